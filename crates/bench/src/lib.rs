@@ -1,0 +1,1 @@
+//! The warpweave binary: suites of plans timed with one clock and verified.

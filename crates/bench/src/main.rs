@@ -1,0 +1,3 @@
+//! The binary that runs on every rank.
+
+fn main() {}

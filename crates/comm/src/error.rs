@@ -1,0 +1,241 @@
+//! The one error type of this crate.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use warpweave_symm_mem::ExchangeError;
+
+use crate::store::Refusal;
+
+/// Result of this crate.
+pub type Result<T, E = CommError> = std::result::Result<T, E>;
+
+/// What failed, on which rank, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// The environment says that a launcher started this process, but not all that is needed.
+    #[error("environment of {launcher}: {why}")]
+    Environment {
+        /// The launcher whose variables were found.
+        launcher: String,
+        /// Which variables are missing or wrong.
+        why: String,
+    },
+    /// A wait ran past its deadline.
+    #[error("rank {rank}: `{what}` timed out after {after:?}{}", waiting(.waiting_for))]
+    Timeout {
+        /// The rank that waited.
+        rank: usize,
+        /// What it waited in.
+        what: String,
+        /// The ranks that had not come, where that is known.
+        waiting_for: Vec<usize>,
+        /// How long it waited.
+        after: Duration,
+    },
+    /// A rank died or left while others needed it.
+    #[error("rank {rank}: lost rank {peer} during `{what}`: {cause}")]
+    PeerLost {
+        /// The rank that noticed.
+        rank: usize,
+        /// The rank that is gone.
+        peer: usize,
+        /// What the noticing rank was in.
+        what: String,
+        /// What was seen.
+        cause: String,
+    },
+    /// A rank gave up and posted why.
+    #[error("rank {rank}: rank {peer} failed, which ends `{what}`: {cause}")]
+    PeerFailed {
+        /// The rank that noticed.
+        rank: usize,
+        /// The rank that failed.
+        peer: usize,
+        /// What the noticing rank was in.
+        what: String,
+        /// The message of the rank that failed.
+        cause: String,
+    },
+    /// Ranks are at different collective calls.
+    #[error(
+        "rank {rank} is at `{mine}` while rank {peer} is at `{theirs}`: all ranks must make the same calls in the same order"
+    )]
+    Mismatch {
+        /// This rank.
+        rank: usize,
+        /// Its call.
+        mine: String,
+        /// The other rank.
+        peer: usize,
+        /// Its call.
+        theirs: String,
+    },
+    /// Ranks gave different values where all must give the same.
+    #[error("`{tag}` differs between ranks: {mine} on rank {rank}, {theirs} on rank {peer}")]
+    Disagreement {
+        /// What must be the same.
+        tag: String,
+        /// This rank.
+        rank: usize,
+        /// Its value.
+        mine: String,
+        /// The other rank.
+        peer: usize,
+        /// Its value.
+        theirs: String,
+    },
+    /// The store would not take this rank in.
+    #[error("the store at {address} refused rank {rank}: {reason}")]
+    Refused {
+        /// Where the store is.
+        address: String,
+        /// The rank that asked.
+        rank: usize,
+        /// Why it was refused.
+        reason: Refusal,
+    },
+    /// A message is larger than the protocol allows.
+    #[error("{what} has {size} bytes and the limit is {limit}")]
+    TooLarge {
+        /// Which message.
+        what: String,
+        /// Its size in bytes.
+        size: usize,
+        /// The largest size in bytes.
+        limit: usize,
+    },
+    /// The store turned a request down.
+    #[error("rank {rank}: the store turned `{what}` down: {why}")]
+    Rejected {
+        /// The rank that asked.
+        rank: usize,
+        /// The request.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// The other end does not speak this crate's protocol.
+    #[error("{what}")]
+    Protocol {
+        /// What was seen.
+        what: String,
+    },
+    /// NCCL is not on this machine.
+    #[error("NCCL was not found; set WARPWEAVE_NCCL to the library's path. Tried: {}", .tried.join("; "))]
+    NcclMissing {
+        /// Each path or name that was tried, with what the loader said.
+        tried: Vec<String>,
+    },
+    /// NCCL is there and lacks what this crate needs.
+    #[error("NCCL at {} cannot be used: {why}", .path.display())]
+    NcclUnusable {
+        /// The library.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An NCCL call failed.
+    #[error("rank {rank}: {call} failed with {name} ({code}): {detail}")]
+    Nccl {
+        /// The rank on which it failed.
+        rank: usize,
+        /// NCCL's function.
+        call: &'static str,
+        /// NCCL's code.
+        code: i32,
+        /// The code's name.
+        name: &'static str,
+        /// NCCL's own last error text, and what to do.
+        detail: String,
+    },
+    /// A CUDA driver call failed.
+    #[error("rank {rank}: {call} failed: {cause}")]
+    Driver {
+        /// The rank on which it failed.
+        rank: usize,
+        /// The driver's function.
+        call: &'static str,
+        /// The driver's error.
+        cause: String,
+    },
+    /// An argument is out of its range.
+    #[error("{what}: {why}")]
+    InvalidArgument {
+        /// The argument.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The exchange with the peers failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The operating system refused.
+    #[error("{what}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl CommError {
+    /// An operating system error with what was tried.
+    pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        let source = source.into();
+        CommError::Io { what: format!("{}: {source}", what.into()), source }
+    }
+
+    /// The rank that caused the error, where one did.
+    pub fn culprit(&self) -> Option<usize> {
+        match self {
+            CommError::PeerLost { peer, .. }
+            | CommError::PeerFailed { peer, .. }
+            | CommError::Mismatch { peer, .. }
+            | CommError::Disagreement { peer, .. } => Some(*peer),
+            CommError::Timeout { waiting_for, .. } => waiting_for.first().copied(),
+            CommError::Exchange(
+                ExchangeError::PeerLost { rank, .. }
+                | ExchangeError::PeerFailed { rank, .. }
+                | ExchangeError::Mismatch { rank, .. }
+                | ExchangeError::MissingDescriptor { rank, .. },
+            ) => Some(*rank),
+            _ => None,
+        }
+    }
+}
+
+fn waiting(ranks: &[usize]) -> String {
+    match ranks {
+        [] => String::new(),
+        ranks => format!("; no word from ranks {ranks:?}"),
+    }
+}
+
+/// The same error in the terms of [`warpweave_symm_mem::Exchange`], for the call named `tag`.
+pub(crate) fn as_exchange_error(error: CommError, tag: &str) -> ExchangeError {
+    let tag = tag.to_owned();
+    match error {
+        CommError::Timeout { waiting_for, after, .. } => {
+            ExchangeError::Timeout { tag, waiting_for, after }
+        }
+        CommError::PeerLost { peer, cause, .. } => {
+            ExchangeError::PeerLost { rank: peer, tag, cause }
+        }
+        CommError::PeerFailed { peer, cause, .. } => {
+            ExchangeError::PeerFailed { rank: peer, tag, cause }
+        }
+        CommError::Mismatch { peer, theirs, .. } => {
+            ExchangeError::Mismatch { rank: peer, tag, theirs }
+        }
+        CommError::Exchange(error) => error,
+        CommError::Io { what, source } => ExchangeError::Io { what, source },
+        other => ExchangeError::Io {
+            what: format!("`{tag}`: {other}"),
+            source: std::io::Error::other(other.to_string()),
+        },
+    }
+}

@@ -1,0 +1,261 @@
+//! Who this process is in its job: rank, world size, and where the store is.
+//!
+//! | what | own | torchrun | Open MPI | MPICH | SLURM |
+//! |---|---|---|---|---|---|
+//! | rank | `WARPWEAVE_RANK` | `RANK` | `OMPI_COMM_WORLD_RANK` | `PMI_RANK` | `SLURM_PROCID` |
+//! | world size | `WARPWEAVE_WORLD_SIZE` | `WORLD_SIZE` | `OMPI_COMM_WORLD_SIZE` | `PMI_SIZE` | `SLURM_STEP_NUM_TASKS`, `SLURM_NTASKS` |
+//! | local rank | `WARPWEAVE_LOCAL_RANK` (else the rank) | `LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | `MPI_LOCALRANKID` | `SLURM_LOCALID` |
+//!
+//! The first launcher of that order with a rank or a world size in the environment is taken, and then it must be
+//! whole. The store's address is `WARPWEAVE_STORE` (`host:port`) or else `MASTER_ADDR` and the port **after**
+//! `MASTER_PORT`, which torchrun itself listens on. The token is `WARPWEAVE_JOB_TOKEN`; under a foreign launcher it may
+//! be left out, and is then made of the launcher's job id, which keeps jobs apart but is no secret.
+//! `WARPWEAVE_TIMEOUT` (seconds, 60 unless set) bounds every wait on peers.
+
+mod launcher;
+mod token;
+
+use std::time::Duration;
+
+pub use launcher::Launcher;
+pub use token::JobToken;
+pub(crate) use token::{LONGEST as LONGEST_TOKEN, random_bytes, same_bytes};
+
+use crate::error::{CommError, Result};
+use launcher::{LAUNCHERS, Variables};
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+const LARGEST_WORLD: usize = 4096;
+
+/// One rank's place in its job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    rank: usize,
+    world: usize,
+    local_rank: usize,
+    launcher: Launcher,
+    store: String,
+    token: JobToken,
+    timeout: Duration,
+}
+
+impl Job {
+    /// Reads the process environment.
+    ///
+    /// # Errors
+    /// [`CommError::Environment`] naming the variables that are missing or wrong. No launcher at all is no error: the
+    /// process is then a job of one rank.
+    pub fn from_env() -> Result<Self> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// As [`Job::from_env`], from any lookup of variables.
+    ///
+    /// # Errors
+    /// As [`Job::from_env`].
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        let any = |names: &[&str]| names.iter().any(|name| lookup(name).is_some());
+        let timeout = timeout(&lookup)?;
+        let Some(vars) = LAUNCHERS.iter().find(|l| any(l.rank) || any(l.world)) else {
+            if lookup("WARPWEAVE_STORE").is_some() {
+                return Err(CommError::Environment {
+                    launcher: Launcher::Warpweave.to_string(),
+                    why: "WARPWEAVE_STORE is set; WARPWEAVE_RANK and WARPWEAVE_WORLD_SIZE are missing".into(),
+                });
+            }
+            return Ok(Self { timeout, ..Self::alone()? });
+        };
+        let found = Found { vars, lookup: &lookup };
+        let (rank, world, local_rank) = found.place()?;
+        let (store, token) = if world == 1 {
+            ("127.0.0.1:0".into(), JobToken::random()?)
+        } else {
+            (found.store()?, found.token()?)
+        };
+        Ok(Self { rank, world, local_rank, launcher: vars.launcher, store, token, timeout })
+    }
+
+    /// A job of this process alone.
+    ///
+    /// # Errors
+    /// [`CommError::Io`] when the system has no randomness for the token.
+    pub fn alone() -> Result<Self> {
+        Self::new(0, 1, "127.0.0.1:0", JobToken::random()?)
+    }
+
+    /// The place of `rank` among `world` ranks of one host whose store is, or will be, at `store` (`host:port`).
+    ///
+    /// # Errors
+    /// [`CommError::InvalidArgument`] when `rank` is not below `world`, or `world` is above 4096.
+    pub fn new(rank: usize, world: usize, store: impl Into<String>, token: JobToken) -> Result<Self> {
+        if rank >= world || world > LARGEST_WORLD {
+            return Err(CommError::InvalidArgument {
+                what: "rank",
+                why: format!("rank {rank} of {world}; a job has at most {LARGEST_WORLD} ranks, numbered from 0"),
+            });
+        }
+        Ok(Self {
+            rank,
+            world,
+            local_rank: rank,
+            launcher: if world == 1 { Launcher::Alone } else { Launcher::Warpweave },
+            store: store.into(),
+            token,
+            timeout: DEFAULT_TIMEOUT,
+        })
+    }
+
+    /// The same job with another bound on every wait for peers.
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// The same job with its store elsewhere.
+    pub(crate) fn with_store(self, store: String) -> Self {
+        Self { store, ..self }
+    }
+
+    /// This process's rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// Rank among the ranks of this host: the index of the device to use.
+    pub fn local_rank(&self) -> usize {
+        self.local_rank
+    }
+
+    /// Whose environment this was read from.
+    pub fn launcher(&self) -> Launcher {
+        self.launcher
+    }
+
+    /// Where the store is, as `host:port`.
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// The job's token.
+    pub fn token(&self) -> &JobToken {
+        &self.token
+    }
+
+    /// The bound on every wait for peers.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+struct Found<'a, L> {
+    vars: &'a Variables,
+    lookup: &'a L,
+}
+
+impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
+    fn place(&self) -> Result<(usize, usize, usize)> {
+        let rank = self.number(self.vars.rank)?;
+        let world = self.number(self.vars.world)?;
+        let local = self.number(self.vars.local_rank)?;
+        let local = local.or(rank.filter(|_| self.vars.local_rank_optional || world == Some(1)));
+        match (rank, world, local) {
+            (Some(rank), Some(world), Some(local)) => {
+                if rank >= world || world > LARGEST_WORLD || local >= world {
+                    return Err(self.error(format!(
+                        "{} = {rank}, {} = {world}, local rank {local}: ranks must be below the world size, which is at most {LARGEST_WORLD}",
+                        self.vars.rank[0], self.vars.world[0],
+                    )));
+                }
+                Ok((rank, world, local))
+            }
+            _ => {
+                let missing: Vec<_> = [
+                    (rank, self.vars.rank),
+                    (world, self.vars.world),
+                    (local, self.vars.local_rank),
+                ]
+                .into_iter()
+                .filter(|(value, _)| value.is_none())
+                .map(|(_, names)| names.join(" or "))
+                .collect();
+                Err(self.error(format!("missing: {}", missing.join(", "))))
+            }
+        }
+    }
+
+    fn number(&self, names: &[&str]) -> Result<Option<usize>> {
+        let Some((name, text)) =
+            names.iter().find_map(|&name| Some((name, (self.lookup)(name)?)))
+        else {
+            return Ok(None);
+        };
+        text.trim()
+            .parse()
+            .map(Some)
+            .map_err(|_| self.error(format!("{name} is `{text}`, which is not a number from 0")))
+    }
+
+    fn store(&self) -> Result<String> {
+        if let Some(address) = (self.lookup)("WARPWEAVE_STORE") {
+            let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            return match port {
+                Some(1..) => Ok(address),
+                _ => Err(self.error(format!("WARPWEAVE_STORE is `{address}`, which is not host:port"))),
+            };
+        }
+        let host = (self.lookup)("MASTER_ADDR");
+        let port = self.number(&["MASTER_PORT"])?;
+        match (self.vars.launcher, host, port) {
+            (Launcher::Warpweave, ..) => Err(self.error("missing: WARPWEAVE_STORE (host:port)".into())),
+            (_, Some(host), Some(port @ 1..=65534)) => {
+                Ok(if host.contains(':') { format!("[{host}]:{}", port + 1) } else { format!("{host}:{}", port + 1) })
+            }
+            (_, Some(_), Some(port)) => {
+                Err(self.error(format!("MASTER_PORT is {port}; the store listens on the port after it")))
+            }
+            _ => Err(self.error(
+                "missing: WARPWEAVE_STORE (host:port of a free port on rank 0), or MASTER_ADDR and MASTER_PORT".into(),
+            )),
+        }
+    }
+
+    fn token(&self) -> Result<JobToken> {
+        if let Some(text) = (self.lookup)("WARPWEAVE_JOB_TOKEN") {
+            return JobToken::new(text).map_err(|e| self.error(format!("WARPWEAVE_JOB_TOKEN: {e}")));
+        }
+        if self.vars.launcher == Launcher::Warpweave {
+            return Err(self.error("missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank)".into()));
+        }
+        let job = self.vars.job.iter().find_map(|name| (self.lookup)(name)).unwrap_or_default();
+        let mut text = format!("warpweave job {} {job}", self.vars.launcher).into_bytes();
+        text.truncate(LONGEST_TOKEN);
+        JobToken::new(text)
+    }
+
+    fn error(&self, why: String) -> CommError {
+        CommError::Environment { launcher: self.vars.launcher.to_string(), why }
+    }
+}
+
+fn timeout(lookup: &impl Fn(&str) -> Option<String>) -> Result<Duration> {
+    let Some(text) = lookup("WARPWEAVE_TIMEOUT") else {
+        return Ok(DEFAULT_TIMEOUT);
+    };
+    text.trim()
+        .parse::<f64>()
+        .ok()
+        .filter(|s| (0.001..=86400.0).contains(s))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| CommError::Environment {
+            launcher: Launcher::Warpweave.to_string(),
+            why: format!("WARPWEAVE_TIMEOUT is `{text}`, which is not a number of seconds from 0.001 to 86400"),
+        })
+}
+
+#[cfg(test)]
+mod tests;

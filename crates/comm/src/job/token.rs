@@ -1,0 +1,96 @@
+//! The secret that tells the ranks of a job from strangers.
+
+use std::fmt;
+
+use crate::error::{CommError, Result};
+
+const SHORTEST: usize = 8;
+pub(crate) const LONGEST: usize = 256;
+
+/// What a process must know to join the store of a job: 8 to 256 bytes.
+///
+/// It travels in the clear, so it guards a job against other users of the machine and against a rank of another job
+/// that comes to the wrong port, not against someone who reads the network.
+#[derive(Clone)]
+pub struct JobToken(Vec<u8>);
+
+impl JobToken {
+    /// The token that a launcher handed to every rank.
+    ///
+    /// # Errors
+    /// [`CommError::InvalidArgument`] when it is shorter than 8 or longer than 256 bytes.
+    pub fn new(text: impl AsRef<[u8]>) -> Result<Self> {
+        let bytes = text.as_ref();
+        if !(SHORTEST..=LONGEST).contains(&bytes.len()) {
+            return Err(CommError::InvalidArgument {
+                what: "job token",
+                why: format!("{} bytes; it must have {SHORTEST} to {LONGEST}", bytes.len()),
+            });
+        }
+        Ok(Self(bytes.to_vec()))
+    }
+
+    /// A token of 256 random bits, as 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`CommError::Io`] when the system has no randomness to give.
+    pub fn random() -> Result<Self> {
+        let bits: [u8; 32] = random_bytes()?;
+        Ok(Self(bits.iter().flat_map(|b| format!("{b:02x}").into_bytes()).collect()))
+    }
+
+    /// The bytes, for the launcher that must hand them on.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Compares in a time that depends on the lengths alone.
+    pub(crate) fn admits(&self, offered: &[u8]) -> bool {
+        same_bytes(&self.0, offered)
+    }
+}
+
+impl fmt::Debug for JobToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JobToken(…)")
+    }
+}
+
+/// Compares secrets in a time that depends on the lengths alone.
+pub(crate) fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    let differing = a.iter().zip(b).fold(0u8, |acc, (x, y)| acc | (x ^ y));
+    a.len() == b.len() && std::hint::black_box(differing) == 0
+}
+
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0u8; N];
+    let mut filled = 0;
+    while filled < N {
+        filled += rustix::io::retry_on_intr(|| {
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+        })
+        .map_err(|e| CommError::io("reading random bytes", e))?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn admits_itself_alone() {
+        let token = JobToken::new("correct horse").unwrap();
+        assert!(token.admits(b"correct horse"));
+        assert!(!token.admits(b"correct horsf"));
+        assert!(!token.admits(b"correct"));
+        assert!(!token.admits(b""));
+    }
+
+    #[test]
+    fn random_tokens_differ_and_short_ones_are_refused() {
+        assert_ne!(JobToken::random().unwrap().0, JobToken::random().unwrap().0);
+        assert!(JobToken::new("short").is_err());
+        assert!(!format!("{:?}", JobToken::new("correct horse").unwrap()).contains("horse"));
+    }
+}

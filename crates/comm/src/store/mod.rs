@@ -1,0 +1,317 @@
+//! The job's store: a small key-value server on rank 0 that also knows who is alive.
+//!
+//! Every rank keeps one connection to it. A connection that breaks without a goodbye means that its rank died; the
+//! store then ends every wait of every other rank at once, with an error that names the dead one. That is how a killed
+//! rank ends its job in bounded time. Everything that waits has a deadline, and every message a size limit.
+//!
+//! ```
+//! use warpweave_comm::store::Store;
+//!
+//! let stores = Store::threads(2)?;
+//! stores[0].set("shape", b"1024x1024")?;
+//! assert_eq!(stores[1].get("shape")?, b"1024x1024");
+//! assert_eq!(stores[1].add("arrivals", 1)?, 1);
+//! # Ok::<(), warpweave_comm::CommError>(())
+//! ```
+
+mod client;
+mod rounds;
+mod server;
+mod state;
+pub(crate) mod wake;
+mod wire;
+
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+pub use server::StoreServer;
+pub use wire::{Failure, FailureKind, LARGEST_VALUE, LONGEST_KEY, Refusal};
+
+use crate::error::{CommError, Result};
+use crate::job::{Job, JobToken};
+use client::Client;
+use wire::{Answer, Op};
+
+/// One rank's handle on the job's store; any thread may use it.
+///
+/// Dropping it says goodbye. On rank 0 it then closes the store, so rank 0 should be the last to go: after a barrier.
+pub struct Store {
+    // Declared before the server: rank 0 takes its own leave while the store still listens.
+    client: Client,
+    server: Option<StoreServer>,
+    rank: usize,
+    world: usize,
+    timeout: Duration,
+}
+
+impl Store {
+    /// Joins the store of `job`, which rank 0 opens.
+    ///
+    /// # Errors
+    /// [`CommError::Refused`] with the reason, [`CommError::Timeout`] when rank 0 does not open it in time,
+    /// [`CommError::Io`] when rank 0 cannot listen at its address.
+    pub fn join(job: &Job) -> Result<Self> {
+        let deadline = Instant::now() + job.timeout();
+        let server = match job.rank() {
+            0 => Some(StoreServer::bind(resolve(job.store())?, job.world(), job.token().clone())?),
+            _ => None,
+        };
+        let address = match &server {
+            Some(server) => reachable(server.address()).to_string(),
+            None => job.store().to_owned(),
+        };
+        let stream = connect(&address, job.rank(), deadline, job.timeout())?;
+        let place = (job.rank(), job.world());
+        let client = Client::join(stream, &address, place, job.token().as_bytes(), deadline)?;
+        Ok(Self { client, server, rank: job.rank(), world: job.world(), timeout: job.timeout() })
+    }
+
+    /// A job of `world` ranks that are threads of this process, for tests and small examples: the store of each rank.
+    ///
+    /// # Errors
+    /// As [`Store::join`].
+    pub fn threads(world: usize) -> Result<Vec<Self>> {
+        Job::threads(world)?.into_iter().map(|(job, server)| Self::adopt(&job, server)).collect()
+    }
+
+    /// Joins the store of `job`, which this rank has opened already if it is to serve it.
+    pub(crate) fn adopt(job: &Job, server: Option<StoreServer>) -> Result<Self> {
+        let deadline = Instant::now() + job.timeout();
+        let stream = connect(job.store(), job.rank(), deadline, job.timeout())?;
+        let place = (job.rank(), job.world());
+        let client = Client::join(stream, job.store(), place, job.token().as_bytes(), deadline)?;
+        Ok(Self { client, server, rank: job.rank(), world: job.world(), timeout: job.timeout() })
+    }
+
+    /// This process's rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// The bound on every wait that names none.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Where the store listens, on the rank that serves it.
+    pub fn serving_at(&self) -> Option<SocketAddr> {
+        self.server.as_ref().map(StoreServer::address)
+    }
+
+    /// Gives `key` a value of at most [`LARGEST_VALUE`] bytes, and wakes who waits for it.
+    ///
+    /// # Errors
+    /// [`CommError::TooLarge`], [`CommError::Rejected`] when the store is full, [`CommError::PeerLost`] when it is gone.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        within(&format!("value of `{key}`"), value.len(), LARGEST_VALUE)?;
+        self.ask(key, Op::Set { key: key.into(), value: value.into() }, self.timeout).map(drop)
+    }
+
+    /// The value of `key`, as soon as a rank has set it.
+    ///
+    /// # Errors
+    /// [`CommError::Timeout`]; [`CommError::PeerLost`] or [`CommError::PeerFailed`] as soon as any rank dies or aborts.
+    pub fn get(&self, key: &str) -> Result<Vec<u8>> {
+        self.get_within(key, self.timeout)
+    }
+
+    /// As [`Store::get`], with its own bound.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn get_within(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        match self.ask(key, Op::Get { key: key.into() }, timeout)? {
+            Answer::Value(value) => Ok(value),
+            other => Err(unexpected(key, &other)),
+        }
+    }
+
+    /// Waits until all of `keys` have been set.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+        let op = Op::Wait { keys: keys.iter().map(|&key| key.into()).collect() };
+        self.ask(&keys.join(", "), op, timeout).map(drop)
+    }
+
+    /// Adds to the number that `key` holds (0 before) and returns the sum.
+    ///
+    /// # Errors
+    /// [`CommError::Rejected`] when the key holds no number or the sum overflows.
+    pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        match self.ask(key, Op::Add { key: key.into(), delta }, self.timeout)? {
+            Answer::Number(sum) => Ok(sum),
+            other => Err(unexpected(key, &other)),
+        }
+    }
+
+    /// Stores `value` if `key` holds `expected` (`None`: nothing). Returns whether it did, and what the key holds now.
+    ///
+    /// # Errors
+    /// As [`Store::set`].
+    pub fn compare_and_set(
+        &self,
+        key: &str,
+        expected: Option<&[u8]>,
+        value: &[u8],
+    ) -> Result<(bool, Option<Vec<u8>>)> {
+        within(&format!("value of `{key}`"), value.len(), LARGEST_VALUE)?;
+        within(&format!("expected value of `{key}`"), expected.map_or(0, <[u8]>::len), LARGEST_VALUE)?;
+        let op = Op::CompareAndSet {
+            key: key.into(),
+            expected: expected.map(Into::into),
+            value: value.into(),
+        };
+        match self.ask(key, op, self.timeout)? {
+            Answer::Swapped { stored, current } => Ok((stored, current)),
+            other => Err(unexpected(key, &other)),
+        }
+    }
+
+    /// Every rank's bytes, by rank: the `call`-th all-gather of `scope`, which all ranks make under the same `tag`.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] when a rank is at another tag, [`CommError::Timeout`] naming the ranks that did not come,
+    /// [`CommError::PeerLost`], [`CommError::PeerFailed`]. All ranks get an error, or none does.
+    pub fn gather(&self, scope: &str, call: u64, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        within(&format!("contribution to `{tag}`"), bytes.len(), LARGEST_VALUE)?;
+        let op = Op::Meet { scope: scope.into(), call, tag: tag.into(), bytes: bytes.into() };
+        match self.ask(tag, op, self.timeout)? {
+            Answer::Met(all) => Ok(all),
+            other => Err(unexpected(tag, &other)),
+        }
+    }
+
+    /// Ends the job for all ranks: every wait, now and later, fails with `message` and this rank's number.
+    ///
+    /// # Errors
+    /// [`CommError::PeerLost`] when the store itself is gone.
+    pub fn abort(&self, message: &str) -> Result<()> {
+        let mut end = message.len().min(LONGEST_KEY);
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        let op = Op::Abort { message: message[..end].into() };
+        self.ask("abort", op, self.timeout).map(drop)
+    }
+
+    /// Time that a question to the store takes.
+    ///
+    /// # Errors
+    /// [`CommError::Timeout`] when the store does not answer, [`CommError::PeerLost`] when it is gone.
+    pub fn ping(&self) -> Result<Duration> {
+        let start = Instant::now();
+        self.ask("ping", Op::Ping, self.timeout)?;
+        Ok(start.elapsed())
+    }
+
+    /// Why the job cannot go on, if this rank has heard so. Never waits.
+    pub fn failure(&self) -> Option<Failure> {
+        self.client.failure()
+    }
+
+    /// The failure of the job, if there is one, as the error of whatever this rank is doing.
+    ///
+    /// # Errors
+    /// [`CommError::PeerLost`] or [`CommError::PeerFailed`].
+    pub fn check(&self, what: &str) -> Result<()> {
+        self.failure().map_or(Ok(()), |failure| Err(self.client.ended_by(&failure, what)))
+    }
+
+    /// Readable once [`Store::failure`] is some: for those who wait on other descriptors meanwhile.
+    pub fn failed(&self) -> BorrowedFd<'_> {
+        self.client.failed()
+    }
+
+    fn ask(&self, what: &str, op: Op, timeout: Duration) -> Result<Answer> {
+        within("a key or tag", what.len(), 64 * LONGEST_KEY)?;
+        self.client.ask(what, op, timeout)
+    }
+}
+
+impl Job {
+    /// The places of `world` ranks in this process, the first with its server.
+    pub(crate) fn threads(world: usize) -> Result<Vec<(Job, Option<StoreServer>)>> {
+        let token = JobToken::random()?;
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Some(StoreServer::bind(any, world, token.clone())?);
+        let address = server.as_ref().map_or(any, StoreServer::address).to_string();
+        (0..world)
+            .map(|rank| Ok((Job::new(rank, world, &address, token.clone())?, server.take())))
+            .collect()
+    }
+}
+
+fn within(what: &str, size: usize, limit: usize) -> Result<()> {
+    if size > limit {
+        return Err(CommError::TooLarge { what: what.into(), size, limit });
+    }
+    Ok(())
+}
+
+fn unexpected(what: &str, answer: &Answer) -> CommError {
+    let kind = match answer {
+        Answer::Done => "done",
+        Answer::Value(_) => "a value",
+        Answer::Number(_) => "a number",
+        Answer::Swapped { .. } => "a swap",
+        Answer::Met(_) => "a meeting",
+        _ => "an error",
+    };
+    CommError::Protocol { what: format!("the store answered `{what}` with {kind}") }
+}
+
+fn resolve(address: &str) -> Result<SocketAddr> {
+    let mut found = address
+        .to_socket_addrs()
+        .map_err(|e| CommError::io(format!("resolving the store's address `{address}`"), e))?;
+    found.next().ok_or_else(|| CommError::Protocol {
+        what: format!("the store's address `{address}` resolves to nothing"),
+    })
+}
+
+/// The address by which this host reaches its own listener.
+fn reachable(listening: SocketAddr) -> SocketAddr {
+    match listening {
+        SocketAddr::V4(a) if a.ip().is_unspecified() => ([127, 0, 0, 1], a.port()).into(),
+        SocketAddr::V6(a) if a.ip().is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, a.port()).into(),
+        other => other,
+    }
+}
+
+/// Tries until rank 0 listens.
+fn connect(address: &str, rank: usize, deadline: Instant, timeout: Duration) -> Result<TcpStream> {
+    let mut pause = Duration::from_millis(2);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let failed = match resolve(address) {
+            Ok(_) if left.is_zero() => None,
+            Ok(resolved) => match TcpStream::connect_timeout(&resolved, left) {
+                Ok(stream) => return Ok(stream),
+                Err(e) => Some(CommError::io(format!("rank {rank} reaching the store at {address}"), e)),
+            },
+            Err(e) => Some(e),
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(CommError::Timeout {
+                rank,
+                what: match failed {
+                    Some(e) => format!("joining the job: {e}"),
+                    None => format!("joining the store at {address}"),
+                },
+                waiting_for: vec![0],
+                after: timeout,
+            });
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,234 @@
+//! The messages of the store and how they are framed.
+//!
+//! A frame is eight bytes of header, `W` `W`, the protocol's version and the payload's length (little endian), and then
+//! the payload: one message in postcard. A length above the receiver's limit is refused before any of it is read.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{CommError, Result};
+
+pub(crate) const VERSION: u16 = 1;
+const MAGIC: [u8; 2] = *b"WW";
+pub(crate) const HEADER: usize = 8;
+
+/// The largest value of a key, and the largest contribution of a rank to one all-gather, in bytes.
+pub const LARGEST_VALUE: usize = 1 << 20;
+/// The longest key, tag or message, in bytes.
+pub const LONGEST_KEY: usize = 1024;
+/// A member may send this much in one frame: a value or two with their keys.
+pub(crate) const REQUEST_LIMIT: usize = 2 * LARGEST_VALUE + 64 * LONGEST_KEY;
+/// A stranger may send no more than a greeting.
+pub(crate) const GREETING_LIMIT: usize = 512;
+/// The server answers with at most this much: an all-gather's result.
+pub(crate) const REPLY_LIMIT: usize = 64 << 20;
+
+/// From a rank to the store.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToServer {
+    Hello { token: Vec<u8>, rank: u32, world: u32 },
+    Request { id: u64, timeout_ms: u64, op: Op },
+    Goodbye,
+}
+
+/// What a rank asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Op {
+    Set { key: String, value: Vec<u8> },
+    /// Waits until the key is there.
+    Get { key: String },
+    Wait { keys: Vec<String> },
+    Add { key: String, delta: i64 },
+    CompareAndSet { key: String, expected: Option<Vec<u8>>, value: Vec<u8> },
+    /// An all-gather: the `call`-th of its scope. A barrier is one of no bytes.
+    Meet { scope: String, call: u64, tag: String, bytes: Vec<u8> },
+    Abort { message: String },
+    Ping,
+}
+
+/// From the store to a rank.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToClient {
+    Welcome,
+    Refused(Refusal),
+    Reply { id: u64, answer: Answer },
+    /// Unasked: the job has failed.
+    Failed(Failure),
+    /// The store ends in good order.
+    Closing,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Done,
+    Value(Vec<u8>),
+    Number(i64),
+    /// Whether it was stored, and what the key holds now.
+    Swapped { stored: bool, current: Option<Vec<u8>> },
+    Met(Vec<Vec<u8>>),
+    TimedOut { waiting_for: Vec<u32> },
+    Failed(Failure),
+    Mismatch { rank: u32, theirs: String },
+    Rejected(String),
+}
+
+/// Why a job cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The rank that caused it.
+    pub rank: u32,
+    /// How.
+    pub kind: FailureKind,
+    /// What was seen, or what that rank said.
+    pub cause: String,
+}
+
+/// How a rank came to end the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// Its connection broke: it was killed, or its host went.
+    Lost,
+    /// It posted a failure.
+    Aborted,
+    /// It said goodbye while others still needed it.
+    Left,
+}
+
+/// Why the store would not take a rank in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The token is not this job's.
+    Token,
+    /// The peer speaks another version of the protocol.
+    Version {
+        /// The version of the store.
+        store: u16,
+    },
+    /// The rank believes in another world size.
+    World {
+        /// The store's.
+        store: u32,
+    },
+    /// The rank is not below the world size.
+    Rank,
+    /// Another process is, or was, this rank.
+    Taken,
+    /// The message is above the limit.
+    TooLarge {
+        /// The limit in bytes.
+        limit: u32,
+    },
+    /// The bytes are no message of this protocol.
+    Malformed,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Token => f.write_str("wrong job token (WARPWEAVE_JOB_TOKEN): is this the store of another job?"),
+            Refusal::Version { store } => write!(f, "it speaks version {store} of the protocol, this rank {VERSION}"),
+            Refusal::World { store } => write!(f, "it serves a job of {store} ranks"),
+            Refusal::Rank => f.write_str("the rank is not below the world size"),
+            Refusal::Taken => f.write_str("this rank has joined already: do two processes have the same rank?"),
+            Refusal::TooLarge { limit } => write!(f, "a message above its limit of {limit} bytes"),
+            Refusal::Malformed => f.write_str("bytes that are no message of this protocol"),
+        }
+    }
+}
+
+/// A whole frame for `message`.
+pub(crate) fn encode<T: Serialize>(message: &T, what: &str, limit: usize) -> Result<Vec<u8>> {
+    let mut frame = Vec::with_capacity(64);
+    frame.extend_from_slice(&MAGIC);
+    frame.extend_from_slice(&VERSION.to_le_bytes());
+    frame.extend_from_slice(&[0; 4]);
+    let mut frame = postcard::to_extend(message, frame)
+        .map_err(|e| CommError::Protocol { what: format!("`{what}` cannot be encoded: {e}") })?;
+    let size = frame.len() - HEADER;
+    if size > limit {
+        return Err(CommError::TooLarge { what: what.into(), size, limit });
+    }
+    frame[4..HEADER].copy_from_slice(&(size as u32).to_le_bytes());
+    Ok(frame)
+}
+
+/// Bytes as they arrive, cut into messages.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    bytes: Vec<u8>,
+}
+
+impl Inbox {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole message, if it is there.
+    pub(crate) fn next<T: DeserializeOwned>(&mut self, limit: usize) -> Result<Option<T>, Refusal> {
+        let Some(header) = self.bytes.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let [m0, m1, v0, v1, l0, l1, l2, l3] = *header;
+        if [m0, m1] != MAGIC {
+            return Err(Refusal::Malformed);
+        }
+        if u16::from_le_bytes([v0, v1]) != VERSION {
+            return Err(Refusal::Version { store: VERSION });
+        }
+        let size = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if size > limit {
+            return Err(Refusal::TooLarge { limit: limit as u32 });
+        }
+        let end = HEADER + size;
+        let Some(payload) = self.bytes.get(HEADER..end) else {
+            return Ok(None);
+        };
+        let message = postcard::from_bytes(payload).map_err(|_| Refusal::Malformed)?;
+        self.bytes.drain(..end);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> ToServer {
+        ToServer::Request { id: 7, timeout_ms: 9, op: Op::Set { key: "k".into(), value: vec![1, 2, 3] } }
+    }
+
+    #[test]
+    fn a_message_survives_being_cut_anywhere() {
+        let frame = encode(&sample(), "set", 100).unwrap();
+        for cut in 0..=frame.len() {
+            let mut inbox = Inbox::default();
+            inbox.push(&frame[..cut]);
+            let early: Option<ToServer> = inbox.next(100).unwrap();
+            assert_eq!(early.is_some(), cut == frame.len());
+            inbox.push(&frame[cut..]);
+            inbox.push(&frame[..3]);
+            let message = early.or_else(|| inbox.next(100).unwrap());
+            assert!(matches!(message, Some(ToServer::Request { id: 7, timeout_ms: 9, .. })));
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        let frame = encode(&sample(), "set", 100).unwrap();
+        let refusal = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = frame.clone();
+            change(&mut bytes);
+            let mut inbox = Inbox::default();
+            inbox.push(&bytes);
+            inbox.next::<ToServer>(100).err()
+        };
+        assert_eq!(refusal(&|b| b[0] = b'X'), Some(Refusal::Malformed));
+        assert_eq!(refusal(&|b| b[2] = 9), Some(Refusal::Version { store: VERSION }));
+        assert_eq!(refusal(&|b| b[4..8].fill(0xff)), Some(Refusal::TooLarge { limit: 100 }));
+        assert_eq!(refusal(&|b| b[8] = 200), Some(Refusal::Malformed));
+        assert!(matches!(encode(&sample(), "set", 3), Err(CommError::TooLarge { limit: 3, .. })));
+    }
+}

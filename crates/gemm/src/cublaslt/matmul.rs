@@ -1,0 +1,333 @@
+//! A problem in cuBLASLt's terms: its descriptors, its candidates and its launch.
+//!
+//! cuBLASLt thinks in columns. The row-major C = A·B is the column-major Cᵀ = Bᵀ·Aᵀ: the same memory, the operands and
+//! the extents swapped, and a stored row is a column.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::cublaslt::sys;
+use warpweave_symm_mem::DType;
+
+use super::library::{HeuristicResult, Library};
+use crate::{Error, GemmProblem, Layout};
+
+/// Workspace offered to the heuristics, in bytes: beyond 32 MiB no further algorithm is known to appear on Hopper.
+pub const WORKSPACE_LIMIT: usize = 64 << 20;
+
+/// A cuBLASLt context of the CUDA context that was current when it was made. Any thread may use it.
+#[derive(Debug)]
+pub struct Handle {
+    library: Arc<Library>,
+    raw: sys::cublasLtHandle_t,
+}
+
+// SAFETY: NVIDIA documents the handle as usable from any number of threads.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Makes a handle for the current CUDA context.
+    pub fn new(library: Arc<Library>) -> Result<Arc<Self>, Error> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is a place for one handle.
+        let status = unsafe { (library.functions.create)(&mut raw) };
+        library.check("cublasLtCreate", status)?;
+        Ok(Arc::new(Self { library, raw }))
+    }
+
+    /// The library it comes from.
+    pub fn library(&self) -> &Arc<Library> {
+        &self.library
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle was created by this library and nothing refers to it any more. A failure at teardown, when
+        // the context may already be gone, leaves nothing to do.
+        let status = unsafe { (self.library.functions.destroy)(self.raw) };
+        if status != 0 {
+            tracing::debug!(status, "cublasLtDestroy failed");
+        }
+    }
+}
+
+/// An algorithm that the heuristics proposed for one [`Matmul`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Algorithm {
+    raw: sys::cublasLtMatmulAlgo_t,
+    /// Bytes of device workspace that it needs.
+    pub workspace: usize,
+    /// Waves of thread blocks on the device, as the heuristics estimate them.
+    pub waves: f32,
+    /// Its place in the heuristics' order, 0 is their favourite.
+    pub rank: usize,
+}
+
+/// The descriptors of one problem.
+#[derive(Debug)]
+pub struct Matmul {
+    handle: Arc<Handle>,
+    problem: GemmProblem,
+    operation: sys::cublasLtMatmulDesc_t,
+    // In cuBLASLt's order: its A is our B.
+    first: sys::cublasLtMatrixLayout_t,
+    second: sys::cublasLtMatrixLayout_t,
+    output: sys::cublasLtMatrixLayout_t,
+}
+
+// SAFETY: the descriptors are not changed after construction and cuBLASLt only reads them.
+unsafe impl Send for Matmul {}
+// SAFETY: as above.
+unsafe impl Sync for Matmul {}
+
+impl Matmul {
+    /// Describes `problem`: f32 accumulation, f32 products for f32 inputs (no TF32).
+    pub fn new(handle: &Arc<Handle>, problem: &GemmProblem) -> Result<Self, Error> {
+        problem.validate()?;
+        // Dropped on an early return, which destroys what was made until then.
+        let mut this = Self {
+            handle: handle.clone(),
+            problem: *problem,
+            operation: std::ptr::null_mut(),
+            first: std::ptr::null_mut(),
+            second: std::ptr::null_mut(),
+            output: std::ptr::null_mut(),
+        };
+        let library = &handle.library;
+        let f = &library.functions;
+        // SAFETY: `operation` is a place for one descriptor.
+        let status = unsafe {
+            (f.desc_create)(
+                &mut this.operation,
+                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F as u32,
+                sys::cudaDataType_t::CUDA_R_32F as u32,
+            )
+        };
+        library.check("cublasLtMatmulDescCreate", status)?;
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        for (attribute, layout) in [
+            (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, problem.b_layout),
+            (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, problem.a_layout),
+        ] {
+            let operation: u32 = match layout {
+                Layout::RowMajor => 0,   // CUBLAS_OP_N
+                Layout::Transposed => 1, // CUBLAS_OP_T
+            };
+            // SAFETY: the descriptor lives and the attribute is a 32-bit enumeration.
+            let status = unsafe {
+                (f.desc_set)(
+                    this.operation,
+                    attribute as u32,
+                    (&raw const operation).cast(),
+                    size_of::<u32>(),
+                )
+            };
+            library.check("cublasLtMatmulDescSetAttribute", status)?;
+        }
+        let input = data_type(problem.dtype);
+        this.first = layout(library, input, problem.b_layout.stored(problem.k, problem.n), problem.ldb)?;
+        this.second = layout(library, input, problem.a_layout.stored(problem.m, problem.k), problem.lda)?;
+        this.output = layout(library, data_type(problem.out), (problem.m, problem.n), problem.ldc)?;
+        Ok(this)
+    }
+
+    /// The problem described.
+    pub fn problem(&self) -> &GemmProblem {
+        &self.problem
+    }
+
+    /// Up to `count` algorithms that need at most `workspace` bytes, best estimate first; never empty.
+    ///
+    /// `alignment`, a power of two, is what the addresses of all operands will be multiples of, in bytes.
+    pub fn heuristics(
+        &self,
+        count: usize,
+        workspace: usize,
+        alignment: u32,
+    ) -> Result<Vec<Algorithm>, Error> {
+        let preference = Preference::new(&self.handle.library)?;
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(workspace as u64))?;
+        for attribute in [
+            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            preference.set(attribute, &alignment)?;
+        }
+        let empty = HeuristicResult {
+            algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
+            workspace: 0,
+            state: 0,
+            waves: 0.0,
+            reserved: [0; 4],
+        };
+        let mut results = vec![empty; count.clamp(1, 256)];
+        let mut found = 0;
+        // SAFETY: the descriptors live, and `results` has room for as many results as are asked for.
+        let status = unsafe {
+            (self.handle.library.functions.heuristic)(
+                self.handle.raw,
+                self.operation,
+                self.first,
+                self.second,
+                self.output,
+                self.output,
+                preference.raw,
+                results.len() as i32,
+                results.as_mut_ptr(),
+                &mut found,
+            )
+        };
+        const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
+        if status != NOT_SUPPORTED {
+            self.handle.library.check("cublasLtMatmulAlgoGetHeuristic", status)?;
+        }
+        let usable: Vec<Algorithm> = results
+            .iter()
+            .take(found.max(0) as usize)
+            .filter(|result| result.state == 0 && result.workspace <= workspace)
+            .enumerate()
+            .map(|(rank, result)| Algorithm {
+                raw: result.algorithm,
+                workspace: result.workspace,
+                waves: result.waves,
+                rank,
+            })
+            .collect();
+        if usable.is_empty() {
+            return Err(Error::NoAlgorithm { problem: self.problem, workspace });
+        }
+        Ok(usable)
+    }
+
+    /// Enqueues the product on `stream`, a `CUstream` of the handle's context.
+    ///
+    /// # Safety
+    /// - `a`, `b` and `c` are device addresses of the problem's matrices, and `workspace` of at least
+    ///   [`Algorithm::workspace`] bytes aligned to 256 (or 0 where none is needed), all mapped until the product has ended.
+    /// - No unordered work conflicts with any of them; C overlaps neither A nor B.
+    /// - `algorithm` was proposed for this problem, and the handle's context is current.
+    pub unsafe fn launch(
+        &self,
+        algorithm: &Algorithm,
+        (a, b, c): (u64, u64, u64),
+        workspace: u64,
+        stream: *mut c_void,
+    ) -> Result<(), Error> {
+        let (alpha, beta) = (1.0f32, 0.0f32);
+        // SAFETY: the scalars are read during the call, as the pointer mode is the default; the caller vouches for the
+        // device ranges and the context.
+        let status = unsafe {
+            (self.handle.library.functions.matmul)(
+                self.handle.raw,
+                self.operation,
+                (&raw const alpha).cast(),
+                b as *const c_void,
+                self.first,
+                a as *const c_void,
+                self.second,
+                (&raw const beta).cast(),
+                c as *const c_void,
+                self.output,
+                c as *mut c_void,
+                self.output,
+                &algorithm.raw,
+                workspace as *mut c_void,
+                algorithm.workspace,
+                stream,
+            )
+        };
+        self.handle.library.check("cublasLtMatmul", status)
+    }
+}
+
+impl Drop for Matmul {
+    fn drop(&mut self) {
+        let f = &self.handle.library.functions;
+        // SAFETY: each descriptor was created by this library or is null, and is not used again.
+        unsafe {
+            for layout in [self.first, self.second, self.output] {
+                if !layout.is_null() {
+                    (f.layout_destroy)(layout);
+                }
+            }
+            if !self.operation.is_null() {
+                (f.desc_destroy)(self.operation);
+            }
+        }
+    }
+}
+
+/// A stored row-major matrix is a column-major one with as many columns as stored rows.
+fn layout(
+    library: &Library,
+    data_type: u32,
+    (stored_rows, stored_cols): (usize, usize),
+    ld: usize,
+) -> Result<sys::cublasLtMatrixLayout_t, Error> {
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: `raw` is a place for one layout.
+    let status = unsafe {
+        (library.functions.layout_create)(
+            &mut raw,
+            data_type,
+            stored_cols as u64,
+            stored_rows as u64,
+            ld as i64,
+        )
+    };
+    library.check("cublasLtMatrixLayoutCreate", status)?;
+    Ok(raw)
+}
+
+fn data_type(dtype: DType) -> u32 {
+    (match dtype {
+        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+        _ => sys::cudaDataType_t::CUDA_R_32F,
+    }) as u32
+}
+
+struct Preference<'a> {
+    library: &'a Library,
+    raw: sys::cublasLtMatmulPreference_t,
+}
+
+impl<'a> Preference<'a> {
+    fn new(library: &'a Library) -> Result<Self, Error> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is a place for one preference.
+        let status = unsafe { (library.functions.preference_create)(&mut raw) };
+        library.check("cublasLtMatmulPreferenceCreate", status)?;
+        Ok(Self { library, raw })
+    }
+
+    fn set<T: Copy>(
+        &self,
+        attribute: sys::cublasLtMatmulPreferenceAttributes_t,
+        value: &T,
+    ) -> Result<(), Error> {
+        // SAFETY: the preference lives and `value` is readable at its size.
+        let status = unsafe {
+            (self.library.functions.preference_set)(
+                self.raw,
+                attribute as u32,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>(),
+            )
+        };
+        self.library.check("cublasLtMatmulPreferenceSetAttribute", status)
+    }
+}
+
+impl Drop for Preference<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the preference was created by this library and is not used again.
+        unsafe { (self.library.functions.preference_destroy)(self.raw) };
+    }
+}

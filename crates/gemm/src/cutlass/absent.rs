@@ -1,0 +1,56 @@
+//! The build without the kernels.
+
+use std::convert::Infallible;
+use std::ffi::c_void;
+
+use super::{Candidate, Config};
+use crate::{Error, GemmProblem, Provider};
+
+/// The compiled configurations: without the feature `cutlass`, an error that says so.
+pub fn configs() -> Result<&'static [Config], Error> {
+    Err(missing())
+}
+
+/// A kernel bound to a problem. Without the feature there is none.
+#[derive(Debug)]
+pub struct Plan(Infallible);
+
+impl Plan {
+    /// Always [`Error::MissingFeature`].
+    pub fn new(_: Candidate, _: &GemmProblem, _: i32, _: u32) -> Result<Self, Error> {
+        Err(missing())
+    }
+
+    /// Bytes of device workspace.
+    pub fn workspace(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Enqueues the product.
+    ///
+    /// # Safety
+    /// None to uphold: no value of this type exists.
+    pub unsafe fn launch(
+        &self,
+        _: (u64, u64, u64),
+        _: u64,
+        _: *mut c_void,
+    ) -> Result<(), Error> {
+        match self.0 {}
+    }
+}
+
+fn missing() -> Error {
+    Error::MissingFeature { provider: Provider::Cutlass, feature: "cutlass" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_missing_feature_is_named() {
+        let text = configs().unwrap_err().to_string();
+        assert!(text.contains("feature `cutlass`"), "{text}");
+    }
+}

@@ -1,0 +1,233 @@
+//! The static library of kernels, behind the C interface of `warpweave_cutlass.h`.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use warpweave_symm_mem::DType;
+
+use super::requirements::{ADDRESS_ALIGNMENT, check_problem};
+use super::{Candidate, Config, Raster};
+use crate::{Error, GemmProblem};
+
+#[repr(C)]
+struct RawConfig {
+    name: *const c_char,
+    tile: [i32; 3],
+    cluster: [i32; 2],
+    cooperative: i32,
+    stream_k: i32,
+}
+
+#[repr(C)]
+struct RawProblem {
+    m: i32,
+    n: i32,
+    k: i32,
+    lda: i64,
+    ldb: i64,
+    ldc: i64,
+    dtype: i32,
+    raster: i32,
+    max_swizzle: i32,
+    device: i32,
+    sm_count: i32,
+}
+
+#[repr(C)]
+struct RawPlan {
+    _opaque: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn ww_cutlass_status_text(status: i32) -> *const c_char;
+    fn ww_cutlass_config_count() -> i32;
+    fn ww_cutlass_config_at(index: i32) -> *const RawConfig;
+    fn ww_cutlass_plan_create(config: i32, problem: *const RawProblem, plan: *mut *mut RawPlan) -> i32;
+    fn ww_cutlass_plan_workspace(plan: *const RawPlan) -> usize;
+    fn ww_cutlass_plan_bind(plan: *mut RawPlan, a: u64, b: u64, c: u64, workspace: u64) -> i32;
+    fn ww_cutlass_plan_run(plan: *mut RawPlan, stream: *mut c_void) -> i32;
+    fn ww_cutlass_plan_destroy(plan: *mut RawPlan);
+}
+
+/// The compiled configurations, in the library's order.
+pub fn configs() -> Result<&'static [Config], Error> {
+    static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
+    Ok(CONFIGS.get_or_init(|| {
+        // SAFETY: the function only returns a constant.
+        let count = unsafe { ww_cutlass_config_count() };
+        (0..count)
+            .filter_map(|index| {
+                // SAFETY: the library answers with static data or null.
+                let raw = unsafe { ww_cutlass_config_at(index).as_ref() }?;
+                // SAFETY: the name is a static string.
+                let name = unsafe { CStr::from_ptr(raw.name) };
+                Some(Config {
+                    name: name.to_str().unwrap_or("unnamed"),
+                    tile: raw.tile.map(|extent| extent as u32),
+                    cluster: raw.cluster.map(|extent| extent as u32),
+                    cooperative: raw.cooperative != 0,
+                    stream_k: raw.stream_k != 0,
+                })
+            })
+            .collect()
+    }))
+}
+
+/// A kernel bound to a problem on the device whose context was current when it was made.
+#[derive(Debug)]
+pub struct Plan {
+    config: usize,
+    problem: GemmProblem,
+    workspace: usize,
+    state: Mutex<State>,
+}
+
+/// The library's plan with the addresses that its tensor maps were encoded for.
+#[derive(Debug)]
+struct State {
+    raw: NonNull<RawPlan>,
+    bound: Option<[u64; 4]>,
+}
+
+// SAFETY: the library's plan is plain host memory without thread affinity, and the mutex lets one thread in at a time.
+unsafe impl Send for State {}
+
+impl Plan {
+    /// Prepares `candidate` for `problem` on CUDA device `device`, using at most `multiprocessors` of its SMs. The device's
+    /// context must be current.
+    pub fn new(
+        candidate: Candidate,
+        problem: &GemmProblem,
+        device: i32,
+        multiprocessors: u32,
+    ) -> Result<Self, Error> {
+        check_problem(problem)?;
+        let raw_problem = RawProblem {
+            m: problem.m as i32,
+            n: problem.n as i32,
+            k: problem.k as i32,
+            lda: problem.lda as i64,
+            ldb: problem.ldb as i64,
+            ldc: problem.ldc as i64,
+            dtype: i32::from(problem.dtype == DType::Bf16),
+            raster: match candidate.raster {
+                Raster::Heuristic => 0,
+                Raster::AlongM => 1,
+                Raster::AlongN => 2,
+            },
+            max_swizzle: candidate.swizzle as i32,
+            device,
+            sm_count: multiprocessors as i32,
+        };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the problem is readable and `raw` a place for one plan; the library checks the index.
+        let status =
+            unsafe { ww_cutlass_plan_create(candidate.config as i32, &raw_problem, &mut raw) };
+        check(candidate.config, "creating the plan", status)?;
+        let raw = NonNull::new(raw).ok_or(Error::NoCandidate)?;
+        // SAFETY: the plan was just created.
+        let workspace = unsafe { ww_cutlass_plan_workspace(raw.as_ptr()) };
+        Ok(Self {
+            config: candidate.config,
+            problem: *problem,
+            workspace,
+            state: Mutex::new(State { raw, bound: None }),
+        })
+    }
+
+    /// Bytes of device workspace that a launch needs.
+    pub fn workspace(&self) -> usize {
+        self.workspace
+    }
+
+    /// Enqueues the product on `stream`, a `CUstream`. Tensor maps are encoded again only when an address has changed.
+    ///
+    /// # Errors
+    /// [`Error::Operand`] for addresses that are not multiples of 16; [`Error::Cutlass`].
+    ///
+    /// # Safety
+    /// - `a`, `b` and `c` are device addresses of the problem's matrices and `workspace` of [`Plan::workspace`] bytes (or 0
+    ///   where none are needed), all mapped until the product has ended.
+    /// - No unordered work conflicts with any of them; C overlaps neither A nor B.
+    /// - The context in which the plan was made is current.
+    pub unsafe fn launch(
+        &self,
+        (a, b, c): (u64, u64, u64),
+        workspace: u64,
+        stream: *mut c_void,
+    ) -> Result<(), Error> {
+        for (operand, address) in [("A", a), ("B", b), ("C", c)] {
+            if address == 0 || address % ADDRESS_ALIGNMENT != 0 {
+                return Err(Error::Operand {
+                    operand,
+                    problem: self.problem,
+                    reason: format!(
+                        "address {address:#x} must be a multiple of {ADDRESS_ALIGNMENT}, because TMA reads whole 16 bytes"
+                    ),
+                });
+            }
+        }
+        let mut state = self.state.lock();
+        let addresses = [a, b, c, workspace];
+        if state.bound != Some(addresses) {
+            state.bound = None;
+            // SAFETY: the plan lives and no other thread is in it; encoding reads no device memory.
+            let status =
+                unsafe { ww_cutlass_plan_bind(state.raw.as_ptr(), a, b, c, workspace) };
+            check(self.config, "encoding the tensor maps", status)?;
+            state.bound = Some(addresses);
+        }
+        // SAFETY: the plan lives and is bound to what the caller vouches for.
+        let status = unsafe { ww_cutlass_plan_run(state.raw.as_ptr(), stream) };
+        check(self.config, "launching", status)
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // SAFETY: the plan was created by the library and is not used again; a launch has copied its parameters.
+        unsafe { ww_cutlass_plan_destroy(self.raw.as_ptr()) };
+    }
+}
+
+fn check(config: usize, call: &'static str, status: i32) -> Result<(), Error> {
+    if status == 0 {
+        return Ok(());
+    }
+    // SAFETY: the library answers with a static string for any number.
+    let text = unsafe { CStr::from_ptr(ww_cutlass_status_text(status)) };
+    let config = configs()?.get(config).map_or("of no known index", |config| config.name);
+    Err(Error::Cutlass {
+        config: config.into(),
+        call,
+        text: text.to_string_lossy().into_owned(),
+        status,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_readable_and_its_names_are_unique() {
+        let configs = configs().unwrap();
+        assert!(configs.len() >= 3);
+        for (index, config) in configs.iter().enumerate() {
+            let [m, n, k] = config.tile;
+            let [cm, cn] = config.cluster;
+            assert!(config.name.ends_with(&format!("{m}x{n}x{k}_{cm}x{cn}")), "{config:?}");
+            assert!(configs[..index].iter().all(|other| other.name != config.name));
+        }
+    }
+
+    #[test]
+    fn an_unknown_configuration_is_a_typed_error() {
+        let candidate = Candidate { config: 1000, raster: Raster::Heuristic, swizzle: 1 };
+        let problem = GemmProblem::new(128, 128, 128, DType::Bf16);
+        let error = Plan::new(candidate, &problem, 0, 132).unwrap_err();
+        assert!(matches!(error, Error::Cutlass { status, .. } if status < 0), "{error}");
+    }
+}

@@ -1,0 +1,22 @@
+//! The CUTLASS SM90 kernels: their configurations, the choice between them, and their plans.
+//!
+//! The kernels are compiled into a static library behind the feature `cutlass`. Everything that decides is here always;
+//! without the feature, asking for the kernels is a typed error.
+
+#[cfg(not(feature = "cutlass"))]
+mod absent;
+mod candidate;
+#[cfg(feature = "cutlass")]
+mod linked;
+mod model;
+mod requirements;
+
+#[cfg(not(feature = "cutlass"))]
+use absent as library;
+#[cfg(feature = "cutlass")]
+use linked as library;
+
+pub use candidate::{Candidate, Config, Raster};
+pub use library::{Plan, configs};
+pub use model::{candidates, select};
+pub use requirements::{check_device, check_problem};

@@ -1,0 +1,103 @@
+//! What the kernels need of a problem and of a device.
+
+use warpweave_symm_mem::{DType, DeviceInfo};
+
+use crate::{Error, GemmProblem, Layout, Provider};
+
+/// TMA addresses rows in units of 16 bytes: 8 elements of 16 bits.
+const ALIGNMENT: usize = 8;
+
+/// Bytes that the addresses of A, B and C must be multiples of.
+pub(crate) const ADDRESS_ALIGNMENT: u64 = 16;
+
+/// Whether the kernels can compute `problem`: f16 or bf16 in and out, row-major, and n, k and the leading dimensions
+/// multiples of 8. Any m will do.
+pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
+    problem.validate()?;
+    let unsupported = |requirement: String| {
+        Err(Error::Unsupported { provider: Provider::Cutlass, problem: *problem, requirement })
+    };
+    if !matches!(problem.dtype, DType::F16 | DType::Bf16) {
+        return unsupported(format!("inputs must be f16 or bf16, not {}", problem.dtype));
+    }
+    if problem.out != problem.dtype {
+        return unsupported(format!("C must be {} like A and B, not {}", problem.dtype, problem.out));
+    }
+    for (name, layout) in [("A", problem.a_layout), ("B", problem.b_layout)] {
+        if layout != Layout::RowMajor {
+            return unsupported(format!("{name} must be row-major"));
+        }
+    }
+    for (name, extent) in [
+        ("n", problem.n),
+        ("k", problem.k),
+        ("lda", problem.lda),
+        ("ldb", problem.ldb),
+        ("ldc", problem.ldc),
+    ] {
+        if extent % ALIGNMENT != 0 {
+            return unsupported(format!(
+                "{name} = {extent} must be a multiple of {ALIGNMENT}, because TMA needs rows of whole 16 bytes"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the kernels run on `device`. Code for `sm_90a` runs on compute capability 9.0 and on nothing older or newer.
+pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
+    let (major, minor) = device.compute_capability.unwrap_or((0, 0));
+    if (major, minor) == (9, 0) {
+        return Ok(());
+    }
+    Err(Error::Device {
+        provider: Provider::Cutlass,
+        needs: "compute capability 9.0 (Hopper)",
+        name: device.name.clone(),
+        major,
+        minor,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_symm_mem::{Backend, Host};
+
+    #[test]
+    fn ragged_multiples_of_eight_are_served() {
+        check_problem(&GemmProblem::new(1028, 1160, 1032, DType::Bf16)).unwrap();
+        check_problem(&GemmProblem::new(1, 8, 8, DType::F16)).unwrap();
+    }
+
+    #[test]
+    fn refusals_name_the_requirement() {
+        let p = GemmProblem::new(16, 16, 16, DType::F16);
+        let cases = [
+            (GemmProblem::new(16, 20, 16, DType::F16), "n = 20 must be a multiple of 8"),
+            (GemmProblem::new(16, 16, 12, DType::F16), "k = 12"),
+            (p.with_leading_dimensions(20, 16, 16), "lda = 20"),
+            (p.with_output(DType::F32), "C must be f16"),
+            (p.with_layouts(Layout::RowMajor, Layout::Transposed), "B must be row-major"),
+            (GemmProblem::new(16, 16, 16, DType::F32), "not f32"),
+        ];
+        for (problem, needle) in cases {
+            let error = check_problem(&problem).unwrap_err();
+            assert!(matches!(error, Error::Unsupported { provider: Provider::Cutlass, .. }));
+            assert!(error.to_string().contains(needle), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_devices_are_named() {
+        let mut device = Host::new().device().clone();
+        for (name, capability) in [("NVIDIA A100-SXM4-80GB", (8, 0)), ("NVIDIA B200", (10, 0))] {
+            device.name = name.into();
+            device.compute_capability = Some(capability);
+            let text = check_device(&device).unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains("9.0"), "{text}");
+        }
+        device.compute_capability = Some((9, 0));
+        check_device(&device).unwrap();
+    }
+}

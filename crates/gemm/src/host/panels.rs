@@ -1,0 +1,320 @@
+//! A blocked product: panels of A and B are widened to f32, multiplied by the `gemm` crate, and each element of C is
+//! rounded once.
+//!
+//! The `gemm` crate's own f16 product stores partial sums as f16 between blocks of K, which the GPU kernels do not.
+
+use half::{bf16, f16};
+use warpweave_symm_mem::DType;
+
+use super::Element;
+use crate::{Error, GemmProblem, Layout};
+
+/// Rows of C computed together: the widened panel of A stays in the L2 cache for K up to a few thousand.
+const PANEL_ROWS: usize = 128;
+/// Columns of C computed together: the widening of A costs one conversion per this many multiply-adds.
+const PANEL_COLS: usize = 512;
+
+/// C = A·B on slices: f32 accumulation, one rounding.
+///
+/// # Errors
+/// [`Error::InvalidProblem`], and [`Error::Operand`] if an element type or a length does not fit the problem.
+pub fn multiply<T: Element, O: Element>(
+    problem: &GemmProblem,
+    a: &[T],
+    b: &[T],
+    c: &mut [O],
+) -> Result<(), Error> {
+    problem.validate()?;
+    for (operand, got, wanted) in
+        [("A", T::DTYPE, problem.dtype), ("B", T::DTYPE, problem.dtype), ("C", O::DTYPE, problem.out)]
+    {
+        if got != wanted {
+            return Err(Error::Operand {
+                operand,
+                problem: *problem,
+                reason: format!("the slice holds {got}, the problem says {wanted}"),
+            });
+        }
+    }
+    check_len(problem, "A", a.len(), problem.a_len())?;
+    check_len(problem, "B", b.len(), problem.b_len())?;
+    check_len(problem, "C", c.len(), problem.c_len())?;
+    // SAFETY: the slices hold every element that the problem addresses, as just checked, and C is borrowed exclusively.
+    unsafe { blocked(problem, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()) };
+    Ok(())
+}
+
+/// C = A·B on addresses, for memory that is shared with other processes.
+///
+/// # Errors
+/// [`Error::InvalidProblem`], and [`Error::Operand`] for a null or misaligned address.
+///
+/// # Safety
+/// - `a`, `b` and `c` address [`GemmProblem::a_len`], [`GemmProblem::b_len`] and [`GemmProblem::c_len`] elements.
+/// - C overlaps neither A nor B, and nothing else writes A or B or accesses the elements of C meanwhile. Elements between
+///   the rows are not touched.
+pub unsafe fn multiply_raw(
+    problem: &GemmProblem,
+    a: *const u8,
+    b: *const u8,
+    c: *mut u8,
+) -> Result<(), Error> {
+    problem.validate()?;
+    check_addresses(problem, a as usize, b as usize, c as usize)?;
+    // SAFETY: the caller vouches for the ranges; the addresses are aligned for the types chosen here.
+    unsafe {
+        match (problem.dtype, problem.out) {
+            (DType::F32, DType::F32) => blocked::<f32, f32>(problem, a.cast(), b.cast(), c.cast()),
+            (DType::F16, DType::F16) => blocked::<f16, f16>(problem, a.cast(), b.cast(), c.cast()),
+            (DType::F16, DType::F32) => blocked::<f16, f32>(problem, a.cast(), b.cast(), c.cast()),
+            (DType::Bf16, DType::Bf16) => blocked::<bf16, bf16>(problem, a.cast(), b.cast(), c.cast()),
+            (DType::Bf16, DType::F32) => blocked::<bf16, f32>(problem, a.cast(), b.cast(), c.cast()),
+            (dtype, out) => {
+                return Err(Error::InvalidProblem {
+                    problem: *problem,
+                    reason: format!("no host product of {dtype} stored as {out}"),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_addresses(
+    problem: &GemmProblem,
+    a: usize,
+    b: usize,
+    c: usize,
+) -> Result<(), Error> {
+    for (operand, address, dtype) in
+        [("A", a, problem.dtype), ("B", b, problem.dtype), ("C", c, problem.out)]
+    {
+        if address == 0 || address % dtype.size() != 0 {
+            return Err(Error::Operand {
+                operand,
+                problem: *problem,
+                reason: format!("address {address:#x} is null or not aligned to {dtype}"),
+            });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_len(
+    problem: &GemmProblem,
+    operand: &'static str,
+    got: usize,
+    needed: usize,
+) -> Result<(), Error> {
+    if got >= needed {
+        return Ok(());
+    }
+    Err(Error::Operand {
+        operand,
+        problem: *problem,
+        reason: format!("{got} elements are too few, {needed} are needed"),
+    })
+}
+
+/// A panel widened to f32, with the strides between its logical rows and columns.
+struct Panel {
+    data: Vec<f32>,
+    row_stride: isize,
+    col_stride: isize,
+}
+
+impl Panel {
+    fn with_capacity(elements: usize) -> Self {
+        Self { data: vec![0.0; elements], row_stride: 0, col_stride: 0 }
+    }
+
+    /// Widens the logical box of `rows` × `cols` at (`row`, `col`) of a stored matrix.
+    ///
+    /// # Safety
+    /// The box lies inside the matrix at `from`, whose elements nothing writes meanwhile.
+    unsafe fn load<T: Element>(
+        &mut self,
+        (from, layout, ld): (*const T, Layout, usize),
+        (row, rows): (usize, usize),
+        (col, cols): (usize, usize),
+    ) {
+        let ((first, count), (offset, len)) = match layout {
+            Layout::RowMajor => ((row, rows), (col, cols)),
+            Layout::Transposed => ((col, cols), (row, rows)),
+        };
+        for (i, to) in self.data.chunks_exact_mut(len).take(count).enumerate() {
+            // SAFETY: stored row `first + i` holds `len` elements from `offset` on, inside the matrix.
+            let stored = unsafe { std::slice::from_raw_parts(from.add((first + i) * ld + offset), len) };
+            T::widen(stored, to);
+        }
+        (self.row_stride, self.col_stride) = match layout {
+            Layout::RowMajor => (len as isize, 1),
+            Layout::Transposed => (1, len as isize),
+        };
+    }
+}
+
+/// # Safety
+/// As [`multiply_raw`], with element types that match the problem and aligned addresses.
+unsafe fn blocked<T: Element, O: Element>(p: &GemmProblem, a: *const T, b: *const T, c: *mut O) {
+    let rows_max = PANEL_ROWS.min(p.m);
+    let cols_max = PANEL_COLS.min(p.n);
+    let mut a_panel = Panel::with_capacity(rows_max * p.k);
+    let mut b_panel = Panel::with_capacity(cols_max * p.k);
+    let mut sums = vec![0.0f32; rows_max * cols_max];
+    for col in (0..p.n).step_by(PANEL_COLS) {
+        let cols = PANEL_COLS.min(p.n - col);
+        // SAFETY: columns `col..col + cols` exist in B.
+        unsafe { b_panel.load((b, p.b_layout, p.ldb), (0, p.k), (col, cols)) };
+        for row in (0..p.m).step_by(PANEL_ROWS) {
+            let rows = PANEL_ROWS.min(p.m - row);
+            // SAFETY: rows `row..row + rows` exist in A.
+            unsafe { a_panel.load((a, p.a_layout, p.lda), (row, rows), (0, p.k)) };
+            product(&a_panel, &b_panel, &mut sums, (rows, cols, p.k));
+            for (i, sum) in sums.chunks_exact(cols).take(rows).enumerate() {
+                // SAFETY: row `row + i` of C holds `cols` elements from `col` on, which are ours alone.
+                let to = unsafe { std::slice::from_raw_parts_mut(c.add((row + i) * p.ldc + col), cols) };
+                O::round(sum, to);
+            }
+        }
+    }
+}
+
+fn product(a: &Panel, b: &Panel, c: &mut [f32], (m, n, k): (usize, usize, usize)) {
+    assert!(a.data.len() >= m * k && b.data.len() >= k * n && c.len() >= m * n);
+    // SAFETY: the panels hold m·k and k·n elements at their strides and `c` m·n contiguous ones, as just checked; C is
+    // not read, so its old contents do not matter.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            c.as_mut_ptr(),
+            1,
+            n as isize,
+            false,
+            a.data.as_ptr(),
+            a.col_stride,
+            a.row_stride,
+            b.data.as_ptr(),
+            b.col_stride,
+            b.row_stride,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference;
+    use super::*;
+
+    fn values<T: Element>(len: usize, seed: u32, integers: bool) -> Vec<T> {
+        let mut state = seed;
+        let raw: Vec<f32> = (0..len)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let bits = state >> 8;
+                if integers { (bits % 7) as f32 - 3.0 } else { bits as f32 / (1 << 23) as f32 - 1.0 }
+            })
+            .collect();
+        let mut out = vec![T::default(); len];
+        T::round(&raw, &mut out);
+        out
+    }
+
+    fn compare<T: Element, O: Element>(problem: GemmProblem, integers: bool) {
+        let a = values::<T>(problem.a_len(), 1, integers);
+        let b = values::<T>(problem.b_len(), 2, integers);
+        let mut poison = [O::default()];
+        O::round(&[-77.0], &mut poison);
+        let mut c = vec![poison[0]; problem.c_len()];
+        multiply(&problem, &a, &b, &mut c).unwrap();
+        let exact = reference(&problem, &a, &b).unwrap();
+        for i in 0..problem.m {
+            for j in 0..problem.n {
+                let got = c[i * problem.ldc + j].to_f64();
+                let want = exact[i * problem.n + j];
+                // One rounding of the result, and f32 sums of k terms of size at most one.
+                let bound = if integers {
+                    0.0
+                } else {
+                    want.abs() * O::DTYPE.epsilon() / 2.0 + problem.k as f64 * DType::F32.epsilon()
+                };
+                assert!((got - want).abs() <= bound, "{problem} ({i},{j}): {got} != {want}");
+            }
+            let row_end = (i * problem.ldc + problem.n).min(c.len());
+            let next = ((i + 1) * problem.ldc).min(c.len());
+            assert!(c[row_end..next].iter().all(|x| x.to_f64() == -77.0), "{problem}: padding written");
+        }
+    }
+
+    /// Small enough for integers of size 3: sums stay below 2⁸, exact in bf16.
+    const SHAPES: [(usize, usize, usize); 5] =
+        [(1, 1, 1), (3, 5, 7), (129, 17, 28), (130, 515, 25), (64, 64, 28)];
+
+    fn all_layouts(check: impl Fn(GemmProblem), dtype: DType) {
+        for (m, n, k) in SHAPES {
+            for a in [Layout::RowMajor, Layout::Transposed] {
+                for b in [Layout::RowMajor, Layout::Transposed] {
+                    let tight = GemmProblem::new(m, n, k, dtype).with_layouts(a, b);
+                    check(tight);
+                    check(tight.with_leading_dimensions(tight.lda + 3, tight.ldb + 1, tight.ldc + 5));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn f16_matches_the_definition() {
+        all_layouts(|p| compare::<f16, f16>(p, true), DType::F16);
+        all_layouts(|p| compare::<f16, f16>(p, false), DType::F16);
+        all_layouts(|p| compare::<f16, f32>(p.with_output(DType::F32), false), DType::F16);
+    }
+
+    #[test]
+    fn bf16_matches_the_definition() {
+        all_layouts(|p| compare::<bf16, bf16>(p, true), DType::Bf16);
+        all_layouts(|p| compare::<bf16, bf16>(p, false), DType::Bf16);
+        all_layouts(|p| compare::<bf16, f32>(p.with_output(DType::F32), true), DType::Bf16);
+    }
+
+    #[test]
+    fn f32_matches_the_definition() {
+        all_layouts(|p| compare::<f32, f32>(p, false), DType::F32);
+    }
+
+    #[test]
+    fn long_sums_are_rounded_once() {
+        // 4096 halves sum to 2048; f16 partial sums would lose the odd unit that f32 keeps until the end.
+        let k = 4097;
+        let problem = GemmProblem::new(1, 1, k, DType::F16).with_output(DType::F32);
+        let a = vec![f16::from_f32(1.0); k];
+        let b = vec![f16::from_f32(1.0); k];
+        let mut c = [0.0f32];
+        multiply(&problem, &a, &b, &mut c).unwrap();
+        assert_eq!(c[0], 4097.0);
+    }
+
+    #[test]
+    fn wrong_operands_are_refused() {
+        let problem = GemmProblem::new(4, 4, 4, DType::F16);
+        let short = [f16::ZERO; 15];
+        let full = [f16::ZERO; 16];
+        let mut c = [f16::ZERO; 16];
+        let error = multiply(&problem, &full, &short, &mut c).unwrap_err();
+        assert!(error.to_string().contains("operand B"), "{error}");
+        let error = multiply(&problem, &[0.0f32; 16], &[0.0f32; 16], &mut c).unwrap_err();
+        assert!(error.to_string().contains("holds f32"), "{error}");
+        // SAFETY: the null address is refused before anything is read.
+        let error = unsafe {
+            multiply_raw(&problem, std::ptr::null(), full.as_ptr().cast(), c.as_mut_ptr().cast())
+        };
+        assert!(matches!(error, Err(Error::Operand { operand: "A", .. })));
+    }
+}

@@ -1,0 +1,139 @@
+//! The references of `gather_matmul.cu`.
+
+use std::ops::Range;
+
+use warpweave_symm_mem::DevicePtr;
+use warpweave_symm_mem::host::{expect_signal, send_signal};
+
+use super::element::Element;
+use super::product::{Product, ROWS};
+use super::{entry, peers, rotation};
+use crate::{GatherMatmul, GatherMode, shard};
+
+/// Rows that are brought in and multiplied while they are in the cache.
+const CHUNK: usize = 8 * ROWS;
+
+/// # Safety
+/// As for [`KernelBackend::gather_matmul`](crate::KernelBackend::gather_matmul), for elements of type `T`.
+pub(super) unsafe fn gather_matmul<T: Element>(launch: &GatherMatmul) {
+    // SAFETY: the caller's obligations.
+    unsafe {
+        match launch.mode {
+            GatherMode::ThreadLoad { a_peers, done } => threadload::<T>(launch, a_peers, done),
+            GatherMode::Multimem { staging_peers, free, signal_free, .. } => {
+                multimem::<T>(launch, staging_peers, free, signal_free);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`gather_matmul`].
+unsafe fn threadload<T: Element>(launch: &GatherMatmul, a_peers: DevicePtr, done: usize) {
+    let GatherMatmul { ref pad, ready, .. } = *launch;
+    let rank = pad.rank as usize;
+    // SAFETY: slots and peers are in range; tables and matrices are as the caller vouches, and a peer's rows are read
+    // between its signals `ready` and ours `done`.
+    unsafe {
+        for peer in peers(pad) {
+            send_signal(pad, ready, peer);
+        }
+        let product = product::<T>(launch);
+        for owner in rotation(pad) {
+            let here = owner == rank || expect_signal(pad, ready, owner, 0);
+            if here {
+                let a = entry::<T>(a_peers, owner);
+                copy_rows(a, launch.staging.as_host(), rows(launch, owner), launch.k);
+            }
+            if owner != rank {
+                send_signal(pad, done, owner);
+            }
+            if here {
+                multiply::<T>(launch, product.as_ref(), owner);
+            }
+        }
+        for peer in peers(pad) {
+            expect_signal(pad, done, peer, 0);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`gather_matmul`].
+unsafe fn multimem<T: Element>(
+    launch: &GatherMatmul,
+    staging_peers: DevicePtr,
+    free: usize,
+    signal_free: bool,
+) {
+    let GatherMatmul { ref pad, ready, .. } = *launch;
+    let rank = pad.rank as usize;
+    // SAFETY: slots and peers are in range; tables and matrices are as the caller vouches. Rows are stored behind the
+    // peers' `free` and read between the owner's `ready` and our `free`.
+    unsafe {
+        // Every wait runs, whatever the others saw: each advances its own epoch.
+        let credit = peers(pad).fold(true, |all, peer| expect_signal(pad, free, peer, 1) && all);
+        if credit {
+            for reader in rotation(pad) {
+                let staging = entry::<T>(staging_peers, reader);
+                copy_rows(launch.a.as_host(), staging, rows(launch, rank), launch.k);
+            }
+            for peer in peers(pad) {
+                send_signal(pad, ready, peer);
+            }
+        }
+        let product = product::<T>(launch);
+        for owner in rotation(pad) {
+            let here = if owner == rank { credit } else { expect_signal(pad, ready, owner, 0) };
+            if here {
+                multiply::<T>(launch, product.as_ref(), owner);
+            }
+            if signal_free && owner != rank {
+                send_signal(pad, free, owner);
+            }
+        }
+    }
+}
+
+fn rows(launch: &GatherMatmul, owner: usize) -> Range<usize> {
+    shard(launch.m, owner, launch.pad.world as usize)
+}
+
+/// B made ready, unless this is a gather alone.
+///
+/// # Safety
+/// As for [`gather_matmul`].
+unsafe fn product<T: Element>(launch: &GatherMatmul) -> Option<Product> {
+    // SAFETY: the caller's obligations.
+    (launch.n > 0).then(|| unsafe { Product::new::<T>(launch.b.as_host(), launch.n, launch.k) })
+}
+
+/// Copies a shard to its `rows` of a staging.
+///
+/// # Safety
+/// The shard has `rows.len()` rows of `k` elements, the staging has all `rows`; nothing else touches them meanwhile.
+unsafe fn copy_rows<T: Element>(shard: *const T, staging: *mut T, rows: Range<usize>, k: usize) {
+    for first in (0..rows.len()).step_by(CHUNK) {
+        let count = CHUNK.min(rows.len() - first);
+        // SAFETY: the caller's obligations; rows lie one behind the other on both sides.
+        unsafe {
+            let to = staging.add((rows.start + first) * k);
+            std::ptr::copy_nonoverlapping(shard.add(first * k), to, count * k);
+        }
+    }
+}
+
+/// Computes the rows of C that belong to `owner`'s rows of A from this rank's staging.
+///
+/// # Safety
+/// As for [`gather_matmul`]; the rows are in staging.
+unsafe fn multiply<T: Element>(launch: &GatherMatmul, product: Option<&Product>, owner: usize) {
+    let Some(product) = product else { return };
+    let rows = rows(launch, owner);
+    // SAFETY: the rows lie in staging and in C.
+    unsafe {
+        let a = launch.staging.as_host::<T>().add(rows.start * launch.k);
+        let c = launch.c.as_host::<T>().add(rows.start * launch.n);
+        product.rows::<T>(a, c, rows.len());
+    }
+}

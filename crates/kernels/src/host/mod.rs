@@ -1,0 +1,54 @@
+//! The host references: the same protocols as the device code, block of rows by block of rows, on the stream's thread.
+
+pub(crate) mod element;
+mod gather_matmul;
+mod naive_remote_read;
+mod product;
+
+use warpweave_symm_mem::{DevicePtr, Host, PadView};
+
+use crate::backend::KernelBackend;
+use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
+use crate::error::Result;
+use element::with_element;
+
+impl KernelBackend for Host {
+    unsafe fn naive_remote_read(&self, stream: &Self::Stream, launch: &NaiveRemoteRead) -> Result<()> {
+        use naive_remote_read::naive_remote_read;
+        launch.validate()?;
+        let launch = *launch;
+        // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
+        let work = move || unsafe { with_element!(launch.dtype, naive_remote_read(&launch)) };
+        Ok(self.launch(stream, NaiveRemoteRead::NAME, work)?)
+    }
+
+    unsafe fn gather_matmul(&self, stream: &Self::Stream, launch: &GatherMatmul) -> Result<()> {
+        use gather_matmul::gather_matmul;
+        launch.validate()?;
+        let launch = *launch;
+        // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
+        let work = move || unsafe { with_element!(launch.dtype, gather_matmul(&launch)) };
+        Ok(self.launch(stream, launch.name(), work)?)
+    }
+}
+
+/// The ranks in the order in which this one serves them: itself, then its successors, so that no two ranks read from the
+/// same owner at the same time.
+fn rotation(pad: &PadView) -> impl Iterator<Item = usize> {
+    let (rank, world) = (pad.rank as usize, pad.world as usize);
+    (0..world).map(move |i| (rank + i) % world)
+}
+
+/// The ranks of [`rotation`] but this one.
+fn peers(pad: &PadView) -> impl Iterator<Item = usize> {
+    rotation(pad).skip(1)
+}
+
+/// Entry `rank` of a table of addresses.
+///
+/// # Safety
+/// The table has more than `rank` entries.
+unsafe fn entry<T>(table: DevicePtr, rank: usize) -> *mut T {
+    // SAFETY: the caller's obligation.
+    DevicePtr(unsafe { *table.as_host::<u64>().add(rank) }).as_host()
+}

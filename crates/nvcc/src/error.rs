@@ -1,0 +1,188 @@
+//! What can go wrong while device code is built.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::find::Rejection;
+use crate::version::Version;
+
+/// The result of a build step.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A failure of the device-code build. The text says what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No compiler was found, or none whose version may be used.
+    #[error(
+        "no usable nvcc was found{}\n\
+         Run `cargo xtask setup` in the workspace for a pinned toolchain, install a CUDA toolkit 12.8 to 13.0, \
+         or name an nvcc with WARPWEAVE_NVCC.",
+        Listed(.rejected)
+    )]
+    NvccNotFound {
+        /// Where a compiler was looked for, and why each place did not serve.
+        rejected: Vec<Rejection>,
+    },
+
+    /// The compiler named by `WARPWEAVE_NVCC` cannot be used.
+    #[error("the nvcc named by WARPWEAVE_NVCC cannot be used: {rejection}\nUnset the variable, or name another nvcc.")]
+    NamedNvcc {
+        /// The named path and what is wrong with it.
+        rejection: Rejection,
+    },
+
+    /// No C++ compiler for the host half of CUDA sources.
+    #[error(
+        "no C++ host compiler was found (looked for {})\n\
+         Install g++ or clang++, or name one with NVCC_CCBIN.",
+        .tried.join(", ")
+    )]
+    HostCompilerNotFound {
+        /// Names that were looked for.
+        tried: Vec<String>,
+    },
+
+    /// The CUTLASS headers are nowhere to be found.
+    #[error(
+        "the CUTLASS headers were not found{}\n\
+         Run `cargo xtask setup`, or name a CUTLASS checkout (the folder that holds include/cutlass) with WARPWEAVE_CUTLASS.",
+        Listed(.rejected)
+    )]
+    CutlassNotFound {
+        /// Where the headers were looked for.
+        rejected: Vec<Rejection>,
+    },
+
+    /// A variable that cargo gives to build scripts is missing.
+    #[error("{variable} is not set: {hint}")]
+    MissingVariable {
+        /// Its name.
+        variable: &'static str,
+        /// Who should have set it.
+        hint: &'static str,
+    },
+
+    /// An architecture that nvcc does not know, or of the wrong kind for the output.
+    #[error("`{given}` is no {expected}")]
+    Architecture {
+        /// As it was given.
+        given: String,
+        /// What was expected, with an example.
+        expected: &'static str,
+    },
+
+    /// Two outputs of one build script would have the same file name.
+    #[error(
+        "{} is built twice with different options\n\
+         Tell the two apart with `Builder::variant`.",
+        .path.display()
+    )]
+    DuplicateOutput {
+        /// The file that both would write.
+        path: PathBuf,
+    },
+
+    /// nvcc refused a source.
+    #[error("{program} failed on {} ({status}):\n{output}", .source_file.display())]
+    Compile {
+        /// The program that failed: nvcc, or the archiver.
+        program: String,
+        /// What it was working on.
+        source_file: PathBuf,
+        /// Its exit status, in words.
+        status: String,
+        /// What it printed.
+        output: String,
+    },
+
+    /// ptxas compiled a kernel, but gave up what makes it fast.
+    #[error(
+        "ptxas degraded {} ({code}: {meaning}):\n{output}",
+        .source_file.display()
+    )]
+    Degraded {
+        /// The source.
+        source_file: PathBuf,
+        /// The advisory's number.
+        code: &'static str,
+        /// What the advisory means and what usually causes it.
+        meaning: &'static str,
+        /// The lines that ptxas printed.
+        output: String,
+    },
+
+    /// A program ran past its deadline and was ended.
+    #[error("{program} had not finished after {} s and was ended", .limit.as_secs())]
+    Deadline {
+        /// The program.
+        program: String,
+        /// The time it was given.
+        limit: Duration,
+    },
+
+    /// The compiler slots of this target directory stayed taken.
+    #[error(
+        "other build scripts held every compiler slot in {} for {} s\n\
+         End the other build, or allow more compilers with WARPWEAVE_NVCC_JOBS.",
+        .directory.display(),
+        .limit.as_secs()
+    )]
+    Busy {
+        /// Where the slots are.
+        directory: PathBuf,
+        /// How long this build waited.
+        limit: Duration,
+    },
+
+    /// The operating system refused something.
+    #[error("cannot {action} {}: {source}{}", .path.display(), advice(.source))]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+
+    pub(crate) fn version_reason(found: Version) -> String {
+        use crate::version::{NEWEST, OLDEST};
+        if found < OLDEST {
+            format!("version {found} is older than {OLDEST}, the first that knows all instructions the kernels use")
+        } else {
+            format!(
+                "version {found} is newer than {NEWEST}, and a driver of branch 580 does not load its PTX \
+                 (set WARPWEAVE_ALLOW_NEWER_NVCC=1 if every machine has a newer driver)"
+            )
+        }
+    }
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => " (free space on that disk and build again)",
+        io::ErrorKind::PermissionDenied => " (the build needs to write there)",
+        _ => "",
+    }
+}
+
+struct Listed<'a>(&'a [Rejection]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for rejection in self.0 {
+            write!(f, "\n  {rejection}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! Where `cargo xtask setup` puts the pinned toolchain, and how a build finds it again.
+//!
+//! ```text
+//! target/toolchain/cuda-13.0/{bin,nvvm,include,lib,lib64}
+//! target/toolchain/cutlass-4.2/{include,tools/util/include}
+//! target/toolchain/runtime/lib          (optional: NCCL and cuBLASLt)
+//! target/toolchain/inspect/bin          (optional: cuobjdump and nvdisasm)
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use crate::environment::Environment;
+
+/// The toolchain's folder in the target directory.
+pub const TOOLCHAIN: &str = "toolchain";
+/// The compiler's folder in the toolchain.
+pub const CUDA: &str = "cuda-13.0";
+/// The CUTLASS headers' folder in the toolchain.
+pub const CUTLASS: &str = "cutlass-4.2";
+/// The run-time libraries' folder in the toolchain.
+pub const RUNTIME: &str = "runtime";
+/// The folder of the tools that take binaries apart.
+pub const INSPECT: &str = "inspect";
+
+/// The cargo target directory that holds `path`, a file or folder that cargo made: the nearest
+/// ancestor with the tag file that cargo writes there.
+pub fn target_directory(path: &Path) -> Option<&Path> {
+    path.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file())
+}
+
+/// The places where a toolchain of the enclosing workspace may be: beside the build output, then in
+/// `target/` of every folder above the package.
+pub(crate) fn toolchains(environment: &Environment) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut add = |folder: PathBuf| {
+        if folder.is_dir() && !found.contains(&folder) {
+            found.push(folder);
+        }
+    };
+    if let Some(out) = environment.path("OUT_DIR") {
+        out.ancestors().for_each(|folder| add(folder.join(TOOLCHAIN)));
+    }
+    if let Some(target) = environment.path("CARGO_TARGET_DIR") {
+        add(target.join(TOOLCHAIN));
+    }
+    if let Some(package) = environment.path("CARGO_MANIFEST_DIR") {
+        package
+            .ancestors()
+            .for_each(|folder| add(folder.join("target").join(TOOLCHAIN)));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_target_directory_is_the_tagged_one() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("elsewhere");
+        let out = target.join("x86_64-unknown-linux-gnu/release/build/p-1/out");
+        fs::create_dir_all(&out).unwrap();
+        assert_eq!(target_directory(&out), None);
+        fs::write(target.join("CACHEDIR.TAG"), "").unwrap();
+        assert_eq!(target_directory(&out), Some(target.as_path()));
+    }
+
+    #[test]
+    fn the_toolchain_beside_the_output_comes_first() {
+        let root = tempfile::tempdir().unwrap();
+        let out = root.path().join("elsewhere/debug/build/p-1/out");
+        let package = root.path().join("workspace/crates/p");
+        let beside = root.path().join("elsewhere/toolchain");
+        let above = root.path().join("workspace/target/toolchain");
+        for folder in [&out, &package, &beside, &above] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let environment = Environment::empty()
+            .with("OUT_DIR", &out)
+            .with("CARGO_MANIFEST_DIR", &package);
+        assert_eq!(toolchains(&environment), [beside, above]);
+    }
+}

@@ -1,0 +1,96 @@
+//! Steps that the ranks take together: all go on, or none does.
+
+use warpweave_symm_mem::Exchange;
+
+use super::error::{ExecuteError, Result};
+use crate::plan::{OpKind, Placement, Plan};
+
+/// Goes on only if this step succeeded on every rank, so that no rank is left waiting for one that gave up.
+pub(super) fn together<T>(
+    exchange: &dyn Exchange,
+    step: &'static str,
+    mine: Result<T>,
+) -> Result<T> {
+    let word = match &mine {
+        Ok(_) => Vec::new(),
+        Err(error) => {
+            let mut word = vec![u8::from(error.is_unavailable())];
+            word.extend_from_slice(error.to_string().as_bytes());
+            word
+        }
+    };
+    let all = exchange.all_gather(step, &word)?;
+    let value = mine?;
+    let failed = all.iter().enumerate().find_map(|(peer, word)| Some((peer, word.split_first()?)));
+    match failed {
+        None => Ok(value),
+        Some((peer, (kind, cause))) => Err(ExecuteError::PeerFailed {
+            peer,
+            step,
+            cause: String::from_utf8_lossy(cause).into_owned(),
+            unavailable: *kind == 1,
+        }),
+    }
+}
+
+/// Makes sure that the plans of all ranks belong together: one name, one world, the same shared buffers, slots,
+/// collectives and kernels.
+pub(super) fn same_interface(exchange: &dyn Exchange, plan: &Plan) -> Result<()> {
+    let mine = interface(plan);
+    let all = exchange.all_gather("plan.interface", mine.join("\n").as_bytes())?;
+    for (peer, theirs) in all.iter().enumerate() {
+        let theirs = String::from_utf8_lossy(theirs);
+        let theirs: Vec<&str> = theirs.split('\n').collect();
+        let lines = mine.len().max(theirs.len());
+        for line in 0..lines {
+            let mine = mine.get(line).map_or("nothing more", String::as_str);
+            let theirs = theirs.get(line).copied().unwrap_or("nothing more");
+            if mine != theirs {
+                return Err(ExecuteError::Disagreement {
+                    rank: exchange.rank(),
+                    mine: mine.into(),
+                    peer,
+                    theirs: theirs.into(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a plan shares with its peers, one line each. Local buffers count too: a kernel's peers rely on its sizes.
+fn interface(plan: &Plan) -> Vec<String> {
+    let mut lines = vec![format!("plan {} of {} ranks", plan.name, plan.world)];
+    for b in &plan.buffers {
+        let bound = if b.placement == Placement::Local { "" } else { " of every rank" };
+        lines.push(format!(
+            "buffer {}{bound}: {}x{} {} {}",
+            b.name, b.rows, b.cols, b.dtype, b.placement
+        ));
+    }
+    for slot in &plan.slots {
+        lines.push(format!("slot {}", slot.name));
+    }
+    for op in &plan.ops {
+        match &op.kind {
+            OpKind::AllGather { dst, transport, .. } => lines.push(format!(
+                "all-gather of {} rows of {} by {transport}",
+                dst.rows.len(),
+                dst.cols.len()
+            )),
+            OpKind::Kernel { kernel, .. } => {
+                let shape = kernel.shape();
+                lines.push(format!(
+                    "kernel {} of {}x{}x{} {}",
+                    kernel.name(),
+                    shape.m,
+                    shape.n,
+                    shape.k,
+                    shape.dtype
+                ));
+            }
+            _ => {}
+        }
+    }
+    lines
+}

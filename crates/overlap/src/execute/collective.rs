@@ -1,0 +1,111 @@
+//! Where the collectives of a plan come from: NCCL on GPUs, shared memory on the host.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use warpweave_comm::host::HostAllGather;
+use warpweave_symm_mem::{Backend, DType, DevicePtr, Exchange, Host};
+
+use super::error::Result;
+
+/// An all-gather of rows: rank `r` gives `rows[r]` rows of `cols` elements.
+#[derive(Clone, Debug)]
+pub struct AllGatherShape {
+    /// A name for faults and symmetric memory, the same on all ranks.
+    pub name: String,
+    /// Rows of each rank.
+    pub rows: Vec<usize>,
+    /// Elements of a row.
+    pub cols: usize,
+    /// Element type.
+    pub dtype: DType,
+}
+
+/// A backend with collectives.
+pub trait CollectiveBackend: Backend {
+    /// What all plans of a device share: NCCL's communicator.
+    type Group: Debug + Send + Sync;
+    /// One all-gather of a plan.
+    type AllGather: Debug + Send + Sync;
+
+    /// Prepares the ranks of `exchange` for collectives. Collective.
+    fn group(&self, exchange: &Arc<dyn Exchange>) -> Result<Self::Group>;
+
+    /// Prepares an all-gather. Collective: all ranks give the same shape.
+    fn prepare_all_gather(
+        &self,
+        group: &Arc<Self::Group>,
+        exchange: &Arc<dyn Exchange>,
+        shape: &AllGatherShape,
+    ) -> Result<Self::AllGather>;
+
+    /// Enqueues one all-gather. Waits for nothing and may be captured in a graph.
+    ///
+    /// # Safety
+    /// - `src` holds this rank's rows and `dst` those of all ranks, without gaps, mapped until the work has ended; no
+    ///   unordered work writes `src` or touches `dst`, and they do not overlap.
+    /// - All ranks enqueue the collectives of the group in the same order; those of one rank are ordered by streams or
+    ///   events.
+    unsafe fn all_gather(
+        &self,
+        stream: &Self::Stream,
+        gather: &Self::AllGather,
+        src: DevicePtr,
+        dst: DevicePtr,
+    ) -> Result<()>;
+
+    /// After a synchronisation of `stream`: what went wrong in an all-gather, if anything did.
+    fn check_all_gather(&self, stream: &Self::Stream, gather: &Self::AllGather) -> Result<()>;
+
+    /// Makes an all-gather usable again after a fault, where that can be done. Collective.
+    fn recover_all_gather(
+        &self,
+        stream: &Self::Stream,
+        gather: &Self::AllGather,
+        exchange: &Arc<dyn Exchange>,
+    ) -> Result<()>;
+}
+
+impl CollectiveBackend for Host {
+    type Group = ();
+    type AllGather = HostAllGather;
+
+    fn group(&self, _: &Arc<dyn Exchange>) -> Result<()> {
+        Ok(())
+    }
+
+    fn prepare_all_gather(
+        &self,
+        _: &Arc<()>,
+        exchange: &Arc<dyn Exchange>,
+        shape: &AllGatherShape,
+    ) -> Result<HostAllGather> {
+        let row = shape.cols * shape.dtype.size();
+        let bytes: Vec<usize> = shape.rows.iter().map(|rows| rows * row).collect();
+        Ok(HostAllGather::new(self, exchange, &shape.name, &bytes)?)
+    }
+
+    unsafe fn all_gather(
+        &self,
+        stream: &Self::Stream,
+        gather: &HostAllGather,
+        src: DevicePtr,
+        dst: DevicePtr,
+    ) -> Result<()> {
+        // SAFETY: the obligations are the caller's, in the same words.
+        Ok(unsafe { gather.enqueue(stream, src, dst)? })
+    }
+
+    fn check_all_gather(&self, stream: &Self::Stream, gather: &HostAllGather) -> Result<()> {
+        Ok(gather.pad().check(stream)?)
+    }
+
+    fn recover_all_gather(
+        &self,
+        stream: &Self::Stream,
+        gather: &HostAllGather,
+        exchange: &Arc<dyn Exchange>,
+    ) -> Result<()> {
+        Ok(gather.pad().recover(stream, exchange.as_ref())?)
+    }
+}

@@ -1,0 +1,118 @@
+//! Why a plan could not be bound or run.
+
+use warpweave_symm_mem::{ExchangeError, SignalTimeout};
+
+/// Result of binding and running.
+pub type Result<T, E = ExecuteError> = std::result::Result<T, E>;
+
+/// What failed when a plan was bound to a device or run there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecuteError {
+    /// The plan cannot be run by anyone: a region outside its buffer, shapes that do not fit, an id of nothing.
+    #[error("plan `{plan}` of rank {rank}, {place}: {why}")]
+    InvalidPlan {
+        /// Name of the plan.
+        plan: String,
+        /// The rank whose plan it is.
+        rank: usize,
+        /// The operation or the buffer.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The ranks bound plans that do not belong together.
+    #[error("plans differ between ranks: `{mine}` on rank {rank}, `{theirs}` on rank {peer}")]
+    Disagreement {
+        /// This rank.
+        rank: usize,
+        /// The first line of its plan's interface that differs.
+        mine: String,
+        /// The other rank.
+        peer: usize,
+        /// The same line there.
+        theirs: String,
+    },
+    /// Another rank failed in a step that all ranks take together, so this one gave up too.
+    #[error("rank {peer} failed in {step}: {cause}")]
+    PeerFailed {
+        /// The rank that failed.
+        peer: usize,
+        /// The step.
+        step: &'static str,
+        /// Its error.
+        cause: String,
+        /// Whether that was a missing capability, so that other plans can go on.
+        unavailable: bool,
+    },
+    /// A replay was asked for and nothing has been captured.
+    #[error("plan `{plan}` has not been captured: call `capture` before `replay`")]
+    NotCaptured {
+        /// Name of the plan.
+        plan: String,
+    },
+    /// A bound plan has no buffer of this name, or not of this size.
+    #[error("plan `{plan}`, buffer `{buffer}`: {why}")]
+    Buffer {
+        /// Name of the plan.
+        plan: String,
+        /// Name of the buffer.
+        buffer: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// An error of the memory layer, among them waits for peers that timed out.
+    #[error(transparent)]
+    Memory(#[from] warpweave_symm_mem::Error),
+    /// An error of the communicator.
+    #[error(transparent)]
+    Comm(#[from] warpweave_comm::CommError),
+    /// An error of a matrix product.
+    #[error(transparent)]
+    Gemm(#[from] warpweave_gemm::Error),
+    /// An error of a kernel.
+    #[error(transparent)]
+    Kernel(#[from] warpweave_kernels::Error),
+    /// The exchange with the peers failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+}
+
+impl ExecuteError {
+    /// True if the cause is a capability that a machine or a build lacks, so that other plans can go on. All ranks agree
+    /// on it when it is an answer of [`Executor::bind`](super::Executor::bind).
+    pub fn is_unavailable(&self) -> bool {
+        use warpweave_comm::CommError;
+        use warpweave_gemm::Error as Gemm;
+        match self {
+            ExecuteError::PeerFailed { unavailable, .. } => *unavailable,
+            ExecuteError::Memory(error) | ExecuteError::Gemm(Gemm::Memory(error)) => {
+                error.is_unavailable()
+            }
+            ExecuteError::Kernel(error) => error.is_unavailable(),
+            ExecuteError::Gemm(error) => matches!(
+                error,
+                Gemm::Unsupported { .. }
+                    | Gemm::WrongBackend { .. }
+                    | Gemm::MissingFeature { .. }
+                    | Gemm::Device { .. }
+                    | Gemm::LibraryNotFound { .. }
+                    | Gemm::MissingSymbol { .. }
+                    | Gemm::NoAlgorithm { .. }
+            ),
+            ExecuteError::Comm(error) => matches!(
+                error,
+                CommError::NcclMissing { .. } | CommError::NcclUnusable { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    /// The record of a wait that timed out, if that is the cause.
+    pub fn signal_timeout(&self) -> Option<&SignalTimeout> {
+        match self {
+            ExecuteError::Memory(warpweave_symm_mem::Error::SignalTimeout(timeout)) => Some(timeout),
+            _ => None,
+        }
+    }
+}

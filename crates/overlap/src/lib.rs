@@ -1,0 +1,12 @@
+#![doc = include_str!("../README.md")]
+
+pub mod algorithms;
+pub mod check;
+pub mod error;
+pub mod plan;
+pub mod show;
+
+pub use check::{Report, Violation, check};
+pub use error::PlanError;
+pub use plan::{Plan, PlanBuilder, Problem};
+pub use show::show;

@@ -1,0 +1,128 @@
+//! A schedule as plain data.
+//!
+//! A [`Plan`] is the program of **one rank**: its buffers, its streams, its signal slots and an ordered list of
+//! operations, each with the regions it reads and writes. The plans of all ranks together are a schedule. Nothing in this
+//! module runs anything; see [`check`](crate::check) for what is proved about plans.
+//!
+//! # What a plan means
+//!
+//! **Buffers.** A [`Placement::Symmetric`] buffer has the same shape on every rank and every rank may name every copy of
+//! it; a [`Placement::Multicast`] buffer is symmetric and also bound to a multicast object, so that one store reaches all
+//! copies; a [`Placement::Local`] buffer is its rank's own.
+//!
+//! **Streams.** Operations of one stream run in the order of the list. Stream 0 is the caller's; another stream must
+//! be forked from it (record on 0, wait on the other) and joined to it again within the call. [`OpKind::WaitEvent`] waits for
+//! the latest [`OpKind::Record`] of the event that stands before it in the list.
+//!
+//! **Signals.** A word lives at (destination rank, slot, source rank), starts at 0 and only ever grows. A signal adds one
+//! to the sender's counter of that word and stores it there (release). A wait adds one to the waiter's own counter
+//! and lasts until the word has reached that counter minus `lag` (acquire). So the *m*-th wait needs the first signal whose value
+//! is at least *m − lag*: with `lag` 0 the peer's signal of this call, with `lag` 1 the one of the previous call, which is a
+//! credit that the first call has for nothing. Counters live with the pad and never restart, hence calls and graph replays may follow
+//! each other with no reset.
+//!
+//! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order. All lanes begin after the
+//! operations before the kernel on its stream; the kernel ends when every lane has ended.
+//!
+//! **Collectives.** Each rank reads its own source and writes its own destination; no rank leaves before every rank has
+//! entered. All ranks must enter the same collectives in the same order.
+//!
+//! **Calls.** One execution of the list is a call. Between calls the caller's own work runs on stream 0: it overwrites
+//! every [`Role::Input`] buffer of its rank before each call and reads every [`Role::Output`] buffer of its rank after it. It does
+//! not synchronise with other ranks.
+
+mod buffer;
+mod builder;
+mod kernel;
+mod op;
+mod problem;
+mod region;
+
+use serde::{Deserialize, Serialize};
+
+pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
+pub use builder::PlanBuilder;
+pub use kernel::{Kernel, KernelShape};
+pub use op::{Effect, GemmProvider, Op, OpKind, Transport};
+pub use problem::{Problem, shard};
+pub use region::{MulticastRegion, Region};
+
+/// The program of one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Name of the algorithm.
+    pub name: String,
+    /// The rank whose program this is.
+    pub rank: usize,
+    /// How many ranks take part.
+    pub world: usize,
+    /// Buffers, indexed by [`BufferId`].
+    pub buffers: Vec<Buffer>,
+    /// Number of streams; stream 0 is the caller's.
+    pub streams: usize,
+    /// Number of events.
+    pub events: usize,
+    /// Rows of the signal pad, indexed by [`SlotId`].
+    pub slots: Vec<Slot>,
+    /// Operations in the order in which they are enqueued.
+    pub ops: Vec<Op>,
+}
+
+impl Plan {
+    /// The buffer of this id, if the plan has it.
+    pub fn buffer(&self, id: BufferId) -> Option<&Buffer> {
+        self.buffers.get(id.0)
+    }
+
+    /// The id of the buffer of this name.
+    pub fn buffer_named(&self, name: &str) -> Option<BufferId> {
+        self.buffers
+            .iter()
+            .position(|b| b.name == name)
+            .map(BufferId)
+    }
+
+    /// How many kernels, products and collectives a call launches; copies, signals and events are not counted.
+    pub fn launches(&self) -> usize {
+        let launch = |op: &&Op| {
+            matches!(
+                op.kind,
+                OpKind::Kernel { .. } | OpKind::Gemm { .. } | OpKind::AllGather { .. }
+            )
+        };
+        self.ops.iter().filter(launch).count()
+    }
+
+    /// The transports by which this plan moves data between ranks, each once, in order of first use.
+    pub fn transports(&self) -> Vec<Transport> {
+        let mut found = Vec::new();
+        for op in &self.ops {
+            let transport = match &op.kind {
+                OpKind::Copy {
+                    src,
+                    dst,
+                    transport,
+                } if src.rank != dst.rank => *transport,
+                OpKind::AllGather { transport, .. } => *transport,
+                OpKind::MulticastCopy { .. } => Transport::MulticastCopy,
+                OpKind::Kernel { kernel, .. } => kernel.transport(),
+                _ => continue,
+            };
+            if !found.contains(&transport) {
+                found.push(transport);
+            }
+        }
+        found
+    }
+
+    /// Whether every kernel declares exactly the lanes that [`Kernel::lanes`] says it has on this rank.
+    ///
+    /// The lanes of a plan are what [`check`](crate::check::check()) proves, the kernel is what runs: an executor should
+    /// refuse a plan of which this is not true.
+    pub fn kernels_do_what_they_declare(&self) -> bool {
+        self.ops.iter().all(|op| match &op.kind {
+            OpKind::Kernel { kernel, lanes } => *lanes == kernel.lanes(self.rank, self.world),
+            _ => true,
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! The problem that the algorithms of this crate solve, and how its rows are sharded.
+
+use crate::error::PlanError;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use warpweave_symm_mem::DType;
+
+/// An all-gather and a matrix product: C\[M,N\] = A\[M,K\] · B\[K,N\].
+///
+/// The rows of A are sharded over the ranks by [`shard`]; B is each rank's own, and so is C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Problem {
+    /// Rows of A and C, over all ranks.
+    pub m: usize,
+    /// Columns of B and C, on each rank.
+    pub n: usize,
+    /// Columns of A, rows of B.
+    pub k: usize,
+    /// Element type of A, B and C; sums are kept in f32.
+    pub dtype: DType,
+    /// Whether an algorithm that does not need multicast may use it. Off unless the machine has it and the user asked.
+    pub multicast: bool,
+}
+
+impl Problem {
+    /// A problem of these sizes, without multicast.
+    pub fn new(m: usize, n: usize, k: usize, dtype: DType) -> Self {
+        Problem {
+            m,
+            n,
+            k,
+            dtype,
+            multicast: false,
+        }
+    }
+
+    /// The same problem on a machine on which multicast may be used, or not.
+    pub fn with_multicast(self, multicast: bool) -> Self {
+        Problem { multicast, ..self }
+    }
+
+    /// The rows of A that `rank` holds.
+    pub fn shard(&self, rank: usize, world: usize) -> Range<usize> {
+        shard(self.m, rank, world)
+    }
+
+    /// Rows of the largest shard: the rows that a symmetric buffer of one shard has on every rank.
+    pub fn max_shard(&self, world: usize) -> usize {
+        self.m.div_ceil(world.max(1))
+    }
+
+    /// Says whether a plan of this problem can exist for `rank` of `world`.
+    ///
+    /// # Errors
+    /// A size is zero, or `rank` is not below `world`.
+    pub fn validate(&self, rank: usize, world: usize) -> Result<(), PlanError> {
+        if rank >= world {
+            return Err(PlanError::RankOutsideWorld { rank, world });
+        }
+        for (size, value) in [("M", self.m), ("N", self.n), ("K", self.k)] {
+            if value == 0 {
+                return Err(PlanError::EmptyProblem { size });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows of `total` that belong to `rank`: as even as can be, the first `total % world` ranks have one more.
+///
+/// With `world` 0 nobody has any.
+pub fn shard(total: usize, rank: usize, world: usize) -> Range<usize> {
+    if world == 0 {
+        return 0..0;
+    }
+    let (each, extra) = (total / world, total % world);
+    let start = |rank: usize| rank * each + rank.min(extra);
+    start(rank)..start(rank + 1)
+}

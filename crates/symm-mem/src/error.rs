@@ -1,0 +1,146 @@
+//! The one error type of this crate.
+
+use std::time::Duration;
+
+use crate::exchange::ExchangeError;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What failed, where, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// This machine, device or driver cannot do it.
+    #[error("{what} is not available: {why}")]
+    Unavailable {
+        /// The capability: "CUDA", "peer access to device 2", "multicast", …
+        what: String,
+        /// Why not, and how to get it.
+        why: String,
+    },
+    /// The crate was built without a feature that this call needs.
+    #[error("{what} needs device code: build with the feature `{feature}` (`cargo xtask setup` provides nvcc)")]
+    FeatureMissing {
+        /// What was asked for.
+        what: String,
+        /// Name of the cargo feature.
+        feature: &'static str,
+    },
+    /// A driver call failed.
+    #[error("{call} failed with {name} ({code}) on {device}: {hint}")]
+    Driver {
+        /// The driver's function.
+        call: &'static str,
+        /// The driver's code.
+        code: i32,
+        /// The code's name.
+        name: String,
+        /// The device.
+        device: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The device or the machine has too little memory.
+    #[error("{bytes} bytes of {kind} memory cannot be had on {device}: {cause}")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// "device", "shared", "address space", …
+        kind: &'static str,
+        /// The device.
+        device: String,
+        /// What the driver or the operating system said.
+        cause: String,
+    },
+    /// An argument is out of its range.
+    #[error("{what}: {why}")]
+    InvalidArgument {
+        /// The argument.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The ranks of a group called with different arguments.
+    #[error("{what} differs between ranks: {mine} on rank {rank}, {theirs} on rank {peer}")]
+    Disagreement {
+        /// What must be the same.
+        what: &'static str,
+        /// This rank.
+        rank: usize,
+        /// Its value.
+        mine: String,
+        /// The other rank.
+        peer: usize,
+        /// Its value.
+        theirs: String,
+    },
+    /// A collective step failed on another rank, so it was given up on all.
+    #[error("rank {rank} failed at `{step}`: {cause}")]
+    PeerFailed {
+        /// The rank that failed.
+        rank: usize,
+        /// Name of the step.
+        step: String,
+        /// Its error.
+        cause: String,
+    },
+    /// A wait for a peer's signal ran past its deadline. The device context is intact.
+    #[error(transparent)]
+    SignalTimeout(#[from] SignalTimeout),
+    /// The exchange with the peers failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// A stream did not drain in time, or work on it failed.
+    #[error("stream of {device}: {cause}")]
+    Stream {
+        /// The device.
+        device: String,
+        /// What happened.
+        cause: String,
+    },
+    /// The operating system refused.
+    #[error("{what}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// An operating system error with what was tried.
+    pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        Error::Io { what: what.into(), source: source.into() }
+    }
+
+    /// True if the cause is a capability that this machine or build lacks, so that other work can go on.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Error::Unavailable { .. } | Error::FeatureMissing { .. })
+    }
+}
+
+/// The fault record of a wait that ended by its deadline: who waited for whom, for what, and what it saw.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "rank {rank} waited {waited:?} for rank {peer} to signal slot {slot} of `{pad}` with epoch {expected} and saw {seen}; \
+     rank {peer} is dead, stalled or at another call"
+)]
+pub struct SignalTimeout {
+    /// Name of the signal pad.
+    pub pad: String,
+    /// The rank that waited.
+    pub rank: usize,
+    /// The rank that did not signal.
+    pub peer: usize,
+    /// Slot of the pad.
+    pub slot: usize,
+    /// The epoch that was waited for.
+    pub expected: u32,
+    /// The epoch that was there at the deadline.
+    pub seen: u32,
+    /// How long the wait took.
+    pub waited: Duration,
+}

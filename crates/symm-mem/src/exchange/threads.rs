@@ -1,0 +1,216 @@
+//! [`Exchange`] among threads of one process.
+
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Exchange, ExchangeError};
+
+/// A group whose ranks are threads of this process.
+pub struct ThreadExchange {
+    rank: usize,
+    group: Arc<Group>,
+    calls: Mutex<u64>,
+    timeout: Duration,
+}
+
+struct Group {
+    world: usize,
+    rounds: Mutex<Rounds>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Rounds {
+    open: HashMap<u64, Round>,
+    lost: Option<usize>,
+}
+
+struct Round {
+    given: Vec<Option<Contribution>>,
+    taken: usize,
+}
+
+#[derive(Clone)]
+struct Contribution {
+    tag: String,
+    bytes: Vec<u8>,
+    fds: Vec<Arc<OwnedFd>>,
+}
+
+impl ThreadExchange {
+    /// One exchange for each of `world` ranks; hand them to the threads.
+    pub fn group(world: usize) -> Vec<ThreadExchange> {
+        Self::group_with_timeout(world, Duration::from_secs(30))
+    }
+
+    /// As [`ThreadExchange::group`], with the time after which a missing peer is an error.
+    pub fn group_with_timeout(world: usize, timeout: Duration) -> Vec<ThreadExchange> {
+        let group = Arc::new(Group {
+            world,
+            rounds: Mutex::default(),
+            arrived: Condvar::new(),
+        });
+        (0..world)
+            .map(|rank| ThreadExchange {
+                rank,
+                group: group.clone(),
+                calls: Mutex::new(0),
+                timeout,
+            })
+            .collect()
+    }
+
+    fn meet(&self, mine: Contribution) -> Result<Vec<Contribution>, ExchangeError> {
+        let call = {
+            let mut calls = self.calls.lock();
+            *calls += 1;
+            *calls
+        };
+        let tag = mine.tag.clone();
+        let start = Instant::now();
+        let mut rounds = self.group.rounds.lock();
+        let world = self.group.world;
+        let round = rounds.open.entry(call).or_insert_with(|| Round {
+            given: vec![None; world],
+            taken: 0,
+        });
+        round.given[self.rank] = Some(mine);
+        self.group.arrived.notify_all();
+        loop {
+            let round = rounds.open.get_mut(&call).expect("a round lives until all ranks took it");
+            if round.given.iter().all(Option::is_some) {
+                let all: Vec<_> = round.given.iter().flatten().cloned().collect();
+                round.taken += 1;
+                if round.taken == world {
+                    rounds.open.remove(&call);
+                }
+                return match all.iter().position(|c| c.tag != tag) {
+                    Some(rank) => Err(ExchangeError::Mismatch {
+                        rank,
+                        theirs: all[rank].tag.clone(),
+                        tag,
+                    }),
+                    None => Ok(all),
+                };
+            }
+            let waiting_for: Vec<_> = (0..world).filter(|&r| round.given[r].is_none()).collect();
+            if let Some(rank) = rounds.lost.filter(|r| waiting_for.contains(r)) {
+                return Err(ExchangeError::PeerLost {
+                    rank,
+                    tag,
+                    cause: "its thread dropped the exchange".into(),
+                });
+            }
+            let left = self.timeout.saturating_sub(start.elapsed());
+            if left.is_zero() || self.group.arrived.wait_for(&mut rounds, left).timed_out() {
+                return Err(ExchangeError::Timeout {
+                    tag,
+                    waiting_for,
+                    after: start.elapsed(),
+                });
+            }
+        }
+    }
+}
+
+impl Drop for ThreadExchange {
+    fn drop(&mut self) {
+        self.group.rounds.lock().lost.get_or_insert(self.rank);
+        self.group.arrived.notify_all();
+    }
+}
+
+impl Exchange for ThreadExchange {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.group.world
+    }
+
+    fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let all = self.meet(Contribution {
+            tag: tag.into(),
+            bytes: bytes.into(),
+            fds: Vec::new(),
+        })?;
+        Ok(all.into_iter().map(|c| c.bytes).collect())
+    }
+
+    fn all_gather_fds(
+        &self,
+        tag: &str,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
+        let duplicate = |fd: BorrowedFd<'_>| {
+            fd.try_clone_to_owned().map_err(|source| ExchangeError::Io {
+                what: format!("duplicating a descriptor for `{tag}` (is ulimit -n reached?)"),
+                source,
+            })
+        };
+        let mine = fds
+            .iter()
+            .map(|&fd| duplicate(fd).map(Arc::new))
+            .collect::<Result<_, _>>()?;
+        let all = self.meet(Contribution {
+            tag: tag.into(),
+            bytes: Vec::new(),
+            fds: mine,
+        })?;
+        use std::os::fd::AsFd;
+        all.into_iter()
+            .map(|c| c.fds.iter().map(|fd| duplicate(fd.as_fd())).collect())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gathers_by_rank_again_and_again() {
+        std::thread::scope(|s| {
+            for ex in ThreadExchange::group(3) {
+                s.spawn(move || {
+                    for call in 0..50u8 {
+                        let all = ex.all_gather("x", &[ex.rank() as u8, call]).unwrap();
+                        assert_eq!(all, vec![vec![0, call], vec![1, call], vec![2, call]]);
+                    }
+                    ex.barrier("end").unwrap();
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_peer_at_another_call_is_named() {
+        let mut group = ThreadExchange::group(2);
+        let b = group.pop().unwrap();
+        let a = group.pop().unwrap();
+        let other = std::thread::spawn(move || b.barrier("two").unwrap_err().to_string());
+        let error = a.barrier("one").unwrap_err().to_string();
+        assert!(error.contains("rank 1 is at `two`"), "{error}");
+        assert!(other.join().unwrap().contains("rank 0 is at `one`"));
+    }
+
+    #[test]
+    fn a_peer_that_went_is_named() {
+        let mut group = ThreadExchange::group(2);
+        drop(group.pop());
+        let error = group[0].barrier("x").unwrap_err();
+        assert!(matches!(error, ExchangeError::PeerLost { rank: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_peer_that_never_comes_is_named() {
+        let group = ThreadExchange::group_with_timeout(2, Duration::from_millis(20));
+        let error = group[0].barrier("x").unwrap_err();
+        assert!(matches!(&error, ExchangeError::Timeout { waiting_for, .. } if waiting_for == &[1]));
+    }
+}

@@ -1,0 +1,61 @@
+//! Events: a point in a stream, with a time.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+/// A point in a stream. Each recording makes a new generation; a wait is for the generation that was the latest when
+/// the wait was enqueued, as on a GPU.
+#[derive(Clone, Debug, Default)]
+pub struct HostEvent(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    enqueued: u64,
+    reached: u64,
+    at: Option<Instant>,
+}
+
+impl HostEvent {
+    /// A recording was enqueued: its generation.
+    pub(super) fn next_generation(&self) -> u64 {
+        let mut state = self.0.state.lock();
+        state.enqueued += 1;
+        state.enqueued
+    }
+
+    /// The generation that a wait enqueued now is for.
+    pub(super) fn latest_generation(&self) -> u64 {
+        self.0.state.lock().enqueued
+    }
+
+    /// The stream has come to the recording of `generation`.
+    pub(super) fn reach(&self, generation: u64) {
+        let mut state = self.0.state.lock();
+        state.reached = state.reached.max(generation);
+        state.at = Some(Instant::now());
+        self.0.changed.notify_all();
+    }
+
+    /// Blocks until `generation` has been reached. It always is: the recording was enqueued before the wait, and all
+    /// work that a stream may hold ends.
+    pub(super) fn wait(&self, generation: u64) {
+        let mut state = self.0.state.lock();
+        while state.reached < generation {
+            self.0.changed.wait(&mut state);
+        }
+    }
+
+    /// When the latest recording was reached, if it was.
+    pub(super) fn reached(&self) -> Option<Instant> {
+        let state = self.0.state.lock();
+        if state.reached == state.enqueued { state.at } else { None }
+    }
+}

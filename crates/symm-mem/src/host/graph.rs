@@ -1,0 +1,53 @@
+//! Graphs: a recorded sequence of work, enqueued anew at every launch.
+
+use super::stream::{Capture, HostStream, Item, Registry};
+use crate::error::{Error, Result};
+
+/// Work captured from a stream and from those forked from it.
+#[derive(Debug)]
+pub struct HostGraph {
+    origin: HostStream,
+    items: Vec<(HostStream, Item)>,
+}
+
+/// Ends a capture on every way out.
+pub(super) struct Recording<'a>(pub(super) &'a Registry);
+
+pub(super) fn forbidden(what: &str) -> Error {
+    Error::InvalidArgument {
+        what: "call during capture",
+        why: format!("`{what}` cannot be captured in a graph"),
+    }
+}
+
+pub(super) fn capture(
+    streams: &Registry,
+    origin: &HostStream,
+    enqueue: impl FnOnce() -> Result<()>,
+) -> Result<HostGraph> {
+    {
+        let mut capture = streams.capture.lock();
+        if capture.is_some() {
+            return Err(forbidden("capture"));
+        }
+        *capture = Some(Capture {
+            thread: std::thread::current().id(),
+            items: Vec::new(),
+        });
+    }
+    let recording = Recording(streams);
+    enqueue()?;
+    let items = streams.capture.lock().take().map(|c| c.items).unwrap_or_default();
+    drop(recording);
+    Ok(HostGraph { origin: origin.clone(), items })
+}
+
+impl HostGraph {
+    pub(super) fn launch(&self, streams: &Registry, stream: &HostStream) -> Result<()> {
+        for (on, item) in &self.items {
+            let on = if on.is(&self.origin) { stream } else { on };
+            streams.submit(on, item.clone())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! The backend of a machine without a GPU: ranks are processes or threads, memory is shared by descriptor, streams
+//! are threads with queues, and kernels are their host references.
+
+mod event;
+mod graph;
+pub mod launch;
+mod memory;
+mod multicast;
+mod segment;
+mod signal;
+mod stream;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
+use crate::error::{Error, Result};
+use crate::pad::PadView;
+
+pub use event::HostEvent;
+pub use graph::HostGraph;
+pub use memory::{HostMapping, HostMemory};
+pub use multicast::HostMulticast;
+pub use segment::HostSegment;
+pub use signal::{expect_signal, send_signal};
+pub use stream::HostStream;
+
+/// A rank's "device" on a machine without a GPU. Clones name the same device.
+#[derive(Clone, Debug)]
+pub struct Host(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    info: DeviceInfo,
+    timeout: Duration,
+    streams: stream::Registry,
+    setup: Mutex<Option<HostStream>>,
+}
+
+impl Host {
+    /// A device with the default timeout of ten seconds.
+    pub fn new() -> Self {
+        Self::with_timeout(Duration::from_secs(10))
+    }
+
+    /// A device whose waits for peers give up after `timeout`.
+    pub fn with_timeout(timeout: Duration) -> Self {
+        let memory = rustix::system::sysinfo();
+        Host(Arc::new(Inner {
+            info: DeviceInfo {
+                name: "host".into(),
+                compute_capability: None,
+                multiprocessors: 1,
+                memory: memory.totalram * u64::from(memory.mem_unit),
+                driver: format!("Linux {}", rustix::system::uname().release().to_string_lossy()),
+                shareable_memory: Support::Yes,
+                multicast: Support::Yes,
+            },
+            timeout,
+            streams: stream::Registry::default(),
+            setup: Mutex::default(),
+        }))
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backend for Host {
+    const KIND: BackendKind = BackendKind::Host;
+    type Stream = HostStream;
+    type Event = HostEvent;
+    type Segment = HostSegment;
+    type Mapping = HostMapping;
+    type Memory = HostMemory;
+    type Multicast = HostMulticast;
+    type Graph = HostGraph;
+
+    fn device(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
+    fn setup_stream(&self) -> Result<HostStream> {
+        let mut setup = self.0.setup.lock();
+        match setup.as_ref() {
+            Some(stream) => Ok(stream.clone()),
+            None => Ok(setup.insert(self.0.streams.spawn()?).clone()),
+        }
+    }
+
+    fn stream(&self, _priority: Priority) -> Result<HostStream> {
+        self.0.streams.spawn()
+    }
+
+    fn synchronize(&self, stream: &HostStream) -> Result<()> {
+        if self.0.streams.is_capturing(stream) {
+            return Err(graph::forbidden("synchronize"));
+        }
+        stream.drain(self.0.timeout)
+    }
+
+    fn event(&self) -> Result<HostEvent> {
+        Ok(HostEvent::default())
+    }
+
+    fn record(&self, event: &HostEvent, stream: &HostStream) -> Result<()> {
+        self.0.streams.submit(stream, stream::Item::Record(event.clone()))
+    }
+
+    fn wait_event(&self, stream: &HostStream, event: &HostEvent) -> Result<()> {
+        self.0.streams.submit(stream, stream::Item::Wait(event.clone()))
+    }
+
+    fn elapsed(&self, from: &HostEvent, to: &HostEvent) -> Result<Duration> {
+        let (Some(from), Some(to)) = (from.reached(), to.reached()) else {
+            return Err(Error::InvalidArgument {
+                what: "event",
+                why: "elapsed time needs two events that were recorded and reached; synchronize first".into(),
+            });
+        };
+        Ok(to.saturating_duration_since(from))
+    }
+
+    fn granularity(&self) -> usize {
+        segment::granularity()
+    }
+
+    fn create_segment(&self, bytes: usize) -> Result<HostSegment> {
+        HostSegment::create(bytes)
+    }
+
+    fn export_segment(&self, segment: &HostSegment) -> Result<OwnedFd> {
+        segment.export()
+    }
+
+    fn import_segment(&self, fd: OwnedFd, bytes: usize) -> Result<HostSegment> {
+        HostSegment::import(fd, bytes)
+    }
+
+    fn map_segments(&self, segments: &[&HostSegment]) -> Result<HostMapping> {
+        HostMapping::new(self, segments)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<HostMemory> {
+        HostMemory::new(self, bytes)
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: &HostStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        self.launch(stream, "copy", move || {
+            // SAFETY: the caller of `copy` vouches for both ranges until the stream has run this.
+            unsafe { std::ptr::copy_nonoverlapping(src.as_host::<u8>(), dst.as_host(), bytes) };
+            Ok(())
+        })
+    }
+
+    unsafe fn fill(&self, stream: &HostStream, dst: DevicePtr, value: u8, bytes: usize) -> Result<()> {
+        self.launch(stream, "fill", move || {
+            // SAFETY: the caller of `fill` vouches for the range until the stream has run this.
+            unsafe { std::ptr::write_bytes(dst.as_host::<u8>(), value, bytes) };
+            Ok(())
+        })
+    }
+
+    unsafe fn upload(&self, stream: &HostStream, dst: DevicePtr, bytes: &[u8]) -> Result<()> {
+        self.synchronize(stream)?;
+        // SAFETY: the caller vouches for the range; earlier work on the stream has ended.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst.as_host(), bytes.len()) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, stream: &HostStream, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+        self.synchronize(stream)?;
+        // SAFETY: the caller vouches for the range; earlier work on the stream has ended.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_host(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    unsafe fn signal(
+        &self,
+        stream: &HostStream,
+        pad: &PadView,
+        slot: usize,
+        peers: &[usize],
+    ) -> Result<()> {
+        let (pad, peers) = (*pad, peers.to_vec());
+        self.launch(stream, "signal", move || {
+            for &peer in &peers {
+                // SAFETY: the caller of `signal` vouches for the pad until the stream has run this.
+                unsafe { send_signal(&pad, slot, peer) };
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn wait(
+        &self,
+        stream: &HostStream,
+        pad: &PadView,
+        slot: usize,
+        peers: &[usize],
+        lag: u32,
+    ) -> Result<()> {
+        let (pad, peers) = (*pad, peers.to_vec());
+        self.launch(stream, "wait", move || {
+            for &peer in &peers {
+                // SAFETY: the caller of `wait` vouches for the pad until the stream has run this.
+                // A missed deadline is in the fault record, for `SignalPad::check`; the stream goes on.
+                unsafe { expect_signal(&pad, slot, peer, lag) };
+            }
+            Ok(())
+        })
+    }
+
+    fn delay(&self, stream: &HostStream, time: Duration) -> Result<()> {
+        self.launch(stream, "delay", move || {
+            std::thread::sleep(time);
+            Ok(())
+        })
+    }
+
+    fn capture(
+        &self,
+        stream: &HostStream,
+        enqueue: impl FnOnce() -> Result<()>,
+    ) -> Result<HostGraph> {
+        graph::capture(&self.0.streams, stream, enqueue)
+    }
+
+    fn launch_graph(&self, graph: &HostGraph, stream: &HostStream) -> Result<()> {
+        graph.launch(&self.0.streams, stream)
+    }
+
+    fn create_multicast(&self, bytes: usize, world: usize) -> Result<HostMulticast> {
+        HostMulticast::create(bytes, world)
+    }
+
+    fn export_multicast(&self, multicast: &HostMulticast) -> Result<OwnedFd> {
+        multicast.export()
+    }
+
+    fn import_multicast(&self, fd: OwnedFd, bytes: usize, world: usize) -> Result<HostMulticast> {
+        HostMulticast::import(fd, bytes, world)
+    }
+
+    fn join_multicast(&self, multicast: &HostMulticast) -> Result<()> {
+        multicast.join()
+    }
+
+    fn bind_multicast(&self, multicast: &HostMulticast, segment: &HostSegment) -> Result<()> {
+        multicast.bind(segment)
+    }
+
+    fn map_multicast(&self, multicast: &HostMulticast) -> Result<HostMapping> {
+        multicast.map()
+    }
+}

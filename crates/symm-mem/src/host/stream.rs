@@ -1,0 +1,250 @@
+//! Streams: a thread with a queue.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::event::HostEvent;
+use super::graph;
+use crate::error::{Error, Result};
+
+/// A queue of work, run in order by a thread of its own that ends with the last clone.
+#[derive(Clone, Debug)]
+pub struct HostStream(Arc<Handle>);
+
+/// Ends the thread when the last clone goes; the thread itself holds only the queue.
+#[derive(Debug)]
+struct Handle(Arc<Queue>);
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Step>,
+    running: bool,
+    done: u64,
+    closed: bool,
+    failure: Option<String>,
+}
+
+/// A host reference and its name.
+#[derive(Clone)]
+pub(super) struct Work {
+    pub name: &'static str,
+    pub run: Arc<dyn Fn() -> Result<()> + Send + Sync>,
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What can be enqueued, and captured.
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    Work(Work),
+    Record(HostEvent),
+    Wait(HostEvent),
+}
+
+/// An item whose event generation is settled.
+#[derive(Debug)]
+enum Step {
+    Work(Work),
+    Reach(HostEvent, u64),
+    Await(HostEvent, u64),
+}
+
+impl HostStream {
+    /// True if both are the same queue.
+    pub(super) fn is(&self, other: &HostStream) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(super) fn push(&self, item: Item) {
+        let step = match item {
+            Item::Work(work) => Step::Work(work),
+            Item::Record(event) => {
+                let generation = event.next_generation();
+                Step::Reach(event, generation)
+            }
+            Item::Wait(event) => {
+                let generation = event.latest_generation();
+                Step::Await(event, generation)
+            }
+        };
+        let queue = &self.0.0;
+        queue.state.lock().waiting.push_back(step);
+        queue.changed.notify_all();
+    }
+
+    /// Blocks until the queue is empty and returns the first failure since the last time.
+    pub(super) fn drain(&self, timeout: Duration) -> Result<()> {
+        let failure = self.0.0.drain(timeout)?;
+        failure.map_or(Ok(()), |cause| Err(Error::Stream { device: "host".into(), cause }))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.state.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Queue {
+    fn run(&self) {
+        loop {
+            let step = {
+                let mut state = self.state.lock();
+                loop {
+                    if let Some(step) = state.waiting.pop_front() {
+                        state.running = true;
+                        break step;
+                    }
+                    if state.closed {
+                        return;
+                    }
+                    self.changed.wait(&mut state);
+                }
+            };
+            let failure = step.run();
+            let mut state = self.state.lock();
+            state.running = false;
+            state.done += 1;
+            if state.failure.is_none() {
+                state.failure = failure;
+            }
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for an empty queue. Kernels may compute for long, so the limit is on a single item: twice `timeout` (its
+    /// waits for peers end by then) and a minute of arithmetic.
+    fn drain(&self, timeout: Duration) -> Result<Option<String>> {
+        let limit = timeout * 2 + Duration::from_secs(60);
+        let mut state = self.state.lock();
+        let mut last = (state.done, Instant::now());
+        while state.running || !state.waiting.is_empty() {
+            if state.done != last.0 {
+                last = (state.done, Instant::now());
+            }
+            let left = limit.saturating_sub(last.1.elapsed());
+            if left.is_zero() {
+                return Err(Error::Stream {
+                    device: "host".into(),
+                    cause: format!("no progress for {limit:?}"),
+                });
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+        Ok(state.failure.take())
+    }
+}
+
+impl Step {
+    fn run(self) -> Option<String> {
+        match self {
+            Step::Work(work) => match catch_unwind(AssertUnwindSafe(|| (work.run)())) {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(format!("{}: {error}", work.name)),
+                Err(panic) => {
+                    let said = panic
+                        .downcast_ref::<String>()
+                        .map(String::as_str)
+                        .or_else(|| panic.downcast_ref::<&str>().copied())
+                        .unwrap_or("no message");
+                    Some(format!("{} panicked: {said}", work.name))
+                }
+            },
+            Step::Reach(event, generation) => {
+                event.reach(generation);
+                None
+            }
+            Step::Await(event, generation) => {
+                event.wait(generation);
+                None
+            }
+        }
+    }
+}
+
+/// The streams of a device, and what is being captured from them.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    streams: Mutex<Vec<Weak<Queue>>>,
+    pub(super) capture: Mutex<Option<Capture>>,
+}
+
+/// A capture under way: by which thread, and what it has recorded.
+#[derive(Debug)]
+pub(super) struct Capture {
+    pub thread: ThreadId,
+    pub items: Vec<(HostStream, Item)>,
+}
+
+impl Registry {
+    pub(super) fn spawn(&self) -> Result<HostStream> {
+        let queue = Arc::new(Queue::default());
+        let worker = queue.clone();
+        std::thread::Builder::new()
+            .name("host-stream".into())
+            .spawn(move || worker.run())
+            .map_err(|e| Error::io("starting the thread of a stream", e))?;
+        let mut streams = self.streams.lock();
+        streams.retain(|s| s.strong_count() > 0);
+        streams.push(Arc::downgrade(&queue));
+        Ok(HostStream(Arc::new(Handle(queue))))
+    }
+
+    /// Enqueues `item`, or records it if this thread is capturing.
+    pub(super) fn submit(&self, stream: &HostStream, item: Item) -> Result<()> {
+        let mut capture = self.capture.lock();
+        match capture.as_mut() {
+            Some(capture) if capture.thread == std::thread::current().id() => {
+                capture.items.push((stream.clone(), item));
+            }
+            _ => stream.push(item),
+        }
+        Ok(())
+    }
+
+    /// True if this thread is capturing and has recorded work of `stream`.
+    pub(super) fn is_capturing(&self, stream: &HostStream) -> bool {
+        let capture = self.capture.lock();
+        capture.as_ref().is_some_and(|c| {
+            c.thread == std::thread::current().id() && c.items.iter().any(|(s, _)| s.is(stream))
+        })
+    }
+
+    /// Blocks until no stream of the device has work, for memory that is about to go. False if that did not come
+    /// about in time.
+    pub(super) fn quiesce(&self, timeout: Duration) -> bool {
+        let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+        streams.iter().all(|queue| match queue.drain(timeout) {
+            Ok(failure) => {
+                // The failure belongs to whoever synchronises next.
+                let mut state = queue.state.lock();
+                state.failure = failure.or(state.failure.take());
+                true
+            }
+            Err(_) => false,
+        })
+    }
+}
+
+impl Drop for graph::Recording<'_> {
+    fn drop(&mut self) {
+        self.0.capture.lock().take();
+    }
+}

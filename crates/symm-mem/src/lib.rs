@@ -1,0 +1,22 @@
+#![doc = include_str!("../README.md")]
+
+pub mod backend;
+pub mod cuda;
+pub mod dtype;
+pub mod error;
+pub mod exchange;
+pub mod host;
+pub mod multicast;
+pub mod pad;
+pub mod symmetric;
+
+pub use backend::{
+    Backend, BackendKind, DeviceInfo, DevicePtr, Mapping, Memory, Priority, Support,
+};
+pub use cuda::Cuda;
+pub use dtype::DType;
+pub use error::{Error, Result, SignalTimeout};
+pub use exchange::{Exchange, ExchangeError, ThreadExchange};
+pub use host::Host;
+pub use pad::{PadView, SignalPad};
+pub use symmetric::SymmetricBuffer;

@@ -1,0 +1,211 @@
+//! Symmetric buffers: the same number of bytes on every rank, each rank's part mapped by all.
+
+use std::sync::Arc;
+
+use crate::backend::{Backend, DevicePtr, Mapping, Memory};
+use crate::error::{Error, Result};
+use crate::exchange::Exchange;
+
+/// Memory of the same size on every rank of a group.
+///
+/// The parts of all ranks are mapped one behind the other: rank `r`'s part is at `contiguous() + r * stride()`, so a
+/// gathered matrix can be read as one. The peer table holds the same addresses in device memory, for kernels.
+///
+/// Dropping a buffer unmaps it here; the memory itself lives until the last rank has let go, so nothing is freed
+/// under a peer's mapping. Work of a peer that still *uses* the memory is kept away by [`SymmetricBuffer::close`],
+/// which is collective.
+#[derive(Debug)]
+pub struct SymmetricBuffer<B: Backend> {
+    name: String,
+    rank: usize,
+    world: usize,
+    bytes: usize,
+    stride: usize,
+    // Fields are dropped in this order: the mapping goes before the segments that it maps.
+    table: B::Memory,
+    mapping: B::Mapping,
+    segment: B::Segment,
+}
+
+impl<B: Backend> SymmetricBuffer<B> {
+    /// Allocates `bytes` on this rank and maps the parts of all ranks. Collective: all ranks give the same `name`
+    /// and `bytes`. The memory is zero.
+    ///
+    /// # Errors
+    /// [`Error::Disagreement`] if a rank gives another size or name; what the backend and the exchange report. An
+    /// error on one rank is an error on all.
+    pub fn new(
+        backend: &B,
+        exchange: &Arc<dyn Exchange>,
+        name: &str,
+        bytes: usize,
+    ) -> Result<Self> {
+        let (rank, world) = (exchange.rank(), exchange.world());
+        let mine = format!("{name}: {bytes} bytes");
+        agree(exchange.as_ref(), "symm.alloc", &mine)?;
+        let span = tracing::info_span!("symm.alloc", name, bytes, world);
+        let _entered = span.enter();
+
+        let stride = bytes.max(1).next_multiple_of(backend.granularity());
+        let made = backend
+            .device()
+            .shareable_memory
+            .require("memory that peers can map")
+            .and_then(|()| backend.create_segment(stride))
+            .and_then(|segment| Ok((backend.export_segment(&segment)?, segment)));
+        let (fd, segment) = together(exchange.as_ref(), "symm.create", made)?;
+
+        use std::os::fd::AsFd;
+        let gathered = exchange.all_gather_fds("symm.fds", &[fd.as_fd()])?;
+        let mapped = map_all(backend, gathered, rank, &segment, stride);
+        let (mapping, table) = together(exchange.as_ref(), "symm.map", mapped)?;
+        Ok(SymmetricBuffer {
+            name: name.into(),
+            rank,
+            world,
+            bytes,
+            stride,
+            table,
+            mapping,
+            segment,
+        })
+    }
+
+    /// Name given at allocation.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// Bytes on each rank, as asked for.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes from one rank's part to the next in the contiguous view.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// This rank's part.
+    pub fn local(&self) -> DevicePtr {
+        self.peer(self.rank)
+    }
+
+    /// The part of `rank`, as mapped here.
+    ///
+    /// # Panics
+    /// If `rank` is not below [`SymmetricBuffer::world`], as indexing does.
+    pub fn peer(&self, rank: usize) -> DevicePtr {
+        assert!(rank < self.world, "rank {rank} in a group of {}", self.world);
+        self.contiguous().add(rank * self.stride)
+    }
+
+    /// `bytes` at `offset` of the part of `rank`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the range or the rank is out of bounds.
+    pub fn range(&self, rank: usize, offset: usize, bytes: usize) -> Result<DevicePtr> {
+        if rank >= self.world || offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(Error::InvalidArgument {
+                what: "range of a symmetric buffer",
+                why: format!(
+                    "{bytes} bytes at {offset} of rank {rank} in `{}` of {} bytes on {} ranks",
+                    self.name, self.bytes, self.world
+                ),
+            });
+        }
+        Ok(self.peer(rank).add(offset))
+    }
+
+    /// First address of the view of all ranks' parts.
+    pub fn contiguous(&self) -> DevicePtr {
+        self.mapping.address()
+    }
+
+    /// Device address of a table of `world` addresses (u64), one for each rank's part.
+    pub fn peer_table(&self) -> DevicePtr {
+        self.table.address()
+    }
+
+    /// This rank's physical memory, for binding to a multicast object.
+    pub fn segment(&self) -> &B::Segment {
+        &self.segment
+    }
+
+    /// Frees the buffer once all ranks have called this, with their work on it ended.
+    pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
+        exchange.barrier("symm.close")?;
+        Ok(())
+    }
+}
+
+fn map_all<B: Backend>(
+    backend: &B,
+    gathered: Vec<Vec<std::os::fd::OwnedFd>>,
+    rank: usize,
+    own: &B::Segment,
+    stride: usize,
+) -> Result<(B::Mapping, B::Memory)> {
+    let mut peers = Vec::with_capacity(gathered.len());
+    for (peer, fds) in gathered.into_iter().enumerate() {
+        let fd = fds.into_iter().next().ok_or_else(|| {
+            crate::ExchangeError::MissingDescriptor {
+                rank: peer,
+                tag: "symm.fds".into(),
+                expected: 1,
+                got: 0,
+            }
+        })?;
+        peers.push(if peer == rank { None } else { Some(backend.import_segment(fd, stride)?) });
+    }
+    let segments: Vec<_> = peers.iter().map(|s| s.as_ref().unwrap_or(own)).collect();
+    let mapping = backend.map_segments(&segments)?;
+    let addresses: Vec<u8> = (0..segments.len())
+        .flat_map(|r| mapping.address().add(r * stride).0.to_ne_bytes())
+        .collect();
+    let table = backend.allocate(addresses.len())?;
+    let stream = backend.setup_stream()?;
+    // SAFETY: the table was just allocated with this length and nothing else knows it.
+    unsafe { backend.upload(&stream, table.address(), &addresses)? };
+    Ok((mapping, table))
+}
+
+/// Makes sure that all ranks called with the same arguments.
+pub(crate) fn agree(exchange: &dyn Exchange, what: &'static str, mine: &str) -> Result<()> {
+    let all = exchange.all_gather(what, mine.as_bytes())?;
+    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
+        None => Ok(()),
+        Some(peer) => Err(Error::Disagreement {
+            what,
+            rank: exchange.rank(),
+            mine: mine.into(),
+            peer,
+            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
+        }),
+    }
+}
+
+/// Goes on only if this step succeeded on every rank, so that no rank is left waiting for one that gave up.
+pub(crate) fn together<T>(exchange: &dyn Exchange, step: &str, mine: Result<T>) -> Result<T> {
+    let word = mine.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let all = exchange.all_gather(step, word.as_bytes())?;
+    let value = mine?;
+    match all.iter().position(|word| !word.is_empty()) {
+        None => Ok(value),
+        Some(rank) => Err(Error::PeerFailed {
+            rank,
+            step: step.into(),
+            cause: String::from_utf8_lossy(&all[rank]).into_owned(),
+        }),
+    }
+}

@@ -1,0 +1,287 @@
+//! Symmetric memory on the host backend, ranks as threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpweave_symm_mem::{
+    Backend, Error, Exchange, ExchangeError, Host, SignalPad, SymmetricBuffer, ThreadExchange,
+};
+
+/// Runs `body` on every rank of a group of threads and returns the results by rank.
+fn ranks<T: Send + 'static>(
+    world: usize,
+    body: impl Fn(Arc<dyn Exchange>) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let body = Arc::new(body);
+    let threads: Vec<_> = ThreadExchange::group_with_timeout(world, Duration::from_secs(20))
+        .into_iter()
+        .map(|exchange| {
+            let body = body.clone();
+            std::thread::spawn(move || body(Arc::new(exchange)))
+        })
+        .collect();
+    threads
+        .into_iter()
+        .map(|t| t.join().expect("a rank panicked"))
+        .collect()
+}
+
+fn read(device: &Host, at: warpweave_symm_mem::DevicePtr, bytes: usize) -> Vec<u8> {
+    let stream = device.stream(Default::default()).unwrap();
+    let mut out = vec![0; bytes];
+    // SAFETY: the tests pass ranges that they checked with `SymmetricBuffer::range`.
+    unsafe { device.download(&stream, at, &mut out).unwrap() };
+    out
+}
+
+#[test]
+fn every_rank_sees_every_part_at_any_size() {
+    for bytes in [1, 3, 4095, 4096, 4097, 1 << 20] {
+        ranks(3, move |exchange| {
+            let device = Host::new();
+            let stream = device.stream(Default::default()).unwrap();
+            let buffer = SymmetricBuffer::new(&device, &exchange, "parts", bytes).unwrap();
+            let me = exchange.rank();
+            assert_eq!(
+                read(&device, buffer.local(), bytes),
+                vec![0; bytes],
+                "new memory is zero"
+            );
+            // The last byte is written through the own mapping, the first one by the next rank.
+            exchange.barrier("zero seen").unwrap();
+            let next = buffer.range((me + 1) % 3, 0, 1).unwrap();
+            let last = buffer.range(me, bytes - 1, 1).unwrap();
+            // SAFETY: both ranges were checked; the barriers keep the ranks apart.
+            unsafe {
+                device.upload(&stream, next, &[me as u8 + 10]).unwrap();
+                exchange.barrier("first written").unwrap();
+                device.upload(&stream, last, &[me as u8 + 100]).unwrap();
+            }
+            exchange.barrier("written").unwrap();
+            for peer in 0..3 {
+                let part = read(&device, buffer.range(peer, 0, bytes).unwrap(), bytes);
+                assert_eq!(part[bytes - 1], peer as u8 + 100);
+                if bytes > 1 {
+                    assert_eq!(part[0], ((peer + 2) % 3) as u8 + 10);
+                }
+            }
+            let all = read(&device, buffer.contiguous(), 3 * buffer.stride());
+            assert_eq!(all[2 * buffer.stride() + bytes - 1], 102);
+            buffer.close(exchange.as_ref()).unwrap();
+        });
+    }
+}
+
+#[test]
+fn ranges_are_checked() {
+    ranks(1, |exchange| {
+        let buffer = SymmetricBuffer::new(&Host::new(), &exchange, "b", 10).unwrap();
+        assert!(buffer.range(0, 3, 7).is_ok() && buffer.range(0, 10, 0).is_ok());
+        for (rank, offset, bytes) in [(0, 4, 7), (1, 0, 1), (0, usize::MAX, 2)] {
+            let error = buffer.range(rank, offset, bytes).unwrap_err();
+            assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
+fn different_sizes_are_an_error_on_every_rank() {
+    let errors = ranks(3, |exchange| {
+        let bytes = if exchange.rank() == 1 { 2048 } else { 1024 };
+        SymmetricBuffer::new(&Host::new(), &exchange, "b", bytes)
+            .unwrap_err()
+            .to_string()
+    });
+    assert!(errors[0].contains("2048 bytes on rank 1"), "{}", errors[0]);
+    assert!(errors[1].contains("1024 bytes on rank 0"), "{}", errors[1]);
+}
+
+/// An exchange on which one rank's descriptor gets lost.
+struct Lossy(ThreadExchange);
+
+impl Exchange for Lossy {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn world(&self) -> usize {
+        self.0.world()
+    }
+    fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        self.0.all_gather(tag, bytes)
+    }
+    fn all_gather_fds(
+        &self,
+        tag: &str,
+        fds: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<Vec<Vec<std::os::fd::OwnedFd>>, ExchangeError> {
+        let fds = if self.rank() == 1 { &fds[1..] } else { fds };
+        self.0.all_gather_fds(tag, fds)
+    }
+}
+
+#[test]
+fn a_missing_descriptor_names_the_rank() {
+    let threads: Vec<_> = ThreadExchange::group(2)
+        .into_iter()
+        .map(|e| {
+            std::thread::spawn(move || {
+                let exchange: Arc<dyn Exchange> = Arc::new(Lossy(e));
+                SymmetricBuffer::new(&Host::new(), &exchange, "b", 64)
+                    .map(drop)
+                    .unwrap_err()
+            })
+        })
+        .collect();
+    let errors: Vec<_> = threads
+        .into_iter()
+        .map(|t| t.join().unwrap().to_string())
+        .collect();
+    for error in errors {
+        assert!(error.contains("rank 1 announced 1 descriptors"), "{error}");
+    }
+}
+
+#[test]
+fn signals_order_data_back_to_back_and_in_graphs() {
+    ranks(4, |exchange| {
+        let device = Host::new();
+        let stream = device.stream(Default::default()).unwrap();
+        let (me, world) = (exchange.rank(), 4);
+        let peers: Vec<_> = (0..world).filter(|&p| p != me).collect();
+        let buffer = SymmetricBuffer::new(&device, &exchange, "b", 8 * world).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "p", 2).unwrap();
+        let counter = device.allocate(8).unwrap();
+        let sums = device.allocate(8).unwrap();
+        use warpweave_symm_mem::Memory;
+        let (counter_at, sums_at) = (counter.address(), sums.address());
+        // One call: wait for credits, write the counter to every peer, signal; wait for all, add up, give credit.
+        let call = |stream: &_| -> warpweave_symm_mem::Result<()> {
+            pad.wait(stream, 1, &peers, 1)?;
+            let to: Vec<_> = (0..world).map(|p| buffer.peer(p).add(8 * me)).collect();
+            device.launch(stream, "put", move || {
+                // SAFETY: the test keeps the memory; the signals keep the ranks apart.
+                unsafe {
+                    let value = counter_at.as_host::<u64>();
+                    *value += 1;
+                    to.iter()
+                        .for_each(|p| p.as_host::<u64>().write_volatile(*value));
+                }
+                Ok(())
+            })?;
+            pad.signal(stream, 0, &peers)?;
+            pad.wait(stream, 0, &peers, 0)?;
+            let parts = buffer.local();
+            device.launch(stream, "sum", move || {
+                // SAFETY: as above.
+                unsafe {
+                    let parts = std::slice::from_raw_parts(parts.as_host::<u64>(), 4);
+                    assert!(parts.iter().all(|p| *p == parts[0]), "{parts:?}");
+                    *sums_at.as_host::<u64>() += parts[0];
+                }
+                Ok(())
+            })?;
+            pad.signal(stream, 1, &peers)
+        };
+        for _ in 0..50 {
+            call(&stream).unwrap();
+        }
+        let graph = device.capture(&stream, || call(&stream)).unwrap();
+        for _ in 0..50 {
+            device.launch_graph(&graph, &stream).unwrap();
+        }
+        device.synchronize(&stream).unwrap();
+        pad.check(&stream).unwrap();
+        let sum = read(&device, sums_at, 8);
+        assert_eq!(u64::from_ne_bytes(sum.try_into().unwrap()), 100 * 101 / 2);
+        exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn a_peer_that_never_signals_is_named_and_the_pad_recovers() {
+    ranks(3, |exchange| {
+        let device = Host::with_timeout(Duration::from_millis(100));
+        let stream = device.stream(Default::default()).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "p", 1).unwrap();
+        let me = exchange.rank();
+        let all = [0, 1, 2];
+        if me != 1 {
+            pad.signal(&stream, 0, &all).unwrap();
+            for _ in 0..20 {
+                pad.wait(&stream, 0, &all, 0).unwrap();
+            }
+            let start = std::time::Instant::now();
+            device.synchronize(&stream).unwrap();
+            assert!(
+                start.elapsed() < Duration::from_secs(2),
+                "later waits end at once"
+            );
+            let error = pad.check(&stream).unwrap_err();
+            let Error::SignalTimeout(fault) = &error else {
+                panic!("{error}")
+            };
+            assert_eq!(
+                (fault.rank, fault.peer, fault.expected, fault.seen),
+                (me, 1, 1, 0)
+            );
+            assert!(fault.waited >= Duration::from_millis(100));
+        }
+        pad.recover(&stream, exchange.as_ref()).unwrap();
+        for _ in 0..3 {
+            pad.signal(&stream, 0, &all).unwrap();
+            pad.wait(&stream, 0, &all, 0).unwrap();
+        }
+        device.synchronize(&stream).unwrap();
+        pad.check(&stream).unwrap();
+        pad.close(&stream, exchange.as_ref()).unwrap();
+    });
+}
+
+#[test]
+fn events_order_streams() {
+    let device = Host::new();
+    let (a, b) = (
+        device.stream(Default::default()).unwrap(),
+        device.stream(Default::default()).unwrap(),
+    );
+    let (start, mid) = (device.event().unwrap(), device.event().unwrap());
+    assert!(device.elapsed(&start, &mid).is_err(), "not recorded yet");
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    for round in 0..20 {
+        let (first, second) = (seen.clone(), seen.clone());
+        device.record(&start, &a).unwrap();
+        device.delay(&a, Duration::from_millis(2)).unwrap();
+        device
+            .launch(&a, "first", move || {
+                first.lock().unwrap().push(2 * round);
+                Ok(())
+            })
+            .unwrap();
+        device.record(&mid, &a).unwrap();
+        device.wait_event(&b, &mid).unwrap();
+        device
+            .launch(&b, "second", move || {
+                second.lock().unwrap().push(2 * round + 1);
+                Ok(())
+            })
+            .unwrap();
+        device.record(&start, &b).unwrap();
+        device.wait_event(&a, &start).unwrap();
+    }
+    device.synchronize(&a).unwrap();
+    device.synchronize(&b).unwrap();
+    assert_eq!(*seen.lock().unwrap(), (0..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_failing_kernel_is_reported_once_and_the_stream_goes_on() {
+    let device = Host::new();
+    let stream = device.stream(Default::default()).unwrap();
+    device
+        .launch(&stream, "boom", || panic!("on purpose"))
+        .unwrap();
+    let error = device.synchronize(&stream).unwrap_err().to_string();
+    assert!(error.contains("boom panicked: on purpose"), "{error}");
+    device.launch(&stream, "fine", || Ok(())).unwrap();
+    device.synchronize(&stream).unwrap();
+}

@@ -1,0 +1,1 @@
+//! Umbrella crate: symmetric memory, communicator, kernels, matrix products and provable schedules.

@@ -1,0 +1,3 @@
+//! `cargo xtask`: what people type.
+
+fn main() {}
