@@ -1,3 +1,66 @@
 //! `cargo xtask`: what people type.
+//!
+//! It provides, builds, launches and compares; whatever touches a backend or a plan it hands to the program
+//! `warpweave`, so that it depends on no CUDA crate and starts in a second.
 
-fn main() {}
+mod bundle;
+mod cargo;
+mod commands;
+mod device;
+mod error;
+mod harness;
+mod launch;
+mod place;
+mod program;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use commands as command;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    version,
+    about = "Builds, runs and checks Warpweave"
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Time the implementations, on all GPUs or on four host ranks
+    Bench(command::bench::Options),
+    /// Run the tests
+    Test(command::test::Options),
+    /// Show and check schedules
+    Plan(command::plan::Options),
+    /// Put the programs into a folder that runs on a machine without Rust
+    Bundle(command::bundle::Options),
+    /// Start any program on every rank
+    Launch(command::launch::Options),
+    /// Run all checks
+    Ci(command::ci::Options),
+}
+
+fn main() -> ExitCode {
+    let done = match CommandLine::parse().command {
+        Command::Bench(options) => command::bench::run(&options),
+        Command::Test(options) => command::test::run(&options),
+        Command::Plan(options) => command::plan::run(&options),
+        Command::Bundle(options) => command::bundle::run(&options),
+        Command::Launch(options) => command::launch::run(options),
+        Command::Ci(options) => command::ci::run(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,1 +1,40 @@
-//! The warpweave binary: suites of plans timed with one clock and verified.
+//! The bench: every implementation timed by one clock, with the same inputs and the same protocol, each result verified.
+//!
+//! The binary `warpweave` runs on every rank of a job; `cargo xtask bench` starts it. This library is what it is made of.
+//!
+//! # Protocol
+//!
+//! - **Inputs** change with every call: sets made beforehand are copied into the plan's input before each call. Every
+//!   element is a function of its place ([`inputs`]), so each rank makes what it needs.
+//! - **Verification** ([`verification`]) comes before and after the timing: calls back to back, outputs poisoned before
+//!   each, once as they are and once as a graph, every element of every rank compared. With small integers each element has
+//!   one right value; with reals ‖out − reference‖ / ‖reference‖ is given too. The reference is computed on the host.
+//! - **Times** ([`timing`], [`clock`]) are of device events, of the slowest rank, with the ranks aligned on the device
+//!   before each call and launches hidden behind a delay; medians over interleaved rounds. Beside them calls that follow
+//!   each other, and graph launches that do.
+//! - **The limit** ([`limit`]) of a problem is the larger of the product alone and the bytes of A over the bandwidth of
+//!   a copy-engine all-gather, both of the same run; efficiency is limit over time.
+//!
+//! The JSON file is described in [`report`].
+
+pub mod candidate;
+pub mod cli;
+pub mod clock;
+pub mod command;
+pub mod error;
+pub mod inject;
+pub mod inputs;
+pub mod limit;
+pub mod progress;
+pub mod provenance;
+pub mod reference;
+pub mod report;
+pub mod session;
+pub mod shape;
+pub mod statistics;
+pub mod suite;
+pub mod timing;
+pub mod verification;
+pub mod verify;
+
+pub use error::{BenchError, Result};

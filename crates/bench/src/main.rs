@@ -1,3 +1,7 @@
 //! The binary that runs on every rank.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    warpweave_bench::command::main()
+}

@@ -239,3 +239,22 @@ pub(crate) fn as_exchange_error(error: CommError, tag: &str) -> ExchangeError {
         },
     }
 }
+
+/// The other way: an error of the exchange as this crate's own, seen by `rank`.
+pub(crate) fn as_comm_error(error: ExchangeError, rank: usize) -> CommError {
+    match error {
+        ExchangeError::Timeout { tag, waiting_for, after } => {
+            CommError::Timeout { rank, what: tag, waiting_for, after }
+        }
+        ExchangeError::PeerLost { rank: peer, tag, cause } => {
+            CommError::PeerLost { rank, peer, what: tag, cause }
+        }
+        ExchangeError::PeerFailed { rank: peer, tag, cause } => {
+            CommError::PeerFailed { rank, peer, what: tag, cause }
+        }
+        ExchangeError::Mismatch { rank: peer, tag, theirs } => {
+            CommError::Mismatch { rank, mine: tag, peer, theirs }
+        }
+        other => CommError::Exchange(other),
+    }
+}

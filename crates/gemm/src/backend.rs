@@ -78,12 +78,20 @@ pub struct Gemm<B: GemmBackend> {
 impl<B: GemmBackend> Gemm<B> {
     /// Prepares `backend`'s device.
     pub fn new(backend: &B) -> Result<Self, Error> {
-        Ok(Self { backend: backend.clone(), handle: backend.gemm_handle()? })
+        Ok(Self {
+            backend: backend.clone(),
+            handle: backend.gemm_handle()?,
+        })
     }
 
     /// The backend.
     pub fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// What its plans share; on a GPU the way to single algorithms, [`CudaGemm`](crate::cuda::CudaGemm).
+    pub fn handle(&self) -> &B::GemmHandle {
+        &self.handle
     }
 
     /// See [`GemmBackend::gemm_plan`].
@@ -103,7 +111,10 @@ impl<B: GemmBackend> Gemm<B> {
         (a, b, c): (DevicePtr, DevicePtr, DevicePtr),
     ) -> Result<B::GemmPlan, Error> {
         // SAFETY: the caller gives the guarantees that this method asks for.
-        unsafe { self.backend.gemm_tune(&self.handle, stream, problem, provider, a, b, c) }
+        unsafe {
+            self.backend
+                .gemm_tune(&self.handle, stream, problem, provider, a, b, c)
+        }
     }
 
     /// See [`GemmBackend::gemm`].

@@ -98,9 +98,7 @@ pub enum Error {
         status: u32,
     },
     /// cuBLASLt has no algorithm for the problem.
-    #[error(
-        "cuBLASLt has no algorithm for {problem} within a workspace of {workspace} bytes"
-    )]
+    #[error("cuBLASLt has no algorithm for {problem} within a workspace of {workspace} bytes")]
     NoAlgorithm {
         /// The problem that was asked.
         problem: GemmProblem,

@@ -2,9 +2,12 @@
 
 mod backend;
 pub mod cublaslt;
+pub mod cuda;
+pub mod cutlass;
 mod error;
 pub mod host;
 mod problem;
+pub mod timing;
 
 pub use backend::{Gemm, GemmBackend};
 pub use error::Error;

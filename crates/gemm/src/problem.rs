@@ -157,10 +157,7 @@ impl GemmProblem {
         };
         for (name, extent) in [("m", self.m), ("n", self.n), ("k", self.k)] {
             if extent == 0 || extent > i32::MAX as usize {
-                return invalid(format!(
-                    "{name} = {extent} must lie in 1..={}",
-                    i32::MAX
-                ));
+                return invalid(format!("{name} = {extent} must lie in 1..={}", i32::MAX));
             }
         }
         let rows = [

@@ -50,7 +50,8 @@ pub fn interleaved<B: Backend>(
     let spans: Vec<(B::Event, B::Event)> = (0..count)
         .map(|_| Ok((backend.event()?, backend.event()?)))
         .collect::<Result<_, Error>>()?;
-    let mut results: Vec<Result<Vec<Duration>, Error>> = (0..count).map(|_| Ok(Vec::new())).collect();
+    let mut results: Vec<Result<Vec<Duration>, Error>> =
+        (0..count).map(|_| Ok(Vec::new())).collect();
     let mut repeats = vec![1; count];
     // The first pass only wakes everything up; the second tells how often to repeat.
     for pass in 0..rounds.max(1) + 2 {
@@ -82,14 +83,17 @@ pub fn interleaved<B: Backend>(
             }
         }
     }
-    Ok(results.into_iter().map(|result| result.map(Samples::new)).collect())
+    Ok(results
+        .into_iter()
+        .map(|result| result.map(Samples::new))
+        .collect())
 }
 
-/// The quickest of `count` alternatives: a short tournament of all, then a longer one of those that came close.
+/// The index of the quickest of `count` alternatives: a short tournament of all, then a longer one of those that came close.
 ///
 /// # Errors
 /// The first alternative's error if all fail; failures of events or of the stream.
-pub(crate) fn quickest<B: Backend>(
+pub fn quickest<B: Backend>(
     backend: &B,
     stream: &B::Stream,
     count: usize,
@@ -99,7 +103,10 @@ pub(crate) fn quickest<B: Backend>(
     const FINALISTS: usize = 8;
     let mut standings = Vec::new();
     let mut failure = None;
-    for (index, result) in interleaved(backend, stream, 3, count, &mut launch)?.into_iter().enumerate() {
+    for (index, result) in interleaved(backend, stream, 3, count, &mut launch)?
+        .into_iter()
+        .enumerate()
+    {
         match result {
             Ok(samples) => standings.push((samples.median(), index)),
             Err(error) => failure = failure.or(Some(error)),
@@ -114,8 +121,9 @@ pub(crate) fn quickest<B: Backend>(
     if standings.len() == 1 {
         return Ok(winner);
     }
-    let finals =
-        interleaved(backend, stream, 15, standings.len(), |place| launch(standings[place].1))?;
+    let finals = interleaved(backend, stream, 15, standings.len(), |place| {
+        launch(standings[place].1)
+    })?;
     Ok(finals
         .into_iter()
         .zip(&standings)
@@ -165,7 +173,10 @@ mod tests {
         let stream = host.stream(Priority::Normal).unwrap();
         let error = quickest(&host, &stream, 2, |_| Err(refused())).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-        assert!(matches!(quickest(&host, &stream, 0, |_| Ok(())), Err(Error::NoCandidate)));
+        assert!(matches!(
+            quickest(&host, &stream, 0, |_| Ok(())),
+            Err(Error::NoCandidate)
+        ));
     }
 
     #[test]

@@ -1,1 +1,7 @@
-//! Umbrella crate: symmetric memory, communicator, kernels, matrix products and provable schedules.
+#![doc = include_str!("../README.md")]
+
+pub use warpweave_comm as comm;
+pub use warpweave_gemm as gemm;
+pub use warpweave_kernels as kernels;
+pub use warpweave_overlap as overlap;
+pub use warpweave_symm_mem as symm_mem;

@@ -42,8 +42,8 @@ struct Replies {
     answers: HashMap<u64, Option<Answer>>,
     /// The first failure of the job that this rank heard of.
     failure: Option<Failure>,
-    /// Why no answer will come any more.
-    closed: Option<Failure>,
+    /// No answer will come any more. `failure` says why, and is the root cause where that was heard before the end.
+    closed: bool,
 }
 
 impl Client {
@@ -94,7 +94,7 @@ impl Client {
         let deadline = start + timeout + GRACE;
         let id = {
             let mut replies = self.shared.replies.lock();
-            if let Some(failure) = &replies.closed {
+            if let (true, Some(failure)) = (replies.closed, &replies.failure) {
                 return Err(self.ended_by(failure, what));
             }
             replies.next += 1;
@@ -110,7 +110,7 @@ impl Client {
             if let Some(answer) = replies.answers.get_mut(&id).and_then(Option::take) {
                 break Ok(answer);
             }
-            if let Some(failure) = &replies.closed {
+            if let (true, Some(failure)) = (replies.closed, &replies.failure) {
                 break Err(self.ended_by(failure, what));
             }
             // The reader learns why the connection broke, unless the message was never sent for its own sake.
@@ -258,8 +258,8 @@ impl Shared {
     fn read_until_closed(&self, mut inbox: Inbox) {
         let closed = self.read_messages(&mut inbox);
         let mut replies = self.replies.lock();
-        replies.failure.get_or_insert(closed.clone());
-        replies.closed = Some(closed);
+        replies.failure.get_or_insert(closed);
+        replies.closed = true;
         drop(replies);
         self.failed.ring();
         self.arrived.notify_all();

@@ -52,19 +52,15 @@ impl Store {
     /// [`CommError::Refused`] with the reason, [`CommError::Timeout`] when rank 0 does not open it in time,
     /// [`CommError::Io`] when rank 0 cannot listen at its address.
     pub fn join(job: &Job) -> Result<Self> {
-        let deadline = Instant::now() + job.timeout();
         let server = match job.rank() {
             0 => Some(StoreServer::bind(resolve(job.store())?, job.world(), job.token().clone())?),
             _ => None,
         };
-        let address = match &server {
-            Some(server) => reachable(server.address()).to_string(),
-            None => job.store().to_owned(),
+        let job = match &server {
+            Some(server) => &job.clone().with_store(reachable(server.address()).to_string()),
+            None => job,
         };
-        let stream = connect(&address, job.rank(), deadline, job.timeout())?;
-        let place = (job.rank(), job.world());
-        let client = Client::join(stream, &address, place, job.token().as_bytes(), deadline)?;
-        Ok(Self { client, server, rank: job.rank(), world: job.world(), timeout: job.timeout() })
+        Self::adopt(job, server)
     }
 
     /// A job of `world` ranks that are threads of this process, for tests and small examples: the store of each rank.

@@ -21,12 +21,15 @@ const GREETING_TIME: Duration = Duration::from_secs(5);
 const MOST_STRANGERS: usize = 64;
 /// What may be queued for a rank that does not read.
 const LONGEST_QUEUE: usize = 2 * REPLY_LIMIT;
+/// How long a store that is to end waits for ranks that have not joined yet, to tell them that the job has failed.
+const LINGER: Duration = Duration::from_secs(2);
 /// How long the end of the store may take to deliver its last answers.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 
 /// The store of a job, served by a thread of this process until it is dropped.
 ///
-/// Dropping it delivers the answers already given, tells the ranks that the store closes, and takes a second at most.
+/// Dropping it delivers the answers already given and tells the ranks that the store closes. It takes three seconds at
+/// most, and that only when the job has failed before all ranks had joined, or a rank does not read.
 pub struct StoreServer {
     address: SocketAddr,
     stop: Arc<Bell>,
@@ -103,12 +106,19 @@ enum Who {
 
 impl Service {
     fn run(mut self) {
+        let mut lingering = None;
         loop {
+            if lingering.is_some_and(|until| Instant::now() >= until || !self.state.has_news_for_late_ranks()) {
+                break;
+            }
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             let greeting = self.connections.values().filter_map(Connection::until).min();
-            let deadline = [greeting, self.state.next_deadline()].into_iter().flatten().min();
+            let deadline =
+                [greeting, self.state.next_deadline(), lingering].into_iter().flatten().min();
+            // Once rung it stays readable, which would keep the thread awake.
+            let stop = if lingering.is_none() { PollFlags::IN } else { PollFlags::empty() };
             let mut fds = vec![
-                PollFd::new(&self.stop, PollFlags::IN),
+                PollFd::new(&self.stop, stop),
                 PollFd::new(&self.listener, PollFlags::IN),
             ];
             fds.extend(self.connections.values().map(|c| PollFd::new(&c.stream, c.interest())));
@@ -117,7 +127,8 @@ impl Service {
             }
             let ready: Vec<bool> = fds.iter().map(is_ready).collect();
             if ready[0] {
-                break;
+                lingering = Some(Instant::now() + LINGER);
+                continue;
             }
             for (id, _) in ids.into_iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
                 self.serve(id);

@@ -86,6 +86,11 @@ impl State {
         self.failure.as_ref()
     }
 
+    /// Whether ranks are still to come, who should hear of the failure that there is.
+    pub(super) fn has_news_for_late_ranks(&self) -> bool {
+        self.failure.is_some() && self.members.contains(&Member::Absent)
+    }
+
     /// From `Absent` alone.
     pub(super) fn join(&mut self, rank: usize) -> Result<(), Refusal> {
         let member = self.members.get_mut(rank).ok_or(Refusal::Rank)?;

@@ -94,9 +94,10 @@ class Sm90Plan final : public ww_cutlass_plan {
   explicit Sm90Plan(ww_cutlass_problem const& p) {
     arguments_.mode = cutlass::gemm::GemmUniversalMode::kGemm;
     arguments_.problem_shape = {p.m, p.n, p.k, 1};
-    cute::get<0>(arguments_.mainloop.dA) = p.lda;
-    cute::get<1>(arguments_.mainloop.dB) = p.ldb;
-    cute::get<0>(arguments_.epilogue.dD) = p.ldc;
+    // Strides of (M,K), (N,K) and (M,N); the third is that between the matrices of a batch, of which there is one.
+    arguments_.mainloop.dA = {p.lda, cute::_1{}, 0};
+    arguments_.mainloop.dB = {cute::_1{}, p.ldb, 0};
+    arguments_.epilogue.dD = {p.ldc, cute::_1{}, 0};
     arguments_.epilogue.thread.alpha = 1.0f;
     arguments_.epilogue.thread.beta = 0.0f;
     arguments_.hw_info.device_id = p.device;

@@ -23,7 +23,10 @@ extern "C" {
 
 const char* ww_cutlass_status_text(int32_t status) {
   if (status > 0) return cudaGetErrorString(static_cast<cudaError_t>(status));
-  return cutlassGetStatusString(static_cast<cutlass::Status>(-status));
+  auto cutlass_status = static_cast<cutlass::Status>(-status);
+  // What a kernel's own check answers, for which CUTLASS has no telling text.
+  if (cutlass_status == cutlass::Status::kInvalid) return "the kernel cannot compute this problem";
+  return cutlassGetStatusString(cutlass_status);
 }
 
 int32_t ww_cutlass_config_count(void) { return kFamilyCount; }

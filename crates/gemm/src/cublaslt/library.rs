@@ -3,6 +3,7 @@
 //! cudarc's own loader panics when the library or a symbol is missing, so only its types are used. Statuses cross the
 //! boundary as plain numbers: a newer library may answer with one that no enumeration here knows.
 
+use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -112,21 +113,35 @@ impl Library {
 
     fn open_first(candidates: impl IntoIterator<Item = PathBuf>) -> Result<Self, Error> {
         let mut tried = Vec::new();
+        let mut incomplete = None;
         for path in candidates {
             // SAFETY: cuBLASLt's initialisers only set up its own state; a library that the user or the loader's
             // configuration names is as trusted as the program itself.
-            match unsafe { libloading::Library::new(&path) } {
-                Ok(library) => {
-                    // SAFETY: the library is kept open beside the functions.
-                    let functions = unsafe { Functions::resolve(&library, &path) }?;
-                    let opened = Self { functions, path, _library: library };
+            let library = match unsafe { libloading::Library::new(&path) } {
+                Ok(library) => library,
+                Err(error) => {
+                    let cause = error
+                        .source()
+                        .map_or_else(|| error.to_string(), ToString::to_string);
+                    tried.push(format!("{}: {cause}", path.display()));
+                    continue;
+                }
+            };
+            // SAFETY: the library is kept open beside the functions.
+            match unsafe { Functions::resolve(&library, &path) } {
+                Ok(functions) => {
+                    let opened = Self {
+                        functions,
+                        path,
+                        _library: library,
+                    };
                     tracing::debug!(path = %opened.path.display(), version = opened.version(), "cuBLASLt opened");
                     return Ok(opened);
                 }
-                Err(error) => tried.push(error.to_string()),
+                Err(error) => incomplete = incomplete.or(Some(error)),
             }
         }
-        Err(Error::LibraryNotFound { tried })
+        Err(incomplete.unwrap_or(Error::LibraryNotFound { tried }))
     }
 
     /// Where it was found, as given to the dynamic loader.
@@ -160,6 +175,8 @@ impl Library {
 
 impl fmt::Debug for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Library").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Library")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }

@@ -128,9 +128,24 @@ impl Matmul {
             library.check("cublasLtMatmulDescSetAttribute", status)?;
         }
         let input = data_type(problem.dtype);
-        this.first = layout(library, input, problem.b_layout.stored(problem.k, problem.n), problem.ldb)?;
-        this.second = layout(library, input, problem.a_layout.stored(problem.m, problem.k), problem.lda)?;
-        this.output = layout(library, data_type(problem.out), (problem.m, problem.n), problem.ldc)?;
+        this.first = layout(
+            library,
+            input,
+            problem.b_layout.stored(problem.k, problem.n),
+            problem.ldb,
+        )?;
+        this.second = layout(
+            library,
+            input,
+            problem.a_layout.stored(problem.m, problem.k),
+            problem.lda,
+        )?;
+        this.output = layout(
+            library,
+            data_type(problem.out),
+            (problem.m, problem.n),
+            problem.ldc,
+        )?;
         Ok(this)
     }
 
@@ -141,6 +156,8 @@ impl Matmul {
 
     /// Up to `count` algorithms that need at most `workspace` bytes, best estimate first; never empty.
     ///
+    /// Algorithms that split K and add the parts in the output's type are left out: they round more than once.
+    ///
     /// `alignment`, a power of two, is what the addresses of all operands will be multiples of, in bytes.
     pub fn heuristics(
         &self,
@@ -150,7 +167,14 @@ impl Matmul {
     ) -> Result<Vec<Algorithm>, Error> {
         let preference = Preference::new(&self.handle.library)?;
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
-        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(workspace as u64))?;
+        preference.set(
+            Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            &(workspace as u64),
+        )?;
+        preference.set(
+            Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+            &(sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32),
+        )?;
         for attribute in [
             Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
             Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -185,7 +209,9 @@ impl Matmul {
         };
         const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
         if status != NOT_SUPPORTED {
-            self.handle.library.check("cublasLtMatmulAlgoGetHeuristic", status)?;
+            self.handle
+                .library
+                .check("cublasLtMatmulAlgoGetHeuristic", status)?;
         }
         let usable: Vec<Algorithm> = results
             .iter()
@@ -200,7 +226,10 @@ impl Matmul {
             })
             .collect();
         if usable.is_empty() {
-            return Err(Error::NoAlgorithm { problem: self.problem, workspace });
+            return Err(Error::NoAlgorithm {
+                problem: self.problem,
+                workspace,
+            });
         }
         Ok(usable)
     }
@@ -321,7 +350,8 @@ impl<'a> Preference<'a> {
                 size_of::<T>(),
             )
         };
-        self.library.check("cublasLtMatmulPreferenceSetAttribute", status)
+        self.library
+            .check("cublasLtMatmulPreferenceSetAttribute", status)
     }
 }
 

@@ -27,7 +27,12 @@ pub(super) fn candidates() -> Vec<PathBuf> {
 }
 
 fn push_existing(paths: &mut Vec<PathBuf>, folder: &Path) {
-    paths.extend(NAMES.map(|name| folder.join(name)).into_iter().filter(|path| path.exists()));
+    paths.extend(
+        NAMES
+            .map(|name| folder.join(name))
+            .into_iter()
+            .filter(|path| path.exists()),
+    );
 }
 
 /// The executable's folder, `lib` beside it (a bundle), and the pinned libraries of a cargo target folder above it.
@@ -41,15 +46,22 @@ fn beside_executable() -> Vec<PathBuf> {
         folders.push(folder.join("lib"));
     }
     folders.extend(
-        executable.ancestors().skip(1).take(4).map(|folder| folder.join("toolchain/runtime/lib")),
+        executable
+            .ancestors()
+            .skip(1)
+            .take(4)
+            .map(|folder| folder.join("toolchain/runtime/lib")),
     );
     folders
 }
 
 /// The package folders of the Python environments that are active or installed in the usual places.
 fn site_packages() -> Vec<PathBuf> {
-    let mut prefixes: Vec<PathBuf> =
-        ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
+    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+        .iter()
+        .filter_map(std::env::var_os)
+        .map(PathBuf::from)
+        .collect();
     if let Some(path) = std::env::var_os("PATH") {
         // The prefix of the first interpreter on the path: its `bin` folder's parent.
         prefixes.extend(
@@ -71,7 +83,8 @@ fn site_packages() -> Vec<PathBuf> {
         let mut pythons: Vec<PathBuf> = entries
             .filter_map(|entry| entry.ok().map(|entry| entry.path()))
             .filter(|path| {
-                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+                path.file_name()
+                    .is_some_and(|name| name.to_string_lossy().starts_with("python3"))
             })
             .collect();
         pythons.sort();

@@ -30,18 +30,16 @@ impl Plan {
     ///
     /// # Safety
     /// None to uphold: no value of this type exists.
-    pub unsafe fn launch(
-        &self,
-        _: (u64, u64, u64),
-        _: u64,
-        _: *mut c_void,
-    ) -> Result<(), Error> {
+    pub unsafe fn launch(&self, _: (u64, u64, u64), _: u64, _: *mut c_void) -> Result<(), Error> {
         match self.0 {}
     }
 }
 
 fn missing() -> Error {
-    Error::MissingFeature { provider: Provider::Cutlass, feature: "cutlass" }
+    Error::MissingFeature {
+        provider: Provider::Cutlass,
+        feature: "cutlass",
+    }
 }
 
 #[cfg(test)]

@@ -44,7 +44,11 @@ unsafe extern "C" {
     fn ww_cutlass_status_text(status: i32) -> *const c_char;
     fn ww_cutlass_config_count() -> i32;
     fn ww_cutlass_config_at(index: i32) -> *const RawConfig;
-    fn ww_cutlass_plan_create(config: i32, problem: *const RawProblem, plan: *mut *mut RawPlan) -> i32;
+    fn ww_cutlass_plan_create(
+        config: i32,
+        problem: *const RawProblem,
+        plan: *mut *mut RawPlan,
+    ) -> i32;
     fn ww_cutlass_plan_workspace(plan: *const RawPlan) -> usize;
     fn ww_cutlass_plan_bind(plan: *mut RawPlan, a: u64, b: u64, c: u64, workspace: u64) -> i32;
     fn ww_cutlass_plan_run(plan: *mut RawPlan, stream: *mut c_void) -> i32;
@@ -174,8 +178,7 @@ impl Plan {
         if state.bound != Some(addresses) {
             state.bound = None;
             // SAFETY: the plan lives and no other thread is in it; encoding reads no device memory.
-            let status =
-                unsafe { ww_cutlass_plan_bind(state.raw.as_ptr(), a, b, c, workspace) };
+            let status = unsafe { ww_cutlass_plan_bind(state.raw.as_ptr(), a, b, c, workspace) };
             check(self.config, "encoding the tensor maps", status)?;
             state.bound = Some(addresses);
         }
@@ -198,7 +201,9 @@ fn check(config: usize, call: &'static str, status: i32) -> Result<(), Error> {
     }
     // SAFETY: the library answers with a static string for any number.
     let text = unsafe { CStr::from_ptr(ww_cutlass_status_text(status)) };
-    let config = configs()?.get(config).map_or("of no known index", |config| config.name);
+    let config = configs()?
+        .get(config)
+        .map_or("of no known index", |config| config.name);
     Err(Error::Cutlass {
         config: config.into(),
         call,
@@ -218,16 +223,30 @@ mod tests {
         for (index, config) in configs.iter().enumerate() {
             let [m, n, k] = config.tile;
             let [cm, cn] = config.cluster;
-            assert!(config.name.ends_with(&format!("{m}x{n}x{k}_{cm}x{cn}")), "{config:?}");
-            assert!(configs[..index].iter().all(|other| other.name != config.name));
+            assert!(
+                config.name.ends_with(&format!("{m}x{n}x{k}_{cm}x{cn}")),
+                "{config:?}"
+            );
+            assert!(
+                configs[..index]
+                    .iter()
+                    .all(|other| other.name != config.name)
+            );
         }
     }
 
     #[test]
     fn an_unknown_configuration_is_a_typed_error() {
-        let candidate = Candidate { config: 1000, raster: Raster::Heuristic, swizzle: 1 };
+        let candidate = Candidate {
+            config: 1000,
+            raster: Raster::Heuristic,
+            swizzle: 1,
+        };
         let problem = GemmProblem::new(128, 128, 128, DType::Bf16);
         let error = Plan::new(candidate, &problem, 0, 132).unwrap_err();
-        assert!(matches!(error, Error::Cutlass { status, .. } if status < 0), "{error}");
+        assert!(
+            matches!(error, Error::Cutlass { status, .. } if status < 0),
+            "{error}"
+        );
     }
 }

@@ -19,4 +19,4 @@ use linked as library;
 pub use candidate::{Candidate, Config, Raster};
 pub use library::{Plan, configs};
 pub use model::{candidates, select};
-pub use requirements::{check_device, check_problem};
+pub use requirements::{ADDRESS_ALIGNMENT, check_device, check_problem};

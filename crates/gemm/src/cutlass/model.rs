@@ -21,13 +21,21 @@ const BAND_WAVES: u64 = 2;
 
 /// The configuration that the model expects to be quickest on a device of `multiprocessors` SMs, or `None` if there are
 /// no configurations.
-pub fn select(configs: &[Config], problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> {
+pub fn select(
+    configs: &[Config],
+    problem: &GemmProblem,
+    multiprocessors: u32,
+) -> Option<Candidate> {
     let (config, chosen) = configs.iter().enumerate().min_by(|(_, a), (_, b)| {
         seconds(a, problem, multiprocessors).total_cmp(&seconds(b, problem, multiprocessors))
     })?;
     let waves = tiles(chosen, problem).div_ceil(slots(chosen, multiprocessors));
     let swizzle = if waves > BAND_WAVES { 8 } else { 1 };
-    Some(Candidate { config, raster: Raster::Heuristic, swizzle })
+    Some(Candidate {
+        config,
+        raster: Raster::Heuristic,
+        swizzle,
+    })
 }
 
 /// Everything that is worth timing: each configuration, each order and each band width.
@@ -36,7 +44,11 @@ pub fn candidates(configs: &[Config]) -> Vec<Candidate> {
     for config in 0..configs.len() {
         for raster in [Raster::AlongM, Raster::AlongN] {
             for swizzle in [1, 2, 4, 8] {
-                all.push(Candidate { config, raster, swizzle });
+                all.push(Candidate {
+                    config,
+                    raster,
+                    swizzle,
+                });
             }
         }
     }
@@ -74,7 +86,9 @@ fn efficiency(config: &Config) -> f64 {
 
 fn tiles(config: &Config, problem: &GemmProblem) -> u64 {
     let along = |extent: usize, tile: u32, cluster: u32| {
-        (extent as u64).div_ceil(u64::from(tile)).next_multiple_of(u64::from(cluster))
+        (extent as u64)
+            .div_ceil(u64::from(tile))
+            .next_multiple_of(u64::from(cluster))
     };
     along(problem.m, config.tile[0], config.cluster[0])
         * along(problem.n, config.tile[1], config.cluster[1])
@@ -98,7 +112,13 @@ mod tests {
         cooperative: bool,
         stream_k: bool,
     ) -> Config {
-        Config { name, tile, cluster, cooperative, stream_k }
+        Config {
+            name,
+            tile,
+            cluster,
+            cooperative,
+            stream_k,
+        }
     }
 
     const CONFIGS: [Config; 4] = [
@@ -145,6 +165,9 @@ mod tests {
     fn candidates_cover_every_configuration() {
         let all = candidates(&CONFIGS);
         assert_eq!(all.len(), CONFIGS.len() * 8);
-        assert_eq!(select(&[], &GemmProblem::new(8, 8, 8, DType::F16), 132), None);
+        assert_eq!(
+            select(&[], &GemmProblem::new(8, 8, 8, DType::F16), 132),
+            None
+        );
     }
 }

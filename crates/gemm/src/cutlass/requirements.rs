@@ -8,20 +8,27 @@ use crate::{Error, GemmProblem, Layout, Provider};
 const ALIGNMENT: usize = 8;
 
 /// Bytes that the addresses of A, B and C must be multiples of.
-pub(crate) const ADDRESS_ALIGNMENT: u64 = 16;
+pub const ADDRESS_ALIGNMENT: u64 = 16;
 
 /// Whether the kernels can compute `problem`: f16 or bf16 in and out, row-major, and n, k and the leading dimensions
 /// multiples of 8. Any m will do.
 pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     problem.validate()?;
     let unsupported = |requirement: String| {
-        Err(Error::Unsupported { provider: Provider::Cutlass, problem: *problem, requirement })
+        Err(Error::Unsupported {
+            provider: Provider::Cutlass,
+            problem: *problem,
+            requirement,
+        })
     };
     if !matches!(problem.dtype, DType::F16 | DType::Bf16) {
         return unsupported(format!("inputs must be f16 or bf16, not {}", problem.dtype));
     }
     if problem.out != problem.dtype {
-        return unsupported(format!("C must be {} like A and B, not {}", problem.dtype, problem.out));
+        return unsupported(format!(
+            "C must be {} like A and B, not {}",
+            problem.dtype, problem.out
+        ));
     }
     for (name, layout) in [("A", problem.a_layout), ("B", problem.b_layout)] {
         if layout != Layout::RowMajor {
@@ -74,16 +81,28 @@ mod tests {
     fn refusals_name_the_requirement() {
         let p = GemmProblem::new(16, 16, 16, DType::F16);
         let cases = [
-            (GemmProblem::new(16, 20, 16, DType::F16), "n = 20 must be a multiple of 8"),
+            (
+                GemmProblem::new(16, 20, 16, DType::F16),
+                "n = 20 must be a multiple of 8",
+            ),
             (GemmProblem::new(16, 16, 12, DType::F16), "k = 12"),
             (p.with_leading_dimensions(20, 16, 16), "lda = 20"),
             (p.with_output(DType::F32), "C must be f16"),
-            (p.with_layouts(Layout::RowMajor, Layout::Transposed), "B must be row-major"),
+            (
+                p.with_layouts(Layout::RowMajor, Layout::Transposed),
+                "B must be row-major",
+            ),
             (GemmProblem::new(16, 16, 16, DType::F32), "not f32"),
         ];
         for (problem, needle) in cases {
             let error = check_problem(&problem).unwrap_err();
-            assert!(matches!(error, Error::Unsupported { provider: Provider::Cutlass, .. }));
+            assert!(matches!(
+                error,
+                Error::Unsupported {
+                    provider: Provider::Cutlass,
+                    ..
+                }
+            ));
             assert!(error.to_string().contains(needle), "{error}");
         }
     }

@@ -50,9 +50,8 @@ impl GemmBackend for Host {
         panels::check_addresses(&problem, a.0 as usize, b.0 as usize, c.0 as usize)?;
         self.launch(stream, "gemm", move || {
             // SAFETY: the caller of `gemm` vouches for the three ranges until the stream has run this.
-            let product = unsafe {
-                panels::multiply_raw(&problem, a.as_host(), b.as_host(), c.as_host())
-            };
+            let product =
+                unsafe { panels::multiply_raw(&problem, a.as_host(), b.as_host(), c.as_host()) };
             product.map_err(|error| warpweave_symm_mem::Error::Stream {
                 device: "host".into(),
                 cause: error.to_string(),

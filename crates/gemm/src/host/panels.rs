@@ -25,9 +25,11 @@ pub fn multiply<T: Element, O: Element>(
     c: &mut [O],
 ) -> Result<(), Error> {
     problem.validate()?;
-    for (operand, got, wanted) in
-        [("A", T::DTYPE, problem.dtype), ("B", T::DTYPE, problem.dtype), ("C", O::DTYPE, problem.out)]
-    {
+    for (operand, got, wanted) in [
+        ("A", T::DTYPE, problem.dtype),
+        ("B", T::DTYPE, problem.dtype),
+        ("C", O::DTYPE, problem.out),
+    ] {
         if got != wanted {
             return Err(Error::Operand {
                 operand,
@@ -67,8 +69,12 @@ pub unsafe fn multiply_raw(
             (DType::F32, DType::F32) => blocked::<f32, f32>(problem, a.cast(), b.cast(), c.cast()),
             (DType::F16, DType::F16) => blocked::<f16, f16>(problem, a.cast(), b.cast(), c.cast()),
             (DType::F16, DType::F32) => blocked::<f16, f32>(problem, a.cast(), b.cast(), c.cast()),
-            (DType::Bf16, DType::Bf16) => blocked::<bf16, bf16>(problem, a.cast(), b.cast(), c.cast()),
-            (DType::Bf16, DType::F32) => blocked::<bf16, f32>(problem, a.cast(), b.cast(), c.cast()),
+            (DType::Bf16, DType::Bf16) => {
+                blocked::<bf16, bf16>(problem, a.cast(), b.cast(), c.cast())
+            }
+            (DType::Bf16, DType::F32) => {
+                blocked::<bf16, f32>(problem, a.cast(), b.cast(), c.cast())
+            }
             (dtype, out) => {
                 return Err(Error::InvalidProblem {
                     problem: *problem,
@@ -86,9 +92,11 @@ pub(super) fn check_addresses(
     b: usize,
     c: usize,
 ) -> Result<(), Error> {
-    for (operand, address, dtype) in
-        [("A", a, problem.dtype), ("B", b, problem.dtype), ("C", c, problem.out)]
-    {
+    for (operand, address, dtype) in [
+        ("A", a, problem.dtype),
+        ("B", b, problem.dtype),
+        ("C", c, problem.out),
+    ] {
         if address == 0 || address % dtype.size() != 0 {
             return Err(Error::Operand {
                 operand,
@@ -125,7 +133,11 @@ struct Panel {
 
 impl Panel {
     fn with_capacity(elements: usize) -> Self {
-        Self { data: vec![0.0; elements], row_stride: 0, col_stride: 0 }
+        Self {
+            data: vec![0.0; elements],
+            row_stride: 0,
+            col_stride: 0,
+        }
     }
 
     /// Widens the logical box of `rows` × `cols` at (`row`, `col`) of a stored matrix.
@@ -144,7 +156,8 @@ impl Panel {
         };
         for (i, to) in self.data.chunks_exact_mut(len).take(count).enumerate() {
             // SAFETY: stored row `first + i` holds `len` elements from `offset` on, inside the matrix.
-            let stored = unsafe { std::slice::from_raw_parts(from.add((first + i) * ld + offset), len) };
+            let stored =
+                unsafe { std::slice::from_raw_parts(from.add((first + i) * ld + offset), len) };
             T::widen(stored, to);
         }
         (self.row_stride, self.col_stride) = match layout {
@@ -173,7 +186,8 @@ unsafe fn blocked<T: Element, O: Element>(p: &GemmProblem, a: *const T, b: *cons
             product(&a_panel, &b_panel, &mut sums, (rows, cols, p.k));
             for (i, sum) in sums.chunks_exact(cols).take(rows).enumerate() {
                 // SAFETY: row `row + i` of C holds `cols` elements from `col` on, which are ours alone.
-                let to = unsafe { std::slice::from_raw_parts_mut(c.add((row + i) * p.ldc + col), cols) };
+                let to =
+                    unsafe { std::slice::from_raw_parts_mut(c.add((row + i) * p.ldc + col), cols) };
                 O::round(sum, to);
             }
         }
@@ -220,7 +234,11 @@ mod tests {
             .map(|_| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let bits = state >> 8;
-                if integers { (bits % 7) as f32 - 3.0 } else { bits as f32 / (1 << 23) as f32 - 1.0 }
+                if integers {
+                    (bits % 7) as f32 - 3.0
+                } else {
+                    bits as f32 / (1 << 23) as f32 - 1.0
+                }
             })
             .collect();
         let mut out = vec![T::default(); len];
@@ -246,17 +264,28 @@ mod tests {
                 } else {
                     want.abs() * O::DTYPE.epsilon() / 2.0 + problem.k as f64 * DType::F32.epsilon()
                 };
-                assert!((got - want).abs() <= bound, "{problem} ({i},{j}): {got} != {want}");
+                assert!(
+                    (got - want).abs() <= bound,
+                    "{problem} ({i},{j}): {got} != {want}"
+                );
             }
             let row_end = (i * problem.ldc + problem.n).min(c.len());
             let next = ((i + 1) * problem.ldc).min(c.len());
-            assert!(c[row_end..next].iter().all(|x| x.to_f64() == -77.0), "{problem}: padding written");
+            assert!(
+                c[row_end..next].iter().all(|x| x.to_f64() == -77.0),
+                "{problem}: padding written"
+            );
         }
     }
 
     /// Small enough for integers of size 3: sums stay below 2⁸, exact in bf16.
-    const SHAPES: [(usize, usize, usize); 5] =
-        [(1, 1, 1), (3, 5, 7), (129, 17, 28), (130, 515, 25), (64, 64, 28)];
+    const SHAPES: [(usize, usize, usize); 5] = [
+        (1, 1, 1),
+        (3, 5, 7),
+        (129, 17, 28),
+        (130, 515, 25),
+        (64, 64, 28),
+    ];
 
     fn all_layouts(check: impl Fn(GemmProblem), dtype: DType) {
         for (m, n, k) in SHAPES {
@@ -264,7 +293,11 @@ mod tests {
                 for b in [Layout::RowMajor, Layout::Transposed] {
                     let tight = GemmProblem::new(m, n, k, dtype).with_layouts(a, b);
                     check(tight);
-                    check(tight.with_leading_dimensions(tight.lda + 3, tight.ldb + 1, tight.ldc + 5));
+                    check(tight.with_leading_dimensions(
+                        tight.lda + 3,
+                        tight.ldb + 1,
+                        tight.ldc + 5,
+                    ));
                 }
             }
         }
@@ -274,14 +307,20 @@ mod tests {
     fn f16_matches_the_definition() {
         all_layouts(|p| compare::<f16, f16>(p, true), DType::F16);
         all_layouts(|p| compare::<f16, f16>(p, false), DType::F16);
-        all_layouts(|p| compare::<f16, f32>(p.with_output(DType::F32), false), DType::F16);
+        all_layouts(
+            |p| compare::<f16, f32>(p.with_output(DType::F32), false),
+            DType::F16,
+        );
     }
 
     #[test]
     fn bf16_matches_the_definition() {
         all_layouts(|p| compare::<bf16, bf16>(p, true), DType::Bf16);
         all_layouts(|p| compare::<bf16, bf16>(p, false), DType::Bf16);
-        all_layouts(|p| compare::<bf16, f32>(p.with_output(DType::F32), true), DType::Bf16);
+        all_layouts(
+            |p| compare::<bf16, f32>(p.with_output(DType::F32), true),
+            DType::Bf16,
+        );
     }
 
     #[test]
@@ -313,7 +352,12 @@ mod tests {
         assert!(error.to_string().contains("holds f32"), "{error}");
         // SAFETY: the null address is refused before anything is read.
         let error = unsafe {
-            multiply_raw(&problem, std::ptr::null(), full.as_ptr().cast(), c.as_mut_ptr().cast())
+            multiply_raw(
+                &problem,
+                std::ptr::null(),
+                full.as_ptr().cast(),
+                c.as_mut_ptr().cast(),
+            )
         };
         assert!(matches!(error, Err(Error::Operand { operand: "A", .. })));
     }

@@ -58,15 +58,16 @@ pub(super) fn same_interface(exchange: &dyn Exchange, plan: &Plan) -> Result<()>
     Ok(())
 }
 
-/// What a plan shares with its peers, one line each. Local buffers count too: a kernel's peers rely on its sizes.
+/// What a plan shares with its peers, one line each. Local buffers are a rank's own business.
 fn interface(plan: &Plan) -> Vec<String> {
     let mut lines = vec![format!("plan {} of {} ranks", plan.name, plan.world)];
     for b in &plan.buffers {
-        let bound = if b.placement == Placement::Local { "" } else { " of every rank" };
-        lines.push(format!(
-            "buffer {}{bound}: {}x{} {} {}",
-            b.name, b.rows, b.cols, b.dtype, b.placement
-        ));
+        if b.placement != Placement::Local {
+            lines.push(format!(
+                "{} buffer {}: {}x{} {}",
+                b.placement, b.name, b.rows, b.cols, b.dtype
+            ));
+        }
     }
     for slot in &plan.slots {
         lines.push(format!("slot {}", slot.name));

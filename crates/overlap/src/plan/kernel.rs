@@ -124,6 +124,32 @@ impl Kernel {
         }
     }
 
+    /// The buffers it is launched with, in the order of the variant's fields.
+    pub fn buffers(&self) -> Vec<BufferId> {
+        match *self {
+            Kernel::NaiveRemoteRead { a, b, c, .. } => vec![a, b, c],
+            Kernel::ThreadloadGatherMatmul {
+                a, b, c, staging, ..
+            }
+            | Kernel::MultimemGatherMatmul {
+                a, b, c, staging, ..
+            } => vec![a, b, c, staging],
+            Kernel::ThreadloadGather { a, staging, .. }
+            | Kernel::MultimemGather { a, staging, .. } => vec![a, staging],
+        }
+    }
+
+    /// The slots it signals or waits on: first the one that says that data may be read, then the one that says that it has been read.
+    pub fn slots(&self) -> [SlotId; 2] {
+        match *self {
+            Kernel::NaiveRemoteRead { ready, done, .. }
+            | Kernel::ThreadloadGatherMatmul { ready, done, .. }
+            | Kernel::ThreadloadGather { ready, done, .. } => [ready, done],
+            Kernel::MultimemGatherMatmul { ready, free, .. }
+            | Kernel::MultimemGather { ready, free, .. } => [ready, free],
+        }
+    }
+
     /// How the kernel moves data between ranks.
     pub fn transport(&self) -> Transport {
         match self {

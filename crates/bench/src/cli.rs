@@ -1,0 +1,124 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use warpweave_symm_mem::DType;
+
+use crate::inject::InjectedFault;
+use crate::shape::Shape;
+use crate::suite::Suite;
+
+/// Schedules that overlap communication and computation: measured, shown and proved.
+///
+/// `warpweave bench` runs once on every rank; `cargo xtask bench`, torchrun, mpirun and srun start it so.
+#[derive(Debug, Parser)]
+#[command(name = "warpweave", version)]
+pub struct Cli {
+    /// What is logged to standard error, as `info` or `warpweave_overlap=debug`.
+    #[arg(long, global = true, env = "RUST_LOG", default_value = "warn")]
+    pub log: String,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure implementations against each other, and verify every element of their results.
+    Bench(BenchArgs),
+    /// Look at plans; no device is touched.
+    #[command(subcommand)]
+    Plan(PlanCommand),
+}
+
+/// Which backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// GPUs where there are any, else the host.
+    Auto,
+    /// Processes of this machine.
+    Host,
+    /// NVIDIA GPUs, one for each rank.
+    Cuda,
+}
+
+/// Arguments of `warpweave bench`; the same on every rank.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The suite.
+    #[arg(long, default_value = "fused-matmul")]
+    pub suite: Suite,
+    /// Where to run.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: Device,
+    /// A problem as MxNxK, C[M,N] = A[M,K]·B[K,N]; may be given several times.
+    #[arg(long = "shape", value_name = "MxNxK")]
+    pub shapes: Vec<Shape>,
+    /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
+    #[arg(long, value_name = "bf16|f16|f32")]
+    pub dtype: Option<DType>,
+    /// Implementations, by comma; all without.
+    #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
+    pub implementations: Vec<String>,
+    /// Single calls of each implementation.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub iterations: Option<u32>,
+    /// Also write the report to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Name the suites and their implementations, and do nothing else.
+    #[arg(long)]
+    pub list: bool,
+    /// Let a rank stall or die, as stall:RANK or kill:RANK: for tests of what the others do.
+    #[arg(long, hide = true)]
+    pub inject: Option<InjectedFault>,
+}
+
+/// What can be done with a plan.
+#[derive(Debug, Subcommand)]
+pub enum PlanCommand {
+    /// Print the plan of one rank.
+    Show {
+        /// The algorithm.
+        name: String,
+        /// The rank.
+        #[arg(long, default_value_t = 0)]
+        rank: usize,
+        /// Number of ranks.
+        #[arg(long, default_value_t = 4)]
+        world: usize,
+        /// The problem.
+        #[command(flatten)]
+        problem: ProblemArgs,
+    },
+    /// Prove the plans of all ranks: no race, no deadlock, also when calls follow each other back to back.
+    Check {
+        /// The algorithm, or `all`.
+        name: String,
+        /// Numbers of ranks, by comma.
+        #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
+        world: Vec<usize>,
+        /// Calls that follow each other.
+        #[arg(long, default_value_t = 3)]
+        calls: usize,
+        /// The problem.
+        #[command(flatten)]
+        problem: ProblemArgs,
+    },
+}
+
+/// The problem of a plan.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ProblemArgs {
+    /// Sizes of C[M,N] = A[M,K]·B[K,N].
+    #[arg(long, value_name = "MxNxK", default_value = "1028x1160x1032")]
+    pub shape: Shape,
+    /// Element type.
+    #[arg(long, default_value = "f16")]
+    pub dtype: DType,
+    /// Plan for a machine on which multicast may be used.
+    #[arg(long)]
+    pub multicast: bool,
+}

@@ -1,0 +1,79 @@
+//! The one clock: events on the device, behind an alignment of all ranks on the device.
+
+use std::time::Duration;
+
+use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_symm_mem::{Backend, BackendKind, SignalPad};
+
+use crate::error::Result;
+use crate::session::Session;
+
+/// Times work on a session's stream.
+///
+/// A single call is timed like this: the stream is kept busy for as long as the host needs to enqueue what follows, so that
+/// no launch is waited for; then each rank signals every other and waits for all, so that no rank is late; then an event,
+/// the call, and an event. The time of a call is that of the slowest rank.
+#[derive(Debug)]
+pub struct Clock<B: Backend> {
+    pad: SignalPad<B>,
+    peers: Vec<usize>,
+    marks: Vec<(B::Event, B::Event)>,
+}
+
+impl<B: ExecuteBackend> Clock<B> {
+    /// A clock for up to `calls` timed calls between two readings. Collective.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    pub fn new(session: &Session<B>, calls: usize) -> Result<Self> {
+        let backend = &session.backend;
+        let marks = (0..calls).map(|_| Ok((backend.event()?, backend.event()?)));
+        Ok(Self {
+            pad: SignalPad::new(backend, &session.exchange, "clock", 1)?,
+            peers: session.peers(),
+            marks: marks.collect::<Result<_>>()?,
+        })
+    }
+
+    /// How many calls can be timed between two readings.
+    pub fn capacity(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// Enqueues a timed `call`, the `index`-th since the last reading, with `lead` to hide the cost of enqueuing it.
+    ///
+    /// # Errors
+    /// What the backend and `call` report.
+    pub fn time(
+        &self,
+        session: &Session<B>,
+        index: usize,
+        lead: Duration,
+        call: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let (backend, stream) = (&session.backend, &session.stream);
+        // The host's streams are threads: there is no launch to hide.
+        if B::KIND == BackendKind::Cuda {
+            backend.delay(stream, lead)?;
+        }
+        self.pad.signal(stream, 0, &self.peers)?;
+        self.pad.wait(stream, 0, &self.peers, 0)?;
+        let (start, end) = &self.marks[index];
+        backend.record(start, stream)?;
+        call()?;
+        backend.record(end, stream)?;
+        Ok(())
+    }
+
+    /// The times of the first `calls` calls in milliseconds, after the stream was synchronised.
+    ///
+    /// # Errors
+    /// A rank did not come to an alignment; an event was not reached.
+    pub fn read(&self, session: &Session<B>, calls: usize) -> Result<Vec<f64>> {
+        self.pad.check(&session.stream)?;
+        let times = self.marks[..calls].iter().map(|(start, end)| {
+            Ok(session.backend.elapsed(start, end)?.as_secs_f64() * 1e3)
+        });
+        times.collect()
+    }
+}

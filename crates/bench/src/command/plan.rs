@@ -1,0 +1,55 @@
+//! `warpweave plan`.
+
+use std::io::Write;
+
+use warpweave_overlap::algorithms::{self, Algorithm};
+use warpweave_overlap::plan::Problem;
+use warpweave_overlap::{check, show};
+
+use crate::cli::{PlanCommand, ProblemArgs};
+use crate::error::{BenchError, Result};
+
+/// Prints what `command` asks for. False if a plan does not hold.
+pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> {
+    match command {
+        PlanCommand::Show { name, rank, world, problem } => {
+            let algorithm = algorithms::find(name)?;
+            let plan = (algorithm.build)(*rank, *world, &of(problem))?;
+            write!(out, "{}", show(&plan))?;
+            Ok(true)
+        }
+        PlanCommand::Check { name, world, calls, problem } => {
+            let algorithms = match name.as_str() {
+                "all" => algorithms::all(),
+                name => std::slice::from_ref(algorithms::find(name)?),
+            };
+            if *calls == 0 || world.is_empty() || world.contains(&0) {
+                return Err(BenchError::Usage("a check needs at least one rank and one call".into()));
+            }
+            check_all(algorithms, (world, *calls), problem, out)
+        }
+    }
+}
+
+fn check_all(
+    algorithms: &[Algorithm],
+    (worlds, calls): (&[usize], usize),
+    problem: &ProblemArgs,
+    out: &mut impl Write,
+) -> Result<bool> {
+    let mut holds = true;
+    for algorithm in algorithms {
+        for &world in worlds {
+            let plans = algorithm.build_all(world, &of(problem))?;
+            let report = check(&plans, calls);
+            holds &= report.is_ok();
+            writeln!(out, "{report}")?;
+        }
+    }
+    Ok(holds)
+}
+
+fn of(args: &ProblemArgs) -> Problem {
+    let shape = args.shape;
+    Problem::new(shape.m, shape.n, shape.k, args.dtype).with_multicast(args.multicast)
+}

@@ -1,0 +1,151 @@
+//! What a run found, as data: the table and the JSON file are two views of a [`Report`].
+//!
+//! # The JSON file
+//!
+//! One object: `schema` (`"warpweave-bench/1"`; a change that breaks readers changes the number), `suite`, `provenance`
+//! and `results`, one for each problem. Times are in milliseconds, rates in TFLOP/s per GPU and GB/s; a field that does
+//! not apply is `null`. `single_ms`, `back_to_back_ms` and `graph_ms` are objects with `median`, `p10`, `p90` and
+//! `samples`, each sample being the slowest rank's. `status` of a row is `"ok"`, `"wrong"` or `"not-run"`; `reason` says
+//! why for the latter two. The fields are those of the types of this module, under the same names.
+
+mod table;
+
+use serde::Serialize;
+
+use crate::provenance::Provenance;
+use crate::shape::Shape;
+use crate::statistics::Spread;
+use crate::verification::Verdict;
+
+pub use table::print;
+
+/// Identifies the layout of the JSON file.
+pub const SCHEMA: &str = "warpweave-bench/1";
+
+/// A run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// Name of the suite.
+    pub suite: String,
+    /// Where the numbers come from.
+    pub provenance: Provenance,
+    /// One for each problem.
+    pub results: Vec<ProblemReport>,
+    /// Findings over all problems, in words.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// The rows that ran and were wrong, with their problem.
+    pub fn wrong(&self) -> impl Iterator<Item = (&ProblemReport, &Row)> {
+        self.results
+            .iter()
+            .flat_map(|result| result.rows.iter().map(move |row| (result, row)))
+            .filter(|(_, row)| row.status == Status::Wrong)
+    }
+}
+
+/// One problem.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProblemReport {
+    /// M, N and K.
+    pub shape: Shape,
+    /// Element type of A, B and C.
+    pub dtype: &'static str,
+    /// Number of ranks.
+    pub world: usize,
+    /// What no implementation can beat here, where it was measured.
+    pub limit: Option<Limit>,
+    /// The implementations, interleaved in time.
+    pub rows: Vec<Row>,
+}
+
+/// The larger of the product alone and the transfer alone, both of this run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Limit {
+    /// The limit.
+    pub ms: f64,
+    /// The product alone, with all of A at hand, by the vendor's library (the host's own on the host backend).
+    pub gemm: Spread,
+    /// Its rate.
+    pub gemm_tflops: f64,
+    /// The algorithm that the library's tuning chose.
+    pub gemm_algorithm: Vec<String>,
+    /// The bytes of A that a rank does not have.
+    pub bytes: usize,
+    /// All-gather traffic into each rank by copy engine, pushed on one stream, in large pieces.
+    pub bandwidth_gb_s: Option<f64>,
+    /// `bytes` at that bandwidth.
+    pub transfer_ms: f64,
+}
+
+/// Whether a row ran, and was right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// It ran and every element was right.
+    Ok,
+    /// It ran and gave wrong results.
+    Wrong,
+    /// This machine or build cannot run it.
+    NotRun,
+}
+
+/// One implementation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub implementation: String,
+    /// Whether it ran, and was right.
+    pub status: Status,
+    /// Why not.
+    pub reason: Option<String>,
+    /// How bytes travel between the ranks.
+    pub transport: Vec<String>,
+    /// Kernels, products and collectives of a call.
+    pub launches: Option<usize>,
+    /// One call, the ranks aligned before it.
+    pub single_ms: Option<Spread>,
+    /// 2·M·N·K over the median of `single_ms`.
+    pub tflops: Option<f64>,
+    /// A call of several that follow each other.
+    pub back_to_back_ms: Option<Spread>,
+    /// A graph launch of several that follow each other.
+    pub graph_ms: Option<Spread>,
+    /// `single_ms` of the suite's first implementation over this one's.
+    pub times_baseline: Option<f64>,
+    /// The limit over `single_ms`.
+    pub efficiency: Option<f64>,
+    /// The algorithms of the row's matrix products.
+    pub algorithms: Vec<String>,
+    /// What the comparison with the reference gave, before and after the timing.
+    pub verification: Option<Verdict>,
+}
+
+impl Row {
+    /// A row of an implementation that cannot run here.
+    pub fn not_run(implementation: &str, reason: String) -> Self {
+        Self {
+            implementation: implementation.into(),
+            status: Status::NotRun,
+            reason: Some(reason),
+            transport: Vec::new(),
+            launches: None,
+            single_ms: None,
+            tflops: None,
+            back_to_back_ms: None,
+            graph_ms: None,
+            times_baseline: None,
+            efficiency: None,
+            algorithms: Vec::new(),
+            verification: None,
+        }
+    }
+
+    /// Median of a single call.
+    pub fn ms(&self) -> Option<f64> {
+        self.single_ms.map(|spread| spread.median)
+    }
+}

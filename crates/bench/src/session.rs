@@ -1,0 +1,151 @@
+//! One rank of a running job: its device, its peers, and the steps that all take together.
+
+use std::sync::Arc;
+
+use warpweave_comm::exchange::LocalExchange;
+use warpweave_comm::{Job, Store};
+use warpweave_overlap::execute::{ExecuteBackend, Executor};
+use warpweave_symm_mem::{Backend, Exchange, ExchangeError, Priority};
+
+use crate::error::{BenchError, Result};
+use crate::inject::Injection;
+
+/// This rank, its device and its peers.
+pub struct Session<B: ExecuteBackend> {
+    /// The device.
+    pub backend: B,
+    /// The peers.
+    pub exchange: Arc<dyn Exchange>,
+    /// Binds plans.
+    pub executor: Executor<B>,
+    /// The stream on which everything is timed.
+    pub stream: B::Stream,
+    /// The fault that this run is to suffer.
+    pub injection: Injection,
+    threads: usize,
+    store: Arc<Store>,
+}
+
+impl<B: ExecuteBackend> Session<B> {
+    /// Joins `job` with `backend` as this rank's device.
+    ///
+    /// # Errors
+    /// The store cannot be joined, or the device has no stream.
+    pub fn join(job: &Job, backend: B, injection: Injection) -> Result<Self> {
+        let store = Arc::new(Store::join(job)?);
+        let exchange: Arc<dyn Exchange> = Arc::new(LocalExchange::new(store.clone(), "bench"));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            executor: Executor::new(&backend, &exchange)?,
+            stream: backend.stream(Priority::Normal)?,
+            threads: (cores / job.world()).max(1),
+            backend,
+            exchange,
+            injection,
+            store,
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.exchange.rank()
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.exchange.world()
+    }
+
+    /// The other ranks.
+    pub fn peers(&self) -> Vec<usize> {
+        (0..self.world()).filter(|&rank| rank != self.rank()).collect()
+    }
+
+    /// This rank's share of the machine's cores.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Ends a step that all ranks take: returns what every rank brought, or an error on every rank if it failed on any.
+    /// The error names the ranks that failed, and those that did not come.
+    ///
+    /// # Errors
+    /// [`BenchError::Step`] if `mine` is an error, [`BenchError::Peers`] if another rank's is; both with all that is known.
+    pub fn settle(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        let word = match &mine {
+            Ok(bytes) => [&[0], bytes.as_slice()].concat(),
+            Err(error) => [&[1], error.to_string().as_bytes()].concat(),
+        };
+        let gathered = self.exchange.all_gather(step, &word);
+        let (peers, values) = match gathered {
+            Ok(all) => {
+                let mut failed = Vec::new();
+                let mut values = Vec::new();
+                for (rank, word) in all.into_iter().enumerate() {
+                    match word.split_first() {
+                        Some((0, value)) => values.push(value.to_vec()),
+                        Some((_, cause)) if rank != self.rank() => {
+                            failed.push(format!("rank {rank}: {}", String::from_utf8_lossy(cause)));
+                        }
+                        _ => {}
+                    }
+                }
+                (failed, values)
+            }
+            Err(error) => (vec![verdict(&error)], Vec::new()),
+        };
+        match mine {
+            Err(cause) => Err(BenchError::Step { step: step.into(), cause: Box::new(cause), peers }),
+            Ok(_) if peers.is_empty() => Ok(values),
+            Ok(_) => Err(BenchError::Peers { step: step.into(), peers }),
+        }
+    }
+
+    /// As [`Session::settle`], for times and other numbers.
+    ///
+    /// # Errors
+    /// As [`Session::settle`].
+    pub fn settle_numbers(&self, step: &str, mine: Result<Vec<f64>>) -> Result<Vec<Vec<f64>>> {
+        let mine = mine.map(|numbers| numbers.iter().flat_map(|n| n.to_le_bytes()).collect());
+        let decode = |bytes: Vec<u8>| {
+            let numbers = bytes.chunks_exact(8);
+            numbers.map(|b| f64::from_le_bytes(b.try_into().expect("chunks of eight"))).collect()
+        };
+        Ok(self.settle(step, mine)?.into_iter().map(decode).collect())
+    }
+
+    /// Makes sure that all ranks have the same `value`.
+    ///
+    /// # Errors
+    /// [`BenchError::Disagreement`] naming a rank and both values.
+    pub fn agree(&self, what: &'static str, value: &str) -> Result<()> {
+        let all = self.settle(what, Ok(value.into()))?;
+        match all.iter().position(|theirs| theirs != value.as_bytes()) {
+            None => Ok(()),
+            Some(peer) => Err(BenchError::Disagreement {
+                what,
+                rank: self.rank(),
+                mine: value.into(),
+                peer,
+                theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
+            }),
+        }
+    }
+
+    /// Tells the other ranks why this one gives up, so that none waits for it.
+    pub fn abandon(&self, error: &BenchError) {
+        // The store may be what failed; then the others know already.
+        let _ = self.store.abort(&error.to_string());
+    }
+}
+
+/// What a failed exchange says about the other ranks.
+fn verdict(error: &ExchangeError) -> String {
+    match error {
+        ExchangeError::Timeout { waiting_for, after, .. } => {
+            let ranks: Vec<_> = waiting_for.iter().map(usize::to_string).collect();
+            format!("no word from rank {} within {after:?}: dead or stalled", ranks.join(", "))
+        }
+        other => other.to_string(),
+    }
+}

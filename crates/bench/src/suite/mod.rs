@@ -1,0 +1,142 @@
+//! What can be measured: suites of implementations of the same problems.
+
+use std::str::FromStr;
+
+use warpweave_overlap::algorithms;
+use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_overlap::plan::{GemmProvider, Problem};
+use warpweave_symm_mem::{Backend, BackendKind, DType};
+
+use crate::candidate::{Implementation, PartOfA};
+use crate::error::{BenchError, Result};
+use crate::limit::product_alone;
+use crate::shape::Shape;
+
+mod run;
+
+pub use run::{Settings, run};
+
+/// A set of implementations that solve the same problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// All-gather + matmul in seven ways.
+    FusedMatmul,
+    /// The matrix products of the providers, on each rank by itself.
+    Gemm,
+}
+
+impl Suite {
+    /// All suites.
+    pub const ALL: [Suite; 2] = [Suite::FusedMatmul, Suite::Gemm];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Suite::FusedMatmul => "fused-matmul",
+            Suite::Gemm => "gemm",
+        }
+    }
+
+    /// Its implementations in the order of the table, the baseline first, each with a sentence.
+    pub fn catalogue(self) -> Vec<(&'static str, &'static str)> {
+        match self {
+            Suite::FusedMatmul => algorithms::all().iter().map(|a| (a.name, a.summary)).collect(),
+            Suite::Gemm => vec![
+                ("cublasLt", "cuBLASLt, its heuristics' candidates timed; the host's own product on the host"),
+                ("cutlass", "the CUTLASS SM90 kernels, tile and schedule timed"),
+            ],
+        }
+    }
+
+    /// The implementations of these names, in the order of the table; all of them without names.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] naming what there is.
+    pub fn implementations(self, names: &[String]) -> Result<Vec<Implementation>> {
+        let known: Vec<_> = self.catalogue().iter().map(|(name, _)| *name).collect();
+        if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+            return Err(BenchError::Usage(format!(
+                "suite {} has no implementation `{name}`; it has {}",
+                self.name(),
+                known.join(", ")
+            )));
+        }
+        let wanted = |name: &&str| names.is_empty() || names.iter().any(|n| n == name);
+        known.into_iter().filter(wanted).map(|name| self.implementation(name)).collect()
+    }
+
+    fn implementation(self, name: &str) -> Result<Implementation> {
+        match (self, name) {
+            (Suite::FusedMatmul, name) => {
+                let algorithm = algorithms::find(name)?;
+                Ok(Implementation {
+                    name: name.into(),
+                    takes: PartOfA::Shard,
+                    plan: Box::new(algorithm.build),
+                })
+            }
+            (Suite::Gemm, "cutlass") => Ok(product_alone(name, GemmProvider::Cutlass)),
+            (Suite::Gemm, name) => Ok(product_alone(name, GemmProvider::CublasLt)),
+        }
+    }
+
+    /// The problems that the suite is about, where the command line names none.
+    pub fn problems(self, kind: BackendKind) -> Vec<(Shape, DType)> {
+        match (self, kind) {
+            (_, BackendKind::Host) => vec![
+                (Shape::new(256, 256, 256), DType::F16),
+                // 131 rows do not divide by four, and no size is a multiple of anything.
+                (Shape::new(131, 71, 90), DType::Bf16),
+            ],
+            (Suite::FusedMatmul, BackendKind::Cuda) => vec![
+                (Shape::new(1024, 1024, 1024), DType::F16),
+                (Shape::new(8192, 3584, 8192), DType::Bf16),
+                (Shape::new(4 * 257, 1160, 1032), DType::F16),
+            ],
+            (Suite::Gemm, BackendKind::Cuda) => {
+                let sides = [(1792, 4096), (3584, 8192), (6656, 16384)];
+                let nine = sides.iter().flat_map(|&(n, k)| {
+                    [4096, 8192, 16384].map(|m| (Shape::new(m, n, k), DType::Bf16))
+                });
+                nine.chain([(Shape::new(8192, 8192, 8192), DType::Bf16)]).collect()
+            }
+        }
+    }
+}
+
+impl FromStr for Suite {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let names = || Suite::ALL.map(Suite::name).join(", ");
+        Suite::ALL
+            .into_iter()
+            .find(|suite| suite.name() == name)
+            .ok_or_else(|| format!("there is no suite `{name}`; known are {}", names()))
+    }
+}
+
+/// The problem of a shape on this backend.
+fn problem<B: ExecuteBackend>(backend: &B, shape: Shape, dtype: DType) -> Problem {
+    // The host emulates multicast by copies to every rank, which tells nothing about it.
+    let multicast = B::KIND == BackendKind::Cuda && backend.device().multicast.is_yes();
+    Problem::new(shape.m, shape.n, shape.k, dtype).with_multicast(multicast)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_choose_implementations_in_the_order_of_the_table() {
+        let all = Suite::FusedMatmul.implementations(&[]).unwrap();
+        assert_eq!(all.len(), 7);
+        assert_eq!(all[0].name, "baselineNcclAllgatherMatmul");
+        let names = ["naiveRemoteRead", "baselineCudaAllgatherMatmul"].map(String::from);
+        let two = Suite::FusedMatmul.implementations(&names).unwrap();
+        let two: Vec<_> = two.iter().map(|i| i.name.as_str()).collect();
+        assert_eq!(two, ["baselineCudaAllgatherMatmul", "naiveRemoteRead"]);
+        let unknown = Suite::Gemm.implementations(&names).err().unwrap().to_string();
+        assert!(unknown.contains("naiveRemoteRead") && unknown.contains("cutlass"), "{unknown}");
+    }
+}

@@ -1,0 +1,272 @@
+//! A Unix socket between every two ranks of a host.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with, sockopt,
+};
+use serde::{Deserialize, Serialize};
+use warpweave_symm_mem::ExchangeError;
+
+use super::link::{LARGEST_PACKET, Link, PER_PACKET, Trouble, ready};
+use crate::error::{CommError, Result};
+use crate::job::{random_bytes, same_bytes};
+use crate::store::Store;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+/// How long a stranger at the listener may take to greet.
+const GREETING_TIME: Duration = Duration::from_secs(2);
+
+pub(super) struct Mesh {
+    rank: usize,
+    /// By rank; none to itself.
+    links: Vec<Option<Link>>,
+}
+
+/// Where a rank listens.
+#[derive(Serialize, Deserialize)]
+struct Contact {
+    host: String,
+    name: [u8; 16],
+    /// The one of rank 0 is the group's.
+    secret: [u8; 32],
+}
+
+/// The first packet of a connection, from the higher rank to the lower.
+#[derive(Serialize, Deserialize)]
+struct Greeting {
+    secret: [u8; 32],
+    rank: u32,
+}
+
+/// What goes with each packet of descriptors.
+#[derive(Serialize, Deserialize)]
+struct Label {
+    /// Of all packets of this call together.
+    total: u32,
+    here: u32,
+}
+
+type Gather<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<Vec<Vec<u8>>>;
+
+impl Mesh {
+    /// Collective.
+    pub(super) fn open(store: &Store, gather: Gather<'_>) -> Result<Self> {
+        let (rank, world) = (store.rank(), store.world());
+        let deadline = Instant::now() + store.timeout();
+        let name: [u8; 16] = random_bytes()?;
+        let listener = listener(&name, world)?;
+        let contact = Contact { host: host_identity(), name, secret: random_bytes()? };
+        let contacts = gather("warpweave.mesh.contacts", &encode(&contact)?)?
+            .iter()
+            .enumerate()
+            .map(|(peer, bytes)| decode::<Contact>(peer, bytes))
+            .collect::<Result<Vec<_>>>()?;
+        if let Some(peer) = contacts.iter().position(|c| c.host != contacts[0].host) {
+            return Err(CommError::Exchange(ExchangeError::Protocol {
+                rank: peer,
+                tag: "warpweave.mesh.contacts".into(),
+                what: "it is on another host or in another network namespace than rank 0, and descriptors cannot cross"
+                    .into(),
+            }));
+        }
+        let secret = contacts[0].secret;
+        let mut links: Vec<Option<Link>> = (0..world).map(|_| None).collect();
+        let greeting = encode(&Greeting { secret, rank: rank as u32 })?;
+        for (peer, contact) in contacts.iter().enumerate().take(rank) {
+            let link = reach(store, peer, &contact.name, deadline)?;
+            link.send(&greeting, &[], store.failed(), deadline)
+                .map_err(|t| trouble(store, peer, "warpweave.mesh.greet", t))?;
+            links[peer] = Some(link);
+        }
+        while links[rank + 1..].iter().any(Option::is_none) {
+            let missing = (rank + 1..world).find(|&r| links[r].is_none()).unwrap_or(rank);
+            ready(listener.as_fd(), PollFlags::IN, store.failed(), deadline)
+                .map_err(|t| trouble(store, missing, "warpweave.mesh.accept", t))?;
+            if let Some((peer, link)) = greeted(store, &listener, &secret, deadline)
+                && (rank + 1..world).contains(&peer)
+                && links[peer].is_none()
+            {
+                links[peer] = Some(link);
+            }
+        }
+        // Also tells that every greeting was taken: nobody sends descriptors to a socket that is about to be closed.
+        gather("warpweave.mesh.open", &[])?;
+        Ok(Self { rank, links })
+    }
+
+    /// Sends `fds` to every peer and receives as many from each as `counts` says.
+    pub(super) fn transfer(
+        &self,
+        store: &Store,
+        tag: &str,
+        fds: &[BorrowedFd<'_>],
+        counts: &[usize],
+        deadline: Instant,
+    ) -> Result<Vec<Vec<OwnedFd>>> {
+        let mut received: Vec<Vec<OwnedFd>> = counts.iter().map(|&n| Vec::with_capacity(n)).collect();
+        let mut short = None;
+        let packets = counts.iter().map(|n| n.div_ceil(PER_PACKET)).max().unwrap_or(0);
+        // Packet by packet, sent before received: at most two of a peer are ever on their way, which any socket holds.
+        for packet in 0..packets {
+            if let Some(part) = fds.chunks(PER_PACKET).nth(packet) {
+                let label = encode(&Label { total: fds.len() as u32, here: part.len() as u32 })?;
+                for (peer, link) in self.peers() {
+                    link.send(&label, part, store.failed(), deadline).map_err(|t| trouble(store, peer, tag, t))?;
+                }
+            }
+            for (peer, link) in self.peers().filter(|&(peer, _)| packet < counts[peer].div_ceil(PER_PACKET)) {
+                let packet = link.receive(store.failed(), deadline).map_err(|t| trouble(store, peer, tag, t))?;
+                let label: Label = decode(peer, &packet.bytes)?;
+                if label.total as usize != counts[peer] || label.here as usize > PER_PACKET {
+                    return Err(CommError::Exchange(ExchangeError::Protocol {
+                        rank: peer,
+                        tag: tag.into(),
+                        what: format!("it announced {} descriptors and labels them {}", counts[peer], label.total),
+                    }));
+                }
+                // The packets that follow are taken all the same, so that the peers can finish sending theirs.
+                if packet.fds.len() < label.here as usize {
+                    short.get_or_insert(peer);
+                }
+                received[peer].extend(packet.fds);
+            }
+        }
+        if let Some((peer, got)) =
+            short.map(|p| (p, received[p].len())).or_else(|| {
+                let short = self.peers().find(|&(p, _)| received[p].len() != counts[p]);
+                short.map(|(p, _)| (p, received[p].len()))
+            })
+        {
+            return Err(CommError::Exchange(ExchangeError::MissingDescriptor {
+                rank: peer,
+                tag: tag.into(),
+                expected: counts[peer],
+                got,
+            }));
+        }
+        received[self.rank] = duplicate(tag, fds)?;
+        Ok(received)
+    }
+
+    fn peers(&self) -> impl Iterator<Item = (usize, &Link)> {
+        self.links.iter().enumerate().filter_map(|(peer, link)| Some((peer, link.as_ref()?)))
+    }
+}
+
+/// Duplicates for the caller's own entry.
+pub(super) fn duplicate(tag: &str, fds: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd>> {
+    fds.iter()
+        .map(|fd| {
+            fd.try_clone_to_owned().map_err(|e| {
+                CommError::io(format!("duplicating a descriptor for `{tag}` (is ulimit -n reached?)"), e)
+            })
+        })
+        .collect()
+}
+
+fn address(name: &[u8; 16]) -> Result<SocketAddrUnix> {
+    let text: String = name.iter().map(|b| format!("{b:02x}")).collect();
+    SocketAddrUnix::new_abstract_name(format!("warpweave-{text}").as_bytes())
+        .map_err(|e| CommError::io("naming a Unix socket", e))
+}
+
+fn socket() -> Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+        .map_err(|e| CommError::io("making a Unix socket (is ulimit -n reached?)", e))
+}
+
+fn listener(name: &[u8; 16], world: usize) -> Result<OwnedFd> {
+    let socket = socket()?;
+    bind(&socket, &address(name)?).map_err(|e| CommError::io("binding a Unix socket", e))?;
+    listen(&socket, world.max(128) as i32).map_err(|e| CommError::io("listening on a Unix socket", e))?;
+    Ok(socket)
+}
+
+fn reach(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) -> Result<Link> {
+    let socket = socket()?;
+    let address = address(name)?;
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            // Its queue is full. A Unix socket has no event for room in it.
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Err(e) => {
+                store.check("warpweave.mesh.connect")?;
+                return Err(CommError::PeerLost {
+                    rank: store.rank(),
+                    peer,
+                    what: "warpweave.mesh.connect".into(),
+                    cause: format!("its socket cannot be reached: {e}"),
+                });
+            }
+        }
+    }
+    if !same_user(&socket) {
+        return Err(CommError::Exchange(ExchangeError::Protocol {
+            rank: peer,
+            tag: "warpweave.mesh.connect".into(),
+            what: "it runs as another user, and descriptors are passed within one user only".into(),
+        }));
+    }
+    Ok(Link { socket })
+}
+
+/// The next connection, if it is one of the group. Strangers are dropped without a word.
+fn greeted(store: &Store, listener: &OwnedFd, secret: &[u8; 32], deadline: Instant) -> Option<(usize, Link)> {
+    let socket = accept_with(listener, FLAGS).ok()?;
+    if !same_user(&socket) {
+        return None;
+    }
+    let link = Link { socket };
+    let packet = link.receive(store.failed(), deadline.min(Instant::now() + GREETING_TIME)).ok()?;
+    let greeting: Greeting = postcard::from_bytes(&packet.bytes).ok()?;
+    same_bytes(&greeting.secret, secret).then_some((greeting.rank as usize, link))
+}
+
+fn same_user(socket: &OwnedFd) -> bool {
+    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+/// What two ranks must share to reach each other's abstract sockets: the running kernel and the network namespace.
+fn host_identity() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    format!("{} {}", boot.trim(), net.display())
+}
+
+/// The store knows of a death at the same time as the sockets do, and says why: its word goes first.
+fn trouble(store: &Store, peer: usize, tag: &str, trouble: Trouble) -> CommError {
+    if let Trouble::Closed = trouble {
+        // The store may hear of it a moment later.
+        let _ = ready(store.failed(), PollFlags::IN, store.failed(), Instant::now() + Duration::from_millis(200));
+    }
+    if let Err(e) = store.check(tag) {
+        return e;
+    }
+    let (rank, what) = (store.rank(), tag.to_owned());
+    match trouble {
+        Trouble::Closed | Trouble::Called => {
+            CommError::PeerLost { rank, peer, what, cause: "it closed its socket".into() }
+        }
+        Trouble::Late => CommError::Timeout { rank, what, waiting_for: vec![peer], after: store.timeout() },
+        Trouble::Io(e) => CommError::io(format!("passing descriptors to or from rank {peer} in `{tag}`"), e),
+    }
+}
+
+fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
+    let bytes = postcard::to_stdvec(message)
+        .map_err(|e| CommError::Protocol { what: format!("encoding a greeting: {e}") })?;
+    debug_assert!(bytes.len() <= LARGEST_PACKET);
+    Ok(bytes)
+}
+
+fn decode<'a, T: Deserialize<'a>>(peer: usize, bytes: &'a [u8]) -> Result<T> {
+    postcard::from_bytes(bytes)
+        .map_err(|e| CommError::Protocol { what: format!("rank {peer} sent what cannot be understood: {e}") })
+}

@@ -1,0 +1,179 @@
+//! The [`Exchange`] of ranks that are processes: bytes through the job's store, descriptors through Unix sockets.
+//!
+//! Descriptors cannot cross hosts, so [`LocalExchange::all_gather_fds`] needs all ranks on one host (and in one network
+//! namespace); the other calls do not. The sockets are opened by the first call that needs them: abstract addresses
+//! with 128 random bits, both ends of the same user (`SO_PEERCRED`), greeted with a secret that goes through the store.
+
+mod link;
+mod mesh;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use warpweave_symm_mem::{Exchange, ExchangeError};
+
+use crate::error::{CommError, Result, as_exchange_error};
+use crate::store::Store;
+use mesh::Mesh;
+
+/// The most descriptors that a rank may give in one call.
+pub const MOST_DESCRIPTORS: usize = 1024;
+
+/// An [`Exchange`] among the ranks of a [`Store`].
+///
+/// Several may share a store; `scope` tells them apart, and all ranks must give the same.
+pub struct LocalExchange {
+    store: Arc<Store>,
+    scope: String,
+    /// Calls made so far. Held while a call runs, so that two threads of a rank cannot interleave their rounds.
+    calls: Mutex<Calls>,
+}
+
+#[derive(Default)]
+struct Calls {
+    made: u64,
+    mesh: Option<Mesh>,
+}
+
+/// How receiving went on one rank.
+#[derive(Serialize, Deserialize)]
+enum Receipt {
+    Complete,
+    Missing { from: u32, expected: u32, got: u32 },
+    Failed { why: String },
+}
+
+impl LocalExchange {
+    /// An exchange over `store`. Opens nothing yet.
+    pub fn new(store: Arc<Store>, scope: impl Into<String>) -> Self {
+        Self { store, scope: scope.into(), calls: Mutex::default() }
+    }
+
+    /// The store underneath.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn gather(&self, calls: &mut Calls, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        calls.made += 1;
+        self.store.gather(&self.scope, calls.made, tag, bytes)
+    }
+
+    fn gather_fds(&self, tag: &str, fds: &[BorrowedFd<'_>]) -> Result<Vec<Vec<OwnedFd>>> {
+        let mut calls = self.calls.lock();
+        let counts = self.gather(&mut calls, tag, &(fds.len() as u64).to_le_bytes())?;
+        let counts = counts
+            .iter()
+            .enumerate()
+            .map(|(rank, bytes)| match <[u8; 8]>::try_from(bytes.as_slice()).map(u64::from_le_bytes) {
+                Ok(count) if count <= MOST_DESCRIPTORS as u64 => Ok(count as usize),
+                Ok(count) => Err(CommError::TooLarge {
+                    what: format!("number of descriptors of rank {rank} in `{tag}`"),
+                    size: count as usize,
+                    limit: MOST_DESCRIPTORS,
+                }),
+                Err(_) => Err(CommError::Mismatch {
+                    rank: self.store.rank(),
+                    mine: format!("{tag} (descriptors)"),
+                    peer: rank,
+                    theirs: format!("{tag} (bytes)"),
+                }),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        if self.store.world() > 1 && calls.mesh.is_none() {
+            let mut gather = |tag: &str, bytes: &[u8]| {
+                calls.made += 1;
+                self.store.gather(&self.scope, calls.made, tag, bytes)
+            };
+            let mesh = Mesh::open(&self.store, &mut gather)?;
+            calls.mesh = Some(mesh);
+        }
+        let deadline = Instant::now() + self.store.timeout();
+        let received = match &calls.mesh {
+            Some(mesh) => mesh.transfer(&self.store, tag, fds, &counts, deadline),
+            None => mesh::duplicate(tag, fds).map(|own| vec![own]),
+        };
+        self.settle(&mut calls, tag, received)
+    }
+
+    /// Makes the outcome the same on all ranks: what one rank did not receive fails the call of every rank. After a
+    /// failure packets may still stand in the sockets, so the next call opens fresh ones, on every rank.
+    fn settle(
+        &self,
+        calls: &mut Calls,
+        tag: &str,
+        received: Result<Vec<Vec<OwnedFd>>>,
+    ) -> Result<Vec<Vec<OwnedFd>>> {
+        let receipt = match &received {
+            Ok(_) => Receipt::Complete,
+            Err(CommError::Exchange(ExchangeError::MissingDescriptor { rank, expected, got, .. })) => {
+                Receipt::Missing { from: *rank as u32, expected: *expected as u32, got: *got as u32 }
+            }
+            // The peer that is gone cannot take part in another round.
+            Err(CommError::PeerLost { .. } | CommError::PeerFailed { .. }) => return received,
+            Err(other) => Receipt::Failed { why: other.to_string().chars().take(512).collect() },
+        };
+        let bytes = postcard::to_stdvec(&receipt)
+            .map_err(|e| CommError::Protocol { what: format!("encoding a receipt: {e}") })?;
+        let receipts = self.gather(calls, &format!("{tag} (receipts)"), &bytes);
+        let (received, receipts) = match (received, receipts) {
+            (Ok(received), Ok(receipts)) => (received, receipts),
+            (Err(e), _) | (Ok(_), Err(e)) => {
+                calls.mesh = None;
+                return Err(e);
+            }
+        };
+        for (rank, bytes) in receipts.iter().enumerate() {
+            let failed = match postcard::from_bytes(bytes) {
+                Ok(Receipt::Complete) => continue,
+                Ok(Receipt::Missing { from, expected, got }) => {
+                    CommError::Exchange(ExchangeError::MissingDescriptor {
+                        rank: from as usize,
+                        tag: format!("{tag} (seen by rank {rank})"),
+                        expected: expected as usize,
+                        got: got as usize,
+                    })
+                }
+                Ok(Receipt::Failed { why }) => CommError::PeerFailed {
+                    rank: self.store.rank(),
+                    peer: rank,
+                    what: tag.into(),
+                    cause: why,
+                },
+                Err(_) => CommError::Protocol { what: format!("rank {rank} sent no receipt for `{tag}`") },
+            };
+            calls.mesh = None;
+            return Err(failed);
+        }
+        Ok(received)
+    }
+}
+
+impl Exchange for LocalExchange {
+    fn rank(&self) -> usize {
+        self.store.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.store.world()
+    }
+
+    fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let mut calls = self.calls.lock();
+        self.gather(&mut calls, tag, bytes).map_err(|e| as_exchange_error(e, tag))
+    }
+
+    fn all_gather_fds(
+        &self,
+        tag: &str,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
+        self.gather_fds(tag, fds).map_err(|e| as_exchange_error(e, tag))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! Finding NCCL at run time.
+
+use std::ffi::{CStr, OsString};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libloading::Library;
+
+use super::api::{Api, SUCCESS};
+use crate::error::{CommError, Result};
+
+/// A version of NCCL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NcclVersion {
+    /// 2 in 2.28.3.
+    pub major: u32,
+    /// 28 in 2.28.3.
+    pub minor: u32,
+    /// 3 in 2.28.3.
+    pub patch: u32,
+}
+
+/// The first with non-blocking communicators as this crate uses them, and `ncclCommSplit`.
+pub const OLDEST_NCCL: NcclVersion = NcclVersion { major: 2, minor: 18, patch: 0 };
+
+impl fmt::Display for NcclVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+impl NcclVersion {
+    /// From `ncclGetVersion`: 22803 is 2.28.3; before 2.9 it was 2804 for 2.8.4.
+    fn from_code(code: i32) -> Self {
+        let code = code.max(0) as u32;
+        let unit = if code < 10_000 { 1_000 } else { 10_000 };
+        Self { major: code / unit, minor: code % unit / 100, patch: code % 100 }
+    }
+}
+
+/// A loaded NCCL. It stays loaded until the process ends, for it has threads of its own.
+pub struct NcclLibrary {
+    pub(super) api: Api,
+    path: PathBuf,
+    version: NcclVersion,
+    _library: ManuallyDrop<Library>,
+}
+
+impl fmt::Debug for NcclLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NCCL {} at {}", self.version, self.path.display())
+    }
+}
+
+impl NcclLibrary {
+    /// The first usable NCCL among: `WARPWEAVE_NCCL` (and nothing else when it is set); beside the executable and in
+    /// `lib/` there; the `toolchain/runtime/lib` of a target folder around it; the system's loader, as `libnccl.so.2`
+    /// and `libnccl.so`; `nvidia/nccl/lib` in the site-packages of Python installations.
+    ///
+    /// # Errors
+    /// [`CommError::NcclMissing`] with all that was tried, [`CommError::NcclUnusable`] when one was found and is too old
+    /// or not NCCL.
+    pub fn load() -> Result<Arc<Self>> {
+        if let Some(path) = std::env::var_os("WARPWEAVE_NCCL").filter(|path| !path.is_empty()) {
+            return Self::open(Path::new(&path));
+        }
+        let executable = std::env::current_exe().ok();
+        let (mut tried, mut unusable) = (Vec::new(), None);
+        for path in candidates(executable.as_deref(), |name| std::env::var_os(name)) {
+            match Self::open(&path) {
+                Ok(library) => return Ok(library),
+                Err(CommError::NcclMissing { tried: why }) => tried.extend(why),
+                Err(e) => drop(unusable.get_or_insert(e)),
+            }
+        }
+        Err(unusable.unwrap_or(CommError::NcclMissing { tried }))
+    }
+
+    /// The NCCL at `path`; a bare file name goes through the system's loader.
+    ///
+    /// # Errors
+    /// As [`NcclLibrary::load`].
+    pub fn open(path: &Path) -> Result<Arc<Self>> {
+        // SAFETY: a shared library's constructors run here. The path is NCCL's by its name, or the user's explicit wish.
+        let library = unsafe { Library::new(path) }.map_err(|e| CommError::NcclMissing {
+            tried: vec![format!("{} ({e})", path.display())],
+        })?;
+        let unusable = |why: String| CommError::NcclUnusable { path: path.into(), why };
+        // SAFETY: it was opened as NCCL, and is never closed (`ManuallyDrop` below).
+        let api = unsafe { Api::resolve(&library) };
+        let library = ManuallyDrop::new(library);
+        let version = version(&library).map_err(unusable)?;
+        if version < OLDEST_NCCL {
+            return Err(unusable(format!("it is version {version}, and {OLDEST_NCCL} is the oldest that will do")));
+        }
+        let api = api.map_err(|e| unusable(format!("version {version} lacks a function: {e}")))?;
+        Ok(Arc::new(Self { api, path: path.into(), version, _library: library }))
+    }
+
+    /// Where it was found.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its version.
+    pub fn version(&self) -> NcclVersion {
+        self.version
+    }
+
+    /// What NCCL says of a result code.
+    pub(super) fn describe(&self, code: i32) -> String {
+        // SAFETY: takes any code and returns a static string.
+        let text = unsafe { (self.api.get_error_string)(code) };
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: not null, and NCCL's strings end with a zero byte and are never freed.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+/// Asked before the other symbols, so that an old library is called old and not incomplete.
+fn version(library: &Library) -> Result<NcclVersion, String> {
+    type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
+    // SAFETY: `ncclGetVersion` has had this type in every version of NCCL 2.
+    let get = unsafe { library.get::<GetVersion>(b"ncclGetVersion") };
+    let get = get.map_err(|e| format!("it is not NCCL: {e}"))?;
+    let mut code = 0;
+    // SAFETY: the pointer is to an int of this frame.
+    let result = unsafe { get(&mut code) };
+    if result != SUCCESS {
+        return Err(format!("ncclGetVersion returned {result}"));
+    }
+    Ok(NcclVersion::from_code(code))
+}
+
+const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// Every path worth trying, in order.
+fn candidates(executable: Option<&Path>, env: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    let beside = executable.and_then(Path::parent);
+    if let Some(folder) = beside {
+        folders.extend([folder.to_path_buf(), folder.join("lib")]);
+        // Tests and examples lie one folder deeper than binaries.
+        folders.extend(folder.ancestors().take(4).map(|up| up.join("toolchain/runtime/lib")));
+    }
+    let mut paths = existing(folders);
+    paths.extend(NAMES.map(PathBuf::from));
+    paths.extend(existing(site_packages(&env).into_iter().map(|s| s.join("nvidia/nccl/lib")).collect()));
+    paths
+}
+
+fn existing(folders: Vec<PathBuf>) -> Vec<PathBuf> {
+    let files = folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
+    files.filter(|path| path.exists()).collect()
+}
+
+/// The package folders of the active environment first, then the user's, then the system's.
+fn site_packages(env: &impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        env("PYTHONPATH").map(|paths| std::env::split_paths(&paths).collect()).unwrap_or_default();
+    let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env).map(PathBuf::from);
+    let user = env("HOME").map(|home| PathBuf::from(home).join(".local"));
+    let system = ["/usr/local", "/usr"].map(PathBuf::from);
+    for prefix in prefixes.chain(user).chain(system) {
+        let Ok(entries) = std::fs::read_dir(prefix.join("lib")) else { continue };
+        let mut pythons: Vec<_> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| {
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+            })
+            .collect();
+        pythons.sort();
+        for python in pythons.into_iter().rev() {
+            found.extend(["site-packages", "dist-packages"].map(|kind| python.join(kind)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_codes_of_both_eras() {
+        assert_eq!(NcclVersion::from_code(22803).to_string(), "2.28.3");
+        assert_eq!(NcclVersion::from_code(21805), NcclVersion { major: 2, minor: 18, patch: 5 });
+        assert_eq!(NcclVersion::from_code(2804).to_string(), "2.8.4");
+        assert!(NcclVersion::from_code(21700) < OLDEST_NCCL);
+    }
+
+    #[test]
+    fn what_lies_beside_the_executable_goes_before_the_system_and_python_last() {
+        let root = std::env::temp_dir().join(format!("warpweave-nccl-paths-{}", std::process::id()));
+        let place = |path: &str| {
+            let file = root.join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, b"").unwrap();
+            file
+        };
+        let bundled = place("target/debug/lib/libnccl.so.2");
+        let toolchain = place("target/toolchain/runtime/lib/libnccl.so.2");
+        let pip = place("venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2");
+        let venv = root.join("venv").into_os_string();
+        let found = candidates(Some(&root.join("target/debug/warpweave")), |name| {
+            (name == "VIRTUAL_ENV").then(|| venv.clone())
+        });
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(
+            found[..4],
+            [bundled, toolchain, "libnccl.so.2".into(), "libnccl.so".into()]
+        );
+        assert!(found[4..].contains(&pip), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_no_nccl_is_an_answer() {
+        let missing = NcclLibrary::open(Path::new("/nonexistent/libnccl.so.2")).unwrap_err();
+        assert!(matches!(&missing, CommError::NcclMissing { .. }), "{missing}");
+        assert!(missing.to_string().contains("/nonexistent/libnccl.so.2"));
+        let other = NcclLibrary::open(Path::new("libc.so.6")).unwrap_err();
+        assert!(matches!(other, CommError::NcclUnusable { .. }), "{other}");
+    }
+}

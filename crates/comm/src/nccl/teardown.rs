@@ -1,0 +1,49 @@
+//! Calls into NCCL that may not return, each bounded by a thread that is left behind if it does not.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use cudarc::nccl::sys::ncclComm_t;
+
+use super::library::NcclLibrary;
+
+/// A communicator on its way to another thread.
+pub(super) struct Handle(pub ncclComm_t);
+
+// SAFETY: NCCL ties a communicator to a device and not to a thread; a `Handle` is used by one thread at a time.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// Taken as a method so that a closure captures the whole handle, which is what may be sent.
+    pub(super) fn get(&self) -> ncclComm_t {
+        self.0
+    }
+}
+
+/// Runs `call` on a thread of its own. `None`: it did not return within `limit`, or no thread could be had.
+pub(super) fn bounded<T: Send + 'static>(
+    name: &str,
+    limit: Duration,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (done, result) = channel();
+    std::thread::Builder::new().name(name.into()).spawn(move || done.send(call())).ok()?;
+    match result.recv_timeout(limit) {
+        Ok(value) => Some(value),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+    }
+}
+
+/// Aborts a communicator, which ends its kernels and frees it. False: it is still at it after `limit`.
+pub(super) fn abort(library: &Arc<NcclLibrary>, comm: ncclComm_t, limit: Duration) -> bool {
+    let (library, handle) = (library.clone(), Handle(comm));
+    let returned = bounded("nccl-abort", limit, move || {
+        // SAFETY: the caller gives the communicator up; nothing else uses it from here on.
+        unsafe { (library.api.abort)(handle.get()) }
+    });
+    if returned.is_none() {
+        tracing::warn!("ncclCommAbort has not returned after {limit:?}; its communicator is left behind");
+    }
+    returned.is_some()
+}

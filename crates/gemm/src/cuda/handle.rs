@@ -1,0 +1,235 @@
+//! What the plans of one device share, and how plans are made.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use warpweave_symm_mem::{Backend, Cuda};
+
+use super::plan::{CudaPlan, Kernel};
+use crate::cublaslt::{self, Algorithm, Library, Matmul, WORKSPACE_LIMIT};
+use crate::cutlass::{self, Candidate};
+use crate::{Error, GemmProblem, Provider};
+
+/// Algorithms asked of cuBLASLt's heuristics for tuning.
+const TUNED_ALGORITHMS: usize = 32;
+
+/// One algorithm of one provider.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// One of the heuristics' proposals.
+    CublasLt(Algorithm),
+    /// A compiled kernel with its arguments.
+    Cutlass(Candidate),
+}
+
+/// What the plans of one device share: the cuBLASLt handle, made when first needed, and the choices of tuning.
+#[derive(Debug, Default)]
+pub struct CudaGemm {
+    cublaslt: Mutex<Option<Arc<cublaslt::Handle>>>,
+    tuned: Mutex<HashMap<(GemmProblem, Provider), Choice>>,
+}
+
+impl CudaGemm {
+    /// Every algorithm that tuning would try for `problem`, the provider's favourite first where it has one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidProblem`], [`Error::Unsupported`], [`Error::Device`], [`Error::MissingFeature`] or those of cuBLASLt.
+    pub fn choices(
+        &self,
+        backend: &Cuda,
+        problem: &GemmProblem,
+        provider: Provider,
+    ) -> Result<Vec<Choice>, Error> {
+        problem.validate()?;
+        match provider {
+            Provider::CublasLt => self.proposals(backend, problem, TUNED_ALGORITHMS),
+            Provider::Cutlass => {
+                let configs = cutlass_configs(backend, problem)?;
+                Ok(cutlass::candidates(configs).into_iter().map(Choice::Cutlass).collect())
+            }
+            Provider::Host => Err(Error::WrongBackend { provider, backend: "CUDA" }),
+        }
+    }
+
+    /// The choice to make without measuring.
+    pub(super) fn heuristic(
+        &self,
+        backend: &Cuda,
+        problem: &GemmProblem,
+        provider: Provider,
+    ) -> Result<Choice, Error> {
+        problem.validate()?;
+        match provider {
+            Provider::CublasLt => {
+                let proposals = self.proposals(backend, problem, 1)?;
+                proposals.first().copied().ok_or(Error::NoCandidate)
+            }
+            Provider::Cutlass => {
+                let configs = cutlass_configs(backend, problem)?;
+                let multiprocessors = backend.device().multiprocessors;
+                cutlass::select(configs, problem, multiprocessors)
+                    .map(Choice::Cutlass)
+                    .ok_or(Error::NoCandidate)
+            }
+            Provider::Host => Err(Error::WrongBackend { provider, backend: "CUDA" }),
+        }
+    }
+
+    /// A plan that uses `choice`, which came from [`choices`](Self::choices) for the same problem.
+    ///
+    /// # Errors
+    /// As [`choices`](Self::choices), and those of allocating the workspace.
+    pub fn plan(
+        &self,
+        backend: &Cuda,
+        problem: &GemmProblem,
+        choice: Choice,
+    ) -> Result<CudaPlan, Error> {
+        let mut plans = self.contenders(backend, problem, &[choice])?;
+        plans.pop().ok_or(Error::NoCandidate)
+    }
+
+    /// Plans for all `choices` that can be planned, with one workspace for all: only one of them may run at a time.
+    ///
+    /// # Errors
+    /// The first choice's error if none can be planned.
+    pub fn contenders(
+        &self,
+        backend: &Cuda,
+        problem: &GemmProblem,
+        choices: &[Choice],
+    ) -> Result<Vec<CudaPlan>, Error> {
+        problem.validate()?;
+        bind(backend)?;
+        let mut plans = Vec::new();
+        let mut failure = None;
+        let mut matmul = None;
+        for &choice in choices {
+            match self.kernel(backend, problem, choice, &mut matmul) {
+                Ok(kernel) => plans.push(CudaPlan::new(*problem, kernel)),
+                Err(error) => {
+                    tracing::debug!(?choice, %error, "left out");
+                    failure = failure.or(Some(error));
+                }
+            }
+        }
+        if plans.is_empty() {
+            return Err(failure.unwrap_or(Error::NoCandidate));
+        }
+        let bytes = plans.iter().map(CudaPlan::workspace_bytes).max().unwrap_or(0);
+        if bytes > 0 {
+            let workspace = Arc::new(backend.allocate(bytes)?);
+            for plan in &mut plans {
+                plan.use_workspace(workspace.clone());
+            }
+        }
+        Ok(plans)
+    }
+
+    pub(super) fn tuned(&self, problem: &GemmProblem, provider: Provider) -> Option<Choice> {
+        self.tuned.lock().get(&(*problem, provider)).copied()
+    }
+
+    pub(super) fn remember(&self, problem: &GemmProblem, provider: Provider, choice: Choice) {
+        self.tuned.lock().insert((*problem, provider), choice);
+    }
+
+    fn kernel(
+        &self,
+        backend: &Cuda,
+        problem: &GemmProblem,
+        choice: Choice,
+        matmul: &mut Option<Arc<Matmul>>,
+    ) -> Result<Kernel, Error> {
+        match choice {
+            Choice::CublasLt(algorithm) => {
+                let matmul = match matmul {
+                    Some(matmul) => matmul.clone(),
+                    None => matmul.insert(Arc::new(Matmul::new(&self.cublaslt(backend)?, problem)?)).clone(),
+                };
+                Ok(Kernel::CublasLt { matmul, algorithm, alignment: alignment(problem) })
+            }
+            Choice::Cutlass(candidate) => {
+                cutlass_configs(backend, problem)?;
+                let plan = cutlass::Plan::new(
+                    candidate,
+                    problem,
+                    ordinal(backend),
+                    backend.device().multiprocessors,
+                )?;
+                Ok(Kernel::Cutlass { plan, candidate })
+            }
+        }
+    }
+
+    fn proposals(
+        &self,
+        backend: &Cuda,
+        problem: &GemmProblem,
+        count: usize,
+    ) -> Result<Vec<Choice>, Error> {
+        let matmul = Matmul::new(&self.cublaslt(backend)?, problem)?;
+        let algorithms = matmul.heuristics(count, WORKSPACE_LIMIT, alignment(problem))?;
+        Ok(algorithms.into_iter().map(Choice::CublasLt).collect())
+    }
+
+    fn cublaslt(&self, backend: &Cuda) -> Result<Arc<cublaslt::Handle>, Error> {
+        bind(backend)?;
+        let mut slot = self.cublaslt.lock();
+        if let Some(handle) = &*slot {
+            return Ok(handle.clone());
+        }
+        let handle = cublaslt::Handle::new(Library::global()?)?;
+        Ok(slot.insert(handle).clone())
+    }
+}
+
+/// The compiled kernels, if this device and this problem can use them.
+fn cutlass_configs(
+    backend: &Cuda,
+    problem: &GemmProblem,
+) -> Result<&'static [cutlass::Config], Error> {
+    cutlass::check_device(backend.device())?;
+    let configs = cutlass::configs()?;
+    cutlass::check_problem(problem)?;
+    Ok(configs)
+}
+
+/// The power of two, 16 at most, that the address of every row of every matrix is a multiple of if the first one's is.
+fn alignment(problem: &GemmProblem) -> u32 {
+    let bytes = problem.lda * problem.dtype.size()
+        | problem.ldb * problem.dtype.size()
+        | problem.ldc * problem.out.size()
+        | 16;
+    1 << bytes.trailing_zeros()
+}
+
+/// Makes the device's context current on this thread.
+pub(super) fn bind(backend: &Cuda) -> Result<(), Error> {
+    Ok(backend.bind()?)
+}
+
+fn ordinal(backend: &Cuda) -> i32 {
+    backend.context().ordinal() as i32
+}
+
+pub(super) fn raw(stream: &<Cuda as Backend>::Stream) -> *mut c_void {
+    stream.raw().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_symm_mem::DType;
+
+    #[test]
+    fn alignment_follows_the_rows() {
+        let p = |m, n, k, dtype| alignment(&GemmProblem::new(m, n, k, dtype));
+        assert_eq!(p(5, 1160, 1032, DType::Bf16), 16);
+        assert_eq!(p(5, 1161, 1032, DType::Bf16), 2);
+        assert_eq!(p(5, 1162, 1032, DType::F16), 4);
+        assert_eq!(p(5, 1161, 1032, DType::F32), 4);
+    }
+}

@@ -1,0 +1,114 @@
+//! A problem with its algorithm and workspace on a GPU.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use warpweave_symm_mem::{Backend, Cuda, Memory};
+
+use super::Choice;
+use crate::cublaslt::{Algorithm, Matmul};
+use crate::cutlass::{self, Candidate};
+use crate::{Error, GemmProblem};
+
+/// Device memory that one or several plans use as scratch.
+pub(super) type Workspace = Arc<<Cuda as Backend>::Memory>;
+
+/// A product ready to be launched.
+#[derive(Debug)]
+pub struct CudaPlan {
+    problem: GemmProblem,
+    kernel: Kernel,
+    workspace: Option<Workspace>,
+}
+
+#[derive(Debug)]
+pub(super) enum Kernel {
+    CublasLt {
+        matmul: Arc<Matmul>,
+        algorithm: Algorithm,
+        /// What the heuristics were promised of the operands' addresses, in bytes.
+        alignment: u32,
+    },
+    Cutlass { plan: cutlass::Plan, candidate: Candidate },
+}
+
+impl CudaPlan {
+    pub(super) fn new(problem: GemmProblem, kernel: Kernel) -> Self {
+        Self { problem, kernel, workspace: None }
+    }
+
+    /// Bytes of workspace that a launch needs.
+    pub fn workspace_bytes(&self) -> usize {
+        match &self.kernel {
+            Kernel::CublasLt { algorithm, .. } => algorithm.workspace,
+            Kernel::Cutlass { plan, .. } => plan.workspace(),
+        }
+    }
+
+    pub(super) fn use_workspace(&mut self, workspace: Option<Workspace>) {
+        self.workspace = workspace;
+    }
+
+    /// The algorithm that it uses.
+    pub fn choice(&self) -> Choice {
+        match &self.kernel {
+            Kernel::CublasLt { algorithm, .. } => Choice::CublasLt(*algorithm),
+            Kernel::Cutlass { candidate, .. } => Choice::Cutlass(*candidate),
+        }
+    }
+
+    pub(super) fn problem(&self) -> &GemmProblem {
+        &self.problem
+    }
+
+    /// The algorithm's name with its arguments.
+    pub(super) fn algorithm(&self) -> String {
+        match self.choice() {
+            Choice::CublasLt(algorithm) => format!("cublaslt heuristic #{}", algorithm.rank),
+            Choice::Cutlass(candidate) => {
+                let name = cutlass::configs()
+                    .ok()
+                    .and_then(|configs| configs.get(candidate.config))
+                    .map_or("unknown", |config| config.name);
+                format!("cutlass {name} raster {} swizzle {}", candidate.raster, candidate.swizzle)
+            }
+        }
+    }
+
+    /// Enqueues the product.
+    ///
+    /// # Safety
+    /// As [`GemmBackend::gemm`](crate::GemmBackend::gemm), and the device's context is current.
+    pub(super) unsafe fn launch(
+        &self,
+        operands: (u64, u64, u64),
+        stream: *mut c_void,
+    ) -> Result<(), Error> {
+        let workspace = self.workspace.as_ref().map_or(0, |memory| memory.address().0);
+        match &self.kernel {
+            Kernel::CublasLt { matmul, algorithm, alignment } => {
+                self.check_alignment(operands, u64::from(*alignment))?;
+                // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for this
+                // problem and the workspace has its size.
+                unsafe { matmul.launch(algorithm, operands, workspace, stream) }
+            }
+            Kernel::Cutlass { plan, .. } => {
+                // SAFETY: the caller vouches for the matrices and the context; the workspace has the plan's size.
+                unsafe { plan.launch(operands, workspace, stream) }
+            }
+        }
+    }
+
+    fn check_alignment(&self, (a, b, c): (u64, u64, u64), alignment: u64) -> Result<(), Error> {
+        for (operand, address) in [("A", a), ("B", b), ("C", c)] {
+            if address == 0 || address % alignment != 0 {
+                return Err(Error::Operand {
+                    operand,
+                    problem: self.problem,
+                    reason: format!("address {address:#x} must be a multiple of {alignment}"),
+                });
+            }
+        }
+        Ok(())
+    }
+}

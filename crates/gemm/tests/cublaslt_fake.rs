@@ -1,0 +1,253 @@
+//! The cuBLASLt path against a library that records its calls.
+
+use std::ffi::{CStr, CString, c_char};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use warpweave_gemm::cublaslt::{Handle, Library, Matmul};
+use warpweave_gemm::{Error, GemmProblem, Layout};
+use warpweave_symm_mem::DType;
+
+/// The library's log is global, so that tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+struct Fake {
+    controls: libloading::Library,
+    handle: Arc<Handle>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn build(name: &str, flags: &[&str]) -> PathBuf {
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/cublaslt.c");
+    let status = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Werror", "-fPIC", "-shared", "-o"])
+        .arg(&out)
+        .args(flags)
+        .arg(source)
+        .status()
+        .expect("the tests need a C compiler named cc");
+    assert!(status.success());
+    out
+}
+
+impl Fake {
+    fn new(name: &str) -> Self {
+        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let path = build(name, &[]);
+        // SAFETY: the library has no initialisers.
+        let controls = unsafe { libloading::Library::new(&path) }.unwrap();
+        let library = Library::open(&path).unwrap();
+        assert_eq!(library.version(), 130_100);
+        let handle = Handle::new(Arc::new(library)).unwrap();
+        let fake = Self {
+            controls,
+            handle,
+            _turn: turn,
+        };
+        fake.clear();
+        fake
+    }
+
+    fn log(&self) -> String {
+        // SAFETY: the function has this signature and returns a buffer that lives as long as the library.
+        unsafe {
+            let log = self
+                .controls
+                .get::<unsafe extern "C" fn() -> *const c_char>(b"fake_log")
+                .unwrap();
+            CStr::from_ptr(log()).to_str().unwrap().to_owned()
+        }
+    }
+
+    fn clear(&self) {
+        // SAFETY: the function has this signature.
+        unsafe {
+            self.controls
+                .get::<unsafe extern "C" fn()>(b"fake_clear")
+                .unwrap()()
+        }
+    }
+
+    fn fail(&self, function: &str, status: u32) {
+        let function = CString::new(function).unwrap();
+        // SAFETY: the function has this signature and copies the string.
+        unsafe {
+            let fail = self
+                .controls
+                .get::<unsafe extern "C" fn(*const c_char, u32)>(b"fake_fail")
+                .unwrap();
+            fail(function.as_ptr(), status);
+        }
+    }
+}
+
+fn launch(matmul: &Matmul) -> Result<(), Error> {
+    let algorithms = matmul.heuristics(8, 1 << 20, 16)?;
+    assert_eq!(algorithms.len(), 2, "the third proposal is not usable");
+    // SAFETY: the library dereferences no address but those of the scalars.
+    unsafe {
+        matmul.launch(
+            &algorithms[1],
+            (0xa00, 0xb00, 0xc00),
+            0xf00,
+            0x500 as *mut _,
+        )
+    }
+}
+
+#[test]
+fn a_row_major_product_is_asked_for_as_its_transpose() {
+    let fake = Fake::new("libfake_row_major.so");
+    let problem = GemmProblem::new(5, 7, 3, DType::Bf16)
+        .with_leading_dimensions(11, 13, 17)
+        .with_output(DType::F32);
+    launch(&Matmul::new(&fake.handle, &problem).unwrap()).unwrap();
+    let log = fake.log();
+    // CUBLAS_COMPUTE_32F = 68; CUDA_R_16BF = 14, CUDA_R_32F = 0. Their A is our B and has our n as its rows.
+    assert!(log.contains("operation compute=68 scale=0\n"), "{log}");
+    assert!(
+        log.contains(
+            "matmul trans=00 alpha=1 beta=0 a=0xb00 b=0xa00 c=0xc00 d=0xc00 algorithm=41 workspace=0xf00+4096 stream=0x500\n\
+             A type=14 rows=7 cols=3 ld=13\n\
+             B type=14 rows=3 cols=5 ld=11\n\
+             C type=0 rows=7 cols=5 ld=17\n\
+             D type=0 rows=7 cols=5 ld=17\n"
+        ),
+        "{log}"
+    );
+    // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1, REDUCTION_SCHEME_MASK = 3 (2: in the compute type alone), and the
+    // four MIN_ALIGNMENT attributes 5 to 8.
+    for preference in ["1=1048576", "3=2", "5=16", "6=16", "7=16", "8=16"] {
+        assert!(log.contains(&format!("preference {preference}\n")), "{log}");
+    }
+}
+
+#[test]
+fn transposed_operands_swap_their_stored_extents() {
+    let fake = Fake::new("libfake_transposed.so");
+    let problem =
+        GemmProblem::new(5, 7, 3, DType::F16).with_layouts(Layout::RowMajor, Layout::Transposed);
+    launch(&Matmul::new(&fake.handle, &problem).unwrap()).unwrap();
+    let log = fake.log();
+    assert!(log.contains("matmul trans=10 "), "{log}");
+    assert!(
+        log.contains("A type=2 rows=3 cols=7 ld=3\nB type=2 rows=3 cols=5 ld=3\n"),
+        "{log}"
+    );
+
+    fake.clear();
+    let problem =
+        GemmProblem::new(5, 7, 3, DType::F16).with_layouts(Layout::Transposed, Layout::RowMajor);
+    launch(&Matmul::new(&fake.handle, &problem).unwrap()).unwrap();
+    let log = fake.log();
+    assert!(log.contains("matmul trans=01 "), "{log}");
+    assert!(
+        log.contains("A type=2 rows=7 cols=3 ld=7\nB type=2 rows=5 cols=3 ld=5\n"),
+        "{log}"
+    );
+}
+
+#[test]
+fn bad_statuses_are_named_and_nothing_leaks() {
+    let fake = Fake::new("libfake_failures.so");
+    let problem = GemmProblem::new(8, 8, 8, DType::F16);
+    for (function, status, name) in [
+        (
+            "cublasLtMatrixLayoutCreate",
+            14,
+            "CUBLAS_STATUS_INTERNAL_ERROR",
+        ),
+        (
+            "cublasLtMatmulDescSetAttribute",
+            7,
+            "CUBLAS_STATUS_INVALID_VALUE",
+        ),
+        (
+            "cublasLtMatmulAlgoGetHeuristic",
+            14,
+            "CUBLAS_STATUS_INTERNAL_ERROR",
+        ),
+        ("cublasLtMatmul", 999, "an unknown status"),
+    ] {
+        fake.clear();
+        fake.fail(function, status);
+        let error = Matmul::new(&fake.handle, &problem)
+            .and_then(|matmul| launch(&matmul))
+            .unwrap_err();
+        match error {
+            Error::CublasLt {
+                call,
+                name: got,
+                status: number,
+            } => {
+                assert_eq!((call, got.as_str(), number), (function, name, status));
+            }
+            other => panic!("{function}: {other}"),
+        }
+        assert!(
+            fake.log().contains("destroy operation\n"),
+            "{function}: {}",
+            fake.log()
+        );
+    }
+}
+
+#[test]
+fn no_algorithm_is_an_error_of_its_own() {
+    let fake = Fake::new("libfake_no_algorithm.so");
+    let matmul = Matmul::new(&fake.handle, &GemmProblem::new(8, 8, 8, DType::F16)).unwrap();
+    assert_eq!(
+        matmul.heuristics(8, 1024, 16).unwrap().len(),
+        1,
+        "4096 bytes exceed the limit"
+    );
+    // CUBLAS_STATUS_NOT_SUPPORTED
+    fake.fail("cublasLtMatmulAlgoGetHeuristic", 15);
+    let error = matmul.heuristics(8, 1 << 20, 16).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::NoAlgorithm {
+                workspace: 1_048_576,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_handle_that_cannot_be_made_is_an_error() {
+    let fake = Fake::new("libfake_handle.so");
+    fake.fail("cublasLtCreate", 14);
+    let error = Handle::new(fake.handle.library().clone()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("cublasLtCreate failed with CUBLAS_STATUS_INTERNAL_ERROR (14)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_missing_library_says_what_was_tried() {
+    let error = Library::open("/nonexistent/libcublasLt.so.13").unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::LibraryNotFound { .. }));
+    assert!(
+        text.contains("/nonexistent/libcublasLt.so.13") && text.contains("WARPWEAVE_CUBLASLT"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_library_without_a_symbol_is_refused() {
+    let path = build("libfake_incomplete.so", &["-DWITHOUT_VERSION"]);
+    let error = Library::open(&path).unwrap_err();
+    assert!(
+        matches!(&error, Error::MissingSymbol { symbol: "cublasLtGetVersion", library } if *library == path),
+        "{error}"
+    );
+}

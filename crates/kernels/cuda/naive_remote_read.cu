@@ -1,0 +1,127 @@
+// C = A · B, one thread an element of C, which reads its row of A from the rank that owns it.
+//
+// A block computes tiles of kTileRows x kTileColumns elements, a warp half a row of one: its loads of A are broadcasts,
+// its loads of B neighbours, and the warps of a block share rows of B through L1. Every element of a row crosses the
+// link once for each tile of the row. A thread loads 128 bytes of its row at a time, to have the link's latency once for
+// many values of k.
+
+#include <cstdint>
+
+#include "element.cuh"
+#include "lane.cuh"
+
+namespace warpweave {
+
+constexpr uint32_t kTileRows = 8;
+constexpr uint32_t kTileColumns = 64;
+constexpr uint32_t kThreads = kTileRows * kTileColumns;
+constexpr int kPackets = 8;
+
+// `crates/kernels/src/cuda/parameters.rs` has the same layout.
+struct NaiveRemoteRead {
+  const uint64_t* a_peers;
+  const void* b;
+  void* c;
+  PadView pad;
+  uint32_t m, n, k;
+  uint32_t ready, done;
+  uint32_t packed;  // rows of A are aligned to 16 bytes on all ranks
+};
+
+// One element of C.
+template <typename T>
+__device__ __forceinline__ float dot(const T* a, const T* b, uint32_t n, uint32_t k, bool packed) {
+  constexpr int kPacket = Packet<T>::count;
+  float sum = 0.0f;
+  uint32_t i = 0;
+  if (packed) {
+#pragma unroll 1
+    for (; i + kPackets * kPacket <= k; i += kPackets * kPacket) {
+      Packet<T> row[kPackets];
+#pragma unroll
+      for (int p = 0; p < kPackets; ++p) row[p] = reinterpret_cast<const Packet<T>*>(a + i)[p];
+#pragma unroll
+      for (int p = 0; p < kPackets; ++p) {
+#pragma unroll
+        for (int e = 0; e < kPacket; ++e, b += n) sum = fmaf(widen(row[p].element[e]), widen(*b), sum);
+      }
+    }
+  }
+  constexpr int kElements = 16;
+#pragma unroll 1
+  for (; i + kElements <= k; i += kElements) {
+    T row[kElements];
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) row[e] = a[i + e];
+#pragma unroll
+    for (int e = 0; e < kElements; ++e, b += n) sum = fmaf(widen(row[e]), widen(*b), sum);
+  }
+#pragma unroll 1
+  for (; i < k; ++i, b += n) sum = fmaf(widen(a[i]), widen(*b), sum);
+  return sum;
+}
+
+template <typename T>
+__device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
+  const PadView& pad = p.pad;
+  __shared__ bool here;
+  const bool speaker = threadIdx.x == 0;
+
+  // The first blocks open the lanes.
+  for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
+    if (speaker && lane > 0) signal_peer(pad, p.ready, lane_owner(pad, lane));
+  }
+
+  const uint32_t tile_columns = (p.n + kTileColumns - 1) / kTileColumns;
+  uint32_t tile = blockIdx.x;  // among the tiles of the present lane and those behind it
+  for (uint32_t lane = 0; lane < pad.world; ++lane) {
+    const uint32_t owner = lane_owner(pad, lane);
+    const Rows rows = shard(p.m, owner, pad.world);
+    // A lane without elements is one void tile: its owner waits for our signal all the same.
+    const uint32_t tiles = max(1u, (rows.count + kTileRows - 1) / kTileRows * tile_columns);
+    if (tile >= tiles) {
+      tile -= tiles;
+      continue;
+    }
+    const T* shard_of_a = entry<const T>(p.a_peers, owner);
+    uint32_t epoch = 0;
+    if (speaker) {
+      epoch = lane > 0 ? next_epoch(pad, p.ready, owner) : 0;
+      here = lane == 0 || wait_epoch(pad, p.ready, owner, epoch);
+    }
+    __syncthreads();
+    uint32_t drawn = 0;
+    for (; tile < tiles; tile += gridDim.x, ++drawn) {
+      const uint32_t row = tile_columns == 0 ? rows.count : tile / tile_columns * kTileRows + threadIdx.x / kTileColumns;
+      const uint32_t column = tile_columns == 0 ? p.n : tile % tile_columns * kTileColumns + threadIdx.x % kTileColumns;
+      if (here && row < rows.count && column < p.n) {
+        const T* a = shard_of_a + size_t(row) * p.k;
+        const float sum = dot(a, static_cast<const T*>(p.b) + column, p.n, p.k, p.packed);
+        static_cast<T*>(p.c)[size_t(rows.first + row) * p.n + column] = round_to<T>(sum);
+      }
+    }
+    tile -= tiles;
+    __syncthreads();
+    if (speaker && lane > 0 && draw_last(pad, p.ready, owner, drawn, tiles)) {
+      advance_expected(pad, p.ready, owner, epoch);
+      signal_peer(pad, p.done, owner);
+    }
+  }
+
+  // The blocks that opened a lane see it closed: A may be overwritten when the grid has ended.
+  for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
+    if (speaker && lane > 0) await_peer(pad, p.done, lane_owner(pad, lane));
+  }
+}
+
+}  // namespace warpweave
+
+#define WARPWEAVE_KERNEL(name, type)                                                                            \
+  extern "C" __global__ void __launch_bounds__(warpweave::kThreads, 2)                                          \
+      naive_remote_read_##name(const __grid_constant__ warpweave::NaiveRemoteRead p) {                          \
+    warpweave::naive_remote_read<type>(p);                                                                      \
+  }
+
+WARPWEAVE_KERNEL(f32, float)
+WARPWEAVE_KERNEL(f16, __half)
+WARPWEAVE_KERNEL(bf16, __nv_bfloat16)

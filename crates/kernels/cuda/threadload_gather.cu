@@ -1,0 +1,140 @@
+// Each rank loads the peers' rows of A and stores them to its own staging; alone, or with the product behind it.
+
+#include <cstdint>
+
+#include "gather.cuh"
+#include "lane.cuh"
+#include "scalar_product.cuh"
+
+namespace warpweave {
+
+// `crates/kernels/src/cuda/parameters.rs` has the same layout.
+struct ThreadloadGather {
+  const uint64_t* a_peers;
+  void* staging;
+  const void* b;
+  void* c;
+  PadView pad;
+  uint32_t m, n, k;
+  uint32_t element_size;
+  uint32_t ready, done;
+  uint32_t neighbours;  // rows of B and C are aligned to four elements
+  uint32_t reserved;
+};
+
+constexpr uint32_t kGatherThreads = 512;
+
+// Blocks are dealt to the lanes like cards; the grid is a multiple of the world size. A block does a share of one lane:
+// one wait, one round of loads for a small matrix, one ticket.
+__device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
+  const PadView& pad = p.pad;
+  const uint32_t lane = blockIdx.x % pad.world, part = blockIdx.x / pad.world, parts = gridDim.x / pad.world;
+  const uint32_t owner = lane_owner(pad, lane);
+  const Rows rows = shard(p.m, owner, pad.world);
+  const size_t row_bytes = size_t(p.k) * p.element_size;
+  char* to = static_cast<char*>(p.staging) + rows.first * row_bytes;
+  const char* from = entry<const char>(p.a_peers, owner);
+  __shared__ bool here;
+
+  uint32_t epoch = 0;
+  if (lane > 0) {
+    // Two warps, so that the block that speaks first does not listen later than the others.
+    if (part == 0 && threadIdx.x == 32) signal_peer(pad, p.ready, owner);
+    if (threadIdx.x == 0) {
+      epoch = next_epoch(pad, p.ready, owner);
+      here = wait_epoch(pad, p.ready, owner, epoch);
+    }
+    __syncthreads();
+  }
+  if (lane == 0 || here) {
+    copy_range(to, from, rows.count * row_bytes, p.element_size, part * kGatherThreads + threadIdx.x,
+               parts * kGatherThreads);
+  }
+  if (lane == 0) return;
+
+  __syncthreads();
+  if (threadIdx.x == 0 && draw_last(pad, p.ready, owner, 1, parts)) {
+    advance_expected(pad, p.ready, owner, epoch);
+    signal_peer(pad, p.done, owner);
+    await_peer(pad, p.done, owner);
+  }
+}
+
+// A block takes chunks of `RowCount` rows, its own rank's first: it brings a chunk to staging and multiplies it by all
+// of B.
+template <typename T, int RowCount>
+__device__ __forceinline__ void threadload_gather_matmul(const ThreadloadGather& p) {
+  const PadView& pad = p.pad;
+  __shared__ alignas(16) float tile[kTileBytes / sizeof(float)];
+  __shared__ bool here;
+  const bool speaker = threadIdx.x == 0;
+
+  // The first blocks open the lanes.
+  for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
+    if (speaker && lane > 0) signal_peer(pad, p.ready, lane_owner(pad, lane));
+  }
+
+  uint32_t chunk = blockIdx.x;  // among the chunks of the present lane and those behind it
+  for (uint32_t lane = 0; lane < pad.world; ++lane) {
+    const uint32_t owner = lane_owner(pad, lane);
+    const Rows rows = shard(p.m, owner, pad.world);
+    // A lane without rows is one void chunk: its owner waits for our signal all the same.
+    const uint32_t chunks = max(1u, (rows.count + RowCount - 1) / RowCount);
+    const T* shard_of_a = entry<const T>(p.a_peers, owner);
+    for (; chunk < chunks; chunk += gridDim.x) {
+      uint32_t epoch = 0;
+      __syncthreads();
+      if (speaker) {
+        epoch = lane > 0 ? next_epoch(pad, p.ready, owner) : 0;
+        here = lane == 0 || wait_epoch(pad, p.ready, owner, epoch);
+      }
+      __syncthreads();
+      const uint32_t first = chunk * RowCount;
+      const uint32_t count = min(rows.count - first, uint32_t(RowCount));
+      T* staged = static_cast<T*>(p.staging) + size_t(rows.first + first) * p.k;
+      if (here) {
+        copy_range(staged, shard_of_a + size_t(first) * p.k, size_t(count) * p.k * sizeof(T), sizeof(T), threadIdx.x, kProductThreads);
+      }
+      __syncthreads();
+      if (speaker && lane > 0 && draw_last(pad, p.ready, owner, 1, chunks)) {
+        advance_expected(pad, p.ready, owner, epoch);
+        signal_peer(pad, p.done, owner);
+      }
+      if (here) {
+        const T* b = static_cast<const T*>(p.b);
+        T* c = static_cast<T*>(p.c) + size_t(rows.first + first) * p.n;
+        if (p.neighbours) {
+          multiply<T, RowCount, true>(tile, staged, b, c, count, p.n, p.k);
+        } else {
+          multiply<T, RowCount, false>(tile, staged, b, c, count, p.n, p.k);
+        }
+      }
+    }
+    chunk -= chunks;
+  }
+
+  // The blocks that opened a lane see it closed: A may be overwritten when the grid has ended.
+  for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
+    if (speaker && lane > 0) await_peer(pad, p.done, lane_owner(pad, lane));
+  }
+}
+
+}  // namespace warpweave
+
+extern "C" __global__ void __launch_bounds__(warpweave::kGatherThreads)
+    threadload_gather(const __grid_constant__ warpweave::ThreadloadGather p) {
+  warpweave::threadload_gather(p);
+}
+
+#define WARPWEAVE_KERNEL(name, type, rows)                                                                      \
+  extern "C" __global__ void __launch_bounds__(warpweave::kProductThreads, 2)                                   \
+      threadload_gather_matmul_##name##_##rows(const __grid_constant__ warpweave::ThreadloadGather p) {         \
+    warpweave::threadload_gather_matmul<type, rows>(p);                                                         \
+  }
+
+WARPWEAVE_KERNEL(f32, float, 8)
+WARPWEAVE_KERNEL(f32, float, 16)
+WARPWEAVE_KERNEL(f16, __half, 8)
+WARPWEAVE_KERNEL(f16, __half, 16)
+WARPWEAVE_KERNEL(bf16, __nv_bfloat16, 8)
+WARPWEAVE_KERNEL(bf16, __nv_bfloat16, 16)

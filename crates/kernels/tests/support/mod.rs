@@ -1,0 +1,316 @@
+//! Ranks as threads, and the check that every kernel has to pass on every backend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use half::{bf16, f16};
+use warpweave_kernels::{GatherMatmul, GatherMode, KernelBackend, NaiveRemoteRead, reference, shard};
+use warpweave_symm_mem::{
+    Backend, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
+};
+
+pub const READY: usize = 1;
+const DONE: usize = 4;
+const FREE: usize = 2;
+const SLOTS: usize = 5;
+
+/// What is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    NaiveRemoteRead,
+    Threadload,
+    ThreadloadGather,
+    Multimem,
+    MultimemGather,
+}
+
+impl Variant {
+    pub const ALL: [Variant; 5] = [
+        Variant::NaiveRemoteRead,
+        Variant::Threadload,
+        Variant::ThreadloadGather,
+        Variant::Multimem,
+        Variant::MultimemGather,
+    ];
+
+    pub const WITHOUT_MULTICAST: [Variant; 3] =
+        [Variant::NaiveRemoteRead, Variant::Threadload, Variant::ThreadloadGather];
+
+    fn gathers_only(self) -> bool {
+        matches!(self, Variant::ThreadloadGather | Variant::MultimemGather)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub dtype: DType,
+}
+
+/// Runs `body` on a thread for each rank; a rank that panics fails the test.
+pub fn ranks<B: Backend>(
+    world: usize,
+    backend: impl Fn(usize) -> B + Sync,
+    body: impl Fn(B, Arc<dyn Exchange>) + Sync,
+) {
+    std::thread::scope(|scope| {
+        for exchange in ThreadExchange::group(world) {
+            let (backend, body) = (&backend, &body);
+            scope.spawn(move || {
+                let rank = exchange.rank();
+                body(backend(rank), Arc::new(exchange));
+            });
+        }
+    });
+}
+
+/// A small generator, so that the ranks agree on inputs and delays differ.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 33
+    }
+
+    /// An integer within `bound` of 0.
+    pub fn integer(&mut self, bound: i64) -> f32 {
+        (self.next() as i64 % (2 * bound + 1) - bound) as f32
+    }
+
+    /// A real in -1 .. 1.
+    pub fn real(&mut self) -> f32 {
+        self.next() as f32 / (1u64 << 30) as f32 - 1.0
+    }
+}
+
+pub fn to_bytes(values: &[f32], dtype: DType) -> Vec<u8> {
+    let one = |&value: &f32| match dtype {
+        DType::F32 => value.to_ne_bytes().to_vec(),
+        DType::F16 => f16::from_f32(value).to_ne_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
+        other => panic!("{other}"),
+    };
+    values.iter().flat_map(one).collect()
+}
+
+pub fn from_bytes(bytes: &[u8], dtype: DType) -> Vec<f64> {
+    let one = |c: &[u8]| match dtype {
+        DType::F32 => f64::from(f32::from_ne_bytes(c.try_into().unwrap())),
+        DType::F16 => f64::from(f16::from_ne_bytes(c.try_into().unwrap())),
+        DType::Bf16 => f64::from(bf16::from_ne_bytes(c.try_into().unwrap())),
+        other => panic!("{other}"),
+    };
+    bytes.chunks_exact(dtype.size()).map(one).collect()
+}
+
+/// One rank's buffers for one shape.
+pub struct Job<B: KernelBackend> {
+    pub backend: B,
+    pub exchange: Arc<dyn Exchange>,
+    pub stream: B::Stream,
+    pub pad: SignalPad<B>,
+    pub shape: Shape,
+    max_blocks: Option<u32>,
+    a: SymmetricBuffer<B>,
+    staging: SymmetricBuffer<B>,
+    b: B::Memory,
+    c: B::Memory,
+}
+
+impl<B: KernelBackend> Job<B> {
+    pub fn new(
+        backend: B,
+        exchange: Arc<dyn Exchange>,
+        shape: Shape,
+        max_blocks: Option<u32>,
+        timeout: Duration,
+    ) -> Self {
+        let Shape { m, n, k, dtype } = shape;
+        let size = dtype.size();
+        let world = exchange.world();
+        let shard_bytes = m.div_ceil(world) * k * size;
+        let mut pad = SignalPad::new(&backend, &exchange, "test", SLOTS).unwrap();
+        pad.set_timeout(timeout);
+        Job {
+            stream: backend.stream(Default::default()).unwrap(),
+            a: SymmetricBuffer::new(&backend, &exchange, "a", shard_bytes).unwrap(),
+            staging: SymmetricBuffer::new(&backend, &exchange, "staging", m * k * size).unwrap(),
+            b: backend.allocate((k * n * size).max(1)).unwrap(),
+            c: backend.allocate((m * n * size).max(1)).unwrap(),
+            pad,
+            backend,
+            exchange,
+            shape,
+            max_blocks,
+        }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.exchange.rank()
+    }
+
+    pub fn world(&self) -> usize {
+        self.exchange.world()
+    }
+
+    /// A descriptor of this job.
+    pub fn naive_remote_read(&self) -> NaiveRemoteRead {
+        let Shape { m, n, k, dtype } = self.shape;
+        NaiveRemoteRead {
+            a_peers: self.a.peer_table(),
+            b: self.b.address(),
+            c: self.c.address(),
+            m,
+            n,
+            k,
+            dtype,
+            pad: self.pad.view(),
+            ready: READY,
+            done: DONE,
+            max_blocks: self.max_blocks,
+        }
+    }
+
+    /// Enqueues one call of `variant`.
+    pub fn launch(&self, variant: Variant) -> warpweave_kernels::Result<()> {
+        let Shape { m, n, k, dtype } = self.shape;
+        let (pad, max_blocks) = (self.pad.view(), self.max_blocks);
+        let threadload = GatherMode::ThreadLoad { a_peers: self.a.peer_table(), done: DONE };
+        let multimem = |signal_free| GatherMode::Multimem {
+            address: DevicePtr::NULL,
+            staging_peers: self.staging.peer_table(),
+            free: FREE,
+            signal_free,
+        };
+        let gather = |mode, n| GatherMatmul {
+            mode,
+            a: self.a.local(),
+            staging: self.staging.local(),
+            b: self.b.address(),
+            c: self.c.address(),
+            m,
+            n,
+            k,
+            dtype,
+            pad,
+            ready: READY,
+            max_blocks,
+        };
+        // SAFETY: the job owns all buffers, sized for the shape, and drains the stream before it lets them go.
+        unsafe {
+            let (backend, stream) = (&self.backend, &self.stream);
+            match variant {
+                Variant::NaiveRemoteRead => {
+                    backend.naive_remote_read(stream, &self.naive_remote_read())
+                },
+                Variant::Threadload => backend.gather_matmul(stream, &gather(threadload, n)),
+                Variant::ThreadloadGather => backend.gather_matmul(stream, &gather(threadload, 0)),
+                Variant::Multimem => backend.gather_matmul(stream, &gather(multimem(true), n)),
+                Variant::MultimemGather => backend.gather_matmul(stream, &gather(multimem(false), 0)),
+            }
+        }
+    }
+
+    /// Enqueues a call for each of `inputs` (all of A each) with nothing that holds the ranks together but the kernel,
+    /// and returns what each call left: C, or staging of a gather alone.
+    pub fn calls(
+        &self,
+        variant: Variant,
+        b: &[f32],
+        inputs: &[Vec<f32>],
+        delay: impl Fn(&B, &B::Stream),
+    ) -> Vec<Vec<u8>> {
+        let Shape { m, n, k, dtype } = self.shape;
+        let size = dtype.size();
+        let (result, result_bytes) = if variant.gathers_only() {
+            (self.staging.local(), m * k * size)
+        } else {
+            (self.c.address(), m * n * size)
+        };
+        let rows = shard(m, self.rank(), self.world());
+        let shard_bytes = rows.len() * k * size;
+        let sources = self.backend.allocate((inputs.len() * shard_bytes).max(1)).unwrap();
+        let results = self.backend.allocate((inputs.len() * result_bytes).max(1)).unwrap();
+        let peers: Vec<_> = (0..self.world()).filter(|&p| p != self.rank()).collect();
+        let mut bytes = vec![0; inputs.len() * result_bytes];
+        // SAFETY: all ranges lie in the buffers of this job and of this call, which ends with a download, behind all
+        // work on the stream.
+        unsafe {
+            self.backend.upload(&self.stream, self.b.address(), &to_bytes(b, dtype)).unwrap();
+            for (call, input) in inputs.iter().enumerate() {
+                let own = to_bytes(&input[rows.start * k..rows.end * k], dtype);
+                let at = sources.address().add(call * shard_bytes);
+                self.backend.upload(&self.stream, at, &own).unwrap();
+            }
+            for call in 0..inputs.len() {
+                let source = sources.address().add(call * shard_bytes);
+                if shard_bytes > 0 {
+                    self.backend.copy(&self.stream, self.a.local(), source, shard_bytes).unwrap();
+                }
+                if !variant.gathers_only() && result_bytes > 0 {
+                    self.backend.fill(&self.stream, result, 0xff, result_bytes).unwrap();
+                }
+                delay(&self.backend, &self.stream);
+                self.launch(variant).unwrap();
+                delay(&self.backend, &self.stream);
+                let to = results.address().add(call * result_bytes);
+                if result_bytes > 0 {
+                    self.backend.copy(&self.stream, to, result, result_bytes).unwrap();
+                }
+                if variant == Variant::MultimemGather {
+                    self.pad.signal(&self.stream, FREE, &peers).unwrap();
+                }
+            }
+            self.backend.download(&self.stream, results.address(), &mut bytes).unwrap();
+        }
+        self.pad.check(&self.stream).unwrap();
+        // The next variant may store to a staging that this one has read just now.
+        self.exchange.barrier("calls").unwrap();
+        match result_bytes {
+            0 => vec![Vec::new(); inputs.len()],
+            _ => bytes.chunks_exact(result_bytes).map(<[u8]>::to_vec).collect(),
+        }
+    }
+
+    /// Several calls of `variant` with changing integers, each compared element by element.
+    pub fn exact(&self, variant: Variant, calls: usize, delay: impl Fn(&B, &B::Stream)) {
+        let Shape { m, n, k, dtype } = self.shape;
+        let mut random = Random((m * 31 + n * 7 + k) as u64);
+        let b: Vec<_> = (0..k * n).map(|_| random.integer(1)).collect();
+        let inputs: Vec<Vec<_>> = (0..calls)
+            .map(|_| (0..m * k).map(|_| random.integer(2)).collect())
+            .collect();
+        let results = self.calls(variant, &b, &inputs, delay);
+        for (call, (input, result)) in inputs.iter().zip(&results).enumerate() {
+            let (wanted, columns) = if variant.gathers_only() {
+                (input.iter().map(|&v| f64::from(v)).collect(), k)
+            } else {
+                let (a, b) = (to_bytes(input, dtype), to_bytes(&b, dtype));
+                (reference::matmul(&a, &b, m, n, k, dtype).unwrap(), n)
+            };
+            for (i, (got, wanted)) in from_bytes(result, dtype).iter().zip(&wanted).enumerate() {
+                assert!(
+                    got == wanted,
+                    "{variant:?} {:?} rank {} of {}, call {call}, row {} column {}: {got}, not {wanted}",
+                    self.shape,
+                    self.rank(),
+                    self.world(),
+                    i / columns,
+                    i % columns
+                );
+            }
+        }
+    }
+
+    /// Ends the job when all ranks have come here.
+    pub fn close(self) {
+        self.backend.synchronize(&self.stream).unwrap();
+        let exchange = self.exchange;
+        self.pad.close(&self.stream, exchange.as_ref()).unwrap();
+        self.a.close(exchange.as_ref()).unwrap();
+        self.staging.close(exchange.as_ref()).unwrap();
+    }
+}

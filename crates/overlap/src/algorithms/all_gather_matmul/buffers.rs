@@ -1,0 +1,80 @@
+//! The buffers that the seven plans share.
+
+use crate::plan::{BufferId, KernelShape, Placement, PlanBuilder, Problem, Region, Role, StreamId};
+use crate::plan::{GemmProvider, shard};
+
+/// A plan under construction, with its operands.
+pub(super) struct Operands {
+    pub(super) builder: PlanBuilder,
+    pub(super) a: BufferId,
+    pub(super) b: BufferId,
+    pub(super) c: BufferId,
+    rank: usize,
+    world: usize,
+    problem: Problem,
+}
+
+impl Operands {
+    /// `a` is symmetric where peers read it and local where they do not.
+    pub(super) fn new(
+        name: &str,
+        (rank, world): (usize, usize),
+        problem: &Problem,
+        a_placement: Placement,
+    ) -> Self {
+        let Problem { m, n, k, dtype, .. } = *problem;
+        let mut builder = PlanBuilder::new(name, rank, world);
+        let shard_rows = problem.max_shard(world);
+        let a = builder.buffer("a", a_placement, Role::Input, dtype, (shard_rows, k));
+        let b = builder.buffer("b", Placement::Local, Role::Weight, dtype, (k, n));
+        let c = builder.buffer("c", Placement::Local, Role::Output, dtype, (m, n));
+        Operands {
+            builder,
+            a,
+            b,
+            c,
+            rank,
+            world,
+            problem: *problem,
+        }
+    }
+
+    /// Adds the buffer that holds all rows of A.
+    pub(super) fn staging(&mut self, placement: Placement) -> BufferId {
+        let Problem { m, k, dtype, .. } = self.problem;
+        self.builder
+            .buffer("staging", placement, Role::Staging, dtype, (m, k))
+    }
+
+    /// This rank's shard, in its own buffer.
+    pub(super) fn own_shard(&self) -> Region {
+        let rows = shard(self.problem.m, self.rank, self.world).len();
+        self.builder.own(self.a, 0..rows, 0..self.problem.k)
+    }
+
+    /// Where this rank's shard lies in the staging of `rank`.
+    pub(super) fn staged_on(&self, rank: usize, staging: BufferId) -> Region {
+        let rows = shard(self.problem.m, self.rank, self.world);
+        self.builder.on(rank, staging, rows, 0..self.problem.k)
+    }
+
+    /// The sizes of a kernel that gathers and multiplies.
+    pub(super) fn shape(&self) -> KernelShape {
+        let Problem { m, n, k, dtype, .. } = self.problem;
+        KernelShape { m, n, k, dtype }
+    }
+
+    /// The sizes of a kernel that only gathers.
+    pub(super) fn gather_shape(&self) -> KernelShape {
+        KernelShape {
+            n: 0,
+            ..self.shape()
+        }
+    }
+
+    /// Multiplies the staged rows.
+    pub(super) fn gemm(&mut self, provider: GemmProvider, staging: BufferId) {
+        let [a, b, c] = [staging, self.b, self.c].map(|id| self.builder.whole(id));
+        self.builder.gemm(StreamId::MAIN, provider, a, b, c);
+    }
+}

@@ -1,0 +1,31 @@
+//! `multimemGatherScalarCompute`: gather by multicast stores, scalar product, one launch.
+
+use super::buffers::Operands;
+use crate::error::PlanError;
+use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
+
+/// The exact name.
+pub const NAME: &str = "multimemGatherScalarCompute";
+
+/// One kernel in which each owner stores its rows to all stagings at once and all compute from the unicast alias of their own.
+///
+/// `ready`: "my rows are in your staging". `free`: "I have read your rows", a credit for the next call's stores. A is read by
+/// its owner alone, so its caller may overwrite it as soon as the kernel has ended.
+///
+/// # Errors
+/// The problem is empty, or `rank` is not below `world`.
+pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    problem.validate(rank, world)?;
+    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+    let kernel = Kernel::MultimemGatherMatmul {
+        shape: plan.shape(),
+        a: plan.a,
+        b: plan.b,
+        c: plan.c,
+        staging: plan.staging(Placement::Multicast),
+        ready: plan.builder.slot("ready"),
+        free: plan.builder.slot("free"),
+    };
+    plan.builder.kernel(StreamId::MAIN, kernel);
+    plan.builder.finish()
+}

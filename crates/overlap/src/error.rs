@@ -1,0 +1,41 @@
+//! The error type of this crate.
+
+use thiserror::Error;
+
+/// Why a plan could not be built.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No algorithm of this name is registered.
+    #[error("there is no algorithm `{name}`; known are: {}", known.join(", "))]
+    UnknownAlgorithm {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// A rank that does not take part.
+    #[error("rank {rank} is not one of the {world} ranks 0..{world}")]
+    RankOutsideWorld {
+        /// The rank.
+        rank: usize,
+        /// How many ranks there are.
+        world: usize,
+    },
+    /// A problem with nothing to compute.
+    #[error("{size} is 0: the problem needs M, N and K of at least 1")]
+    EmptyProblem {
+        /// Which size.
+        size: &'static str,
+    },
+    /// The builder was given something that no plan can hold.
+    #[error("plan `{plan}`, rank {rank}: {what}")]
+    Malformed {
+        /// Name of the plan.
+        plan: String,
+        /// The rank it was built for.
+        rank: usize,
+        /// What is wrong, and where.
+        what: String,
+    },
+}

@@ -1,0 +1,232 @@
+//! A plan on a device: memory, signals and streams of its own, ready to run any number of times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
+
+use super::buffers::Buffers;
+use super::error::{ExecuteError, Result};
+use super::step::{Action, Resources, Step};
+use super::{ExecuteBackend, Executor};
+use crate::plan::{Buffer, BufferId, Plan};
+
+/// A plan bound to a device and to its peers, by [`Executor::bind`].
+///
+/// Calls are enqueued and not waited for; they may follow each other with no synchronisation of any kind between the
+/// ranks, as [`check`](crate::check::check()) proves of the plan. Dropping it waits for this rank's enqueued work.
+#[derive(Debug)]
+pub struct Bound<B: ExecuteBackend> {
+    // Fields are dropped in this order: what refers to memory goes before the memory.
+    pub(super) graph: Option<B::Graph>,
+    pub(super) steps: Vec<Step<B>>,
+    pub(super) pad: Option<SignalPad<B>>,
+    pub(super) buffers: Buffers<B>,
+    pub(super) streams: Vec<B::Stream>,
+    pub(super) events: Vec<B::Event>,
+    pub(super) backend: B,
+    pub(super) exchange: Arc<dyn Exchange>,
+    pub(super) plan: Plan,
+}
+
+impl<B: ExecuteBackend> Bound<B> {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The caller's stream, given when the plan was bound. Inputs are written and outputs read in its order.
+    pub fn stream(&self) -> &B::Stream {
+        &self.streams[0]
+    }
+
+    /// Enqueues one call. Allocates nothing and waits for nothing.
+    ///
+    /// # Errors
+    /// What the backend reports while enqueuing; what goes wrong later is found by [`Bound::check`].
+    pub fn run(&self) -> Result<()> {
+        let resources = self.resources();
+        for step in &self.steps {
+            // SAFETY: the steps were made by `Executor::bind` for these buffers from regions inside them; the buffers'
+            // drop waits for the work; the ranks agreed on what they share.
+            unsafe { step.enqueue(&resources)? };
+        }
+        Ok(())
+    }
+
+    /// Captures one call for [`Bound::replay`]. Nothing runs, and no epoch moves.
+    ///
+    /// # Errors
+    /// What the backend reports; a former capture is gone then.
+    pub fn capture(&mut self) -> Result<()> {
+        self.graph = None;
+        let mut failed = None;
+        let captured = self.backend.capture(&self.streams[0], || {
+            self.run().map_err(|error| {
+                let cause = error.to_string();
+                failed = Some(error);
+                warpweave_symm_mem::Error::Stream { device: "capture".into(), cause }
+            })
+        });
+        match (failed, captured) {
+            (Some(error), _) => Err(error),
+            (None, captured) => {
+                self.graph = Some(captured?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Enqueues the captured call.
+    ///
+    /// # Errors
+    /// [`ExecuteError::NotCaptured`]; what the backend reports.
+    pub fn replay(&self) -> Result<()> {
+        let graph = self.graph.as_ref().ok_or_else(|| ExecuteError::NotCaptured {
+            plan: self.plan.name.clone(),
+        })?;
+        Ok(self.backend.launch_graph(graph, &self.streams[0])?)
+    }
+
+    /// Chooses the quickest algorithm of each matrix product by trying them on this device, with the data that the
+    /// buffers hold now; run the plan once before, so that these are real. Overwrites the products' outputs, waits for the
+    /// stream, and drops a captured graph.
+    ///
+    /// # Errors
+    /// What the provider reports.
+    pub fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
+        self.graph = None;
+        self.backend.synchronize(&self.streams[0])?;
+        for step in &mut self.steps {
+            if let Action::Gemm(product) = &mut step.action {
+                // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the stream is idle.
+                product.plan = unsafe {
+                    executor.gemm.tune(
+                        &self.streams[0],
+                        &product.problem,
+                        product.provider,
+                        product.operands,
+                    )?
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// The algorithms of the plan's matrix products, in order, for tables and logs.
+    pub fn algorithms(&self) -> Vec<String> {
+        let products = self.steps.iter().filter_map(|step| match &step.action {
+            Action::Gemm(product) => {
+                Some(format!("{}: {}", product.provider, B::gemm_algorithm(&product.plan)))
+            }
+            _ => None,
+        });
+        products.collect()
+    }
+
+    /// Waits until everything enqueued so far has ended, and reports what went wrong in it.
+    ///
+    /// # Errors
+    /// [`SignalTimeout`](warpweave_symm_mem::SignalTimeout) naming the peer that was waited for in vain; what the stream
+    /// and the collectives report.
+    pub fn synchronize(&self) -> Result<()> {
+        let drained = self.backend.synchronize(&self.streams[0]);
+        let checked = self.check();
+        drained?;
+        checked
+    }
+
+    /// Reports what went wrong in the work so far, after the stream was synchronised.
+    ///
+    /// # Errors
+    /// As [`Bound::synchronize`].
+    pub fn check(&self) -> Result<()> {
+        if let Some(pad) = &self.pad {
+            pad.check(&self.streams[0])?;
+        }
+        for step in &self.steps {
+            if let Action::AllGather { gather, .. } = &step.action {
+                self.backend.check_all_gather(&self.streams[0], gather)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the plan usable again after a fault. Collective: all ranks call it, with none of their work under way.
+    ///
+    /// # Errors
+    /// What the pad and the exchange report; collectives that cannot be made whole again.
+    pub fn recover(&self) -> Result<()> {
+        // A failure of the past is what is recovered from.
+        let _ = self.backend.synchronize(&self.streams[0]);
+        if let Some(pad) = &self.pad {
+            pad.recover(&self.streams[0], self.exchange.as_ref())?;
+        }
+        for step in &self.steps {
+            if let Action::AllGather { gather, .. } = &step.action {
+                self.backend.recover_all_gather(&self.streams[0], gather, &self.exchange)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan's buffer of this name and the address of this rank's copy of it. Row-major, without gaps.
+    ///
+    /// # Errors
+    /// [`ExecuteError::Buffer`] if there is none.
+    pub fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
+        let found = self.plan.buffers.iter().position(|b| b.name == name);
+        let index = found.ok_or_else(|| self.buffer_error(name, "the plan has no such buffer".into()))?;
+        let address = self.buffers.copy_of(BufferId(index), self.plan.rank);
+        Ok((&self.plan.buffers[index], address))
+    }
+
+    /// Copies `bytes` to the start of this rank's copy of a buffer, behind all earlier work, and returns when they are
+    /// there.
+    ///
+    /// # Errors
+    /// [`ExecuteError::Buffer`] if there is no such buffer or it is smaller; what the backend reports.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let address = self.sized(name, bytes.len())?;
+        // SAFETY: the range lies in the buffer; work of this rank is on streams that are joined to this one, and by the
+        // plan's proof no peer touches an input between calls.
+        Ok(unsafe { self.backend.upload(&self.streams[0], address, bytes)? })
+    }
+
+    /// Copies the start of this rank's copy of a buffer to `bytes`, behind all earlier work.
+    ///
+    /// # Errors
+    /// As [`Bound::write`].
+    pub fn read(&self, name: &str, bytes: &mut [u8]) -> Result<()> {
+        let address = self.sized(name, bytes.len())?;
+        // SAFETY: as in `write`.
+        Ok(unsafe { self.backend.download(&self.streams[0], address, bytes)? })
+    }
+
+    /// How long waits of the plan last before they give up.
+    pub fn timeout(&self) -> Duration {
+        self.backend.timeout()
+    }
+
+    fn sized(&self, name: &str, bytes: usize) -> Result<DevicePtr> {
+        let (buffer, address) = self.buffer(name)?;
+        if bytes > buffer.bytes() {
+            let why = format!("{bytes} bytes in a buffer of {}", buffer.bytes());
+            return Err(self.buffer_error(name, why));
+        }
+        Ok(address)
+    }
+
+    fn buffer_error(&self, name: &str, why: String) -> ExecuteError {
+        ExecuteError::Buffer { plan: self.plan.name.clone(), buffer: name.into(), why }
+    }
+
+    fn resources(&self) -> Resources<'_, B> {
+        Resources {
+            backend: &self.backend,
+            streams: &self.streams,
+            events: &self.events,
+            pad: self.pad.as_ref(),
+        }
+    }
+}

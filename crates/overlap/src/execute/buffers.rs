@@ -1,0 +1,95 @@
+//! The memory of a bound plan.
+
+use std::sync::Arc;
+
+use warpweave_symm_mem::multicast::MulticastBuffer;
+use warpweave_symm_mem::{Backend, DevicePtr, Exchange, Memory, SymmetricBuffer};
+
+use super::error::Result;
+use crate::plan::{BufferId, Placement, Plan};
+
+#[derive(Debug)]
+enum Storage<B: Backend> {
+    Local(B::Memory),
+    Symmetric(SymmetricBuffer<B>),
+    Multicast(MulticastBuffer<B>),
+}
+
+/// One piece of memory for each buffer of a plan.
+#[derive(Debug)]
+pub(super) struct Buffers<B: Backend> {
+    storage: Vec<Storage<B>>,
+}
+
+/// Memory of the local buffers, in their order; `None` for the others.
+pub(super) type LocalMemory<B> = Vec<Option<<B as Backend>::Memory>>;
+
+/// Allocates the local buffers. Not collective.
+pub(super) fn allocate_local<B: Backend>(backend: &B, plan: &Plan) -> Result<LocalMemory<B>> {
+    let memory = plan.buffers.iter().map(|buffer| {
+        let local = buffer.placement == Placement::Local;
+        Ok(if local { Some(backend.allocate(buffer.bytes().max(1))?) } else { None })
+    });
+    memory.collect()
+}
+
+impl<B: Backend> Buffers<B> {
+    /// Allocates the shared buffers beside the local ones. Collective.
+    pub fn new(
+        backend: &B,
+        exchange: &Arc<dyn Exchange>,
+        plan: &Plan,
+        local: LocalMemory<B>,
+    ) -> Result<Self> {
+        let mut storage = Vec::with_capacity(plan.buffers.len());
+        for (buffer, local) in plan.buffers.iter().zip(local) {
+            let name = format!("{}.{}", plan.name, buffer.name);
+            storage.push(match (local, buffer.placement) {
+                (Some(memory), _) => Storage::Local(memory),
+                (None, Placement::Multicast) => Storage::Multicast(MulticastBuffer::new(
+                    backend,
+                    exchange,
+                    &name,
+                    buffer.bytes(),
+                )?),
+                (None, _) => Storage::Symmetric(SymmetricBuffer::new(
+                    backend,
+                    exchange,
+                    &name,
+                    buffer.bytes(),
+                )?),
+            });
+        }
+        Ok(Self { storage })
+    }
+
+    fn symmetric(&self, id: BufferId) -> Option<&SymmetricBuffer<B>> {
+        match &self.storage[id.0] {
+            Storage::Local(_) => None,
+            Storage::Symmetric(buffer) => Some(buffer),
+            Storage::Multicast(buffer) => Some(buffer.symmetric()),
+        }
+    }
+
+    /// First address of `rank`'s copy, which is this rank's own if the buffer is local.
+    pub fn copy_of(&self, id: BufferId, rank: usize) -> DevicePtr {
+        match &self.storage[id.0] {
+            Storage::Local(memory) => memory.address(),
+            Storage::Symmetric(buffer) => buffer.peer(rank),
+            Storage::Multicast(buffer) => buffer.symmetric().peer(rank),
+        }
+    }
+
+    /// Device address of the table of all copies' addresses; null for a local buffer.
+    pub fn table(&self, id: BufferId) -> DevicePtr {
+        self.symmetric(id).map_or(DevicePtr::NULL, SymmetricBuffer::peer_table)
+    }
+
+    /// The multicast address; null on the host backend, and for buffers without one.
+    pub fn multicast(&self, id: BufferId) -> DevicePtr {
+        match &self.storage[id.0] {
+            Storage::Multicast(buffer) => buffer.address(),
+            _ => DevicePtr::NULL,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The reader of plans that runs them.
+//!
+//! An [`Executor`] is one rank's device with its peers. [`Executor::bind`] makes a [`Bound`] plan of a [`Plan`]: it checks
+//! every region, allocates every buffer, plans every matrix product, and turns operations into addresses, so that a
+//! call only enqueues. All ranks bind the same plans in the same order, and all get a bound plan or none does.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use warpweave_overlap::execute::Executor;
+//! use warpweave_overlap::plan::Problem;
+//! use warpweave_symm_mem::{Backend, DType, Exchange, Host, ThreadExchange};
+//!
+//! // Two ranks as threads; separate processes use the exchange of `warpweave-comm`.
+//! let ranks: Vec<_> = ThreadExchange::group(2)
+//!     .into_iter()
+//!     .map(|exchange| {
+//!         std::thread::spawn(move || -> Result<Vec<f32>, Box<dyn std::error::Error + Send + Sync>> {
+//!             let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+//!             let (rank, world) = (exchange.rank(), exchange.world());
+//!             let device = Host::new();
+//!             let stream = device.stream(Default::default())?;
+//!             let executor = Executor::new(&device, &exchange)?;
+//!
+//!             let problem = Problem::new(2, 1, 2, DType::F32);
+//!             let algorithm = warpweave_overlap::algorithms::find("naiveRemoteRead")?;
+//!             let plan = (algorithm.build)(rank, world, &problem)?;
+//!             let product = executor.bind(plan, &stream)?;
+//!             product.write("a", &[1.0f32, rank as f32].map(f32::to_ne_bytes).concat())?;
+//!             product.write("b", &[10.0f32, 1.0].map(f32::to_ne_bytes).concat())?;
+//!             product.run()?;
+//!             product.synchronize()?;
+//!
+//!             let mut c = [0; 8];
+//!             product.read("c", &mut c)?;
+//!             exchange.barrier("done")?;
+//!             Ok(c.chunks(4).map(|x| f32::from_ne_bytes(x.try_into().unwrap())).collect())
+//!         })
+//!     })
+//!     .collect();
+//! for rank in ranks {
+//!     assert_eq!(rank.join().unwrap().unwrap(), [10.0, 11.0]);
+//! }
+//! ```
+
+mod agreement;
+mod bind;
+mod bound;
+mod buffers;
+mod collective;
+mod error;
+mod step;
+mod validate;
+
+use std::sync::{Arc, OnceLock};
+
+use warpweave_gemm::{Gemm, GemmBackend};
+use warpweave_kernels::KernelBackend;
+use warpweave_symm_mem::{Exchange, Priority, SignalPad};
+
+use crate::plan::{Placement, Plan};
+use agreement::{same_interface, together};
+use bind::Binder;
+use buffers::Buffers;
+
+pub use bound::Bound;
+pub use collective::{AllGatherShape, CollectiveBackend};
+pub use error::{ExecuteError, Result};
+
+/// A backend that has all that a plan may ask for.
+pub trait ExecuteBackend: KernelBackend + GemmBackend + CollectiveBackend {}
+
+impl<B: KernelBackend + GemmBackend + CollectiveBackend> ExecuteBackend for B {}
+
+/// One rank's device with its peers, on which plans are bound.
+pub struct Executor<B: ExecuteBackend> {
+    backend: B,
+    exchange: Arc<dyn Exchange>,
+    gemm: Gemm<B>,
+    group: OnceLock<Arc<B::Group>>,
+}
+
+impl<B: ExecuteBackend> Executor<B> {
+    /// Prepares `backend` for the plans of the ranks of `exchange`. Libraries are looked for when a plan first needs them.
+    ///
+    /// # Errors
+    /// What the preparation of matrix products reports.
+    pub fn new(backend: &B, exchange: &Arc<dyn Exchange>) -> Result<Self> {
+        Ok(Self {
+            backend: backend.clone(),
+            exchange: exchange.clone(),
+            gemm: Gemm::new(backend)?,
+            group: OnceLock::new(),
+        })
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The peers.
+    pub fn exchange(&self) -> &Arc<dyn Exchange> {
+        &self.exchange
+    }
+
+    /// The device's matrix products, whose tuning all plans of this executor share.
+    pub fn gemm(&self) -> &Gemm<B> {
+        &self.gemm
+    }
+
+    /// Binds this rank's `plan`, with `stream` as its stream 0. Collective: all ranks bind plans of one algorithm and
+    /// problem. An error on one rank is an error on all.
+    ///
+    /// # Errors
+    /// - [`ExecuteError::InvalidPlan`] for a plan that no device could run.
+    /// - [`ExecuteError::Disagreement`] if the ranks' plans do not belong together, naming a rank and both values.
+    /// - An error that [is a missing capability](ExecuteError::is_unavailable): a device, library or build that lacks what
+    ///   an operation needs. Other plans can go on.
+    /// - What the backend and the exchange report.
+    pub fn bind(&self, plan: Plan, stream: &B::Stream) -> Result<Bound<B>> {
+        let span = tracing::info_span!("plan.bind", plan = plan.name, world = plan.world);
+        let _entered = span.enter();
+        let exchange = self.exchange.as_ref();
+
+        let valid = validate::validate(&plan, exchange.rank(), exchange.world());
+        together(exchange, "plan validation", valid)?;
+        same_interface(exchange, &plan)?;
+
+        let own = self.own_part(&plan, stream);
+        let (products, local, streams, events) = together(exchange, "preparation of a plan", own)?;
+
+        let buffers = Buffers::new(&self.backend, &self.exchange, &plan, local)?;
+        let pad = match plan.slots.len() {
+            0 => None,
+            slots => Some(SignalPad::new(&self.backend, &self.exchange, &plan.name, slots)?),
+        };
+        let binder = Binder { executor: self, plan: &plan, buffers: &buffers, pad: pad.as_ref() };
+        let gathers = binder.all_gathers()?;
+        let steps = binder.steps(products, gathers);
+        let steps = together(exchange, "binding of a plan", steps)?;
+        Ok(Bound {
+            graph: None,
+            steps,
+            pad,
+            buffers,
+            streams,
+            events,
+            backend: self.backend.clone(),
+            exchange: self.exchange.clone(),
+            plan,
+        })
+    }
+
+    /// What a plan needs and this rank can make alone.
+    #[allow(clippy::type_complexity)]
+    fn own_part(
+        &self,
+        plan: &Plan,
+        stream: &B::Stream,
+    ) -> Result<(
+        Vec<Option<(warpweave_gemm::GemmProblem, warpweave_gemm::Provider, B::GemmPlan)>>,
+        buffers::LocalMemory<B>,
+        Vec<B::Stream>,
+        Vec<B::Event>,
+    )> {
+        if plan.buffers.iter().any(|b| b.placement == Placement::Multicast) {
+            self.backend.device().multicast.require("multicast")?;
+        }
+        let products = bind::products(self, plan)?;
+        let local = buffers::allocate_local(&self.backend, plan)?;
+        let mut streams = vec![stream.clone()];
+        for _ in 1..plan.streams {
+            streams.push(self.backend.stream(Priority::High)?);
+        }
+        let events = (0..plan.events).map(|_| self.backend.event()).collect::<Result<_, _>>()?;
+        Ok((products, local, streams, events))
+    }
+}

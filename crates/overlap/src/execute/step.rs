@@ -1,0 +1,121 @@
+//! Operations with their addresses, ready to be enqueued.
+
+use warpweave_gemm::{GemmProblem, Provider};
+use warpweave_kernels::{GatherMatmul, NaiveRemoteRead};
+use warpweave_symm_mem::{DevicePtr, SignalPad};
+
+use super::ExecuteBackend;
+use super::error::Result;
+
+/// A contiguous run of bytes to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub dst: DevicePtr,
+    pub src: DevicePtr,
+    pub bytes: usize,
+}
+
+/// A matrix product with its algorithm.
+#[derive(Debug)]
+pub(super) struct Product<B: ExecuteBackend> {
+    pub problem: GemmProblem,
+    pub provider: Provider,
+    pub plan: B::GemmPlan,
+    pub operands: (DevicePtr, DevicePtr, DevicePtr),
+}
+
+/// What one operation of a plan enqueues.
+#[derive(Debug)]
+pub(super) enum Action<B: ExecuteBackend> {
+    Copy(Vec<Run>),
+    Signal { slot: usize, to: Vec<usize> },
+    Wait { slot: usize, from: Vec<usize>, lag: u32 },
+    Record(usize),
+    WaitEvent(usize),
+    AllGather { gather: B::AllGather, src: DevicePtr, dst: DevicePtr },
+    Gemm(Product<B>),
+    NaiveRemoteRead(NaiveRemoteRead),
+    GatherMatmul(GatherMatmul),
+}
+
+/// An action and its stream.
+#[derive(Debug)]
+pub(super) struct Step<B: ExecuteBackend> {
+    pub stream: usize,
+    pub action: Action<B>,
+}
+
+/// What the steps of a plan share.
+pub(super) struct Resources<'a, B: ExecuteBackend> {
+    pub backend: &'a B,
+    pub streams: &'a [B::Stream],
+    pub events: &'a [B::Event],
+    pub pad: Option<&'a SignalPad<B>>,
+}
+
+impl<B: ExecuteBackend> Action<B> {
+    fn kind(&self) -> &'static str {
+        match self {
+            Action::Copy(_) => "copy",
+            Action::Signal { .. } => "signal",
+            Action::Wait { .. } => "wait",
+            Action::Record(_) => "record",
+            Action::WaitEvent(_) => "wait-event",
+            Action::AllGather { .. } => "all-gather",
+            Action::Gemm(_) => "gemm",
+            Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
+            Action::GatherMatmul(launch) => launch.name(),
+        }
+    }
+}
+
+impl<B: ExecuteBackend> Step<B> {
+    /// Enqueues the step.
+    ///
+    /// # Safety
+    /// The addresses were made for `with`'s buffers, inside their bounds, and outlive the enqueued work; all ranks
+    /// enqueue the steps of plans that belong together, in the order of the plans.
+    pub unsafe fn enqueue(&self, with: &Resources<'_, B>) -> Result<()> {
+        let span = tracing::debug_span!("plan.op", kind = self.action.kind(), stream = self.stream);
+        let _entered = span.enter();
+        let (backend, stream) = (with.backend, &with.streams[self.stream]);
+        match &self.action {
+            Action::Copy(runs) => {
+                for run in runs {
+                    // SAFETY: the caller's obligation.
+                    unsafe { backend.copy(stream, run.dst, run.src, run.bytes)? };
+                }
+            }
+            Action::Signal { slot, to } => {
+                if let Some(pad) = with.pad {
+                    pad.signal(stream, *slot, to)?;
+                }
+            }
+            Action::Wait { slot, from, lag } => {
+                if let Some(pad) = with.pad {
+                    pad.wait(stream, *slot, from, *lag)?;
+                }
+            }
+            Action::Record(event) => backend.record(&with.events[*event], stream)?,
+            Action::WaitEvent(event) => backend.wait_event(stream, &with.events[*event])?,
+            Action::AllGather { gather, src, dst } => {
+                // SAFETY: the caller's obligation.
+                unsafe { backend.all_gather(stream, gather, *src, *dst)? };
+            }
+            Action::Gemm(product) => {
+                let (a, b, c) = product.operands;
+                // SAFETY: the caller's obligation; the problem's extents are those of the regions.
+                unsafe { backend.gemm(stream, &product.plan, a, b, c)? };
+            }
+            Action::NaiveRemoteRead(launch) => {
+                // SAFETY: the caller's obligation; sizes were checked against the buffers.
+                unsafe { backend.naive_remote_read(stream, launch)? };
+            }
+            Action::GatherMatmul(launch) => {
+                // SAFETY: as above.
+                unsafe { backend.gather_matmul(stream, launch)? };
+            }
+        }
+        Ok(())
+    }
+}

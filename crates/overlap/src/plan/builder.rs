@@ -1,0 +1,272 @@
+//! Building a plan operation by operation.
+
+use super::{
+    Buffer, BufferId, EventId, GemmProvider, Kernel, MulticastRegion, Op, OpKind, Placement, Plan,
+    Region, Role, Slot, SlotId, StreamId, Transport,
+};
+use crate::check;
+use crate::error::PlanError;
+use std::ops::Range;
+use warpweave_symm_mem::DType;
+
+/// Builds the [`Plan`] of one rank.
+///
+/// Operations that would do nothing are left out: signals and waits with no rank to talk to, copies of empty boxes. So an algorithm need not
+/// treat a world of one, or a rank with an empty shard, as a special case.
+#[derive(Clone, Debug)]
+pub struct PlanBuilder {
+    plan: Plan,
+}
+
+impl PlanBuilder {
+    /// An empty plan with one stream.
+    pub fn new(name: impl Into<String>, rank: usize, world: usize) -> Self {
+        PlanBuilder {
+            plan: Plan {
+                name: name.into(),
+                rank,
+                world,
+                buffers: Vec::new(),
+                streams: 1,
+                events: 0,
+                slots: Vec::new(),
+                ops: Vec::new(),
+            },
+        }
+    }
+
+    /// Every other rank, in the order that spreads the load over the links: the next rank first.
+    pub fn peers(&self) -> Vec<usize> {
+        let Plan { rank, world, .. } = self.plan;
+        (1..world).map(|step| (rank + step) % world).collect()
+    }
+
+    /// Adds a buffer of `rows` × `cols` elements.
+    pub fn buffer(
+        &mut self,
+        name: impl Into<String>,
+        placement: Placement,
+        role: Role,
+        dtype: DType,
+        (rows, cols): (usize, usize),
+    ) -> BufferId {
+        self.plan.buffers.push(Buffer {
+            name: name.into(),
+            placement,
+            role,
+            dtype,
+            rows,
+            cols,
+        });
+        BufferId(self.plan.buffers.len() - 1)
+    }
+
+    /// Adds a row to the signal pad. All ranks must add the same ones in the same order.
+    pub fn slot(&mut self, name: impl Into<String>) -> SlotId {
+        self.plan.slots.push(Slot { name: name.into() });
+        SlotId(self.plan.slots.len() - 1)
+    }
+
+    /// Adds an event.
+    pub fn event(&mut self) -> EventId {
+        self.plan.events += 1;
+        EventId(self.plan.events - 1)
+    }
+
+    /// Adds a stream that begins after what is on the main stream so far.
+    pub fn fork(&mut self) -> StreamId {
+        let stream = StreamId(self.plan.streams);
+        self.plan.streams += 1;
+        self.order(StreamId::MAIN, stream);
+        stream
+    }
+
+    /// Lets the main stream go on only after what is on `stream` so far.
+    pub fn join(&mut self, stream: StreamId) -> &mut Self {
+        self.order(stream, StreamId::MAIN);
+        self
+    }
+
+    /// Lets `later` go on only after what is on `earlier` so far, by an event of its own.
+    pub fn order(&mut self, earlier: StreamId, later: StreamId) -> &mut Self {
+        let event = self.event();
+        self.record(earlier, event).wait_event(later, event)
+    }
+
+    /// A box of this rank's copy of a buffer.
+    pub fn own(&self, buffer: BufferId, rows: Range<usize>, cols: Range<usize>) -> Region {
+        self.on(self.plan.rank, buffer, rows, cols)
+    }
+
+    /// A box of the copy of `rank`.
+    pub fn on(
+        &self,
+        rank: usize,
+        buffer: BufferId,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) -> Region {
+        Region {
+            rank,
+            buffer,
+            rows,
+            cols,
+        }
+    }
+
+    /// All of this rank's copy of a buffer; empty for an id that this builder did not give.
+    pub fn whole(&self, buffer: BufferId) -> Region {
+        let (rows, cols) = self
+            .plan
+            .buffer(buffer)
+            .map_or((0, 0), |b| (b.rows, b.cols));
+        self.own(buffer, 0..rows, 0..cols)
+    }
+
+    /// Copies by copy engine.
+    pub fn copy(&mut self, stream: StreamId, src: Region, dst: Region) -> &mut Self {
+        if src.is_empty() && dst.is_empty() {
+            return self;
+        }
+        let transport = Transport::CopyEngine;
+        self.push(
+            stream,
+            OpKind::Copy {
+                src,
+                dst,
+                transport,
+            },
+        )
+    }
+
+    /// Copies one of this rank's boxes to every rank by the multicast address.
+    pub fn multicast_copy(
+        &mut self,
+        stream: StreamId,
+        src: Region,
+        dst: MulticastRegion,
+    ) -> &mut Self {
+        if src.is_empty() && dst.on(0).is_empty() {
+            return self;
+        }
+        self.push(stream, OpKind::MulticastCopy { src, dst })
+    }
+
+    /// Signals each rank of `to`.
+    pub fn signal(
+        &mut self,
+        stream: StreamId,
+        slot: SlotId,
+        to: impl IntoIterator<Item = usize>,
+    ) -> &mut Self {
+        let to: Vec<usize> = to.into_iter().collect();
+        if to.is_empty() {
+            return self;
+        }
+        self.push(stream, OpKind::Signal { slot, to })
+    }
+
+    /// Waits for this call's signal of each rank of `from`.
+    pub fn wait(
+        &mut self,
+        stream: StreamId,
+        slot: SlotId,
+        from: impl IntoIterator<Item = usize>,
+    ) -> &mut Self {
+        self.wait_lag(stream, slot, from, 0)
+    }
+
+    /// Waits for the previous call's signal of each rank of `from`; the first call has it for nothing.
+    pub fn wait_credit(
+        &mut self,
+        stream: StreamId,
+        slot: SlotId,
+        from: impl IntoIterator<Item = usize>,
+    ) -> &mut Self {
+        self.wait_lag(stream, slot, from, 1)
+    }
+
+    /// Waits for each rank of `from`, with up to `lag` signals outstanding.
+    pub fn wait_lag(
+        &mut self,
+        stream: StreamId,
+        slot: SlotId,
+        from: impl IntoIterator<Item = usize>,
+        lag: u32,
+    ) -> &mut Self {
+        let from: Vec<usize> = from.into_iter().collect();
+        if from.is_empty() {
+            return self;
+        }
+        self.push(stream, OpKind::Wait { slot, from, lag })
+    }
+
+    /// Records an event.
+    pub fn record(&mut self, stream: StreamId, event: EventId) -> &mut Self {
+        self.push(stream, OpKind::Record { event })
+    }
+
+    /// Waits for an event.
+    pub fn wait_event(&mut self, stream: StreamId, event: EventId) -> &mut Self {
+        self.push(stream, OpKind::WaitEvent { event })
+    }
+
+    /// Gathers every rank's rows.
+    pub fn all_gather(
+        &mut self,
+        stream: StreamId,
+        src: Region,
+        dst: Region,
+        transport: Transport,
+    ) -> &mut Self {
+        self.push(
+            stream,
+            OpKind::AllGather {
+                src,
+                dst,
+                transport,
+            },
+        )
+    }
+
+    /// Computes c = a · b.
+    pub fn gemm(
+        &mut self,
+        stream: StreamId,
+        provider: GemmProvider,
+        a: Region,
+        b: Region,
+        c: Region,
+    ) -> &mut Self {
+        self.push(stream, OpKind::Gemm { a, b, c, provider })
+    }
+
+    /// Launches a kernel, declaring the lanes that it has on this rank.
+    pub fn kernel(&mut self, stream: StreamId, kernel: Kernel) -> &mut Self {
+        let lanes = kernel.lanes(self.plan.rank, self.plan.world);
+        self.push(stream, OpKind::Kernel { kernel, lanes })
+    }
+
+    /// Adds an operation as it is.
+    pub fn push(&mut self, stream: StreamId, kind: OpKind) -> &mut Self {
+        self.plan.ops.push(Op { stream, kind });
+        self
+    }
+
+    /// The finished plan.
+    ///
+    /// # Errors
+    /// The plan names a rank, buffer, stream, event or slot that does not exist, a box that lies outside its buffer, a peer's
+    /// local memory, or shapes that do not fit together. What needs the plans of the other ranks too is left to
+    /// [`check`](crate::check::check()).
+    pub fn finish(self) -> Result<Plan, PlanError> {
+        match check::faults_of(&self.plan).into_iter().next() {
+            None => Ok(self.plan),
+            Some(fault) => Err(PlanError::Malformed {
+                plan: self.plan.name,
+                rank: self.plan.rank,
+                what: fault.to_string(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Printing a plan, after the manner of nvFuser's `HostIrContainer`: buffers, streams and slots, then one line an operation.
+
+use crate::plan::{
+    BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId, StreamId,
+};
+use std::fmt::{self, Write};
+use std::ops::Range;
+
+/// The plan as text: one line for each buffer and each operation, one for each effect of a kernel's lanes.
+///
+/// A region reads `buffer@rank[rows, columns]`, `@*` stands for every rank. A plan that names things which do not exist is printed too, with
+/// `?` in the place of their names.
+pub fn show(plan: &Plan) -> String {
+    Text(plan).to_string()
+}
+
+struct Text<'a>(&'a Plan);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Text(plan) = self;
+        writeln!(
+            f,
+            "%Plan {} {{ (rank {} of {})",
+            plan.name, plan.rank, plan.world
+        )?;
+        let name_width = plan.buffers.iter().map(|b| b.name.len()).max().unwrap_or(0);
+        for (id, b) in plan.buffers.iter().enumerate() {
+            writeln!(
+                f,
+                "  %b{id} = {:name_width$} : {:9} {:7} {}[{}, {}]",
+                b.name, b.placement, b.role, b.dtype, b.rows, b.cols
+            )?;
+        }
+        for (id, slot) in plan.slots.iter().enumerate() {
+            writeln!(f, "  %s{id} = slot {}", slot.name)?;
+        }
+        let streams: Vec<String> = (0..plan.streams).map(|s| format!("stream {s}")).collect();
+        writeln!(f, "  {}; {} events", streams.join(", "), plan.events)?;
+        writeln!(f)?;
+        for (id, op) in plan.ops.iter().enumerate() {
+            let Op { stream, kind } = op;
+            writeln!(f, "  %{id} = [{}] {}", stream.0, op_line(plan, kind))?;
+            if let OpKind::Kernel { lanes, .. } = kind {
+                for (lane, effects) in lanes.iter().enumerate() {
+                    writeln!(f, "    lane {lane}")?;
+                    for effect in effects {
+                        writeln!(f, "      {}", effect_line(plan, effect))?;
+                    }
+                }
+            }
+        }
+        writeln!(f, "}} // %Plan {}", plan.name)
+    }
+}
+
+/// One operation without its lanes.
+pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
+    match kind {
+        OpKind::Copy {
+            src,
+            dst,
+            transport,
+        } => {
+            let verb = match (src.rank == plan.rank, dst.rank == plan.rank) {
+                (true, true) => "copy",
+                (false, true) => "get",
+                (true, false) => "put",
+                (false, false) => "forward",
+            };
+            format!(
+                "{verb} {} -> {} by {transport}",
+                region(plan, src),
+                region(plan, dst)
+            )
+        }
+        OpKind::MulticastCopy { src, dst } => format!(
+            "multicast-copy {} -> {}",
+            region(plan, src),
+            multicast_region(plan, dst)
+        ),
+        OpKind::Signal { slot, to } => signal_line(plan, *slot, to),
+        OpKind::Wait { slot, from, lag } => wait_line(plan, *slot, from, *lag),
+        OpKind::Record { event } => format!("record event {}", event.0),
+        OpKind::WaitEvent { event } => format!("wait-event {}", event.0),
+        OpKind::AllGather {
+            src,
+            dst,
+            transport,
+        } => format!(
+            "all-gather {} -> {} by {transport}",
+            region(plan, src),
+            region(plan, dst)
+        ),
+        OpKind::Gemm { a, b, c, provider } => format!(
+            "gemm {} = {} * {} by {provider}",
+            region(plan, c),
+            region(plan, a),
+            region(plan, b)
+        ),
+        OpKind::Kernel { kernel, .. } => kernel_line(plan, kernel),
+    }
+}
+
+/// One effect of a lane.
+pub(crate) fn effect_line(plan: &Plan, effect: &Effect) -> String {
+    match effect {
+        Effect::Read(r) => format!("read {}", region(plan, r)),
+        Effect::Write(r) => format!("write {}", region(plan, r)),
+        Effect::WriteMulticast(r) => format!("write {}", multicast_region(plan, r)),
+        Effect::Signal { slot, to } => signal_line(plan, *slot, to),
+        Effect::Wait { slot, from, lag } => wait_line(plan, *slot, from, *lag),
+    }
+}
+
+/// `buffer@rank[rows, columns]`.
+pub(crate) fn region(plan: &Plan, region: &Region) -> String {
+    box_of(
+        plan,
+        region.buffer,
+        &region.rank.to_string(),
+        &region.rows,
+        &region.cols,
+    )
+}
+
+/// A slot's name.
+pub(crate) fn slot_name(plan: &Plan, slot: SlotId) -> &str {
+    plan.slots.get(slot.0).map_or("?", |s| s.name.as_str())
+}
+
+/// Where an operation stands: `%3 on stream 0`.
+pub(crate) fn place(op: usize, stream: StreamId) -> String {
+    format!("%{op} on stream {}", stream.0)
+}
+
+fn multicast_region(plan: &Plan, region: &MulticastRegion) -> String {
+    box_of(plan, region.buffer, "*", &region.rows, &region.cols)
+}
+
+fn box_of(
+    plan: &Plan,
+    buffer: BufferId,
+    rank: &str,
+    rows: &Range<usize>,
+    cols: &Range<usize>,
+) -> String {
+    let name = plan.buffer(buffer).map_or("?", |b| b.name.as_str());
+    format!(
+        "{name}@{rank}[{}..{}, {}..{}]",
+        rows.start, rows.end, cols.start, cols.end
+    )
+}
+
+fn signal_line(plan: &Plan, slot: SlotId, to: &[usize]) -> String {
+    format!("signal {} to {}", slot_name(plan, slot), ranks(to))
+}
+
+fn wait_line(plan: &Plan, slot: SlotId, from: &[usize], lag: u32) -> String {
+    let mut line = format!("wait {} from {}", slot_name(plan, slot), ranks(from));
+    if lag > 0 {
+        let _ = write!(line, ", lag {lag}");
+    }
+    line
+}
+
+fn ranks(ranks: &[usize]) -> String {
+    let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    ranks.join(", ")
+}
+
+fn kernel_line(plan: &Plan, kernel: &Kernel) -> String {
+    let shape = kernel.shape();
+    let buffers: Vec<&str> = kernel
+        .buffers()
+        .into_iter()
+        .map(|id| plan.buffer(id).map_or("?", |b| b.name.as_str()))
+        .collect();
+    let slots: Vec<&str> = kernel
+        .slots()
+        .into_iter()
+        .map(|id| slot_name(plan, id))
+        .collect();
+    format!(
+        "kernel {}({}; {}) m={} n={} k={} {} by {}",
+        kernel.name(),
+        buffers.join(", "),
+        slots.join(", "),
+        shape.m,
+        shape.n,
+        shape.k,
+        shape.dtype,
+        kernel.transport()
+    )
+}

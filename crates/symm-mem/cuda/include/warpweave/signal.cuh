@@ -1,0 +1,185 @@
+// Signals between ranks: the device's half of `pad.rs`, whose memory model this is.
+//
+// A signal is a release at system scope behind the data: everything that the signalling thread did, or that it has seen
+// done (a barrier, a ticket, an earlier kernel of the stream), is visible to whoever acquires the epoch. A wait is an
+// acquire at system scope before the data. Data that the async proxy (TMA, bulk copies) reads next also needs
+// `fence_async` behind the wait.
+//
+// Counters (`sent`, `expected`, `tickets`) are this rank's own. A counter is advanced by one thread of a grid; who else
+// needs its value reads it before the grid's last ticket is drawn.
+#pragma once
+
+#include <cstdint>
+
+namespace warpweave {
+
+// The layout of `FaultRecord` in `pad/fault.rs`.
+struct FaultRecord {
+  uint32_t state;  // 0 none, 1 being written, 2 complete
+  uint32_t waiter;
+  uint32_t peer;
+  uint32_t slot;
+  uint32_t expected;
+  uint32_t seen;
+  uint32_t waited_us_low;
+  uint32_t waited_us_high;
+};
+static_assert(sizeof(FaultRecord) == 32, "as in Rust");
+
+// The layout of `PadView` in `pad.rs`.
+struct PadView {
+  const uint64_t* peers;  // [world] addresses of every rank's words, as mapped here
+  uint32_t* sent;         // [slots][world]
+  uint32_t* expected;     // [slots][world]
+  uint32_t* tickets;      // [slots][world], zero between kernels
+  FaultRecord* fault;
+  uint64_t timeout_ns;
+  uint32_t rank;
+  uint32_t world;
+  uint32_t slots;
+  uint32_t reserved;
+};
+static_assert(sizeof(PadView) == 64, "as in Rust");
+
+// Bytes from one word to the next: `WORD_STRIDE` in `pad.rs`.
+constexpr uint32_t kWordStride = 32;
+
+__device__ __forceinline__ uint32_t counter_index(const PadView& pad, uint32_t slot, uint32_t peer) {
+  return slot * pad.world + peer;
+}
+
+// The word that `source` writes in `slot` of `owner`'s pad.
+__device__ __forceinline__ uint32_t* word_at(const PadView& pad, uint32_t owner, uint32_t slot, uint32_t source) {
+  return reinterpret_cast<uint32_t*>(pad.peers[owner] + uint64_t(counter_index(pad, slot, source)) * kWordStride);
+}
+
+// True once the epoch `seen` has reached `wanted`, compared cyclically.
+__device__ __forceinline__ bool reached(uint32_t seen, uint32_t wanted) { return int32_t(seen - wanted) >= 0; }
+
+__device__ __forceinline__ void store_release_sys(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_acquire_sys(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint32_t load_acquire_gpu(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// A counter of this rank: past the caches of one multiprocessor, which may hold what an earlier kernel left.
+__device__ __forceinline__ uint32_t load_counter(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// Adds to a counter of this rank; the value before. Orders both ways among the blocks of this GPU.
+__device__ __forceinline__ uint32_t add_acq_rel_gpu(uint32_t* to, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(value) : "memory");
+  return before;
+}
+
+// Nanoseconds, the same clock on all multiprocessors.
+__device__ __forceinline__ uint64_t global_time() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
+  return ns;
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+// What was acquired through the generic proxy becomes visible to the async proxy of this thread, in global memory too.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+#endif
+
+// Publishes `epoch` to `peer`.
+__device__ __forceinline__ void store_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t epoch) {
+  store_release_sys(word_at(pad, peer, slot, pad.rank), epoch);
+}
+
+// True if a wait of this pad has missed its deadline: waiting on is pointless then.
+__device__ __forceinline__ bool faulted(const PadView& pad) { return load_acquire_gpu(&pad.fault->state) != 0; }
+
+// Leaves behind who waited for whom, unless another wait has.
+__device__ __noinline__ void record_fault(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted,
+                                          uint32_t seen, uint64_t waited_ns) {
+  FaultRecord* fault = pad.fault;
+  if (atomicCAS(&fault->state, 0u, 1u) != 0) return;
+  const uint64_t us = waited_ns / 1000;
+  fault->waiter = pad.rank;
+  fault->peer = peer;
+  fault->slot = slot;
+  fault->expected = wanted;
+  fault->seen = seen;
+  fault->waited_us_low = uint32_t(us);
+  fault->waited_us_high = uint32_t(us >> 32);
+  __threadfence_system();
+  atomicExch(&fault->state, 2u);
+}
+
+// Waits until `peer` has signalled `wanted` in `slot`. False if it did not in time: the fault is recorded, the caller
+// leaves the peer's data alone and ends as it would have.
+__device__ __forceinline__ bool wait_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted) {
+  const uint32_t* word = word_at(pad, pad.rank, slot, peer);
+  uint32_t seen = load_acquire_sys(word);
+  if (reached(seen, wanted)) return true;
+  const uint64_t start = global_time();
+  for (uint32_t looks = 1;; ++looks) {
+    seen = load_acquire_sys(word);
+    if (reached(seen, wanted)) return true;
+    // The clock and the fault record are looked at now and then, so that a look at the word costs its own latency alone.
+    if (looks % 64 == 0) {
+      const uint64_t waited = global_time() - start;
+      if (waited > pad.timeout_ns) {
+        record_fault(pad, slot, peer, wanted, seen, waited);
+        return false;
+      }
+      if (faulted(pad)) return false;
+      if (waited > 20000) __nanosleep(200);
+    }
+  }
+}
+
+// Signals `peer` in `slot` and advances the sent epoch. One thread of the grid.
+__device__ __forceinline__ void signal_peer(const PadView& pad, uint32_t slot, uint32_t peer) {
+  uint32_t* sent = pad.sent + counter_index(pad, slot, peer);
+  const uint32_t epoch = load_counter(sent) + 1;
+  *sent = epoch;
+  store_epoch(pad, slot, peer, epoch);
+}
+
+// The epoch that this launch waits for on (`slot`, `peer`).
+__device__ __forceinline__ uint32_t next_epoch(const PadView& pad, uint32_t slot, uint32_t peer) {
+  return load_counter(pad.expected + counter_index(pad, slot, peer)) + 1;
+}
+
+// Makes the next wait be for the epoch behind `epoch`.
+__device__ __forceinline__ void advance_expected(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t epoch) {
+  pad.expected[counter_index(pad, slot, peer)] = epoch;
+}
+
+// Waits for `peer` in `slot`, less `lag`, and advances the expected epoch. One thread of the grid.
+__device__ __forceinline__ bool await_peer(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t lag = 0) {
+  const uint32_t epoch = next_epoch(pad, slot, peer);
+  const bool arrived = wait_epoch(pad, slot, peer, epoch - lag);
+  advance_expected(pad, slot, peer, epoch);
+  return arrived;
+}
+
+// Adds `draws` to the ticket of (`slot`, `peer`): true for whoever brings it to `all`, behind everything that the others
+// did before theirs. The ticket is zero again then. A draw stands for a whole block if a barrier comes before it.
+__device__ __forceinline__ bool draw_last(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t draws,
+                                          uint32_t all) {
+  uint32_t* ticket = pad.tickets + counter_index(pad, slot, peer);
+  if (add_acq_rel_gpu(ticket, draws) + draws != all) return false;
+  *ticket = 0;
+  return true;
+}
+
+}  // namespace warpweave

@@ -1,0 +1,33 @@
+// The stream operations of a signal pad: one block, one peer a thread.
+
+#include "warpweave/signal.cuh"
+
+namespace {
+
+// The `index`-th set bit of `mask`.
+__device__ uint32_t nth_peer(uint64_t mask, uint32_t index) {
+  for (; index > 0; --index) mask &= mask - 1;
+  return uint32_t(__ffsll(static_cast<long long>(mask))) - 1;
+}
+
+}  // namespace
+
+// Signals each peer of `peers` (bit p: rank p) in `slot`.
+extern "C" __global__ void warpweave_signal(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
+                                            uint64_t peers) {
+  if (threadIdx.x >= __popcll(peers)) return;
+  warpweave::signal_peer(pad, slot, nth_peer(peers, threadIdx.x));
+}
+
+// Waits for each peer of `peers` in `slot`, less `lag`.
+extern "C" __global__ void warpweave_wait(const __grid_constant__ warpweave::PadView pad, uint32_t slot, uint64_t peers,
+                                          uint32_t lag) {
+  if (threadIdx.x >= __popcll(peers)) return;
+  warpweave::await_peer(pad, slot, nth_peer(peers, threadIdx.x), lag);
+}
+
+// Keeps its stream busy.
+extern "C" __global__ void warpweave_delay(uint64_t ns) {
+  const uint64_t start = warpweave::global_time();
+  while (warpweave::global_time() - start < ns) __nanosleep(200);
+}

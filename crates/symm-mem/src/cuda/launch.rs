@@ -1,0 +1,226 @@
+//! Device code: loading it and launching its kernels.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use super::driver::{check, check_in_drop};
+use super::stream::CudaQueue;
+use super::Cuda;
+use crate::error::{Error, Result};
+
+/// Device code that a crate embeds. Empty parts were not built: the feature `nvcc` of that crate is off.
+#[derive(Debug)]
+pub struct Image {
+    /// Name for messages: the source without its ending.
+    pub name: &'static str,
+    /// Machine code for sm_90a, which runs on compute capability 9.0 exactly.
+    pub sm_90a: &'static [u8],
+    /// PTX for compute_80, which the driver compiles for any later device, if the kernels need nothing newer. Ends with
+    /// a zero byte.
+    pub compute_80: &'static [u8],
+}
+
+/// Loaded device code. Clones name the same module.
+#[derive(Clone, Debug)]
+pub struct Module(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
+    module: sys::CUmodule,
+    name: &'static str,
+    cuda: Cuda,
+}
+
+// SAFETY: modules may be used from any thread with their context bound, which every use does.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+/// A kernel of a loaded module, which it keeps loaded.
+#[derive(Clone, Debug)]
+pub struct Function {
+    function: sys::CUfunction,
+    name: &'static str,
+    module: Module,
+}
+
+// SAFETY: functions may be used from any thread with their context bound, which every use does.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// The geometry of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Blocks in x, y and z.
+    pub grid: (u32, u32, u32),
+    /// Threads of a block in x, y and z.
+    pub block: (u32, u32, u32),
+    /// Bytes of dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// Blocks of a cluster, if there are clusters.
+    pub cluster: Option<(u32, u32, u32)>,
+    /// Refuse to launch unless all blocks are resident at once.
+    pub cooperative: bool,
+}
+
+impl LaunchConfig {
+    /// A one-dimensional grid of one-dimensional blocks.
+    pub fn linear(blocks: u32, threads: u32) -> Self {
+        LaunchConfig {
+            grid: (blocks, 1, 1),
+            block: (threads, 1, 1),
+            shared_bytes: 0,
+            cluster: None,
+            cooperative: false,
+        }
+    }
+}
+
+impl Module {
+    pub(super) fn load(cuda: &Cuda, image: &'static Image) -> Result<Self> {
+        if image.sm_90a.is_empty() && image.compute_80.is_empty() {
+            return Err(Error::FeatureMissing { what: format!("the kernel `{}`", image.name), feature: "nvcc" });
+        }
+        let capability = cuda.compute_capability();
+        let code = match capability {
+            (9, 0) if !image.sm_90a.is_empty() => image.sm_90a,
+            (8.., _) if !image.compute_80.is_empty() => image.compute_80,
+            (major, minor) => {
+                let needs = if image.compute_80.is_empty() { "9.0 (Hopper)" } else { "8.0 or later" };
+                return Err(Error::Unavailable {
+                    what: format!("the kernel `{}` on {}", image.name, cuda.name()),
+                    why: format!("it needs compute capability {needs}, the device has {major}.{minor}"),
+                });
+            }
+        };
+        cuda.bind()?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: `code` is a whole cubin, or PTX with a zero at its end, and lives as long as the program.
+        let result = unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) };
+        check(result, "cuModuleLoadData", cuda.name())?;
+        Ok(Module(Arc::new(Loaded { module, name: image.name, cuda: cuda.without_modules() })))
+    }
+
+    /// The kernel `name` of this module.
+    pub fn function(&self, name: &'static str) -> Result<Function> {
+        let cuda = &self.0.cuda;
+        cuda.bind()?;
+        let symbol = CString::new(name).map_err(|_| Error::InvalidArgument {
+            what: "name of a kernel",
+            why: "it has a zero byte".into(),
+        })?;
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is loaded and the name is a C string.
+        let result = unsafe { sys::cuModuleGetFunction(&mut function, self.0.module, symbol.as_ptr()) };
+        check(result, "cuModuleGetFunction", &format!("{} (kernel `{name}` of `{}`)", cuda.name(), self.0.name))?;
+        Ok(Function { function, name, module: self.clone() })
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if self.cuda.bind().is_ok() {
+            // SAFETY: loaded once and unloaded once, when no function of it is left.
+            check_in_drop(unsafe { sys::cuModuleUnload(self.module) }, "cuModuleUnload", self.cuda.name());
+        }
+    }
+}
+
+impl Function {
+    /// The kernel's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// Blocks of `threads` threads and `shared_bytes` of dynamic shared memory that are resident on the whole device at
+    /// once: the largest grid that may wait (invariant 6).
+    pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
+        let cuda = &self.module.0.cuda;
+        self.allow_shared(shared_bytes)?;
+        let mut each = 0;
+        // SAFETY: `each` is valid for a write and the function is loaded.
+        let result = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut each,
+                self.function,
+                threads as i32,
+                shared_bytes as usize,
+            )
+        };
+        check(result, "cuOccupancyMaxActiveBlocksPerMultiprocessor", cuda.name())?;
+        Ok(each as u32 * cuda.multiprocessors())
+    }
+
+    /// Raises the limit on dynamic shared memory where a block needs more than the default 48 KiB.
+    fn allow_shared(&self, bytes: u32) -> Result<()> {
+        let cuda = &self.module.0.cuda;
+        cuda.bind()?;
+        if bytes <= 48 << 10 {
+            return Ok(());
+        }
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is loaded.
+        let result = unsafe { sys::cuFuncSetAttribute(self.function, attribute, bytes as i32) };
+        check(result, "cuFuncSetAttribute", cuda.name())
+    }
+}
+
+impl Cuda {
+    /// Launches `function` on `stream`.
+    ///
+    /// # Safety
+    /// - `parameters` points to one value for each parameter of the kernel, of its type and layout.
+    /// - What the kernel reads and writes is mapped until it has ended; no unordered work conflicts.
+    pub unsafe fn launch(
+        &self,
+        stream: &CudaQueue,
+        function: &Function,
+        config: LaunchConfig,
+        parameters: &mut [*mut c_void],
+    ) -> Result<()> {
+        function.allow_shared(config.shared_bytes)?;
+        let mut attributes = Vec::with_capacity(2);
+        if let Some((x, y, z)) = config.cluster {
+            attributes.push(attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                sys::CUlaunchAttributeValue {
+                    clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z },
+                },
+            ));
+        }
+        if config.cooperative {
+            attributes.push(attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                sys::CUlaunchAttributeValue { cooperative: 1 },
+            ));
+        }
+        let launch = sys::CUlaunchConfig {
+            gridDimX: config.grid.0,
+            gridDimY: config.grid.1,
+            gridDimZ: config.grid.2,
+            blockDimX: config.block.0,
+            blockDimY: config.block.1,
+            blockDimZ: config.block.2,
+            sharedMemBytes: config.shared_bytes,
+            hStream: stream.raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        // SAFETY: the configuration lives through the call; the parameters are the caller's obligation.
+        let result = unsafe {
+            sys::cuLaunchKernelEx(&launch, function.function, parameters.as_mut_ptr(), std::ptr::null_mut())
+        };
+        check(result, "cuLaunchKernelEx", &format!("{} (kernel `{}`)", self.name(), function.name))
+    }
+}
+
+fn attribute(id: sys::CUlaunchAttributeID, value: sys::CUlaunchAttributeValue) -> sys::CUlaunchAttribute {
+    sys::CUlaunchAttribute { id, pad: [0; 4], value }
+}

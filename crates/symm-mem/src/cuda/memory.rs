@@ -1,0 +1,145 @@
+//! Mapped segments and a rank's own memory.
+
+use cudarc::driver::sys::{self, CUresult};
+
+use super::Cuda;
+use super::driver::{check, check_in_drop};
+use super::segment::CudaSegment;
+use crate::backend::{DevicePtr, Mapping, Memory};
+use crate::error::{Error, Result};
+
+/// Address space of the device with segments mapped into it one behind the other.
+#[derive(Debug)]
+pub struct CudaMapping {
+    cuda: Cuda,
+    address: sys::CUdeviceptr,
+    bytes: usize,
+    /// Bytes from the start that are mapped; less than `bytes` only while it is being made.
+    mapped: usize,
+}
+
+impl CudaMapping {
+    pub(super) fn new(cuda: &Cuda, segments: &[&CudaSegment]) -> Result<Self> {
+        let each = segments.first().map_or(0, |s| s.bytes);
+        if each == 0 || segments.iter().any(|s| s.bytes != each) {
+            return Err(Error::InvalidArgument {
+                what: "segments",
+                why: "a mapping needs one or more segments of the same size".into(),
+            });
+        }
+        let handles: Vec<_> = segments.iter().map(|s| s.handle).collect();
+        Self::of_handles(cuda, &handles, each)
+    }
+
+    /// Maps objects of `each` bytes one behind the other, readable and writable by this device.
+    pub(super) fn of_handles(
+        cuda: &Cuda,
+        handles: &[sys::CUmemGenericAllocationHandle],
+        each: usize,
+    ) -> Result<Self> {
+        cuda.bind()?;
+        let bytes = each * handles.len();
+        let mut address = 0;
+        // SAFETY: `address` is valid for a write.
+        match unsafe { sys::cuMemAddressReserve(&mut address, bytes, 0, 0, 0) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "address space for device")),
+            result => check(result, "cuMemAddressReserve", cuda.name())?,
+        }
+        // From here on the value's drop undoes what was done.
+        let mut mapping = CudaMapping { cuda: cuda.clone(), address, bytes, mapped: 0 };
+        for (i, &handle) in handles.iter().enumerate() {
+            // SAFETY: the range lies in the reservation, and nothing is mapped there yet.
+            let result = unsafe { sys::cuMemMap(address + (i * each) as u64, each, 0, handle, 0) };
+            check(result, "cuMemMap", cuda.name())?;
+            mapping.mapped += each;
+        }
+        let access = sys::CUmemAccessDesc {
+            location: sys::CUmemLocation {
+                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                id: cuda.context().cu_device(),
+            },
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the whole range was just mapped.
+        let result = unsafe { sys::cuMemSetAccess(address, bytes, &access, 1) };
+        if let Err(error) = check(result, "cuMemSetAccess", cuda.name()) {
+            return Err(match handles.len() {
+                1 => error,
+                _ => Error::Unavailable {
+                    what: format!("peer access from {}", cuda.name()),
+                    why: format!("{error}; `nvidia-smi topo -p2p rw` shows which pairs of GPUs can reach each other"),
+                },
+            });
+        }
+        Ok(mapping)
+    }
+}
+
+impl Mapping for CudaMapping {
+    fn address(&self) -> DevicePtr {
+        DevicePtr(self.address)
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for CudaMapping {
+    fn drop(&mut self) {
+        if self.cuda.bind().is_err() {
+            return;
+        }
+        let device = self.cuda.name();
+        // Work that still runs may touch the range; unmapping under it would be a fault of the whole context.
+        self.cuda.settle();
+        if self.mapped > 0 {
+            // SAFETY: mapped by `of_handles`, once; the device is idle.
+            check_in_drop(unsafe { sys::cuMemUnmap(self.address, self.mapped) }, "cuMemUnmap", device);
+        }
+        // SAFETY: reserved by `of_handles`, with this size.
+        check_in_drop(unsafe { sys::cuMemAddressFree(self.address, self.bytes) }, "cuMemAddressFree", device);
+    }
+}
+
+/// Device memory of this rank alone.
+#[derive(Debug)]
+pub struct CudaMemory {
+    cuda: Cuda,
+    address: sys::CUdeviceptr,
+    bytes: usize,
+}
+
+impl CudaMemory {
+    pub(super) fn new(cuda: &Cuda, bytes: usize) -> Result<Self> {
+        cuda.bind()?;
+        let mut address = 0;
+        // SAFETY: `address` is valid for a write.
+        match unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "device")),
+            result => check(result, "cuMemAlloc", cuda.name())?,
+        }
+        let memory = CudaMemory { cuda: cuda.clone(), address, bytes };
+        cuda.zero(DevicePtr(address), bytes)?;
+        Ok(memory)
+    }
+}
+
+impl Memory for CudaMemory {
+    fn address(&self) -> DevicePtr {
+        DevicePtr(self.address)
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        if self.cuda.bind().is_ok() {
+            // SAFETY: allocated once and freed once; the driver waits for work that may use it.
+            check_in_drop(unsafe { sys::cuMemFree_v2(self.address) }, "cuMemFree", self.cuda.name());
+        }
+    }
+}

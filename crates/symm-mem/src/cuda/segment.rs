@@ -1,0 +1,121 @@
+//! Segments: physical device memory, shared between processes as a POSIX descriptor.
+
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use cudarc::driver::sys::{self, CUresult};
+
+use super::Cuda;
+use super::driver::{check, check_in_drop};
+use super::memory::CudaMapping;
+use crate::backend::Mapping;
+use crate::error::{Error, Result};
+
+const DESCRIPTOR: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// Physical memory of one device, held by a driver handle.
+#[derive(Debug)]
+pub struct CudaSegment {
+    pub(super) handle: sys::CUmemGenericAllocationHandle,
+    pub(super) bytes: usize,
+    cuda: Cuda,
+}
+
+fn properties(cuda: &Cuda) -> sys::CUmemAllocationProp {
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: DESCRIPTOR,
+        location: sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: cuda.context().cu_device(),
+        },
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+/// The recommended unit of allocation. 2 MiB on all GPUs so far, which multicast binding accepts too.
+pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
+    let mut bytes = 0;
+    // SAFETY: both arguments live through the call.
+    let result = unsafe {
+        sys::cuMemGetAllocationGranularity(
+            &mut bytes,
+            &properties(cuda),
+            sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+        )
+    };
+    check(result, "cuMemGetAllocationGranularity", cuda.name())?;
+    Ok(bytes)
+}
+
+impl CudaSegment {
+    pub(super) fn create(cuda: &Cuda, bytes: usize) -> Result<Self> {
+        cuda.bind()?;
+        let mut handle = 0;
+        // SAFETY: both arguments live through the call.
+        match unsafe { sys::cuMemCreate(&mut handle, bytes, &properties(cuda), 0) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "device")),
+            result => check(result, "cuMemCreate", cuda.name())?,
+        }
+        let segment = CudaSegment { handle, bytes, cuda: cuda.clone() };
+        // The driver does not promise zeros.
+        let mapping = CudaMapping::new(cuda, &[&segment])?;
+        cuda.zero(mapping.address(), bytes)?;
+        Ok(segment)
+    }
+
+    pub(super) fn export(&self) -> Result<OwnedFd> {
+        self.cuda.bind()?;
+        let mut fd: i32 = -1;
+        // SAFETY: the driver writes a descriptor, an int, for this type of handle.
+        let result = unsafe {
+            sys::cuMemExportToShareableHandle((&raw mut fd).cast::<c_void>(), self.handle, DESCRIPTOR, 0)
+        };
+        check(result, "cuMemExportToShareableHandle", self.cuda.name())?;
+        // SAFETY: a new descriptor that the driver gave to this caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    pub(super) fn import(cuda: &Cuda, fd: &OwnedFd, bytes: usize) -> Result<Self> {
+        cuda.bind()?;
+        let handle = import_handle(cuda, fd)?;
+        Ok(CudaSegment { handle, bytes, cuda: cuda.clone() })
+    }
+}
+
+/// The driver handle behind a descriptor; the descriptor stays the caller's.
+pub(super) fn import_handle(cuda: &Cuda, fd: &OwnedFd) -> Result<sys::CUmemGenericAllocationHandle> {
+    let mut handle = 0;
+    // The driver takes the descriptor itself in the place of a pointer.
+    let descriptor = fd.as_raw_fd() as usize as *mut c_void;
+    // SAFETY: `handle` is valid for a write; a descriptor that is not the driver's is refused.
+    let result = unsafe { sys::cuMemImportFromShareableHandle(&mut handle, descriptor, DESCRIPTOR) };
+    match result {
+        CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_INVALID_HANDLE => {
+            Err(Error::InvalidArgument {
+                what: "descriptor of a peer's memory",
+                why: "the driver does not know it; do all ranks use CUDA on one machine?".into(),
+            })
+        }
+        result => {
+            check(result, "cuMemImportFromShareableHandle", cuda.name())?;
+            Ok(handle)
+        }
+    }
+}
+
+impl Drop for CudaSegment {
+    fn drop(&mut self) {
+        if self.cuda.bind().is_ok() {
+            // SAFETY: created or imported once and released once; mappings keep the memory itself alive.
+            check_in_drop(unsafe { sys::cuMemRelease(self.handle) }, "cuMemRelease", self.cuda.name());
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Signals and waits as stream operations: the kernels of `cuda/signal.cu`.
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+use super::launch::{Image, LaunchConfig};
+use super::stream::CudaQueue;
+use super::Cuda;
+use crate::error::{Error, Result};
+use crate::pad::PadView;
+
+#[cfg(feature = "nvcc")]
+static SIGNAL: Image = Image {
+    name: "signal",
+    sm_90a: include_bytes!(concat!(env!("OUT_DIR"), "/signal.sm_90a.cubin")),
+    compute_80: concat!(include_str!(concat!(env!("OUT_DIR"), "/signal.compute_80.ptx")), "\0").as_bytes(),
+};
+
+#[cfg(not(feature = "nvcc"))]
+static SIGNAL: Image = Image { name: "signal", sm_90a: &[], compute_80: &[] };
+
+/// The peers as a set of bits, one rank a bit.
+fn mask(peers: &[usize]) -> Result<u64> {
+    peers.iter().try_fold(0u64, |mask, &peer| {
+        if peer >= 64 || mask & (1 << peer) != 0 {
+            return Err(Error::InvalidArgument {
+                what: "peers",
+                why: format!("rank {peer} stands there twice or is not below 64, the largest group of one stream operation"),
+            });
+        }
+        Ok(mask | 1 << peer)
+    })
+}
+
+impl Cuda {
+    /// # Safety
+    /// As for [`Backend::signal`](crate::Backend::signal).
+    pub(super) unsafe fn launch_signal(
+        &self,
+        stream: &CudaQueue,
+        pad: &PadView,
+        slot: usize,
+        peers: &[usize],
+    ) -> Result<()> {
+        if peers.is_empty() {
+            return Ok(());
+        }
+        let (mut pad, mut slot, mut mask) = (*pad, slot as u32, mask(peers)?);
+        let mut parameters = [argument(&mut pad), argument(&mut slot), argument(&mut mask)];
+        // SAFETY: the kernel takes a pad, a slot and a mask by value; the pad is the caller's obligation.
+        unsafe { self.launch_in_one_block(stream, "warpweave_signal", &mut parameters) }
+    }
+
+    /// # Safety
+    /// As for [`Backend::wait`](crate::Backend::wait).
+    pub(super) unsafe fn launch_wait(
+        &self,
+        stream: &CudaQueue,
+        pad: &PadView,
+        slot: usize,
+        peers: &[usize],
+        lag: u32,
+    ) -> Result<()> {
+        if peers.is_empty() {
+            return Ok(());
+        }
+        let (mut pad, mut slot, mut mask, mut lag) = (*pad, slot as u32, mask(peers)?, lag);
+        let mut parameters =
+            [argument(&mut pad), argument(&mut slot), argument(&mut mask), argument(&mut lag)];
+        // SAFETY: the kernel takes a pad, a slot, a mask and a lag by value; the pad is the caller's obligation.
+        unsafe { self.launch_in_one_block(stream, "warpweave_wait", &mut parameters) }
+    }
+
+    pub(super) fn launch_delay(&self, stream: &CudaQueue, time: Duration) -> Result<()> {
+        let mut ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        // SAFETY: the kernel takes nanoseconds by value and touches no memory.
+        unsafe { self.launch_in_one_block(stream, "warpweave_delay", &mut [argument(&mut ns)]) }
+    }
+
+    /// # Safety
+    /// As for [`Cuda::launch`].
+    unsafe fn launch_in_one_block(
+        &self,
+        stream: &CudaQueue,
+        name: &'static str,
+        parameters: &mut [*mut c_void],
+    ) -> Result<()> {
+        let function = self.function(&SIGNAL, name)?;
+        let threads = if name == "warpweave_delay" { 1 } else { 64 };
+        // SAFETY: the caller's obligation.
+        unsafe { self.launch(stream, &function, LaunchConfig::linear(1, threads), parameters) }
+    }
+}
+
+fn argument<T>(value: &mut T) -> *mut c_void {
+    (value as *mut T).cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_become_bits() {
+        assert_eq!(mask(&[0, 3, 63]).unwrap(), 1 | 8 | 1 << 63);
+        assert!(mask(&[64]).is_err() && mask(&[1, 1]).is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! Symmetric memory on GPUs, ranks as threads: on one device each where there are enough, else all on the first.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use warpweave_symm_mem::{
+    Backend, Cuda, DevicePtr, Error, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
+};
+
+fn ranks<T: Send + 'static>(
+    world: usize,
+    timeout: Duration,
+    body: impl Fn(Cuda, Arc<dyn Exchange>) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let devices = Cuda::device_count().expect("a GPU");
+    let body = Arc::new(body);
+    let threads: Vec<_> = ThreadExchange::group(world)
+        .into_iter()
+        .map(|exchange| {
+            let body = body.clone();
+            std::thread::spawn(move || {
+                let device = Cuda::new(exchange.rank() % devices).unwrap().with_timeout(timeout);
+                body(device, Arc::new(exchange))
+            })
+        })
+        .collect();
+    threads.into_iter().map(|t| t.join().expect("a rank panicked")).collect()
+}
+
+fn read(device: &Cuda, at: DevicePtr, bytes: usize) -> Vec<u8> {
+    let stream = device.setup_stream().unwrap();
+    let mut out = vec![0; bytes];
+    // SAFETY: the tests pass ranges of live buffers.
+    unsafe { device.download(&stream, at, &mut out).unwrap() };
+    out
+}
+
+fn write(device: &Cuda, at: DevicePtr, bytes: &[u8]) {
+    let stream = device.setup_stream().unwrap();
+    // SAFETY: the tests pass ranges of live buffers.
+    unsafe { device.upload(&stream, at, bytes).unwrap() };
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn every_rank_sees_every_part() {
+    for bytes in [1, 4097, (2 << 20) + 1] {
+        ranks(4, Duration::from_secs(10), move |device, exchange| {
+            let me = exchange.rank();
+            let buffer = SymmetricBuffer::new(&device, &exchange, "parts", bytes).unwrap();
+            assert!(read(&device, buffer.local(), bytes).iter().all(|b| *b == 0), "new memory is zero");
+            exchange.barrier("zero seen").unwrap();
+            write(&device, buffer.range((me + 1) % 4, 0, 1).unwrap(), &[me as u8 + 10]);
+            exchange.barrier("first written").unwrap();
+            write(&device, buffer.range(me, bytes - 1, 1).unwrap(), &[me as u8 + 100]);
+            exchange.barrier("written").unwrap();
+            for peer in 0..4 {
+                let part = read(&device, buffer.range(peer, 0, bytes).unwrap(), bytes);
+                assert_eq!(part[bytes - 1], peer as u8 + 100);
+                if bytes > 1 {
+                    assert_eq!(part[0], ((peer + 3) % 4) as u8 + 10);
+                }
+            }
+            let table = read(&device, buffer.peer_table(), 32);
+            let third = u64::from_ne_bytes(table[16..24].try_into().unwrap());
+            assert_eq!(third, buffer.peer(2).0);
+            buffer.close(exchange.as_ref()).unwrap();
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn signals_order_copies_back_to_back_and_in_graphs() {
+    ranks(2, Duration::from_secs(10), |device, exchange| {
+        let (me, peer) = (exchange.rank(), 1 - exchange.rank());
+        let bytes = 1 << 20;
+        let stream = device.stream(Default::default()).unwrap();
+        let inbox = SymmetricBuffer::new(&device, &exchange, "inbox", bytes).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "p", 2).unwrap();
+        let outbox = device.allocate(bytes).unwrap();
+        let log = device.allocate(bytes * 64).unwrap();
+        // One call puts the outbox into the peer's inbox and keeps what came into the own one.
+        let call = |i: usize| -> warpweave_symm_mem::Result<()> {
+            pad.wait(&stream, 1, &[peer], 1)?;
+            // SAFETY: both ranges are live; credits and signals keep the ranks apart.
+            unsafe { device.copy(&stream, inbox.peer(peer), outbox.address(), bytes)? };
+            pad.signal(&stream, 0, &[peer])?;
+            pad.wait(&stream, 0, &[peer], 0)?;
+            // SAFETY: as above.
+            unsafe { device.copy(&stream, log.address().add(i * bytes), inbox.local(), bytes)? };
+            pad.signal(&stream, 1, &[peer])
+        };
+        let value = |rank: usize, i: usize| (rank * 100 + i) as u8;
+        for i in 0..32 {
+            // SAFETY: the outbox is this rank's own.
+            unsafe { device.fill(&stream, outbox.address(), value(me, i), bytes).unwrap() };
+            if me == i % 2 {
+                device.delay(&stream, Duration::from_micros(300)).unwrap();
+            }
+            call(i).unwrap();
+        }
+        let graphs: Vec<_> = (32..64).map(|i| device.capture(&stream, || call(i)).unwrap()).collect();
+        for (i, graph) in graphs.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { device.fill(&stream, outbox.address(), value(me, 32 + i), bytes).unwrap() };
+            device.launch_graph(graph, &stream).unwrap();
+        }
+        device.synchronize(&stream).unwrap();
+        pad.check(&stream).unwrap();
+        let log = read(&device, log.address(), bytes * 64);
+        for (i, got) in log.chunks(bytes).enumerate() {
+            assert!(got.iter().all(|b| *b == value(peer, i)), "call {i}");
+        }
+        exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_peer_that_never_signals_is_named_and_the_context_survives() {
+    ranks(2, Duration::from_millis(200), |device, exchange| {
+        let stream = device.stream(Default::default()).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "p", 1).unwrap();
+        if exchange.rank() == 0 {
+            let start = Instant::now();
+            for _ in 0..10 {
+                pad.wait(&stream, 0, &[1], 0).unwrap();
+            }
+            device.synchronize(&stream).unwrap();
+            assert!(start.elapsed() < Duration::from_secs(2), "later waits end at once");
+            let error = pad.check(&stream).unwrap_err();
+            let Error::SignalTimeout(fault) = &error else { panic!("{error}") };
+            assert_eq!((fault.rank, fault.peer, fault.slot, fault.expected, fault.seen), (0, 1, 0, 1, 0));
+            assert!(fault.waited >= Duration::from_millis(200), "{fault}");
+        }
+        pad.recover(&stream, exchange.as_ref()).unwrap();
+        for _ in 0..3 {
+            pad.signal(&stream, 0, &[0, 1]).unwrap();
+            pad.wait(&stream, 0, &[0, 1], 0).unwrap();
+        }
+        device.synchronize(&stream).unwrap();
+        pad.check(&stream).unwrap();
+        pad.close(&stream, exchange.as_ref()).unwrap();
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn events_time_and_order_streams() {
+    let device = Cuda::new(0).unwrap();
+    let (a, b) = (device.stream(Default::default()).unwrap(), device.stream(Default::default()).unwrap());
+    let (start, end) = (device.event().unwrap(), device.event().unwrap());
+    device.record(&start, &a).unwrap();
+    device.delay(&a, Duration::from_millis(5)).unwrap();
+    device.record(&end, &a).unwrap();
+    device.wait_event(&b, &end).unwrap();
+    device.synchronize(&b).unwrap();
+    let took = device.elapsed(&start, &end).unwrap();
+    assert!(took >= Duration::from_millis(5) && took < Duration::from_millis(100), "{took:?}");
+}
+
+/// Alone in its process by its position: it counts what the process holds.
+#[test]
+#[ignore = "needs a GPU"]
+fn zz_ten_thousand_allocations_leave_nothing_behind() {
+    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    let device = Cuda::new(0).unwrap();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let once = |i: usize| {
+        let buffer = SymmetricBuffer::new(&device, &exchange, "b", 1 + i % 100_000).unwrap();
+        drop(device.allocate(1 + i).unwrap());
+        buffer.close(exchange.as_ref()).unwrap();
+    };
+    (0..100).for_each(once);
+    let before = (descriptors(), device.free_memory().unwrap());
+    let start = Instant::now();
+    (0..10_000).for_each(once);
+    println!("{:?} an allocation", start.elapsed() / 10_000);
+    let after = (descriptors(), device.free_memory().unwrap());
+    assert_eq!(after.0, before.0, "descriptors");
+    assert!(after.1 + (32 << 20) >= before.1, "device memory: {before:?} then {after:?}");
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn too_much_memory_is_a_typed_error() {
+    let device = Cuda::new(0).unwrap();
+    let error = device.allocate(1 << 45).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    let error = Cuda::new(1000).unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+}

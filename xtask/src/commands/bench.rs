@@ -1,0 +1,231 @@
+//! `cargo xtask bench`: builds the program that runs on every rank and starts it on all of them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::launch::JobOptions;
+use crate::device::{self, Chosen, Gpus, Wanted};
+use crate::error::{Error, Result};
+use crate::launch::Launch;
+use crate::place::Place;
+use crate::program;
+
+/// The options of `bench`.
+#[derive(Debug, Default, clap::Args)]
+pub struct Options {
+    /// Where to run: all GPUs where there are some, else four host ranks
+    #[arg(long, value_enum, default_value_t)]
+    device: Wanted,
+    /// Number of ranks [default: one a GPU, four on the host]
+    #[arg(long, short = 'n')]
+    ranks: Option<usize>,
+    /// Compile the device code even where no GPU is
+    #[arg(long)]
+    cuda_features: bool,
+    #[command(flatten)]
+    what: What,
+    #[command(flatten)]
+    job: JobOptions,
+    /// More options for the program that runs on every rank
+    #[arg(last = true, value_name = "OPTIONS")]
+    more: Vec<OsString>,
+}
+
+/// Options that the program on every rank takes under the same names.
+#[derive(Debug, Default, clap::Args)]
+struct What {
+    /// The suite [default: the main one]
+    #[arg(long)]
+    suite: Option<String>,
+    /// A problem, as 8192x8192x3584; may be repeated
+    #[arg(long, value_name = "MxNxK", value_delimiter = ',')]
+    shape: Vec<String>,
+    /// Element type of the inputs
+    #[arg(long, value_name = "bf16|f16|f32")]
+    dtype: Option<String>,
+    /// Only these implementations, separated by commas
+    #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
+    implementations: Vec<String>,
+    /// Timed iterations
+    #[arg(long, value_name = "N")]
+    iterations: Option<u32>,
+    /// Write the results to this file too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// What the ranks log, as `debug` or `warpweave_comm=trace`
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+    /// List the suites and implementations and run nothing
+    #[arg(long)]
+    list: bool,
+}
+
+impl What {
+    fn arguments(&self) -> Vec<OsString> {
+        let mut args: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: Option<OsString>| {
+            if let Some(value) = value {
+                args.extend([name.into(), value]);
+            }
+        };
+        add("--suite", self.suite.as_ref().map(Into::into));
+        for shape in &self.shape {
+            add("--shape", Some(shape.into()));
+        }
+        add("--dtype", self.dtype.as_ref().map(Into::into));
+        add(
+            "--impl",
+            (!self.implementations.is_empty()).then(|| self.implementations.join(",").into()),
+        );
+        add(
+            "--iterations",
+            self.iterations.map(|n| n.to_string().into()),
+        );
+        add("--json", self.json.as_ref().map(Into::into));
+        add("--log", self.log.as_ref().map(Into::into));
+        args
+    }
+}
+
+fn arguments(options: &Options, chosen: Chosen) -> Vec<OsString> {
+    let mut args: Vec<OsString> = vec!["bench".into(), "--device".into(), chosen.name().into()];
+    args.extend(options.what.arguments());
+    args.extend(options.more.iter().cloned());
+    args
+}
+
+/// Builds, starts the ranks and waits for them.
+pub fn run(options: &Options) -> Result<()> {
+    let place = Place::find()?;
+    let gpus = Gpus::find();
+    let chosen = device::choose(
+        options.device,
+        options.ranks,
+        &gpus,
+        program::has_device_code(&place),
+    )?;
+    let program = program::warpweave(&place, chosen.cuda || options.cuda_features)?;
+    let args = arguments(options, chosen);
+    check_arguments(&program, &args, options.what.list)?;
+    if options.what.list {
+        return Ok(());
+    }
+    eprintln!(
+        "{} ranks on {}",
+        chosen.ranks,
+        if chosen.cuda {
+            "GPUs"
+        } else {
+            "the host backend"
+        }
+    );
+    Launch {
+        label: "bench",
+        program,
+        args,
+        ranks: chosen.ranks,
+        env: chosen.environment(),
+        port: options.job.port,
+        logs: options.job.logs.clone().unwrap_or_else(|| place.logs()),
+        patience: options.job.patience(),
+    }
+    .run()
+}
+
+/// Has the program read its arguments once, so that an unknown suite is one message and not one from every rank.
+fn check_arguments(program: &PathBuf, args: &[OsString], show: bool) -> Result<()> {
+    let mut command = Command::new(program);
+    command.args(args).arg("--list");
+    if !show {
+        command.stdout(std::process::Stdio::null());
+    }
+    let status = command.status().map_err(|source| Error::NotStarted {
+        program: program.clone(),
+        source,
+    })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::Refused {
+        program: "warpweave bench".into(),
+        status,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn mapped(line: &[&str], chosen: Chosen) -> Vec<String> {
+        let line = Line::try_parse_from(std::iter::once(&"bench").chain(line)).unwrap();
+        arguments(&line.options, chosen)
+            .into_iter()
+            .map(|word| word.into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn options_reach_the_ranks_under_their_own_names() {
+        let host = Chosen {
+            cuda: false,
+            ranks: 4,
+        };
+        assert_eq!(mapped(&[], host), ["bench", "--device", "host"]);
+        let line = "--suite allgather-matmul --shape 64x64x64,8x8x8 --shape 4x4x4 --dtype f16 --impl a,b --impl c \
+            --iterations 3 --json out.json --log debug --ranks 2 --timeout 9 -- --report here";
+        let words: Vec<_> = line.split_whitespace().collect();
+        let expected = "bench --device cuda --suite allgather-matmul --shape 64x64x64 --shape 8x8x8 --shape 4x4x4 \
+            --dtype f16 --impl a,b,c --iterations 3 --json out.json --log debug --report here";
+        let expected: Vec<_> = expected.split_whitespace().collect();
+        assert_eq!(
+            mapped(
+                &words,
+                Chosen {
+                    cuda: true,
+                    ranks: 2
+                }
+            ),
+            expected
+        );
+    }
+
+    #[test]
+    fn job_options_are_ours_alone() {
+        let line = Line::try_parse_from([
+            "bench",
+            "--timeout",
+            "1.5",
+            "--grace",
+            "0",
+            "--port",
+            "7000",
+        ])
+        .unwrap();
+        let job = &line.options.job;
+        assert_eq!(job.port, Some(7000));
+        assert_eq!(
+            job.patience().job,
+            Some(std::time::Duration::from_millis(1500))
+        );
+        assert_eq!(job.patience().grace, std::time::Duration::ZERO);
+        for wrong in [
+            ["--timeout", "-1"],
+            ["--grace", "soon"],
+            ["--port", "0"],
+            ["--device", "tpu"],
+        ] {
+            assert!(
+                Line::try_parse_from(std::iter::once("bench").chain(wrong)).is_err(),
+                "{wrong:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! `cargo xtask ci`: the checks that a change must pass, in the order in which they fail soonest.
+//!
+//! Few sets of flags, since each compiles everything again: warnings are denied by arguments of clippy, and the device
+//! code is compiled once into a cache that all profiles share.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::cargo::{CUDA_FEATURES, Cargo};
+use crate::error::{Error, Result};
+use crate::harness::Counts;
+use crate::place;
+
+/// Packages with models for loom, which their tests named `loom_*` are.
+const LOOM_PACKAGES: &[&str] = &[];
+
+/// The options of `ci`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Only these steps, separated by commas [default: all]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Leave these steps out
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// List the steps and run nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// Whose command line a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runs {
+    Cargo,
+    Xtask,
+}
+
+#[derive(Debug)]
+struct Step {
+    name: &'static str,
+    runs: Runs,
+    words: Vec<&'static str>,
+    env: Option<(&'static str, &'static str)>,
+    /// Whether its last line counts tests.
+    counts: bool,
+}
+
+impl Step {
+    fn new(name: &'static str, runs: Runs, line: &'static str) -> Self {
+        Self {
+            name,
+            runs,
+            words: line.split_whitespace().collect(),
+            env: None,
+            counts: false,
+        }
+    }
+
+    fn line(&self) -> String {
+        let env = self
+            .env
+            .map(|(name, value)| format!("{name}='{value}' "))
+            .unwrap_or_default();
+        let program = if self.runs == Runs::Cargo {
+            "cargo"
+        } else {
+            "cargo xtask"
+        };
+        format!("{env}{program} {}", self.words.join(" "))
+    }
+}
+
+fn steps() -> Vec<Step> {
+    use Runs::{Cargo, Xtask};
+    let mut steps = vec![
+        Step::new("fmt", Cargo, "fmt --all --check"),
+        Step::new(
+            "clippy",
+            Cargo,
+            "clippy --workspace --all-targets -- -D warnings",
+        ),
+        Step {
+            env: Some(("RUSTDOCFLAGS", "-D warnings")),
+            ..Step::new(
+                "doc",
+                Cargo,
+                "doc --workspace --no-deps --document-private-items",
+            )
+        },
+        Step {
+            counts: true,
+            ..Step::new("test", Xtask, "test --device host")
+        },
+        Step::new("plans", Xtask, "plan check all"),
+        Step::new(
+            "bench",
+            Xtask,
+            "bench --device host --shape 64x48x40 --iterations 3 --timeout 300",
+        ),
+    ];
+    if !LOOM_PACKAGES.is_empty() {
+        let mut loom = Step::new("loom", Cargo, "test --release --lib");
+        loom.env = Some(("RUSTFLAGS", "--cfg loom"));
+        loom.words
+            .extend(LOOM_PACKAGES.iter().flat_map(|package| ["-p", package]));
+        loom.words.push("loom_");
+        steps.push(loom);
+    }
+    let mut device_clippy = Step::new(
+        "device-clippy",
+        Cargo,
+        "clippy --workspace --all-targets --features",
+    );
+    device_clippy
+        .words
+        .extend([CUDA_FEATURES, "--", "-D", "warnings"]);
+    // Linked once: clippy does not see a symbol that the static library lacks.
+    let mut device_link = Step::new(
+        "device-link",
+        Cargo,
+        "build -p warpweave-bench --bin warpweave --features",
+    );
+    device_link.words.push(CUDA_FEATURES);
+    steps.extend([
+        Step::new("setup", Xtask, "setup"),
+        device_clippy,
+        device_link,
+    ]);
+    steps
+}
+
+/// Runs the steps up to the first that fails; the last line is `N passed, N failed`, tests and other steps together.
+pub fn run(options: &Options) -> Result<()> {
+    let root = place::workspace()?;
+    // The steps build xtask anew, and then the link to a running program's file is gone.
+    let xtask = std::env::current_exe().map_err(Error::file("cannot find", "this program"))?;
+    let steps = chosen(steps(), &options.only, &options.skip)?;
+    if options.list {
+        for step in &steps {
+            println!("{:<14}{}", step.name, step.line());
+        }
+        return Ok(());
+    }
+    let mut done: Vec<Done> = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        println!(
+            "\n==== {}/{} {}: {}",
+            index + 1,
+            steps.len(),
+            step.name,
+            step.line()
+        );
+        let began = Instant::now();
+        let (status, counts) = execute(step, &root, &xtask)?;
+        done.push(Done {
+            name: step.name,
+            status,
+            counts,
+            took: began.elapsed(),
+        });
+        if !status.success() {
+            break;
+        }
+    }
+    summarise(&steps, &done)
+}
+
+struct Done {
+    name: &'static str,
+    status: ExitStatus,
+    counts: Option<Counts>,
+    took: Duration,
+}
+
+/// Keeps the steps that were asked for, and refuses names that no step has.
+fn chosen(steps: Vec<Step>, only: &[String], skip: &[String]) -> Result<Vec<Step>> {
+    for (option, names) in [("--only", only), ("--skip", skip)] {
+        if let Some(name) = names
+            .iter()
+            .find(|name| !steps.iter().any(|step| step.name == **name))
+        {
+            let known: Vec<_> = steps.iter().map(|step| step.name).collect();
+            return Err(Error::Option {
+                option,
+                why: format!("no step `{name}`; there are {}", known.join(", ")),
+            });
+        }
+    }
+    let wanted = |step: &Step| {
+        let named = |names: &[String]| names.iter().any(|name| name == step.name);
+        (only.is_empty() || named(only)) && !named(skip)
+    };
+    Ok(steps.into_iter().filter(wanted).collect())
+}
+
+fn execute(step: &Step, root: &Path, xtask: &PathBuf) -> Result<(ExitStatus, Option<Counts>)> {
+    let mut command = match step.runs {
+        Runs::Cargo => Cargo::new(root).command(step.words.iter().copied()),
+        Runs::Xtask => {
+            let mut command = Command::new(xtask);
+            command.args(&step.words).current_dir(root);
+            command
+        }
+    };
+    command.envs(step.env).stdin(Stdio::null());
+    let failed = |source| match step.runs {
+        Runs::Cargo => Error::CargoMissing {
+            program: Cargo::program(),
+            source,
+        },
+        Runs::Xtask => Error::NotStarted {
+            program: xtask.clone(),
+            source,
+        },
+    };
+    if !step.counts {
+        return Ok((command.status().map_err(failed)?, None));
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let mut counts = None;
+    if let Some(pipe) = child.stdout.take() {
+        let mut out = io::stdout();
+        for line in BufReader::new(pipe)
+            .split(b'\n')
+            .map_while(|line| line.ok())
+        {
+            let _ = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
+            counts = Counts::of_summary(&String::from_utf8_lossy(&line)).or(counts);
+        }
+    }
+    Ok((child.wait().map_err(failed)?, counts))
+}
+
+fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
+    let (mut passed, mut failed) = (0, 0);
+    println!();
+    for step in done {
+        let word = if step.status.success() {
+            "passed"
+        } else {
+            "FAILED"
+        };
+        let counts = step
+            .counts
+            .map(|counts| format!("  {counts}"))
+            .unwrap_or_default();
+        println!(
+            "{:<14} {word} {:>7.1} s{counts}",
+            step.name,
+            step.took.as_secs_f64()
+        );
+        match step.counts {
+            Some(counts) => {
+                passed += counts.passed;
+                failed += counts.failed.max(usize::from(!step.status.success()));
+            }
+            None if step.status.success() => passed += 1,
+            None => failed += 1,
+        }
+    }
+    for step in &steps[done.len()..] {
+        println!("{:<14} not run", step.name);
+    }
+    println!("{passed} passed, {failed} failed");
+    match done.iter().find(|step| !step.status.success()) {
+        Some(step) => Err(Error::StepFailed {
+            step: step.name,
+            status: step.status,
+        }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(steps: &[Step]) -> Vec<&str> {
+        steps.iter().map(|step| step.name).collect()
+    }
+
+    #[test]
+    fn steps_are_chosen_by_name() {
+        let only = chosen(steps(), &["doc".into(), "fmt".into()], &[]).unwrap();
+        assert_eq!(names(&only), ["fmt", "doc"]);
+        let all = names(&steps()).len();
+        let skipped = chosen(steps(), &[], &["setup".into()]).unwrap();
+        assert_eq!(skipped.len(), all - 1);
+        let error = chosen(steps(), &["dcos".into()], &[])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("dcos") && error.contains("clippy"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_device_code_comes_after_its_toolchain() {
+        let steps = steps();
+        let place = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
+        assert!(place("setup") < place("device-clippy") && place("setup") < place("device-link"));
+    }
+
+    #[test]
+    fn a_failing_step_is_counted_and_named() {
+        use std::os::unix::process::ExitStatusExt;
+        let done = |code: i32, counts| Done {
+            name: "test",
+            status: ExitStatus::from_raw(code << 8),
+            counts,
+            took: Duration::ZERO,
+        };
+        assert!(summarise(&[], &[done(0, None), done(0, None)][..0]).is_ok());
+        let steps = steps();
+        let failed = summarise(&steps, &[done(0, None), done(101, Some(Counts::default()))]);
+        assert!(matches!(
+            failed,
+            Err(Error::StepFailed { step: "test", .. })
+        ));
+    }
+}

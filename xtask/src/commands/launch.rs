@@ -1,0 +1,89 @@
+//! `cargo xtask launch`: any program on every rank, as `torchrun` and `mpirun` do it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::launch::{Launch, Patience};
+use crate::place::Place;
+
+/// Options that every command which starts ranks has.
+#[derive(Debug, Default, clap::Args)]
+pub struct JobOptions {
+    /// The store's port on 127.0.0.1 [default: a free one]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// The folder for the ranks' logs [default: target/warpweave/logs]
+    #[arg(long, value_name = "DIR")]
+    pub logs: Option<PathBuf>,
+    /// End the job after so many seconds [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// How long the other ranks have to end by themselves after one has failed
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub grace: Duration,
+}
+
+impl JobOptions {
+    /// The limits of a job with these options.
+    pub fn patience(&self) -> Patience {
+        Patience {
+            grace: self.grace,
+            job: self.timeout,
+            ..Patience::default()
+        }
+    }
+}
+
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e6).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("not a number of seconds from 0 to 1000000".into()),
+    }
+}
+
+/// The options of `launch`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Number of ranks
+    #[arg(long, short = 'n')]
+    ranks: usize,
+    #[command(flatten)]
+    job: JobOptions,
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// Runs the program on every rank.
+pub fn run(options: Options) -> Result<()> {
+    let mut words = options.program.into_iter();
+    let Some(program) = words.next() else {
+        return Err(Error::Option {
+            option: "PROGRAM",
+            why: "missing".into(),
+        });
+    };
+    let logs = options
+        .job
+        .logs
+        .clone()
+        .map_or_else(|| Place::find().map(|place| place.logs()), Ok)?;
+    Launch {
+        label: "launch",
+        program: program.into(),
+        args: words.collect(),
+        ranks: options.ranks,
+        env: Vec::new(),
+        port: options.job.port,
+        logs,
+        patience: options.job.patience(),
+    }
+    .run()
+}

@@ -1,0 +1,8 @@
+//! One file for each command.
+
+pub mod bench;
+pub mod bundle;
+pub mod ci;
+pub mod launch;
+pub mod plan;
+pub mod test;

@@ -1,0 +1,38 @@
+//! `cargo xtask plan`: hands plans to the program that knows them.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use crate::error::{Error, Result};
+use crate::place::Place;
+use crate::program;
+
+/// The options of `plan`.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Options {
+    /// As `show ALGORITHM` or `check all`; `--help` lists them
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "show|check …"
+    )]
+    words: Vec<OsString>,
+}
+
+/// Runs `warpweave plan` with the same words. Plans are data: no device code is built for them.
+pub fn run(options: &Options) -> Result<()> {
+    let program = program::warpweave(&Place::find()?, false)?;
+    let mut command = Command::new(&program);
+    command.arg("plan").args(&options.words);
+    let status = command
+        .status()
+        .map_err(|source| Error::NotStarted { program, source })?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::Refused {
+            program: "warpweave plan".into(),
+            status,
+        }),
+    }
+}

@@ -1,0 +1,350 @@
+//! Test programs: which of their tests want a GPU, running them, counting what they say.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cargo::Executable;
+use crate::error::{Error, Result};
+
+/// A test program of libtest.
+///
+/// A test wants a GPU when it is ignored and `cuda` or `gpu` is a word of its program's or its own name, as in
+/// `tests/cuda.rs` or `cuda::tests::round_trip`.
+#[derive(Clone, Debug)]
+pub struct Harness {
+    /// What to call it.
+    pub name: String,
+    program: PathBuf,
+    target: String,
+    folder: PathBuf,
+}
+
+impl Harness {
+    /// The program `program` of the target `target`, run in `folder`.
+    pub fn new(package: &str, target: &str, program: PathBuf, folder: PathBuf) -> Self {
+        Self {
+            name: format!("{package} {target}"),
+            program,
+            target: target.into(),
+            folder,
+        }
+    }
+
+    /// The program that cargo made, run where cargo runs it.
+    pub fn of(made: &Executable) -> Self {
+        Self::new(
+            &made.package_name(),
+            &made.target,
+            made.path.clone(),
+            made.package.clone(),
+        )
+    }
+
+    /// The tests that want a GPU.
+    ///
+    /// # Errors
+    /// [`Error::NotStarted`], [`Error::CommandFailed`].
+    pub fn device_tests(&self) -> Result<Vec<String>> {
+        let not_started = |source| Error::NotStarted {
+            program: self.program.clone(),
+            source,
+        };
+        let answer = self
+            .command(&["--list", "--ignored", "--format", "terse"])
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(not_started)?;
+        if !answer.status.success() {
+            let command = format!("{} --list", self.program.display());
+            return Err(Error::CommandFailed {
+                command,
+                status: answer.status,
+            });
+        }
+        let all = wants_gpu(&self.target);
+        let text = String::from_utf8_lossy(&answer.stdout);
+        let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
+        Ok(tests
+            .filter(|test| all || wants_gpu(test))
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Runs the program and passes its output on; it is killed at the limit.
+    ///
+    /// # Errors
+    /// [`Error::NotStarted`]. Failing tests are no error here but a count.
+    pub fn run(&self, args: &[&str], env: &[(String, String)], limit: Duration) -> Result<Counts> {
+        let not_started = |source| Error::NotStarted {
+            program: self.program.clone(),
+            source,
+        };
+        let mut command = self.command(args);
+        command
+            .envs(env.iter().map(|(name, value)| (name, value)))
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(not_started)?;
+        let reader = child
+            .stdout
+            .take()
+            .map(|pipe| thread::spawn(move || count(pipe, io::stdout())));
+        let status = wait(&mut child, limit).map_err(not_started)?;
+        let mut counts = match reader {
+            // A process that a test left behind may hold the pipe for ever: then the thread is left to it.
+            Some(reader) if finished(&reader) => reader.join().unwrap_or_default(),
+            _ => Counts::default(),
+        };
+        match status {
+            None => {
+                println!("{}: killed, it did not end within {limit:?}", self.name);
+                counts.failed += 1;
+            }
+            Some(status) => counts.account_for(status),
+        }
+        Ok(counts)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(args)
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .stdin(Stdio::null());
+        command
+    }
+}
+
+/// Waits until the limit; `None` when it had to be killed.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn finished<T>(reader: &thread::JoinHandle<T>) -> bool {
+    let until = Instant::now() + Duration::from_secs(5);
+    while !reader.is_finished() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(10));
+    }
+    reader.is_finished()
+}
+
+fn wants_gpu(name: &str) -> bool {
+    name.split(|c: char| !c.is_ascii_alphanumeric())
+        .any(|word| matches!(word, "cuda" | "gpu" | "gpus"))
+}
+
+/// Tests by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tests that passed.
+    pub passed: usize,
+    /// Tests that failed, and programs that did not end as one does.
+    pub failed: usize,
+    /// Tests that were not run.
+    pub skipped: usize,
+}
+
+impl Counts {
+    /// Reads a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`.
+    pub fn of_result_line(line: &str) -> Option<Self> {
+        let (_, numbers) = line
+            .trim()
+            .strip_prefix("test result: ")?
+            .split_once(". ")?;
+        let mut counts = Self::default();
+        for part in numbers.split("; ") {
+            match part.split_once(' ') {
+                Some((number, "passed")) => counts.passed = number.parse().ok()?,
+                Some((number, "failed")) => counts.failed = number.parse().ok()?,
+                Some((number, "ignored")) => counts.skipped = number.parse().ok()?,
+                _ => {}
+            }
+        }
+        Some(counts)
+    }
+
+    /// Reads what [`Counts`] prints as a line.
+    pub fn of_summary(line: &str) -> Option<Self> {
+        let mut numbers =
+            line.split(", ")
+                .zip(["passed", "failed", "skipped"])
+                .map(|(part, word)| {
+                    let (number, found) = part.split_once(' ')?;
+                    number.parse().ok().filter(|_| found == word)
+                });
+        let counts = Self {
+            passed: numbers.next()??,
+            failed: numbers.next()??,
+            skipped: numbers.next()??,
+        };
+        (counts.to_string() == line).then_some(counts)
+    }
+
+    /// A program that ended badly without a failing test failed as a whole: it crashed.
+    pub fn account_for(&mut self, status: ExitStatus) {
+        if !status.success() && self.failed == 0 {
+            self.failed = 1;
+        }
+    }
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        )
+    }
+}
+
+/// Passes the output of test programs on and adds up their results.
+pub fn count(from: impl Read, mut to: impl Write) -> Counts {
+    let mut counts = Counts::default();
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    // Bytes, not text: a failing test may print anything.
+    while from
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|length| length > 0)
+    {
+        let _ = to.write_all(&line).and_then(|()| to.flush());
+        if let Some(more) = Counts::of_result_line(&String::from_utf8_lossy(&line)) {
+            counts += more;
+        }
+        line.clear();
+    }
+    counts
+}
+
+/// A bundle's test program.
+pub fn bundled(root: &Path, program: &crate::bundle::Program) -> Harness {
+    Harness::new(
+        &program.package,
+        &program.name,
+        root.join(&program.path),
+        root.to_path_buf(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_add_up() {
+        let output = "running 3 tests\ntest a ... ok\n\
+            test result: FAILED. 2 passed; 1 failed; 4 ignored; 0 measured; 5 filtered out; finished in 0.01s\n\
+            \u{fffd}\n\
+            test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
+        let mut passed_on = Vec::new();
+        let counts = count(output.as_bytes(), &mut passed_on);
+        assert_eq!(
+            counts,
+            Counts {
+                passed: 12,
+                failed: 1,
+                skipped: 4
+            }
+        );
+        assert_eq!(passed_on, output.as_bytes());
+        assert_eq!(counts.to_string(), "12 passed, 1 failed, 4 skipped");
+    }
+
+    #[test]
+    fn summaries_are_read_back_and_nothing_else_is() {
+        let counts = Counts {
+            passed: 12,
+            failed: 1,
+            skipped: 4,
+        };
+        assert_eq!(Counts::of_summary(&counts.to_string()), Some(counts));
+        for line in [
+            "",
+            "12 passed, 1 failed",
+            "12 passed, 1 failed, 4 skipped!",
+            "a passed, 1 failed, 4 skipped",
+        ] {
+            assert_eq!(Counts::of_summary(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn tests_for_gpus_are_known_by_a_word_of_their_name() {
+        assert!(
+            wants_gpu("cuda::memory::tests::round_trip")
+                && wants_gpu("two_gpus")
+                && wants_gpu("cuda_faults")
+        );
+        assert!(!wants_gpu("host::tests::barracuda") && !wants_gpu("plan::check"));
+    }
+
+    fn shell(folder: &str, script: &str) -> Harness {
+        use std::os::unix::fs::PermissionsExt;
+        let folder =
+            std::env::temp_dir().join(format!("warpweave-harness-{folder}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("program");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Harness::new("package", "unit", program, folder)
+    }
+
+    #[test]
+    fn the_tests_for_gpus_are_listed() {
+        let list = shell(
+            "list",
+            "echo 'cuda::a: test'; echo 'slow::b: test'; echo 'host::gpu_c: test'",
+        );
+        assert_eq!(list.device_tests().unwrap(), ["cuda::a", "host::gpu_c"]);
+    }
+
+    #[test]
+    fn a_program_that_hangs_or_crashes_counts_as_failed() {
+        let limit = Duration::from_millis(300);
+        let hangs = shell("hangs", "exec sleep 60");
+        let began = Instant::now();
+        assert_eq!(
+            hangs.run(&[], &[], limit).unwrap(),
+            Counts {
+                passed: 0,
+                failed: 1,
+                skipped: 0
+            }
+        );
+        assert!(began.elapsed() < Duration::from_secs(20));
+        let crashes = shell("crashes", "kill -SEGV $$");
+        let limit = Duration::from_secs(60);
+        assert_eq!(
+            crashes.run(&[], &[], limit).unwrap(),
+            Counts {
+                passed: 0,
+                failed: 1,
+                skipped: 0
+            }
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! Starts the ranks of a job on this machine, watches them, and ends them together.
+//!
+//! The contract with the program that is launched:
+//!
+//! - It finds its place in `WARPWEAVE_RANK`, `WARPWEAVE_WORLD_SIZE`, `WARPWEAVE_LOCAL_RANK`, the store's address in
+//!   `WARPWEAVE_STORE` (`host:port`; rank 0 listens there) and the job's secret in `WARPWEAVE_JOB_TOKEN`. All other
+//!   variables are inherited as they are, the guards of NVLink multicast (`NCCL_NVLS_ENABLE`,
+//!   `TORCH_SYMM_MEM_DISABLE_MULTICAST`, `NVSHMEM_DISABLE_NVLS`) among them: nothing here clears one.
+//! - A rank that does its work exits with 0. One that gives up because a peer is gone exits with [`PEER_LOST`], so
+//!   that the peer is named and not the rank that noticed it first.
+//! - A rank dies with the launcher, whatever ends the launcher. What a rank started dies when the rank ends.
+//! - One failing rank ends the job: the others have [`Patience::grace`] to notice and say so themselves, then get
+//!   SIGTERM, and after [`Patience::term`] SIGKILL.
+
+mod job;
+mod log;
+mod rank;
+mod signals;
+mod supervisor;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::{End, Error, Result};
+use job::Identity;
+use log::LogFolder;
+use rank::{Rank, Seat};
+use supervisor::{Supervisor, Verdict};
+
+/// The exit status of a rank that ended because a peer did (sysexits' EX_PROTOCOL, otherwise unused).
+pub const PEER_LOST: i32 = 76;
+
+/// As many ranks as `warpweave-comm` takes.
+const LARGEST_WORLD: usize = 4096;
+
+/// A program to run once on every rank.
+#[derive(Debug)]
+pub struct Launch {
+    /// What the job is called in the names of its logs.
+    pub label: &'static str,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments, the same on every rank.
+    pub args: Vec<OsString>,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Variables added to the environment of every rank.
+    pub env: Vec<(OsString, OsString)>,
+    /// The store's port; a free one where there is none.
+    pub port: Option<u16>,
+    /// The folder in which the job's own folder of logs is made.
+    pub logs: PathBuf,
+    /// How long to wait for what.
+    pub patience: Patience,
+}
+
+/// How long the launcher waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// After the first failure, or after Ctrl-C, for the ranks to end by themselves.
+    pub grace: Duration,
+    /// After SIGTERM, before SIGKILL.
+    pub term: Duration,
+    /// For the whole job.
+    pub job: Option<Duration>,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            grace: Duration::from_secs(5),
+            term: Duration::from_secs(3),
+            job: None,
+        }
+    }
+}
+
+impl Launch {
+    /// Runs the job to its end. Rank 0's output passes through; the end of a failing rank's log is shown.
+    ///
+    /// The calling thread must be the one that lives longest in this process: a rank is killed when the thread that
+    /// started it ends.
+    ///
+    /// # Errors
+    /// [`Error::RankFailed`] naming the first rank that failed, [`Error::Interrupted`], [`Error::JobTimeout`],
+    /// [`Error::RanksStuck`]; and before any rank runs [`Error::Ranks`], [`Error::Port`], [`Error::LogSpace`],
+    /// [`Error::File`], [`Error::NotStarted`].
+    pub fn run(&self) -> Result<()> {
+        if self.ranks == 0 || self.ranks > LARGEST_WORLD {
+            let limit = format!("a job has 1 to {LARGEST_WORLD}");
+            return Err(Error::Ranks {
+                asked: self.ranks,
+                limit,
+            });
+        }
+        let identity = Identity::new(self.port)?;
+        let logs = LogFolder::create(&self.logs, self.label)?;
+        // Before the first rank starts, so that no Ctrl-C falls between.
+        let mut supervisor = Supervisor::new(self.patience)?;
+        for index in 0..self.ranks {
+            let seat = Seat {
+                index,
+                world: self.ranks,
+                identity: &identity,
+            };
+            // Ranks already started die with their `Rank` when this returns early.
+            supervisor.watch(Rank::start(self, seat, &logs)?);
+        }
+        let verdict = supervisor.run();
+        let stuck = supervisor.finish();
+        self.judge(verdict, stuck, &logs)
+    }
+
+    fn judge(&self, verdict: Verdict, stuck: Vec<usize>, logs: &LogFolder) -> Result<()> {
+        match verdict {
+            Verdict::Done => Ok(()),
+            Verdict::Failed { rank, end } => {
+                let log = logs.rank(rank);
+                show_tail(rank, end, &log);
+                if !stuck.is_empty() {
+                    eprintln!("{}", Error::RanksStuck { ranks: stuck });
+                }
+                Err(Error::RankFailed {
+                    rank,
+                    world: self.ranks,
+                    end,
+                    log,
+                })
+            }
+            Verdict::Interrupted { signal } => Err(Error::Interrupted { signal }),
+            Verdict::TimedOut { limit, running } => {
+                let logs = logs.path().to_path_buf();
+                Err(Error::JobTimeout {
+                    limit,
+                    running,
+                    logs,
+                })
+            }
+            Verdict::Stuck => Err(Error::RanksStuck { ranks: stuck }),
+        }
+    }
+}
+
+fn show_tail(rank: usize, end: End, path: &Path) {
+    const LINES: usize = 30;
+    match log::tail(path, LINES) {
+        Ok(tail) if tail.is_empty() => eprintln!("rank {rank} {end} and wrote nothing to its log"),
+        Ok(tail) => {
+            eprintln!("---- rank {rank} {end}; the end of its log:");
+            for line in tail {
+                eprintln!("{line}");
+            }
+            eprintln!("----");
+        }
+        Err(error) => eprintln!("{error}"),
+    }
+}

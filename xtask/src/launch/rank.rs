@@ -1,0 +1,163 @@
+//! One rank: a child process in a process group of its own that cannot outlive the launcher.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+
+use super::job::Identity;
+use super::log::{LogFolder, tee};
+use super::{Error, Launch, Result};
+use crate::error::End;
+
+/// A rank's place in its job.
+pub(super) struct Seat<'a> {
+    pub index: usize,
+    pub world: usize,
+    pub identity: &'a Identity,
+}
+
+pub(super) struct Rank {
+    pub index: usize,
+    child: Child,
+    end: Option<End>,
+    /// Disconnected when everything that the rank wrote has been passed on.
+    passed_on: Option<Receiver<()>>,
+}
+
+impl Rank {
+    pub fn start(launch: &Launch, seat: Seat<'_>, logs: &LogFolder) -> Result<Self> {
+        let index = seat.index;
+        let log = || logs.open(index);
+        let shown = index == 0;
+        // A progress bar needs the terminal itself: through a pipe it would not be drawn.
+        let terminal = shown && io::stderr().is_terminal();
+        let mut command = Command::new(&launch.program);
+        command
+            .args(&launch.args)
+            .envs(launch.env.iter().map(|(name, value)| (name, value)))
+            .env("WARPWEAVE_RANK", index.to_string())
+            .env("WARPWEAVE_WORLD_SIZE", seat.world.to_string())
+            .env("WARPWEAVE_LOCAL_RANK", index.to_string())
+            .env("WARPWEAVE_STORE", &seat.identity.store)
+            .env("WARPWEAVE_JOB_TOKEN", &seat.identity.token)
+            .stdin(Stdio::null())
+            .stdout(if shown { Stdio::piped() } else { log()?.into() })
+            .stderr(match (shown, terminal) {
+                (true, true) => Stdio::inherit(),
+                (true, false) => Stdio::piped(),
+                (false, _) => log()?.into(),
+            })
+            .process_group(0);
+        let copies = (log()?, log()?);
+        die_with_parent(&mut command);
+        let child = command.spawn().map_err(|source| Error::NotStarted {
+            program: launch.program.clone(),
+            source,
+        })?;
+        let mut rank = Self {
+            index,
+            child,
+            end: None,
+            passed_on: None,
+        };
+        rank.pass_on(copies);
+        Ok(rank)
+    }
+
+    /// Copies the pipes of a rank that is shown to our own output and to its log.
+    fn pass_on(&mut self, (out_log, err_log): (File, File)) {
+        let (open, closed) = channel::<()>();
+        if let Some(pipe) = self.child.stdout.take() {
+            let open = open.clone();
+            thread::spawn(move || {
+                tee(pipe, out_log, io::stdout());
+                drop(open);
+            });
+        }
+        if let Some(pipe) = self.child.stderr.take() {
+            thread::spawn(move || {
+                tee(pipe, err_log, io::stderr());
+                drop(open);
+            });
+        }
+        self.passed_on = Some(closed);
+    }
+
+    /// Calls `ended` in a thread once the process has ended. It stays a zombie until [`Rank::reap`], so that its
+    /// number cannot pass to another process which a signal would then hit.
+    pub fn on_end(&self, ended: impl FnOnce() + Send + 'static) {
+        let pid = self.pid();
+        thread::spawn(move || {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            if let Some(pid) = pid {
+                // An error other than an interrupted call means that there is nothing left to wait for.
+                let _ = rustix::io::retry_on_intr(|| {
+                    rustix::process::waitid(WaitId::Pid(pid), options)
+                });
+            }
+            ended();
+        });
+    }
+
+    /// Sends a signal to the rank and to what it started. After [`Rank::reap`] this does nothing.
+    pub fn signal(&self, signal: Signal) {
+        if let (None, Some(pid)) = (self.end, self.pid()) {
+            // No such group: it ended between, and its end is on the way to us.
+            let _ = rustix::process::kill_process_group(pid, signal);
+        }
+    }
+
+    /// Takes the status of a rank that has ended, and ends the processes that it left behind.
+    pub fn reap(&mut self) -> End {
+        self.signal(Signal::KILL);
+        let end = self.child.wait().map_or(End::Code(-1), End::of);
+        self.end = Some(end);
+        end
+    }
+
+    /// How it ended; `None` while it runs.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left the
+    /// rank's group holds the pipe.
+    pub fn drain(&self, limit: Duration) {
+        if let Some(closed) = &self.passed_on {
+            let _: std::result::Result<(), RecvTimeoutError> = closed.recv_timeout(limit);
+        }
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // Not waited for: a process that the kernel holds would block us.
+        self.signal(Signal::KILL);
+        let _ = self.child.try_wait();
+    }
+}
+
+fn die_with_parent(command: &mut Command) {
+    let launcher = rustix::process::getpid();
+    let arrange = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The launcher may have died before the request was made: then nobody would send the signal.
+        if rustix::process::getppid() != Some(launcher) {
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe work is allowed. `arrange` makes two system calls (prctl
+    // and getppid) and builds an error from a number; it allocates nothing, takes no lock and owns only a number.
+    unsafe { command.pre_exec(arrange) };
+}

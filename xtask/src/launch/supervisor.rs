@@ -1,0 +1,281 @@
+//! Watches the ranks of a job and ends them together.
+//!
+//! | state | ends by | into |
+//! |---|---|---|
+//! | `Running` | a rank fails, Ctrl-C, the job's limit | `Grace` |
+//! | `Grace` | its deadline | `Terminating`, with SIGTERM |
+//! | `Terminating` | its deadline, a second Ctrl-C | `Killed`, with SIGKILL |
+//! | `Killed` | its deadline | the verdict that ranks are stuck |
+//!
+//! In every state the job is over when the last rank has ended.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::rank::Rank;
+use super::signals::Listener;
+use super::{Error, PEER_LOST, Patience, Result};
+use crate::error::{End, SignalName};
+
+/// For a killed process to be gone: the driver may have to take down a GPU context first.
+const AFTER_KILL: Duration = Duration::from_secs(20);
+/// For the last output of a rank that has ended.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+
+enum Event {
+    Ended(usize),
+    Signal(i32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running { until: Option<Instant> },
+    Grace { until: Instant },
+    Terminating { until: Instant },
+    Killed { until: Instant },
+}
+
+impl State {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            State::Running { until } => until,
+            State::Grace { until } | State::Terminating { until } | State::Killed { until } => {
+                Some(until)
+            }
+        }
+    }
+}
+
+/// What became of the job.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Done,
+    Failed {
+        rank: usize,
+        end: End,
+    },
+    Interrupted {
+        signal: i32,
+    },
+    TimedOut {
+        limit: Duration,
+        running: Vec<usize>,
+    },
+    Stuck,
+}
+
+/// Why the job is being ended before its time.
+enum Reason {
+    Failure,
+    Signal(i32),
+    Limit(Duration, Vec<usize>),
+}
+
+pub(super) struct Supervisor {
+    patience: Patience,
+    ranks: Vec<Rank>,
+    /// Ranks that failed before they were told to end, in the order in which they did.
+    failures: Vec<(usize, End)>,
+    reason: Option<Reason>,
+    state: State,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    _listener: Listener,
+}
+
+impl Supervisor {
+    pub fn new(patience: Patience) -> Result<Self> {
+        let (sender, events) = channel();
+        let to_me = sender.clone();
+        // The receiver is gone only when the job is over.
+        let listener = Listener::new(move |signal| drop(to_me.send(Event::Signal(signal))))
+            .map_err(Error::file("cannot listen for signals on", "this process"))?;
+        let until = patience.job.map(|limit| Instant::now() + limit);
+        let state = State::Running { until };
+        let (ranks, failures) = (Vec::new(), Vec::new());
+        Ok(Self {
+            patience,
+            ranks,
+            failures,
+            reason: None,
+            state,
+            sender,
+            events,
+            _listener: listener,
+        })
+    }
+
+    /// Takes charge of a rank. Ranks come in order.
+    pub fn watch(&mut self, rank: Rank) {
+        let (to_me, index) = (self.sender.clone(), rank.index);
+        rank.on_end(move || drop(to_me.send(Event::Ended(index))));
+        self.ranks.push(rank);
+    }
+
+    /// Runs the job to its end.
+    pub fn run(&mut self) -> Verdict {
+        while self.ranks.iter().any(|rank| rank.end().is_none()) {
+            match self.next() {
+                Some(Event::Ended(index)) => self.ended(index),
+                Some(Event::Signal(signal)) => self.asked_to_end(signal),
+                None if matches!(self.state, State::Killed { .. }) => return self.verdict(true),
+                None => self.press(),
+            }
+        }
+        self.verdict(false)
+    }
+
+    /// Passes on the last output and says which ranks are still there.
+    pub fn finish(self) -> Vec<usize> {
+        for rank in self.ranks.iter().filter(|rank| rank.end().is_some()) {
+            rank.drain(LAST_OUTPUT);
+        }
+        self.running()
+    }
+
+    /// The next event; `None` when the state's deadline passes first.
+    fn next(&self) -> Option<Event> {
+        let received = match self.state.deadline() {
+            Some(until) => self
+                .events
+                .recv_timeout(until.saturating_duration_since(Instant::now())),
+            None => self.events.recv().map_err(RecvTimeoutError::from),
+        };
+        received.ok()
+    }
+
+    fn ended(&mut self, index: usize) {
+        let end = self.ranks[index].reap();
+        if end.is_success() {
+            return;
+        }
+        if matches!(self.state, State::Running { .. } | State::Grace { .. }) {
+            self.failures.push((index, end));
+        }
+        if let State::Running { .. } = self.state {
+            let grace = self.patience.grace;
+            if self.running().is_empty() {
+                eprintln!("rank {index} {end}");
+            } else {
+                eprintln!(
+                    "rank {index} {end}; the other ranks have {grace:?} to end by themselves"
+                );
+            }
+            self.reason = Some(Reason::Failure);
+            self.state = State::Grace {
+                until: Instant::now() + grace,
+            };
+        }
+    }
+
+    fn asked_to_end(&mut self, signal: i32) {
+        if let State::Running { .. } = self.state {
+            eprintln!(
+                "{}: ending the ranks (once more to kill them)",
+                SignalName(signal)
+            );
+            self.reason = Some(Reason::Signal(signal));
+            let forwarded = match signal {
+                signal_hook::consts::SIGINT => Signal::INT,
+                signal_hook::consts::SIGHUP => Signal::HUP,
+                _ => Signal::TERM,
+            };
+            self.send(forwarded);
+            self.state = State::Grace {
+                until: Instant::now() + self.patience.grace,
+            };
+        } else {
+            self.reason.get_or_insert(Reason::Signal(signal));
+            self.send(Signal::KILL);
+            self.state = State::Killed {
+                until: Instant::now() + AFTER_KILL,
+            };
+        }
+    }
+
+    /// The deadline of the state has passed: the next, harder one.
+    fn press(&mut self) {
+        let running = self.running();
+        match (self.state, self.patience.job) {
+            (State::Running { .. }, Some(limit)) => {
+                eprintln!("the job has run for {limit:?}: ending ranks {running:?}");
+                self.reason = Some(Reason::Limit(limit, running));
+                self.send(Signal::TERM);
+                self.state = State::Terminating {
+                    until: Instant::now() + self.patience.term,
+                };
+            }
+            (State::Running { .. } | State::Grace { .. }, _) => {
+                eprintln!("ranks {running:?} are still running: SIGTERM");
+                self.send(Signal::TERM);
+                self.state = State::Terminating {
+                    until: Instant::now() + self.patience.term,
+                };
+            }
+            (State::Terminating { .. } | State::Killed { .. }, _) => {
+                eprintln!("ranks {running:?} are still running: SIGKILL");
+                self.send(Signal::KILL);
+                self.state = State::Killed {
+                    until: Instant::now() + AFTER_KILL,
+                };
+            }
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        for rank in &self.ranks {
+            rank.signal(signal);
+        }
+    }
+
+    fn running(&self) -> Vec<usize> {
+        self.ranks
+            .iter()
+            .filter(|rank| rank.end().is_none())
+            .map(|rank| rank.index)
+            .collect()
+    }
+
+    fn verdict(&mut self, stuck: bool) -> Verdict {
+        match self.reason.take() {
+            Some(Reason::Signal(signal)) => Verdict::Interrupted { signal },
+            Some(Reason::Limit(limit, running)) => Verdict::TimedOut { limit, running },
+            Some(Reason::Failure) => match culprit(&self.failures) {
+                Some((rank, end)) => Verdict::Failed { rank, end },
+                None => Verdict::Stuck,
+            },
+            None if stuck => Verdict::Stuck,
+            None => Verdict::Done,
+        }
+    }
+}
+
+/// The rank to name: a rank that lost its peer is seldom the cause, although it may be the first to end, because the
+/// death of a process that holds a GPU takes longer than the news of it.
+fn culprit(failures: &[(usize, End)]) -> Option<(usize, End)> {
+    failures
+        .iter()
+        .find(|(_, end)| *end != End::Code(PEER_LOST))
+        .or(failures.first())
+        .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_culprit_is_not_the_rank_that_lost_its_peer() {
+        let (lost, killed, failed) = (
+            (0, End::Code(PEER_LOST)),
+            (2, End::Signal(9)),
+            (1, End::Code(1)),
+        );
+        assert_eq!(culprit(&[lost, killed, failed]), Some(killed));
+        assert_eq!(culprit(&[failed, killed]), Some(failed));
+        assert_eq!(culprit(&[lost, (1, End::Code(PEER_LOST))]), Some(lost));
+        assert_eq!(culprit(&[]), None);
+    }
+}

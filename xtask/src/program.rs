@@ -1,0 +1,83 @@
+//! The program `warpweave`: built from the workspace, or taken from the bundle.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cargo::{CUDA_FEATURES, Cargo};
+use crate::error::{Error, Result};
+use crate::place::{Place, target_directory};
+
+/// Whether the program that we would run has device code, or can have it.
+pub fn has_device_code(place: &Place) -> bool {
+    match place {
+        Place::Workspace(_) => true,
+        Place::Bundle(bundle) => bundle.has_device_code(),
+    }
+}
+
+/// The program that runs on every rank, in release. With `cuda` it has the device code, for which the toolchain is set
+/// up first where it is missing.
+///
+/// # Errors
+/// Build failures; [`Error::Option`] for a bundle without device code.
+pub fn warpweave(place: &Place, cuda: bool) -> Result<PathBuf> {
+    match place {
+        Place::Workspace(root) => {
+            if cuda {
+                provide_toolchain(root)?;
+            }
+            Cargo::new(root).release_binary(
+                "warpweave-bench",
+                "warpweave",
+                cuda.then_some(CUDA_FEATURES),
+            )
+        }
+        Place::Bundle(bundle) if cuda && !bundle.has_device_code() => {
+            let why =
+                "this bundle was made without device code; make it with --features nvcc,cutlass"
+                    .into();
+            Err(Error::Option {
+                option: "--device cuda",
+                why,
+            })
+        }
+        Place::Bundle(bundle) => Ok(bundle.warpweave()),
+    }
+}
+
+/// Runs `xtask setup` unless the toolchain is there, or others were named.
+///
+/// # Errors
+/// [`Error::CommandFailed`] when setup fails, which has then said why.
+pub fn provide_toolchain(root: &Path) -> Result<()> {
+    let named = ["WARPWEAVE_NVCC", "WARPWEAVE_CUTLASS"]
+        .iter()
+        .all(|name| std::env::var_os(name).is_some());
+    if named || has_toolchain(&target_directory(root)) {
+        return Ok(());
+    }
+    let program = std::env::current_exe().map_err(Error::file("cannot find", "this program"))?;
+    let setup = Command::new(&program)
+        .arg("setup")
+        .current_dir(root)
+        .status();
+    let status = setup.map_err(|source| Error::NotStarted { program, source })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::CommandFailed {
+        command: "cargo xtask setup".into(),
+        status,
+    })
+}
+
+fn has_toolchain(target: &Path) -> bool {
+    let holds = |prefix: &str, file: &str| {
+        let entries = std::fs::read_dir(target.join("toolchain")).ok();
+        entries.into_iter().flatten().flatten().any(|entry| {
+            entry.file_name().to_string_lossy().starts_with(prefix)
+                && entry.path().join(file).exists()
+        })
+    };
+    holds("cuda-", "bin/nvcc") && holds("cutlass-", "include")
+}
