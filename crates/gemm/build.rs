@@ -2,4 +2,20 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "cutlass")]
+    warpweave_nvcc::run(|| {
+        let sources = [
+            "warpweave_cutlass.cu",
+            "cooperative_128x256.cu",
+            "cooperative_256x128.cu",
+            "pingpong_128x128.cu",
+            "pingpong_64x128.cu",
+            "stream_k_128x256.cu",
+        ]
+        .map(|source| format!("cuda/cutlass/{source}"));
+        warpweave_nvcc::Builder::new()?
+            .include("cuda/cutlass")
+            .cutlass()?
+            .static_library("warpweave_cutlass", &sources, "sm_90a")
+    });
 }

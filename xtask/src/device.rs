@@ -37,25 +37,6 @@ impl Chosen {
     pub fn name(self) -> &'static str {
         if self.cuda { "cuda" } else { "host" }
     }
-
-    /// Variables that keep `ranks` processes from using more threads together than there are processors. What the
-    /// user has set stays.
-    pub fn environment(self) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
-        if self.cuda {
-            return Vec::new();
-        }
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = (processors / self.ranks.max(1)).max(1).to_string();
-        [
-            "WARPWEAVE_HOST_THREADS",
-            "RAYON_NUM_THREADS",
-            "OMP_NUM_THREADS",
-        ]
-        .into_iter()
-        .filter(|name| std::env::var_os(name).is_none())
-        .map(|name| (name.into(), threads.clone().into()))
-        .collect()
-    }
 }
 
 /// Chooses device and ranks from what was asked for and the GPUs that are there. `cuda_by_default` says whether GPUs

@@ -209,6 +209,11 @@ impl Error {
         move |source| Error::File { what, path, source }
     }
 
+    /// Whether the command has already said it, in a last line that must stay the last.
+    pub fn is_told(&self) -> bool {
+        matches!(self, Error::TestsFailed { .. } | Error::StepFailed { .. })
+    }
+
     /// The exit code of the process: a rank's own, 128 and the signal where one ended it, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {

@@ -59,7 +59,9 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            if !error.is_told() {
+                eprintln!("error: {error}");
+            }
             ExitCode::from(error.exit_code())
         }
     }

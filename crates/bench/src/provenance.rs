@@ -17,10 +17,10 @@ pub struct Provenance {
     pub device: String,
     /// Number of ranks, each with a device.
     pub ranks: usize,
-    /// The driver, or the kernel on the host backend.
-    pub driver: String,
-    /// The CUDA version that the driver runs, on the CUDA backend.
-    pub cuda: Option<String>,
+    /// What the backend runs on: the CUDA version of the driver, or the kernel.
+    pub platform: String,
+    /// The driver's own version, on the CUDA backend.
+    pub driver: Option<String>,
     /// NCCL's version, where it is there.
     pub nccl: Option<String>,
     /// The commit that was built, with `+` if files had been changed.
@@ -35,10 +35,11 @@ impl Provenance {
         let device = session.backend.device();
         Self {
             backend: kind_name(B::KIND),
-            device: device.name.clone(),
+            // Each rank's device has a number; what counts is what they are.
+            device: device.name.split(" (device").next().unwrap_or_default().into(),
             ranks: session.world(),
-            driver: device.driver.clone(),
-            cuda: versions.cuda,
+            platform: device.driver.clone(),
+            driver: versions.driver,
             nccl: versions.nccl,
             commit: env!("WARPWEAVE_COMMIT"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -51,8 +52,8 @@ impl Provenance {
             backend: "host",
             device: "host".into(),
             ranks: 4,
-            driver: "Linux".into(),
-            cuda: None,
+            platform: "Linux".into(),
+            driver: None,
             nccl: None,
             commit: "unknown",
             cores: 2,
@@ -63,8 +64,8 @@ impl Provenance {
 /// Versions of libraries that a backend loads.
 #[derive(Clone, Debug, Default)]
 pub struct Versions {
-    /// The CUDA version that the driver runs.
-    pub cuda: Option<String>,
+    /// The NVIDIA driver's.
+    pub driver: Option<String>,
     /// NCCL's version.
     pub nccl: Option<String>,
 }
@@ -79,8 +80,8 @@ pub const fn kind_name(kind: BackendKind) -> &'static str {
 
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} × {}, driver {}", self.ranks, self.device, self.driver)?;
-        for (name, version) in [("CUDA", &self.cuda), ("NCCL", &self.nccl)] {
+        write!(f, "{} × {}, {}", self.ranks, self.device, self.platform)?;
+        for (name, version) in [("driver", &self.driver), ("NCCL", &self.nccl)] {
             if let Some(version) = version {
                 write!(f, ", {name} {version}")?;
             }

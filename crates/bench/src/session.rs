@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpweave_comm::exchange::LocalExchange;
 use warpweave_comm::{Job, Store};
 use warpweave_overlap::execute::{ExecuteBackend, Executor};
-use warpweave_symm_mem::{Backend, Exchange, ExchangeError, Priority};
+use warpweave_symm_mem::{Exchange, ExchangeError, Priority};
 
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
-use warpweave_symm_mem::{Backend, BackendKind};
+use warpweave_symm_mem::BackendKind;
 
 use crate::candidate::{Call, Candidate, InputSets};
 use crate::clock::Clock;

@@ -38,7 +38,8 @@ impl Communicator {
     /// # Errors
     /// As [`Store::join`].
     pub fn join(job: Job) -> Result<Self> {
-        let _span = tracing::info_span!("comm.init", rank = job.rank(), world = job.world()).entered();
+        let _span =
+            tracing::info_span!("comm.init", rank = job.rank(), world = job.world()).entered();
         let store = Store::join(&job)?;
         Ok(Self::over(job, store))
     }
@@ -56,7 +57,10 @@ impl Communicator {
     }
 
     fn over(job: Job, store: Store) -> Self {
-        Self { job, exchange: LocalExchange::new(Arc::new(store), "warpweave.communicator") }
+        Self {
+            job,
+            exchange: LocalExchange::new(Arc::new(store), "warpweave.communicator"),
+        }
     }
 
     /// This process's rank, from 0.
@@ -103,7 +107,9 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::barrier`].
     pub fn barrier_at(&self, tag: &str) -> Result<()> {
-        self.exchange.barrier(tag).map_err(|e| as_comm_error(e, self.rank()))
+        self.exchange
+            .barrier(tag)
+            .map_err(|e| as_comm_error(e, self.rank()))
     }
 
     /// Every rank's bytes, by rank.
@@ -111,7 +117,9 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::barrier`].
     pub fn all_gather_bytes(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.exchange.all_gather(tag, bytes).map_err(|e| as_comm_error(e, self.rank()))
+        self.exchange
+            .all_gather(tag, bytes)
+            .map_err(|e| as_comm_error(e, self.rank()))
     }
 
     /// Checks that all ranks pass the same `value`, such as the shape of a problem. Collective.
@@ -121,7 +129,9 @@ impl Communicator {
     /// [`Communicator::barrier`] besides.
     pub fn agree<T: Serialize + Debug + ?Sized>(&self, tag: &str, value: &T) -> Result<()> {
         let malformed = |rank: usize| CommError::Protocol {
-            what: format!("rank {rank}: a value to agree on in `{tag}` cannot be encoded or decoded"),
+            what: format!(
+                "rank {rank}: a value to agree on in `{tag}` cannot be encoded or decoded"
+            ),
         };
         let encoded = postcard::to_stdvec(value).map_err(|_| malformed(self.rank()))?;
         let shown: String = format!("{value:?}").chars().take(SHOWN).collect();
@@ -165,7 +175,10 @@ impl Communicator {
     /// [`CommError::NcclMissing`], [`CommError::NcclUnusable`], or [`CommError::PeerFailed`] where that is a peer's
     /// trouble; as [`NcclComm::init`] besides.
     pub fn nccl(&self, context: &CudaContext) -> Result<NcclComm> {
-        let options = NcclOptions { deadline: self.job.timeout(), ..NcclOptions::default() };
+        let options = NcclOptions {
+            deadline: self.job.timeout(),
+            ..NcclOptions::default()
+        };
         self.nccl_with(context, options)
     }
 
@@ -189,19 +202,33 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Communicator::nccl`].
-    pub fn nccl_from(&self, library: Result<Arc<NcclLibrary>>, options: NcclOptions) -> Result<NcclComm> {
+    pub fn nccl_from(
+        &self,
+        library: Result<Arc<NcclLibrary>>,
+        options: NcclOptions,
+    ) -> Result<NcclComm> {
         const TAG: &str = "warpweave.nccl.library";
         let _span = tracing::info_span!("comm.nccl", rank = self.rank()).entered();
-        let trouble = Loading { trouble: library.as_ref().err().map(ToString::to_string) };
-        let bytes = postcard::to_stdvec(&trouble)
-            .map_err(|e| CommError::Protocol { what: format!("encoding `{TAG}`: {e}") })?;
+        let trouble = Loading {
+            trouble: library.as_ref().err().map(ToString::to_string),
+        };
+        let bytes = postcard::to_stdvec(&trouble).map_err(|e| CommError::Protocol {
+            what: format!("encoding `{TAG}`: {e}"),
+        })?;
         let all = self.all_gather_bytes(TAG, &bytes)?;
         let library = library?;
         for (peer, bytes) in all.iter().enumerate() {
-            let loading: Loading = postcard::from_bytes(bytes)
-                .map_err(|e| CommError::Protocol { what: format!("`{TAG}` of rank {peer}: {e}") })?;
+            let loading: Loading =
+                postcard::from_bytes(bytes).map_err(|e| CommError::Protocol {
+                    what: format!("`{TAG}` of rank {peer}: {e}"),
+                })?;
             if let Some(cause) = loading.trouble {
-                return Err(CommError::PeerFailed { rank: self.rank(), peer, what: TAG.into(), cause });
+                return Err(CommError::PeerFailed {
+                    rank: self.rank(),
+                    peer,
+                    what: TAG.into(),
+                    cause,
+                });
             }
         }
         NcclComm::init_watched(&library, &self.exchange, options, &|what| self.check(what))

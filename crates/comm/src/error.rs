@@ -186,7 +186,10 @@ impl CommError {
     /// An operating system error with what was tried.
     pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         let source = source.into();
-        CommError::Io { what: format!("{}: {source}", what.into()), source }
+        CommError::Io {
+            what: format!("{}: {source}", what.into()),
+            source,
+        }
     }
 
     /// The rank that caused the error, where one did.
@@ -219,18 +222,28 @@ fn waiting(ranks: &[usize]) -> String {
 pub(crate) fn as_exchange_error(error: CommError, tag: &str) -> ExchangeError {
     let tag = tag.to_owned();
     match error {
-        CommError::Timeout { waiting_for, after, .. } => {
-            ExchangeError::Timeout { tag, waiting_for, after }
-        }
-        CommError::PeerLost { peer, cause, .. } => {
-            ExchangeError::PeerLost { rank: peer, tag, cause }
-        }
-        CommError::PeerFailed { peer, cause, .. } => {
-            ExchangeError::PeerFailed { rank: peer, tag, cause }
-        }
-        CommError::Mismatch { peer, theirs, .. } => {
-            ExchangeError::Mismatch { rank: peer, tag, theirs }
-        }
+        CommError::Timeout {
+            waiting_for, after, ..
+        } => ExchangeError::Timeout {
+            tag,
+            waiting_for,
+            after,
+        },
+        CommError::PeerLost { peer, cause, .. } => ExchangeError::PeerLost {
+            rank: peer,
+            tag,
+            cause,
+        },
+        CommError::PeerFailed { peer, cause, .. } => ExchangeError::PeerFailed {
+            rank: peer,
+            tag,
+            cause,
+        },
+        CommError::Mismatch { peer, theirs, .. } => ExchangeError::Mismatch {
+            rank: peer,
+            tag,
+            theirs,
+        },
         CommError::Exchange(error) => error,
         CommError::Io { what, source } => ExchangeError::Io { what, source },
         other => ExchangeError::Io {
@@ -243,18 +256,46 @@ pub(crate) fn as_exchange_error(error: CommError, tag: &str) -> ExchangeError {
 /// The other way: an error of the exchange as this crate's own, seen by `rank`.
 pub(crate) fn as_comm_error(error: ExchangeError, rank: usize) -> CommError {
     match error {
-        ExchangeError::Timeout { tag, waiting_for, after } => {
-            CommError::Timeout { rank, what: tag, waiting_for, after }
-        }
-        ExchangeError::PeerLost { rank: peer, tag, cause } => {
-            CommError::PeerLost { rank, peer, what: tag, cause }
-        }
-        ExchangeError::PeerFailed { rank: peer, tag, cause } => {
-            CommError::PeerFailed { rank, peer, what: tag, cause }
-        }
-        ExchangeError::Mismatch { rank: peer, tag, theirs } => {
-            CommError::Mismatch { rank, mine: tag, peer, theirs }
-        }
+        ExchangeError::Timeout {
+            tag,
+            waiting_for,
+            after,
+        } => CommError::Timeout {
+            rank,
+            what: tag,
+            waiting_for,
+            after,
+        },
+        ExchangeError::PeerLost {
+            rank: peer,
+            tag,
+            cause,
+        } => CommError::PeerLost {
+            rank,
+            peer,
+            what: tag,
+            cause,
+        },
+        ExchangeError::PeerFailed {
+            rank: peer,
+            tag,
+            cause,
+        } => CommError::PeerFailed {
+            rank,
+            peer,
+            what: tag,
+            cause,
+        },
+        ExchangeError::Mismatch {
+            rank: peer,
+            tag,
+            theirs,
+        } => CommError::Mismatch {
+            rank,
+            mine: tag,
+            peer,
+            theirs,
+        },
         other => CommError::Exchange(other),
     }
 }

@@ -3,6 +3,7 @@
 pub mod communicator;
 pub mod error;
 pub mod exchange;
+pub mod host;
 pub mod job;
 pub mod nccl;
 pub mod store;

@@ -13,7 +13,9 @@ const ROLE: &str = "WARPWEAVE_TEST_ROLE";
 /// Not a test of its own: what a child process runs.
 #[test]
 fn child() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
     let result = Communicator::init().and_then(|comm| match role.as_str() {
         "barrier" => barrier(&comm),
         "agree" => comm.agree("shape", &(8, if comm.rank() == 1 { 17 } else { 16 })),
@@ -39,7 +41,10 @@ fn say(line: &str) {
 fn barrier(comm: &Communicator) -> Result<(), CommError> {
     comm.barrier()?;
     say("ready");
-    let victim: usize = std::env::var("VICTIM").expect("the parent names it").parse().expect("a rank");
+    let victim: usize = std::env::var("VICTIM")
+        .expect("the parent names it")
+        .parse()
+        .expect("a rank");
     if comm.rank() == victim {
         std::thread::sleep(Duration::from_secs(60));
     }
@@ -72,7 +77,9 @@ fn pipe_with(text: &str) -> OwnedFd {
 }
 
 fn pipes(comm: &Communicator) -> Result<(), CommError> {
-    let mine: Vec<_> = (0..comm.world()).map(|to| pipe_with(&format!("{} to {to}", comm.rank()))).collect();
+    let mine: Vec<_> = (0..comm.world())
+        .map(|to| pipe_with(&format!("{} to {to}", comm.rank())))
+        .collect();
     let fds: Vec<_> = mine.iter().map(AsFd::as_fd).collect();
     let all = comm.exchange().all_gather_fds("pipes", &fds)?;
     for (from, fds) in all.iter().enumerate() {
@@ -88,18 +95,33 @@ fn few_descriptors(comm: &Communicator) -> Result<(), CommError> {
     comm.exchange().all_gather_fds("none yet", &[])?;
     if comm.rank() == 1 {
         let open = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
-        let limit = rustix::process::Rlimit { current: Some(open + 5), maximum: Some(open + 5) };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("lowering a limit");
+        let limit = rustix::process::Rlimit {
+            current: Some(open + 5),
+            maximum: Some(open + 5),
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)
+            .expect("lowering a limit");
     }
     let pipe = pipe_with("x");
     let fds = vec![pipe.as_fd(); if comm.rank() == 2 { 100 } else { 0 }];
-    let failed = comm.exchange().all_gather_fds("many", &fds).expect_err("rank 1 lacks room");
-    let ExchangeError::MissingDescriptor { rank: 2, expected: 100, got, .. } = failed else {
+    let failed = comm
+        .exchange()
+        .all_gather_fds("many", &fds)
+        .expect_err("rank 1 lacks room");
+    let ExchangeError::MissingDescriptor {
+        rank: 2,
+        expected: 100,
+        got,
+        ..
+    } = failed
+    else {
         panic!("{failed}");
     };
     assert!(got < 100);
     // The group lives on.
-    let one = comm.exchange().all_gather_fds("one", &fds[..fds.len().min(1)])?;
+    let one = comm
+        .exchange()
+        .all_gather_fds("one", &fds[..fds.len().min(1)])?;
     assert_eq!(one.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 1]);
     comm.barrier()
 }
@@ -111,7 +133,8 @@ fn cycles(comm: &Communicator) -> Result<(), CommError> {
     comm.exchange().all_gather_fds("first", &[pipe.as_fd()])?;
     let before = count();
     for _ in 0..1000 {
-        comm.exchange().all_gather_fds("again", &[pipe.as_fd(), pipe.as_fd()])?;
+        comm.exchange()
+            .all_gather_fds("again", &[pipe.as_fd(), pipe.as_fd()])?;
     }
     assert_eq!(count(), before);
     comm.barrier()
@@ -129,7 +152,11 @@ impl Rank {
         loop {
             line.clear();
             let n = self.lines.read_line(&mut line).expect("a readable pipe");
-            assert!(n > 0, "the child ended without a word: {:?}", self.process.wait());
+            assert!(
+                n > 0,
+                "the child ended without a word: {:?}",
+                self.process.wait()
+            );
             if let Some(said) = line.strip_prefix("child: ") {
                 return said.trim().to_owned();
             }
@@ -145,7 +172,11 @@ impl Drop for Rank {
 }
 
 fn start(role: &str, world: usize, env: &[(&str, &str)]) -> Vec<Rank> {
-    let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its number").port();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .expect("a free port")
+        .local_addr()
+        .expect("its number")
+        .port();
     let store = format!("127.0.0.1:{port}");
     (0..world)
         .map(|rank| {
@@ -177,12 +208,21 @@ fn killed_in_a_barrier(victim: usize) {
     std::thread::sleep(Duration::from_millis(100));
     ranks[victim].process.kill().expect("SIGKILL");
     let killed = Instant::now();
-    for (rank, child) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+    for (rank, child) in ranks
+        .iter_mut()
+        .enumerate()
+        .filter(|(rank, _)| *rank != victim)
+    {
         let said = child.hears();
-        let expected = format!("culprit Some({victim}): rank {rank}: lost rank {victim} during `last`");
+        let expected =
+            format!("culprit Some({victim}): rank {rank}: lost rank {victim} during `last`");
         assert!(said.starts_with(&expected), "{said}");
     }
-    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+    assert!(
+        killed.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        killed.elapsed()
+    );
 }
 
 #[test]
@@ -199,9 +239,18 @@ fn so_does_the_killed_rank_that_serves_the_store() {
 fn values_that_differ_are_shown_on_every_rank() {
     let mut ranks = start("agree", 3, &[]);
     let said: Vec<_> = ranks.iter_mut().map(Rank::hears).collect();
-    assert!(said[0].contains("`shape` differs between ranks: (8, 16) on rank 0, (8, 17) on rank 1"), "{said:?}");
-    assert!(said[1].contains("(8, 17) on rank 1, (8, 16) on rank 0"), "{said:?}");
-    assert!(said[2].contains("(8, 16) on rank 2, (8, 17) on rank 1"), "{said:?}");
+    assert!(
+        said[0].contains("`shape` differs between ranks: (8, 16) on rank 0, (8, 17) on rank 1"),
+        "{said:?}"
+    );
+    assert!(
+        said[1].contains("(8, 17) on rank 1, (8, 16) on rank 0"),
+        "{said:?}"
+    );
+    assert!(
+        said[2].contains("(8, 16) on rank 2, (8, 17) on rank 1"),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -219,7 +268,10 @@ fn a_posted_failure_reaches_the_others_with_its_message() {
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
     let mut ranks = start("absent", 2, &[("WARPWEAVE_TIMEOUT", "0.5")]);
     let said = ranks[0].hears();
-    assert!(said.starts_with("culprit Some(1)") && said.contains("timed out after"), "{said}");
+    assert!(
+        said.starts_with("culprit Some(1)") && said.contains("timed out after"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -256,7 +308,10 @@ fn strangers_are_refused_and_the_job_goes_on() {
         }
     };
     assert!(joining(1, 2, "another job's token").contains("wrong job token"));
-    assert!(joining(1, 3, "another job's token").contains("wrong job token"), "the token is asked for first");
+    assert!(
+        joining(1, 3, "another job's token").contains("wrong job token"),
+        "the token is asked for first"
+    );
     stores[1].set("still", b"here").expect("a working store");
 }
 
@@ -266,7 +321,9 @@ fn a_second_process_of_the_same_rank_and_another_world_are_refused() {
     let any = "127.0.0.1:0".parse().expect("an address");
     let server = warpweave_comm::StoreServer::bind(any, 4, token.clone()).expect("a server");
     let join = |rank, world| {
-        Store::join(&Job::new(rank, world, server.address().to_string(), token.clone()).expect("a place"))
+        Store::join(
+            &Job::new(rank, world, server.address().to_string(), token.clone()).expect("a place"),
+        )
     };
     let _first = join(1, 4).expect("a free rank");
     let refused = |result: Result<Store, CommError>| match result {
@@ -283,13 +340,20 @@ fn a_rank_that_joins_after_the_failure_hears_of_it_and_of_its_cause() {
     let any = "127.0.0.1:0".parse().expect("an address");
     let server = warpweave_comm::StoreServer::bind(any, 3, token.clone()).expect("a server");
     let address = server.address().to_string();
-    let join = |rank| Store::join(&Job::new(rank, 3, address.as_str(), token.clone()).expect("a place"));
+    let join =
+        |rank| Store::join(&Job::new(rank, 3, address.as_str(), token.clone()).expect("a place"));
     let one = join(1).expect("a free rank");
     one.abort("no device").expect("a store");
     let closing = std::thread::spawn(move || drop(server));
     std::thread::sleep(Duration::from_millis(200));
-    let error = join(2).expect("the store lingers").gather("s", 1, "x", b"").expect_err("the job has failed");
-    assert!(matches!(&error, CommError::PeerFailed { peer: 1, cause, .. } if cause == "no device"), "{error}");
+    let error = join(2)
+        .expect("the store lingers")
+        .gather("s", 1, "x", b"")
+        .expect_err("the job has failed");
+    assert!(
+        matches!(&error, CommError::PeerFailed { peer: 1, cause, .. } if cause == "no device"),
+        "{error}"
+    );
     closing.join().expect("no panic");
 }
 
@@ -299,7 +363,9 @@ fn oversized_and_malformed_messages_are_refused() {
     let address = stores[0].serving_at().expect("rank 0 serves");
     let ends = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(address).expect("a listener");
-        stream.set_read_timeout(Some(Duration::from_secs(4))).expect("a timeout");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(4)))
+            .expect("a timeout");
         stream.write_all(bytes).expect("room to send");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("the store hangs up");
@@ -309,19 +375,38 @@ fn oversized_and_malformed_messages_are_refused() {
     ends(b"WW\x01\x00\x01\x02\x00\x00");
     ends(b"WW\x63\x00\x01\x00\x00\x00x");
     ends(b"GET / HTTP/1.1\r\n\r\n");
-    let error = stores[1].set("large", &vec![0; (1 << 20) + 1]).expect_err("above the limit");
-    assert!(matches!(error, CommError::TooLarge { size: 1_048_577, limit: 1_048_576, .. }), "{error}");
-    let error = stores[1].set(&"k".repeat(2000), b"").expect_err("above the limit");
+    let error = stores[1]
+        .set("large", &vec![0; (1 << 20) + 1])
+        .expect_err("above the limit");
+    assert!(
+        matches!(
+            error,
+            CommError::TooLarge {
+                size: 1_048_577,
+                limit: 1_048_576,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let error = stores[1]
+        .set(&"k".repeat(2000), b"")
+        .expect_err("above the limit");
     assert!(matches!(error, CommError::Rejected { .. }), "{error}");
-    stores[1].set("fits", &vec![7; 1 << 20]).expect("at the limit");
+    stores[1]
+        .set("fits", &vec![7; 1 << 20])
+        .expect("at the limit");
     assert_eq!(stores[0].get("fits").expect("stored").len(), 1 << 20);
 }
 
 #[test]
 fn a_stranger_that_says_nothing_is_dropped_and_holds_nothing_up() {
     let stores = Store::threads(1).expect("a job");
-    let mut stream = TcpStream::connect(stores[0].serving_at().expect("serving")).expect("a listener");
-    stream.set_read_timeout(Some(Duration::from_secs(8))).expect("a timeout");
+    let mut stream =
+        TcpStream::connect(stores[0].serving_at().expect("serving")).expect("a listener");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(8)))
+        .expect("a timeout");
     assert!(stores[0].ping().expect("an answer") < Duration::from_secs(1));
     assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
 }
@@ -336,7 +421,9 @@ fn waits_from_several_threads_of_a_rank_do_not_hold_each_other_up() {
         assert_eq!(waiting.join().expect("no panic").expect("a value"), b"now");
     });
     let start = Instant::now();
-    let error = store.get_within("never", Duration::from_millis(50)).expect_err("nobody sets it");
+    let error = store
+        .get_within("never", Duration::from_millis(50))
+        .expect_err("nobody sets it");
     assert!(matches!(error, CommError::Timeout { .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(1));
 }
@@ -349,7 +436,13 @@ fn dropping_ends_soon_even_under_waits() {
     std::thread::sleep(Duration::from_millis(50));
     let start = Instant::now();
     drop(stores);
-    let error = waiting.join().expect("no panic").expect_err("the store is closed");
-    assert!(matches!(error, CommError::PeerLost { peer: 0, .. }), "{error}");
+    let error = waiting
+        .join()
+        .expect("no panic")
+        .expect_err("the store is closed");
+    assert!(
+        matches!(error, CommError::PeerLost { peer: 0, .. }),
+        "{error}"
+    );
     assert!(start.elapsed() < Duration::from_secs(2));
 }

@@ -8,6 +8,8 @@
 
 namespace warpweave {
 
+// Threads of a block of a gather alone.
+constexpr uint32_t kGatherThreads = 512;
 // Loads of 16 bytes that a thread has in flight.
 constexpr int kLoadsInFlight = 8;
 

@@ -24,6 +24,7 @@ struct MultimemGather {
   uint32_t signal_free;
   uint32_t neighbours;  // rows of B and C are aligned to four elements
 };
+static_assert(sizeof(MultimemGather) == 144, "as in Rust");
 
 // Stores 16 bytes to the staging of all ranks.
 __device__ __forceinline__ void store_everywhere(void* multicast, const uint4& v) {
@@ -174,7 +175,7 @@ __device__ __forceinline__ void multimem_gather_matmul(const MultimemGather& p) 
 }  // namespace warpweave
 
 #define WARPWEAVE_GATHER(name, type)                                                                            \
-  extern "C" __global__ void __launch_bounds__(512)                                                             \
+  extern "C" __global__ void __launch_bounds__(warpweave::kGatherThreads, 1)                                                             \
       multimem_gather_##name(const __grid_constant__ warpweave::MultimemGather p) {                             \
     warpweave::multimem_gather<type>(p);                                                                        \
   }

@@ -25,8 +25,9 @@ struct NaiveRemoteRead {
   PadView pad;
   uint32_t m, n, k;
   uint32_t ready, done;
-  uint32_t packed;  // rows of A are aligned to 16 bytes on all ranks
+  uint32_t reserved;
 };
+static_assert(sizeof(NaiveRemoteRead) == 112, "as in Rust");
 
 // One element of C.
 template <typename T>
@@ -84,6 +85,7 @@ __device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
       continue;
     }
     const T* shard_of_a = entry<const T>(p.a_peers, owner);
+    const bool packed = (reinterpret_cast<uintptr_t>(shard_of_a) | p.k * sizeof(T)) % 16 == 0;
     uint32_t epoch = 0;
     if (speaker) {
       epoch = lane > 0 ? next_epoch(pad, p.ready, owner) : 0;
@@ -96,7 +98,7 @@ __device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
       const uint32_t column = tile_columns == 0 ? p.n : tile % tile_columns * kTileColumns + threadIdx.x % kTileColumns;
       if (here && row < rows.count && column < p.n) {
         const T* a = shard_of_a + size_t(row) * p.k;
-        const float sum = dot(a, static_cast<const T*>(p.b) + column, p.n, p.k, p.packed);
+        const float sum = dot(a, static_cast<const T*>(p.b) + column, p.n, p.k, packed);
         static_cast<T*>(p.c)[size_t(rows.first + row) * p.n + column] = round_to<T>(sum);
       }
     }

@@ -80,8 +80,9 @@ __device__ __forceinline__ void add_step(float (&sums)[RowCount][kThreadColumns]
 template <typename T, int RowCount, bool Neighbours>
 __device__ __forceinline__ void add_tile(float (&sums)[RowCount][kThreadColumns], const float* tile, const T* b,
                                          uint32_t depth, const Columns<T, Neighbours>& columns) {
-  // Rows of B in flight: enough arithmetic behind each load to cover the L2 cache's latency.
-  constexpr int kAhead = 64 / RowCount;
+  // Rows of B in flight: enough arithmetic behind each load to cover the L2 cache's latency. Loads one by one take an
+  // address each.
+  constexpr int kAhead = (Neighbours ? 128 : 64) / (RowCount * int(sizeof(T)));
   const size_t n = forget(size_t(columns.n));
   const uint32_t whole = depth - depth % kAhead;
   Four<T> next[kAhead];

@@ -33,8 +33,8 @@ pub trait KernelBackend: Backend {
     /// Enqueues `launch` on `stream`.
     ///
     /// # Errors
-    /// As [`KernelBackend::naive_remote_read`]; [`Error::Capability`](crate::Error::Capability) for
-    /// [`GatherMode::Multimem`](crate::GatherMode::Multimem) below compute capability 9.0.
+    /// As [`KernelBackend::naive_remote_read`]. [`GatherMode::Multimem`](crate::GatherMode::Multimem) needs compute
+    /// capability 9.0.
     ///
     /// # Safety
     /// - As [`KernelBackend::naive_remote_read`], for `a`, `staging` and their tables too.

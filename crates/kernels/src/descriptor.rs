@@ -98,7 +98,8 @@ pub struct GatherMatmul {
     pub pad: PadView,
     /// Slot for "my A may be read" or "my rows are in your staging".
     pub ready: usize,
-    /// Most blocks of the grid, for devices that several ranks share; by default as many as are co-resident.
+    /// Most blocks of the grid, for devices that several ranks share; by default as many as are co-resident. A gather
+    /// alone has a block for each rank all the same.
     pub max_blocks: Option<u32>,
 }
 
@@ -143,6 +144,10 @@ impl GatherMatmul {
             GatherMode::ThreadLoad { a_peers, done } => {
                 check.slots(&[("ready", self.ready), ("done", done)])?;
                 check.aligned("a_peers", a_peers, 8)?;
+            }
+            GatherMode::Multimem { signal_free: true, .. } if self.n == 0 => {
+                let why = "a gather alone reads nothing: whoever reads staging signals `free` behind it";
+                return check.refuse("signal_free", why.into());
             }
             GatherMode::Multimem { staging_peers, free, .. } => {
                 check.slots(&[("ready", self.ready), ("free", free)])?;

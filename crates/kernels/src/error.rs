@@ -19,31 +19,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// The device lacks what the kernel needs.
-    #[error("{kernel} needs {needs}, which {device} does not have: {instead}")]
-    Capability {
-        /// The kernel.
-        kernel: &'static str,
-        /// What it needs.
-        needs: &'static str,
-        /// The device, with its compute capability.
-        device: String,
-        /// What to use in its place.
-        instead: &'static str,
-    },
-    /// The device code could not be loaded or launched.
-    #[error("{kernel} on rank {rank}: {call} failed: {source}")]
-    Driver {
-        /// The kernel.
-        kernel: &'static str,
-        /// The rank.
-        rank: usize,
-        /// The driver's function.
-        call: &'static str,
-        /// The driver's answer.
-        source: cudarc::driver::DriverError,
-    },
-    /// An error of the memory layer, among them the missing feature `nvcc`.
+    /// The memory layer's answer: the driver's errors, what the device lacks, or the missing feature `nvcc`.
     #[error(transparent)]
     Memory(#[from] warpweave_symm_mem::Error),
 }
@@ -51,10 +27,6 @@ pub enum Error {
 impl Error {
     /// True if the cause is a capability that this device or build lacks, so that other work can go on.
     pub fn is_unavailable(&self) -> bool {
-        match self {
-            Error::Capability { .. } => true,
-            Error::Memory(error) => error.is_unavailable(),
-            _ => false,
-        }
+        matches!(self, Error::Memory(error) if error.is_unavailable())
     }
 }

@@ -3,45 +3,55 @@
 mod support;
 
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use support::{Job, READY, Random, Shape, Variant, ranks};
+use support::{Job, Pace, READY, Random, Shape, Variant, ranks, silent_peer};
 use warpweave_kernels::{Error, KernelBackend, NaiveRemoteRead, reference};
-use warpweave_symm_mem::host::HostStream;
-use warpweave_symm_mem::{Backend, DType, Host};
+use warpweave_symm_mem::{DType, DevicePtr, Host};
 
 const LONG: Duration = Duration::from_secs(20);
 const SHAPES: [(usize, usize, usize); 4] = [(16, 16, 32), (13, 37, 41), (2, 5, 7), (67, 19, 1)];
 
-/// A stream that is late by up to two milliseconds, differently on each rank.
-fn dawdle(random: &Mutex<Random>) -> impl Fn(&Host, &HostStream) {
-    move |host, stream| {
-        let pause = Duration::from_micros(random.lock().unwrap().next() % 2000);
-        host.launch(stream, "dawdle", move || {
-            std::thread::sleep(pause);
-            Ok(())
-        })
-        .unwrap();
-    }
+const VARIANTS: [Variant; 5] = [
+    Variant::NaiveRemoteRead,
+    Variant::Threadload,
+    Variant::ThreadloadGather,
+    Variant::Multimem,
+    Variant::MultimemGather,
+];
+
+fn host(_rank: usize) -> Host {
+    Host::with_timeout(LONG)
 }
 
 #[test]
 fn calls_that_follow_each_other_are_exact() {
     for world in 1..=4 {
-        ranks(world, |_| Host::with_timeout(LONG), |backend, exchange| {
-            let random = Mutex::new(Random(exchange.rank() as u64 + 77));
+        ranks(world, host, |backend, exchange| {
             for dtype in [DType::F32, DType::F16, DType::Bf16] {
                 for (m, n, k) in SHAPES {
                     let shape = Shape { m, n, k, dtype };
                     let job = Job::new(backend.clone(), exchange.clone(), shape, None, LONG);
-                    for variant in Variant::ALL {
-                        job.exact(variant, 5, dawdle(&random));
+                    for variant in VARIANTS {
+                        job.exact(variant, 5, Pace::Late);
                     }
                     job.close();
                 }
             }
         });
     }
+}
+
+#[test]
+fn captured_calls_replay() {
+    ranks(3, host, |backend, exchange| {
+        let shape = Shape { m: 11, n: 6, k: 9, dtype: DType::Bf16 };
+        let job = Job::new(backend, exchange, shape, None, LONG);
+        for variant in VARIANTS {
+            job.replays(variant, 4);
+        }
+        job.close();
+    });
 }
 
 #[test]
@@ -55,11 +65,11 @@ fn bits_depend_on_neither_world_nor_kernel() {
         let wanted = reference::matmul(&bytes(&a), &bytes(&b), m, n, k, dtype).unwrap();
         let first = Mutex::new(None::<Vec<u8>>);
         for world in [1, 3, 4] {
-            ranks(world, |_| Host::with_timeout(LONG), |backend, exchange| {
+            ranks(world, host, |backend, exchange| {
                 let shape = Shape { m, n, k, dtype };
                 let job = Job::new(backend, exchange, shape, None, LONG);
                 for variant in [Variant::NaiveRemoteRead, Variant::Threadload, Variant::Multimem] {
-                    let result = job.calls(variant, &b, std::slice::from_ref(&a), |_, _| ()).remove(0);
+                    let result = job.calls(variant, &b, std::slice::from_ref(&a), Pace::Prompt).remove(0);
                     for (got, wanted) in support::from_bytes(&result, dtype).iter().zip(&wanted) {
                         // One rounding of a sum whose terms are below 1, and f32 sums of 129 terms.
                         let bound = dtype.epsilon() * wanted.abs() + 1e-5 * k as f64;
@@ -75,37 +85,13 @@ fn bits_depend_on_neither_world_nor_kernel() {
 
 #[test]
 fn a_silent_peer_is_named_and_the_pad_recovers() {
-    let silent = 2;
     let shape = Shape { m: 14, n: 9, k: 10, dtype: DType::F16 };
-    for variant in Variant::ALL {
-        ranks(3, |_| Host::with_timeout(LONG), |backend, exchange| {
-            let job = Job::new(backend, exchange, shape, None, Duration::from_millis(200));
-            // So that the fault strikes at epochs that are not the first.
-            job.exact(variant, 2, |_, _| ());
-            let start = Instant::now();
-            if job.rank() != silent {
-                job.launch(variant).unwrap();
-                job.backend.synchronize(&job.stream).unwrap();
-                assert!(start.elapsed() < Duration::from_secs(10), "{variant:?} ended late");
-                match job.pad.check(&job.stream) {
-                    Err(warpweave_symm_mem::Error::SignalTimeout(fault)) => {
-                        assert_eq!((fault.rank, fault.peer), (job.rank(), silent), "{variant:?}: {fault}");
-                        assert_eq!(fault.slot, READY, "{variant:?}: {fault}");
-                        assert!(fault.waited >= Duration::from_millis(200), "{fault}");
-                    }
-                    other => panic!("{variant:?} saw no fault: {other:?}"),
-                }
-            }
-            job.pad.recover(&job.stream, job.exchange.as_ref()).unwrap();
-            job.exact(variant, 3, |_, _| ());
-            job.close();
-        });
-    }
+    silent_peer(host, shape, None, &VARIANTS);
 }
 
 #[test]
 fn descriptors_that_contradict_themselves_are_refused() {
-    ranks(1, |_| Host::with_timeout(LONG), |backend, exchange| {
+    ranks(1, host, |backend, exchange| {
         let shape = Shape { m: 4, n: 4, k: 4, dtype: DType::F32 };
         let job = Job::new(backend, exchange, shape, None, LONG);
         let good = job.naive_remote_read();
@@ -116,7 +102,7 @@ fn descriptors_that_contradict_themselves_are_refused() {
         let mut no_slot = good;
         no_slot.ready = 99;
         let mut null = good;
-        null.b = warpweave_symm_mem::DevicePtr::NULL;
+        null.b = DevicePtr::NULL;
         let mut huge = good;
         huge.m = usize::MAX;
         let mut outsider = good;

@@ -47,10 +47,6 @@ impl Environment {
         self.get(name).is_some_and(|value| value != "0")
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
-    }
-
     /// The first file called `program` in the folders of `PATH`.
     pub fn program(&self, program: &str) -> Option<PathBuf> {
         if program.contains('/') {

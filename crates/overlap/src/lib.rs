@@ -3,6 +3,7 @@
 pub mod algorithms;
 pub mod check;
 pub mod error;
+pub mod execute;
 pub mod plan;
 pub mod show;
 

@@ -125,7 +125,6 @@ pub fn run(options: &Options) -> Result<()> {
         program,
         args,
         ranks: chosen.ranks,
-        env: chosen.environment(),
         port: options.job.port,
         logs: options.job.logs.clone().unwrap_or_else(|| place.logs()),
         patience: options.job.patience(),
@@ -179,10 +178,10 @@ mod tests {
             ranks: 4,
         };
         assert_eq!(mapped(&[], host), ["bench", "--device", "host"]);
-        let line = "--suite allgather-matmul --shape 64x64x64,8x8x8 --shape 4x4x4 --dtype f16 --impl a,b --impl c \
+        let line = "--suite fused-matmul --shape 64x64x64,8x8x8 --shape 4x4x4 --dtype f16 --impl a,b --impl c \
             --iterations 3 --json out.json --log debug --ranks 2 --timeout 9 -- --report here";
         let words: Vec<_> = line.split_whitespace().collect();
-        let expected = "bench --device cuda --suite allgather-matmul --shape 64x64x64 --shape 8x8x8 --shape 4x4x4 \
+        let expected = "bench --device cuda --suite fused-matmul --shape 64x64x64 --shape 8x8x8 --shape 4x4x4 \
             --dtype f16 --impl a,b,c --iterations 3 --json out.json --log debug --report here";
         let expected: Vec<_> = expected.split_whitespace().collect();
         assert_eq!(

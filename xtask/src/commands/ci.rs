@@ -83,11 +83,7 @@ fn steps() -> Vec<Step> {
         ),
         Step {
             env: Some(("RUSTDOCFLAGS", "-D warnings")),
-            ..Step::new(
-                "doc",
-                Cargo,
-                "doc --workspace --no-deps --document-private-items",
-            )
+            ..Step::new("doc", Cargo, "doc --workspace --no-deps")
         },
         Step {
             counts: true,
@@ -263,14 +259,17 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
     for step in &steps[done.len()..] {
         println!("{:<14} not run", step.name);
     }
+    let failure = done.iter().find(|step| !step.status.success());
+    if let Some(step) = failure {
+        println!("{} failed with {}", step.name, step.status);
+    }
     println!("{passed} passed, {failed} failed");
-    match done.iter().find(|step| !step.status.success()) {
-        Some(step) => Err(Error::StepFailed {
+    failure.map_or(Ok(()), |step| {
+        Err(Error::StepFailed {
             step: step.name,
             status: step.status,
-        }),
-        None => Ok(()),
-    }
+        })
+    })
 }
 
 #[cfg(test)]

@@ -80,7 +80,6 @@ pub fn run(options: Options) -> Result<()> {
         program: program.into(),
         args: words.collect(),
         ranks: options.ranks,
-        env: Vec::new(),
         port: options.job.port,
         logs,
         patience: options.job.patience(),

@@ -45,8 +45,6 @@ pub struct Launch {
     pub args: Vec<OsString>,
     /// Number of ranks.
     pub ranks: usize,
-    /// Variables added to the environment of every rank.
-    pub env: Vec<(OsString, OsString)>,
     /// The store's port; a free one where there is none.
     pub port: Option<u16>,
     /// The folder in which the job's own folder of logs is made.

@@ -40,7 +40,6 @@ impl Rank {
         let mut command = Command::new(&launch.program);
         command
             .args(&launch.args)
-            .envs(launch.env.iter().map(|(name, value)| (name, value)))
             .env("WARPWEAVE_RANK", index.to_string())
             .env("WARPWEAVE_WORLD_SIZE", seat.world.to_string())
             .env("WARPWEAVE_LOCAL_RANK", index.to_string())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use warpweave_comm::Job;
 use warpweave_overlap::execute::ExecuteBackend;
-use warpweave_symm_mem::{Backend, DType, Host};
+use warpweave_symm_mem::{DType, Host};
 
 use super::device::{self, Choice};
 use crate::cli::BenchArgs;
@@ -37,8 +37,7 @@ pub(super) fn bench(args: &BenchArgs) -> Result<bool> {
             take_part(args, &settings, &job, host, Versions::default())
         }
         Choice::Cuda(cuda) => {
-            let versions = device::versions(&cuda);
-            take_part(args, &settings, &job, *cuda, versions)
+            take_part(args, &settings, &job, *cuda, device::versions())
         }
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::plan::{GemmProvider, Problem};
-use warpweave_symm_mem::{Backend, BackendKind, DType};
+use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::candidate::{Implementation, PartOfA};
 use crate::error::{BenchError, Result};

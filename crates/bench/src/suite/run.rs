@@ -5,7 +5,7 @@ use warpweave_overlap::plan::{GemmProvider, Plan, Problem, Transport};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::{Suite, problem};
-use crate::candidate::{Call, Candidate, Implementation, InputSets, PartOfA};
+use crate::candidate::{Candidate, Implementation, InputSets, PartOfA};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::inputs::Numbers;

@@ -63,9 +63,16 @@ impl Link {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PER_PACKET))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-                return Err(Trouble::Io(std::io::Error::other("too many descriptors for one packet")));
+                return Err(Trouble::Io(std::io::Error::other(
+                    "too many descriptors for one packet",
+                )));
             }
-            match sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(
+                &self.socket,
+                &[IoSlice::new(bytes)],
+                &mut control,
+                SendFlags::NOSIGNAL,
+            ) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => ready(self.socket.as_fd(), PollFlags::OUT, watched, deadline)?,
@@ -75,13 +82,22 @@ impl Link {
     }
 
     /// Receives one packet. Descriptors that the system could not install are missing from it.
-    pub(super) fn receive(&self, watched: BorrowedFd<'_>, deadline: Instant) -> Result<Packet, Trouble> {
+    pub(super) fn receive(
+        &self,
+        watched: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> Result<Packet, Trouble> {
         loop {
             let mut bytes = [0; LARGEST_PACKET];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PER_PACKET))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut parts = [IoSliceMut::new(&mut bytes)];
-            match recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(
+                &self.socket,
+                &mut parts,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
                 Ok(message) => {
                     let mut fds = Vec::new();
                     for part in control.drain() {
@@ -93,9 +109,14 @@ impl Link {
                         return Err(Trouble::Closed);
                     }
                     if message.flags.contains(ReturnFlags::TRUNC) {
-                        return Err(Trouble::Io(std::io::Error::other("a packet above the limit")));
+                        return Err(Trouble::Io(std::io::Error::other(
+                            "a packet above the limit",
+                        )));
                     }
-                    return Ok(Packet { bytes: bytes[..message.bytes].to_vec(), fds });
+                    return Ok(Packet {
+                        bytes: bytes[..message.bytes].to_vec(),
+                        fds,
+                    });
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => ready(self.socket.as_fd(), PollFlags::IN, watched, deadline)?,
@@ -112,8 +133,12 @@ pub(super) fn ready(
     watched: BorrowedFd<'_>,
     deadline: Instant,
 ) -> Result<(), Trouble> {
-    let mut fds = [PollFd::from_borrowed_fd(fd, flags), PollFd::from_borrowed_fd(watched, PollFlags::IN)];
-    wait_ready(&mut fds, Some(deadline)).map_err(|e| Trouble::Io(std::io::Error::other(e.to_string())))?;
+    let mut fds = [
+        PollFd::from_borrowed_fd(fd, flags),
+        PollFd::from_borrowed_fd(watched, PollFlags::IN),
+    ];
+    wait_ready(&mut fds, Some(deadline))
+        .map_err(|e| Trouble::Io(std::io::Error::other(e.to_string())))?;
     match (is_ready(&fds[0]), is_ready(&fds[1])) {
         (true, _) => Ok(()),
         (false, true) => Err(Trouble::Called),

@@ -60,7 +60,11 @@ impl Mesh {
         let deadline = Instant::now() + store.timeout();
         let name: [u8; 16] = random_bytes()?;
         let listener = listener(&name, world)?;
-        let contact = Contact { host: host_identity(), name, secret: random_bytes()? };
+        let contact = Contact {
+            host: host_identity(),
+            name,
+            secret: random_bytes()?,
+        };
         let contacts = gather("warpweave.mesh.contacts", &encode(&contact)?)?
             .iter()
             .enumerate()
@@ -76,7 +80,10 @@ impl Mesh {
         }
         let secret = contacts[0].secret;
         let mut links: Vec<Option<Link>> = (0..world).map(|_| None).collect();
-        let greeting = encode(&Greeting { secret, rank: rank as u32 })?;
+        let greeting = encode(&Greeting {
+            secret,
+            rank: rank as u32,
+        })?;
         for (peer, contact) in contacts.iter().enumerate().take(rank) {
             let link = reach(store, peer, &contact.name, deadline)?;
             link.send(&greeting, &[], store.failed(), deadline)
@@ -84,7 +91,9 @@ impl Mesh {
             links[peer] = Some(link);
         }
         while links[rank + 1..].iter().any(Option::is_none) {
-            let missing = (rank + 1..world).find(|&r| links[r].is_none()).unwrap_or(rank);
+            let missing = (rank + 1..world)
+                .find(|&r| links[r].is_none())
+                .unwrap_or(rank);
             ready(listener.as_fd(), PollFlags::IN, store.failed(), deadline)
                 .map_err(|t| trouble(store, missing, "warpweave.mesh.accept", t))?;
             if let Some((peer, link)) = greeted(store, &listener, &secret, deadline)
@@ -108,25 +117,42 @@ impl Mesh {
         counts: &[usize],
         deadline: Instant,
     ) -> Result<Vec<Vec<OwnedFd>>> {
-        let mut received: Vec<Vec<OwnedFd>> = counts.iter().map(|&n| Vec::with_capacity(n)).collect();
+        let mut received: Vec<Vec<OwnedFd>> =
+            counts.iter().map(|&n| Vec::with_capacity(n)).collect();
         let mut short = None;
-        let packets = counts.iter().map(|n| n.div_ceil(PER_PACKET)).max().unwrap_or(0);
+        let packets = counts
+            .iter()
+            .map(|n| n.div_ceil(PER_PACKET))
+            .max()
+            .unwrap_or(0);
         // Packet by packet, sent before received: at most two of a peer are ever on their way, which any socket holds.
         for packet in 0..packets {
             if let Some(part) = fds.chunks(PER_PACKET).nth(packet) {
-                let label = encode(&Label { total: fds.len() as u32, here: part.len() as u32 })?;
+                let label = encode(&Label {
+                    total: fds.len() as u32,
+                    here: part.len() as u32,
+                })?;
                 for (peer, link) in self.peers() {
-                    link.send(&label, part, store.failed(), deadline).map_err(|t| trouble(store, peer, tag, t))?;
+                    link.send(&label, part, store.failed(), deadline)
+                        .map_err(|t| trouble(store, peer, tag, t))?;
                 }
             }
-            for (peer, link) in self.peers().filter(|&(peer, _)| packet < counts[peer].div_ceil(PER_PACKET)) {
-                let packet = link.receive(store.failed(), deadline).map_err(|t| trouble(store, peer, tag, t))?;
+            for (peer, link) in self
+                .peers()
+                .filter(|&(peer, _)| packet < counts[peer].div_ceil(PER_PACKET))
+            {
+                let packet = link
+                    .receive(store.failed(), deadline)
+                    .map_err(|t| trouble(store, peer, tag, t))?;
                 let label: Label = decode(peer, &packet.bytes)?;
                 if label.total as usize != counts[peer] || label.here as usize > PER_PACKET {
                     return Err(CommError::Exchange(ExchangeError::Protocol {
                         rank: peer,
                         tag: tag.into(),
-                        what: format!("it announced {} descriptors and labels them {}", counts[peer], label.total),
+                        what: format!(
+                            "it announced {} descriptors and labels them {}",
+                            counts[peer], label.total
+                        ),
                     }));
                 }
                 // The packets that follow are taken all the same, so that the peers can finish sending theirs.
@@ -136,12 +162,10 @@ impl Mesh {
                 received[peer].extend(packet.fds);
             }
         }
-        if let Some((peer, got)) =
-            short.map(|p| (p, received[p].len())).or_else(|| {
-                let short = self.peers().find(|&(p, _)| received[p].len() != counts[p]);
-                short.map(|(p, _)| (p, received[p].len()))
-            })
-        {
+        if let Some((peer, got)) = short.map(|p| (p, received[p].len())).or_else(|| {
+            let short = self.peers().find(|&(p, _)| received[p].len() != counts[p]);
+            short.map(|(p, _)| (p, received[p].len()))
+        }) {
             return Err(CommError::Exchange(ExchangeError::MissingDescriptor {
                 rank: peer,
                 tag: tag.into(),
@@ -154,7 +178,10 @@ impl Mesh {
     }
 
     fn peers(&self) -> impl Iterator<Item = (usize, &Link)> {
-        self.links.iter().enumerate().filter_map(|(peer, link)| Some((peer, link.as_ref()?)))
+        self.links
+            .iter()
+            .enumerate()
+            .filter_map(|(peer, link)| Some((peer, link.as_ref()?)))
     }
 }
 
@@ -163,7 +190,10 @@ pub(super) fn duplicate(tag: &str, fds: &[BorrowedFd<'_>]) -> Result<Vec<OwnedFd
     fds.iter()
         .map(|fd| {
             fd.try_clone_to_owned().map_err(|e| {
-                CommError::io(format!("duplicating a descriptor for `{tag}` (is ulimit -n reached?)"), e)
+                CommError::io(
+                    format!("duplicating a descriptor for `{tag}` (is ulimit -n reached?)"),
+                    e,
+                )
             })
         })
         .collect()
@@ -183,7 +213,8 @@ fn socket() -> Result<OwnedFd> {
 fn listener(name: &[u8; 16], world: usize) -> Result<OwnedFd> {
     let socket = socket()?;
     bind(&socket, &address(name)?).map_err(|e| CommError::io("binding a Unix socket", e))?;
-    listen(&socket, world.max(128) as i32).map_err(|e| CommError::io("listening on a Unix socket", e))?;
+    listen(&socket, world.max(128) as i32)
+        .map_err(|e| CommError::io("listening on a Unix socket", e))?;
     Ok(socket)
 }
 
@@ -195,7 +226,9 @@ fn reach(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) -> Resu
             Ok(()) => break,
             Err(Errno::INTR) => {}
             // Its queue is full. A Unix socket has no event for room in it.
-            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::AGAIN) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
             Err(e) => {
                 store.check("warpweave.mesh.connect")?;
                 return Err(CommError::PeerLost {
@@ -218,13 +251,20 @@ fn reach(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) -> Resu
 }
 
 /// The next connection, if it is one of the group. Strangers are dropped without a word.
-fn greeted(store: &Store, listener: &OwnedFd, secret: &[u8; 32], deadline: Instant) -> Option<(usize, Link)> {
+fn greeted(
+    store: &Store,
+    listener: &OwnedFd,
+    secret: &[u8; 32],
+    deadline: Instant,
+) -> Option<(usize, Link)> {
     let socket = accept_with(listener, FLAGS).ok()?;
     if !same_user(&socket) {
         return None;
     }
     let link = Link { socket };
-    let packet = link.receive(store.failed(), deadline.min(Instant::now() + GREETING_TIME)).ok()?;
+    let packet = link
+        .receive(store.failed(), deadline.min(Instant::now() + GREETING_TIME))
+        .ok()?;
     let greeting: Greeting = postcard::from_bytes(&packet.bytes).ok()?;
     same_bytes(&greeting.secret, secret).then_some((greeting.rank as usize, link))
 }
@@ -244,29 +284,47 @@ fn host_identity() -> String {
 fn trouble(store: &Store, peer: usize, tag: &str, trouble: Trouble) -> CommError {
     if let Trouble::Closed = trouble {
         // The store may hear of it a moment later.
-        let _ = ready(store.failed(), PollFlags::IN, store.failed(), Instant::now() + Duration::from_millis(200));
+        let _ = ready(
+            store.failed(),
+            PollFlags::IN,
+            store.failed(),
+            Instant::now() + Duration::from_millis(200),
+        );
     }
     if let Err(e) = store.check(tag) {
         return e;
     }
     let (rank, what) = (store.rank(), tag.to_owned());
     match trouble {
-        Trouble::Closed | Trouble::Called => {
-            CommError::PeerLost { rank, peer, what, cause: "it closed its socket".into() }
-        }
-        Trouble::Late => CommError::Timeout { rank, what, waiting_for: vec![peer], after: store.timeout() },
-        Trouble::Io(e) => CommError::io(format!("passing descriptors to or from rank {peer} in `{tag}`"), e),
+        Trouble::Closed | Trouble::Called => CommError::PeerLost {
+            rank,
+            peer,
+            what,
+            cause: "it closed its socket".into(),
+        },
+        Trouble::Late => CommError::Timeout {
+            rank,
+            what,
+            waiting_for: vec![peer],
+            after: store.timeout(),
+        },
+        Trouble::Io(e) => CommError::io(
+            format!("passing descriptors to or from rank {peer} in `{tag}`"),
+            e,
+        ),
     }
 }
 
 fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
-    let bytes = postcard::to_stdvec(message)
-        .map_err(|e| CommError::Protocol { what: format!("encoding a greeting: {e}") })?;
+    let bytes = postcard::to_stdvec(message).map_err(|e| CommError::Protocol {
+        what: format!("encoding a greeting: {e}"),
+    })?;
     debug_assert!(bytes.len() <= LARGEST_PACKET);
     Ok(bytes)
 }
 
 fn decode<'a, T: Deserialize<'a>>(peer: usize, bytes: &'a [u8]) -> Result<T> {
-    postcard::from_bytes(bytes)
-        .map_err(|e| CommError::Protocol { what: format!("rank {peer} sent what cannot be understood: {e}") })
+    postcard::from_bytes(bytes).map_err(|e| CommError::Protocol {
+        what: format!("rank {peer} sent what cannot be understood: {e}"),
+    })
 }

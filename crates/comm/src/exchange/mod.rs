@@ -49,7 +49,11 @@ enum Receipt {
 impl LocalExchange {
     /// An exchange over `store`. Opens nothing yet.
     pub fn new(store: Arc<Store>, scope: impl Into<String>) -> Self {
-        Self { store, scope: scope.into(), calls: Mutex::default() }
+        Self {
+            store,
+            scope: scope.into(),
+            calls: Mutex::default(),
+        }
     }
 
     /// The store underneath.
@@ -68,19 +72,21 @@ impl LocalExchange {
         let counts = counts
             .iter()
             .enumerate()
-            .map(|(rank, bytes)| match <[u8; 8]>::try_from(bytes.as_slice()).map(u64::from_le_bytes) {
-                Ok(count) if count <= MOST_DESCRIPTORS as u64 => Ok(count as usize),
-                Ok(count) => Err(CommError::TooLarge {
-                    what: format!("number of descriptors of rank {rank} in `{tag}`"),
-                    size: count as usize,
-                    limit: MOST_DESCRIPTORS,
-                }),
-                Err(_) => Err(CommError::Mismatch {
-                    rank: self.store.rank(),
-                    mine: format!("{tag} (descriptors)"),
-                    peer: rank,
-                    theirs: format!("{tag} (bytes)"),
-                }),
+            .map(|(rank, bytes)| {
+                match <[u8; 8]>::try_from(bytes.as_slice()).map(u64::from_le_bytes) {
+                    Ok(count) if count <= MOST_DESCRIPTORS as u64 => Ok(count as usize),
+                    Ok(count) => Err(CommError::TooLarge {
+                        what: format!("number of descriptors of rank {rank} in `{tag}`"),
+                        size: count as usize,
+                        limit: MOST_DESCRIPTORS,
+                    }),
+                    Err(_) => Err(CommError::Mismatch {
+                        rank: self.store.rank(),
+                        mine: format!("{tag} (descriptors)"),
+                        peer: rank,
+                        theirs: format!("{tag} (bytes)"),
+                    }),
+                }
             })
             .collect::<Result<Vec<_>>>()?;
         if self.store.world() > 1 && calls.mesh.is_none() {
@@ -109,15 +115,25 @@ impl LocalExchange {
     ) -> Result<Vec<Vec<OwnedFd>>> {
         let receipt = match &received {
             Ok(_) => Receipt::Complete,
-            Err(CommError::Exchange(ExchangeError::MissingDescriptor { rank, expected, got, .. })) => {
-                Receipt::Missing { from: *rank as u32, expected: *expected as u32, got: *got as u32 }
-            }
+            Err(CommError::Exchange(ExchangeError::MissingDescriptor {
+                rank,
+                expected,
+                got,
+                ..
+            })) => Receipt::Missing {
+                from: *rank as u32,
+                expected: *expected as u32,
+                got: *got as u32,
+            },
             // The peer that is gone cannot take part in another round.
             Err(CommError::PeerLost { .. } | CommError::PeerFailed { .. }) => return received,
-            Err(other) => Receipt::Failed { why: other.to_string().chars().take(512).collect() },
+            Err(other) => Receipt::Failed {
+                why: other.to_string().chars().take(512).collect(),
+            },
         };
-        let bytes = postcard::to_stdvec(&receipt)
-            .map_err(|e| CommError::Protocol { what: format!("encoding a receipt: {e}") })?;
+        let bytes = postcard::to_stdvec(&receipt).map_err(|e| CommError::Protocol {
+            what: format!("encoding a receipt: {e}"),
+        })?;
         let receipts = self.gather(calls, &format!("{tag} (receipts)"), &bytes);
         let (received, receipts) = match (received, receipts) {
             (Ok(received), Ok(receipts)) => (received, receipts),
@@ -129,21 +145,25 @@ impl LocalExchange {
         for (rank, bytes) in receipts.iter().enumerate() {
             let failed = match postcard::from_bytes(bytes) {
                 Ok(Receipt::Complete) => continue,
-                Ok(Receipt::Missing { from, expected, got }) => {
-                    CommError::Exchange(ExchangeError::MissingDescriptor {
-                        rank: from as usize,
-                        tag: format!("{tag} (seen by rank {rank})"),
-                        expected: expected as usize,
-                        got: got as usize,
-                    })
-                }
+                Ok(Receipt::Missing {
+                    from,
+                    expected,
+                    got,
+                }) => CommError::Exchange(ExchangeError::MissingDescriptor {
+                    rank: from as usize,
+                    tag: format!("{tag} (seen by rank {rank})"),
+                    expected: expected as usize,
+                    got: got as usize,
+                }),
                 Ok(Receipt::Failed { why }) => CommError::PeerFailed {
                     rank: self.store.rank(),
                     peer: rank,
                     what: tag.into(),
                     cause: why,
                 },
-                Err(_) => CommError::Protocol { what: format!("rank {rank} sent no receipt for `{tag}`") },
+                Err(_) => CommError::Protocol {
+                    what: format!("rank {rank} sent no receipt for `{tag}`"),
+                },
             };
             calls.mesh = None;
             return Err(failed);
@@ -163,7 +183,8 @@ impl Exchange for LocalExchange {
 
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let mut calls = self.calls.lock();
-        self.gather(&mut calls, tag, bytes).map_err(|e| as_exchange_error(e, tag))
+        self.gather(&mut calls, tag, bytes)
+            .map_err(|e| as_exchange_error(e, tag))
     }
 
     fn all_gather_fds(
@@ -171,7 +192,8 @@ impl Exchange for LocalExchange {
         tag: &str,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
-        self.gather_fds(tag, fds).map_err(|e| as_exchange_error(e, tag))
+        self.gather_fds(tag, fds)
+            .map_err(|e| as_exchange_error(e, tag))
     }
 }
 

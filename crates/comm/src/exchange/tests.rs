@@ -8,7 +8,10 @@ use super::*;
 
 fn group(world: usize) -> Vec<LocalExchange> {
     let stores = Store::threads(world).unwrap();
-    stores.into_iter().map(|store| LocalExchange::new(Arc::new(store), "test")).collect()
+    stores
+        .into_iter()
+        .map(|store| LocalExchange::new(Arc::new(store), "test"))
+        .collect()
 }
 
 fn pipe_with(content: &[u8]) -> OwnedFd {
@@ -56,7 +59,10 @@ fn bytes_and_descriptors_at_the_same_tag_are_told_apart() {
     let (b, a) = (group.pop().unwrap(), group.pop().unwrap());
     let other = std::thread::spawn(move || b.all_gather("x", b"abc").map(drop));
     let error = a.all_gather_fds("x", &[]).unwrap_err();
-    assert!(matches!(error, ExchangeError::Mismatch { rank: 1, .. }), "{error}");
+    assert!(
+        matches!(error, ExchangeError::Mismatch { rank: 1, .. }),
+        "{error}"
+    );
     other.join().unwrap().unwrap();
 }
 
@@ -67,7 +73,14 @@ fn too_many_descriptors_are_refused_on_every_rank() {
         for ex in group(2) {
             let pipe = &pipe;
             s.spawn(move || {
-                let fds = vec![pipe.as_fd(); if ex.rank() == 1 { MOST_DESCRIPTORS + 1 } else { 0 }];
+                let fds = vec![
+                    pipe.as_fd();
+                    if ex.rank() == 1 {
+                        MOST_DESCRIPTORS + 1
+                    } else {
+                        0
+                    }
+                ];
                 let error = ex.all_gather_fds("many", &fds).unwrap_err().to_string();
                 assert!(error.contains("number of descriptors of rank 1"), "{error}");
             });
@@ -90,15 +103,27 @@ fn a_link_ends_by_its_deadline_by_a_call_and_by_the_peer() {
     let (a, b) = (Link { socket: a }, b);
     let (quiet, _writer) = rustix::pipe::pipe().unwrap();
     let soon = || std::time::Instant::now() + Duration::from_millis(20);
-    assert!(matches!(a.receive(quiet.as_fd(), soon()), Err(Trouble::Late)));
+    assert!(matches!(
+        a.receive(quiet.as_fd(), soon()),
+        Err(Trouble::Late)
+    ));
     let rung = pipe_with(b"x");
-    assert!(matches!(a.receive(rung.as_fd(), soon()), Err(Trouble::Called)));
+    assert!(matches!(
+        a.receive(rung.as_fd(), soon()),
+        Err(Trouble::Called)
+    ));
     // A peer that reads nothing: the socket fills, and the sender does not hang.
     let filled = std::iter::repeat_with(|| a.send(&[1; 200], &[], quiet.as_fd(), soon()))
         .take(100_000)
         .find_map(Result::err);
     assert!(matches!(filled, Some(Trouble::Late)), "{filled:?}");
     drop(b);
-    assert!(matches!(a.receive(quiet.as_fd(), soon()), Err(Trouble::Closed)));
-    assert!(matches!(a.send(&[1], &[], quiet.as_fd(), soon()), Err(Trouble::Closed)));
+    assert!(matches!(
+        a.receive(quiet.as_fd(), soon()),
+        Err(Trouble::Closed)
+    ));
+    assert!(matches!(
+        a.send(&[1], &[], quiet.as_fd(), soon()),
+        Err(Trouble::Closed)
+    ));
 }

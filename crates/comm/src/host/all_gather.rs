@@ -136,12 +136,17 @@ mod tests {
                 std::thread::spawn(move || run(Arc::new(exchange)))
             })
             .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect()
+        ranks
+            .into_iter()
+            .map(|rank| rank.join().unwrap().unwrap())
+            .collect()
     }
 
     /// What rank `rank` gives in call `call`.
     fn bytes(rank: usize, call: usize, len: usize) -> Vec<u8> {
-        (0..len).map(|i| (i * 7 + rank * 31 + call * 101) as u8).collect()
+        (0..len)
+            .map(|i| (i * 7 + rank * 31 + call * 101) as u8)
+            .collect()
     }
 
     #[test]
@@ -201,6 +206,9 @@ mod tests {
             Ok(fault.map(|error| error.to_string()))
         });
         let fault = got[0].as_deref().unwrap();
-        assert!(fault.contains("rank 0 waited") && fault.contains("for rank 1"), "{fault}");
+        assert!(
+            fault.contains("rank 0 waited") && fault.contains("for rank 1"),
+            "{fault}"
+        );
     }
 }

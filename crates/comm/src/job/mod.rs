@@ -64,16 +64,30 @@ impl Job {
                     why: "WARPWEAVE_STORE is set; WARPWEAVE_RANK and WARPWEAVE_WORLD_SIZE are missing".into(),
                 });
             }
-            return Ok(Self { timeout, ..Self::alone()? });
+            return Ok(Self {
+                timeout,
+                ..Self::alone()?
+            });
         };
-        let found = Found { vars, lookup: &lookup };
+        let found = Found {
+            vars,
+            lookup: &lookup,
+        };
         let (rank, world, local_rank) = found.place()?;
         let (store, token) = if world == 1 {
             ("127.0.0.1:0".into(), JobToken::random()?)
         } else {
             (found.store()?, found.token()?)
         };
-        Ok(Self { rank, world, local_rank, launcher: vars.launcher, store, token, timeout })
+        Ok(Self {
+            rank,
+            world,
+            local_rank,
+            launcher: vars.launcher,
+            store,
+            token,
+            timeout,
+        })
     }
 
     /// A job of this process alone.
@@ -88,18 +102,29 @@ impl Job {
     ///
     /// # Errors
     /// [`CommError::InvalidArgument`] when `rank` is not below `world`, or `world` is above 4096.
-    pub fn new(rank: usize, world: usize, store: impl Into<String>, token: JobToken) -> Result<Self> {
+    pub fn new(
+        rank: usize,
+        world: usize,
+        store: impl Into<String>,
+        token: JobToken,
+    ) -> Result<Self> {
         if rank >= world || world > LARGEST_WORLD {
             return Err(CommError::InvalidArgument {
                 what: "rank",
-                why: format!("rank {rank} of {world}; a job has at most {LARGEST_WORLD} ranks, numbered from 0"),
+                why: format!(
+                    "rank {rank} of {world}; a job has at most {LARGEST_WORLD} ranks, numbered from 0"
+                ),
             });
         }
         Ok(Self {
             rank,
             world,
             local_rank: rank,
-            launcher: if world == 1 { Launcher::Alone } else { Launcher::Warpweave },
+            launcher: if world == 1 {
+                Launcher::Alone
+            } else {
+                Launcher::Warpweave
+            },
             store: store.into(),
             token,
             timeout: DEFAULT_TIMEOUT,
@@ -189,8 +214,9 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
     }
 
     fn number(&self, names: &[&str]) -> Result<Option<usize>> {
-        let Some((name, text)) =
-            names.iter().find_map(|&name| Some((name, (self.lookup)(name)?)))
+        let Some((name, text)) = names
+            .iter()
+            .find_map(|&name| Some((name, (self.lookup)(name)?)))
         else {
             return Ok(None);
         };
@@ -202,10 +228,14 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
 
     fn store(&self) -> Result<String> {
         if let Some(address) = (self.lookup)("WARPWEAVE_STORE") {
-            let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            let port = address
+                .rsplit_once(':')
+                .and_then(|(_, port)| port.parse::<u16>().ok());
             return match port {
                 Some(1..) => Ok(address),
-                _ => Err(self.error(format!("WARPWEAVE_STORE is `{address}`, which is not host:port"))),
+                _ => Err(self.error(format!(
+                    "WARPWEAVE_STORE is `{address}`, which is not host:port"
+                ))),
             };
         }
         let host = (self.lookup)("MASTER_ADDR");
@@ -226,19 +256,30 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
 
     fn token(&self) -> Result<JobToken> {
         if let Some(text) = (self.lookup)("WARPWEAVE_JOB_TOKEN") {
-            return JobToken::new(text).map_err(|e| self.error(format!("WARPWEAVE_JOB_TOKEN: {e}")));
+            return JobToken::new(text)
+                .map_err(|e| self.error(format!("WARPWEAVE_JOB_TOKEN: {e}")));
         }
         if self.vars.launcher == Launcher::Warpweave {
-            return Err(self.error("missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank)".into()));
+            return Err(self.error(
+                "missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank)".into(),
+            ));
         }
-        let job = self.vars.job.iter().find_map(|name| (self.lookup)(name)).unwrap_or_default();
+        let job = self
+            .vars
+            .job
+            .iter()
+            .find_map(|name| (self.lookup)(name))
+            .unwrap_or_default();
         let mut text = format!("warpweave job {} {job}", self.vars.launcher).into_bytes();
         text.truncate(LONGEST_TOKEN);
         JobToken::new(text)
     }
 
     fn error(&self, why: String) -> CommError {
-        CommError::Environment { launcher: self.vars.launcher.to_string(), why }
+        CommError::Environment {
+            launcher: self.vars.launcher.to_string(),
+            why,
+        }
     }
 }
 

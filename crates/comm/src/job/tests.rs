@@ -2,7 +2,9 @@ use super::*;
 
 fn job(vars: &[(&str, &str)]) -> Result<Job> {
     Job::from_lookup(|name| {
-        vars.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string())
+        vars.iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, value)| value.to_string())
     })
 }
 
@@ -59,10 +61,21 @@ fn torchrun_leaves_its_own_port_alone() {
 fn each_foreign_launcher_is_read() {
     let cases: [(&[(&str, &str)], Launcher); 3] = [
         (
-            &[("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "3"), ("OMPI_COMM_WORLD_LOCAL_RANK", "1")],
+            &[
+                ("OMPI_COMM_WORLD_RANK", "2"),
+                ("OMPI_COMM_WORLD_SIZE", "3"),
+                ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ],
             Launcher::OpenMpi,
         ),
-        (&[("PMI_RANK", "2"), ("PMI_SIZE", "3"), ("MPI_LOCALRANKID", "1")], Launcher::Mpich),
+        (
+            &[
+                ("PMI_RANK", "2"),
+                ("PMI_SIZE", "3"),
+                ("MPI_LOCALRANKID", "1"),
+            ],
+            Launcher::Mpich,
+        ),
         (
             &[
                 ("SLURM_PROCID", "2"),
@@ -77,7 +90,11 @@ fn each_foreign_launcher_is_read() {
         let mut vars = vars.to_vec();
         vars.push(("WARPWEAVE_STORE", "[::1]:4000"));
         let job = job(&vars).unwrap();
-        assert_eq!((job.rank(), job.world(), job.local_rank()), (2, 3, 1), "{launcher}");
+        assert_eq!(
+            (job.rank(), job.world(), job.local_rank()),
+            (2, 3, 1),
+            "{launcher}"
+        );
         assert_eq!((job.launcher(), job.store()), (launcher, "[::1]:4000"));
         assert!(!job.token().as_bytes().is_empty());
     }
@@ -104,17 +121,31 @@ fn what_is_missing_is_named() {
     let cases: [(&[(&str, &str)], &str); 9] = [
         (&[("WARPWEAVE_RANK", "0")], "WARPWEAVE_WORLD_SIZE"),
         (&[("WARPWEAVE_STORE", "127.0.0.1:4000")], "WARPWEAVE_RANK"),
-        (&[("WARPWEAVE_RANK", "0"), ("WARPWEAVE_WORLD_SIZE", "2")], "WARPWEAVE_STORE"),
         (
-            &[("WARPWEAVE_RANK", "0"), ("WARPWEAVE_WORLD_SIZE", "2"), ("WARPWEAVE_STORE", "h:1")],
+            &[("WARPWEAVE_RANK", "0"), ("WARPWEAVE_WORLD_SIZE", "2")],
+            "WARPWEAVE_STORE",
+        ),
+        (
+            &[
+                ("WARPWEAVE_RANK", "0"),
+                ("WARPWEAVE_WORLD_SIZE", "2"),
+                ("WARPWEAVE_STORE", "h:1"),
+            ],
             "WARPWEAVE_JOB_TOKEN",
         ),
         (
-            &[("WARPWEAVE_RANK", "0"), ("WARPWEAVE_WORLD_SIZE", "2"), ("WARPWEAVE_STORE", "h")],
+            &[
+                ("WARPWEAVE_RANK", "0"),
+                ("WARPWEAVE_WORLD_SIZE", "2"),
+                ("WARPWEAVE_STORE", "h"),
+            ],
             "not host:port",
         ),
         (&[("RANK", "0"), ("WORLD_SIZE", "2")], "LOCAL_RANK"),
-        (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")], "MASTER_ADDR and MASTER_PORT"),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")],
+            "MASTER_ADDR and MASTER_PORT",
+        ),
         (&[("SLURM_NTASKS", "2")], "SLURM_PROCID, SLURM_LOCALID"),
         (&[("WARPWEAVE_TIMEOUT", "soon")], "WARPWEAVE_TIMEOUT"),
     ];

@@ -24,7 +24,10 @@ impl JobToken {
         if !(SHORTEST..=LONGEST).contains(&bytes.len()) {
             return Err(CommError::InvalidArgument {
                 what: "job token",
-                why: format!("{} bytes; it must have {SHORTEST} to {LONGEST}", bytes.len()),
+                why: format!(
+                    "{} bytes; it must have {SHORTEST} to {LONGEST}",
+                    bytes.len()
+                ),
             });
         }
         Ok(Self(bytes.to_vec()))
@@ -36,7 +39,11 @@ impl JobToken {
     /// [`CommError::Io`] when the system has no randomness to give.
     pub fn random() -> Result<Self> {
         let bits: [u8; 32] = random_bytes()?;
-        Ok(Self(bits.iter().flat_map(|b| format!("{b:02x}").into_bytes()).collect()))
+        Ok(Self(
+            bits.iter()
+                .flat_map(|b| format!("{b:02x}").into_bytes())
+                .collect(),
+        ))
     }
 
     /// The bytes, for the launcher that must hand them on.

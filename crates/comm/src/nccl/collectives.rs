@@ -1,10 +1,4 @@
 //! The calls on a communicator. Addresses are device addresses, counts are elements, and work is ordered by its stream.
-//!
-//! # Safety of all of them
-//! - Every address is device memory of this rank's device, of the size that the call reads or writes, and stays so until
-//!   the work has ended on `stream`.
-//! - `stream` is a live stream of that device.
-//! - All ranks make the same calls in the same order, with counts that match.
 
 use std::ffi::c_void;
 
@@ -28,15 +22,29 @@ impl NcclComm {
     /// when `send` is `recv` plus this rank's offset.
     ///
     /// # Safety
-    /// As the [module](self) says.
+    /// As [`NcclComm`] says.
     ///
     /// # Errors
     /// [`CommError::Nccl`], [`CommError::Timeout`] when the launch does not end by the deadline.
-    pub unsafe fn all_gather(&self, send: u64, recv: u64, count: usize, element: Element, stream: CUstream) -> Result<()> {
+    pub unsafe fn all_gather(
+        &self,
+        send: u64,
+        recv: u64,
+        count: usize,
+        element: Element,
+        stream: CUstream,
+    ) -> Result<()> {
         let raw = self.live("ncclAllGather")?;
         // SAFETY: the communicator is alive; the caller vouches for addresses and stream.
         let code = unsafe {
-            (self.library.api.all_gather)(read(send), write(recv), count, element.code(), raw, stream.cast())
+            (self.library.api.all_gather)(
+                read(send),
+                write(recv),
+                count,
+                element.code(),
+                raw,
+                stream.cast(),
+            )
         };
         self.launched("ncclAllGather", code)
     }
@@ -44,7 +52,7 @@ impl NcclComm {
     /// As [`NcclComm::all_gather`] where rank `r` gives `counts[r]` elements, stored one after the other.
     ///
     /// # Safety
-    /// As the [module](self) says; `counts` is the same on all ranks.
+    /// As [`NcclComm`] says; `counts` is the same on all ranks.
     ///
     /// # Errors
     /// As [`NcclComm::all_gather`], and [`CommError::InvalidArgument`] when `counts` is not one for each rank.
@@ -82,7 +90,7 @@ impl NcclComm {
     /// `count` elements combined over all ranks, to every rank. In place when `send == recv`.
     ///
     /// # Safety
-    /// As the [module](self) says.
+    /// As [`NcclComm`] says.
     ///
     /// # Errors
     /// As [`NcclComm::all_gather`].
@@ -98,7 +106,15 @@ impl NcclComm {
         let raw = self.live("ncclAllReduce")?;
         // SAFETY: the communicator is alive; the caller vouches for addresses and stream.
         let code = unsafe {
-            (self.library.api.all_reduce)(read(send), write(recv), count, element.code(), op.code(), raw, stream.cast())
+            (self.library.api.all_reduce)(
+                read(send),
+                write(recv),
+                count,
+                element.code(),
+                op.code(),
+                raw,
+                stream.cast(),
+            )
         };
         self.launched("ncclAllReduce", code)
     }
@@ -106,7 +122,7 @@ impl NcclComm {
     /// `world * count` elements combined over all ranks; rank `r` receives the `r`-th `count` of them.
     ///
     /// # Safety
-    /// As the [module](self) says.
+    /// As [`NcclComm`] says.
     ///
     /// # Errors
     /// As [`NcclComm::all_gather`].
@@ -122,7 +138,15 @@ impl NcclComm {
         let raw = self.live("ncclReduceScatter")?;
         // SAFETY: the communicator is alive; the caller vouches for addresses and stream.
         let code = unsafe {
-            (self.library.api.reduce_scatter)(read(send), write(recv), count, element.code(), op.code(), raw, stream.cast())
+            (self.library.api.reduce_scatter)(
+                read(send),
+                write(recv),
+                count,
+                element.code(),
+                op.code(),
+                raw,
+                stream.cast(),
+            )
         };
         self.launched("ncclReduceScatter", code)
     }
@@ -130,7 +154,7 @@ impl NcclComm {
     /// `count` elements at `send` of rank `root` to `recv` of every rank.
     ///
     /// # Safety
-    /// As the [module](self) says; `send` is read on the root alone.
+    /// As [`NcclComm`] says; `send` is read on the root alone.
     ///
     /// # Errors
     /// As [`NcclComm::all_gather`].
@@ -147,7 +171,15 @@ impl NcclComm {
         let raw = self.live("ncclBroadcast")?;
         // SAFETY: the communicator is alive; the caller vouches for addresses and stream.
         let code = unsafe {
-            (self.library.api.broadcast)(read(send), write(recv), count, element.code(), root, raw, stream.cast())
+            (self.library.api.broadcast)(
+                read(send),
+                write(recv),
+                count,
+                element.code(),
+                root,
+                raw,
+                stream.cast(),
+            )
         };
         self.launched("ncclBroadcast", code)
     }
@@ -155,30 +187,48 @@ impl NcclComm {
     /// `count` elements to rank `peer`, which receives them. Pairs that cross belong in one [`NcclComm::group`].
     ///
     /// # Safety
-    /// As the [module](self) says.
+    /// As [`NcclComm`] says.
     ///
     /// # Errors
     /// As [`NcclComm::all_gather`].
-    pub unsafe fn send(&self, send: u64, count: usize, element: Element, peer: usize, stream: CUstream) -> Result<()> {
+    pub unsafe fn send(
+        &self,
+        send: u64,
+        count: usize,
+        element: Element,
+        peer: usize,
+        stream: CUstream,
+    ) -> Result<()> {
         let peer = self.peer("peer", peer)?;
         let raw = self.live("ncclSend")?;
         // SAFETY: the communicator is alive; the caller vouches for address and stream.
-        let code = unsafe { (self.library.api.send)(read(send), count, element.code(), peer, raw, stream.cast()) };
+        let code = unsafe {
+            (self.library.api.send)(read(send), count, element.code(), peer, raw, stream.cast())
+        };
         self.launched("ncclSend", code)
     }
 
     /// `count` elements from rank `peer`, which sends them.
     ///
     /// # Safety
-    /// As the [module](self) says.
+    /// As [`NcclComm`] says.
     ///
     /// # Errors
     /// As [`NcclComm::all_gather`].
-    pub unsafe fn recv(&self, recv: u64, count: usize, element: Element, peer: usize, stream: CUstream) -> Result<()> {
+    pub unsafe fn recv(
+        &self,
+        recv: u64,
+        count: usize,
+        element: Element,
+        peer: usize,
+        stream: CUstream,
+    ) -> Result<()> {
         let peer = self.peer("peer", peer)?;
         let raw = self.live("ncclRecv")?;
         // SAFETY: the communicator is alive; the caller vouches for address and stream.
-        let code = unsafe { (self.library.api.recv)(write(recv), count, element.code(), peer, raw, stream.cast()) };
+        let code = unsafe {
+            (self.library.api.recv)(write(recv), count, element.code(), peer, raw, stream.cast())
+        };
         self.launched("ncclRecv", code)
     }
 
@@ -186,7 +236,7 @@ impl NcclComm {
     /// `word`, whose value does not matter.
     ///
     /// # Safety
-    /// As the [module](self) says.
+    /// As [`NcclComm`] says.
     ///
     /// # Errors
     /// As [`NcclComm::all_gather`].
@@ -207,7 +257,10 @@ impl NcclComm {
             return Err(self.error("ncclGroupStart", code));
         }
         self.grouped.set(self.grouped.get() + 1);
-        let open = OpenGroup { comm: self, ended: false };
+        let open = OpenGroup {
+            comm: self,
+            ended: false,
+        };
         let result = calls(self);
         let launched = self.launched("ncclGroupEnd", open.end());
         let result = result?;

@@ -41,7 +41,10 @@ pub struct NcclOptions {
 
 impl Default for NcclOptions {
     fn default() -> Self {
-        Self { deadline: Duration::from_secs(60), launch: Launch::default() }
+        Self {
+            deadline: Duration::from_secs(60),
+            launch: Launch::default(),
+        }
     }
 }
 
@@ -49,6 +52,12 @@ impl Default for NcclOptions {
 ///
 /// One thread uses it at a time. Dropping it aborts it, which takes five seconds at most; [`NcclComm::close`] is the
 /// orderly way, once all work on it has ended.
+///
+/// # What the unsafe calls ask for
+/// - Every address is device memory of this rank's device, of the size that the call reads or writes, and stays so
+///   until the work has ended on `stream`.
+/// - `stream` is a live stream of that device.
+/// - All ranks make the same calls in the same order, with counts that match.
 pub struct NcclComm {
     pub(super) library: Arc<NcclLibrary>,
     pub(super) raw: Cell<ncclComm_t>,
@@ -77,7 +86,11 @@ impl NcclComm {
     /// # Errors
     /// [`CommError::Disagreement`] when the ranks have different versions, [`CommError::Timeout`] when not all ranks came
     /// up by the deadline, [`CommError::Nccl`].
-    pub fn init(library: &Arc<NcclLibrary>, exchange: &dyn Exchange, options: NcclOptions) -> Result<Self> {
+    pub fn init(
+        library: &Arc<NcclLibrary>,
+        exchange: &dyn Exchange,
+        options: NcclOptions,
+    ) -> Result<Self> {
         Self::init_watched(library, exchange, options, &|_| Ok(()))
     }
 
@@ -151,9 +164,15 @@ impl NcclComm {
     /// Ends the communicator now: its kernels give up, so that streams stuck in them drain. Every later call fails.
     /// Takes five seconds at most. False: NCCL is still at it.
     pub fn abort(&self) -> bool {
-        let comms = [self.raw.replace(null_mut()), self.parent.replace(null_mut())];
+        let comms = [
+            self.raw.replace(null_mut()),
+            self.parent.replace(null_mut()),
+        ];
         let live = comms.into_iter().filter(|raw| !raw.is_null());
-        live.fold(true, |all, raw| abort(&self.library, raw, TEARDOWN) && all)
+        let ended: Vec<bool> = live
+            .map(|raw| abort(&self.library, raw, TEARDOWN))
+            .collect();
+        ended.into_iter().all(|ended| ended)
     }
 
     /// Lets go in good order once all work on it has ended. Collective.
@@ -167,7 +186,9 @@ impl NcclComm {
             // SAFETY: the communicator is alive until `destroy` below, and `self` keeps others from using it.
             unsafe { (library.api.finalize)(handle.get()) }
         });
-        let Some(code) = finalized else { return Err(self.late("ncclCommFinalize", self.deadline)) };
+        let Some(code) = finalized else {
+            return Err(self.late("ncclCommFinalize", self.deadline));
+        };
         self.settle("ncclCommFinalize", code, &|_| Ok(()))?;
         let (library, handle) = (self.library.clone(), Handle(self.raw.replace(null_mut())));
         let destroyed = bounded("nccl-destroy", TEARDOWN, move || {
@@ -250,14 +271,20 @@ impl NcclComm {
         self.abort();
         CommError::Timeout {
             rank: self.rank,
-            what: format!("{call} (a peer is dead, stalled or at another call; the communicator was aborted)"),
+            what: format!(
+                "{call} (a peer is dead, stalled or at another call; the communicator was aborted)"
+            ),
             waiting_for: Vec::new(),
             after,
         }
     }
 
     fn split_blocking(self) -> Result<Self> {
-        let (library, handle, rank) = (self.library.clone(), Handle(self.raw.get()), self.rank as i32);
+        let (library, handle, rank) = (
+            self.library.clone(),
+            Handle(self.raw.get()),
+            self.rank as i32,
+        );
         let split = bounded("nccl-split", self.deadline, move || {
             let (mut raw, mut config) = (null_mut(), config(Launch::Blocking));
             // SAFETY: the parent is alive; if the deadline passes it is aborted, which NCCL hands on to a split that is
@@ -282,18 +309,36 @@ impl Drop for NcclComm {
     }
 }
 
-fn failure(library: &NcclLibrary, raw: ncclComm_t, rank: usize, call: &'static str, code: i32) -> CommError {
+fn failure(
+    library: &NcclLibrary,
+    raw: ncclComm_t,
+    rank: usize,
+    call: &'static str,
+    code: i32,
+) -> CommError {
     // SAFETY: the argument may be null or a live communicator, and the string belongs to NCCL.
     let text = unsafe { (library.api.get_last_error)(raw) };
     let last = if text.is_null() {
         String::new()
     } else {
         // SAFETY: not null, ends with a zero byte, and is copied before the next NCCL call of this thread.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .trim()
+            .to_owned()
     };
-    let said = [library.describe(code), last].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>();
+    let said = [library.describe(code), last]
+        .into_iter()
+        .filter(|s| !s.is_empty())
+        .collect::<Vec<_>>();
     let detail = format!("{}; {}", said.join(": "), hint(code));
-    CommError::Nccl { rank, call, code, name: code_name(code), detail }
+    CommError::Nccl {
+        rank,
+        call,
+        code,
+        name: code_name(code),
+        detail,
+    }
 }
 
 /// The part of the configuration that NCCL 2.18 knows: a newer library takes defaults for the rest by the size.
@@ -326,8 +371,13 @@ fn unique_id(library: &NcclLibrary, exchange: &dyn Exchange) -> Result<ncclUniqu
             code => Err(failure(library, null_mut(), rank, "ncclGetUniqueId", code).to_string()),
         }
     });
-    let mine = Opening { version: library.version().to_string(), id };
-    let unclear = |peer: usize| CommError::Protocol { what: format!("rank {peer} sent no opening of NCCL") };
+    let mine = Opening {
+        version: library.version().to_string(),
+        id,
+    };
+    let unclear = |peer: usize| CommError::Protocol {
+        what: format!("rank {peer} sent no opening of NCCL"),
+    };
     let bytes = postcard::to_stdvec(&mine).map_err(|_| unclear(rank))?;
     let openings = exchange
         .all_gather(TAG, &bytes)
@@ -353,9 +403,12 @@ fn unique_id(library: &NcclLibrary, exchange: &dyn Exchange) -> Result<ncclUniqu
             }
             Ok(id)
         }
-        Some(Err(cause)) => {
-            Err(CommError::PeerFailed { rank, peer: 0, what: TAG.into(), cause: cause.clone() })
-        }
+        Some(Err(cause)) => Err(CommError::PeerFailed {
+            rank,
+            peer: 0,
+            what: TAG.into(),
+            cause: cause.clone(),
+        }),
         _ => Err(unclear(0)),
     }
 }

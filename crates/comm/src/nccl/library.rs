@@ -23,7 +23,11 @@ pub struct NcclVersion {
 }
 
 /// The first with non-blocking communicators as this crate uses them, and `ncclCommSplit`.
-pub const OLDEST_NCCL: NcclVersion = NcclVersion { major: 2, minor: 18, patch: 0 };
+pub const OLDEST_NCCL: NcclVersion = NcclVersion {
+    major: 2,
+    minor: 18,
+    patch: 0,
+};
 
 impl fmt::Display for NcclVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,7 +40,11 @@ impl NcclVersion {
     fn from_code(code: i32) -> Self {
         let code = code.max(0) as u32;
         let unit = if code < 10_000 { 1_000 } else { 10_000 };
-        Self { major: code / unit, minor: code % unit / 100, patch: code % 100 }
+        Self {
+            major: code / unit,
+            minor: code % unit / 100,
+            patch: code % 100,
+        }
     }
 }
 
@@ -87,16 +95,26 @@ impl NcclLibrary {
         let library = unsafe { Library::new(path) }.map_err(|e| CommError::NcclMissing {
             tried: vec![format!("{} ({e})", path.display())],
         })?;
-        let unusable = |why: String| CommError::NcclUnusable { path: path.into(), why };
+        let unusable = |why: String| CommError::NcclUnusable {
+            path: path.into(),
+            why,
+        };
         // SAFETY: it was opened as NCCL, and is never closed (`ManuallyDrop` below).
         let api = unsafe { Api::resolve(&library) };
         let library = ManuallyDrop::new(library);
         let version = version(&library).map_err(unusable)?;
         if version < OLDEST_NCCL {
-            return Err(unusable(format!("it is version {version}, and {OLDEST_NCCL} is the oldest that will do")));
+            return Err(unusable(format!(
+                "it is version {version}, and {OLDEST_NCCL} is the oldest that will do"
+            )));
         }
         let api = api.map_err(|e| unusable(format!("version {version} lacks a function: {e}")))?;
-        Ok(Arc::new(Self { api, path: path.into(), version, _library: library }))
+        Ok(Arc::new(Self {
+            api,
+            path: path.into(),
+            version,
+            _library: library,
+        }))
     }
 
     /// Where it was found.
@@ -117,7 +135,9 @@ impl NcclLibrary {
             return String::new();
         }
         // SAFETY: not null, and NCCL's strings end with a zero byte and are never freed.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
     }
 }
 
@@ -145,32 +165,51 @@ fn candidates(executable: Option<&Path>, env: impl Fn(&str) -> Option<OsString>)
     if let Some(folder) = beside {
         folders.extend([folder.to_path_buf(), folder.join("lib")]);
         // Tests and examples lie one folder deeper than binaries.
-        folders.extend(folder.ancestors().take(4).map(|up| up.join("toolchain/runtime/lib")));
+        folders.extend(
+            folder
+                .ancestors()
+                .take(4)
+                .map(|up| up.join("toolchain/runtime/lib")),
+        );
     }
     let mut paths = existing(folders);
     paths.extend(NAMES.map(PathBuf::from));
-    paths.extend(existing(site_packages(&env).into_iter().map(|s| s.join("nvidia/nccl/lib")).collect()));
+    paths.extend(existing(
+        site_packages(&env)
+            .into_iter()
+            .map(|s| s.join("nvidia/nccl/lib"))
+            .collect(),
+    ));
     paths
 }
 
 fn existing(folders: Vec<PathBuf>) -> Vec<PathBuf> {
-    let files = folders.iter().flat_map(|folder| NAMES.map(|name| folder.join(name)));
+    let files = folders
+        .iter()
+        .flat_map(|folder| NAMES.map(|name| folder.join(name)));
     files.filter(|path| path.exists()).collect()
 }
 
 /// The package folders of the active environment first, then the user's, then the system's.
 fn site_packages(env: &impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> =
-        env("PYTHONPATH").map(|paths| std::env::split_paths(&paths).collect()).unwrap_or_default();
-    let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env).map(PathBuf::from);
+    let mut found: Vec<PathBuf> = env("PYTHONPATH")
+        .map(|paths| std::env::split_paths(&paths).collect())
+        .unwrap_or_default();
+    let prefixes = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+        .into_iter()
+        .filter_map(env)
+        .map(PathBuf::from);
     let user = env("HOME").map(|home| PathBuf::from(home).join(".local"));
     let system = ["/usr/local", "/usr"].map(PathBuf::from);
     for prefix in prefixes.chain(user).chain(system) {
-        let Ok(entries) = std::fs::read_dir(prefix.join("lib")) else { continue };
+        let Ok(entries) = std::fs::read_dir(prefix.join("lib")) else {
+            continue;
+        };
         let mut pythons: Vec<_> = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| {
-                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+                path.file_name()
+                    .is_some_and(|name| name.to_string_lossy().starts_with("python3"))
             })
             .collect();
         pythons.sort();
@@ -188,14 +227,22 @@ mod tests {
     #[test]
     fn version_codes_of_both_eras() {
         assert_eq!(NcclVersion::from_code(22803).to_string(), "2.28.3");
-        assert_eq!(NcclVersion::from_code(21805), NcclVersion { major: 2, minor: 18, patch: 5 });
+        assert_eq!(
+            NcclVersion::from_code(21805),
+            NcclVersion {
+                major: 2,
+                minor: 18,
+                patch: 5
+            }
+        );
         assert_eq!(NcclVersion::from_code(2804).to_string(), "2.8.4");
         assert!(NcclVersion::from_code(21700) < OLDEST_NCCL);
     }
 
     #[test]
     fn what_lies_beside_the_executable_goes_before_the_system_and_python_last() {
-        let root = std::env::temp_dir().join(format!("warpweave-nccl-paths-{}", std::process::id()));
+        let root =
+            std::env::temp_dir().join(format!("warpweave-nccl-paths-{}", std::process::id()));
         let place = |path: &str| {
             let file = root.join(path);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -212,7 +259,12 @@ mod tests {
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(
             found[..4],
-            [bundled, toolchain, "libnccl.so.2".into(), "libnccl.so".into()]
+            [
+                bundled,
+                toolchain,
+                "libnccl.so.2".into(),
+                "libnccl.so".into()
+            ]
         );
         assert!(found[4..].contains(&pip), "{found:?}");
     }
@@ -220,7 +272,10 @@ mod tests {
     #[test]
     fn what_is_no_nccl_is_an_answer() {
         let missing = NcclLibrary::open(Path::new("/nonexistent/libnccl.so.2")).unwrap_err();
-        assert!(matches!(&missing, CommError::NcclMissing { .. }), "{missing}");
+        assert!(
+            matches!(&missing, CommError::NcclMissing { .. }),
+            "{missing}"
+        );
         assert!(missing.to_string().contains("/nonexistent/libnccl.so.2"));
         let other = NcclLibrary::open(Path::new("libc.so.6")).unwrap_err();
         assert!(matches!(other, CommError::NcclUnusable { .. }), "{other}");

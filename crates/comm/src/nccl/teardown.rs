@@ -1,7 +1,7 @@
 //! Calls into NCCL that may not return, each bounded by a thread that is left behind if it does not.
 
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use cudarc::nccl::sys::ncclComm_t;
@@ -28,11 +28,11 @@ pub(super) fn bounded<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (done, result) = channel();
-    std::thread::Builder::new().name(name.into()).spawn(move || done.send(call())).ok()?;
-    match result.recv_timeout(limit) {
-        Ok(value) => Some(value),
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-    }
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || done.send(call()))
+        .ok()?;
+    result.recv_timeout(limit).ok()
 }
 
 /// Aborts a communicator, which ends its kernels and frees it. False: it is still at it after `limit`.
@@ -43,7 +43,9 @@ pub(super) fn abort(library: &Arc<NcclLibrary>, comm: ncclComm_t, limit: Duratio
         unsafe { (library.api.abort)(handle.get()) }
     });
     if returned.is_none() {
-        tracing::warn!("ncclCommAbort has not returned after {limit:?}; its communicator is left behind");
+        tracing::warn!(
+            "ncclCommAbort has not returned after {limit:?}; its communicator is left behind"
+        );
     }
     returned.is_some()
 }

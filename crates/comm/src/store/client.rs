@@ -13,7 +13,8 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::wake::{Bell, is_ready, wait_ready};
 use super::wire::{
-    Answer, Failure, FailureKind, Inbox, Op, REPLY_LIMIT, REQUEST_LIMIT, Refusal, ToClient, ToServer, encode,
+    Answer, Failure, FailureKind, Inbox, Op, REPLY_LIMIT, REQUEST_LIMIT, Refusal, ToClient,
+    ToServer, encode,
 };
 use crate::error::{CommError, Result};
 
@@ -58,7 +59,7 @@ impl Client {
         let failed = |e| CommError::io(format!("talking to the store at {address}"), e);
         stream.set_nodelay(true).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
-        super::server::keep_alive(&stream);
+        super::connection::keep_alive(&stream);
         let shared = Arc::new(Shared {
             stream,
             writing: Mutex::new(()),
@@ -67,25 +68,39 @@ impl Client {
             stop: Bell::new()?,
             failed: Bell::new()?,
         });
-        let hello = ToServer::Hello { token: token.to_vec(), rank: rank as u32, world: world as u32 };
+        let hello = ToServer::Hello {
+            token: token.to_vec(),
+            rank: rank as u32,
+            world: world as u32,
+        };
         let mut inbox = Inbox::default();
         shared
             .send(&encode(&hello, "greeting", REQUEST_LIMIT)?, deadline)
             .and_then(|()| shared.welcome(&mut inbox, deadline))
             .map_err(|why| match why {
-                Unwelcome::Refused(reason) => {
-                    CommError::Refused { address: address.into(), rank, reason }
+                Unwelcome::Refused(reason) => CommError::Refused {
+                    address: address.into(),
+                    rank,
+                    reason,
+                },
+                Unwelcome::Broken(e) => {
+                    CommError::io(format!("greeting the store at {address}"), e)
                 }
-                Unwelcome::Broken(e) => CommError::io(format!("greeting the store at {address}"), e),
             })?;
         let reader = {
             let shared = shared.clone();
             std::thread::Builder::new()
                 .name(format!("warpweave-rank-{rank}"))
                 .spawn(move || shared.read_until_closed(inbox))
-                .map_err(|e| CommError::io("starting the thread that reads the store's answers", e))?
+                .map_err(|e| {
+                    CommError::io("starting the thread that reads the store's answers", e)
+                })?
         };
-        Ok(Self { rank, shared, reader: Some(reader) })
+        Ok(Self {
+            rank,
+            shared,
+            reader: Some(reader),
+        })
     }
 
     /// Asks and waits for the answer, which the server gives by `timeout`. `what` names the request in errors.
@@ -102,9 +117,16 @@ impl Client {
             replies.answers.insert(id, None);
             id
         };
-        let request = ToServer::Request { id, timeout_ms: timeout.as_millis() as u64, op };
-        let sent = encode(&request, what, REQUEST_LIMIT)
-            .and_then(|frame| self.shared.send(&frame, deadline).map_err(|e| e.into_error(what)));
+        let request = ToServer::Request {
+            id,
+            timeout_ms: timeout.as_millis() as u64,
+            op,
+        };
+        let sent = encode(&request, what, REQUEST_LIMIT).and_then(|frame| {
+            self.shared
+                .send(&frame, deadline)
+                .map_err(|e| e.into_error(what))
+        });
         let mut replies = self.shared.replies.lock();
         let answer = loop {
             if let Some(answer) = replies.answers.get_mut(&id).and_then(Option::take) {
@@ -114,10 +136,18 @@ impl Client {
                 break Err(self.ended_by(failure, what));
             }
             // The reader learns why the connection broke, unless the message was never sent for its own sake.
-            if matches!(sent, Err(CommError::TooLarge { .. } | CommError::Protocol { .. })) {
+            if matches!(
+                sent,
+                Err(CommError::TooLarge { .. } | CommError::Protocol { .. })
+            ) {
                 break Ok(Answer::Done);
             }
-            if self.shared.arrived.wait_until(&mut replies, deadline).timed_out() {
+            if self
+                .shared
+                .arrived
+                .wait_until(&mut replies, deadline)
+                .timed_out()
+            {
                 break Err(CommError::Timeout {
                     rank: self.rank,
                     what: format!("{what} (the store on rank 0 does not answer)"),
@@ -143,9 +173,11 @@ impl Client {
                 peer: rank as usize,
                 theirs,
             }),
-            (Answer::Rejected(why), _) => {
-                Err(CommError::Rejected { rank: self.rank, what: what.into(), why })
-            }
+            (Answer::Rejected(why), _) => Err(CommError::Rejected {
+                rank: self.rank,
+                what: what.into(),
+                why,
+            }),
             (answer, _) => Ok(answer),
         }
     }
@@ -162,8 +194,18 @@ impl Client {
         let (rank, peer, what) = (self.rank, failure.rank as usize, what.to_owned());
         let cause = failure.cause.clone();
         match failure.kind {
-            FailureKind::Aborted => CommError::PeerFailed { rank, peer, what, cause },
-            FailureKind::Lost | FailureKind::Left => CommError::PeerLost { rank, peer, what, cause },
+            FailureKind::Aborted => CommError::PeerFailed {
+                rank,
+                peer,
+                what,
+                cause,
+            },
+            FailureKind::Lost | FailureKind::Left => CommError::PeerLost {
+                rank,
+                peer,
+                what,
+                cause,
+            },
         }
     }
 }
@@ -171,7 +213,9 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         if let Ok(frame) = encode(&ToServer::Goodbye, "goodbye", REQUEST_LIMIT) {
-            let _ = self.shared.send(&frame, Instant::now() + Duration::from_millis(200));
+            let _ = self
+                .shared
+                .send(&frame, Instant::now() + Duration::from_millis(200));
         }
         self.shared.stop.ring();
         if let Some(reader) = self.reader.take() {
@@ -188,7 +232,9 @@ enum Unwelcome {
 impl Unwelcome {
     fn into_error(self, what: &str) -> CommError {
         match self {
-            Unwelcome::Refused(refusal) => CommError::Protocol { what: format!("`{what}`: {refusal}") },
+            Unwelcome::Refused(refusal) => CommError::Protocol {
+                what: format!("`{what}`: {refusal}"),
+            },
             Unwelcome::Broken(e) => CommError::io(format!("asking the store for `{what}`"), e),
         }
     }
@@ -238,7 +284,11 @@ impl Shared {
         let mut fds = [PollFd::new(&self.stream, flags)];
         let polled = wait_ready(&mut fds, Some(deadline));
         polled.map_err(|e| Unwelcome::Broken(std::io::Error::other(e.to_string())))?;
-        if is_ready(&fds[0]) { Ok(()) } else { Err(std::io::Error::from(ErrorKind::TimedOut).into()) }
+        if is_ready(&fds[0]) {
+            Ok(())
+        } else {
+            Err(std::io::Error::from(ErrorKind::TimedOut).into())
+        }
     }
 
     /// False at the end of the stream.
@@ -250,7 +300,9 @@ impl Shared {
                 inbox.push(&chunk[..n]);
                 Ok(true)
             }
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                Ok(true)
+            }
             Err(e) => Err(e),
         }
     }
@@ -266,14 +318,22 @@ impl Shared {
     }
 
     fn read_messages(&self, inbox: &mut Inbox) -> Failure {
-        let lost = |cause: String| Failure { rank: 0, kind: FailureKind::Lost, cause };
+        let lost = |cause: String| Failure {
+            rank: 0,
+            kind: FailureKind::Lost,
+            cause,
+        };
         loop {
             loop {
                 match inbox.next(REPLY_LIMIT) {
                     Ok(None) => break,
                     Ok(Some(ToClient::Closing)) => {
                         let cause = "it closed the job's store".into();
-                        return Failure { rank: 0, kind: FailureKind::Left, cause };
+                        return Failure {
+                            rank: 0,
+                            kind: FailureKind::Left,
+                            cause,
+                        };
                     }
                     Ok(Some(ToClient::Refused(refusal))) => {
                         return lost(format!("its store ended the connection: {refusal}"));
@@ -282,7 +342,10 @@ impl Shared {
                     Err(refusal) => return lost(format!("its store sent {refusal}")),
                 }
             }
-            let mut fds = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.stream, PollFlags::IN)];
+            let mut fds = [
+                PollFd::new(&self.stop, PollFlags::IN),
+                PollFd::new(&self.stream, PollFlags::IN),
+            ];
             if let Err(e) = wait_ready(&mut fds, None) {
                 return lost(e.to_string());
             }
@@ -291,7 +354,9 @@ impl Shared {
             }
             match self.read_some(inbox) {
                 Ok(true) => {}
-                Ok(false) => return lost("the connection to its store closed: the process ended".into()),
+                Ok(false) => {
+                    return lost("the connection to its store closed: the process ended".into());
+                }
                 Err(e) => return lost(format!("the connection to its store broke: {e}")),
             }
         }

@@ -15,6 +15,7 @@
 //! ```
 
 mod client;
+mod connection;
 mod rounds;
 mod server;
 mod state;
@@ -53,11 +54,17 @@ impl Store {
     /// [`CommError::Io`] when rank 0 cannot listen at its address.
     pub fn join(job: &Job) -> Result<Self> {
         let server = match job.rank() {
-            0 => Some(StoreServer::bind(resolve(job.store())?, job.world(), job.token().clone())?),
+            0 => Some(StoreServer::bind(
+                resolve(job.store())?,
+                job.world(),
+                job.token().clone(),
+            )?),
             _ => None,
         };
         let job = match &server {
-            Some(server) => &job.clone().with_store(reachable(server.address()).to_string()),
+            Some(server) => &job
+                .clone()
+                .with_store(reachable(server.address()).to_string()),
             None => job,
         };
         Self::adopt(job, server)
@@ -68,7 +75,10 @@ impl Store {
     /// # Errors
     /// As [`Store::join`].
     pub fn threads(world: usize) -> Result<Vec<Self>> {
-        Job::threads(world)?.into_iter().map(|(job, server)| Self::adopt(&job, server)).collect()
+        Job::threads(world)?
+            .into_iter()
+            .map(|(job, server)| Self::adopt(&job, server))
+            .collect()
     }
 
     /// Joins the store of `job`, which this rank has opened already if it is to serve it.
@@ -77,7 +87,13 @@ impl Store {
         let stream = connect(job.store(), job.rank(), deadline, job.timeout())?;
         let place = (job.rank(), job.world());
         let client = Client::join(stream, job.store(), place, job.token().as_bytes(), deadline)?;
-        Ok(Self { client, server, rank: job.rank(), world: job.world(), timeout: job.timeout() })
+        Ok(Self {
+            client,
+            server,
+            rank: job.rank(),
+            world: job.world(),
+            timeout: job.timeout(),
+        })
     }
 
     /// This process's rank, from 0.
@@ -106,7 +122,15 @@ impl Store {
     /// [`CommError::TooLarge`], [`CommError::Rejected`] when the store is full, [`CommError::PeerLost`] when it is gone.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         within(&format!("value of `{key}`"), value.len(), LARGEST_VALUE)?;
-        self.ask(key, Op::Set { key: key.into(), value: value.into() }, self.timeout).map(drop)
+        self.ask(
+            key,
+            Op::Set {
+                key: key.into(),
+                value: value.into(),
+            },
+            self.timeout,
+        )
+        .map(drop)
     }
 
     /// The value of `key`, as soon as a rank has set it.
@@ -133,7 +157,9 @@ impl Store {
     /// # Errors
     /// As [`Store::get`].
     pub fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
-        let op = Op::Wait { keys: keys.iter().map(|&key| key.into()).collect() };
+        let op = Op::Wait {
+            keys: keys.iter().map(|&key| key.into()).collect(),
+        };
         self.ask(&keys.join(", "), op, timeout).map(drop)
     }
 
@@ -142,7 +168,14 @@ impl Store {
     /// # Errors
     /// [`CommError::Rejected`] when the key holds no number or the sum overflows.
     pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        match self.ask(key, Op::Add { key: key.into(), delta }, self.timeout)? {
+        match self.ask(
+            key,
+            Op::Add {
+                key: key.into(),
+                delta,
+            },
+            self.timeout,
+        )? {
             Answer::Number(sum) => Ok(sum),
             other => Err(unexpected(key, &other)),
         }
@@ -159,7 +192,11 @@ impl Store {
         value: &[u8],
     ) -> Result<(bool, Option<Vec<u8>>)> {
         within(&format!("value of `{key}`"), value.len(), LARGEST_VALUE)?;
-        within(&format!("expected value of `{key}`"), expected.map_or(0, <[u8]>::len), LARGEST_VALUE)?;
+        within(
+            &format!("expected value of `{key}`"),
+            expected.map_or(0, <[u8]>::len),
+            LARGEST_VALUE,
+        )?;
         let op = Op::CompareAndSet {
             key: key.into(),
             expected: expected.map(Into::into),
@@ -177,8 +214,17 @@ impl Store {
     /// [`CommError::Mismatch`] when a rank is at another tag, [`CommError::Timeout`] naming the ranks that did not come,
     /// [`CommError::PeerLost`], [`CommError::PeerFailed`]. All ranks get an error, or none does.
     pub fn gather(&self, scope: &str, call: u64, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        within(&format!("contribution to `{tag}`"), bytes.len(), LARGEST_VALUE)?;
-        let op = Op::Meet { scope: scope.into(), call, tag: tag.into(), bytes: bytes.into() };
+        within(
+            &format!("contribution to `{tag}`"),
+            bytes.len(),
+            LARGEST_VALUE,
+        )?;
+        let op = Op::Meet {
+            scope: scope.into(),
+            call,
+            tag: tag.into(),
+            bytes: bytes.into(),
+        };
         match self.ask(tag, op, self.timeout)? {
             Answer::Met(all) => Ok(all),
             other => Err(unexpected(tag, &other)),
@@ -194,7 +240,9 @@ impl Store {
         while !message.is_char_boundary(end) {
             end -= 1;
         }
-        let op = Op::Abort { message: message[..end].into() };
+        let op = Op::Abort {
+            message: message[..end].into(),
+        };
         self.ask("abort", op, self.timeout).map(drop)
     }
 
@@ -218,7 +266,8 @@ impl Store {
     /// # Errors
     /// [`CommError::PeerLost`] or [`CommError::PeerFailed`].
     pub fn check(&self, what: &str) -> Result<()> {
-        self.failure().map_or(Ok(()), |failure| Err(self.client.ended_by(&failure, what)))
+        self.failure()
+            .map_or(Ok(()), |failure| Err(self.client.ended_by(&failure, what)))
     }
 
     /// Readable once [`Store::failure`] is some: for those who wait on other descriptors meanwhile.
@@ -238,16 +287,28 @@ impl Job {
         let token = JobToken::random()?;
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut server = Some(StoreServer::bind(any, world, token.clone())?);
-        let address = server.as_ref().map_or(any, StoreServer::address).to_string();
+        let address = server
+            .as_ref()
+            .map_or(any, StoreServer::address)
+            .to_string();
         (0..world)
-            .map(|rank| Ok((Job::new(rank, world, &address, token.clone())?, server.take())))
+            .map(|rank| {
+                Ok((
+                    Job::new(rank, world, &address, token.clone())?,
+                    server.take(),
+                ))
+            })
             .collect()
     }
 }
 
 fn within(what: &str, size: usize, limit: usize) -> Result<()> {
     if size > limit {
-        return Err(CommError::TooLarge { what: what.into(), size, limit });
+        return Err(CommError::TooLarge {
+            what: what.into(),
+            size,
+            limit,
+        });
     }
     Ok(())
 }
@@ -261,7 +322,9 @@ fn unexpected(what: &str, answer: &Answer) -> CommError {
         Answer::Met(_) => "a meeting",
         _ => "an error",
     };
-    CommError::Protocol { what: format!("the store answered `{what}` with {kind}") }
+    CommError::Protocol {
+        what: format!("the store answered `{what}` with {kind}"),
+    }
 }
 
 fn resolve(address: &str) -> Result<SocketAddr> {
@@ -277,7 +340,9 @@ fn resolve(address: &str) -> Result<SocketAddr> {
 fn reachable(listening: SocketAddr) -> SocketAddr {
     match listening {
         SocketAddr::V4(a) if a.ip().is_unspecified() => ([127, 0, 0, 1], a.port()).into(),
-        SocketAddr::V6(a) if a.ip().is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, a.port()).into(),
+        SocketAddr::V6(a) if a.ip().is_unspecified() => {
+            (std::net::Ipv6Addr::LOCALHOST, a.port()).into()
+        }
         other => other,
     }
 }
@@ -291,7 +356,10 @@ fn connect(address: &str, rank: usize, deadline: Instant, timeout: Duration) -> 
             Ok(_) if left.is_zero() => None,
             Ok(resolved) => match TcpStream::connect_timeout(&resolved, left) {
                 Ok(stream) => return Ok(stream),
-                Err(e) => Some(CommError::io(format!("rank {rank} reaching the store at {address}"), e)),
+                Err(e) => Some(CommError::io(
+                    format!("rank {rank} reaching the store at {address}"),
+                    e,
+                )),
             },
             Err(e) => Some(e),
         };

@@ -30,7 +30,11 @@ enum Outcome {
 
 impl Round {
     pub(super) fn new(world: usize) -> Self {
-        Self { given: vec![None; world], waiting: Vec::new(), outcome: Outcome::Open }
+        Self {
+            given: vec![None; world],
+            waiting: Vec::new(),
+            outcome: Outcome::Open,
+        }
     }
 
     /// Whether the rank has come.
@@ -56,8 +60,12 @@ impl Round {
                 self.dismiss(|_| Answer::Failed(failure.clone()))
             }
             Outcome::Broken => self.break_up(),
-            Outcome::Open | Outcome::Met if self.other_tag(waiter.rank).is_some() => self.break_up(),
-            Outcome::Open | Outcome::Met if self.given.iter().all(Option::is_some) => self.complete(),
+            Outcome::Open | Outcome::Met if self.other_tag(waiter.rank).is_some() => {
+                self.break_up()
+            }
+            Outcome::Open | Outcome::Met if self.given.iter().all(Option::is_some) => {
+                self.complete()
+            }
             Outcome::Open | Outcome::Met => Vec::new(),
         }
     }
@@ -67,14 +75,18 @@ impl Round {
         let Some(late) = self.waiting.iter().find(|w| w.deadline <= now).copied() else {
             return Vec::new();
         };
-        let missing: Vec<u32> =
-            (0..self.given.len()).filter(|&r| !self.has(r)).map(|r| r as u32).collect();
+        let missing: Vec<u32> = (0..self.given.len())
+            .filter(|&r| !self.has(r))
+            .map(|r| r as u32)
+            .collect();
         self.outcome = Outcome::GivenUp(Failure {
             rank: late.rank as u32,
             kind: FailureKind::Aborted,
             cause: format!("it had given up waiting for ranks {missing:?}"),
         });
-        self.dismiss(|_| Answer::TimedOut { waiting_for: missing.clone() })
+        self.dismiss(|_| Answer::TimedOut {
+            waiting_for: missing.clone(),
+        })
     }
 
     /// From `Open` alone: the failure ends it for those who wait and those who come.
@@ -96,8 +108,12 @@ impl Round {
 
     fn complete(&mut self) -> Vec<Effect> {
         self.outcome = Outcome::Met;
-        let all: Vec<Vec<u8>> =
-            self.given.iter_mut().flatten().map(|(_, bytes)| std::mem::take(bytes)).collect();
+        let all: Vec<Vec<u8>> = self
+            .given
+            .iter_mut()
+            .flatten()
+            .map(|(_, bytes)| std::mem::take(bytes))
+            .collect();
         let total: usize = all.iter().map(Vec::len).sum();
         // The frame needs a few bytes for each entry beside the contents.
         let limit = REPLY_LIMIT - 16 * all.len() - 1024;
@@ -110,11 +126,19 @@ impl Round {
 
     fn break_up(&mut self) -> Vec<Effect> {
         self.outcome = Outcome::Broken;
-        let answers: Vec<_> = self.waiting.iter().map(|w| self.other_tag(w.rank)).collect();
+        let answers: Vec<_> = self
+            .waiting
+            .iter()
+            .map(|w| self.other_tag(w.rank))
+            .collect();
         let waiting = std::mem::take(&mut self.waiting);
         let named = waiting.into_iter().zip(answers).map(|(waiter, other)| {
-            let (rank, theirs) = other.expect("a broken round has two tags, one of which differs from any third");
-            waiter.answer(Answer::Mismatch { rank: rank as u32, theirs })
+            let (rank, theirs) =
+                other.expect("a broken round has two tags, one of which differs from any third");
+            waiter.answer(Answer::Mismatch {
+                rank: rank as u32,
+                theirs,
+            })
         });
         named.collect()
     }
@@ -129,6 +153,9 @@ impl Round {
     }
 
     fn dismiss(&mut self, answer: impl Fn(Waiter) -> Answer) -> Vec<Effect> {
-        std::mem::take(&mut self.waiting).into_iter().map(|w| w.answer(answer(w))).collect()
+        std::mem::take(&mut self.waiting)
+            .into_iter()
+            .map(|w| w.answer(answer(w)))
+            .collect()
     }
 }

@@ -1,17 +1,19 @@
 //! The store's thread on rank 0: sockets around the [`State`].
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
+use super::connection::{Connection, Who, keep_alive};
 use super::state::{Effect, State, Waiter};
 use super::wake::{Bell, is_ready, wait_ready};
-use super::wire::{GREETING_LIMIT, Inbox, REPLY_LIMIT, REQUEST_LIMIT, Refusal, ToClient, ToServer, encode};
+use super::wire::{
+    GREETING_LIMIT, Inbox, REPLY_LIMIT, REQUEST_LIMIT, Refusal, ToClient, ToServer, encode,
+};
 use crate::error::{CommError, Result};
 use crate::job::JobToken;
 
@@ -60,7 +62,11 @@ impl StoreServer {
             .name("warpweave-store".into())
             .spawn(move || service.run())
             .map_err(|e| CommError::io("starting the store's thread", e))?;
-        Ok(Self { address, stop, thread: Some(thread) })
+        Ok(Self {
+            address,
+            stop,
+            thread: Some(thread),
+        })
     }
 
     /// Where it listens.
@@ -89,39 +95,40 @@ struct Service {
     next: u64,
 }
 
-struct Connection {
-    stream: TcpStream,
-    inbox: Inbox,
-    outbox: Vec<u8>,
-    who: Who,
-}
-
-#[derive(Clone, Copy)]
-enum Who {
-    Stranger { until: Instant },
-    Rank(usize),
-    /// Refused, or gone with a goodbye: closed as soon as the last words are delivered.
-    Parting { until: Instant },
-}
-
 impl Service {
     fn run(mut self) {
         let mut lingering = None;
         loop {
-            if lingering.is_some_and(|until| Instant::now() >= until || !self.state.has_news_for_late_ranks()) {
+            if lingering.is_some_and(|until| {
+                Instant::now() >= until || !self.state.has_news_for_late_ranks()
+            }) {
                 break;
             }
             let ids: Vec<u64> = self.connections.keys().copied().collect();
-            let greeting = self.connections.values().filter_map(Connection::until).min();
-            let deadline =
-                [greeting, self.state.next_deadline(), lingering].into_iter().flatten().min();
+            let greeting = self
+                .connections
+                .values()
+                .filter_map(Connection::until)
+                .min();
+            let deadline = [greeting, self.state.next_deadline(), lingering]
+                .into_iter()
+                .flatten()
+                .min();
             // Once rung it stays readable, which would keep the thread awake.
-            let stop = if lingering.is_none() { PollFlags::IN } else { PollFlags::empty() };
+            let stop = if lingering.is_none() {
+                PollFlags::IN
+            } else {
+                PollFlags::empty()
+            };
             let mut fds = vec![
                 PollFd::new(&self.stop, stop),
                 PollFd::new(&self.listener, PollFlags::IN),
             ];
-            fds.extend(self.connections.values().map(|c| PollFd::new(&c.stream, c.interest())));
+            fds.extend(
+                self.connections
+                    .values()
+                    .map(|c| PollFd::new(&c.stream, c.interest())),
+            );
             if wait_ready(&mut fds, deadline).is_err() {
                 break;
             }
@@ -130,7 +137,11 @@ impl Service {
                 lingering = Some(Instant::now() + LINGER);
                 continue;
             }
-            for (id, _) in ids.into_iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+            for (id, _) in ids
+                .into_iter()
+                .zip(&ready[2..])
+                .filter(|(_, ready)| **ready)
+            {
                 self.serve(id);
             }
             if ready[1] {
@@ -139,7 +150,8 @@ impl Service {
             let now = Instant::now();
             let effects = self.state.expire(now);
             self.carry_out(effects);
-            self.connections.retain(|_, c| c.until().is_none_or(|until| until > now));
+            self.connections
+                .retain(|_, c| c.until().is_none_or(|until| until > now));
         }
         self.close();
     }
@@ -147,7 +159,9 @@ impl Service {
     fn accept(&mut self) {
         // Few at a time, so that a flood of strangers does not keep the ranks waiting.
         for _ in 0..16 {
-            let Ok((stream, _)) = self.listener.accept() else { return };
+            let Ok((stream, _)) = self.listener.accept() else {
+                return;
+            };
             if self.connections.len() >= self.state.world() + MOST_STRANGERS {
                 continue;
             }
@@ -155,8 +169,15 @@ impl Service {
                 continue;
             }
             keep_alive(&stream);
-            let who = Who::Stranger { until: Instant::now() + GREETING_TIME };
-            let connection = Connection { stream, inbox: Inbox::default(), outbox: Vec::new(), who };
+            let who = Who::Stranger {
+                until: Instant::now() + GREETING_TIME,
+            };
+            let connection = Connection {
+                stream,
+                inbox: Inbox::default(),
+                outbox: Vec::new(),
+                who,
+            };
             self.connections.insert(self.next, connection);
             self.next += 1;
         }
@@ -164,7 +185,9 @@ impl Service {
 
     /// Reads what has come, acts on it, and writes what is queued.
     fn serve(&mut self, id: u64) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
         let read = connection.read();
         while let Some(connection) = self.connections.get_mut(&id) {
             let limit = match connection.who {
@@ -185,7 +208,9 @@ impl Service {
     }
 
     fn heed(&mut self, id: u64, message: ToServer) {
-        let Some(connection) = self.connections.get(&id) else { return };
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
         let effects = match (connection.who, message) {
             (Who::Stranger { .. }, ToServer::Hello { token, rank, world }) => {
                 match self.admit(&token, rank, world) {
@@ -195,7 +220,8 @@ impl Service {
                 return;
             }
             (Who::Rank(rank), ToServer::Request { id, timeout_ms, op }) => {
-                let deadline = Instant::now() + Duration::from_millis(timeout_ms.min(LONGEST_WAIT_MS));
+                let deadline =
+                    Instant::now() + Duration::from_millis(timeout_ms.min(LONGEST_WAIT_MS));
                 self.state.request(Waiter { rank, id, deadline }, op)
             }
             (Who::Rank(rank), ToServer::Goodbye) => {
@@ -213,7 +239,9 @@ impl Service {
             return Err(Refusal::Token);
         }
         if world as usize != self.state.world() {
-            return Err(Refusal::World { store: self.state.world() as u32 });
+            return Err(Refusal::World {
+                store: self.state.world() as u32,
+            });
         }
         self.state.join(rank as usize)?;
         Ok(rank as usize)
@@ -244,12 +272,18 @@ impl Service {
 
     fn part(&mut self, id: u64) {
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.who = Who::Parting { until: Instant::now() + CLOSING_TIME };
+            connection.who = Who::Parting {
+                until: Instant::now() + CLOSING_TIME,
+            };
         }
     }
 
     fn gone(&mut self, id: u64, cause: &str) {
-        if let Some(Connection { who: Who::Rank(rank), .. }) = self.connections.remove(&id) {
+        if let Some(Connection {
+            who: Who::Rank(rank),
+            ..
+        }) = self.connections.remove(&id)
+        {
             self.ranks.remove(&rank);
             let effects = self.state.lose(rank, cause);
             self.carry_out(effects);
@@ -274,9 +308,13 @@ impl Service {
     }
 
     fn send(&mut self, id: u64, message: &ToClient) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
         // A reply is bounded by what its round admits, so that encoding it cannot fail for its size.
-        let Ok(frame) = encode(message, "reply", REPLY_LIMIT) else { return };
+        let Ok(frame) = encode(message, "reply", REPLY_LIMIT) else {
+            return;
+        };
         if connection.outbox.len() + frame.len() > LONGEST_QUEUE {
             return self.gone(id, "it does not read what the store sends");
         }
@@ -285,10 +323,15 @@ impl Service {
     }
 
     fn flush(&mut self, id: u64) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
         match connection.write() {
             Err(cause) => self.gone(id, &cause),
-            Ok(()) if connection.outbox.is_empty() && matches!(connection.who, Who::Parting { .. }) => {
+            Ok(())
+                if connection.outbox.is_empty()
+                    && matches!(connection.who, Who::Parting { .. }) =>
+            {
                 self.connections.remove(&id);
             }
             Ok(()) => {}
@@ -301,12 +344,16 @@ impl Service {
         }
         let until = Instant::now() + CLOSING_TIME;
         loop {
-            self.connections.retain(|_, c| c.write().is_ok() && !c.outbox.is_empty());
+            self.connections
+                .retain(|_, c| c.write().is_ok() && !c.outbox.is_empty());
             if self.connections.is_empty() || Instant::now() >= until {
                 return;
             }
-            let mut fds: Vec<_> =
-                self.connections.values().map(|c| PollFd::new(&c.stream, PollFlags::OUT)).collect();
+            let mut fds: Vec<_> = self
+                .connections
+                .values()
+                .map(|c| PollFd::new(&c.stream, PollFlags::OUT))
+                .collect();
             if wait_ready(&mut fds, Some(until)).is_err() {
                 return;
             }
@@ -316,71 +363,3 @@ impl Service {
 
 /// A day: no wait is longer, whatever a rank asks for.
 const LONGEST_WAIT_MS: u64 = 86_400_000;
-
-impl Connection {
-    fn until(&self) -> Option<Instant> {
-        match self.who {
-            Who::Stranger { until } | Who::Parting { until } => Some(until),
-            Who::Rank(_) => None,
-        }
-    }
-
-    fn interest(&self) -> PollFlags {
-        let read = match self.who {
-            Who::Parting { .. } => PollFlags::empty(),
-            _ => PollFlags::IN,
-        };
-        let write = if self.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-        read | write
-    }
-
-    fn read(&mut self) -> Result<(), String> {
-        let mut chunk = [0; 1 << 16];
-        // One frame at most, so that a rank that writes without end neither fills the memory nor starves the others.
-        for _ in 0..REQUEST_LIMIT / chunk.len() + 1 {
-            if matches!(self.who, Who::Parting { .. }) {
-                return Ok(());
-            }
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return Err("its connection to the store closed without a goodbye: the process ended".into()),
-                Ok(n) => self.inbox.push(&chunk[..n]),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Err(format!("its connection to the store broke: {e}")),
-            }
-            if matches!(self.who, Who::Stranger { .. }) {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&mut self) -> Result<(), String> {
-        let mut written = 0;
-        let result = loop {
-            if written == self.outbox.len() {
-                break Ok(());
-            }
-            match self.stream.write(&self.outbox[written..]) {
-                Ok(0) => break Err("its connection to the store takes nothing more".into()),
-                Ok(n) => written += n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => break Err(format!("its connection to the store broke: {e}")),
-            }
-        };
-        self.outbox.drain(..written);
-        result
-    }
-}
-
-/// Finds a host that vanished without closing its connections, within about ten seconds.
-pub(super) fn keep_alive(stream: &TcpStream) {
-    use rustix::net::sockopt;
-    // Where the system does not know one of these, the store's deadlines still bound every wait.
-    let _ = sockopt::set_socket_keepalive(stream, true);
-    let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(4));
-    let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2));
-    let _ = sockopt::set_tcp_keepcnt(stream, 3);
-    let _ = sockopt::set_tcp_user_timeout(stream, 10_000);
-}

@@ -23,7 +23,11 @@ const LARGEST_STORE: usize = 256 << 20;
 /// What the server must do after a transition.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Effect {
-    Answer { rank: usize, id: u64, answer: Answer },
+    Answer {
+        rank: usize,
+        id: u64,
+        answer: Answer,
+    },
     /// Tell every member that has joined.
     Announce(Failure),
 }
@@ -46,7 +50,11 @@ pub(super) struct Waiter {
 
 impl Waiter {
     pub(super) fn answer(self, answer: Answer) -> Effect {
-        Effect::Answer { rank: self.rank, id: self.id, answer }
+        Effect::Answer {
+            rank: self.rank,
+            id: self.id,
+            answer,
+        }
     }
 }
 
@@ -127,7 +135,11 @@ impl State {
         }
         self.members[rank] = Member::Lost;
         self.forget_waits_of(rank);
-        self.fail(Failure { rank: rank as u32, kind: FailureKind::Lost, cause: cause.into() })
+        self.fail(Failure {
+            rank: rank as u32,
+            kind: FailureKind::Lost,
+            cause: cause.into(),
+        })
     }
 
     /// A request of a member that has joined.
@@ -141,23 +153,49 @@ impl State {
         match op {
             Op::Ping => vec![waiter.answer(Answer::Done)],
             Op::Set { key, value } => self.store(waiter, key, value, Answer::Done),
-            Op::Get { key } => self.wait(KeyWait { waiter, keys: vec![key], value: true }),
-            Op::Wait { keys } => self.wait(KeyWait { waiter, keys, value: false }),
+            Op::Get { key } => self.wait(KeyWait {
+                waiter,
+                keys: vec![key],
+                value: true,
+            }),
+            Op::Wait { keys } => self.wait(KeyWait {
+                waiter,
+                keys,
+                value: false,
+            }),
             Op::Add { key, delta } => self.add(waiter, key, delta),
-            Op::CompareAndSet { key, expected, value } => {
+            Op::CompareAndSet {
+                key,
+                expected,
+                value,
+            } => {
                 let current = self.keys.get(&key).cloned();
                 if current == expected {
-                    let answer = Answer::Swapped { stored: true, current: Some(value.clone()) };
+                    let answer = Answer::Swapped {
+                        stored: true,
+                        current: Some(value.clone()),
+                    };
                     self.store(waiter, key, value, answer)
                 } else {
-                    vec![waiter.answer(Answer::Swapped { stored: false, current })]
+                    vec![waiter.answer(Answer::Swapped {
+                        stored: false,
+                        current,
+                    })]
                 }
             }
-            Op::Meet { scope, call, tag, bytes } => self.meet(waiter, (scope, call), tag, bytes),
+            Op::Meet {
+                scope,
+                call,
+                tag,
+                bytes,
+            } => self.meet(waiter, (scope, call), tag, bytes),
             Op::Abort { message } => {
                 let rank = waiter.rank as u32;
-                let mut effects =
-                    self.fail(Failure { rank, kind: FailureKind::Aborted, cause: message });
+                let mut effects = self.fail(Failure {
+                    rank,
+                    kind: FailureKind::Aborted,
+                    cause: message,
+                });
                 effects.push(waiter.answer(Answer::Done));
                 effects
             }
@@ -166,19 +204,26 @@ impl State {
 
     /// Ends the waits whose deadline has come.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Effect> {
-        let (late, rest) =
-            std::mem::take(&mut self.waits).into_iter().partition(|wait| wait.waiter.deadline <= now);
+        let (late, rest) = std::mem::take(&mut self.waits)
+            .into_iter()
+            .partition(|wait| wait.waiter.deadline <= now);
         self.waits = rest;
         let late: Vec<KeyWait> = late;
         late.into_iter()
-            .map(|wait| wait.waiter.answer(Answer::TimedOut { waiting_for: Vec::new() }))
+            .map(|wait| {
+                wait.waiter.answer(Answer::TimedOut {
+                    waiting_for: Vec::new(),
+                })
+            })
             .chain(self.rounds.values_mut().flat_map(|round| round.expire(now)))
             .collect()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let waits = self.waits.iter().map(|wait| wait.waiter.deadline);
-        waits.chain(self.rounds.values().filter_map(Round::next_deadline)).min()
+        waits
+            .chain(self.rounds.values().filter_map(Round::next_deadline))
+            .min()
     }
 
     fn fail(&mut self, failure: Failure) -> Vec<Effect> {
@@ -190,14 +235,20 @@ impl State {
         let rounds = std::mem::take(&mut self.rounds);
         waits
             .map(|wait| wait.waiter.answer(Answer::Failed(failure.clone())))
-            .chain(rounds.into_values().flat_map(|mut round| round.end(&failure)))
+            .chain(
+                rounds
+                    .into_values()
+                    .flat_map(|mut round| round.end(&failure)),
+            )
             .chain([Effect::Announce(failure.clone())])
             .collect()
     }
 
     fn forget_waits_of(&mut self, rank: usize) {
         self.waits.retain(|wait| wait.waiter.rank != rank);
-        self.rounds.values_mut().for_each(|round| round.forget_waiter(rank));
+        self.rounds
+            .values_mut()
+            .for_each(|round| round.forget_waiter(rank));
     }
 
     fn add(&mut self, waiter: Waiter, key: String, delta: i64) -> Vec<Effect> {
@@ -205,7 +256,9 @@ impl State {
             None => 0,
             Some(Ok(bytes)) => i64::from_le_bytes(bytes),
             Some(Err(_)) => {
-                return vec![waiter.answer(Answer::Rejected(format!("`{key}` does not hold a number")))];
+                return vec![
+                    waiter.answer(Answer::Rejected(format!("`{key}` does not hold a number"))),
+                ];
             }
         };
         match current.checked_add(delta) {
@@ -214,7 +267,13 @@ impl State {
         }
     }
 
-    fn store(&mut self, waiter: Waiter, key: String, value: Vec<u8>, answer: Answer) -> Vec<Effect> {
+    fn store(
+        &mut self,
+        waiter: Waiter,
+        key: String,
+        value: Vec<u8>,
+        answer: Answer,
+    ) -> Vec<Effect> {
         let held = self.keys.get(&key).map_or(0, |old| old.len() + key.len());
         let stored = self.stored - held + key.len() + value.len();
         if stored > LARGEST_STORE {
@@ -252,12 +311,21 @@ impl State {
         Vec::new()
     }
 
-    fn meet(&mut self, waiter: Waiter, key: (String, u64), tag: String, bytes: Vec<u8>) -> Vec<Effect> {
+    fn meet(
+        &mut self,
+        waiter: Waiter,
+        key: (String, u64),
+        tag: String,
+        bytes: Vec<u8>,
+    ) -> Vec<Effect> {
         if let Some(failure) = &self.failure {
             return vec![waiter.answer(Answer::Failed(failure.clone()))];
         }
         let world = self.world();
-        let round = self.rounds.entry(key.clone()).or_insert_with(|| Round::new(world));
+        let round = self
+            .rounds
+            .entry(key.clone())
+            .or_insert_with(|| Round::new(world));
         let mut effects = round.arrive(waiter, tag, bytes);
         let gone = (0..world).find(|&r| self.members[r] == Member::Left && !round.has(r));
         if let Some(rank) = gone {
@@ -284,10 +352,14 @@ fn within_bounds(op: &Op) -> Result<(), String> {
         Op::Set { key, value } => (vec![key], &[value]),
         Op::Get { key } | Op::Add { key, .. } => (vec![key], &[]),
         Op::Wait { keys } => (keys.iter().map(String::as_str).collect(), &[]),
-        Op::CompareAndSet { key, expected, value } => {
-            (vec![key], &[value, expected.as_deref().unwrap_or(&[])])
-        }
-        Op::Meet { scope, tag, bytes, .. } => (vec![scope, tag], &[bytes]),
+        Op::CompareAndSet {
+            key,
+            expected,
+            value,
+        } => (vec![key], &[value, expected.as_deref().unwrap_or(&[])]),
+        Op::Meet {
+            scope, tag, bytes, ..
+        } => (vec![scope, tag], &[bytes]),
         Op::Abort { message } => (vec![message], &[]),
     };
     if keys.is_empty() {

@@ -47,5 +47,7 @@ pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> R
 }
 
 pub(crate) fn is_ready(fd: &PollFd<'_>) -> bool {
-    fd.revents().intersects(PollFlags::IN | PollFlags::OUT | PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
+    fd.revents().intersects(
+        PollFlags::IN | PollFlags::OUT | PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL,
+    )
 }

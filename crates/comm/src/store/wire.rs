@@ -28,23 +28,52 @@ pub(crate) const REPLY_LIMIT: usize = 64 << 20;
 /// From a rank to the store.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToServer {
-    Hello { token: Vec<u8>, rank: u32, world: u32 },
-    Request { id: u64, timeout_ms: u64, op: Op },
+    Hello {
+        token: Vec<u8>,
+        rank: u32,
+        world: u32,
+    },
+    Request {
+        id: u64,
+        timeout_ms: u64,
+        op: Op,
+    },
     Goodbye,
 }
 
 /// What a rank asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Op {
-    Set { key: String, value: Vec<u8> },
+    Set {
+        key: String,
+        value: Vec<u8>,
+    },
     /// Waits until the key is there.
-    Get { key: String },
-    Wait { keys: Vec<String> },
-    Add { key: String, delta: i64 },
-    CompareAndSet { key: String, expected: Option<Vec<u8>>, value: Vec<u8> },
+    Get {
+        key: String,
+    },
+    Wait {
+        keys: Vec<String>,
+    },
+    Add {
+        key: String,
+        delta: i64,
+    },
+    CompareAndSet {
+        key: String,
+        expected: Option<Vec<u8>>,
+        value: Vec<u8>,
+    },
     /// An all-gather: the `call`-th of its scope. A barrier is one of no bytes.
-    Meet { scope: String, call: u64, tag: String, bytes: Vec<u8> },
-    Abort { message: String },
+    Meet {
+        scope: String,
+        call: u64,
+        tag: String,
+        bytes: Vec<u8>,
+    },
+    Abort {
+        message: String,
+    },
     Ping,
 }
 
@@ -53,7 +82,10 @@ pub(crate) enum Op {
 pub(crate) enum ToClient {
     Welcome,
     Refused(Refusal),
-    Reply { id: u64, answer: Answer },
+    Reply {
+        id: u64,
+        answer: Answer,
+    },
     /// Unasked: the job has failed.
     Failed(Failure),
     /// The store ends in good order.
@@ -66,11 +98,19 @@ pub(crate) enum Answer {
     Value(Vec<u8>),
     Number(i64),
     /// Whether it was stored, and what the key holds now.
-    Swapped { stored: bool, current: Option<Vec<u8>> },
+    Swapped {
+        stored: bool,
+        current: Option<Vec<u8>>,
+    },
     Met(Vec<Vec<u8>>),
-    TimedOut { waiting_for: Vec<u32> },
+    TimedOut {
+        waiting_for: Vec<u32>,
+    },
     Failed(Failure),
-    Mismatch { rank: u32, theirs: String },
+    Mismatch {
+        rank: u32,
+        theirs: String,
+    },
     Rejected(String),
 }
 
@@ -128,11 +168,18 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Token => f.write_str("wrong job token (WARPWEAVE_JOB_TOKEN): is this the store of another job?"),
-            Refusal::Version { store } => write!(f, "it speaks version {store} of the protocol, this rank {VERSION}"),
+            Refusal::Token => f.write_str(
+                "wrong job token (WARPWEAVE_JOB_TOKEN): is this the store of another job?",
+            ),
+            Refusal::Version { store } => write!(
+                f,
+                "it speaks version {store} of the protocol, this rank {VERSION}"
+            ),
             Refusal::World { store } => write!(f, "it serves a job of {store} ranks"),
             Refusal::Rank => f.write_str("the rank is not below the world size"),
-            Refusal::Taken => f.write_str("this rank has joined already: do two processes have the same rank?"),
+            Refusal::Taken => {
+                f.write_str("this rank has joined already: do two processes have the same rank?")
+            }
             Refusal::TooLarge { limit } => write!(f, "a message above its limit of {limit} bytes"),
             Refusal::Malformed => f.write_str("bytes that are no message of this protocol"),
         }
@@ -145,11 +192,16 @@ pub(crate) fn encode<T: Serialize>(message: &T, what: &str, limit: usize) -> Res
     frame.extend_from_slice(&MAGIC);
     frame.extend_from_slice(&VERSION.to_le_bytes());
     frame.extend_from_slice(&[0; 4]);
-    let mut frame = postcard::to_extend(message, frame)
-        .map_err(|e| CommError::Protocol { what: format!("`{what}` cannot be encoded: {e}") })?;
+    let mut frame = postcard::to_extend(message, frame).map_err(|e| CommError::Protocol {
+        what: format!("`{what}` cannot be encoded: {e}"),
+    })?;
     let size = frame.len() - HEADER;
     if size > limit {
-        return Err(CommError::TooLarge { what: what.into(), size, limit });
+        return Err(CommError::TooLarge {
+            what: what.into(),
+            size,
+            limit,
+        });
     }
     frame[4..HEADER].copy_from_slice(&(size as u32).to_le_bytes());
     Ok(frame)
@@ -180,7 +232,9 @@ impl Inbox {
         }
         let size = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         if size > limit {
-            return Err(Refusal::TooLarge { limit: limit as u32 });
+            return Err(Refusal::TooLarge {
+                limit: limit as u32,
+            });
         }
         let end = HEADER + size;
         let Some(payload) = self.bytes.get(HEADER..end) else {
@@ -197,7 +251,14 @@ mod tests {
     use super::*;
 
     fn sample() -> ToServer {
-        ToServer::Request { id: 7, timeout_ms: 9, op: Op::Set { key: "k".into(), value: vec![1, 2, 3] } }
+        ToServer::Request {
+            id: 7,
+            timeout_ms: 9,
+            op: Op::Set {
+                key: "k".into(),
+                value: vec![1, 2, 3],
+            },
+        }
     }
 
     #[test]
@@ -211,7 +272,14 @@ mod tests {
             inbox.push(&frame[cut..]);
             inbox.push(&frame[..3]);
             let message = early.or_else(|| inbox.next(100).unwrap());
-            assert!(matches!(message, Some(ToServer::Request { id: 7, timeout_ms: 9, .. })));
+            assert!(matches!(
+                message,
+                Some(ToServer::Request {
+                    id: 7,
+                    timeout_ms: 9,
+                    ..
+                })
+            ));
         }
     }
 
@@ -226,9 +294,18 @@ mod tests {
             inbox.next::<ToServer>(100).err()
         };
         assert_eq!(refusal(&|b| b[0] = b'X'), Some(Refusal::Malformed));
-        assert_eq!(refusal(&|b| b[2] = 9), Some(Refusal::Version { store: VERSION }));
-        assert_eq!(refusal(&|b| b[4..8].fill(0xff)), Some(Refusal::TooLarge { limit: 100 }));
+        assert_eq!(
+            refusal(&|b| b[2] = 9),
+            Some(Refusal::Version { store: VERSION })
+        );
+        assert_eq!(
+            refusal(&|b| b[4..8].fill(0xff)),
+            Some(Refusal::TooLarge { limit: 100 })
+        );
         assert_eq!(refusal(&|b| b[8] = 200), Some(Refusal::Malformed));
-        assert!(matches!(encode(&sample(), "set", 3), Err(CommError::TooLarge { limit: 3, .. })));
+        assert!(matches!(
+            encode(&sample(), "set", 3),
+            Err(CommError::TooLarge { limit: 3, .. })
+        ));
     }
 }

@@ -45,8 +45,8 @@ impl CudaPlan {
         }
     }
 
-    pub(super) fn use_workspace(&mut self, workspace: Option<Workspace>) {
-        self.workspace = workspace;
+    pub(super) fn use_workspace(&mut self, workspace: Workspace) {
+        self.workspace = Some(workspace);
     }
 
     /// The algorithm that it uses.

@@ -1,1 +1,131 @@
-//! Device code: loading and launching.
+//! The device code: which kernel, how many blocks, which parameters.
+//!
+//! Hopper runs machine code, other devices from compute capability 8.0 on run PTX; what stores by multicast runs on
+//! Hopper alone.
+
+mod grid;
+mod image;
+mod parameters;
+
+use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::{Cuda, DType, DevicePtr};
+
+use crate::backend::KernelBackend;
+use crate::descriptor::{GatherMatmul, GatherMode, NaiveRemoteRead};
+use crate::error::{Error, Result};
+use grid::Limits;
+use parameters::Gather;
+
+/// Threads of a block of `naive_remote_read`: `kThreads`.
+const NAIVE_THREADS: u32 = 512;
+/// Threads of a block of a gather alone: `kGatherThreads`.
+const GATHER_THREADS: u32 = 512;
+/// Threads of a block of a gather with a product: `kProductThreads`.
+const PRODUCT_THREADS: u32 = 256;
+/// Rows that a block brings in and multiplies at a time, where there are chunks of the larger size for all blocks: B is
+/// read once for each chunk.
+const CHUNKS: [usize; 2] = [8, 16];
+
+impl KernelBackend for Cuda {
+    unsafe fn naive_remote_read(&self, stream: &CudaQueue, launch: &NaiveRemoteRead) -> Result<()> {
+        launch.validate()?;
+        let name = image::naive_remote_read(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;
+        let kernel = Kernel { image: &image::NAIVE_REMOTE_READ, name, threads: NAIVE_THREADS };
+        let limits = kernel.limits(self, launch.max_blocks)?;
+        let blocks = grid::naive_remote_read(launch.m, launch.n, launch.pad.world as usize, limits);
+        // SAFETY: the structure is the kernel's parameter; the rest is the caller's obligation.
+        unsafe { kernel.launch(self, stream, blocks, parameters::NaiveRemoteRead::from(launch)) }
+    }
+
+    unsafe fn gather_matmul(&self, stream: &CudaQueue, launch: &GatherMatmul) -> Result<()> {
+        launch.validate()?;
+        if let GatherMode::Multimem { address: DevicePtr::NULL, .. } = launch.mode {
+            return Err(Error::InvalidLaunch {
+                kernel: launch.name(),
+                rank: launch.pad.rank as usize,
+                what: "address",
+                why: "a GPU stores to all ranks through a multicast address, and this is null".into(),
+            });
+        }
+        let world = launch.pad.world as usize;
+        let (kernel, blocks) = if launch.n == 0 {
+            let kernel = gather_alone(launch);
+            let limits = kernel.limits(self, launch.max_blocks)?;
+            (kernel, grid::gather(launch.m, launch.k * launch.dtype.size(), world, limits))
+        } else {
+            let large = gather_with_product(launch, CHUNKS[1])?;
+            let limits = large.limits(self, launch.max_blocks)?;
+            if launch.m >= CHUNKS[1] * limits.resident as usize {
+                (large, grid::gather_matmul(launch.m, world, CHUNKS[1], limits))
+            } else {
+                let small = gather_with_product(launch, CHUNKS[0])?;
+                let limits = small.limits(self, launch.max_blocks)?;
+                (small, grid::gather_matmul(launch.m, world, CHUNKS[0], limits))
+            }
+        };
+        // SAFETY: the structure is the parameter of the kernels of its mode; the rest is the caller's obligation.
+        unsafe {
+            match Gather::from(launch) {
+                Gather::Threadload(parameters) => kernel.launch(self, stream, blocks, parameters),
+                Gather::Multimem(parameters) => kernel.launch(self, stream, blocks, parameters),
+            }
+        }
+    }
+}
+
+/// A kernel of the embedded code and its block.
+struct Kernel {
+    image: &'static Image,
+    name: &'static str,
+    threads: u32,
+}
+
+impl Kernel {
+    fn limits(&self, cuda: &Cuda, max_blocks: Option<u32>) -> Result<Limits> {
+        let function = cuda.function(self.image, self.name)?;
+        Ok(Limits {
+            resident: function.max_resident_blocks(self.threads, 0)?,
+            multiprocessors: cuda.multiprocessors(),
+            max_blocks,
+        })
+    }
+
+    /// # Safety
+    /// The kernel takes one parameter, `parameters`; what it points to is as
+    /// [`KernelBackend`] asks.
+    unsafe fn launch<P>(&self, cuda: &Cuda, stream: &CudaQueue, blocks: u32, mut parameters: P) -> Result<()> {
+        let function = cuda.function(self.image, self.name)?;
+        let config = LaunchConfig::linear(blocks, self.threads);
+        // SAFETY: the caller's obligation.
+        unsafe { cuda.launch(stream, &function, config, &mut [(&raw mut parameters).cast()])? };
+        Ok(())
+    }
+}
+
+fn gather_alone(launch: &GatherMatmul) -> Kernel {
+    let (image, name) = match launch.mode {
+        GatherMode::ThreadLoad { .. } => (&image::THREADLOAD_GATHER, "threadload_gather"),
+        GatherMode::Multimem { .. } => (&image::MULTIMEM_GATHER, image::multimem_gather(launch.dtype)),
+    };
+    Kernel { image, name, threads: GATHER_THREADS }
+}
+
+fn gather_with_product(launch: &GatherMatmul, chunk: usize) -> Result<Kernel> {
+    let (image, name) = match launch.mode {
+        GatherMode::ThreadLoad { .. } => {
+            (&image::THREADLOAD_GATHER, image::threadload_gather_matmul(launch.dtype, chunk))
+        }
+        GatherMode::Multimem { .. } => {
+            (&image::MULTIMEM_GATHER, image::multimem_gather_matmul(launch.dtype, chunk))
+        }
+    };
+    let name = name.ok_or_else(|| unknown(launch.dtype))?;
+    Ok(Kernel { image, name, threads: PRODUCT_THREADS })
+}
+
+fn unknown(dtype: DType) -> Error {
+    Error::Memory(warpweave_symm_mem::Error::Unavailable {
+        what: format!("element type {dtype}"),
+        why: "the kernels know f32, f16 and bf16".into(),
+    })
+}

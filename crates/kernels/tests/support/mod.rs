@@ -1,7 +1,7 @@
 //! Ranks as threads, and the check that every kernel has to pass on every backend.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 use warpweave_kernels::{GatherMatmul, GatherMode, KernelBackend, NaiveRemoteRead, reference, shard};
@@ -25,20 +25,18 @@ pub enum Variant {
 }
 
 impl Variant {
-    pub const ALL: [Variant; 5] = [
-        Variant::NaiveRemoteRead,
-        Variant::Threadload,
-        Variant::ThreadloadGather,
-        Variant::Multimem,
-        Variant::MultimemGather,
-    ];
-
-    pub const WITHOUT_MULTICAST: [Variant; 3] =
-        [Variant::NaiveRemoteRead, Variant::Threadload, Variant::ThreadloadGather];
-
     fn gathers_only(self) -> bool {
         matches!(self, Variant::ThreadloadGather | Variant::MultimemGather)
     }
+}
+
+/// When the ranks launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As soon as the stream comes to it.
+    Prompt,
+    /// Late by up to two milliseconds before and behind each launch, differently on each rank.
+    Late,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -221,21 +219,24 @@ impl<B: KernelBackend> Job<B> {
         variant: Variant,
         b: &[f32],
         inputs: &[Vec<f32>],
-        delay: impl Fn(&B, &B::Stream),
+        pace: Pace,
     ) -> Vec<Vec<u8>> {
-        let Shape { m, n, k, dtype } = self.shape;
+        let Shape { m, k, dtype, .. } = self.shape;
         let size = dtype.size();
-        let (result, result_bytes) = if variant.gathers_only() {
-            (self.staging.local(), m * k * size)
-        } else {
-            (self.c.address(), m * n * size)
-        };
+        let (result, result_bytes) = self.result(variant);
         let rows = shard(m, self.rank(), self.world());
         let shard_bytes = rows.len() * k * size;
         let sources = self.backend.allocate((inputs.len() * shard_bytes).max(1)).unwrap();
         let results = self.backend.allocate((inputs.len() * result_bytes).max(1)).unwrap();
         let peers: Vec<_> = (0..self.world()).filter(|&p| p != self.rank()).collect();
         let mut bytes = vec![0; inputs.len() * result_bytes];
+        let mut random = Random(77 + self.rank() as u64);
+        let mut delay = || {
+            if pace == Pace::Late {
+                let time = Duration::from_micros(random.next() % 2000);
+                self.backend.delay(&self.stream, time).unwrap();
+            }
+        };
         // SAFETY: all ranges lie in the buffers of this job and of this call, which ends with a download, behind all
         // work on the stream.
         unsafe {
@@ -253,9 +254,9 @@ impl<B: KernelBackend> Job<B> {
                 if !variant.gathers_only() && result_bytes > 0 {
                     self.backend.fill(&self.stream, result, 0xff, result_bytes).unwrap();
                 }
-                delay(&self.backend, &self.stream);
+                delay();
                 self.launch(variant).unwrap();
-                delay(&self.backend, &self.stream);
+                delay();
                 let to = results.address().add(call * result_bytes);
                 if result_bytes > 0 {
                     self.backend.copy(&self.stream, to, result, result_bytes).unwrap();
@@ -276,32 +277,84 @@ impl<B: KernelBackend> Job<B> {
     }
 
     /// Several calls of `variant` with changing integers, each compared element by element.
-    pub fn exact(&self, variant: Variant, calls: usize, delay: impl Fn(&B, &B::Stream)) {
-        let Shape { m, n, k, dtype } = self.shape;
+    pub fn exact(&self, variant: Variant, calls: usize, pace: Pace) {
+        let Shape { m, n, k, .. } = self.shape;
         let mut random = Random((m * 31 + n * 7 + k) as u64);
         let b: Vec<_> = (0..k * n).map(|_| random.integer(1)).collect();
         let inputs: Vec<Vec<_>> = (0..calls)
             .map(|_| (0..m * k).map(|_| random.integer(2)).collect())
             .collect();
-        let results = self.calls(variant, &b, &inputs, delay);
+        let results = self.calls(variant, &b, &inputs, pace);
         for (call, (input, result)) in inputs.iter().zip(&results).enumerate() {
-            let (wanted, columns) = if variant.gathers_only() {
-                (input.iter().map(|&v| f64::from(v)).collect(), k)
-            } else {
-                let (a, b) = (to_bytes(input, dtype), to_bytes(&b, dtype));
-                (reference::matmul(&a, &b, m, n, k, dtype).unwrap(), n)
-            };
-            for (i, (got, wanted)) in from_bytes(result, dtype).iter().zip(&wanted).enumerate() {
-                assert!(
-                    got == wanted,
-                    "{variant:?} {:?} rank {} of {}, call {call}, row {} column {}: {got}, not {wanted}",
-                    self.shape,
-                    self.rank(),
-                    self.world(),
-                    i / columns,
-                    i % columns
-                );
+            self.compare(variant, call, input, &b, result);
+        }
+    }
+
+    /// Captures a call and replays it with changing integers; what each replay left is compared element by element.
+    pub fn replays(&self, variant: Variant, replays: usize) {
+        let Shape { m, n, k, dtype } = self.shape;
+        let mut random = Random(3);
+        let b: Vec<_> = (0..k * n).map(|_| random.integer(1)).collect();
+        let rows = shard(m, self.rank(), self.world());
+        let (result, result_bytes) = self.result(variant);
+        let peers: Vec<_> = (0..self.world()).filter(|&p| p != self.rank()).collect();
+        // SAFETY: all ranges lie in the buffers of this job; everything is on one stream, and a replay has ended when
+        // its result is here.
+        unsafe {
+            self.backend.upload(&self.stream, self.b.address(), &to_bytes(&b, dtype)).unwrap();
+            let graph = self
+                .backend
+                .capture(&self.stream, || {
+                    self.launch(variant).unwrap();
+                    Ok(())
+                })
+                .unwrap();
+            for replay in 0..replays {
+                let input: Vec<_> = (0..m * k).map(|_| random.integer(2)).collect();
+                let own = to_bytes(&input[rows.start * k..rows.end * k], dtype);
+                self.backend.upload(&self.stream, self.a.local(), &own).unwrap();
+                self.backend.launch_graph(&graph, &self.stream).unwrap();
+                let mut bytes = vec![0; result_bytes];
+                self.backend.download(&self.stream, result, &mut bytes).unwrap();
+                if variant == Variant::MultimemGather {
+                    self.pad.signal(&self.stream, FREE, &peers).unwrap();
+                }
+                self.compare(variant, replay, &input, &b, &bytes);
             }
+            self.backend.synchronize(&self.stream).unwrap();
+        }
+        self.pad.check(&self.stream).unwrap();
+        self.exchange.barrier("replays").unwrap();
+    }
+
+    /// Where a call of `variant` leaves its result, and the bytes of it.
+    fn result(&self, variant: Variant) -> (DevicePtr, usize) {
+        let Shape { m, n, k, dtype } = self.shape;
+        if variant.gathers_only() {
+            (self.staging.local(), m * k * dtype.size())
+        } else {
+            (self.c.address(), m * n * dtype.size())
+        }
+    }
+
+    fn compare(&self, variant: Variant, call: usize, input: &[f32], b: &[f32], result: &[u8]) {
+        let Shape { m, n, k, dtype } = self.shape;
+        let (wanted, columns) = if variant.gathers_only() {
+            (input.iter().map(|&v| f64::from(v)).collect(), k)
+        } else {
+            let (a, b) = (to_bytes(input, dtype), to_bytes(b, dtype));
+            (reference::matmul(&a, &b, m, n, k, dtype).unwrap(), n)
+        };
+        for (i, (got, wanted)) in from_bytes(result, dtype).iter().zip(&wanted).enumerate() {
+            assert!(
+                got == wanted,
+                "{variant:?} {:?} rank {} of {}, call {call}, row {} column {}: {got}, not {wanted}",
+                self.shape,
+                self.rank(),
+                self.world(),
+                i / columns,
+                i % columns
+            );
         }
     }
 
@@ -312,5 +365,41 @@ impl<B: KernelBackend> Job<B> {
         self.pad.close(&self.stream, exchange.as_ref()).unwrap();
         self.a.close(exchange.as_ref()).unwrap();
         self.staging.close(exchange.as_ref()).unwrap();
+    }
+}
+
+/// Launches on all ranks but the last of three: each ends in time with a fault that names it, and after
+/// [`SignalPad::recover`] the same pads and buffers serve again.
+pub fn silent_peer<B: KernelBackend>(
+    backend: impl Fn(usize) -> B + Sync,
+    shape: Shape,
+    max_blocks: Option<u32>,
+    variants: &[Variant],
+) {
+    let (world, silent) = (3, 2);
+    let patience = Duration::from_millis(200);
+    for &variant in variants {
+        ranks(world, &backend, |backend, exchange| {
+            let job = Job::new(backend, exchange, shape, max_blocks, patience);
+            // So that the fault strikes at epochs that are not the first.
+            job.exact(variant, 2, Pace::Prompt);
+            let start = Instant::now();
+            if job.rank() != silent {
+                job.launch(variant).unwrap();
+                job.backend.synchronize(&job.stream).unwrap();
+                assert!(start.elapsed() < Duration::from_secs(10), "{variant:?} ended late");
+                match job.pad.check(&job.stream) {
+                    Err(warpweave_symm_mem::Error::SignalTimeout(fault)) => {
+                        assert_eq!((fault.rank, fault.peer), (job.rank(), silent), "{variant:?}: {fault}");
+                        assert!([READY, DONE].contains(&fault.slot), "{variant:?}: {fault}");
+                        assert!(fault.waited >= patience, "{fault}");
+                    }
+                    other => panic!("{variant:?} saw no fault: {other:?}"),
+                }
+            }
+            job.pad.recover(&job.stream, job.exchange.as_ref()).unwrap();
+            job.exact(variant, 3, Pace::Late);
+            job.close();
+        });
     }
 }

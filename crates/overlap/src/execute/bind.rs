@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warpweave_gemm::{GemmProblem, Layout, Provider};
-use warpweave_kernels::{GatherMatmul, GatherMode, Launch, NaiveRemoteRead};
+use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead};
 use warpweave_symm_mem::{BackendKind, DevicePtr, PadView, SignalPad};
 
 use super::buffers::Buffers;
@@ -110,7 +110,11 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     let operands = (self.address(a), self.address(b), self.address(c));
                     Action::Gemm(Product { problem, provider, plan, operands })
                 }
-                OpKind::Kernel { kernel, .. } => self.kernel(kernel)?,
+                OpKind::Kernel { kernel, .. } => {
+                    let action = self.kernel(kernel)?;
+                    self.probe(&action)?;
+                    action
+                }
             };
             steps.push(Step { stream: op.stream.0, action });
         }
@@ -176,6 +180,28 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         })
     }
 
+    /// Launches a kernel on a problem of no rows with no peers, which touches nothing: what the device or the build lacks
+    /// is found before any rank waits for this one.
+    fn probe(&self, action: &Action<B>) -> Result<()> {
+        let backend = &self.executor.backend;
+        let stream = backend.setup_stream()?;
+        let alone = |pad: PadView| PadView { rank: 0, world: 1, ..pad };
+        match action {
+            Action::NaiveRemoteRead(launch) => {
+                let empty = NaiveRemoteRead { m: 0, pad: alone(launch.pad), ..*launch };
+                // SAFETY: the launch reads and writes no row and signals no peer.
+                unsafe { backend.naive_remote_read(&stream, &empty)? };
+            }
+            Action::GatherMatmul(launch) => {
+                let empty = GatherMatmul { m: 0, pad: alone(launch.pad), ..*launch };
+                // SAFETY: as above.
+                unsafe { backend.gather_matmul(&stream, &empty)? };
+            }
+            _ => {}
+        }
+        Ok(backend.synchronize(&stream)?)
+    }
+
     fn kernel(&self, kernel: &Kernel) -> Result<Action<B>> {
         let pad = self.pad_view()?;
         let shape = kernel.shape();
@@ -220,7 +246,6 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     done: done.0,
                     max_blocks: None,
                 };
-                self.executor.backend.max_resident_blocks(Launch::NaiveRemoteRead(&launch))?;
                 return Ok(Action::NaiveRemoteRead(launch));
             }
             Kernel::ThreadloadGatherMatmul { a, b, c, staging, ready, done, .. } => {
@@ -237,7 +262,6 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 gather(multimem(staging, free, false), own(a), own(staging), nothing, ready.0)
             }
         };
-        self.executor.backend.max_resident_blocks(Launch::GatherMatmul(&launch))?;
         Ok(Action::GatherMatmul(launch))
     }
 }

@@ -15,7 +15,6 @@ use crate::plan::{Buffer, BufferId, Plan};
 ///
 /// Calls are enqueued and not waited for; they may follow each other with no synchronisation of any kind between the
 /// ranks, as [`check`](crate::check::check()) proves of the plan. Dropping it waits for this rank's enqueued work.
-#[derive(Debug)]
 pub struct Bound<B: ExecuteBackend> {
     // Fields are dropped in this order: what refers to memory goes before the memory.
     pub(super) graph: Option<B::Graph>,
@@ -131,6 +130,9 @@ impl<B: ExecuteBackend> Bound<B> {
     /// and the collectives report.
     pub fn synchronize(&self) -> Result<()> {
         let drained = self.backend.synchronize(&self.streams[0]);
+        if drained.is_err() {
+            self.all_gathers().for_each(|gather| self.backend.abandon_all_gather(gather));
+        }
         let checked = self.check();
         drained?;
         checked
@@ -144,30 +146,35 @@ impl<B: ExecuteBackend> Bound<B> {
         if let Some(pad) = &self.pad {
             pad.check(&self.streams[0])?;
         }
-        for step in &self.steps {
-            if let Action::AllGather { gather, .. } = &step.action {
-                self.backend.check_all_gather(&self.streams[0], gather)?;
-            }
-        }
-        Ok(())
+        self.all_gathers()
+            .try_for_each(|gather| self.backend.check_all_gather(&self.streams[0], gather))
     }
 
-    /// Makes the plan usable again after a fault. Collective: all ranks call it, with none of their work under way.
+    /// Makes the plan usable again after a fault. Collective: all ranks call it, with none of their work under way. A plan
+    /// with collectives is to be captured anew.
     ///
     /// # Errors
     /// What the pad and the exchange report; collectives that cannot be made whole again.
-    pub fn recover(&self) -> Result<()> {
+    pub fn recover(&mut self) -> Result<()> {
         // A failure of the past is what is recovered from.
         let _ = self.backend.synchronize(&self.streams[0]);
         if let Some(pad) = &self.pad {
             pad.recover(&self.streams[0], self.exchange.as_ref())?;
         }
-        for step in &self.steps {
-            if let Action::AllGather { gather, .. } = &step.action {
-                self.backend.recover_all_gather(&self.streams[0], gather, &self.exchange)?;
-            }
+        for gather in self.all_gathers() {
+            self.backend.recover_all_gather(&self.streams[0], gather, &self.exchange)?;
+        }
+        if self.all_gathers().next().is_some() {
+            self.graph = None;
         }
         Ok(())
+    }
+
+    fn all_gathers(&self) -> impl Iterator<Item = &B::AllGather> {
+        self.steps.iter().filter_map(|step| match &step.action {
+            Action::AllGather { gather, .. } => Some(gather),
+            _ => None,
+        })
     }
 
     /// The plan's buffer of this name and the address of this rank's copy of it. Row-major, without gaps.
@@ -228,5 +235,11 @@ impl<B: ExecuteBackend> Bound<B> {
             events: &self.events,
             pad: self.pad.as_ref(),
         }
+    }
+}
+
+impl<B: ExecuteBackend> std::fmt::Debug for Bound<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bound({}, rank {} of {})", self.plan.name, self.plan.rank, self.plan.world)
     }
 }

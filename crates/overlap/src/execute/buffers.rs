@@ -12,7 +12,8 @@ use crate::plan::{BufferId, Placement, Plan};
 enum Storage<B: Backend> {
     Local(B::Memory),
     Symmetric(SymmetricBuffer<B>),
-    Multicast(MulticastBuffer<B>),
+    /// The object goes before the memory that is bound to it.
+    Multicast(MulticastBuffer<B>, SymmetricBuffer<B>),
 }
 
 /// One piece of memory for each buffer of a plan.
@@ -44,20 +45,16 @@ impl<B: Backend> Buffers<B> {
         let mut storage = Vec::with_capacity(plan.buffers.len());
         for (buffer, local) in plan.buffers.iter().zip(local) {
             let name = format!("{}.{}", plan.name, buffer.name);
-            storage.push(match (local, buffer.placement) {
-                (Some(memory), _) => Storage::Local(memory),
-                (None, Placement::Multicast) => Storage::Multicast(MulticastBuffer::new(
-                    backend,
-                    exchange,
-                    &name,
-                    buffer.bytes(),
-                )?),
-                (None, _) => Storage::Symmetric(SymmetricBuffer::new(
-                    backend,
-                    exchange,
-                    &name,
-                    buffer.bytes(),
-                )?),
+            if let Some(memory) = local {
+                storage.push(Storage::Local(memory));
+                continue;
+            }
+            let shared = SymmetricBuffer::new(backend, exchange, &name, buffer.bytes())?;
+            storage.push(match buffer.placement {
+                Placement::Multicast => {
+                    Storage::Multicast(MulticastBuffer::new(backend, exchange, &shared)?, shared)
+                }
+                _ => Storage::Symmetric(shared),
             });
         }
         Ok(Self { storage })
@@ -66,8 +63,7 @@ impl<B: Backend> Buffers<B> {
     fn symmetric(&self, id: BufferId) -> Option<&SymmetricBuffer<B>> {
         match &self.storage[id.0] {
             Storage::Local(_) => None,
-            Storage::Symmetric(buffer) => Some(buffer),
-            Storage::Multicast(buffer) => Some(buffer.symmetric()),
+            Storage::Symmetric(buffer) | Storage::Multicast(_, buffer) => Some(buffer),
         }
     }
 
@@ -75,8 +71,7 @@ impl<B: Backend> Buffers<B> {
     pub fn copy_of(&self, id: BufferId, rank: usize) -> DevicePtr {
         match &self.storage[id.0] {
             Storage::Local(memory) => memory.address(),
-            Storage::Symmetric(buffer) => buffer.peer(rank),
-            Storage::Multicast(buffer) => buffer.symmetric().peer(rank),
+            Storage::Symmetric(buffer) | Storage::Multicast(_, buffer) => buffer.peer(rank),
         }
     }
 
@@ -88,7 +83,7 @@ impl<B: Backend> Buffers<B> {
     /// The multicast address; null on the host backend, and for buffers without one.
     pub fn multicast(&self, id: BufferId) -> DevicePtr {
         match &self.storage[id.0] {
-            Storage::Multicast(buffer) => buffer.address(),
+            Storage::Multicast(object, _) => object.address(),
             _ => DevicePtr::NULL,
         }
     }

@@ -63,7 +63,7 @@ use bind::Binder;
 use buffers::Buffers;
 
 pub use bound::Bound;
-pub use collective::{AllGatherShape, CollectiveBackend};
+pub use collective::{AllGatherShape, CollectiveBackend, NcclAllGather, NcclGroup};
 pub use error::{ExecuteError, Result};
 
 /// A backend that has all that a plan may ask for.

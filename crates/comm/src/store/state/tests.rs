@@ -14,19 +14,38 @@ impl Table {
         for rank in 0..world {
             state.join(rank).unwrap();
         }
-        Self { state, start: Instant::now(), next: 0 }
+        Self {
+            state,
+            start: Instant::now(),
+            next: 0,
+        }
     }
 
     fn ask(&mut self, rank: usize, op: Op) -> Vec<(usize, Answer)> {
         self.next += 1;
         let deadline = self.start + Duration::from_secs(self.next);
-        let effects = self.state.request(Waiter { rank, id: self.next, deadline }, op);
+        let effects = self.state.request(
+            Waiter {
+                rank,
+                id: self.next,
+                deadline,
+            },
+            op,
+        );
         answers(effects)
     }
 
     fn meet(&mut self, rank: usize, call: u64, tag: &str) -> Vec<(usize, Answer)> {
         let bytes = vec![rank as u8];
-        self.ask(rank, Op::Meet { scope: "s".into(), call, tag: tag.into(), bytes })
+        self.ask(
+            rank,
+            Op::Meet {
+                scope: "s".into(),
+                call,
+                tag: tag.into(),
+                bytes,
+            },
+        )
     }
 }
 
@@ -43,7 +62,10 @@ fn answers(effects: Vec<Effect>) -> Vec<(usize, Answer)> {
 }
 
 fn set(key: &str, value: &[u8]) -> Op {
-    Op::Set { key: key.into(), value: value.into() }
+    Op::Set {
+        key: key.into(),
+        value: value.into(),
+    }
 }
 
 fn get(key: &str) -> Op {
@@ -58,7 +80,10 @@ fn members_never_come_back() {
     assert_eq!(state.join(0), Err(Refusal::Taken));
     state.leave(0);
     assert_eq!(state.join(0), Err(Refusal::Taken));
-    assert!(state.lose(0, "late").is_empty(), "a goodbye is the last word");
+    assert!(
+        state.lose(0, "late").is_empty(),
+        "a goodbye is the last word"
+    );
     assert!(state.lose(1, "never came").is_empty());
     assert!(state.failure().is_none());
 }
@@ -67,22 +92,39 @@ fn members_never_come_back() {
 fn keys_wake_their_waiters() {
     let mut t = Table::new(2);
     assert!(t.ask(1, get("k")).is_empty());
-    assert!(t.ask(0, Op::Wait { keys: vec!["k".into(), "l".into()] }).is_empty());
+    assert!(
+        t.ask(
+            0,
+            Op::Wait {
+                keys: vec!["k".into(), "l".into()]
+            }
+        )
+        .is_empty()
+    );
     assert_eq!(
         t.ask(0, set("k", b"v")),
         [(0, Answer::Done), (1, Answer::Value(b"v".to_vec()))]
     );
-    assert_eq!(t.ask(1, set("l", b"")), [(0, Answer::Done), (1, Answer::Done)]);
+    assert_eq!(
+        t.ask(1, set("l", b"")),
+        [(0, Answer::Done), (1, Answer::Done)]
+    );
     assert_eq!(t.ask(1, get("k")), [(1, Answer::Value(b"v".to_vec()))]);
 }
 
 #[test]
 fn numbers_add_and_values_swap() {
     let mut t = Table::new(1);
-    let add = |delta| Op::Add { key: "n".into(), delta };
+    let add = |delta| Op::Add {
+        key: "n".into(),
+        delta,
+    };
     assert_eq!(t.ask(0, add(5)), [(0, Answer::Number(5))]);
     assert_eq!(t.ask(0, add(-7)), [(0, Answer::Number(-2))]);
-    assert!(matches!(t.ask(0, add(i64::MIN))[..], [(0, Answer::Rejected(_))]));
+    assert!(matches!(
+        t.ask(0, add(i64::MIN))[..],
+        [(0, Answer::Rejected(_))]
+    ));
     t.ask(0, set("n", b"text"));
     assert!(matches!(t.ask(0, add(1))[..], [(0, Answer::Rejected(_))]));
 
@@ -91,7 +133,10 @@ fn numbers_add_and_values_swap() {
         expected: expected.map(Into::into),
         value: value.into(),
     };
-    let swapped = |stored, now: &[u8]| Answer::Swapped { stored, current: Some(now.into()) };
+    let swapped = |stored, now: &[u8]| Answer::Swapped {
+        stored,
+        current: Some(now.into()),
+    };
     assert_eq!(t.ask(0, swap(None, b"a")), [(0, swapped(true, b"a"))]);
     assert_eq!(t.ask(0, swap(None, b"b")), [(0, swapped(false, b"a"))]);
     assert_eq!(t.ask(0, swap(Some(b"a"), b"b")), [(0, swapped(true, b"b"))]);
@@ -103,7 +148,10 @@ fn all_meet_or_none() {
     assert!(t.meet(2, 0, "x").is_empty());
     assert!(t.meet(0, 0, "x").is_empty());
     let all = Answer::Met(vec![vec![0], vec![1], vec![2]]);
-    assert_eq!(t.meet(1, 0, "x"), [(0, all.clone()), (1, all.clone()), (2, all)]);
+    assert_eq!(
+        t.meet(1, 0, "x"),
+        [(0, all.clone()), (1, all.clone()), (2, all)]
+    );
     assert!(t.state.rounds.is_empty());
 }
 
@@ -111,7 +159,10 @@ fn all_meet_or_none() {
 fn another_call_is_named_to_every_rank() {
     let mut t = Table::new(3);
     t.meet(0, 0, "x");
-    let named = |rank, theirs: &str| Answer::Mismatch { rank, theirs: theirs.into() };
+    let named = |rank, theirs: &str| Answer::Mismatch {
+        rank,
+        theirs: theirs.into(),
+    };
     assert_eq!(t.meet(1, 0, "y"), [(0, named(1, "y")), (1, named(0, "x"))]);
     assert_eq!(t.meet(2, 0, "x"), [(2, named(1, "y"))]);
     assert!(t.state.rounds.is_empty());
@@ -122,9 +173,14 @@ fn a_deadline_ends_the_round_for_all() {
     let mut t = Table::new(3);
     t.meet(0, 0, "x");
     t.meet(1, 0, "x");
-    assert_eq!(t.state.next_deadline(), Some(t.start + Duration::from_secs(1)));
+    assert_eq!(
+        t.state.next_deadline(),
+        Some(t.start + Duration::from_secs(1))
+    );
     assert!(t.state.expire(t.start).is_empty());
-    let timed_out = Answer::TimedOut { waiting_for: vec![2] };
+    let timed_out = Answer::TimedOut {
+        waiting_for: vec![2],
+    };
     let effects = t.state.expire(t.start + Duration::from_secs(1));
     assert_eq!(answers(effects), [(0, timed_out.clone()), (1, timed_out)]);
     assert!(matches!(&t.meet(2, 0, "x")[..], [(2, Answer::Failed(f))] if f.rank == 0));
@@ -138,7 +194,11 @@ fn a_lost_rank_ends_every_wait_now_and_later() {
     t.ask(0, get("k"));
     t.meet(1, 0, "x");
     let effects = t.state.lose(2, "killed");
-    let failure = Failure { rank: 2, kind: FailureKind::Lost, cause: "killed".into() };
+    let failure = Failure {
+        rank: 2,
+        kind: FailureKind::Lost,
+        cause: "killed".into(),
+    };
     assert!(effects.contains(&Effect::Announce(failure.clone())));
     let failed = Answer::Failed(failure);
     assert_eq!(answers(effects), [(0, failed.clone()), (1, failed.clone())]);
@@ -147,16 +207,27 @@ fn a_lost_rank_ends_every_wait_now_and_later() {
     assert_eq!(t.ask(0, set("k", b"v")), [(0, Answer::Done)]);
     assert_eq!(t.ask(0, get("k")), [(0, Answer::Value(b"v".to_vec()))]);
     t.state.lose(1, "second");
-    assert_eq!(t.state.failure().map(|f| f.rank), Some(2), "the first failure stands");
+    assert_eq!(
+        t.state.failure().map(|f| f.rank),
+        Some(2),
+        "the first failure stands"
+    );
 }
 
 #[test]
 fn an_abort_reaches_all() {
     let mut t = Table::new(2);
     t.meet(0, 0, "x");
-    let answers = t.ask(1, Op::Abort { message: "out of memory".into() });
-    assert!(matches!(&answers[..], [(0, Answer::Failed(f)), (1, Answer::Done)]
-        if f.rank == 1 && f.kind == FailureKind::Aborted && f.cause == "out of memory"));
+    let answers = t.ask(
+        1,
+        Op::Abort {
+            message: "out of memory".into(),
+        },
+    );
+    assert!(
+        matches!(&answers[..], [(0, Answer::Failed(f)), (1, Answer::Done)]
+        if f.rank == 1 && f.kind == FailureKind::Aborted && f.cause == "out of memory")
+    );
 }
 
 #[test]
@@ -165,8 +236,13 @@ fn who_left_is_missed_only_where_needed() {
     t.meet(0, 0, "x");
     t.ask(1, get("k"));
     let left = answers(t.state.leave(2));
-    assert!(matches!(&left[..], [(0, Answer::Failed(f))] if f.rank == 2 && f.kind == FailureKind::Left));
-    assert_eq!(t.ask(0, set("k", b"v"))[1], (1, Answer::Value(b"v".to_vec())));
+    assert!(
+        matches!(&left[..], [(0, Answer::Failed(f))] if f.rank == 2 && f.kind == FailureKind::Left)
+    );
+    assert_eq!(
+        t.ask(0, set("k", b"v"))[1],
+        (1, Answer::Value(b"v".to_vec()))
+    );
     assert!(matches!(&t.meet(1, 0, "x")[..], [(1, Answer::Failed(f))] if f.rank == 2));
     assert!(t.state.rounds.is_empty());
 }
@@ -175,15 +251,34 @@ fn who_left_is_missed_only_where_needed() {
 fn what_is_too_large_is_turned_down() {
     let mut t = Table::new(1);
     let long = "k".repeat(LONGEST_KEY + 1);
-    assert!(matches!(t.ask(0, get(&long))[..], [(0, Answer::Rejected(_))]));
+    assert!(matches!(
+        t.ask(0, get(&long))[..],
+        [(0, Answer::Rejected(_))]
+    ));
     let large = vec![0; LARGEST_VALUE + 1];
-    assert!(matches!(t.ask(0, set("k", &large))[..], [(0, Answer::Rejected(_))]));
-    assert!(matches!(t.ask(0, Op::Wait { keys: vec![] })[..], [(0, Answer::Rejected(_))]));
+    assert!(matches!(
+        t.ask(0, set("k", &large))[..],
+        [(0, Answer::Rejected(_))]
+    ));
+    assert!(matches!(
+        t.ask(0, Op::Wait { keys: vec![] })[..],
+        [(0, Answer::Rejected(_))]
+    ));
     let full = vec![0; LARGEST_VALUE];
     let fits = LARGEST_STORE / (LARGEST_VALUE + 4);
     for n in 0..fits {
-        assert_eq!(t.ask(0, set(&format!("{n:04}"), &full)), [(0, Answer::Done)]);
+        assert_eq!(
+            t.ask(0, set(&format!("{n:04}"), &full)),
+            [(0, Answer::Done)]
+        );
     }
-    assert!(matches!(t.ask(0, set("more", &full))[..], [(0, Answer::Rejected(_))]));
-    assert_eq!(t.ask(0, set("0000", &full)), [(0, Answer::Done)], "replacing costs nothing");
+    assert!(matches!(
+        t.ask(0, set("more", &full))[..],
+        [(0, Answer::Rejected(_))]
+    ));
+    assert_eq!(
+        t.ask(0, set("0000", &full)),
+        [(0, Answer::Done)],
+        "replacing costs nothing"
+    );
 }

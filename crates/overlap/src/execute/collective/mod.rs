@@ -1,12 +1,16 @@
 //! Where the collectives of a plan come from: NCCL on GPUs, shared memory on the host.
 
+mod cuda;
+mod host;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use warpweave_comm::host::HostAllGather;
-use warpweave_symm_mem::{Backend, DType, DevicePtr, Exchange, Host};
+use warpweave_symm_mem::{Backend, DType, DevicePtr, Exchange};
 
 use super::error::Result;
+
+pub use cuda::{NcclAllGather, NcclGroup};
 
 /// An all-gather of rows: rank `r` gives `rows[r]` rows of `cols` elements.
 #[derive(Clone, Debug)]
@@ -57,55 +61,14 @@ pub trait CollectiveBackend: Backend {
     /// After a synchronisation of `stream`: what went wrong in an all-gather, if anything did.
     fn check_all_gather(&self, stream: &Self::Stream, gather: &Self::AllGather) -> Result<()>;
 
-    /// Makes an all-gather usable again after a fault, where that can be done. Collective.
+    /// Ends what hangs in an all-gather, so that the stream drains. It then needs a recovery.
+    fn abandon_all_gather(&self, gather: &Self::AllGather);
+
+    /// Makes an all-gather usable again after a fault. What was captured before is of no use then. Collective.
     fn recover_all_gather(
         &self,
         stream: &Self::Stream,
         gather: &Self::AllGather,
         exchange: &Arc<dyn Exchange>,
     ) -> Result<()>;
-}
-
-impl CollectiveBackend for Host {
-    type Group = ();
-    type AllGather = HostAllGather;
-
-    fn group(&self, _: &Arc<dyn Exchange>) -> Result<()> {
-        Ok(())
-    }
-
-    fn prepare_all_gather(
-        &self,
-        _: &Arc<()>,
-        exchange: &Arc<dyn Exchange>,
-        shape: &AllGatherShape,
-    ) -> Result<HostAllGather> {
-        let row = shape.cols * shape.dtype.size();
-        let bytes: Vec<usize> = shape.rows.iter().map(|rows| rows * row).collect();
-        Ok(HostAllGather::new(self, exchange, &shape.name, &bytes)?)
-    }
-
-    unsafe fn all_gather(
-        &self,
-        stream: &Self::Stream,
-        gather: &HostAllGather,
-        src: DevicePtr,
-        dst: DevicePtr,
-    ) -> Result<()> {
-        // SAFETY: the obligations are the caller's, in the same words.
-        Ok(unsafe { gather.enqueue(stream, src, dst)? })
-    }
-
-    fn check_all_gather(&self, stream: &Self::Stream, gather: &HostAllGather) -> Result<()> {
-        Ok(gather.pad().check(stream)?)
-    }
-
-    fn recover_all_gather(
-        &self,
-        stream: &Self::Stream,
-        gather: &HostAllGather,
-        exchange: &Arc<dyn Exchange>,
-    ) -> Result<()> {
-        Ok(gather.pad().recover(stream, exchange.as_ref())?)
-    }
 }

@@ -1,0 +1,287 @@
+//! Compiling the sources of one build script.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::architecture::{Architecture, Kind};
+use crate::cache::Entry;
+use crate::command::{self, Output};
+use crate::environment::Environment;
+use crate::error::{Error, Result};
+use crate::find::{Cutlass, HostCompiler, Nvcc};
+use crate::fingerprint::Fingerprint;
+use crate::{advisory, cargo, depfile, layout, process, slots};
+
+/// One CUTLASS kernel takes about a minute; a machine under load may take many times that.
+const COMPILE_LIMIT: Duration = Duration::from_secs(30 * 60);
+/// Other build scripts may have a whole library to compile first.
+const SLOT_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// The variables that steer the search for a compiler.
+const VARIABLES: [&str; 9] = [
+    "WARPWEAVE_NVCC",
+    "WARPWEAVE_ALLOW_NEWER_NVCC",
+    "WARPWEAVE_CUTLASS",
+    "WARPWEAVE_NVCC_JOBS",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "NVCC_CCBIN",
+    "CXX",
+    "PATH",
+];
+
+/// Compiles CUDA sources into the build script's output folder.
+#[derive(Debug)]
+pub struct Builder {
+    nvcc: Nvcc,
+    host: HostCompiler,
+    environment: Environment,
+    package: PathBuf,
+    out: PathBuf,
+    include: Vec<PathBuf>,
+    defines: Vec<(String, Option<String>)>,
+    options: Vec<String>,
+    variant: String,
+    made: RefCell<HashSet<PathBuf>>,
+}
+
+impl Builder {
+    /// Finds the compilers, by the environment of this build script.
+    ///
+    /// # Errors
+    /// [`Error::NvccNotFound`], [`Error::NamedNvcc`] and [`Error::HostCompilerNotFound`]; [`Error::MissingVariable`]
+    /// outside a build script.
+    pub fn new() -> Result<Self> {
+        for name in VARIABLES {
+            cargo::rerun_if_env_changed(name);
+        }
+        Self::with_environment(Environment::current())
+    }
+
+    /// [`Builder::new`] with the variables of `environment`.
+    ///
+    /// # Errors
+    /// As for [`Builder::new`].
+    pub fn with_environment(environment: Environment) -> Result<Self> {
+        let folder = |variable: &'static str| {
+            environment.path(variable).ok_or(Error::MissingVariable {
+                variable,
+                hint: "cargo sets it for build scripts; call this from build.rs",
+            })
+        };
+        Ok(Self {
+            package: folder("CARGO_MANIFEST_DIR")?,
+            out: folder("OUT_DIR")?,
+            nvcc: Nvcc::find(&environment)?,
+            host: HostCompiler::find(&environment)?,
+            environment,
+            include: Vec::new(),
+            defines: Vec::new(),
+            options: Vec::new(),
+            variant: String::new(),
+            made: RefCell::default(),
+        })
+    }
+
+    /// Adds a folder of headers, relative to the package.
+    #[must_use]
+    pub fn include(mut self, folder: impl AsRef<Path>) -> Self {
+        self.include.push(self.package.join(folder));
+        self
+    }
+
+    /// Adds the folders of the CUTLASS headers.
+    ///
+    /// # Errors
+    /// [`Error::CutlassNotFound`].
+    pub fn cutlass(mut self) -> Result<Self> {
+        let found = Cutlass::find(&self.environment)?;
+        self.include.extend(found.include);
+        Ok(self)
+    }
+
+    /// Defines a macro, with a value or without.
+    #[must_use]
+    pub fn define(mut self, name: &str, value: Option<&str>) -> Self {
+        self.defines.push((name.to_owned(), value.map(str::to_owned)));
+        self
+    }
+
+    /// Adds an option of nvcc.
+    #[must_use]
+    pub fn option(mut self, option: &str) -> Self {
+        self.options.push(option.to_owned());
+        self
+    }
+
+    /// Puts `name` into the file names of what is built from here on, to tell apart builds of one source with
+    /// different options.
+    #[must_use]
+    pub fn variant(mut self, name: &str) -> Self {
+        self.variant = format!(".{name}");
+        self
+    }
+
+    /// The compiler.
+    pub fn nvcc(&self) -> &Nvcc {
+        &self.nvcc
+    }
+
+    /// Compiles `source` to machine code for `architecture` (such as `sm_90a`):
+    /// `$OUT_DIR/<stem>.<architecture>.cubin`.
+    ///
+    /// # Errors
+    /// What the compiler says, and what [`Error`] lists.
+    pub fn cubin(&self, source: impl AsRef<Path>, architecture: &str) -> Result<PathBuf> {
+        let architecture = Architecture::parse_as(architecture, Kind::Real)?;
+        self.embedded(source.as_ref(), architecture, Output::Cubin, "cubin")
+    }
+
+    /// Compiles `source` to PTX for `architecture` (such as `compute_80`) and devices after it:
+    /// `$OUT_DIR/<stem>.<architecture>.ptx`.
+    ///
+    /// # Errors
+    /// As for [`Builder::cubin`].
+    pub fn ptx(&self, source: impl AsRef<Path>, architecture: &str) -> Result<PathBuf> {
+        let architecture = Architecture::parse_as(architecture, Kind::Virtual)?;
+        self.embedded(source.as_ref(), architecture, Output::Ptx, "ptx")
+    }
+
+    fn embedded(&self, source: &Path, architecture: Architecture, output: Output, ending: &str) -> Result<PathBuf> {
+        let name = format!("{}{}.{architecture}.{ending}", stem(source), self.variant);
+        let result = self.out.join(name);
+        self.compile(source, &[architecture], output, &result)?;
+        Ok(result)
+    }
+
+    /// Compiles `sources` for `architecture` (such as `sm_90a`), packs them into `lib<name>.a` and has it linked,
+    /// with CUDA's static run-time library.
+    ///
+    /// # Errors
+    /// As for [`Builder::cubin`].
+    pub fn static_library(&self, name: &str, sources: &[impl AsRef<Path>], architecture: &str) -> Result<()> {
+        let architecture = Architecture::parse_as(architecture, Kind::Real)?;
+        let mut objects = Vec::with_capacity(sources.len());
+        for source in sources {
+            let source = source.as_ref();
+            let object = self.out.join(format!("{}{}.o", stem(source), self.variant));
+            self.compile(source, std::slice::from_ref(&architecture), Output::Object, &object)?;
+            objects.push(object);
+        }
+        let library = self.out.join(format!("lib{name}.a"));
+        // `ar` would add to an archive that is there.
+        let _ = fs::remove_file(&library);
+        let archiver = self.environment.get("AR").unwrap_or("ar".as_ref()).to_owned();
+        let mut ar = Command::new(&archiver);
+        ar.arg("crs").arg(&library).args(&objects);
+        let done = process::run(&mut ar, &self.out.join(format!("{name}.ar.log")), COMPILE_LIMIT)?;
+        if !done.status.success() {
+            return Err(Error::Compile {
+                program: archiver.to_string_lossy().into_owned(),
+                source_file: library,
+                status: done.status.to_string(),
+                output: done.output,
+            });
+        }
+        cargo::link_search(&self.out);
+        cargo::link_static(name);
+        if let Some(folder) = self.nvcc.library_directory() {
+            cargo::link_search(&folder);
+        }
+        cargo::link_static("cudart_static");
+        for system in ["stdc++", "dl", "rt", "pthread"] {
+            cargo::link_shared(system);
+        }
+        Ok(())
+    }
+
+    fn compile(&self, source: &Path, architectures: &[Architecture], output: Output, result: &Path) -> Result<()> {
+        if !self.made.borrow_mut().insert(result.to_owned()) {
+            return Err(Error::DuplicateOutput { path: result.to_owned() });
+        }
+        let source = self.package.join(source);
+        cargo::rerun_if_changed(&source);
+        let options = command::options(output, architectures, &self.include, &self.defines, &self.options);
+        let mut key = Fingerprint::new();
+        key.add(&self.nvcc.banner);
+        key.add(self.host.path.as_os_str().as_encoded_bytes());
+        options.iter().for_each(|option| key.add(option.as_encoded_bytes()));
+        key.add(source.as_os_str().as_encoded_bytes());
+        key.add_file(&source)?;
+        let target = layout::target_directory(&self.out).unwrap_or(&self.out);
+        let entry = Entry::new(&target.join("nvcc-cache"), key);
+        let (printed, inputs) = match entry.restore(result) {
+            Some(hit) => (hit.output, hit.inputs),
+            None => {
+                let _slot = slots::take(&target.join("nvcc-slots"), self.jobs(), SLOT_LIMIT)?;
+                let (printed, inputs) = self.invoke(&source, &options, result)?;
+                entry.keep(result, &printed, &inputs)?;
+                (printed, inputs)
+            }
+        };
+        for path in &inputs {
+            cargo::rerun_if_changed(path);
+        }
+        for line in advisory::warnings(&printed) {
+            cargo::warning(line);
+        }
+        for spill in advisory::spills(&printed) {
+            cargo::warning(&format!(
+                "{}: `{}` spills registers: {} bytes stored and {} loaded a thread",
+                source.display(),
+                spill.function,
+                spill.stores,
+                spill.loads
+            ));
+        }
+        Ok(())
+    }
+
+    fn invoke(&self, source: &Path, options: &[std::ffi::OsString], result: &Path) -> Result<(String, Vec<PathBuf>)> {
+        let depfile = result.with_extension("d");
+        let mut nvcc = Command::new(&self.nvcc.path);
+        nvcc.arg("-ccbin")
+            .arg(&self.host.path)
+            .args(options)
+            .args(command::files(source, result, &depfile))
+            .current_dir(&self.out);
+        let done = process::run(&mut nvcc, &result.with_extension("log"), COMPILE_LIMIT)?;
+        if !done.status.success() {
+            return Err(Error::Compile {
+                program: self.nvcc.path.display().to_string(),
+                source_file: source.to_owned(),
+                status: done.status.to_string(),
+                output: done.output,
+            });
+        }
+        if let Some(degraded) = advisory::degraded(&done.output) {
+            return Err(Error::Degraded {
+                source_file: source.to_owned(),
+                code: degraded.code,
+                meaning: degraded.meaning,
+                output: degraded.lines,
+            });
+        }
+        let rules = fs::read_to_string(&depfile).map_err(Error::io("read", &depfile))?;
+        let inputs = depfile::prerequisites(&rules).into_iter().map(|path| self.out.join(path)).collect();
+        Ok((done.output, inputs))
+    }
+
+    fn jobs(&self) -> usize {
+        self.environment
+            .get("WARPWEAVE_NVCC_JOBS")
+            .and_then(|jobs| jobs.to_str()?.parse().ok())
+            .unwrap_or(1)
+    }
+}
+
+fn stem(source: &Path) -> String {
+    source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! The plans of all ranks, unrolled over their calls into one graph of steps.
+
+use super::access::{Access, AccessKind};
+use crate::plan::{Effect, Op, OpKind, Plan, Region, Role, SlotId};
+
+/// Index of a step.
+pub(super) type NodeId = usize;
+
+/// Where a step stands in its plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Site {
+    /// Before a call: the caller overwrites its inputs.
+    CallerWrites,
+    /// An operation that is one step.
+    Op(usize),
+    /// The beginning of an operation of several steps: a kernel or a collective.
+    Begin(usize),
+    /// One effect of a kernel.
+    Effect {
+        /// The operation.
+        op: usize,
+        /// The lane.
+        lane: usize,
+        /// Its place in the lane.
+        index: usize,
+    },
+    /// The end of an operation of several steps.
+    End(usize),
+    /// After a call: the caller reads its outputs.
+    CallerReads,
+}
+
+/// A wait for one signal from each of some ranks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait<'a> {
+    pub(super) slot: SlotId,
+    pub(super) from: &'a [usize],
+    pub(super) lag: u32,
+}
+
+/// A step: it runs once everything in `preds` has, and its wait, if it has one, is satisfied.
+#[derive(Clone, Debug)]
+pub(super) struct Node<'a> {
+    pub(super) rank: usize,
+    /// Counted from 0.
+    pub(super) call: usize,
+    pub(super) site: Site,
+    /// Steps of the same rank.
+    pub(super) preds: Vec<NodeId>,
+    /// At the end of a collective: the beginnings on all ranks.
+    pub(super) entries: Vec<NodeId>,
+    /// At the end of a collective: a rank that never enters it.
+    pub(super) absent: Option<usize>,
+    pub(super) wait: Option<Wait<'a>>,
+    pub(super) signal: Option<(SlotId, &'a [usize])>,
+}
+
+/// All steps of all ranks.
+pub(super) struct Program<'a> {
+    /// Indexed by rank.
+    pub(super) plans: Vec<&'a Plan>,
+    pub(super) nodes: Vec<Node<'a>>,
+    pub(super) accesses: Vec<Access>,
+    /// Collectives of each rank in the order of its list: beginning and end.
+    pub(super) collectives: Vec<Vec<(NodeId, NodeId)>>,
+    /// Steps of the first call that must follow its start or precede its end: the first and last of each stream.
+    pub(super) stream_ends: Vec<StreamEnds>,
+}
+
+/// The first and the last step of a stream other than the caller's in the first call, and the call's own.
+pub(super) struct StreamEnds {
+    pub(super) rank: usize,
+    pub(super) stream: usize,
+    pub(super) start: NodeId,
+    pub(super) first: NodeId,
+    pub(super) last: NodeId,
+    pub(super) end: NodeId,
+}
+
+impl<'a> Program<'a> {
+    /// `plans` is indexed by rank and has no faults.
+    pub(super) fn unroll(plans: Vec<&'a Plan>, calls: usize) -> Self {
+        let mut program = Program {
+            nodes: Vec::new(),
+            accesses: Vec::new(),
+            collectives: vec![Vec::new(); plans.len()],
+            stream_ends: Vec::new(),
+            plans: plans.clone(),
+        };
+        for plan in plans {
+            let mut streams: Vec<Option<NodeId>> = vec![None; plan.streams];
+            for call in 0..calls {
+                program.call(plan, call, &mut streams);
+            }
+        }
+        program.enter_collectives();
+        program
+    }
+
+    /// Adds one call of one rank; `streams` holds the last step of each stream.
+    fn call(&mut self, plan: &'a Plan, call: usize, streams: &mut [Option<NodeId>]) {
+        let start = self.caller(plan, call, Site::CallerWrites, streams);
+        let mut events: Vec<Option<NodeId>> = vec![None; plan.events];
+        let mut ends: Vec<Option<(NodeId, NodeId)>> = vec![None; plan.streams];
+        for (index, Op { stream, kind }) in plan.ops.iter().enumerate() {
+            let mut preds: Vec<NodeId> = streams[stream.0].into_iter().collect();
+            if let OpKind::WaitEvent { event } = kind {
+                preds.extend(events[event.0]);
+            }
+            let (first, last) = self.op(plan, call, index, kind, preds);
+            if let OpKind::Record { event } = kind {
+                events[event.0] = Some(last);
+            }
+            streams[stream.0] = Some(last);
+            let begin = ends[stream.0].map_or(first, |(begin, _)| begin);
+            ends[stream.0] = Some((begin, last));
+        }
+        let end = self.caller(plan, call, Site::CallerReads, streams);
+        if call == 0 {
+            let others = ends.iter().enumerate().skip(1);
+            self.stream_ends.extend(others.filter_map(|(stream, ends)| {
+                ends.map(|(first, last)| StreamEnds {
+                    rank: plan.rank,
+                    stream,
+                    start,
+                    first,
+                    last,
+                    end,
+                })
+            }));
+        }
+    }
+
+    /// The caller's own work between calls, on the main stream.
+    fn caller(
+        &mut self,
+        plan: &'a Plan,
+        call: usize,
+        site: Site,
+        streams: &mut [Option<NodeId>],
+    ) -> NodeId {
+        let (role, kind) = if site == Site::CallerWrites {
+            (Role::Input, AccessKind::Write)
+        } else {
+            (Role::Output, AccessKind::Read)
+        };
+        let node = self.node(plan, call, site, streams[0].into_iter().collect());
+        streams[0] = Some(node);
+        for (id, buffer) in plan.buffers.iter().enumerate() {
+            if buffer.role == role {
+                let whole = Region {
+                    rank: plan.rank,
+                    buffer: crate::plan::BufferId(id),
+                    rows: 0..buffer.rows,
+                    cols: 0..buffer.cols,
+                };
+                self.access(node, node, kind, whole);
+            }
+        }
+        node
+    }
+
+    /// Adds the steps of one operation and gives the first and the last.
+    fn op(
+        &mut self,
+        plan: &'a Plan,
+        call: usize,
+        index: usize,
+        kind: &'a OpKind,
+        preds: Vec<NodeId>,
+    ) -> (NodeId, NodeId) {
+        use AccessKind::{Read, Write};
+        if let OpKind::Kernel { lanes, .. } = kind {
+            return self.kernel(plan, call, index, lanes, preds);
+        }
+        if let OpKind::AllGather { src, dst, .. } = kind {
+            let begin = self.node(plan, call, Site::Begin(index), preds);
+            let end = self.node(plan, call, Site::End(index), vec![begin]);
+            self.access(begin, end, Read, src.clone());
+            self.access(begin, end, Write, dst.clone());
+            self.collectives[plan.rank].push((begin, end));
+            return (begin, end);
+        }
+        let node = self.node(plan, call, Site::Op(index), preds);
+        match kind {
+            OpKind::Copy { src, dst, .. } => {
+                self.access(node, node, Read, src.clone());
+                self.access(node, node, Write, dst.clone());
+            }
+            OpKind::MulticastCopy { src, dst } => {
+                self.access(node, node, Read, src.clone());
+                for rank in 0..plan.world {
+                    self.access(node, node, Write, dst.on(rank));
+                }
+            }
+            OpKind::Gemm { a, b, c, .. } => {
+                self.access(node, node, Read, a.clone());
+                self.access(node, node, Read, b.clone());
+                self.access(node, node, Write, c.clone());
+            }
+            OpKind::Signal { slot, to } => self.nodes[node].signal = Some((*slot, to)),
+            OpKind::Wait { slot, from, lag } => {
+                let (slot, lag) = (*slot, *lag);
+                self.nodes[node].wait = Some(Wait { slot, from, lag });
+            }
+            OpKind::Record { .. } | OpKind::WaitEvent { .. } => {}
+            OpKind::AllGather { .. } | OpKind::Kernel { .. } => {}
+        }
+        (node, node)
+    }
+
+    fn kernel(
+        &mut self,
+        plan: &'a Plan,
+        call: usize,
+        op: usize,
+        lanes: &'a [Vec<Effect>],
+        preds: Vec<NodeId>,
+    ) -> (NodeId, NodeId) {
+        use AccessKind::{Read, Write};
+        let begin = self.node(plan, call, Site::Begin(op), preds);
+        let mut last_of_lanes = vec![begin];
+        for (lane, effects) in lanes.iter().enumerate() {
+            let mut last = begin;
+            for (index, effect) in effects.iter().enumerate() {
+                let node = self.node(plan, call, Site::Effect { op, lane, index }, vec![last]);
+                match effect {
+                    Effect::Read(region) => self.access(node, node, Read, region.clone()),
+                    Effect::Write(region) => self.access(node, node, Write, region.clone()),
+                    Effect::WriteMulticast(region) => {
+                        for rank in 0..plan.world {
+                            self.access(node, node, Write, region.on(rank));
+                        }
+                    }
+                    Effect::Signal { slot, to } => self.nodes[node].signal = Some((*slot, to)),
+                    Effect::Wait { slot, from, lag } => {
+                        let (slot, lag) = (*slot, *lag);
+                        self.nodes[node].wait = Some(Wait { slot, from, lag });
+                    }
+                }
+                last = node;
+            }
+            last_of_lanes.push(last);
+        }
+        let end = self.node(plan, call, Site::End(op), last_of_lanes);
+        (begin, end)
+    }
+
+    fn node(&mut self, plan: &Plan, call: usize, site: Site, preds: Vec<NodeId>) -> NodeId {
+        self.nodes.push(Node {
+            rank: plan.rank,
+            call,
+            site,
+            preds,
+            entries: Vec::new(),
+            absent: None,
+            wait: None,
+            signal: None,
+        });
+        self.nodes.len() - 1
+    }
+
+    fn access(&mut self, begin: NodeId, end: NodeId, kind: AccessKind, region: Region) {
+        if !region.is_empty() {
+            self.accesses.push(Access {
+                begin,
+                end,
+                kind,
+                region,
+            });
+        }
+    }
+
+    /// The i-th collective of one rank meets the i-th of every other: none ends before all have begun.
+    fn enter_collectives(&mut self) {
+        for rank in 0..self.collectives.len() {
+            for (index, &(_, end)) in self.collectives[rank].iter().enumerate() {
+                for (peer, theirs) in self.collectives.iter().enumerate() {
+                    match theirs.get(index) {
+                        Some(&(begin, _)) => self.nodes[end].entries.push(begin),
+                        None => self.nodes[end].absent = Some(peer),
+                    }
+                }
+            }
+        }
+    }
+}

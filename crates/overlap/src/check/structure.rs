@@ -1,0 +1,358 @@
+//! What can be said of one plan by itself, before anything is unrolled.
+
+use crate::plan::{
+    Buffer, BufferId, Effect, MulticastRegion, OpKind, Placement, Plan, Region, Role, SlotId, shard,
+};
+use crate::show;
+use std::fmt;
+
+/// Signals that may be outstanding: more than this is a mistake, and would unroll as many calls.
+const MAX_LAG: u32 = 64;
+
+/// A fault of one rank's plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The rank whose plan it is.
+    pub rank: usize,
+    /// The operation, where it is one's.
+    pub op: Option<usize>,
+    /// What sort of fault.
+    pub kind: FaultKind,
+    /// The fault in words.
+    pub what: String,
+}
+
+/// What can be wrong with a plan by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// A rank, buffer, stream, event or slot that does not exist, or a name that two buffers share.
+    NoSuchThing,
+    /// A box that reaches outside its buffer.
+    OutOfBounds,
+    /// A peer's local memory, or a multicast store to a buffer without a multicast object.
+    Unreachable,
+    /// Operands whose shapes or element types do not fit together.
+    WrongShape,
+    /// An operation that reads and writes the same elements.
+    InPlace,
+    /// A write to a buffer that is constant.
+    WritesWeight,
+    /// A wait for an event that no operation before it in the list records.
+    EventNotRecorded,
+    /// A wait that lets more signals be outstanding than any schedule needs.
+    Lag,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.op {
+            Some(op) => write!(f, "rank {} %{op}: {}", self.rank, self.what),
+            None => write!(f, "rank {}: {}", self.rank, self.what),
+        }
+    }
+}
+
+/// All faults of one plan.
+pub(crate) fn faults_of(plan: &Plan) -> Vec<Fault> {
+    let mut inspector = Inspector {
+        plan,
+        op: None,
+        faults: Vec::new(),
+    };
+    inspector.plan();
+    inspector.faults
+}
+
+struct Inspector<'a> {
+    plan: &'a Plan,
+    op: Option<usize>,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Inspector<'a> {
+    fn fault(&mut self, kind: FaultKind, what: impl Into<String>) {
+        self.faults.push(Fault {
+            rank: self.plan.rank,
+            op: self.op,
+            kind,
+            what: what.into(),
+        });
+    }
+
+    fn expect(&mut self, holds: bool, kind: FaultKind, what: impl FnOnce() -> String) {
+        if !holds {
+            self.fault(kind, what());
+        }
+    }
+
+    fn plan(&mut self) {
+        let plan = self.plan;
+        self.rank(plan.rank);
+        self.expect(plan.streams > 0, FaultKind::NoSuchThing, || {
+            "there is no stream 0".into()
+        });
+        for (id, buffer) in plan.buffers.iter().enumerate() {
+            let twin = plan.buffers[..id].iter().any(|b| b.name == buffer.name);
+            self.expect(!twin, FaultKind::NoSuchThing, || {
+                format!("two buffers are called `{}`", buffer.name)
+            });
+            let bytes = buffer
+                .rows
+                .checked_mul(buffer.cols)
+                .and_then(|n| n.checked_mul(buffer.dtype.size()));
+            self.expect(bytes.is_some(), FaultKind::WrongShape, || {
+                format!("the size of buffer `{}` overflows", buffer.name)
+            });
+        }
+        let mut recorded = vec![false; plan.events];
+        for (op, crate::plan::Op { stream, kind }) in plan.ops.iter().enumerate() {
+            self.op = Some(op);
+            self.expect(stream.0 < plan.streams, FaultKind::NoSuchThing, || {
+                format!("there is no stream {}", stream.0)
+            });
+            self.op(kind, &mut recorded);
+        }
+    }
+
+    fn op(&mut self, kind: &OpKind, recorded: &mut [bool]) {
+        match kind {
+            OpKind::Copy { src, dst, .. } => {
+                self.read(src);
+                self.write(dst);
+                self.same_shape(src, dst);
+                self.apart(src, dst);
+            }
+            OpKind::MulticastCopy { src, dst } => {
+                self.read(src);
+                self.own(src);
+                self.write_multicast(dst);
+                let dst = dst.on(self.plan.rank);
+                self.same_shape(src, &dst);
+                self.apart(src, &dst);
+            }
+            OpKind::Signal { slot, to } => self.signal(*slot, to),
+            OpKind::Wait { slot, from, lag } => self.wait(*slot, from, *lag),
+            OpKind::Record { event } => match recorded.get_mut(event.0) {
+                Some(recorded) => *recorded = true,
+                None => self.fault(
+                    FaultKind::NoSuchThing,
+                    format!("there is no event {}", event.0),
+                ),
+            },
+            OpKind::WaitEvent { event } => match recorded.get(event.0) {
+                Some(true) => {}
+                Some(false) => self.fault(
+                    FaultKind::EventNotRecorded,
+                    format!(
+                        "event {} is waited for but not recorded before in this call",
+                        event.0
+                    ),
+                ),
+                None => self.fault(
+                    FaultKind::NoSuchThing,
+                    format!("there is no event {}", event.0),
+                ),
+            },
+            OpKind::AllGather { src, dst, .. } => self.all_gather(src, dst),
+            OpKind::Gemm { a, b, c, .. } => {
+                self.read(a);
+                self.read(b);
+                self.write(c);
+                self.product(a, b, c);
+                self.apart(a, c);
+                self.apart(b, c);
+            }
+            OpKind::Kernel { kernel, lanes } => {
+                for id in kernel.buffers() {
+                    self.buffer(id);
+                }
+                for id in kernel.slots() {
+                    self.slot(id);
+                }
+                for effect in lanes.iter().flatten() {
+                    self.effect(effect);
+                }
+            }
+        }
+    }
+
+    fn effect(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Read(region) => self.read(region),
+            Effect::Write(region) => self.write(region),
+            Effect::WriteMulticast(region) => self.write_multicast(region),
+            Effect::Signal { slot, to } => self.signal(*slot, to),
+            Effect::Wait { slot, from, lag } => self.wait(*slot, from, *lag),
+        }
+    }
+
+    fn signal(&mut self, slot: SlotId, to: &[usize]) {
+        self.slot(slot);
+        to.iter().for_each(|&rank| self.rank(rank));
+    }
+
+    fn wait(&mut self, slot: SlotId, from: &[usize], lag: u32) {
+        self.signal(slot, from);
+        self.expect(lag <= MAX_LAG, FaultKind::Lag, || {
+            format!("a lag of {lag} calls is more than {MAX_LAG}")
+        });
+    }
+
+    fn rank(&mut self, rank: usize) {
+        let world = self.plan.world;
+        self.expect(rank < world, FaultKind::NoSuchThing, || {
+            format!("rank {rank} is not one of the {world} ranks")
+        });
+    }
+
+    fn slot(&mut self, slot: SlotId) {
+        self.expect(
+            slot.0 < self.plan.slots.len(),
+            FaultKind::NoSuchThing,
+            || format!("there is no slot {}", slot.0),
+        );
+    }
+
+    fn buffer(&mut self, id: BufferId) -> Option<&'a Buffer> {
+        let plan = self.plan;
+        let buffer = plan.buffer(id);
+        self.expect(buffer.is_some(), FaultKind::NoSuchThing, || {
+            format!("there is no buffer {}", id.0)
+        });
+        buffer
+    }
+
+    fn read(&mut self, region: &Region) {
+        self.rank(region.rank);
+        let Some(buffer) = self.buffer(region.buffer) else {
+            return;
+        };
+        let plan = self.plan;
+        let inside = region.rows.start <= region.rows.end
+            && region.cols.start <= region.cols.end
+            && region.rows.end <= buffer.rows
+            && region.cols.end <= buffer.cols;
+        self.expect(inside, FaultKind::OutOfBounds, || {
+            format!(
+                "{} reaches outside of {}x{}",
+                show::region(plan, region),
+                buffer.rows,
+                buffer.cols
+            )
+        });
+        let reachable = region.rank == plan.rank || buffer.placement != Placement::Local;
+        self.expect(reachable, FaultKind::Unreachable, || {
+            format!("{} is local to its rank", show::region(plan, region))
+        });
+    }
+
+    fn write(&mut self, region: &Region) {
+        self.read(region);
+        let weight = |b: &Buffer| b.role == Role::Weight;
+        let constant = self.plan.buffer(region.buffer).is_some_and(weight);
+        let plan = self.plan;
+        self.expect(!constant, FaultKind::WritesWeight, || {
+            format!("{} is constant", show::region(plan, region))
+        });
+    }
+
+    fn write_multicast(&mut self, region: &MulticastRegion) {
+        let own = region.on(self.plan.rank);
+        self.write(&own);
+        let bound = |b: &Buffer| b.placement == Placement::Multicast;
+        let plan = self.plan;
+        if let Some(buffer) = plan.buffer(region.buffer) {
+            self.expect(bound(buffer), FaultKind::Unreachable, || {
+                format!("`{}` is not bound to a multicast object", buffer.name)
+            });
+        }
+    }
+
+    fn own(&mut self, region: &Region) {
+        let plan = self.plan;
+        self.expect(region.rank == plan.rank, FaultKind::Unreachable, || {
+            format!(
+                "{} must be this rank's own",
+                show::region(plan, region)
+            )
+        });
+    }
+
+    fn apart(&mut self, read: &Region, written: &Region) {
+        let plan = self.plan;
+        self.expect(!read.overlaps(written), FaultKind::InPlace, || {
+            format!(
+                "{} is read and {} is written by one operation",
+                show::region(plan, read),
+                show::region(plan, written)
+            )
+        });
+    }
+
+    fn same_dtype(&mut self, one: &Region, other: &Region) {
+        let plan = self.plan;
+        let (Some(x), Some(y)) = (plan.buffer(one.buffer), plan.buffer(other.buffer)) else {
+            return;
+        };
+        self.expect(x.dtype == y.dtype, FaultKind::WrongShape, || {
+            format!(
+                "`{}` holds {}, `{}` holds {}",
+                x.name, x.dtype, y.name, y.dtype
+            )
+        });
+    }
+
+    fn same_shape(&mut self, src: &Region, dst: &Region) {
+        self.same_dtype(src, dst);
+        let fits = src.rows.len() == dst.rows.len() && src.cols.len() == dst.cols.len();
+        let plan = self.plan;
+        self.expect(fits, FaultKind::WrongShape, || {
+            format!(
+                "{} and {} differ in shape",
+                show::region(plan, src),
+                show::region(plan, dst)
+            )
+        });
+    }
+
+    fn product(&mut self, a: &Region, b: &Region, c: &Region) {
+        self.same_dtype(a, b);
+        self.same_dtype(a, c);
+        let fits = a.rows.len() == c.rows.len()
+            && b.cols.len() == c.cols.len()
+            && a.cols.len() == b.rows.len();
+        let plan = self.plan;
+        self.expect(fits, FaultKind::WrongShape, || {
+            let [a, b, c] = [a, b, c].map(|r| show::region(plan, r));
+            format!("{c} = {a} * {b} is no matrix product")
+        });
+    }
+
+    fn all_gather(&mut self, src: &Region, dst: &Region) {
+        self.read(src);
+        self.write(dst);
+        self.own(src);
+        self.own(dst);
+        self.same_dtype(src, dst);
+        let plan = self.plan;
+        let mine = shard(dst.rows.len(), plan.rank, plan.world);
+        let fits = src.rows.len() == mine.len() && src.cols.len() == dst.cols.len();
+        self.expect(fits, FaultKind::WrongShape, || {
+            format!(
+                "{} is not the shard of rank {} of {}",
+                show::region(plan, src),
+                plan.rank,
+                show::region(plan, dst)
+            )
+        });
+        // A source that already lies where it belongs is the in-place form that collectives allow.
+        let place = Region {
+            rows: dst.rows.start + mine.start..dst.rows.start + mine.end,
+            ..dst.clone()
+        };
+        if *src != place {
+            self.apart(src, dst);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! All-gathers of the CUDA backend, by NCCL.
+
+use std::sync::Arc;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use warpweave_comm::nccl::{Element, Launch};
+use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange};
+
+use super::{AllGatherShape, CollectiveBackend};
+use crate::execute::agreement::together;
+use crate::execute::error::Result;
+
+/// NCCL's communicator of the ranks, made anew by a recovery.
+pub struct NcclGroup {
+    library: Arc<NcclLibrary>,
+    comm: Mutex<NcclComm>,
+}
+
+impl std::fmt::Debug for NcclGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NcclGroup({:?})", self.library)
+    }
+}
+
+impl NcclGroup {
+    /// The communicator. A thread that panicked with it has made no call that others could not follow.
+    fn comm(&self) -> MutexGuard<'_, NcclComm> {
+        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One all-gather by NCCL: `ncclAllGather` where all ranks give the same, else a group of broadcasts.
+#[derive(Debug)]
+pub struct NcclAllGather {
+    group: Arc<NcclGroup>,
+    counts: Vec<usize>,
+    element: Element,
+}
+
+fn options(cuda: &Cuda) -> NcclOptions {
+    // Blocking launches: a baseline should not pay for a thread that its launches go through. They can be captured too.
+    NcclOptions { deadline: cuda.timeout() * 6, launch: Launch::Blocking }
+}
+
+impl CollectiveBackend for Cuda {
+    type Group = NcclGroup;
+    type AllGather = NcclAllGather;
+
+    fn group(&self, exchange: &Arc<dyn Exchange>) -> Result<NcclGroup> {
+        let exchange = exchange.as_ref();
+        // A rank without the library would leave the others waiting in NCCL.
+        let library = NcclLibrary::load().map_err(Into::into);
+        let library = together(exchange, "loading NCCL", library)?;
+        self.bind()?;
+        let comm = Mutex::new(NcclComm::init(&library, exchange, options(self))?);
+        Ok(NcclGroup { library, comm })
+    }
+
+    fn prepare_all_gather(
+        &self,
+        group: &Arc<NcclGroup>,
+        _: &Arc<dyn Exchange>,
+        shape: &AllGatherShape,
+    ) -> Result<NcclAllGather> {
+        Ok(NcclAllGather {
+            group: group.clone(),
+            counts: shape.rows.iter().map(|rows| rows * shape.cols).collect(),
+            element: Element::try_from(shape.dtype)?,
+        })
+    }
+
+    unsafe fn all_gather(
+        &self,
+        stream: &<Cuda as Backend>::Stream,
+        gather: &NcclAllGather,
+        src: DevicePtr,
+        dst: DevicePtr,
+    ) -> Result<()> {
+        self.bind()?;
+        let comm = gather.group.comm();
+        // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
+        unsafe {
+            comm.all_gather_uneven(src.0, dst.0, &gather.counts, gather.element, stream.raw())?;
+        }
+        Ok(())
+    }
+
+    fn check_all_gather(&self, _: &<Cuda as Backend>::Stream, gather: &NcclAllGather) -> Result<()> {
+        Ok(gather.group.comm().check()?)
+    }
+
+    fn abandon_all_gather(&self, gather: &NcclAllGather) {
+        gather.group.comm().abort();
+    }
+
+    fn recover_all_gather(
+        &self,
+        stream: &<Cuda as Backend>::Stream,
+        gather: &NcclAllGather,
+        exchange: &Arc<dyn Exchange>,
+    ) -> Result<()> {
+        self.bind()?;
+        let mut comm = gather.group.comm();
+        // A rank whose own collective went well has peers whose did not.
+        comm.abort();
+        self.synchronize(stream)?;
+        *comm = NcclComm::init(&gather.group.library, exchange.as_ref(), options(self))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! The commands that build, in a workspace of the same names whose crates compile in a second.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+const RANK_PROGRAM: &str = r#"
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let has = |word: &str| words.iter().any(|w| w == word);
+    if has("nonsense") {
+        eprintln!("no suite `nonsense`; there are: fused-matmul");
+        std::process::exit(2);
+    }
+    if has("--list") {
+        println!("fused-matmul");
+        return;
+    }
+    let rank = std::env::var("WARPWEAVE_RANK").unwrap_or_default();
+    println!("[{rank}] nvcc={} {}", cfg!(feature = "nvcc"), words.join(" "));
+    if has("wrong") || (has("debug") && rank == "1") {
+        std::process::exit(1);
+    }
+}
+"#;
+
+const TESTS: &str = r#"
+#[test] fn passes() {}
+#[test] #[ignore = "slow"] fn is_slow() { panic!("not to be run") }
+"#;
+
+const DEVICE_TESTS: &str = r#"
+#[test] #[ignore = "needs a GPU"] fn works() { assert_eq!(std::env::var("WARPWEAVE_TEST_DEVICE").unwrap(), "cuda") }
+#[test] #[ignore = "needs a GPU"] fn fails() { assert!(std::env::var_os("FAIL").is_none()) }
+"#;
+
+/// One workspace for all tests, and its target directory for what they build.
+fn workspace() -> &'static Path {
+    static WORKSPACE: OnceLock<TempDir> = OnceLock::new();
+    WORKSPACE
+        .get_or_init(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let write = |path: &str, text: &str| {
+                let path = folder.path().join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            };
+            write(
+                "Cargo.toml",
+                "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\", \"xtask\"]\n",
+            );
+            let package = |name: &str, features: &str| {
+                let head = format!(
+                    "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n"
+                );
+                head + &features
+                    .split_whitespace()
+                    .fold("[features]\n".into(), |text, f| format!("{text}{f} = []\n"))
+            };
+            write("xtask/Cargo.toml", &package("xtask", ""));
+            write("xtask/src/main.rs", "fn main() {}\n");
+            for (name, features) in [
+                ("symm-mem", "nvcc"),
+                ("comm", ""),
+                ("kernels", "nvcc"),
+                ("gemm", "nvcc cutlass"),
+                ("overlap", "nvcc"),
+            ] {
+                write(
+                    &format!("crates/{name}/Cargo.toml"),
+                    &package(&format!("warpweave-{name}"), features),
+                );
+                write(&format!("crates/{name}/src/lib.rs"), "");
+            }
+            write("crates/kernels/src/lib.rs", TESTS);
+            write("crates/gemm/tests/cuda.rs", DEVICE_TESTS);
+            write("crates/gemm/examples/gemm_sweep.rs", "fn main() {}\n");
+            let bench = package("warpweave-bench", "nvcc cutlass");
+            write(
+                "crates/bench/Cargo.toml",
+                &(bench + "[[bin]]\nname = \"warpweave\"\npath = \"src/main.rs\"\n"),
+            );
+            write("crates/bench/src/main.rs", RANK_PROGRAM);
+            write("target/toolchain/cuda-13.0/bin/nvcc", "");
+            write("target/toolchain/cutlass-4.2/include/cutlass.h", "");
+            folder
+        })
+        .path()
+}
+
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn run(program: &Path, line: &str, env: &[(&str, &str)]) -> Ended {
+    let output = Command::new(program)
+        .args(line.split_whitespace())
+        .current_dir(workspace())
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("CARGO_MANIFEST_DIR")
+        .env_remove("RUSTFLAGS")
+        .env("CARGO_NET_OFFLINE", "true")
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .envs(env.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended {
+        code: output.status.code(),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+fn xtask(line: &str) -> Ended {
+    run(Path::new(env!("CARGO_BIN_EXE_xtask")), line, &[])
+}
+
+fn logs_of_jobs() -> Vec<PathBuf> {
+    let folder = fs::read_dir(workspace().join("target/warpweave/logs")).unwrap();
+    folder.flatten().map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn bench_starts_four_host_ranks_of_what_it_built() {
+    let ended = xtask("bench --shape 8x8x8 --iterations 2");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(
+        ended.out,
+        "[0] nvcc=false bench --device host --shape 8x8x8 --iterations 2\n"
+    );
+    let four = |job: &PathBuf| (0..4).all(|rank| job.join(format!("rank-{rank}.log")).is_file());
+    assert!(logs_of_jobs().iter().any(four));
+
+    let ended = xtask("bench --cuda-features --ranks 1");
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (Some(0), "[0] nvcc=true bench --device host\n"),
+        "{}",
+        ended.err
+    );
+    let ended = xtask("bench --list");
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (Some(0), "fused-matmul\n"),
+        "{}",
+        ended.err
+    );
+}
+
+#[test]
+fn bench_fails_with_its_ranks_and_refuses_what_no_rank_knows() {
+    let ended = xtask("bench --log debug");
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended.err.contains("rank 1 of 4 exited with status 1"),
+        "{}",
+        ended.err
+    );
+
+    let ended = xtask("bench --suite nonsense");
+    assert_eq!(ended.code, Some(2));
+    assert_eq!(
+        ended.err.matches("there are: fused-matmul").count(),
+        1,
+        "said once: {}",
+        ended.err
+    );
+
+    let ended = xtask("bench --device cuda");
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended.err.contains("no NVIDIA GPU") && ended.err.contains("doctor"),
+        "{}",
+        ended.err
+    );
+}
+
+#[test]
+fn plan_passes_its_words_and_its_answer() {
+    let ended = xtask("plan check all --world 2,4");
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (Some(0), "[] nvcc=false plan check all --world 2,4\n")
+    );
+    assert_eq!(xtask("plan check wrong").code, Some(1));
+}
+
+#[test]
+fn tests_are_counted_in_the_last_line() {
+    let ended = xtask("test --device host");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+    assert_eq!(
+        ended.out.lines().last(),
+        Some("1 passed, 0 failed, 3 skipped")
+    );
+}
+
+#[test]
+fn without_cargo_the_message_says_what_to_do() {
+    let program = Path::new(env!("CARGO_BIN_EXE_xtask"));
+    let ended = run(program, "plan check all", &[("CARGO", "/no/such/cargo")]);
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended.err.contains("/no/such/cargo") && ended.err.contains("install Rust"),
+        "{}",
+        ended.err
+    );
+}
+
+#[test]
+fn outside_a_workspace_the_message_says_so() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(["plan", "check", "all"])
+        .current_dir(nowhere.path())
+        .env_remove("CARGO_MANIFEST_DIR")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("no Warpweave workspace")
+    );
+}
+
+#[test]
+fn a_bundle_runs_without_cargo() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("bundle");
+    let ended = xtask(&format!("bundle {}", bundle.display()));
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.contains("MiB"), "{}", ended.out);
+    for file in [
+        "xtask",
+        "bundle.json",
+        "bin/warpweave",
+        "bin/tests/gemm-cuda",
+        "bin/examples/gemm-gemm_sweep",
+    ] {
+        assert!(bundle.join(file).is_file(), "{file}");
+    }
+    let tests = fs::read_dir(bundle.join("bin/tests")).unwrap().count();
+    assert_eq!(tests, 1, "only the programs with tests for GPUs");
+
+    // The workspace's xtask is a stand-in: this one takes its place.
+    let program = bundle.join("xtask");
+    fs::copy(env!("CARGO_BIN_EXE_xtask"), &program).unwrap();
+    let no_cargo = [("CARGO", "/no/such/cargo")];
+    let ended = run(&program, "bench --ranks 2", &no_cargo);
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (Some(0), "[0] nvcc=true bench --device host\n"),
+        "{}",
+        ended.err
+    );
+    assert!(bundle.join("logs").is_dir());
+    let ended = run(&program, "test --device host", &no_cargo);
+    assert_eq!(ended.code, Some(2), "{}", ended.err);
+
+    // A bundle may be made anew in its place, and nothing else is overwritten.
+    let ended = xtask(&format!(
+        "bundle --no-tests --features= {}",
+        bundle.display()
+    ));
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(!bundle.join("bin/tests").exists());
+    assert_eq!(xtask("bundle crates").code, Some(2));
+    assert!(workspace().join("crates/gemm/src/lib.rs").is_file());
+}
