@@ -6,7 +6,9 @@ fn main() {
     warpweave_nvcc::run(|| {
         let signals = std::env::var("DEP_WARPWEAVE_SYMM_MEM_INCLUDE")
             .expect("warpweave-symm-mem says where its device headers are");
-        let device = warpweave_nvcc::Builder::new()?.include(signals).include("cuda");
+        let device = warpweave_nvcc::Builder::new()?
+            .include(signals)
+            .include("cuda");
         for source in ["naive_remote_read", "threadload_gather"] {
             device.cubin(&format!("cuda/{source}.cu"), "sm_90a")?;
             device.ptx(&format!("cuda/{source}.cu"), "compute_80")?;

@@ -10,6 +10,17 @@ use std::time::{Duration, Instant};
 use crate::cargo::Executable;
 use crate::error::{Error, Result};
 
+/// How test programs are run.
+#[derive(Debug)]
+pub struct Conditions {
+    /// Variables added to their environment.
+    pub env: Vec<(String, String)>,
+    /// For one program.
+    pub limit: Duration,
+    /// Where their output goes.
+    pub out: fn() -> Box<dyn Write>,
+}
+
 /// A test program of libtest.
 ///
 /// A test wants a GPU when it is ignored and `cuda` or `gpu` is a word of its program's or its own name, as in
@@ -78,20 +89,21 @@ impl Harness {
     ///
     /// # Errors
     /// [`Error::NotStarted`]. Failing tests are no error here but a count.
-    pub fn run(&self, args: &[&str], env: &[(String, String)], limit: Duration) -> Result<Counts> {
+    pub fn run(&self, args: &[&str], conditions: &Conditions) -> Result<Counts> {
         let not_started = |source| Error::NotStarted {
             program: self.program.clone(),
             source,
         };
         let mut command = self.command(args);
         command
-            .envs(env.iter().map(|(name, value)| (name, value)))
+            .envs(conditions.env.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::piped());
+        let (limit, out) = (conditions.limit, conditions.out);
         let mut child = command.spawn().map_err(not_started)?;
         let reader = child
             .stdout
             .take()
-            .map(|pipe| thread::spawn(move || count(pipe, io::stdout())));
+            .map(|pipe| thread::spawn(move || count(pipe, out())));
         let status = wait(&mut child, limit).map_err(not_started)?;
         let mut counts = match reader {
             // A process that a test left behind may hold the pipe for ever: then the thread is left to it.
@@ -324,11 +336,16 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_or_crashes_counts_as_failed() {
-        let limit = Duration::from_millis(300);
+        let within = |limit| Conditions {
+            env: Vec::new(),
+            limit,
+            out: || Box::new(io::sink()),
+        };
+        let soon = within(Duration::from_millis(300));
         let hangs = shell("hangs", "exec sleep 60");
         let began = Instant::now();
         assert_eq!(
-            hangs.run(&[], &[], limit).unwrap(),
+            hangs.run(&[], &soon).unwrap(),
             Counts {
                 passed: 0,
                 failed: 1,
@@ -337,9 +354,8 @@ mod tests {
         );
         assert!(began.elapsed() < Duration::from_secs(20));
         let crashes = shell("crashes", "kill -SEGV $$");
-        let limit = Duration::from_secs(60);
         assert_eq!(
-            crashes.run(&[], &[], limit).unwrap(),
+            crashes.run(&[], &within(Duration::from_secs(60))).unwrap(),
             Counts {
                 passed: 0,
                 failed: 1,

@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
-
-use tempfile::TempDir;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 const RANK_PROGRAM: &str = r#"
 fn main() {
@@ -37,58 +35,57 @@ const DEVICE_TESTS: &str = r#"
 #[test] #[ignore = "needs a GPU"] fn fails() { assert!(std::env::var_os("FAIL").is_none()) }
 "#;
 
-/// One workspace for all tests, and its target directory for what they build.
+/// One workspace for all tests and all runs of them: what it holds is built once.
 fn workspace() -> &'static Path {
-    static WORKSPACE: OnceLock<TempDir> = OnceLock::new();
-    WORKSPACE
-        .get_or_init(|| {
-            let folder = tempfile::tempdir().unwrap();
-            let write = |path: &str, text: &str| {
-                let path = folder.path().join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
+    static WORKSPACE: OnceLock<PathBuf> = OnceLock::new();
+    WORKSPACE.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("xtask-workspace");
+        let write = |path: &str, text: &str| {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if fs::read_to_string(&path).ok().as_deref() != Some(text) {
                 fs::write(path, text).unwrap();
-            };
-            write(
-                "Cargo.toml",
-                "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\", \"xtask\"]\n",
-            );
-            let package = |name: &str, features: &str| {
-                let head = format!(
-                    "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n"
-                );
-                head + &features
-                    .split_whitespace()
-                    .fold("[features]\n".into(), |text, f| format!("{text}{f} = []\n"))
-            };
-            write("xtask/Cargo.toml", &package("xtask", ""));
-            write("xtask/src/main.rs", "fn main() {}\n");
-            for (name, features) in [
-                ("symm-mem", "nvcc"),
-                ("comm", ""),
-                ("kernels", "nvcc"),
-                ("gemm", "nvcc cutlass"),
-                ("overlap", "nvcc"),
-            ] {
-                write(
-                    &format!("crates/{name}/Cargo.toml"),
-                    &package(&format!("warpweave-{name}"), features),
-                );
-                write(&format!("crates/{name}/src/lib.rs"), "");
             }
-            write("crates/kernels/src/lib.rs", TESTS);
-            write("crates/gemm/tests/cuda.rs", DEVICE_TESTS);
-            write("crates/gemm/examples/gemm_sweep.rs", "fn main() {}\n");
-            let bench = package("warpweave-bench", "nvcc cutlass");
+        };
+        write(
+            "Cargo.toml",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\", \"xtask\"]\n",
+        );
+        let package = |name: &str, features: &str| {
+            let head =
+                format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
+            head + &features
+                .split_whitespace()
+                .fold("[features]\n".into(), |text, f| format!("{text}{f} = []\n"))
+        };
+        write("xtask/Cargo.toml", &package("xtask", ""));
+        write("xtask/src/main.rs", "fn main() {}\n");
+        for (name, features) in [
+            ("symm-mem", "nvcc"),
+            ("comm", ""),
+            ("kernels", "nvcc"),
+            ("gemm", "nvcc cutlass"),
+            ("overlap", "nvcc"),
+        ] {
             write(
-                "crates/bench/Cargo.toml",
-                &(bench + "[[bin]]\nname = \"warpweave\"\npath = \"src/main.rs\"\n"),
+                &format!("crates/{name}/Cargo.toml"),
+                &package(&format!("warpweave-{name}"), features),
             );
-            write("crates/bench/src/main.rs", RANK_PROGRAM);
-            write("target/toolchain/cuda-13.0/bin/nvcc", "");
-            write("target/toolchain/cutlass-4.2/include/cutlass.h", "");
-            folder
-        })
-        .path()
+            write(&format!("crates/{name}/src/lib.rs"), "");
+        }
+        write("crates/kernels/src/lib.rs", TESTS);
+        write("crates/gemm/tests/cuda.rs", DEVICE_TESTS);
+        write("crates/gemm/examples/gemm_sweep.rs", "fn main() {}\n");
+        let bench = package("warpweave-bench", "nvcc cutlass");
+        write(
+            "crates/bench/Cargo.toml",
+            &(bench + "[[bin]]\nname = \"warpweave\"\npath = \"src/main.rs\"\n"),
+        );
+        write("crates/bench/src/main.rs", RANK_PROGRAM);
+        write("target/toolchain/cuda-13.0/bin/nvcc", "");
+        write("target/toolchain/cutlass-4.2/include/cutlass.h", "");
+        folder
+    })
 }
 
 struct Ended {
@@ -97,7 +94,11 @@ struct Ended {
     err: String,
 }
 
+/// One command at a time: a build with other features puts another program into the place of the one that runs.
+static ALONE: Mutex<()> = Mutex::new(());
+
 fn run(program: &Path, line: &str, env: &[(&str, &str)]) -> Ended {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new(program)
         .args(line.split_whitespace())
         .current_dir(workspace())

@@ -35,11 +35,14 @@ struct Columns {
   __device__ __forceinline__ bool any() const { return first < n; }
 
   __device__ __forceinline__ Four<T> load(const T* row) const {
-    if constexpr (Neighbours) return *reinterpret_cast<const Four<T>*>(row + first);
-    T element[kThreadColumns];
+    if constexpr (Neighbours) {
+      return *reinterpret_cast<const Four<T>*>(row + first);
+    } else {
+      T element[kThreadColumns];
 #pragma unroll
-    for (int j = 0; j < kThreadColumns; ++j) element[j] = column(j) < n ? row[column(j)] : round_to<T>(0.0f);
-    return pack(element);
+      for (int j = 0; j < kThreadColumns; ++j) element[j] = column(j) < n ? row[column(j)] : round_to<T>(0.0f);
+      return pack(element);
+    }
   }
 
   __device__ __forceinline__ void store(T* row, const float (&sums)[kThreadColumns]) const {

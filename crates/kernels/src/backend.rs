@@ -28,7 +28,11 @@ pub trait KernelBackend: Backend {
     /// - Nothing that is not ordered before the launch writes this rank's A or B or touches C, and nothing does so until
     ///   the launch has ended.
     /// - C overlaps neither A nor B of any rank.
-    unsafe fn naive_remote_read(&self, stream: &Self::Stream, launch: &NaiveRemoteRead) -> Result<()>;
+    unsafe fn naive_remote_read(
+        &self,
+        stream: &Self::Stream,
+        launch: &NaiveRemoteRead,
+    ) -> Result<()>;
 
     /// Enqueues `launch` on `stream`.
     ///

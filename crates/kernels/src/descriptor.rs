@@ -109,7 +109,10 @@ impl NaiveRemoteRead {
 
     /// Refuses what contradicts itself.
     pub(crate) fn validate(&self) -> Result<()> {
-        let check = Check { kernel: Self::NAME, pad: &self.pad };
+        let check = Check {
+            kernel: Self::NAME,
+            pad: &self.pad,
+        };
         check.pad()?;
         check.slots(&[("ready", self.ready), ("done", self.done)])?;
         check.sizes(self.m, self.n, self.k, self.dtype)?;
@@ -138,18 +141,28 @@ impl GatherMatmul {
 
     /// Refuses what contradicts itself.
     pub(crate) fn validate(&self) -> Result<()> {
-        let check = Check { kernel: self.name(), pad: &self.pad };
+        let check = Check {
+            kernel: self.name(),
+            pad: &self.pad,
+        };
         check.pad()?;
         match self.mode {
             GatherMode::ThreadLoad { a_peers, done } => {
                 check.slots(&[("ready", self.ready), ("done", done)])?;
                 check.aligned("a_peers", a_peers, 8)?;
             }
-            GatherMode::Multimem { signal_free: true, .. } if self.n == 0 => {
-                let why = "a gather alone reads nothing: whoever reads staging signals `free` behind it";
+            GatherMode::Multimem {
+                signal_free: true, ..
+            } if self.n == 0 => {
+                let why =
+                    "a gather alone reads nothing: whoever reads staging signals `free` behind it";
                 return check.refuse("signal_free", why.into());
             }
-            GatherMode::Multimem { staging_peers, free, .. } => {
+            GatherMode::Multimem {
+                staging_peers,
+                free,
+                ..
+            } => {
                 check.slots(&[("ready", self.ready), ("free", free)])?;
                 check.aligned("staging_peers", staging_peers, 8)?;
             }
@@ -180,7 +193,12 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn refuse(&self, what: &'static str, why: String) -> Result<()> {
-        Err(Error::InvalidLaunch { kernel: self.kernel, rank: self.pad.rank as usize, what, why })
+        Err(Error::InvalidLaunch {
+            kernel: self.kernel,
+            rank: self.pad.rank as usize,
+            what,
+            why,
+        })
     }
 
     fn pad(&self) -> Result<()> {
@@ -197,11 +215,17 @@ impl Check<'_> {
     fn slots(&self, slots: &[(&'static str, usize); 2]) -> Result<()> {
         for &(what, slot) in slots {
             if slot >= self.pad.slots as usize {
-                return self.refuse(what, format!("slot {slot} of a pad with {} slots", self.pad.slots));
+                return self.refuse(
+                    what,
+                    format!("slot {slot} of a pad with {} slots", self.pad.slots),
+                );
             }
         }
         if slots[0].1 == slots[1].1 {
-            return self.refuse(slots[1].0, format!("slot {} is also `{}`", slots[1].1, slots[0].0));
+            return self.refuse(
+                slots[1].0,
+                format!("slot {} is also `{}`", slots[1].1, slots[0].0),
+            );
         }
         Ok(())
     }
@@ -214,7 +238,10 @@ impl Check<'_> {
                 return self.refuse(what, format!("{size} is more than {limit}"));
             }
         }
-        for (what, elements) in [("m", m as u128 * k.max(n) as u128), ("n", n as u128 * k as u128)] {
+        for (what, elements) in [
+            ("m", m as u128 * k.max(n) as u128),
+            ("n", n as u128 * k as u128),
+        ] {
             if elements * dtype.size() as u128 > isize::MAX as u128 {
                 return self.refuse(what, format!("a matrix of {elements} elements"));
             }
@@ -231,7 +258,13 @@ impl Check<'_> {
 
     fn aligned(&self, what: &'static str, address: DevicePtr, to: usize) -> Result<()> {
         if address == DevicePtr::NULL || !address.0.is_multiple_of(to as u64) {
-            return self.refuse(what, format!("address {:#x} is null or not aligned to {to} bytes", address.0));
+            return self.refuse(
+                what,
+                format!(
+                    "address {:#x} is null or not aligned to {to} bytes",
+                    address.0
+                ),
+            );
         }
         Ok(())
     }

@@ -105,14 +105,25 @@ mod tests {
     #[test]
     fn products_are_those_of_three_loops() {
         for dtype in [DType::F32, DType::F16, DType::Bf16] {
-            for (m, n, k) in [(1, 1, 1), (37, 300, 19), (8, 5, 64), (0, 3, 3), (3, 0, 3), (2, 3, 0)] {
+            for (m, n, k) in [
+                (1, 1, 1),
+                (37, 300, 19),
+                (8, 5, 64),
+                (0, 3, 3),
+                (3, 0, 3),
+                (2, 3, 0),
+            ] {
                 let a: Vec<f32> = (0..m * k).map(|i| (i % 11) as f32 - 5.0).collect();
                 let b: Vec<f32> = (0..k * n).map(|i| (i % 13) as f32 - 6.0).collect();
                 let c = matmul(&bytes(&a, dtype), &bytes(&b, dtype), m, n, k, dtype).unwrap();
                 for i in 0..m {
                     for j in 0..n {
                         let sum: f32 = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();
-                        assert_eq!(c[i * n + j], f64::from(sum), "({i}, {j}) of {m}x{n}x{k} {dtype}");
+                        assert_eq!(
+                            c[i * n + j],
+                            f64::from(sum),
+                            "({i}, {j}) of {m}x{n}x{k} {dtype}"
+                        );
                     }
                 }
             }

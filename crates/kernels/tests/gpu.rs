@@ -5,18 +5,27 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Job, Pace, Random, Shape, Variant, ranks, silent_peer, to_bytes, from_bytes};
+use support::{Job, Pace, Random, Shape, Variant, from_bytes, ranks, silent_peer, to_bytes};
 use warpweave_kernels::{Error, reference};
 use warpweave_symm_mem::{Cuda, DType};
 
 const LONG: Duration = Duration::from_secs(10);
 /// Ragged in rows, aligned and not, below and above a tile in each direction, more rows than blocks take at once.
-const SHAPES: [(usize, usize, usize); 6] =
-    [(64, 64, 64), (37, 132, 40), (2, 5, 7), (131, 19, 1), (250, 1161, 67), (515, 260, 96)];
+const SHAPES: [(usize, usize, usize); 6] = [
+    (64, 64, 64),
+    (37, 132, 40),
+    (2, 5, 7),
+    (131, 19, 1),
+    (250, 1161, 67),
+    (515, 260, 96),
+];
 
 /// Those that need no multicast, which is never used where these tests run.
-const VARIANTS: [Variant; 3] =
-    [Variant::NaiveRemoteRead, Variant::Threadload, Variant::ThreadloadGather];
+const VARIANTS: [Variant; 3] = [
+    Variant::NaiveRemoteRead,
+    Variant::Threadload,
+    Variant::ThreadloadGather,
+];
 
 fn gpu(rank: usize) -> Cuda {
     let devices = Cuda::device_count().unwrap();
@@ -49,7 +58,12 @@ fn calls_that_follow_each_other_are_exact() {
 #[ignore = "needs a GPU"]
 fn captured_calls_replay() {
     ranks(2, gpu, |backend, exchange| {
-        let shape = Shape { m: 101, n: 72, k: 88, dtype: DType::F16 };
+        let shape = Shape {
+            m: 101,
+            n: 72,
+            k: 88,
+            dtype: DType::F16,
+        };
         let job = Job::new(backend, exchange, shape, MAX_BLOCKS, LONG);
         for variant in VARIANTS {
             job.replays(variant, 4);
@@ -61,7 +75,12 @@ fn captured_calls_replay() {
 #[test]
 #[ignore = "needs a GPU"]
 fn a_silent_peer_is_named_and_the_pad_recovers() {
-    let shape = Shape { m: 70, n: 40, k: 24, dtype: DType::F16 };
+    let shape = Shape {
+        m: 70,
+        n: 40,
+        k: 24,
+        dtype: DType::F16,
+    };
     silent_peer(gpu, shape, MAX_BLOCKS, &VARIANTS);
 }
 
@@ -77,19 +96,29 @@ fn a_whole_device_computes_reals() {
         let mut random = Random(5);
         let a: Vec<_> = (0..m * k).map(|_| random.real()).collect();
         let b: Vec<_> = (0..k * n).map(|_| random.real()).collect();
-        let wanted = reference::matmul(&to_bytes(&a, dtype), &to_bytes(&b, dtype), m, n, k, dtype).unwrap();
+        let wanted =
+            reference::matmul(&to_bytes(&a, dtype), &to_bytes(&b, dtype), m, n, k, dtype).unwrap();
         ranks(1, gpu, |backend, exchange| {
             let job = Job::new(backend, exchange, Shape { m, n, k, dtype }, None, LONG);
             let mut first = None;
             for variant in [Variant::NaiveRemoteRead, Variant::Threadload] {
-                let result = job.calls(variant, &b, std::slice::from_ref(&a), Pace::Prompt).remove(0);
-                for (i, (got, wanted)) in from_bytes(&result, dtype).iter().zip(&wanted).enumerate() {
+                let result = job
+                    .calls(variant, &b, std::slice::from_ref(&a), Pace::Prompt)
+                    .remove(0);
+                for (i, (got, wanted)) in from_bytes(&result, dtype).iter().zip(&wanted).enumerate()
+                {
                     // One rounding, and k additions in f32 of terms below 1.
                     let bound = dtype.epsilon() * wanted.abs() + 1e-6 * k as f64;
-                    assert!((got - wanted).abs() <= bound, "{variant:?} {dtype}, element {i}: {got}, not {wanted}");
+                    assert!(
+                        (got - wanted).abs() <= bound,
+                        "{variant:?} {dtype}, element {i}: {got}, not {wanted}"
+                    );
                 }
                 // The order of the sums is the same in all kernels.
-                assert!(first.get_or_insert(result.clone()) == &result, "{variant:?} {dtype} has other bits");
+                assert!(
+                    first.get_or_insert(result.clone()) == &result,
+                    "{variant:?} {dtype} has other bits"
+                );
             }
             job.close();
         });
@@ -100,10 +129,21 @@ fn a_whole_device_computes_reals() {
 #[ignore = "needs a GPU"]
 fn multimem_needs_an_address() {
     ranks(1, gpu, |backend, exchange| {
-        let shape = Shape { m: 4, n: 4, k: 4, dtype: DType::F32 };
+        let shape = Shape {
+            m: 4,
+            n: 4,
+            k: 4,
+            dtype: DType::F32,
+        };
         let job = Job::new(backend, exchange, shape, MAX_BLOCKS, LONG);
         for variant in [Variant::Multimem, Variant::MultimemGather] {
-            assert!(matches!(job.launch(variant), Err(Error::InvalidLaunch { what: "address", .. })));
+            assert!(matches!(
+                job.launch(variant),
+                Err(Error::InvalidLaunch {
+                    what: "address",
+                    ..
+                })
+            ));
         }
         job.close();
     });

@@ -45,7 +45,12 @@ fn calls_that_follow_each_other_are_exact() {
 #[test]
 fn captured_calls_replay() {
     ranks(3, host, |backend, exchange| {
-        let shape = Shape { m: 11, n: 6, k: 9, dtype: DType::Bf16 };
+        let shape = Shape {
+            m: 11,
+            n: 6,
+            k: 9,
+            dtype: DType::Bf16,
+        };
         let job = Job::new(backend, exchange, shape, None, LONG);
         for variant in VARIANTS {
             job.replays(variant, 4);
@@ -68,12 +73,21 @@ fn bits_depend_on_neither_world_nor_kernel() {
             ranks(world, host, |backend, exchange| {
                 let shape = Shape { m, n, k, dtype };
                 let job = Job::new(backend, exchange, shape, None, LONG);
-                for variant in [Variant::NaiveRemoteRead, Variant::Threadload, Variant::Multimem] {
-                    let result = job.calls(variant, &b, std::slice::from_ref(&a), Pace::Prompt).remove(0);
+                for variant in [
+                    Variant::NaiveRemoteRead,
+                    Variant::Threadload,
+                    Variant::Multimem,
+                ] {
+                    let result = job
+                        .calls(variant, &b, std::slice::from_ref(&a), Pace::Prompt)
+                        .remove(0);
                     for (got, wanted) in support::from_bytes(&result, dtype).iter().zip(&wanted) {
                         // One rounding of a sum whose terms are below 1, and f32 sums of 129 terms.
                         let bound = dtype.epsilon() * wanted.abs() + 1e-5 * k as f64;
-                        assert!((got - wanted).abs() <= bound, "{variant:?} {dtype}: {got}, not {wanted}");
+                        assert!(
+                            (got - wanted).abs() <= bound,
+                            "{variant:?} {dtype}: {got}, not {wanted}"
+                        );
                     }
                     assert_eq!(first.lock().unwrap().get_or_insert(result.clone()), &result);
                 }
@@ -85,14 +99,24 @@ fn bits_depend_on_neither_world_nor_kernel() {
 
 #[test]
 fn a_silent_peer_is_named_and_the_pad_recovers() {
-    let shape = Shape { m: 14, n: 9, k: 10, dtype: DType::F16 };
+    let shape = Shape {
+        m: 14,
+        n: 9,
+        k: 10,
+        dtype: DType::F16,
+    };
     silent_peer(host, shape, None, &VARIANTS);
 }
 
 #[test]
 fn descriptors_that_contradict_themselves_are_refused() {
     ranks(1, host, |backend, exchange| {
-        let shape = Shape { m: 4, n: 4, k: 4, dtype: DType::F32 };
+        let shape = Shape {
+            m: 4,
+            n: 4,
+            k: 4,
+            dtype: DType::F32,
+        };
         let job = Job::new(backend, exchange, shape, None, LONG);
         let good = job.naive_remote_read();
         let mut no_blocks = good;

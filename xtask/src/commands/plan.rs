@@ -1,6 +1,7 @@
 //! `cargo xtask plan`: hands plans to the program that knows them.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::error::{Error, Result};
@@ -20,19 +21,12 @@ pub struct Options {
     words: Vec<OsString>,
 }
 
-/// Runs `warpweave plan` with the same words. Plans are data: no device code is built for them.
+/// Becomes `warpweave plan` with the same words. Plans are data: no device code is built for them.
 pub fn run(options: &Options) -> Result<()> {
     let program = program::warpweave(&Place::find()?, false)?;
-    let mut command = Command::new(&program);
-    command.arg("plan").args(&options.words);
-    let status = command
-        .status()
-        .map_err(|source| Error::NotStarted { program, source })?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Error::Refused {
-            program: "warpweave plan".into(),
-            status,
-        }),
-    }
+    let source = Command::new(&program)
+        .arg("plan")
+        .args(&options.words)
+        .exec();
+    Err(Error::NotStarted { program, source })
 }

@@ -9,7 +9,7 @@ use crate::bundle::Bundle;
 use crate::cargo::{CUDA_FEATURES, Cargo};
 use crate::device::{self, Chosen, Gpus, Wanted};
 use crate::error::{Error, Result};
-use crate::harness::{self, Counts, Harness};
+use crate::harness::{self, Conditions, Counts, Harness};
 use crate::place::Place;
 use crate::program;
 
@@ -39,11 +39,14 @@ pub fn run(options: &Options) -> Result<()> {
         &Gpus::find(),
         program::has_device_code(&place),
     )?;
-    let limit = Duration::from_secs(options.timeout);
-    let env = environment(chosen, options.ranks);
+    let conditions = Conditions {
+        env: environment(chosen, options.ranks),
+        limit: Duration::from_secs(options.timeout),
+        out: || Box::new(io::stdout()),
+    };
     let counts = match &place {
-        Place::Workspace(root) => workspace(&Cargo::new(root), root, chosen, &env, limit)?,
-        Place::Bundle(bundle) => bundled(bundle, chosen, &env, limit)?,
+        Place::Workspace(root) => workspace(&Cargo::new(root), root, chosen, &conditions)?,
+        Place::Bundle(bundle) => bundled(bundle, chosen, &conditions)?,
     };
     println!("{counts}");
     if counts.failed > 0 {
@@ -61,15 +64,12 @@ fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(String, String)> {
     std::iter::once(device).chain(ranks).collect()
 }
 
-type Environment = [(String, String)];
-
 /// Everything that cargo tests, documentation included; then, one after another, the programs with tests for GPUs.
 fn workspace(
     cargo: &Cargo,
     root: &Path,
     chosen: Chosen,
-    env: &Environment,
-    limit: Duration,
+    conditions: &Conditions,
 ) -> Result<Counts> {
     let features = if chosen.cuda {
         program::provide_toolchain(root)?;
@@ -87,7 +87,7 @@ fn workspace(
     let mut command = cargo.command(["test", "--workspace", "--no-fail-fast"]);
     command
         .args(&features)
-        .envs(env.iter().cloned())
+        .envs(conditions.env.iter().cloned())
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     let started = |source| Error::CargoMissing {
@@ -103,7 +103,7 @@ fn workspace(
 
     if chosen.cuda {
         let programs = made.iter().filter(|made| made.is_test).map(Harness::of);
-        let gpu = on_gpus(programs, &["--ignored"], env, limit)?;
+        let gpu = on_gpus(programs, &["--ignored"], conditions)?;
         // Cargo's run counted them as skipped.
         counts.skipped = counts.skipped.saturating_sub(gpu.passed + gpu.failed);
         counts += gpu;
@@ -111,7 +111,7 @@ fn workspace(
     Ok(counts)
 }
 
-fn bundled(bundle: &Bundle, chosen: Chosen, env: &Environment, limit: Duration) -> Result<Counts> {
+fn bundled(bundle: &Bundle, chosen: Chosen, conditions: &Conditions) -> Result<Counts> {
     let programs = bundle
         .manifest()
         .tests
@@ -124,15 +124,14 @@ fn bundled(bundle: &Bundle, chosen: Chosen, env: &Environment, limit: Duration) 
             why: why.into(),
         });
     }
-    on_gpus(programs, &["--include-ignored"], env, limit)
+    on_gpus(programs, &["--include-ignored"], conditions)
 }
 
 /// Runs the programs that have tests for GPUs, and in each one test at a time: they share the GPUs.
 fn on_gpus(
     programs: impl Iterator<Item = Harness>,
     which: &[&str],
-    env: &Environment,
-    limit: Duration,
+    conditions: &Conditions,
 ) -> Result<Counts> {
     let mut counts = Counts::default();
     for program in programs {
@@ -144,7 +143,7 @@ fn on_gpus(
                 .copied()
                 .chain(["--test-threads", "1"])
                 .collect();
-            counts += program.run(&args, env, limit)?;
+            counts += program.run(&args, conditions)?;
         }
     }
     Ok(counts)
@@ -182,5 +181,62 @@ mod tests {
             .len(),
             1
         );
+    }
+
+    #[test]
+    fn the_programs_of_a_bundle_run_with_their_ignored_tests() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let program = |name: &str, result: &str| {
+            let path = std::path::PathBuf::from(name);
+            let script = format!(
+                "#!/bin/sh\n[ $1 = --list ] && {{ echo 'cuda::a: test'; exit 0; }}\n\
+                 echo $* $WARPWEAVE_TEST_DEVICE >{name}.args\necho 'test result: {result}; 0 measured'\n\
+                 case '{result}' in ok*) exit 0;; esac; exit 101\n"
+            );
+            std::fs::write(folder.path().join(name), script).unwrap();
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(folder.path().join(name), mode).unwrap();
+            crate::bundle::Program {
+                package: "gemm".into(),
+                name: name.into(),
+                path,
+            }
+        };
+        let mut manifest =
+            crate::bundle::Manifest::new(None, true, vec!["nvcc".into()], "w".into());
+        manifest
+            .tests
+            .push(program("good", "ok. 2 passed; 0 failed; 0 ignored"));
+        manifest
+            .tests
+            .push(program("bad", "FAILED. 3 passed; 1 failed; 0 ignored"));
+        manifest.write(folder.path()).unwrap();
+        let bundle = Bundle::in_folder(folder.path()).unwrap().unwrap();
+        let cuda = Chosen {
+            cuda: true,
+            ranks: 2,
+        };
+        let conditions = Conditions {
+            env: environment(cuda, None),
+            limit: LIMIT,
+            out: || Box::new(io::sink()),
+        };
+        let counts = bundled(&bundle, cuda, &conditions).unwrap();
+        assert_eq!(
+            counts,
+            Counts {
+                passed: 5,
+                failed: 1,
+                skipped: 0
+            }
+        );
+        let args = std::fs::read_to_string(folder.path().join("good.args")).unwrap();
+        assert_eq!(args, "--include-ignored --test-threads 1 cuda\n");
+        let host = Chosen {
+            cuda: false,
+            ranks: 4,
+        };
+        assert!(bundled(&bundle, host, &conditions).is_err());
     }
 }

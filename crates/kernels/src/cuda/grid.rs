@@ -21,7 +21,11 @@ pub(super) struct Limits {
 
 impl Limits {
     fn cap(&self, wanted: usize) -> u32 {
-        let most = self.max_blocks.unwrap_or(u32::MAX).min(self.resident).max(1);
+        let most = self
+            .max_blocks
+            .unwrap_or(u32::MAX)
+            .min(self.resident)
+            .max(1);
         u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, most)
     }
 }
@@ -29,7 +33,9 @@ impl Limits {
 /// Blocks of `naive_remote_read`.
 pub(super) fn naive_remote_read(m: usize, n: usize, world: usize, limits: Limits) -> u32 {
     let columns = n.div_ceil(NAIVE_TILE.1);
-    limits.cap(lanes(m, world, |rows| rows.div_ceil(NAIVE_TILE.0) * columns))
+    limits.cap(lanes(m, world, |rows| {
+        rows.div_ceil(NAIVE_TILE.0) * columns
+    }))
 }
 
 /// Blocks of a gather with a product, which takes chunks of `chunk` rows.
@@ -47,14 +53,20 @@ pub(super) fn gather(m: usize, row_bytes: usize, world: usize, limits: Limits) -
 
 /// Pieces of work of all lanes; a lane without any has a void one.
 fn lanes(m: usize, world: usize, pieces: impl Fn(usize) -> usize) -> usize {
-    (0..world).map(|owner| pieces(shard(m, owner, world).len()).max(1)).sum()
+    (0..world)
+        .map(|owner| pieces(shard(m, owner, world).len()).max(1))
+        .sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const H200: Limits = Limits { resident: 264, multiprocessors: 132, max_blocks: None };
+    const H200: Limits = Limits {
+        resident: 264,
+        multiprocessors: 132,
+        max_blocks: None,
+    };
 
     #[test]
     fn a_gather_has_the_same_number_of_blocks_for_each_lane() {
@@ -62,7 +74,18 @@ mod tests {
         assert_eq!(gather(16384, 16384, 4, H200), 132);
         assert_eq!(gather(16384, 16384, 8, H200), 128);
         assert_eq!(gather(0, 2048, 4, H200), 4);
-        assert_eq!(gather(1024, 2048, 4, Limits { max_blocks: Some(2), ..H200 }), 4);
+        assert_eq!(
+            gather(
+                1024,
+                2048,
+                4,
+                Limits {
+                    max_blocks: Some(2),
+                    ..H200
+                }
+            ),
+            4
+        );
     }
 
     #[test]
@@ -73,6 +96,17 @@ mod tests {
         assert_eq!(gather_matmul(2, 4, 8, H200), 4);
         assert_eq!(naive_remote_read(10, 65, 1, H200), 4);
         assert_eq!(naive_remote_read(10, 0, 2, H200), 2);
-        assert_eq!(naive_remote_read(1024, 1024, 4, Limits { max_blocks: Some(3), ..H200 }), 3);
+        assert_eq!(
+            naive_remote_read(
+                1024,
+                1024,
+                4,
+                Limits {
+                    max_blocks: Some(3),
+                    ..H200
+                }
+            ),
+            3
+        );
     }
 }

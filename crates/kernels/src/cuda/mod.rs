@@ -30,37 +30,62 @@ impl KernelBackend for Cuda {
     unsafe fn naive_remote_read(&self, stream: &CudaQueue, launch: &NaiveRemoteRead) -> Result<()> {
         launch.validate()?;
         let name = image::naive_remote_read(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;
-        let kernel = Kernel { image: &image::NAIVE_REMOTE_READ, name, threads: NAIVE_THREADS };
+        let kernel = Kernel {
+            image: &image::NAIVE_REMOTE_READ,
+            name,
+            threads: NAIVE_THREADS,
+        };
         let limits = kernel.limits(self, launch.max_blocks)?;
         let blocks = grid::naive_remote_read(launch.m, launch.n, launch.pad.world as usize, limits);
         // SAFETY: the structure is the kernel's parameter; the rest is the caller's obligation.
-        unsafe { kernel.launch(self, stream, blocks, parameters::NaiveRemoteRead::from(launch)) }
+        unsafe {
+            kernel.launch(
+                self,
+                stream,
+                blocks,
+                parameters::NaiveRemoteRead::from(launch),
+            )
+        }
     }
 
     unsafe fn gather_matmul(&self, stream: &CudaQueue, launch: &GatherMatmul) -> Result<()> {
         launch.validate()?;
-        if let GatherMode::Multimem { address: DevicePtr::NULL, .. } = launch.mode {
+        if let GatherMode::Multimem {
+            address: DevicePtr::NULL,
+            ..
+        } = launch.mode
+        {
             return Err(Error::InvalidLaunch {
                 kernel: launch.name(),
                 rank: launch.pad.rank as usize,
                 what: "address",
-                why: "a GPU stores to all ranks through a multicast address, and this is null".into(),
+                why: "a GPU stores to all ranks through a multicast address, and this is null"
+                    .into(),
             });
         }
         let world = launch.pad.world as usize;
         let (kernel, blocks) = if launch.n == 0 {
             let kernel = gather_alone(launch);
             let limits = kernel.limits(self, launch.max_blocks)?;
-            (kernel, grid::gather(launch.m, launch.k * launch.dtype.size(), world, limits))
+            (
+                kernel,
+                grid::gather(launch.m, launch.k * launch.dtype.size(), world, limits),
+            )
         } else {
             let large = gather_with_product(launch, CHUNKS[1])?;
             let limits = large.limits(self, launch.max_blocks)?;
             if launch.m >= CHUNKS[1] * limits.resident as usize {
-                (large, grid::gather_matmul(launch.m, world, CHUNKS[1], limits))
+                (
+                    large,
+                    grid::gather_matmul(launch.m, world, CHUNKS[1], limits),
+                )
             } else {
                 let small = gather_with_product(launch, CHUNKS[0])?;
                 let limits = small.limits(self, launch.max_blocks)?;
-                (small, grid::gather_matmul(launch.m, world, CHUNKS[0], limits))
+                (
+                    small,
+                    grid::gather_matmul(launch.m, world, CHUNKS[0], limits),
+                )
             }
         };
         // SAFETY: the structure is the parameter of the kernels of its mode; the rest is the caller's obligation.
@@ -93,11 +118,24 @@ impl Kernel {
     /// # Safety
     /// The kernel takes one parameter, `parameters`; what it points to is as
     /// [`KernelBackend`] asks.
-    unsafe fn launch<P>(&self, cuda: &Cuda, stream: &CudaQueue, blocks: u32, mut parameters: P) -> Result<()> {
+    unsafe fn launch<P>(
+        &self,
+        cuda: &Cuda,
+        stream: &CudaQueue,
+        blocks: u32,
+        mut parameters: P,
+    ) -> Result<()> {
         let function = cuda.function(self.image, self.name)?;
         let config = LaunchConfig::linear(blocks, self.threads);
         // SAFETY: the caller's obligation.
-        unsafe { cuda.launch(stream, &function, config, &mut [(&raw mut parameters).cast()])? };
+        unsafe {
+            cuda.launch(
+                stream,
+                &function,
+                config,
+                &mut [(&raw mut parameters).cast()],
+            )?
+        };
         Ok(())
     }
 }
@@ -105,22 +143,35 @@ impl Kernel {
 fn gather_alone(launch: &GatherMatmul) -> Kernel {
     let (image, name) = match launch.mode {
         GatherMode::ThreadLoad { .. } => (&image::THREADLOAD_GATHER, "threadload_gather"),
-        GatherMode::Multimem { .. } => (&image::MULTIMEM_GATHER, image::multimem_gather(launch.dtype)),
+        GatherMode::Multimem { .. } => (
+            &image::MULTIMEM_GATHER,
+            image::multimem_gather(launch.dtype),
+        ),
     };
-    Kernel { image, name, threads: GATHER_THREADS }
+    Kernel {
+        image,
+        name,
+        threads: GATHER_THREADS,
+    }
 }
 
 fn gather_with_product(launch: &GatherMatmul, chunk: usize) -> Result<Kernel> {
     let (image, name) = match launch.mode {
-        GatherMode::ThreadLoad { .. } => {
-            (&image::THREADLOAD_GATHER, image::threadload_gather_matmul(launch.dtype, chunk))
-        }
-        GatherMode::Multimem { .. } => {
-            (&image::MULTIMEM_GATHER, image::multimem_gather_matmul(launch.dtype, chunk))
-        }
+        GatherMode::ThreadLoad { .. } => (
+            &image::THREADLOAD_GATHER,
+            image::threadload_gather_matmul(launch.dtype, chunk),
+        ),
+        GatherMode::Multimem { .. } => (
+            &image::MULTIMEM_GATHER,
+            image::multimem_gather_matmul(launch.dtype, chunk),
+        ),
     };
     let name = name.ok_or_else(|| unknown(launch.dtype))?;
-    Ok(Kernel { image, name, threads: PRODUCT_THREADS })
+    Ok(Kernel {
+        image,
+        name,
+        threads: PRODUCT_THREADS,
+    })
 }
 
 fn unknown(dtype: DType) -> Error {

@@ -90,7 +90,14 @@ impl From<&crate::NaiveRemoteRead> for NaiveRemoteRead {
 impl From<&GatherMatmul> for Gather {
     /// The sizes were validated: they fit.
     fn from(launch: &GatherMatmul) -> Self {
-        let GatherMatmul { a, staging, b, c, pad, .. } = *launch;
+        let GatherMatmul {
+            a,
+            staging,
+            b,
+            c,
+            pad,
+            ..
+        } = *launch;
         let [m, n, k, ready] = [launch.m, launch.n, launch.k, launch.ready].map(|v| v as u32);
         let element_size = launch.dtype.size() as u32;
         let neighbours = u32::from(neighbours(launch));
@@ -110,7 +117,12 @@ impl From<&GatherMatmul> for Gather {
                 neighbours,
                 reserved: 0,
             }),
-            GatherMode::Multimem { address, staging_peers, free, signal_free } => Gather::Multimem(MultimemGather {
+            GatherMode::Multimem {
+                address,
+                staging_peers,
+                free,
+                signal_free,
+            } => Gather::Multimem(MultimemGather {
                 staging_peers,
                 multicast: address,
                 a,

@@ -20,7 +20,12 @@ pub(super) unsafe fn gather_matmul<T: Element>(launch: &GatherMatmul) {
     unsafe {
         match launch.mode {
             GatherMode::ThreadLoad { a_peers, done } => threadload::<T>(launch, a_peers, done),
-            GatherMode::Multimem { staging_peers, free, signal_free, .. } => {
+            GatherMode::Multimem {
+                staging_peers,
+                free,
+                signal_free,
+                ..
+            } => {
                 multimem::<T>(launch, staging_peers, free, signal_free);
             }
         }
@@ -84,7 +89,11 @@ unsafe fn multimem<T: Element>(
         }
         let product = product::<T>(launch);
         for owner in rotation(pad) {
-            let here = if owner == rank { credit } else { expect_signal(pad, ready, owner, 0) };
+            let here = if owner == rank {
+                credit
+            } else {
+                expect_signal(pad, ready, owner, 0)
+            };
             if here {
                 multiply::<T>(launch, product.as_ref(), owner);
             }

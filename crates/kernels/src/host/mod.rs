@@ -13,7 +13,11 @@ use crate::error::Result;
 use element::with_element;
 
 impl KernelBackend for Host {
-    unsafe fn naive_remote_read(&self, stream: &Self::Stream, launch: &NaiveRemoteRead) -> Result<()> {
+    unsafe fn naive_remote_read(
+        &self,
+        stream: &Self::Stream,
+        launch: &NaiveRemoteRead,
+    ) -> Result<()> {
         use naive_remote_read::naive_remote_read;
         launch.validate()?;
         let launch = *launch;

@@ -10,7 +10,18 @@ use crate::{NaiveRemoteRead, shard};
 /// # Safety
 /// As for [`KernelBackend::naive_remote_read`](crate::KernelBackend::naive_remote_read), for elements of type `T`.
 pub(super) unsafe fn naive_remote_read<T: Element>(launch: &NaiveRemoteRead) {
-    let NaiveRemoteRead { a_peers, b, c, m, n, k, ref pad, ready, done, .. } = *launch;
+    let NaiveRemoteRead {
+        a_peers,
+        b,
+        c,
+        m,
+        n,
+        k,
+        ref pad,
+        ready,
+        done,
+        ..
+    } = *launch;
     let (rank, world) = (pad.rank as usize, pad.world as usize);
     // SAFETY: slots and peers are in range; tables and matrices are as the caller vouches, and a peer's rows are read
     // between its signals `ready` and ours `done`.

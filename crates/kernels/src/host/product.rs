@@ -28,7 +28,10 @@ impl Product {
         if n > 0 {
             for i in 0..k {
                 // SAFETY: row `i` is one of the caller's `k`.
-                T::widen(unsafe { std::slice::from_raw_parts(b.add(i * n), n) }, &mut row);
+                T::widen(
+                    unsafe { std::slice::from_raw_parts(b.add(i * n), n) },
+                    &mut row,
+                );
                 for (panel, columns) in row.chunks(COLUMNS).enumerate() {
                     panels[panel * k + i][..columns.len()].copy_from_slice(columns);
                 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
-use warpweave_kernels::{GatherMatmul, GatherMode, KernelBackend, NaiveRemoteRead, reference, shard};
+use warpweave_kernels::{
+    GatherMatmul, GatherMode, KernelBackend, NaiveRemoteRead, reference, shard,
+};
 use warpweave_symm_mem::{
     Backend, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -69,7 +71,10 @@ pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         self.0 >> 33
     }
 
@@ -176,7 +181,10 @@ impl<B: KernelBackend> Job<B> {
     pub fn launch(&self, variant: Variant) -> warpweave_kernels::Result<()> {
         let Shape { m, n, k, dtype } = self.shape;
         let (pad, max_blocks) = (self.pad.view(), self.max_blocks);
-        let threadload = GatherMode::ThreadLoad { a_peers: self.a.peer_table(), done: DONE };
+        let threadload = GatherMode::ThreadLoad {
+            a_peers: self.a.peer_table(),
+            done: DONE,
+        };
         let multimem = |signal_free| GatherMode::Multimem {
             address: DevicePtr::NULL,
             staging_peers: self.staging.peer_table(),
@@ -203,11 +211,13 @@ impl<B: KernelBackend> Job<B> {
             match variant {
                 Variant::NaiveRemoteRead => {
                     backend.naive_remote_read(stream, &self.naive_remote_read())
-                },
+                }
                 Variant::Threadload => backend.gather_matmul(stream, &gather(threadload, n)),
                 Variant::ThreadloadGather => backend.gather_matmul(stream, &gather(threadload, 0)),
                 Variant::Multimem => backend.gather_matmul(stream, &gather(multimem(true), n)),
-                Variant::MultimemGather => backend.gather_matmul(stream, &gather(multimem(false), 0)),
+                Variant::MultimemGather => {
+                    backend.gather_matmul(stream, &gather(multimem(false), 0))
+                }
             }
         }
     }
@@ -226,8 +236,14 @@ impl<B: KernelBackend> Job<B> {
         let (result, result_bytes) = self.result(variant);
         let rows = shard(m, self.rank(), self.world());
         let shard_bytes = rows.len() * k * size;
-        let sources = self.backend.allocate((inputs.len() * shard_bytes).max(1)).unwrap();
-        let results = self.backend.allocate((inputs.len() * result_bytes).max(1)).unwrap();
+        let sources = self
+            .backend
+            .allocate((inputs.len() * shard_bytes).max(1))
+            .unwrap();
+        let results = self
+            .backend
+            .allocate((inputs.len() * result_bytes).max(1))
+            .unwrap();
         let peers: Vec<_> = (0..self.world()).filter(|&p| p != self.rank()).collect();
         let mut bytes = vec![0; inputs.len() * result_bytes];
         let mut random = Random(77 + self.rank() as u64);
@@ -240,7 +256,9 @@ impl<B: KernelBackend> Job<B> {
         // SAFETY: all ranges lie in the buffers of this job and of this call, which ends with a download, behind all
         // work on the stream.
         unsafe {
-            self.backend.upload(&self.stream, self.b.address(), &to_bytes(b, dtype)).unwrap();
+            self.backend
+                .upload(&self.stream, self.b.address(), &to_bytes(b, dtype))
+                .unwrap();
             for (call, input) in inputs.iter().enumerate() {
                 let own = to_bytes(&input[rows.start * k..rows.end * k], dtype);
                 let at = sources.address().add(call * shard_bytes);
@@ -249,30 +267,41 @@ impl<B: KernelBackend> Job<B> {
             for call in 0..inputs.len() {
                 let source = sources.address().add(call * shard_bytes);
                 if shard_bytes > 0 {
-                    self.backend.copy(&self.stream, self.a.local(), source, shard_bytes).unwrap();
+                    self.backend
+                        .copy(&self.stream, self.a.local(), source, shard_bytes)
+                        .unwrap();
                 }
                 if !variant.gathers_only() && result_bytes > 0 {
-                    self.backend.fill(&self.stream, result, 0xff, result_bytes).unwrap();
+                    self.backend
+                        .fill(&self.stream, result, 0xff, result_bytes)
+                        .unwrap();
                 }
                 delay();
                 self.launch(variant).unwrap();
                 delay();
                 let to = results.address().add(call * result_bytes);
                 if result_bytes > 0 {
-                    self.backend.copy(&self.stream, to, result, result_bytes).unwrap();
+                    self.backend
+                        .copy(&self.stream, to, result, result_bytes)
+                        .unwrap();
                 }
                 if variant == Variant::MultimemGather {
                     self.pad.signal(&self.stream, FREE, &peers).unwrap();
                 }
             }
-            self.backend.download(&self.stream, results.address(), &mut bytes).unwrap();
+            self.backend
+                .download(&self.stream, results.address(), &mut bytes)
+                .unwrap();
         }
         self.pad.check(&self.stream).unwrap();
         // The next variant may store to a staging that this one has read just now.
         self.exchange.barrier("calls").unwrap();
         match result_bytes {
             0 => vec![Vec::new(); inputs.len()],
-            _ => bytes.chunks_exact(result_bytes).map(<[u8]>::to_vec).collect(),
+            _ => bytes
+                .chunks_exact(result_bytes)
+                .map(<[u8]>::to_vec)
+                .collect(),
         }
     }
 
@@ -301,7 +330,9 @@ impl<B: KernelBackend> Job<B> {
         // SAFETY: all ranges lie in the buffers of this job; everything is on one stream, and a replay has ended when
         // its result is here.
         unsafe {
-            self.backend.upload(&self.stream, self.b.address(), &to_bytes(&b, dtype)).unwrap();
+            self.backend
+                .upload(&self.stream, self.b.address(), &to_bytes(&b, dtype))
+                .unwrap();
             let graph = self
                 .backend
                 .capture(&self.stream, || {
@@ -312,10 +343,14 @@ impl<B: KernelBackend> Job<B> {
             for replay in 0..replays {
                 let input: Vec<_> = (0..m * k).map(|_| random.integer(2)).collect();
                 let own = to_bytes(&input[rows.start * k..rows.end * k], dtype);
-                self.backend.upload(&self.stream, self.a.local(), &own).unwrap();
+                self.backend
+                    .upload(&self.stream, self.a.local(), &own)
+                    .unwrap();
                 self.backend.launch_graph(&graph, &self.stream).unwrap();
                 let mut bytes = vec![0; result_bytes];
-                self.backend.download(&self.stream, result, &mut bytes).unwrap();
+                self.backend
+                    .download(&self.stream, result, &mut bytes)
+                    .unwrap();
                 if variant == Variant::MultimemGather {
                     self.pad.signal(&self.stream, FREE, &peers).unwrap();
                 }
@@ -387,10 +422,17 @@ pub fn silent_peer<B: KernelBackend>(
             if job.rank() != silent {
                 job.launch(variant).unwrap();
                 job.backend.synchronize(&job.stream).unwrap();
-                assert!(start.elapsed() < Duration::from_secs(10), "{variant:?} ended late");
+                assert!(
+                    start.elapsed() < Duration::from_secs(10),
+                    "{variant:?} ended late"
+                );
                 match job.pad.check(&job.stream) {
                     Err(warpweave_symm_mem::Error::SignalTimeout(fault)) => {
-                        assert_eq!((fault.rank, fault.peer), (job.rank(), silent), "{variant:?}: {fault}");
+                        assert_eq!(
+                            (fault.rank, fault.peer),
+                            (job.rank(), silent),
+                            "{variant:?}: {fault}"
+                        );
                         assert!([READY, DONE].contains(&fault.slot), "{variant:?}: {fault}");
                         assert!(fault.waited >= patience, "{fault}");
                     }

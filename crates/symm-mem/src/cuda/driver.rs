@@ -74,9 +74,110 @@ pub(crate) fn is_present() -> bool {
     *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
 }
 
-/// Whether the loaded driver has `symbol`. cudarc panics when a call finds its symbol missing, so functions that are
-/// newer than the oldest supported driver are asked for first.
+/// Whether the loaded driver has `symbol`. cudarc panics when a call finds its symbol missing, so all are looked up
+/// first: those of [`REQUIRED`] once, others where they are needed.
 pub(crate) fn has_symbol(symbol: &CStr) -> bool {
     // SAFETY: the symbol is looked up, never called.
     is_present() && unsafe { sys::culib().get::<*const ()>(symbol.to_bytes_with_nul()) }.is_ok()
+}
+
+/// The first function that this backend calls and the driver does not have.
+pub(crate) fn missing_symbol() -> Option<&'static CStr> {
+    static MISSING: OnceLock<Option<&'static CStr>> = OnceLock::new();
+    *MISSING.get_or_init(|| REQUIRED.iter().copied().find(|symbol| !has_symbol(symbol)))
+}
+
+/// Every function that this backend calls, itself or through cudarc, without asking for its symbol first.
+const REQUIRED: &[&CStr] = &[
+    c"cuCtxGetCurrent",
+    c"cuCtxGetStreamPriorityRange",
+    c"cuCtxSetCurrent",
+    c"cuDeviceGet",
+    c"cuDeviceGetAttribute",
+    c"cuDeviceGetCount",
+    c"cuDeviceGetName",
+    c"cuDevicePrimaryCtxRelease_v2",
+    c"cuDevicePrimaryCtxRetain",
+    c"cuDeviceTotalMem_v2",
+    c"cuDriverGetVersion",
+    c"cuEventCreate",
+    c"cuEventDestroy_v2",
+    c"cuEventElapsedTime_v2",
+    c"cuEventRecord",
+    c"cuFuncSetAttribute",
+    c"cuGetErrorName",
+    c"cuGetErrorString",
+    c"cuGraphDestroy",
+    c"cuGraphExecDestroy",
+    c"cuGraphInstantiateWithFlags",
+    c"cuGraphLaunch",
+    c"cuGraphUpload",
+    c"cuInit",
+    c"cuLaunchKernelEx",
+    c"cuMemAddressFree",
+    c"cuMemAddressReserve",
+    c"cuMemAlloc_v2",
+    c"cuMemCreate",
+    c"cuMemExportToShareableHandle",
+    c"cuMemFree_v2",
+    c"cuMemGetAllocationGranularity",
+    c"cuMemGetInfo_v2",
+    c"cuMemImportFromShareableHandle",
+    c"cuMemMap",
+    c"cuMemRelease",
+    c"cuMemSetAccess",
+    c"cuMemUnmap",
+    c"cuMemcpyDtoDAsync_v2",
+    c"cuMemcpyDtoHAsync_v2",
+    c"cuMemcpyHtoDAsync_v2",
+    c"cuMemsetD8Async",
+    c"cuModuleGetFunction",
+    c"cuModuleLoadDataEx",
+    c"cuModuleUnload",
+    c"cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    c"cuStreamBeginCapture_v2",
+    c"cuStreamCreateWithPriority",
+    c"cuStreamDestroy_v2",
+    c"cuStreamEndCapture",
+    c"cuStreamIsCapturing",
+    c"cuStreamQuery",
+    c"cuStreamWaitEvent",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call whose symbol nobody looks up is a panic on an older driver.
+    #[test]
+    fn every_function_that_is_called_is_looked_up_first() {
+        // Behind a lookup of their own: see `support` in multicast.rs, and `Module::function`.
+        let optional = ["cuMulticast", "cuFuncLoad"];
+        let sources = [
+            include_str!("driver.rs"),
+            include_str!("graph.rs"),
+            include_str!("launch.rs"),
+            include_str!("memory.rs"),
+            include_str!("mod.rs"),
+            include_str!("multicast.rs"),
+            include_str!("segment.rs"),
+            include_str!("signal.rs"),
+            include_str!("stream.rs"),
+        ];
+        let mut calls = 0;
+        for source in sources {
+            for after in source.split("sys::cu").skip(1) {
+                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                if !after[end..].starts_with('(') || !after.starts_with(|c: char| c.is_ascii_uppercase()) {
+                    continue;
+                }
+                let name = format!("cu{}", &after[..end]);
+                let known = REQUIRED.iter().any(|symbol| symbol.to_bytes() == name.as_bytes())
+                    || optional.iter().any(|prefix| name.starts_with(prefix));
+                assert!(known, "{name} is called and never looked up");
+                calls += 1;
+            }
+        }
+        assert!(calls > 40, "the sources call {calls} functions?");
+    }
 }

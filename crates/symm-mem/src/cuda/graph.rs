@@ -4,8 +4,8 @@ use cudarc::driver::sys;
 
 use super::Cuda;
 use super::driver::{check, check_in_drop};
-use super::stream::CudaQueue;
-use crate::error::Result;
+use super::stream::{self, CudaQueue};
+use crate::error::{Error, Result};
 
 /// An instantiated graph.
 #[derive(Debug)]
@@ -18,14 +18,32 @@ pub struct CudaWork {
 // it is not `Sync`.
 unsafe impl Send for CudaWork {}
 
-/// A captured graph that is destroyed on every way out.
-struct Template<'a>(sys::CUgraph, &'a Cuda);
+/// A capture under way: on every way out it is ended, and what was captured is destroyed.
+struct Capture<'a> {
+    stream: &'a CudaQueue,
+    cuda: &'a Cuda,
+    ended: bool,
+    graph: sys::CUgraph,
+}
 
-impl Drop for Template<'_> {
+impl Capture<'_> {
+    fn end(&mut self) -> Result<()> {
+        self.ended = true;
+        // SAFETY: the capture was begun on this stream and not ended yet; a failed one ends here as well.
+        let result = unsafe { sys::cuStreamEndCapture(self.stream.raw(), &mut self.graph) };
+        check(result, "cuStreamEndCapture", self.cuda.name())
+    }
+}
+
+impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        if !self.0.is_null() {
+        if !self.ended && self.cuda.bind().is_ok() {
+            // What failed inside is the error that the caller sees.
+            let _ = self.end();
+        }
+        if !self.graph.is_null() {
             // SAFETY: ended by this capture and destroyed once.
-            check_in_drop(unsafe { sys::cuGraphDestroy(self.0) }, "cuGraphDestroy", self.1.name());
+            check_in_drop(unsafe { sys::cuGraphDestroy(self.graph) }, "cuGraphDestroy", self.cuda.name());
         }
     }
 }
@@ -36,20 +54,25 @@ pub(super) fn capture(
     enqueue: impl FnOnce() -> Result<()>,
 ) -> Result<CudaWork> {
     cuda.bind()?;
+    if stream::is_capturing(stream) {
+        return Err(Error::InvalidArgument {
+            what: "call during capture",
+            why: "`capture` cannot be captured in a graph".into(),
+        });
+    }
     // Relaxed: CUTLASS and cuBLASLt set function attributes as they launch, which stricter modes may refuse.
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the stream lives.
     let begun = unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) };
     check(begun, "cuStreamBeginCapture", cuda.name())?;
-    let enqueued = enqueue();
-    let mut template = Template(std::ptr::null_mut(), cuda);
-    // SAFETY: the capture was begun above; a failed one ends here as well.
-    let ended = unsafe { sys::cuStreamEndCapture(stream.raw(), &mut template.0) };
-    enqueued?;
-    check(ended, "cuStreamEndCapture", cuda.name())?;
+    let mut capture = Capture { stream, cuda, ended: false, graph: std::ptr::null_mut() };
+    enqueue()?;
+    // What was enqueued may have bound another device.
+    cuda.bind()?;
+    capture.end()?;
     let mut exec = std::ptr::null_mut();
     // SAFETY: the graph was just captured.
-    let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, template.0, 0) };
+    let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, capture.graph, 0) };
     check(made, "cuGraphInstantiateWithFlags", cuda.name())?;
     let work = CudaWork { exec, cuda: cuda.clone() };
     // SAFETY: both live; the first launch need not upload then.
@@ -68,7 +91,7 @@ impl CudaWork {
 impl Drop for CudaWork {
     fn drop(&mut self) {
         if self.cuda.bind().is_ok() {
-            // SAFETY: instantiated once and destroyed once; the driver waits for launches under way.
+            // SAFETY: instantiated once and destroyed once; launches under way go on, and the driver frees it behind them.
             check_in_drop(unsafe { sys::cuGraphExecDestroy(self.exec) }, "cuGraphExecDestroy", self.cuda.name());
         }
     }

@@ -4,8 +4,9 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use parking_lot::Mutex;
 
-use super::driver::{check, check_in_drop};
+use super::driver::{check, check_in_drop, has_symbol};
 use super::stream::CudaQueue;
 use super::Cuda;
 use crate::error::{Error, Result};
@@ -44,6 +45,20 @@ pub struct Function {
     function: sys::CUfunction,
     name: &'static str,
     module: Module,
+    limits: Arc<Mutex<Limits>>,
+}
+
+/// What the function's attributes have been raised to.
+#[derive(Debug)]
+struct Limits {
+    shared_bytes: u32,
+    any_cluster: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { shared_bytes: 48 << 10, any_cluster: false }
+    }
 }
 
 // SAFETY: functions may be used from any thread with their context bound, which every use does.
@@ -98,9 +113,25 @@ impl Module {
         };
         cuda.bind()?;
         let mut module = std::ptr::null_mut();
-        // SAFETY: `code` is a whole cubin, or PTX with a zero at its end, and lives as long as the program.
-        let result = unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) };
-        check(result, "cuModuleLoadData", cuda.name())?;
+        // What the driver's compiler of PTX has to say.
+        let mut log = vec![0u8; 4096];
+        let mut options = [
+            sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
+            sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
+        // SAFETY: `code` is a whole cubin, or PTX with a zero at its end, and lives as long as the program; the buffer
+        // of the log outlives the call and its size goes, as the option asks, in the place of a pointer.
+        let result = unsafe {
+            sys::cuModuleLoadDataEx(
+                &mut module,
+                code.as_ptr().cast(),
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        check(result, "cuModuleLoadDataEx", cuda.name()).map_err(|error| with_log(error, &log))?;
         Ok(Module(Arc::new(Loaded { module, name: image.name, cuda: cuda.without_modules() })))
     }
 
@@ -115,8 +146,15 @@ impl Module {
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded and the name is a C string.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, self.0.module, symbol.as_ptr()) };
-        check(result, "cuModuleGetFunction", &format!("{} (kernel `{name}` of `{}`)", cuda.name(), self.0.name))?;
-        Ok(Function { function, name, module: self.clone() })
+        let what = || format!("{} (kernel `{name}` of `{}`)", cuda.name(), self.0.name);
+        check(result, "cuModuleGetFunction", &what())?;
+        // The driver may load a kernel at its first launch and wait for the device to be idle then, which it is not
+        // while another kernel waits for a peer.
+        if has_symbol(c"cuFuncLoad") {
+            // SAFETY: a function of a loaded module.
+            check(unsafe { sys::cuFuncLoad(function) }, "cuFuncLoad", &what())?;
+        }
+        Ok(Function { function, name, module: self.clone(), limits: Arc::default() })
     }
 }
 
@@ -143,6 +181,7 @@ impl Function {
     /// once: the largest grid that may wait (invariant 6).
     pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
         let cuda = &self.module.0.cuda;
+        cuda.bind()?;
         self.allow_shared(shared_bytes)?;
         let mut each = 0;
         // SAFETY: `each` is valid for a write and the function is loaded.
@@ -160,15 +199,33 @@ impl Function {
 
     /// Raises the limit on dynamic shared memory where a block needs more than the default 48 KiB.
     fn allow_shared(&self, bytes: u32) -> Result<()> {
+        // Locked through the call, and never lowered: launches of other threads rely on it.
+        let mut limits = self.limits.lock();
+        if bytes > limits.shared_bytes {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            self.raise(attribute, bytes as i32)?;
+            limits.shared_bytes = bytes;
+        }
+        Ok(())
+    }
+
+    /// Allows clusters of more than the eight blocks that every device can hold.
+    fn allow_cluster(&self, blocks: u32) -> Result<()> {
+        let mut limits = self.limits.lock();
+        if blocks > 8 && !limits.any_cluster {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+            self.raise(attribute, 1)?;
+            limits.any_cluster = true;
+        }
+        Ok(())
+    }
+
+    fn raise(&self, attribute: sys::CUfunction_attribute, value: i32) -> Result<()> {
         let cuda = &self.module.0.cuda;
         cuda.bind()?;
-        if bytes <= 48 << 10 {
-            return Ok(());
-        }
-        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is loaded.
-        let result = unsafe { sys::cuFuncSetAttribute(self.function, attribute, bytes as i32) };
-        check(result, "cuFuncSetAttribute", cuda.name())
+        let result = unsafe { sys::cuFuncSetAttribute(self.function, attribute, value) };
+        check(result, "cuFuncSetAttribute", &format!("{} (kernel `{}`)", cuda.name(), self.name))
     }
 }
 
@@ -185,9 +242,11 @@ impl Cuda {
         config: LaunchConfig,
         parameters: &mut [*mut c_void],
     ) -> Result<()> {
+        self.bind()?;
         function.allow_shared(config.shared_bytes)?;
         let mut attributes = Vec::with_capacity(2);
         if let Some((x, y, z)) = config.cluster {
+            function.allow_cluster(x.saturating_mul(y).saturating_mul(z))?;
             attributes.push(attribute(
                 sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
                 sys::CUlaunchAttributeValue {
@@ -217,8 +276,20 @@ impl Cuda {
         let result = unsafe {
             sys::cuLaunchKernelEx(&launch, function.function, parameters.as_mut_ptr(), std::ptr::null_mut())
         };
-        check(result, "cuLaunchKernelEx", &format!("{} (kernel `{}`)", self.name(), function.name))
+        match result {
+            sys::CUresult::CUDA_SUCCESS => Ok(()),
+            failed => check(failed, "cuLaunchKernelEx", &format!("{} (kernel `{}`)", self.name(), function.name)),
+        }
     }
+}
+
+/// The error with what the driver's compiler wrote to its log.
+fn with_log(mut error: Error, log: &[u8]) -> Error {
+    let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+    if let (Error::Driver { hint, .. }, false) = (&mut error, text.is_empty()) {
+        *hint = format!("{hint}; its compiler says: {}", String::from_utf8_lossy(text).trim());
+    }
+    error
 }
 
 fn attribute(id: sys::CUlaunchAttributeID, value: sys::CUlaunchAttributeValue) -> sys::CUlaunchAttribute {

@@ -5,6 +5,7 @@ use cudarc::driver::sys::{self, CUresult};
 use super::Cuda;
 use super::driver::{check, check_in_drop};
 use super::segment::CudaSegment;
+use super::stream;
 use crate::backend::{DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
 
@@ -16,6 +17,8 @@ pub struct CudaMapping {
     bytes: usize,
     /// Bytes from the start that are mapped; less than `bytes` only while it is being made.
     mapped: usize,
+    /// Nobody else ever knew the address, and work on it has ended.
+    private: bool,
 }
 
 impl CudaMapping {
@@ -46,7 +49,7 @@ impl CudaMapping {
             result => check(result, "cuMemAddressReserve", cuda.name())?,
         }
         // From here on the value's drop undoes what was done.
-        let mut mapping = CudaMapping { cuda: cuda.clone(), address, bytes, mapped: 0 };
+        let mut mapping = CudaMapping { cuda: cuda.clone(), address, bytes, mapped: 0, private: true };
         for (i, &handle) in handles.iter().enumerate() {
             // SAFETY: the range lies in the reservation, and nothing is mapped there yet.
             let result = unsafe { sys::cuMemMap(address + (i * each) as u64, each, 0, handle, 0) };
@@ -71,7 +74,16 @@ impl CudaMapping {
                 },
             });
         }
+        mapping.private = false;
         Ok(mapping)
+    }
+
+    /// Fills the range with zeros and unmaps it, for a mapping that nobody else knows. Waits for no other work of the
+    /// device: a kernel of another stream may be waiting for a peer that waits for this.
+    pub(super) fn zero_and_unmap(mut self) -> Result<()> {
+        self.cuda.zero(self.address(), self.bytes)?;
+        self.private = true;
+        Ok(())
     }
 }
 
@@ -92,7 +104,10 @@ impl Drop for CudaMapping {
         }
         let device = self.cuda.name();
         // Work that still runs may touch the range; unmapping under it would be a fault of the whole context.
-        self.cuda.settle();
+        if !self.private && !stream::settle(&self.cuda) {
+            tracing::error!(device, bytes = self.bytes, "streams do not end: their memory stays mapped");
+            return;
+        }
         if self.mapped > 0 {
             // SAFETY: mapped by `of_handles`, once; the device is idle.
             check_in_drop(unsafe { sys::cuMemUnmap(self.address, self.mapped) }, "cuMemUnmap", device);
@@ -137,8 +152,14 @@ impl Memory for CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        if self.cuda.bind().is_ok() {
-            // SAFETY: allocated once and freed once; the driver waits for work that may use it.
+        if self.cuda.bind().is_err() {
+            return;
+        }
+        // The driver waits for work that may use the memory, without a limit.
+        if !stream::settle(&self.cuda) {
+            tracing::error!(device = self.cuda.name(), bytes = self.bytes, "streams do not end: memory is not freed");
+        } else {
+            // SAFETY: allocated once and freed once.
             check_in_drop(unsafe { sys::cuMemFree_v2(self.address) }, "cuMemFree", self.cuda.name());
         }
     }

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
@@ -45,6 +45,7 @@ struct Device {
     context: Arc<CudaContext>,
     info: DeviceInfo,
     granularity: usize,
+    streams: Arc<stream::Registry>,
 }
 
 /// What is made once and used by all clones.
@@ -72,6 +73,12 @@ impl Cuda {
                 "libcuda is not on this machine; install the NVIDIA driver, or use the host backend",
             ));
         }
+        if let Some(symbol) = driver::missing_symbol() {
+            return Err(unavailable(format!(
+                "the driver has no {}; it is older than CUDA 12.8, and the device code needs one for CUDA 13.0",
+                symbol.to_string_lossy()
+            )));
+        }
         let _first = INITIALIZE.lock();
         result::init().map_err(|e| unavailable(format!("the driver does not start: {e}; is there a GPU, and is `nvidia-smi` well?")))?;
         let count = CudaContext::device_count().map_err(|e| unavailable(format!("counting devices: {e}")))?;
@@ -95,7 +102,13 @@ impl Cuda {
 
     /// The GPU of a context that the caller made with cudarc. cudarc's event tracking is turned off: it cannot see what
     /// peers write.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the driver is too old; what it answers when asked for the device's properties.
     pub fn adopt(context: Arc<CudaContext>) -> Result<Self> {
+        if let Some(symbol) = driver::missing_symbol() {
+            return Err(unavailable(format!("the driver has no {}; it is too old", symbol.to_string_lossy())));
+        }
         // SAFETY: nothing of this crate relies on the tracking; see above.
         unsafe { context.disable_event_tracking() };
         let failed = |e| stream::driver_error(e, "asking for the properties of a device", "a GPU");
@@ -130,7 +143,7 @@ impl Cuda {
             shareable_memory,
             multicast,
         };
-        let bare = Device { context, info, granularity: 0 };
+        let bare = Device { context, info, granularity: 0, streams: Arc::default() };
         let mut cuda = Cuda {
             device: Arc::new(bare),
             shared: Some(Arc::default()),
@@ -145,7 +158,16 @@ impl Cuda {
         if let Some(device) = Arc::get_mut(&mut cuda.device) {
             device.granularity = granularity;
         }
+        cuda.preload_signals()?;
         Ok(cuda)
+    }
+
+    /// A stream that the caller made with cudarc, on this device's context.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the stream belongs to another context.
+    pub fn adopt_stream(&self, stream: Arc<CudaStream>) -> Result<CudaQueue> {
+        CudaQueue::adopt(self, stream)
     }
 
     /// The same device with another timeout for waits.
@@ -162,7 +184,9 @@ impl Cuda {
 
     /// Makes this thread's driver calls go to the device.
     pub fn bind(&self) -> Result<()> {
-        self.context().bind_to_thread().map_err(|e| stream::driver_error(e, "cuCtxSetCurrent", self.name()))
+        // Not by cudarc, whose call answers with whatever failed last in a drop.
+        // SAFETY: the context lives as long as `self`.
+        check(unsafe { sys::cuCtxSetCurrent(self.context().cu_ctx()) }, "cuCtxSetCurrent", self.name())
     }
 
     /// As in messages.
@@ -226,12 +250,6 @@ impl Cuda {
         // SAFETY: the callers pass memory that they just made, which nothing else knows.
         unsafe { self.fill(&stream, at, 0, bytes)? };
         self.synchronize(&stream)
-    }
-
-    /// Waits for all work of the device, before memory goes.
-    fn settle(&self) {
-        // SAFETY: the context is bound. All kernels that wait for peers have deadlines, so this ends.
-        driver::check_in_drop(unsafe { sys::cuCtxSynchronize() }, "cuCtxSynchronize", self.name());
     }
 }
 
@@ -334,7 +352,8 @@ impl Backend for Cuda {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.bind()?;
+        // The driver blocks for pageable memory, without a limit, until the stream has come to the copy.
+        self.synchronize(stream)?;
         // SAFETY: the caller's obligation; `bytes` outlives the copy, since the stream is drained below.
         let result = unsafe { sys::cuMemcpyHtoDAsync_v2(dst.0, bytes.as_ptr().cast(), bytes.len(), stream.raw()) };
         check(result, "cuMemcpyHtoDAsync", self.name())?;
@@ -345,7 +364,8 @@ impl Backend for Cuda {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.bind()?;
+        // As in `upload`.
+        self.synchronize(stream)?;
         // SAFETY: the caller's obligation; `bytes` outlives the copy, since the stream is drained below.
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), src.0, bytes.len(), stream.raw()) };

@@ -8,7 +8,6 @@ use cudarc::driver::sys::{self, CUresult};
 use super::Cuda;
 use super::driver::{check, check_in_drop};
 use super::memory::CudaMapping;
-use crate::backend::Mapping;
 use crate::error::{Error, Result};
 
 const DESCRIPTOR: sys::CUmemAllocationHandleType =
@@ -66,8 +65,7 @@ impl CudaSegment {
         }
         let segment = CudaSegment { handle, bytes, cuda: cuda.clone() };
         // The driver does not promise zeros.
-        let mapping = CudaMapping::new(cuda, &[&segment])?;
-        cuda.zero(mapping.address(), bytes)?;
+        CudaMapping::new(cuda, &[&segment])?.zero_and_unmap()?;
         Ok(segment)
     }
 

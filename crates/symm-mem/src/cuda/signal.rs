@@ -19,6 +19,24 @@ static SIGNAL: Image = Image {
 #[cfg(not(feature = "nvcc"))]
 static SIGNAL: Image = Image { name: "signal", sm_90a: &[], compute_80: &[] };
 
+// The layouts that `signal.cuh` asserts on its side.
+const _: () = {
+    use crate::pad::{FaultRecord, WORD_STRIDE};
+    use std::mem::offset_of;
+    assert!(size_of::<PadView>() == 64 && align_of::<PadView>() == 8);
+    assert!(offset_of!(PadView, peers) == 0 && offset_of!(PadView, sent) == 8);
+    assert!(offset_of!(PadView, expected) == 16 && offset_of!(PadView, tickets) == 24);
+    assert!(offset_of!(PadView, fault) == 32 && offset_of!(PadView, timeout_ns) == 40);
+    assert!(offset_of!(PadView, rank) == 48 && offset_of!(PadView, world) == 52);
+    assert!(offset_of!(PadView, slots) == 56 && offset_of!(PadView, reserved) == 60);
+    assert!(size_of::<FaultRecord>() == FaultRecord::BYTES && FaultRecord::BYTES == 32);
+    assert!(offset_of!(FaultRecord, state) == 0 && offset_of!(FaultRecord, waiter) == 4);
+    assert!(offset_of!(FaultRecord, peer) == 8 && offset_of!(FaultRecord, slot) == 12);
+    assert!(offset_of!(FaultRecord, expected) == 16 && offset_of!(FaultRecord, seen) == 20);
+    assert!(offset_of!(FaultRecord, waited_us_low) == 24 && offset_of!(FaultRecord, waited_us_high) == 28);
+    assert!(WORD_STRIDE == 32);
+};
+
 /// The peers as a set of bits, one rank a bit.
 fn mask(peers: &[usize]) -> Result<u64> {
     peers.iter().try_fold(0u64, |mask, &peer| {
@@ -33,6 +51,18 @@ fn mask(peers: &[usize]) -> Result<u64> {
 }
 
 impl Cuda {
+    /// Loads the kernels of signals before anything waits: loading may need an idle device. A build or a device without
+    /// them gets the error when it asks for a signal.
+    pub(super) fn preload_signals(&self) -> Result<()> {
+        for name in ["warpweave_signal", "warpweave_wait", "warpweave_delay"] {
+            match self.function(&SIGNAL, name) {
+                Err(error) if !error.is_unavailable() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// # Safety
     /// As for [`Backend::signal`](crate::Backend::signal).
     pub(super) unsafe fn launch_signal(

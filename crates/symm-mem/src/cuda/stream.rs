@@ -1,19 +1,60 @@
 //! Streams and events.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUresult};
-use cudarc::driver::{CudaContext, CudaStream};
+use parking_lot::Mutex;
 
 use super::driver::{check, check_in_drop};
 use super::Cuda;
 use crate::backend::{Backend, Priority};
 use crate::error::{Error, Result};
 
-/// A CUDA stream: one of Warpweave's or one that a project made with cudarc.
+/// A CUDA stream: one of Warpweave's or one that a project made with cudarc. Clones name the same stream.
 #[derive(Clone, Debug)]
-pub struct CudaQueue(Arc<CudaStream>);
+pub struct CudaQueue(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    stream: Arc<CudaStream>,
+    registry: Arc<Registry>,
+}
+
+/// The streams of a device on which work may be under way: memory is unmapped only when they are empty.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    open: Mutex<Vec<Weak<Handle>>>,
+    /// Streams that nobody names any more and whose work had not ended then.
+    closing: Mutex<Vec<Arc<CudaStream>>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !matches!(state(&self.stream), Ok(State::Empty)) {
+            self.registry.closing.lock().push(self.stream.clone());
+        }
+    }
+}
+
+impl Registry {
+    fn add(self: &Arc<Self>, stream: Arc<CudaStream>) -> CudaQueue {
+        self.closing.lock().retain(|s| !matches!(state(s), Ok(State::Empty)));
+        let handle = Arc::new(Handle { stream, registry: self.clone() });
+        let mut open = self.open.lock();
+        open.retain(|s| s.strong_count() > 0);
+        open.push(Arc::downgrade(&handle));
+        CudaQueue(handle)
+    }
+
+    fn streams(&self) -> Vec<Arc<CudaStream>> {
+        // Collected first: dropping the last handle while a list is locked would lock the other.
+        let open: Vec<_> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
+        let closing = self.closing.lock().clone();
+        open.iter().map(|handle| handle.stream.clone()).chain(closing).collect()
+    }
+}
 
 impl CudaQueue {
     pub(super) fn new(cuda: &Cuda, priority: Priority) -> Result<Self> {
@@ -31,22 +72,28 @@ impl CudaQueue {
             Priority::High => greatest,
         };
         let made = cuda.context().new_stream_with_priority(level);
-        made.map(CudaQueue).map_err(|e| driver_error(e, "cuStreamCreateWithPriority", device))
+        let stream = made.map_err(|e| driver_error(e, "cuStreamCreateWithPriority", device))?;
+        Ok(cuda.device.streams.add(stream))
     }
 
-    /// A stream that the caller made with cudarc.
-    pub fn adopt(stream: Arc<CudaStream>) -> Self {
-        CudaQueue(stream)
+    pub(super) fn adopt(cuda: &Cuda, stream: Arc<CudaStream>) -> Result<Self> {
+        if stream.context().cu_ctx() != cuda.context().cu_ctx() {
+            return Err(Error::InvalidArgument {
+                what: "stream",
+                why: format!("it belongs to another context than that of {}", cuda.name()),
+            });
+        }
+        Ok(cuda.device.streams.add(stream))
     }
 
     /// The driver's handle, valid while `self` lives.
     pub fn raw(&self) -> sys::CUstream {
-        self.0.cu_stream()
+        self.0.stream.cu_stream()
     }
 
     /// As cudarc knows it.
     pub fn inner(&self) -> &Arc<CudaStream> {
-        &self.0
+        &self.0.stream
     }
 }
 
@@ -58,38 +105,100 @@ pub(super) fn driver_error(e: cudarc::driver::DriverError, call: &'static str, d
     }
 }
 
-/// Waits until `stream` is empty. First by spinning, since most waits are short, then with naps. A kernel may compute
-/// for long, so the limit is ten times `timeout` and a minute: a stream that holds only bounded waits is done by then.
+enum State {
+    Empty,
+    Busy,
+    Capturing,
+}
+
+/// What a stream is doing. A capture is asked for first, because a query would break it.
+fn state(stream: &CudaStream) -> std::result::Result<State, (CUresult, &'static str)> {
+    let mut capture = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the stream lives and `capture` is valid for a write.
+    match unsafe { sys::cuStreamIsCapturing(stream.cu_stream(), &mut capture) } {
+        CUresult::CUDA_SUCCESS => {}
+        result => return Err((result, "cuStreamIsCapturing")),
+    }
+    if capture != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+        return Ok(State::Capturing);
+    }
+    // SAFETY: the stream lives.
+    match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
+        CUresult::CUDA_SUCCESS => Ok(State::Empty),
+        CUresult::CUDA_ERROR_NOT_READY => Ok(State::Busy),
+        result => Err((result, "cuStreamQuery")),
+    }
+}
+
+/// How long a stream may take to become empty. A kernel may compute for long, so this is ten times the timeout of a
+/// wait and a minute: a stream that holds only bounded waits is done by then.
+fn limit(cuda: &Cuda) -> Duration {
+    cuda.timeout().saturating_mul(10).saturating_add(Duration::from_secs(60))
+}
+
+/// Lets time pass between two looks: at first by spinning, since most waits are short, then with naps.
+fn pause(waited: Duration) {
+    if waited < Duration::from_micros(50) {
+        std::hint::spin_loop();
+    } else if waited < Duration::from_millis(2) {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+pub(super) fn is_capturing(stream: &CudaQueue) -> bool {
+    matches!(state(stream.inner()), Ok(State::Capturing))
+}
+
+/// Waits until `stream` is empty, [`limit`] at most.
 pub(super) fn synchronize(cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
     cuda.bind()?;
-    let limit = cuda.timeout() * 10 + Duration::from_secs(60);
     let start = Instant::now();
     loop {
-        // SAFETY: the stream lives as long as `stream`.
-        match unsafe { sys::cuStreamQuery(stream.raw()) } {
-            CUresult::CUDA_ERROR_NOT_READY => {}
-            done => return check(done, "cuStreamQuery", cuda.name()),
+        match state(stream.inner()) {
+            Ok(State::Empty) => return Ok(()),
+            Ok(State::Busy) => {}
+            Ok(State::Capturing) => {
+                return Err(Error::InvalidArgument {
+                    what: "call during capture",
+                    why: "`synchronize` cannot be captured in a graph".into(),
+                });
+            }
+            Err((result, call)) => return check(result, call, cuda.name()),
         }
         let waited = start.elapsed();
-        if waited > limit {
+        if waited > limit(cuda) {
             return Err(Error::Stream {
                 device: cuda.name().into(),
                 cause: format!("work is still under way after {waited:?}"),
             });
         }
-        if waited > Duration::from_millis(2) {
-            std::thread::sleep(Duration::from_micros(50));
-        } else {
-            std::hint::spin_loop();
+        pause(waited);
+    }
+}
+
+/// Waits until all streams of the device are empty, [`limit`] at most. False if they are not. A capture runs nothing,
+/// and on a lost context nothing runs.
+pub(super) fn settle(cuda: &Cuda) -> bool {
+    let start = Instant::now();
+    for stream in cuda.device.streams.streams() {
+        while let Ok(State::Busy) = state(&stream) {
+            let waited = start.elapsed();
+            if waited > limit(cuda) {
+                return false;
+            }
+            pause(waited);
         }
     }
+    true
 }
 
 /// A CUDA event with timing.
 #[derive(Debug)]
 pub struct CudaMark {
     event: sys::CUevent,
-    context: Arc<CudaContext>,
+    cuda: Cuda,
 }
 
 // SAFETY: the driver's events may be used from any thread; the context is bound before each use.
@@ -104,7 +213,7 @@ impl CudaMark {
         let flags = sys::CUevent_flags::CU_EVENT_DEFAULT as u32;
         // SAFETY: `event` is valid for a write and the context is bound.
         check(unsafe { sys::cuEventCreate(&mut event, flags) }, "cuEventCreate", cuda.name())?;
-        Ok(CudaMark { event, context: cuda.context().clone() })
+        Ok(CudaMark { event, cuda: cuda.without_modules() })
     }
 
     pub(super) fn record(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
@@ -125,6 +234,12 @@ impl CudaMark {
         let mut milliseconds = 0.0f32;
         // SAFETY: both events live; the driver refuses those that were not recorded or reached.
         let result = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, self.event, to.event) };
+        if let CUresult::CUDA_ERROR_NOT_READY | CUresult::CUDA_ERROR_INVALID_HANDLE = result {
+            return Err(Error::InvalidArgument {
+                what: "event",
+                why: "elapsed time needs two events that were recorded and reached; synchronize first".into(),
+            });
+        }
         check(result, "cuEventElapsedTime", cuda.name())?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) * 1e-3))
     }
@@ -132,9 +247,9 @@ impl CudaMark {
 
 impl Drop for CudaMark {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
+        if self.cuda.bind().is_ok() {
             // SAFETY: made by `new` and destroyed once; the driver keeps it until pending work has passed it.
-            check_in_drop(unsafe { sys::cuEventDestroy_v2(self.event) }, "cuEventDestroy", "a GPU");
+            check_in_drop(unsafe { sys::cuEventDestroy_v2(self.event) }, "cuEventDestroy", self.cuda.name());
         }
     }
 }

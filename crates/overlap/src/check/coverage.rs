@@ -1,0 +1,45 @@
+//! Reads of elements that nobody has written.
+
+use super::access::{Access, by_copy};
+use super::order::HappensBefore;
+use super::program::Program;
+use super::report::Violation;
+use crate::plan::Role;
+use crate::show;
+use std::collections::HashSet;
+
+/// Reads in the first call, of all but constant buffers, of elements that no write of that call can have written before.
+///
+/// The first call stands for all: what a later one reads must be written again, since inputs change from call to call. A write that
+/// nothing orders with the read is a race, and is not reported here a second time.
+pub(super) fn unwritten(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec<Violation> {
+    let first_call = |a: &&&Access| program.nodes[a.begin].call == 0 && order.ran(a.begin);
+    let mut reported = HashSet::new();
+    let mut found = Vec::new();
+    for ((rank, buffer), accesses) in by_copy(&program.accesses) {
+        let constant = program.plans[rank]
+            .buffer(buffer)
+            .is_none_or(|b| b.role == Role::Weight);
+        if constant {
+            continue;
+        }
+        let in_call: Vec<&Access> = accesses.iter().filter(first_call).copied().collect();
+        for read in in_call.iter().filter(|a| !a.writes()) {
+            let writes = in_call
+                .iter()
+                .filter(|w| w.writes() && !order.before(read.end, w.begin))
+                // An operation does not feed itself, but a collective may read in place what lies there already.
+                .filter(|w| w.begin != read.begin);
+            let missing = read.region.minus_all(writes.map(|w| &w.region));
+            let node = &program.nodes[read.begin];
+            if !missing.is_empty() && reported.insert((node.rank, node.site, rank, buffer)) {
+                let plan = program.plans[node.rank];
+                found.push(Violation::Unwritten {
+                    read: program.touch(read),
+                    missing: missing.iter().map(|r| show::region(plan, r)).collect(),
+                });
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,119 @@
+//! Proving schedules.
+//!
+//! [`check`] takes the plans of all ranks, unrolls them over calls that follow each other back to back with no host
+//! synchronisation, puts the caller's own accesses between the calls, and decides whether in **every** run of the
+//! result each pair of conflicting accesses is ordered and each wait ends.
+//!
+//! How: the unrolled program is a monotone dataflow, so one greedy run executes everything that any run can execute; what
+//! is left over is a deadlock. In that run the n-th signal on a word has value n and each wait knows the one signal that it
+//! needs, which gives, with stream order, events, lanes and collectives, the happens-before relation. Two accesses of one copy of one buffer
+//! conflict if their boxes overlap and one writes; if neither happens before the other, some run does them in the wrong order, and
+//! the report contains such a run.
+//!
+//! # Why a few calls prove all of them
+//!
+//! Let *L* be the largest lag. If every word is signalled as often as it is waited for in a call, and every
+//! stream is forked and joined (all of which is checked), a wait of call *i* needs a signal of call *i − lag*. So the edges between calls *i − L … i*
+//! are those of earlier calls moved along, save that the first *L* calls have fewer, because their credits are free. Hence
+//! - a deadlock shows in the first *L* + 1 calls: waits only look back, and every later call looks back on the same things;
+//! - an order that holds between calls 1 and 2 holds between any call and the next, and by the order of one rank's
+//!   calls between any two.
+//!
+//! Thus max(2, *L* + 1) calls prove any number of them, and fewer are never unrolled.
+
+mod access;
+mod agreement;
+mod coverage;
+mod deadlock;
+mod order;
+mod program;
+mod races;
+mod report;
+mod run;
+mod sequences;
+mod steps;
+mod structure;
+
+pub use access::AccessKind;
+pub use program::Site;
+pub use report::{
+    Awaited, Blockage, Report, Schedule, Sequence, Step, Touch, Violation, Word,
+};
+pub use structure::{Fault, FaultKind};
+
+pub(crate) use structure::faults_of;
+
+use crate::plan::{Effect, OpKind, Plan};
+use order::HappensBefore;
+use program::Program;
+
+/// Calls that are unrolled where nobody says otherwise.
+pub const DEFAULT_CALLS: usize = 3;
+
+/// Proves that the plans of all ranks keep every conflicting access ordered and never deadlock, over `calls` calls back to back and, with
+/// them, over any number; or says what is wrong.
+///
+/// The plans may come in any order of ranks. More calls than asked for are unrolled if the proof needs them. A plan that is wrong by itself, or
+/// plans that do not belong together, are reported as such and not unrolled.
+pub fn check(plans: &[Plan], calls: usize) -> Report {
+    let mut report = Report {
+        name: plans.first().map_or_else(String::new, |p| p.name.clone()),
+        world: plans.len(),
+        calls: 0,
+        steps: 0,
+        conflicts: 0,
+        violations: plans
+            .iter()
+            .flat_map(faults_of)
+            .map(Violation::Fault)
+            .collect(),
+    };
+    report
+        .violations
+        .extend(agreement::disagreements(plans));
+    if !report.holds() {
+        return report;
+    }
+    let mut by_rank: Vec<&Plan> = plans.iter().collect();
+    by_rank.sort_by_key(|plan| plan.rank);
+    report.calls = calls.max(calls_needed(plans));
+    report
+        .violations
+        .extend(agreement::unmatched_signals(&by_rank));
+    report
+        .violations
+        .extend(agreement::mismatched_collectives(&by_rank));
+
+    let program = Program::unroll(by_rank, report.calls);
+    report.steps = program.nodes.len();
+    let run = run::run(&program);
+    let order = HappensBefore::of(&run);
+    report.violations.extend(deadlock::deadlock(&program, &run));
+    report
+        .violations
+        .extend(sequences::unordered(&program, &run, &order));
+    report
+        .violations
+        .extend(sequences::loose_streams(&program, &order));
+    let (races, conflicts) = races::races(&program, &order);
+    report.conflicts = conflicts;
+    report.violations.extend(races);
+    report
+        .violations
+        .extend(coverage::unwritten(&program, &order));
+    report
+}
+
+/// The calls without which the argument of this module's documentation does not hold.
+fn calls_needed(plans: &[Plan]) -> usize {
+    let lag_of = |effect: &Effect| match effect {
+        Effect::Wait { lag, .. } => *lag,
+        _ => 0,
+    };
+    let lags = plans.iter().flat_map(|p| &p.ops).map(|op| match &op.kind {
+        OpKind::Wait { lag, .. } => *lag,
+        OpKind::Kernel { lanes, .. } => lanes.iter().flatten().map(lag_of).max().unwrap_or(0),
+        _ => 0,
+    });
+    (lags.max().unwrap_or(0) as usize + 1).max(2)
+}

@@ -1,0 +1,89 @@
+//! Pairs of conflicting accesses that nothing orders.
+
+use super::access::{Access, AccessKind, by_copy};
+use super::order::HappensBefore;
+use super::program::{Program, Site};
+use super::report::{Schedule, Violation};
+use crate::show;
+use std::collections::HashMap;
+
+/// Two operations, wherever the unrolled calls repeat them: ranks, sites, and the distance of their calls.
+type PairKey = ((usize, Site), (usize, Site), usize);
+
+/// All races, those of the same two operations as one, and the number of conflicting pairs that were looked at.
+pub(super) fn races(program: &Program<'_>, order: &HappensBefore<'_>) -> (Vec<Violation>, usize) {
+    let mut found: Vec<(&Access, &Access, usize)> = Vec::new();
+    let mut known: HashMap<PairKey, usize> = HashMap::new();
+    let mut conflicts = 0;
+    for accesses in by_copy(&program.accesses).values() {
+        let ran = |a: &&&Access| order.ran(a.begin);
+        let writes = accesses.iter().filter(|a| a.writes()).filter(ran);
+        for (write, other) in writes.flat_map(|w| accesses.iter().filter(ran).map(move |o| (w, o)))
+        {
+            // Two writes meet twice in this loop; their order in memory tells which of the two times counts.
+            let counted_before = other.writes() && std::ptr::from_ref(*write) >= *other;
+            if counted_before || write.begin == other.begin || !write.region.overlaps(&other.region)
+            {
+                continue;
+            }
+            conflicts += 1;
+            if order.before(write.end, other.begin) || order.before(other.end, write.begin) {
+                continue;
+            }
+            let (first, second) = in_order(program, write, other);
+            let key = key(program, first, second);
+            let index = *known.entry(key).or_insert(found.len());
+            match found.get_mut(index) {
+                Some((_, _, occurrences)) => *occurrences += 1,
+                None => found.push((first, second, 1)),
+            }
+        }
+    }
+    let violations = found
+        .into_iter()
+        .map(|(first, second, occurrences)| race(program, order, first, second, occurrences))
+        .collect();
+    (violations, conflicts)
+}
+
+/// The order in which the two come where all goes well: the earlier call first, in one call the write before the read.
+fn in_order<'a>(
+    program: &Program<'_>,
+    one: &'a Access,
+    other: &'a Access,
+) -> (&'a Access, &'a Access) {
+    let key = |a: &Access| (program.nodes[a.begin].call, !a.writes(), a.begin);
+    if key(one) <= key(other) {
+        (one, other)
+    } else {
+        (other, one)
+    }
+}
+
+fn key(program: &Program<'_>, first: &Access, second: &Access) -> PairKey {
+    let [x, y] = [first, second].map(|a| &program.nodes[a.begin]);
+    ((x.rank, x.site), (y.rank, y.site), y.call - x.call)
+}
+
+fn race(
+    program: &Program<'_>,
+    order: &HappensBefore<'_>,
+    first: &Access,
+    second: &Access,
+    occurrences: usize,
+) -> Violation {
+    let overlap = first.region.intersection(&second.region);
+    let rank = program.nodes[first.begin].rank;
+    let (shared, steps) = order.schedule(second.begin, first.end);
+    debug_assert!(first.kind == AccessKind::Write || second.kind == AccessKind::Write);
+    Violation::Race {
+        first: Box::new(program.touch(first)),
+        second: Box::new(program.touch(second)),
+        overlap: overlap.map_or_else(String::new, |r| show::region(program.plans[rank], &r)),
+        occurrences,
+        schedule: Schedule {
+            steps: steps.into_iter().map(|id| program.step(id)).collect(),
+            shared,
+        },
+    }
+}

@@ -1,0 +1,96 @@
+//! What must be ordered for the proof to mean anything: the signals and waits of one word, a rank's collectives, a call's streams.
+
+use super::order::HappensBefore;
+use super::program::{NodeId, Program, Site};
+use super::report::{Sequence, Violation};
+use super::run::{Run, WordKey};
+use std::collections::HashSet;
+
+/// Signals or waits on one word, and collectives of one rank, that may run in either order.
+///
+/// The greedy run numbered them in the order in which it met them. If each is ordered before the next, every run
+/// numbers them so.
+pub(super) fn unordered(
+    program: &Program<'_>,
+    run: &Run,
+    order: &HappensBefore<'_>,
+) -> Vec<Violation> {
+    let mut collector = Collector {
+        program,
+        order,
+        reported: HashSet::new(),
+        found: Vec::new(),
+    };
+    for (&key, word) in &run.words {
+        let pairs = |nodes: &[NodeId]| -> Vec<(NodeId, NodeId)> {
+            nodes.windows(2).map(|w| (w[0], w[1])).collect()
+        };
+        for (first, second) in pairs(&word.signals) {
+            collector.pair(Sequence::Signals, Some(key), (first, first), second);
+        }
+        for (first, second) in pairs(&word.waits) {
+            collector.pair(Sequence::Waits, Some(key), (first, first), second);
+        }
+    }
+    for collectives in &program.collectives {
+        for pair in collectives.windows(2) {
+            let [(begin, end), (next, _)] = [pair[0], pair[1]];
+            collector.pair(Sequence::Collectives, None, (begin, end), next);
+        }
+    }
+    collector.found
+}
+
+/// Streams that may begin before the call, or end after it.
+pub(super) fn loose_streams(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for ends in &program.stream_ends {
+        let (rank, stream) = (ends.rank, ends.stream);
+        if order.ran(ends.first) && !order.before(ends.start, ends.first) {
+            let first = program.step(ends.first);
+            found.push(Violation::UnforkedStream {
+                rank,
+                stream,
+                first,
+            });
+        }
+        if order.ran(ends.last) && order.ran(ends.end) && !order.before(ends.last, ends.end) {
+            let last = program.step(ends.last);
+            found.push(Violation::UnjoinedStream { rank, stream, last });
+        }
+    }
+    found
+}
+
+struct Collector<'a> {
+    program: &'a Program<'a>,
+    order: &'a HappensBefore<'a>,
+    reported: HashSet<(Sequence, usize, Site, Site)>,
+    found: Vec<Violation>,
+}
+
+impl Collector<'_> {
+    fn pair(
+        &mut self,
+        sequence: Sequence,
+        word: Option<WordKey>,
+        (begin, end): (NodeId, NodeId),
+        next: NodeId,
+    ) {
+        let [one, other] = [begin, next].map(|id| &self.program.nodes[id]);
+        // What never ran is a deadlock's to report. One step that signals a word twice does it twice in a row.
+        let told = begin == next || !self.order.ran(end) || !self.order.ran(next);
+        if told || self.order.before(end, next) {
+            return;
+        }
+        if !self.reported.insert((sequence, one.rank, one.site, other.site)) {
+            return;
+        }
+        self.found.push(Violation::Unordered {
+            sequence,
+            word: word.map(|key| self.program.word(key)),
+            first: self.program.step(begin),
+            second: self.program.step(next),
+        });
+    }
+}
