@@ -6,21 +6,27 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-env-changed=WARPWEAVE_COMMIT");
     let commit = std::env::var("WARPWEAVE_COMMIT").ok().or_else(commit);
-    println!("cargo::rustc-env=WARPWEAVE_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+    println!(
+        "cargo::rustc-env=WARPWEAVE_COMMIT={}",
+        commit.as_deref().unwrap_or("unknown")
+    );
 }
 
 /// The commit of the checkout, with `+` behind it if tracked files differ; `None` outside of one.
 fn commit() -> Option<String> {
     let hash = git(&["rev-parse", "--short=12", "HEAD"])?;
     for name in ["HEAD", "index"] {
-        if let Some(path) = git(&["rev-parse", "--git-path", name]) {
-            if Path::new(&path).exists() {
-                println!("cargo::rerun-if-changed={path}");
-            }
+        let path = git(&["rev-parse", "--git-path", name]);
+        if let Some(path) = path.filter(|path| Path::new(path).exists()) {
+            println!("cargo::rerun-if-changed={path}");
         }
     }
     let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
-    Some(if changed.is_empty() { hash } else { format!("{hash}+") })
+    Some(if changed.is_empty() {
+        hash
+    } else {
+        format!("{hash}+")
+    })
 }
 
 fn git(args: &[&str]) -> Option<String> {

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Ranks of a job on the host unless told otherwise.
 pub const HOST_RANKS: usize = 4;
 /// More real processes than this on one machine say more about its scheduler than about a schedule.
-const MOST_HOST_RANKS: usize = 64;
+const MOST_RANKS: usize = 64;
 
 /// What `--device` asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -57,22 +57,21 @@ pub fn choose(
         }
         Wanted::Cuda => true,
     };
-    let (default, most) = if cuda {
-        (gpus.count, gpus.count)
-    } else {
-        (HOST_RANKS, MOST_HOST_RANKS)
+    let (default, most) = match cuda {
+        true if gpus.shared => (gpus.count, MOST_RANKS),
+        true => (gpus.count, gpus.count),
+        false => (HOST_RANKS, MOST_RANKS),
     };
     let asked = ranks.unwrap_or(default);
     if asked == 0 || asked > most {
         let limit = match (asked, cuda) {
             (0, _) => "a job has at least one".into(),
-            (_, true) => {
-                format!(
-                    "one rank a GPU, and this machine shows {most} ({}); --device host takes more",
-                    gpus.looked
-                )
-            }
-            (_, false) => format!("a job on the host has at most {most}"),
+            (_, true) if !gpus.shared => format!(
+                "one rank a GPU, and this machine shows {most} ({}); set WARPWEAVE_OVERSUBSCRIBE=1 to share GPUs, \
+                 or use --device host",
+                gpus.looked
+            ),
+            _ => format!("a job on one machine has at most {most}"),
         };
         return Err(Error::Ranks { asked, limit });
     }
@@ -86,57 +85,54 @@ pub struct Gpus {
     pub count: usize,
     /// Where they were counted.
     pub looked: String,
+    /// Whether several ranks may share one, as the ranks themselves read `WARPWEAVE_OVERSUBSCRIBE`.
+    pub shared: bool,
 }
 
 impl Gpus {
     /// Counts them without loading the driver's library.
     pub fn find() -> Self {
-        let installed = Self::installed();
-        match std::env::var("CUDA_VISIBLE_DEVICES") {
-            Ok(list) => Self {
-                count: visible(&list).min(installed.count),
-                looked: format!("{}, CUDA_VISIBLE_DEVICES={list}", installed.looked),
-            },
-            Err(_) => installed,
+        let (mut count, mut looked) = installed();
+        if let Ok(list) = std::env::var("CUDA_VISIBLE_DEVICES") {
+            count = count.min(visible(&list));
+            looked = format!("{looked}, CUDA_VISIBLE_DEVICES={list}");
         }
-    }
-
-    fn installed() -> Self {
-        const PROC: &str = "/proc/driver/nvidia/gpus";
-        // A container may show all GPUs of its machine in /proc and have the device nodes of some.
-        let nodes = entries(Path::new("/dev"), is_gpu_node);
-        if nodes > 0 {
-            return Self {
-                count: nodes,
-                looked: "/dev/nvidia*".into(),
-            };
-        }
-        let listed = entries(Path::new(PROC), |_| true);
-        if listed > 0 {
-            return Self {
-                count: listed,
-                looked: PROC.into(),
-            };
-        }
-        let tool = Command::new("nvidia-smi")
-            .arg("-L")
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output();
-        let count = tool
-            .ok()
-            .filter(|answer| answer.status.success())
-            .map_or(0, |answer| {
-                String::from_utf8_lossy(&answer.stdout)
-                    .lines()
-                    .filter(|line| line.starts_with("GPU "))
-                    .count()
-            });
+        let shared = std::env::var("WARPWEAVE_OVERSUBSCRIBE").is_ok_and(|value| value == "1");
         Self {
             count,
-            looked: format!("/dev/nvidia*, {PROC}, nvidia-smi -L"),
+            looked,
+            shared,
         }
     }
+}
+
+/// Counts the GPUs of this machine or container and says where.
+fn installed() -> (usize, String) {
+    const PROC: &str = "/proc/driver/nvidia/gpus";
+    // A container may show all GPUs of its machine in /proc and have the device nodes of some.
+    let nodes = entries(Path::new("/dev"), is_gpu_node);
+    if nodes > 0 {
+        return (nodes, "/dev/nvidia*".into());
+    }
+    let listed = entries(Path::new(PROC), |_| true);
+    if listed > 0 {
+        return (listed, PROC.into());
+    }
+    let tool = Command::new("nvidia-smi")
+        .arg("-L")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let count = tool
+        .ok()
+        .filter(|answer| answer.status.success())
+        .map_or(0, |answer| {
+            String::from_utf8_lossy(&answer.stdout)
+                .lines()
+                .filter(|line| line.starts_with("GPU "))
+                .count()
+        });
+    (count, format!("/dev/nvidia*, {PROC}, nvidia-smi -L"))
 }
 
 fn entries(folder: &Path, is_one: impl Fn(&str) -> bool) -> usize {
@@ -170,6 +166,7 @@ mod tests {
         Gpus {
             count,
             looked: "a test".into(),
+            shared: false,
         }
     }
 
@@ -237,6 +234,32 @@ mod tests {
             choose(Wanted::Host, Some(1000), &gpus(0), true),
             Err(Error::Ranks { .. })
         ));
+    }
+
+    #[test]
+    fn gpus_are_shared_only_when_that_is_allowed() {
+        let shared = Gpus {
+            shared: true,
+            ..gpus(1)
+        };
+        assert_eq!(
+            choose(Wanted::Cuda, Some(4), &shared, true).unwrap(),
+            Chosen {
+                cuda: true,
+                ranks: 4
+            }
+        );
+        assert_eq!(
+            choose(Wanted::Cuda, None, &shared, true).unwrap(),
+            Chosen {
+                cuda: true,
+                ranks: 1
+            }
+        );
+        let error = choose(Wanted::Cuda, Some(4), &gpus(1), true)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("WARPWEAVE_OVERSUBSCRIBE=1"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use crate::setup::Cause;
+
 /// The result of a command or of a step of one.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -200,6 +202,85 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+
+    /// No wheels of the toolchain for this processor.
+    #[error("there are no pinned wheels for {architecture}{}", OwnToolchain)]
+    NoWheels {
+        /// The processor's architecture.
+        architecture: &'static str,
+    },
+
+    /// No Python to download with.
+    #[error("no Python 3.8 or newer (tried {tried}): install python3 with pip, or name one with WARPWEAVE_PYTHON{}", OwnToolchain)]
+    NoPython {
+        /// The names that were tried.
+        tried: String,
+    },
+
+    /// A Python without pip.
+    #[error("{python} has no pip: install python3-pip, or run `{python} -m ensurepip`{}", OwnToolchain)]
+    NoPip {
+        /// The Python.
+        python: String,
+    },
+
+    /// pip did not bring the wheels.
+    #[error("cannot download {component}: {}; pip said:\n  {said}{}", .cause.advice(), OwnToolchain)]
+    Download {
+        /// The toolchain's component.
+        component: &'static str,
+        /// Why, as far as pip tells.
+        cause: Cause,
+        /// The end of what pip printed.
+        said: String,
+    },
+
+    /// A wheel that is not the pinned one.
+    #[error("{wheel} is not the pinned wheel: SHA-256 should be {expected} and is {found}; do not use it, and check which index pip is using")]
+    WheelHash {
+        /// Name and version.
+        wheel: String,
+        /// The pinned hash.
+        expected: &'static str,
+        /// The hashes of what came instead.
+        found: String,
+    },
+
+    /// No room for the toolchain.
+    #[error("no space for the toolchain in {}: about {} MB are needed{}; free some, or move the target directory with CARGO_TARGET_DIR", .path.display(), .needed / 1_000_000, .available.map(|bytes| format!(", {} MB are left", bytes / 1_000_000)).unwrap_or_default())]
+    ToolchainSpace {
+        /// The folder.
+        path: PathBuf,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes left, where they were counted.
+        available: Option<u64>,
+    },
+
+    /// Wheels that did not become a usable component.
+    #[error("cannot make {component} of its wheels: {why}{}", OwnToolchain)]
+    Unpack {
+        /// The toolchain's component.
+        component: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+
+    /// Another setup that does not end.
+    #[error("another `cargo xtask setup` has held {} for {} s: end it and start again", .path.display(), .limit.as_secs())]
+    SetupBusy {
+        /// The lock.
+        path: PathBuf,
+        /// How long this one waited.
+        limit: Duration,
+    },
+
+    /// A machine that cannot run the host backend.
+    #[error("the host backend cannot run here: {missing}")]
+    Unfit {
+        /// What it lacks.
+        missing: String,
+    },
 }
 
 impl Error {
@@ -230,6 +311,18 @@ impl Error {
             Error::JobTimeout { .. } => 124,
             _ => 1,
         }
+    }
+}
+
+/// The way around a toolchain that cannot be downloaded.
+struct OwnToolchain;
+
+impl fmt::Display for OwnToolchain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "\nWithout it: install a CUDA toolkit 12.8 to 13.0 and name it with CUDA_HOME (or its nvcc with WARPWEAVE_NVCC), \
+             and name a CUTLASS 4.2 checkout with WARPWEAVE_CUTLASS",
+        )
     }
 }
 

@@ -7,11 +7,13 @@ mod bundle;
 mod cargo;
 mod commands;
 mod device;
+mod doctor;
 mod error;
 mod harness;
 mod launch;
 mod place;
 mod program;
+mod setup;
 
 use std::process::ExitCode;
 
@@ -33,6 +35,10 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Provide the pinned nvcc, the CUTLASS headers and, if wanted, run-time libraries
+    Setup(command::setup::Options),
+    /// Say what this machine has, what is missing and how to get it
+    Doctor(command::doctor::Options),
     /// Time the implementations, on all GPUs or on four host ranks
     Bench(command::bench::Options),
     /// Run the tests
@@ -49,6 +55,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match CommandLine::parse().command {
+        Command::Setup(options) => command::setup::run(&options),
+        Command::Doctor(options) => command::doctor::run(&options),
         Command::Bench(options) => command::bench::run(&options),
         Command::Test(options) => command::test::run(&options),
         Command::Plan(options) => command::plan::run(&options),

@@ -1,8 +1,8 @@
 //! What is compared: plans of one problem with the same inputs, each bound or with the reason why it is not.
 
+use warpweave_overlap::PlanError;
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
 use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
-use warpweave_overlap::PlanError;
 use warpweave_symm_mem::{Backend, DevicePtr, Memory};
 
 use crate::error::{BenchError, Result};
@@ -18,6 +18,9 @@ pub enum PartOfA {
     Whole,
 }
 
+/// Builds the plan of a rank among a number of ranks.
+pub type Build = Box<dyn Fn(usize, usize, &Problem) -> Result<Plan, PlanError>>;
+
 /// A plan to be timed, and what it is called.
 pub struct Implementation {
     /// Its name in tables.
@@ -25,7 +28,7 @@ pub struct Implementation {
     /// Which part of A it takes.
     pub takes: PartOfA,
     /// Its plan for a rank.
-    pub plan: Box<dyn Fn(usize, usize, &Problem) -> Result<Plan, PlanError>>,
+    pub plan: Build,
 }
 
 /// An implementation on this rank.
@@ -54,7 +57,11 @@ impl<B: ExecuteBackend> Candidate<B> {
             Err(error) if error.is_unavailable() => Err(error.to_string()),
             Err(error) => return Err(error.into()),
         };
-        Ok(Self { name: implementation.name.clone(), takes: implementation.takes, bound })
+        Ok(Self {
+            name: implementation.name.clone(),
+            takes: implementation.takes,
+            bound,
+        })
     }
 
     /// Enqueues one call, or a replay of the captured one.
@@ -84,10 +91,7 @@ pub enum Call {
 ///
 /// # Errors
 /// [`BenchError::Usage`] if the plan has none or several.
-pub fn buffer_of<B: ExecuteBackend>(
-    bound: &Bound<B>,
-    role: Role,
-) -> Result<(&Buffer, DevicePtr)> {
+pub fn buffer_of<B: ExecuteBackend>(bound: &Bound<B>, role: Role) -> Result<(&Buffer, DevicePtr)> {
     let mut buffers = bound.plan().buffers.iter().filter(|b| b.role == role);
     match (buffers.next(), buffers.next()) {
         (Some(buffer), None) => Ok(bound.buffer(&buffer.name)?),
@@ -122,7 +126,11 @@ impl<B: ExecuteBackend> InputSets<B> {
             let bytes = source.bytes(rows, session.threads());
             let memory = session.backend.allocate(bytes.len().max(1))?;
             // SAFETY: the memory was just allocated with this length and nothing else knows it.
-            unsafe { session.backend.upload(&session.stream, memory.address(), &bytes)? };
+            unsafe {
+                session
+                    .backend
+                    .upload(&session.stream, memory.address(), &bytes)?
+            };
             Ok::<_, BenchError>(memory)
         };
         let a = |set| Source::a(numbers, set, problem.dtype, problem.k);
@@ -131,8 +139,12 @@ impl<B: ExecuteBackend> InputSets<B> {
         let wholes = if whole { sets.clone() } else { 0..0 };
         Ok(Self {
             numbers,
-            shards: sets.map(|set| upload(a(set), shard.clone())).collect::<Result<_>>()?,
-            wholes: wholes.map(|set| upload(a(set), 0..problem.m)).collect::<Result<_>>()?,
+            shards: sets
+                .map(|set| upload(a(set), shard.clone()))
+                .collect::<Result<_>>()?,
+            wholes: wholes
+                .map(|set| upload(a(set), 0..problem.m))
+                .collect::<Result<_>>()?,
             b: upload(Source::b(numbers, problem.dtype, problem.n), 0..problem.k)?,
         })
     }
@@ -192,6 +204,10 @@ fn load<B: ExecuteBackend>(
     }
     // SAFETY: both ranges are as long as checked and outlive the stream's work, as memory waits for it when dropped. The
     // plan's own work on the buffer is ordered by the stream, and its proof covers this write between calls.
-    unsafe { session.backend.copy(&session.stream, to, from.address(), from.bytes())? };
+    unsafe {
+        session
+            .backend
+            .copy(&session.stream, to, from.address(), from.bytes())?
+    };
     Ok(())
 }

@@ -71,7 +71,7 @@ pub struct BenchArgs {
     /// Name the suites and their implementations, and do nothing else.
     #[arg(long)]
     pub list: bool,
-    /// Let a rank stall or die, as stall:RANK or kill:RANK: for tests of what the others do.
+    /// Let a rank stall, die or miscalculate, as stall:RANK, kill:RANK or corrupt:RANK: for tests of what becomes of that.
     #[arg(long, hide = true)]
     pub inject: Option<InjectedFault>,
 }

@@ -71,9 +71,9 @@ impl<B: ExecuteBackend> Clock<B> {
     /// A rank did not come to an alignment; an event was not reached.
     pub fn read(&self, session: &Session<B>, calls: usize) -> Result<Vec<f64>> {
         self.pad.check(&session.stream)?;
-        let times = self.marks[..calls].iter().map(|(start, end)| {
-            Ok(session.backend.elapsed(start, end)?.as_secs_f64() * 1e3)
-        });
+        let times = self.marks[..calls]
+            .iter()
+            .map(|(start, end)| Ok(session.backend.elapsed(start, end)?.as_secs_f64() * 1e3));
         times.collect()
     }
 }

@@ -13,9 +13,11 @@ enum Fault {
     Stall,
     /// The rank dies at once, as by the out-of-memory killer.
     Kill,
+    /// The rank's results are wrong in one element.
+    Corrupt,
 }
 
-/// Which rank suffers which fault, as `stall:RANK` or `kill:RANK`.
+/// Which rank suffers which fault, as `stall:RANK`, `kill:RANK` or `corrupt:RANK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InjectedFault {
     fault: Fault,
@@ -30,11 +32,15 @@ impl FromStr for InjectedFault {
             let fault = match fault {
                 "stall" => Fault::Stall,
                 "kill" => Fault::Kill,
+                "corrupt" => Fault::Corrupt,
                 _ => return None,
             };
-            Some(Self { fault, rank: rank.parse().ok()? })
+            Some(Self {
+                fault,
+                rank: rank.parse().ok()?,
+            })
         });
-        parts.ok_or_else(|| format!("`{text}` is neither stall:RANK nor kill:RANK"))
+        parts.ok_or_else(|| format!("`{text}` is none of stall:RANK, kill:RANK and corrupt:RANK"))
     }
 }
 
@@ -52,7 +58,17 @@ impl Injection {
     /// follow each other back to back. A stalled rank outlives `patience`, by which the others must have noticed.
     pub fn new(fault: Option<InjectedFault>, rank: usize, patience: Duration) -> Self {
         let fault = fault.filter(|f| f.rank == rank).map(|f| f.fault);
-        Self { fault, rank, calls_left: Cell::new(3), patience }
+        Self {
+            fault,
+            rank,
+            calls_left: Cell::new(3),
+            patience,
+        }
+    }
+
+    /// Whether this rank's results are to be wrong.
+    pub fn corrupts(&self) -> bool {
+        self.fault == Some(Fault::Corrupt)
     }
 
     /// Comes before each call of a plan.
@@ -60,7 +76,7 @@ impl Injection {
     /// # Errors
     /// [`BenchError::Injected`] on the rank that has stalled, once the others must have noticed.
     pub fn before_call(&self) -> Result<()> {
-        let Some(fault) = self.fault else {
+        let Some(fault @ (Fault::Stall | Fault::Kill)) = self.fault else {
             return Ok(());
         };
         if let Some(left) = self.calls_left.get().checked_sub(1) {
@@ -70,12 +86,18 @@ impl Injection {
         match fault {
             Fault::Stall => {
                 std::thread::sleep(self.patience);
-                Err(BenchError::Injected { rank: self.rank, what: "stalled" })
+                Err(BenchError::Injected {
+                    rank: self.rank,
+                    what: "stalled",
+                })
             }
-            Fault::Kill => {
+            _ => {
                 let own = rustix::process::getpid();
                 let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
-                Err(BenchError::Injected { rank: self.rank, what: "could not kill itself" })
+                Err(BenchError::Injected {
+                    rank: self.rank,
+                    what: "could not kill itself",
+                })
             }
         }
     }
@@ -88,7 +110,13 @@ mod tests {
     #[test]
     fn faults_are_read_from_text() {
         let fault: InjectedFault = "stall:3".parse().unwrap();
-        assert_eq!(fault, InjectedFault { fault: Fault::Stall, rank: 3 });
+        assert_eq!(
+            fault,
+            InjectedFault {
+                fault: Fault::Stall,
+                rank: 3
+            }
+        );
         for wrong in ["stall", "stall:", "freeze:1", "kill:-1"] {
             assert!(wrong.parse::<InjectedFault>().unwrap_err().contains(wrong));
         }

@@ -30,12 +30,22 @@ pub struct Source {
 impl Source {
     /// A of input set `set`.
     pub fn a(numbers: Numbers, set: usize, dtype: DType, cols: usize) -> Self {
-        Self { numbers, seed: 2 * set as u64 + 1, dtype, cols }
+        Self {
+            numbers,
+            seed: 2 * set as u64 + 1,
+            dtype,
+            cols,
+        }
     }
 
     /// B, which is the same for all sets of its kind.
     pub fn b(numbers: Numbers, dtype: DType, cols: usize) -> Self {
-        Self { numbers, seed: 0, dtype, cols }
+        Self {
+            numbers,
+            seed: 0,
+            dtype,
+            cols,
+        }
     }
 
     /// These rows, row-major, as f32 that the element type holds exactly.
@@ -56,7 +66,9 @@ impl Source {
         let size = self.dtype.size();
         let first = rows.start * self.cols;
         let mut bytes = vec![0; rows.len() * self.cols * size];
-        let share = (rows.len() * self.cols).div_ceil(threads.max(1)).max(1 << 16);
+        let share = (rows.len() * self.cols)
+            .div_ceil(threads.max(1))
+            .max(1 << 16);
         std::thread::scope(|scope| {
             for (i, part) in bytes.chunks_mut(share * size).enumerate() {
                 scope.spawn(move || self.encode(first + i * share, part));
@@ -103,7 +115,10 @@ mod tests {
     use super::*;
 
     fn floats(bytes: &[u8]) -> Vec<f32> {
-        bytes.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
+        bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
+            .collect()
     }
 
     #[test]
@@ -124,7 +139,10 @@ mod tests {
         assert!(reals.iter().all(|v| (-1.0..1.0).contains(v)));
         let mean = reals.iter().sum::<f32>() / 4096.0;
         let square = reals.iter().map(|v| v * v).sum::<f32>() / 4096.0;
-        assert!(mean.abs() < 0.05 && (square - 1.0 / 3.0).abs() < 0.03, "{mean} {square}");
+        assert!(
+            mean.abs() < 0.05 && (square - 1.0 / 3.0).abs() < 0.03,
+            "{mean} {square}"
+        );
     }
 
     #[test]

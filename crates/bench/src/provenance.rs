@@ -36,7 +36,12 @@ impl Provenance {
         Self {
             backend: kind_name(B::KIND),
             // Each rank's device has a number; what counts is what they are.
-            device: device.name.split(" (device").next().unwrap_or_default().into(),
+            device: device
+                .name
+                .split(" (device")
+                .next()
+                .unwrap_or_default()
+                .into(),
             ranks: session.world(),
             platform: device.driver.clone(),
             driver: versions.driver,

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use warpweave_gemm::host::{Element, multiply, reference};
 use warpweave_gemm::GemmProblem;
+use warpweave_gemm::host::{Element, multiply, reference};
 use warpweave_overlap::plan::{Problem, shard};
 use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
 
@@ -67,7 +67,11 @@ impl Reference {
             cols: problem.n,
             k: problem.k,
         };
-        Ok(Self { expectation, rows: problem.m, parts })
+        Ok(Self {
+            expectation,
+            rows: problem.m,
+            parts,
+        })
     }
 
     /// What makes an element right.
@@ -81,7 +85,9 @@ impl Reference {
         (0..self.parts.world())
             .map(|rank| {
                 let rows = shard(self.rows, rank, self.parts.world());
-                let got = out.get(rows.start * row..rows.end * row).unwrap_or_default();
+                let got = out
+                    .get(rows.start * row..rows.end * row)
+                    .unwrap_or_default();
                 // SAFETY: the part holds these rows, and nobody writes it since the barrier of `compute`.
                 let wanted = unsafe {
                     std::slice::from_raw_parts(
@@ -100,7 +106,10 @@ impl Reference {
 
 /// Bytes of a row-major matrix as elements.
 fn elements<T: Element + FromBytes>(bytes: &[u8]) -> Vec<T> {
-    bytes.chunks_exact(size_of::<T>()).map(T::from_bytes).collect()
+    bytes
+        .chunks_exact(size_of::<T>())
+        .map(T::from_bytes)
+        .collect()
 }
 
 trait FromBytes {
@@ -172,7 +181,11 @@ mod tests {
             .map(|exchange| {
                 std::thread::spawn(move || {
                     let exchange: Arc<dyn Exchange> = Arc::new(exchange);
-                    let of = ReferenceOf { problem: &problem, numbers: Numbers::Integers, set: 2 };
+                    let of = ReferenceOf {
+                        problem: &problem,
+                        numbers: Numbers::Integers,
+                        set: 2,
+                    };
                     let reference = Reference::compute(&exchange, of, 2).unwrap();
 
                     let a = Source::a(Numbers::Integers, 2, DType::F16, 33).bytes(0..7, 1);

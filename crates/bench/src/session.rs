@@ -58,7 +58,9 @@ impl<B: ExecuteBackend> Session<B> {
 
     /// The other ranks.
     pub fn peers(&self) -> Vec<usize> {
-        (0..self.world()).filter(|&rank| rank != self.rank()).collect()
+        (0..self.world())
+            .filter(|&rank| rank != self.rank())
+            .collect()
     }
 
     /// This rank's share of the machine's cores.
@@ -95,9 +97,16 @@ impl<B: ExecuteBackend> Session<B> {
             Err(error) => (vec![verdict(&error)], Vec::new()),
         };
         match mine {
-            Err(cause) => Err(BenchError::Step { step: step.into(), cause: Box::new(cause), peers }),
+            Err(cause) => Err(BenchError::Step {
+                step: step.into(),
+                cause: Box::new(cause),
+                peers,
+            }),
             Ok(_) if peers.is_empty() => Ok(values),
-            Ok(_) => Err(BenchError::Peers { step: step.into(), peers }),
+            Ok(_) => Err(BenchError::Peers {
+                step: step.into(),
+                peers,
+            }),
         }
     }
 
@@ -109,7 +118,9 @@ impl<B: ExecuteBackend> Session<B> {
         let mine = mine.map(|numbers| numbers.iter().flat_map(|n| n.to_le_bytes()).collect());
         let decode = |bytes: Vec<u8>| {
             let numbers = bytes.chunks_exact(8);
-            numbers.map(|b| f64::from_le_bytes(b.try_into().expect("chunks of eight"))).collect()
+            numbers
+                .map(|b| f64::from_le_bytes(b.try_into().expect("chunks of eight")))
+                .collect()
         };
         Ok(self.settle(step, mine)?.into_iter().map(decode).collect())
     }
@@ -142,9 +153,14 @@ impl<B: ExecuteBackend> Session<B> {
 /// What a failed exchange says about the other ranks.
 fn verdict(error: &ExchangeError) -> String {
     match error {
-        ExchangeError::Timeout { waiting_for, after, .. } => {
+        ExchangeError::Timeout {
+            waiting_for, after, ..
+        } => {
             let ranks: Vec<_> = waiting_for.iter().map(usize::to_string).collect();
-            format!("no word from rank {} within {after:?}: dead or stalled", ranks.join(", "))
+            format!(
+                "no word from rank {} within {after:.1?}: dead or stalled",
+                ranks.join(", ")
+            )
         }
         other => other.to_string(),
     }

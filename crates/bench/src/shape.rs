@@ -27,11 +27,15 @@ impl FromStr for Shape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let sizes: Option<Vec<usize>> =
-            text.split('x').map(|size| size.parse().ok().filter(|&size| size > 0)).collect();
+        let sizes: Option<Vec<usize>> = text
+            .split('x')
+            .map(|size| size.parse().ok().filter(|&size| size > 0))
+            .collect();
         match sizes.as_deref() {
             Some(&[m, n, k]) => Ok(Self { m, n, k }),
-            _ => Err(format!("`{text}` is not MxNxK with three positive sizes, such as 8192x3584x8192")),
+            _ => Err(format!(
+                "`{text}` is not MxNxK with three positive sizes, such as 8192x3584x8192"
+            )),
         }
     }
 }

@@ -23,17 +23,27 @@ impl Spread {
         let last = sorted.len().checked_sub(1)?;
         let at = |part: f64| {
             let place = part * last as f64;
-            let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+            let (low, high) = (
+                sorted[place.floor() as usize],
+                sorted[place.ceil() as usize],
+            );
             low + (high - low) * place.fract()
         };
-        Some(Self { median: at(0.5), p10: at(0.1), p90: at(0.9), samples: sorted.len() })
+        Some(Self {
+            median: at(0.5),
+            p10: at(0.1),
+            p90: at(0.9),
+            samples: sorted.len(),
+        })
     }
 }
 
 /// For each iteration the time of the slowest rank. `ranks` holds the times of each rank, in the same order.
 pub fn slowest(ranks: &[Vec<f64>]) -> Vec<f64> {
     let iterations = ranks.iter().map(Vec::len).min().unwrap_or(0);
-    (0..iterations).map(|i| ranks.iter().map(|times| times[i]).fold(0.0, f64::max)).collect()
+    (0..iterations)
+        .map(|i| ranks.iter().map(|times| times[i]).fold(0.0, f64::max))
+        .collect()
 }
 
 /// The geometric mean; `None` of nothing.
@@ -59,7 +69,10 @@ mod tests {
     fn percentiles_are_interpolated() {
         let times: Vec<f64> = (0..=10).rev().map(f64::from).collect();
         let spread = Spread::of(&times).unwrap();
-        assert_eq!((spread.p10, spread.median, spread.p90, spread.samples), (1.0, 5.0, 9.0, 11));
+        assert_eq!(
+            (spread.p10, spread.median, spread.p90, spread.samples),
+            (1.0, 5.0, 9.0, 11)
+        );
         assert_eq!(Spread::of(&[1.0, 2.0]).unwrap().median, 1.5);
         assert!(Spread::of(&[]).is_none());
     }

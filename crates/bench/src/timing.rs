@@ -32,7 +32,12 @@ impl Effort {
             BackendKind::Host => (9, 3, Duration::from_millis(50)),
         };
         let iterations = iterations.unwrap_or(default).max(1);
-        Self { iterations, rounds: rounds.min(iterations), least: iterations.min(20), block }
+        Self {
+            iterations,
+            rounds: rounds.min(iterations),
+            least: iterations.min(20),
+            block,
+        }
     }
 
     /// The most single calls between two readings of the clock.
@@ -124,7 +129,9 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         for round in 0..self.effort.rounds {
             progress(round, self.effort.rounds);
             let mine = self.round(round, contenders, &schedules);
-            let ranks = self.session.settle_numbers(&format!("round {round}"), mine)?;
+            let ranks = self
+                .session
+                .settle_numbers(&format!("round {round}"), mine)?;
             let mut samples = slowest(&ranks).into_iter();
             for (times, schedule) in times.iter_mut().zip(&schedules) {
                 times.single.extend(samples.by_ref().take(schedule.singles));
@@ -163,7 +170,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
     ) -> Result<Vec<f64>> {
         let Contender { candidate, bound } = contender;
         for i in 0..schedule.singles {
-            self.inputs.load_a(self.session, bound, candidate.takes, round + i)?;
+            self.inputs
+                .load_a(self.session, bound, candidate.takes, round + i)?;
             self.clock.time(self.session, i, schedule.lead, || {
                 candidate.call(self.session, bound, Call::Run)
             })?;
@@ -180,7 +188,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         how: Call,
     ) -> Result<f64> {
         let Contender { candidate, bound } = contender;
-        self.inputs.load_a(self.session, bound, candidate.takes, round)?;
+        self.inputs
+            .load_a(self.session, bound, candidate.takes, round)?;
         self.clock.time(self.session, 0, schedule.lead, || {
             (0..schedule.in_a_row).try_for_each(|_| candidate.call(self.session, bound, how))
         })?;
@@ -194,11 +203,13 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let mine = || {
             let mut enqueuing = Duration::ZERO;
             for i in 0..PROBES {
-                self.inputs.load_a(self.session, bound, candidate.takes, i)?;
+                self.inputs
+                    .load_a(self.session, bound, candidate.takes, i)?;
                 let start = Instant::now();
-                self.clock.time(self.session, i, Duration::from_millis(1), || {
-                    candidate.call(self.session, bound, Call::Run)
-                })?;
+                self.clock
+                    .time(self.session, i, Duration::from_millis(1), || {
+                        candidate.call(self.session, bound, Call::Run)
+                    })?;
                 enqueuing = start.elapsed();
             }
             bound.synchronize()?;
@@ -209,14 +220,19 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let step = format!("first calls of {}", candidate.name);
         let ranks = slowest(&self.session.settle_numbers(&step, mine())?);
         let (calls, enqueuing) = ranks.split_at(PROBES.min(ranks.len()));
-        let call = Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
+        let call =
+            Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
         let enqueuing = Duration::from_secs_f64(enqueuing.first().copied().unwrap_or(1.0) / 1e3);
         Ok(self.schedule(call, enqueuing))
     }
 
     fn schedule(&self, call: Duration, enqueuing: Duration) -> Schedule {
         let effort = &self.effort;
-        let wanted = if call > effort.block { effort.least } else { effort.iterations };
+        let wanted = if call > effort.block {
+            effort.least
+        } else {
+            effort.iterations
+        };
         let fitting = effort.block.as_secs_f64() / call.as_secs_f64().max(1e-6);
         Schedule {
             singles: wanted.div_ceil(effort.rounds),

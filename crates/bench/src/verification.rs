@@ -70,7 +70,11 @@ impl Verdict {
 
 /// The larger, with no number the largest.
 fn worst(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() { f64::INFINITY } else { a.max(b) }
+    if a.is_nan() || b.is_nan() {
+        f64::INFINITY
+    } else {
+        a.max(b)
+    }
 }
 
 /// Verifies the candidates of one problem.
@@ -86,16 +90,16 @@ impl<B: ExecuteBackend> Verifier<B> {
     ///
     /// # Errors
     /// What the computation reports.
-    pub fn new(
-        session: &Session<B>,
-        problem: &Problem,
-        sets: &[&InputSets<B>],
-    ) -> Result<Self> {
+    pub fn new(session: &Session<B>, problem: &Problem, sets: &[&InputSets<B>]) -> Result<Self> {
         let exchange: &Arc<_> = &session.exchange;
         let mut references = BTreeMap::new();
         for inputs in sets {
             for set in 0..inputs.len() {
-                let of = ReferenceOf { problem, numbers: inputs.numbers, set };
+                let of = ReferenceOf {
+                    problem,
+                    numbers: inputs.numbers,
+                    set,
+                };
                 let reference = Reference::compute(exchange, of, session.threads())?;
                 references.insert((inputs.numbers, set), reference);
             }
@@ -103,7 +107,11 @@ impl<B: ExecuteBackend> Verifier<B> {
         let most = sets.iter().map(|sets| sets.len()).max().unwrap_or(0);
         let bytes = problem.m * problem.n * problem.dtype.size();
         let outputs = session.backend.allocate((bytes * most).max(1))?;
-        Ok(Self { references, outputs, bytes })
+        Ok(Self {
+            references,
+            outputs,
+            bytes,
+        })
     }
 
     /// Calls `candidate` with every set of `inputs`, back to back, once as it is and once as a graph, and compares.
@@ -128,12 +136,18 @@ impl<B: ExecuteBackend> Verifier<B> {
         );
         let words = mine.map(|findings| findings.to_words());
         let all = session.settle(&format!("verification of {}", candidate.name), words)?;
-        Ok(all.iter().enumerate().fold(Verdict::default(), |verdict, (rank, words)| {
-            let rank = Findings::from_words(words).verdict(rank);
-            // All ranks make the same calls.
-            let calls = rank.calls;
-            Verdict { calls, ..verdict.and(rank) }
-        }))
+        Ok(all
+            .iter()
+            .enumerate()
+            .fold(Verdict::default(), |verdict, (rank, words)| {
+                let rank = Findings::from_words(words).verdict(rank);
+                // All ranks make the same calls.
+                let calls = rank.calls;
+                Verdict {
+                    calls,
+                    ..verdict.and(rank)
+                }
+            }))
     }
 
     fn call_all(
@@ -150,8 +164,16 @@ impl<B: ExecuteBackend> Verifier<B> {
             inputs.load_a(session, bound, candidate.takes, set)?;
             // SAFETY: the whole of C, which has `bytes` bytes as its plan is of this problem; the stream orders the plan's
             // own work on it.
-            unsafe { session.backend.fill(&session.stream, c, POISON, self.bytes)? };
+            unsafe {
+                session
+                    .backend
+                    .fill(&session.stream, c, POISON, self.bytes)?
+            };
             candidate.call(session, bound, how)?;
+            if session.injection.corrupts() {
+                // SAFETY: as above; C has at least one element.
+                unsafe { session.backend.fill(&session.stream, c, POISON, 1)? };
+            }
             let to = self.outputs.address().add(set * self.bytes);
             // SAFETY: `outputs` has room for as many outputs as there are sets; C as above.
             unsafe { session.backend.copy(&session.stream, to, c, self.bytes)? };
@@ -237,8 +259,9 @@ impl Findings {
 
     fn from_words(words: &[u8]) -> Self {
         let (numbers, first) = words.split_at(words.len().min(48));
-        let mut numbers =
-            numbers.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("chunks of eight")));
+        let mut numbers = numbers
+            .chunks_exact(8)
+            .map(|b| u64::from_le_bytes(b.try_into().expect("chunks of eight")));
         let mut next = || numbers.next().unwrap_or(0);
         Self {
             calls: next(),
@@ -259,7 +282,10 @@ impl Findings {
             exact_elements: self.exact_elements,
             relative_error: self.relative_error,
             tolerance: self.tolerance,
-            first: (!self.first.is_empty()).then_some(Finding { rank, what: self.first }),
+            first: (!self.first.is_empty()).then_some(Finding {
+                rank,
+                what: self.first,
+            }),
         }
     }
 }
@@ -279,14 +305,32 @@ mod tests {
             tolerance: 0.5,
             first: "C[1, 2] is NaN".into(),
         };
-        let right = Findings { wrong: 0, relative_error: 0.1, first: String::new(), ..Findings { calls: 4, elements: 40, exact_elements: 20, tolerance: 0.5, ..Findings::default() } };
+        let right = Findings {
+            wrong: 0,
+            relative_error: 0.1,
+            first: String::new(),
+            ..Findings {
+                calls: 4,
+                elements: 40,
+                exact_elements: 20,
+                tolerance: 0.5,
+                ..Findings::default()
+            }
+        };
         let verdict = Findings::from_words(&right.to_words())
             .verdict(0)
             .and(Findings::from_words(&wrong.to_words()).verdict(1));
         assert!(!verdict.is_right());
-        assert_eq!((verdict.elements, verdict.wrong, verdict.exact_elements), (80, 2, 40));
+        assert_eq!(
+            (verdict.elements, verdict.wrong, verdict.exact_elements),
+            (80, 2, 40)
+        );
         let first = verdict.first.unwrap();
         assert_eq!((first.rank, first.what.as_str()), (1, "C[1, 2] is NaN"));
-        assert!(Findings::from_words(&right.to_words()).verdict(0).is_right());
+        assert!(
+            Findings::from_words(&right.to_words())
+                .verdict(0)
+                .is_right()
+        );
     }
 }

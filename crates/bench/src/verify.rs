@@ -80,8 +80,7 @@ impl Expectation {
         match self.numbers {
             Numbers::Integers => 0.0,
             Numbers::Reals => {
-                self.dtype.epsilon() / 2.0
-                    + 2.0 * (self.k as f64).sqrt() * DType::F32.epsilon()
+                self.dtype.epsilon() / 2.0 + 2.0 * (self.k as f64).sqrt() * DType::F32.epsilon()
             }
         }
     }
@@ -120,8 +119,11 @@ impl Expectation {
             let right = got == wanted || difference.abs() <= self.slack(wanted);
             result.elements += 1;
             result.reference_squared += f64::from(wanted).powi(2);
-            result.error_squared +=
-                if got.is_finite() { difference * difference } else { f64::INFINITY };
+            result.error_squared += if got.is_finite() {
+                difference * difference
+            } else {
+                f64::INFINITY
+            };
             if !right {
                 result.wrong += 1;
                 result.first.get_or_insert_with(|| WrongElement {
@@ -154,10 +156,12 @@ impl Expectation {
                     scope.spawn(move || self.compare(rows.start + i * share, out, reference))
                 })
                 .collect();
-            parts.into_iter().fold(Comparison::default(), |sum, part| match part.join() {
-                Ok(part) => sum.and(part),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
+            parts
+                .into_iter()
+                .fold(Comparison::default(), |sum, part| match part.join() {
+                    Ok(part) => sum.and(part),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                })
         })
     }
 }
@@ -185,11 +189,19 @@ mod tests {
     use super::*;
 
     fn bf16s(values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|&v| bf16::from_f32(v).to_ne_bytes()).collect()
+        values
+            .iter()
+            .flat_map(|&v| bf16::from_f32(v).to_ne_bytes())
+            .collect()
     }
 
     fn expect(numbers: Numbers) -> Expectation {
-        Expectation { numbers, dtype: DType::Bf16, cols: 2, k: 64 }
+        Expectation {
+            numbers,
+            dtype: DType::Bf16,
+            cols: 2,
+            k: 64,
+        }
     }
 
     #[test]
@@ -200,7 +212,10 @@ mod tests {
         assert_eq!((all.elements, all.wrong, all.relative_error()), (4, 0, 0.0));
         let off = expect(Numbers::Integers).compare(10, &out, &[3.0, 257.0, -7.0, 13.0]);
         let first = off.first.unwrap();
-        assert_eq!((off.wrong, first.row, first.col, first.wanted), (1, 11, 1, 13.0));
+        assert_eq!(
+            (off.wrong, first.row, first.col, first.wanted),
+            (1, 11, 1, 13.0)
+        );
     }
 
     #[test]
@@ -219,7 +234,8 @@ mod tests {
         assert_eq!(right.wrong, 0);
         assert!(right.relative_error() > 0.0);
         assert!(right.relative_error() <= expect(Numbers::Reals).tolerance());
-        let wrong = expect(Numbers::Reals).compare(0, &bf16s(&[10.2, -3.003, 0.5, 7.77]), &reference);
+        let wrong =
+            expect(Numbers::Reals).compare(0, &bf16s(&[10.2, -3.003, 0.5, 7.77]), &reference);
         assert_eq!(wrong.wrong, 1);
     }
 
@@ -229,9 +245,15 @@ mod tests {
         let mut out = bf16s(&reference);
         out[2 * 17] ^= 0x40;
         let expect = expect(Numbers::Integers);
-        let (one, many) = (expect.compare(5, &out, &reference), expect.compare_rows(5..18, &out, &reference, 4));
+        let (one, many) = (
+            expect.compare(5, &out, &reference),
+            expect.compare_rows(5..18, &out, &reference, 4),
+        );
         assert_eq!(one, many);
-        assert_eq!((one.wrong, one.first.map(|e| (e.row, e.col))), (1, Some((13, 1))));
+        assert_eq!(
+            (one.wrong, one.first.map(|e| (e.row, e.col))),
+            (1, Some((13, 1)))
+        );
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub trait GemmBackend: Backend {
 
     /// Enqueues C = A·B on `stream`.
     ///
+    /// To capture a plan in a graph, launch it once before: a provider may load its code at the first launch.
+    ///
     /// # Safety
     /// - A, B and C hold [`GemmProblem::a_len`], [`GemmProblem::b_len`] and [`GemmProblem::c_len`] elements and stay
     ///   mapped until the product has ended; C overlaps neither A nor B.

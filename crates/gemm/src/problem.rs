@@ -55,7 +55,7 @@ impl fmt::Display for Provider {
     }
 }
 
-/// C[m,n] = A[m,k]·B[k,n] with f32 accumulation and one rounding to `out` at the end.
+/// C\[m,n\] = A\[m,k\]·B\[k,n\] with f32 accumulation and one rounding to `out` at the end.
 ///
 /// C is always row-major. Leading dimensions count elements and may exceed the row length, so that a product can read and
 /// write boxes of larger matrices.

@@ -5,8 +5,18 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace warpweave {
+
+// The same bits as another type.
+template <typename To, typename From>
+__device__ __forceinline__ To bits_as(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "the same bits");
+  To to;
+  memcpy(&to, &from, sizeof(To));
+  return to;
+}
 
 __device__ __forceinline__ float widen(float value) { return value; }
 __device__ __forceinline__ float widen(__half value) { return __half2float(value); }
@@ -35,7 +45,7 @@ __device__ __forceinline__ void widen(const Four<float>& four, float (&wide)[4])
 __device__ __forceinline__ void widen(const Four<__half>& four, float (&wide)[4]) {
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&four.word[j]));
+    const float2 pair = __half22float2(bits_as<__half2>(four.word[j]));
     wide[2 * j] = pair.x;
     wide[2 * j + 1] = pair.y;
   }
@@ -55,12 +65,11 @@ __device__ __forceinline__ Four<T> pack(const T (&element)[4]) {
   Four<T> four;
   if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) four.word[j] = *reinterpret_cast<const uint32_t*>(&element[j]);
+    for (int j = 0; j < 4; ++j) four.word[j] = bits_as<uint32_t>(element[j]);
   } else {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      four.word[j] = *reinterpret_cast<const uint16_t*>(&element[2 * j]) |
-                     uint32_t(*reinterpret_cast<const uint16_t*>(&element[2 * j + 1])) << 16;
+      four.word[j] = bits_as<uint16_t>(element[2 * j]) | uint32_t(bits_as<uint16_t>(element[2 * j + 1])) << 16;
     }
   }
   return four;

@@ -13,6 +13,14 @@ constexpr uint32_t kGatherThreads = 512;
 // Loads of 16 bytes that a thread has in flight.
 constexpr int kLoadsInFlight = 8;
 
+// Lets a product that was launched as this kernel's programmatic dependent take the multiprocessors as they become free
+// and prepare itself; it waits for the end of this grid before it reads staging. Without such a launch it does nothing.
+__device__ __forceinline__ void let_next_launch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // A load that leaves no copy in L1: the bytes are used once.
 __device__ __forceinline__ uint4 load_once(const void* address) {
   uint4 v;

@@ -104,12 +104,12 @@ __device__ __forceinline__ void store_own_lane(const MultimemGather& p) {
   fence_alias();
   __threadfence_system();
   __syncthreads();
-  if (threadIdx.x == 0 && draw_last(pad, p.ready, pad.rank, 1, gridDim.x)) {
+  if (threadIdx.x == 0 && draw_last(pad, p.ready, pad.rank, gridDim.x)) {
     for (uint32_t lane = 1; lane < pad.world; ++lane) {
       const uint32_t peer = lane_owner(pad, lane);
-      advance_expected(pad, p.free, peer, next_epoch(pad, p.free, peer));
       // Rows that were not stored are not announced: the peers then name this rank.
       if (!faulted(pad)) signal_peer(pad, p.ready, peer);
+      advance_expected(pad, p.free, peer, next_epoch(pad, p.free, peer));
     }
   }
 }
@@ -118,6 +118,7 @@ __device__ __forceinline__ void store_own_lane(const MultimemGather& p) {
 template <typename T>
 __device__ __forceinline__ void multimem_gather(const MultimemGather& p) {
   const PadView& pad = p.pad;
+  let_next_launch();
   store_own_lane<T>(p);
   for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
     if (threadIdx.x == 0 && lane > 0) await_peer(pad, p.ready, lane_owner(pad, lane));
@@ -163,9 +164,9 @@ __device__ __forceinline__ void multimem_gather_matmul(const MultimemGather& p) 
         }
       }
       __syncthreads();
-      if (speaker && lane > 0 && draw_last(pad, p.ready, owner, 1, chunks)) {
-        advance_expected(pad, p.ready, owner, epoch);
+      if (speaker && lane > 0 && draw_last(pad, p.ready, owner, chunks)) {
         if (p.signal_free) signal_peer(pad, p.free, owner);
+        advance_expected(pad, p.ready, owner, epoch);
       }
     }
     chunk -= chunks;

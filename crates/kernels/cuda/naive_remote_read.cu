@@ -92,8 +92,7 @@ __device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
       here = lane == 0 || wait_epoch(pad, p.ready, owner, epoch);
     }
     __syncthreads();
-    uint32_t drawn = 0;
-    for (; tile < tiles; tile += gridDim.x, ++drawn) {
+    for (; tile < tiles; tile += gridDim.x) {
       const uint32_t row = tile_columns == 0 ? rows.count : tile / tile_columns * kTileRows + threadIdx.x / kTileColumns;
       const uint32_t column = tile_columns == 0 ? p.n : tile % tile_columns * kTileColumns + threadIdx.x % kTileColumns;
       if (here && row < rows.count && column < p.n) {
@@ -104,9 +103,10 @@ __device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
     }
     tile -= tiles;
     __syncthreads();
-    if (speaker && lane > 0 && draw_last(pad, p.ready, owner, drawn, tiles)) {
-      advance_expected(pad, p.ready, owner, epoch);
+    // Neighbouring tiles go to different blocks: so many blocks have come here.
+    if (speaker && lane > 0 && draw_last(pad, p.ready, owner, min(tiles, gridDim.x))) {
       signal_peer(pad, p.done, owner);
+      advance_expected(pad, p.ready, owner, epoch);
     }
   }
 

@@ -35,6 +35,7 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   const char* from = entry<const char>(p.a_peers, owner);
   __shared__ bool here;
 
+  let_next_launch();
   uint32_t epoch = 0;
   if (lane > 0) {
     // Two warps, so that the block that speaks first does not listen later than the others.
@@ -52,9 +53,9 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   if (lane == 0) return;
 
   __syncthreads();
-  if (threadIdx.x == 0 && draw_last(pad, p.ready, owner, 1, parts)) {
-    advance_expected(pad, p.ready, owner, epoch);
+  if (threadIdx.x == 0 && draw_last(pad, p.ready, owner, parts)) {
     signal_peer(pad, p.done, owner);
+    advance_expected(pad, p.ready, owner, epoch);
     await_peer(pad, p.done, owner);
   }
 }
@@ -95,9 +96,9 @@ __device__ __forceinline__ void threadload_gather_matmul(const ThreadloadGather&
         copy_range(staged, shard_of_a + size_t(first) * p.k, size_t(count) * p.k * sizeof(T), sizeof(T), threadIdx.x, kProductThreads);
       }
       __syncthreads();
-      if (speaker && lane > 0 && draw_last(pad, p.ready, owner, 1, chunks)) {
-        advance_expected(pad, p.ready, owner, epoch);
+      if (speaker && lane > 0 && draw_last(pad, p.ready, owner, chunks)) {
         signal_peer(pad, p.done, owner);
+        advance_expected(pad, p.ready, owner, epoch);
       }
       if (here) {
         const T* b = static_cast<const T*>(p.b);

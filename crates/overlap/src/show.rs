@@ -1,8 +1,6 @@
 //! Printing a plan, after the manner of nvFuser's `HostIrContainer`: buffers, streams and slots, then one line an operation.
 
-use crate::plan::{
-    BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId, StreamId,
-};
+use crate::plan::{BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId};
 use std::fmt::{self, Write};
 use std::ops::Range;
 
@@ -127,11 +125,6 @@ pub(crate) fn region(plan: &Plan, region: &Region) -> String {
 /// A slot's name.
 pub(crate) fn slot_name(plan: &Plan, slot: SlotId) -> &str {
     plan.slots.get(slot.0).map_or("?", |s| s.name.as_str())
-}
-
-/// Where an operation stands: `%3 on stream 0`.
-pub(crate) fn place(op: usize, stream: StreamId) -> String {
-    format!("%{op} on stream {}", stream.0)
 }
 
 fn multicast_region(plan: &Plan, region: &MulticastRegion) -> String {

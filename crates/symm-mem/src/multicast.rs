@@ -32,7 +32,9 @@ pub fn guard(lookup: impl Fn(&str) -> Option<String>) -> std::result::Result<All
     ];
     for (name, value) in refusals {
         if lookup(name).is_some_and(|set| set.trim() == value) {
-            return Err(format!("{name}={value} is set: whoever runs this machine wants no multicast"));
+            return Err(format!(
+                "{name}={value} is set: whoever runs this machine wants no multicast"
+            ));
         }
     }
     match lookup("WARPWEAVE_MULTICAST").as_deref().map(str::trim) {
@@ -65,10 +67,18 @@ impl<B: Backend> MulticastBuffer<B> {
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable) where the device or the guard refuses; what the driver and the
     /// exchange report.
-    pub fn new(backend: &B, exchange: &Arc<dyn Exchange>, buffer: &SymmetricBuffer<B>) -> Result<Self> {
+    pub fn new(
+        backend: &B,
+        exchange: &Arc<dyn Exchange>,
+        buffer: &SymmetricBuffer<B>,
+    ) -> Result<Self> {
         let exchange = exchange.as_ref();
         let (bytes, world) = (buffer.stride(), exchange.world());
-        together(exchange, "multicast.support", backend.device().multicast.require("multicast"))?;
+        together(
+            exchange,
+            "multicast.support",
+            backend.device().multicast.require("multicast"),
+        )?;
 
         let created = if exchange.rank() == 0 {
             backend
@@ -97,9 +107,16 @@ impl<B: Backend> MulticastBuffer<B> {
         drop(gathered);
         let object = together(exchange, "multicast.import", object)?;
         together(exchange, "multicast.join", backend.join_multicast(&object))?;
-        together(exchange, "multicast.bind", backend.bind_multicast(&object, buffer.segment()))?;
+        together(
+            exchange,
+            "multicast.bind",
+            backend.bind_multicast(&object, buffer.segment()),
+        )?;
         let mapping = together(exchange, "multicast.map", backend.map_multicast(&object))?;
-        Ok(MulticastBuffer { mapping, _object: object })
+        Ok(MulticastBuffer {
+            mapping,
+            _object: object,
+        })
     }
 
     /// The address to store to; [`DevicePtr::NULL`] on the host backend, whose kernels store to every mapping.
@@ -121,7 +138,11 @@ mod tests {
     use super::*;
 
     fn ask(set: &[(&str, &str)]) -> std::result::Result<Allowed, String> {
-        guard(|name| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string()))
+        guard(|name| {
+            set.iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, v)| v.to_string())
+        })
     }
 
     #[test]

@@ -3,6 +3,8 @@
 pub mod bench;
 pub mod bundle;
 pub mod ci;
+pub mod doctor;
 pub mod launch;
 pub mod plan;
+pub mod setup;
 pub mod test;

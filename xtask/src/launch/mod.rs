@@ -143,7 +143,8 @@ impl Launch {
 fn show_tail(rank: usize, end: End, path: &Path) {
     const LINES: usize = 30;
     match log::tail(path, LINES) {
-        Ok(tail) if tail.is_empty() => eprintln!("rank {rank} {end} and wrote nothing to its log"),
+        // The error that follows names the rank and its end.
+        Ok(tail) if tail.is_empty() => {}
         Ok(tail) => {
             eprintln!("---- rank {rank} {end}; the end of its log:");
             for line in tail {

@@ -156,9 +156,7 @@ impl Supervisor {
         }
         if let State::Running { .. } = self.state {
             let grace = self.patience.grace;
-            if self.running().is_empty() {
-                eprintln!("rank {index} {end}");
-            } else {
+            if !self.running().is_empty() {
                 eprintln!(
                     "rank {index} {end}; the other ranks have {grace:?} to end by themselves"
                 );

@@ -36,9 +36,7 @@ pub(super) fn bench(args: &BenchArgs) -> Result<bool> {
             let host = Host::with_timeout(device::timeout()?);
             take_part(args, &settings, &job, host, Versions::default())
         }
-        Choice::Cuda(cuda) => {
-            take_part(args, &settings, &job, *cuda, device::versions())
-        }
+        Choice::Cuda(cuda) => take_part(args, &settings, &job, *cuda, device::versions()),
     }
 }
 
@@ -82,7 +80,10 @@ fn take_part<B: ExecuteBackend>(
 
 fn write(report: &report::Report, args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.json {
-        let failed = |source| BenchError::File { path: path.clone(), source };
+        let failed = |source| BenchError::File {
+            path: path.clone(),
+            source,
+        };
         let mut json = serde_json::to_string_pretty(report).map_err(|e| failed(e.into()))?;
         json.push('\n');
         std::fs::write(path, json).map_err(failed)?;

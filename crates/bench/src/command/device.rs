@@ -47,7 +47,9 @@ pub(super) fn choose(wanted: Device, job: &Job) -> Result<Choice> {
         rank if oversubscribe && devices > 0 => rank % devices,
         rank => return Err(BenchError::TooFewDevices { rank, devices }),
     };
-    Ok(Choice::Cuda(Box::new(Cuda::new(ordinal)?.with_timeout(timeout()?))))
+    Ok(Choice::Cuda(Box::new(
+        Cuda::new(ordinal)?.with_timeout(timeout()?),
+    )))
 }
 
 /// Versions of what the CUDA backend loads.
@@ -56,7 +58,9 @@ pub(super) fn versions() -> Versions {
         driver: std::fs::read_to_string("/proc/driver/nvidia/version")
             .ok()
             .and_then(|text| driver_version(&text)),
-        nccl: NcclLibrary::load().ok().map(|library| library.version().to_string()),
+        nccl: NcclLibrary::load()
+            .ok()
+            .map(|library| library.version().to_string()),
     }
 }
 
@@ -64,7 +68,10 @@ pub(super) fn versions() -> Versions {
 fn driver_version(text: &str) -> Option<String> {
     let words = text.lines().next()?.split_whitespace();
     let is_version = |word: &&str| {
-        word.contains('.') && word.split('.').all(|part| part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty())
+        word.contains('.')
+            && word
+                .split('.')
+                .all(|part| part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty())
     };
     words.into_iter().find(is_version).map(str::to_owned)
 }

@@ -18,7 +18,10 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let rank = std::env::var("WARPWEAVE_RANK").ok();
     let filter = EnvFilter::try_new(&cli.log).unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let outcome = match &cli.command {
         Command::Bench(args) if args.list => bench::list(&mut std::io::stdout().lock()),
         Command::Bench(args) => bench::bench(args),

@@ -12,19 +12,31 @@ use crate::error::{BenchError, Result};
 /// Prints what `command` asks for. False if a plan does not hold.
 pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> {
     match command {
-        PlanCommand::Show { name, rank, world, problem } => {
+        PlanCommand::Show {
+            name,
+            rank,
+            world,
+            problem,
+        } => {
             let algorithm = algorithms::find(name)?;
             let plan = (algorithm.build)(*rank, *world, &of(problem))?;
             write!(out, "{}", show(&plan))?;
             Ok(true)
         }
-        PlanCommand::Check { name, world, calls, problem } => {
+        PlanCommand::Check {
+            name,
+            world,
+            calls,
+            problem,
+        } => {
             let algorithms = match name.as_str() {
                 "all" => algorithms::all(),
                 name => std::slice::from_ref(algorithms::find(name)?),
             };
             if *calls == 0 || world.is_empty() || world.contains(&0) {
-                return Err(BenchError::Usage("a check needs at least one rank and one call".into()));
+                return Err(BenchError::Usage(
+                    "a check needs at least one rank and one call".into(),
+                ));
             }
             check_all(algorithms, (world, *calls), problem, out)
         }
@@ -42,7 +54,7 @@ fn check_all(
         for &world in worlds {
             let plans = algorithm.build_all(world, &of(problem))?;
             let report = check(&plans, calls);
-            holds &= report.is_ok();
+            holds &= report.holds();
             writeln!(out, "{report}")?;
         }
     }

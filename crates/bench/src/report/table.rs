@@ -69,18 +69,19 @@ fn problem(result: &ProblemReport, out: &mut impl Write) -> io::Result<()> {
     if let Some(limit) = &result.limit {
         let transfer = match limit.bandwidth_gb_s {
             Some(bandwidth) => format!(
-                "{:.1} MB of A in {} ms at {bandwidth:.0} GB/s (copy-engine push)",
+                "{:.1} MB of A in {} ms at {} GB/s (copy-engine push)",
                 limit.bytes as f64 / 1e6,
-                ms(limit.transfer_ms)
+                ms(limit.transfer_ms),
+                rate(bandwidth)
             ),
             None => "nothing to transfer".into(),
         };
         writeln!(
             out,
-            "limit {} ms: product alone {} ms ({:.1} TFLOP/s), {transfer}",
+            "limit {} ms: product alone {} ms ({} TFLOP/s), {transfer}",
             ms(limit.ms),
             ms(limit.gemm.median),
-            limit.gemm_tflops
+            rate(limit.gemm_tflops)
         )?;
     }
     Ok(())
@@ -94,7 +95,8 @@ fn cells(row: &Row) -> Vec<String> {
     vec![
         row.implementation.clone(),
         median(row.single_ms),
-        row.single_ms.map_or(String::new(), |s| format!("{}–{}", ms(s.p10), ms(s.p90))),
+        row.single_ms
+            .map_or(String::new(), |s| format!("{}–{}", ms(s.p10), ms(s.p90))),
         row.tflops.map_or(String::new(), rate),
         median(row.back_to_back_ms),
         median(row.graph_ms),
@@ -150,7 +152,10 @@ mod tests {
             transport: vec!["copy-engine".into()],
             single_ms: Spread::of(&[0.05, 0.06, 0.07]),
             times_baseline: Some(1.25),
-            verification: Some(Verdict { relative_error: 2.1e-4, ..Verdict::default() }),
+            verification: Some(Verdict {
+                relative_error: 2.1e-4,
+                ..Verdict::default()
+            }),
             ..Row::not_run("baselineCudaAllgatherMatmul", String::new())
         };
         let report = Report {
@@ -162,7 +167,10 @@ mod tests {
                 dtype: "f16",
                 world: 4,
                 limit: None,
-                rows: vec![ran, Row::not_run("multimemGatherScalarCompute", "multicast is off".into())],
+                rows: vec![
+                    ran,
+                    Row::not_run("multimemGatherScalarCompute", "multicast is off".into()),
+                ],
             }],
             notes: vec![],
         };
@@ -170,8 +178,14 @@ mod tests {
         print(&report, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("M×N×K = 64x32x16, f16, 4 ranks"), "{text}");
-        assert!(text.contains("| 0.0600 |") && text.contains("exact; 2.1e-4"), "{text}");
-        assert!(text.contains("multimemGatherScalarCompute was not run: multicast is off"), "{text}");
+        assert!(
+            text.contains("| 0.0600 |") && text.contains("exact; 2.1e-4"),
+            "{text}"
+        );
+        assert!(
+            text.contains("multimemGatherScalarCompute was not run: multicast is off"),
+            "{text}"
+        );
         assert_eq!(report.wrong().count(), 0);
     }
 }

@@ -40,10 +40,19 @@ impl Suite {
     /// Its implementations in the order of the table, the baseline first, each with a sentence.
     pub fn catalogue(self) -> Vec<(&'static str, &'static str)> {
         match self {
-            Suite::FusedMatmul => algorithms::all().iter().map(|a| (a.name, a.summary)).collect(),
+            Suite::FusedMatmul => algorithms::all()
+                .iter()
+                .map(|a| (a.name, a.summary))
+                .collect(),
             Suite::Gemm => vec![
-                ("cublasLt", "cuBLASLt, its heuristics' candidates timed; the host's own product on the host"),
-                ("cutlass", "the CUTLASS SM90 kernels, tile and schedule timed"),
+                (
+                    "cublasLt",
+                    "cuBLASLt, its heuristics' candidates timed; the host's own product on the host",
+                ),
+                (
+                    "cutlass",
+                    "the CUTLASS SM90 kernels, tile and schedule timed",
+                ),
             ],
         }
     }
@@ -62,7 +71,11 @@ impl Suite {
             )));
         }
         let wanted = |name: &&str| names.is_empty() || names.iter().any(|n| n == name);
-        known.into_iter().filter(wanted).map(|name| self.implementation(name)).collect()
+        known
+            .into_iter()
+            .filter(wanted)
+            .map(|name| self.implementation(name))
+            .collect()
     }
 
     fn implementation(self, name: &str) -> Result<Implementation> {
@@ -98,7 +111,8 @@ impl Suite {
                 let nine = sides.iter().flat_map(|&(n, k)| {
                     [4096, 8192, 16384].map(|m| (Shape::new(m, n, k), DType::Bf16))
                 });
-                nine.chain([(Shape::new(8192, 8192, 8192), DType::Bf16)]).collect()
+                nine.chain([(Shape::new(8192, 8192, 8192), DType::Bf16)])
+                    .collect()
             }
         }
     }
@@ -136,7 +150,14 @@ mod tests {
         let two = Suite::FusedMatmul.implementations(&names).unwrap();
         let two: Vec<_> = two.iter().map(|i| i.name.as_str()).collect();
         assert_eq!(two, ["baselineCudaAllgatherMatmul", "naiveRemoteRead"]);
-        let unknown = Suite::Gemm.implementations(&names).err().unwrap().to_string();
-        assert!(unknown.contains("naiveRemoteRead") && unknown.contains("cutlass"), "{unknown}");
+        let unknown = Suite::Gemm
+            .implementations(&names)
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            unknown.contains("naiveRemoteRead") && unknown.contains("cutlass"),
+            "{unknown}"
+        );
     }
 }

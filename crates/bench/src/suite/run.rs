@@ -51,7 +51,9 @@ pub fn run<B: ExecuteBackend>(
     let mut problems = settings.problems.clone();
     if problems.is_empty() {
         let own = settings.suite.problems(B::KIND).into_iter();
-        problems = own.map(|(shape, dtype)| (shape, settings.dtype.unwrap_or(dtype))).collect();
+        problems = own
+            .map(|(shape, dtype)| (shape, settings.dtype.unwrap_or(dtype)))
+            .collect();
     }
     agree(session, settings, &implementations, &problems)?;
 
@@ -73,7 +75,9 @@ pub fn run<B: ExecuteBackend>(
             bandwidth,
             problem: problem(&session.backend, shape, dtype),
             shape,
-            progress: &|what: &str| progress.at(i, problems.len(), format!("{shape} {dtype}: {what}")),
+            progress: &|what: &str| {
+                progress.at(i, problems.len(), format!("{shape} {dtype}: {what}"))
+            },
         };
         results.push(stage.measure(&implementations)?);
     }
@@ -95,12 +99,18 @@ fn agree<B: ExecuteBackend>(
     problems: &[(Shape, DType)],
 ) -> Result<()> {
     let names: Vec<_> = implementations.iter().map(|i| i.name.as_str()).collect();
-    let shapes: Vec<_> = problems.iter().map(|(shape, dtype)| format!("{shape} {dtype}")).collect();
-    session.agree("device", kind_name(B::KIND))?;
-    session.agree("suite", settings.suite.name())?;
-    session.agree("implementations", &names.join(", "))?;
-    session.agree("shapes", &shapes.join(", "))?;
-    session.agree("iterations", &format!("{:?}", settings.iterations))
+    let shapes: Vec<_> = problems
+        .iter()
+        .map(|(shape, dtype)| format!("{shape} {dtype}"))
+        .collect();
+    session.agree("the kind of device", kind_name(B::KIND))?;
+    session.agree("the suite", settings.suite.name())?;
+    session.agree("the list of implementations", &names.join(", "))?;
+    session.agree("the list of shapes", &shapes.join(", "))?;
+    session.agree(
+        "the number of iterations",
+        &format!("{:?}", settings.iterations),
+    )
 }
 
 /// One problem of a run.
@@ -118,7 +128,8 @@ struct Stage<'a, B: ExecuteBackend> {
 impl<B: ExecuteBackend> Stage<'_, B> {
     fn measure(&self, implementations: &[Implementation]) -> Result<ProblemReport> {
         let session = self.session;
-        let span = tracing::info_span!("bench.problem", shape = %self.shape, dtype = %self.problem.dtype);
+        let span =
+            tracing::info_span!("bench.problem", shape = %self.shape, dtype = %self.problem.dtype);
         let _entered = span.enter();
         (self.progress)("allocating");
         let mut candidates = Vec::new();
@@ -144,14 +155,26 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let contenders: Vec<_> = candidates
             .iter()
             .filter_map(|candidate| {
-                Some(Contender { candidate, bound: candidate.bound.as_ref().ok()? })
+                Some(Contender {
+                    candidate,
+                    bound: candidate.bound.as_ref().ok()?,
+                })
             })
             .collect();
-        let timing = Timing { session, clock: self.clock, inputs: &reals, effort: self.effort };
+        let timing = Timing {
+            session,
+            clock: self.clock,
+            inputs: &reals,
+            effort: self.effort,
+        };
         let times = timing.measure(&contenders, |round, rounds| {
             (self.progress)(&format!("timing, round {} of {rounds}", round + 1));
         })?;
-        for (verdict, again) in verdicts.iter_mut().zip(self.verify(&candidates, &verifier, sets)?) {
+        for (verdict, again) in
+            verdicts
+                .iter_mut()
+                .zip(self.verify(&candidates, &verifier, sets)?)
+        {
             *verdict = std::mem::take(verdict).and(again);
         }
         self.report(&candidates, times, verdicts)
@@ -159,7 +182,12 @@ impl<B: ExecuteBackend> Stage<'_, B> {
 
     /// Runs a candidate once with real numbers, lets it choose its algorithms, and captures it.
     fn prepare(&self, candidate: &mut Candidate<B>, inputs: &InputSets<B>) -> Result<()> {
-        let Candidate { takes, bound: Ok(bound), name } = candidate else {
+        let Candidate {
+            takes,
+            bound: Ok(bound),
+            name,
+        } = candidate
+        else {
             return Ok(());
         };
         let mut mine = || {
@@ -172,7 +200,9 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             Ok(Vec::new())
         };
         let mine = mine();
-        self.session.settle(&format!("first call of {name}"), mine).map(drop)
+        self.session
+            .settle(&format!("first call of {name}"), mine)
+            .map(drop)
     }
 
     /// The verdicts of the candidates that run, in order.
@@ -184,7 +214,9 @@ impl<B: ExecuteBackend> Stage<'_, B> {
     ) -> Result<Vec<Verdict>> {
         let mut verdicts = Vec::new();
         for candidate in candidates {
-            let Ok(bound) = &candidate.bound else { continue };
+            let Ok(bound) = &candidate.bound else {
+                continue;
+            };
             (self.progress)(&format!("verifying {}", candidate.name));
             let mut verdict = Verdict::default();
             for inputs in sets {
@@ -225,12 +257,21 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let limit = match alone {
             Some((gemm, algorithms)) => {
                 let world = self.session.world();
-                Some(limit(&self.problem, world, gemm, algorithms, self.bandwidth)?)
+                Some(limit(
+                    &self.problem,
+                    world,
+                    gemm,
+                    algorithms,
+                    self.bandwidth,
+                )?)
             }
             None => None,
         };
         let (baseline, _) = self.suite.catalogue()[0];
-        let baseline = rows.iter().find(|row| row.implementation == baseline).and_then(Row::ms);
+        let baseline = rows
+            .iter()
+            .find(|row| row.implementation == baseline)
+            .and_then(Row::ms);
         for row in &mut rows {
             let over = |time: Option<f64>| Some(time? / row.ms()?);
             (row.times_baseline, row.efficiency) =
@@ -257,12 +298,18 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             ),
         });
         Row {
-            status: if verdict.is_right() { Status::Ok } else { Status::Wrong },
+            status: if verdict.is_right() {
+                Status::Ok
+            } else {
+                Status::Wrong
+            },
             reason,
             transport: transports(B::KIND, bound.plan()),
             launches: Some(bound.plan().launches()),
             single_ms: times.single(),
-            tflops: times.single().map(|spread| tflops(&self.problem, spread.median)),
+            tflops: times
+                .single()
+                .map(|spread| tflops(&self.problem, spread.median)),
             back_to_back_ms: times.back_to_back(),
             graph_ms: times.graph(),
             algorithms: bound.algorithms(),
@@ -280,7 +327,9 @@ fn transports(kind: BackendKind, plan: &Plan) -> Vec<String> {
         (BackendKind::Host, Transport::Nccl) => "host all-gather".into(),
         (BackendKind::Host, Transport::CopyEngine) => "host push".into(),
         (BackendKind::Host, Transport::ThreadLoads) => "host loads".into(),
-        (BackendKind::Host, Transport::Multimem | Transport::MulticastCopy) => "host stores to all".into(),
+        (BackendKind::Host, Transport::Multimem | Transport::MulticastCopy) => {
+            "host stores to all".into()
+        }
         (BackendKind::Host, other) => format!("host {other}"),
     };
     plan.transports().into_iter().map(name).collect()

@@ -47,9 +47,15 @@ impl CudaGemm {
             Provider::CublasLt => self.proposals(backend, problem, TUNED_ALGORITHMS),
             Provider::Cutlass => {
                 let configs = cutlass_configs(backend, problem)?;
-                Ok(cutlass::candidates(configs).into_iter().map(Choice::Cutlass).collect())
+                Ok(cutlass::candidates(configs)
+                    .into_iter()
+                    .map(Choice::Cutlass)
+                    .collect())
             }
-            Provider::Host => Err(Error::WrongBackend { provider, backend: "CUDA" }),
+            Provider::Host => Err(Error::WrongBackend {
+                provider,
+                backend: "CUDA",
+            }),
         }
     }
 
@@ -73,7 +79,10 @@ impl CudaGemm {
                     .map(Choice::Cutlass)
                     .ok_or(Error::NoCandidate)
             }
-            Provider::Host => Err(Error::WrongBackend { provider, backend: "CUDA" }),
+            Provider::Host => Err(Error::WrongBackend {
+                provider,
+                backend: "CUDA",
+            }),
         }
     }
 
@@ -118,7 +127,11 @@ impl CudaGemm {
         if plans.is_empty() {
             return Err(failure.unwrap_or(Error::NoCandidate));
         }
-        let bytes = plans.iter().map(CudaPlan::workspace_bytes).max().unwrap_or(0);
+        let bytes = plans
+            .iter()
+            .map(CudaPlan::workspace_bytes)
+            .max()
+            .unwrap_or(0);
         if bytes > 0 {
             let workspace = Arc::new(backend.allocate(bytes)?);
             for plan in &mut plans {
@@ -147,9 +160,15 @@ impl CudaGemm {
             Choice::CublasLt(algorithm) => {
                 let matmul = match matmul {
                     Some(matmul) => matmul.clone(),
-                    None => matmul.insert(Arc::new(Matmul::new(&self.cublaslt(backend)?, problem)?)).clone(),
+                    None => matmul
+                        .insert(Arc::new(Matmul::new(&self.cublaslt(backend)?, problem)?))
+                        .clone(),
                 };
-                Ok(Kernel::CublasLt { matmul, algorithm, alignment: alignment(problem) })
+                Ok(Kernel::CublasLt {
+                    matmul,
+                    algorithm,
+                    alignment: alignment(problem),
+                })
             }
             Choice::Cutlass(candidate) => {
                 cutlass_configs(backend, problem)?;
@@ -199,10 +218,9 @@ fn cutlass_configs(
 
 /// The power of two, 16 at most, that the address of every row of every matrix is a multiple of if the first one's is.
 fn alignment(problem: &GemmProblem) -> u32 {
-    let bytes = problem.lda * problem.dtype.size()
-        | problem.ldb * problem.dtype.size()
-        | problem.ldc * problem.out.size()
-        | 16;
+    let input = (problem.lda | problem.ldb) * problem.dtype.size();
+    let output = problem.ldc * problem.out.size();
+    let bytes = input | output | 16;
     1 << bytes.trailing_zeros()
 }
 

@@ -29,12 +29,19 @@ pub(super) enum Kernel {
         /// What the heuristics were promised of the operands' addresses, in bytes.
         alignment: u32,
     },
-    Cutlass { plan: cutlass::Plan, candidate: Candidate },
+    Cutlass {
+        plan: cutlass::Plan,
+        candidate: Candidate,
+    },
 }
 
 impl CudaPlan {
     pub(super) fn new(problem: GemmProblem, kernel: Kernel) -> Self {
-        Self { problem, kernel, workspace: None }
+        Self {
+            problem,
+            kernel,
+            workspace: None,
+        }
     }
 
     /// Bytes of workspace that a launch needs.
@@ -70,7 +77,10 @@ impl CudaPlan {
                     .ok()
                     .and_then(|configs| configs.get(candidate.config))
                     .map_or("unknown", |config| config.name);
-                format!("cutlass {name} raster {} swizzle {}", candidate.raster, candidate.swizzle)
+                format!(
+                    "cutlass {name} raster {} swizzle {}",
+                    candidate.raster, candidate.swizzle
+                )
             }
         }
     }
@@ -84,9 +94,16 @@ impl CudaPlan {
         operands: (u64, u64, u64),
         stream: *mut c_void,
     ) -> Result<(), Error> {
-        let workspace = self.workspace.as_ref().map_or(0, |memory| memory.address().0);
+        let workspace = self
+            .workspace
+            .as_ref()
+            .map_or(0, |memory| memory.address().0);
         match &self.kernel {
-            Kernel::CublasLt { matmul, algorithm, alignment } => {
+            Kernel::CublasLt {
+                matmul,
+                algorithm,
+                alignment,
+            } => {
                 self.check_alignment(operands, u64::from(*alignment))?;
                 // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for this
                 // problem and the workspace has its size.

@@ -96,16 +96,18 @@ pub(super) fn unmatched_signals(plans: &[&Plan]) -> Vec<Violation> {
     counts
         .into_iter()
         .filter(|(_, (signals, waits))| signals != waits)
-        .map(|((slot, src, dst), (signals, waits))| Violation::UnmatchedSignal {
-            word: Word {
-                dst,
-                slot,
-                src,
-                name: show::slot_name(plans[src], slot).to_owned(),
+        .map(
+            |((slot, src, dst), (signals, waits))| Violation::UnmatchedSignal {
+                word: Word {
+                    dst,
+                    slot,
+                    src,
+                    name: show::slot_name(plans[src], slot).to_owned(),
+                },
+                signals,
+                waits,
             },
-            signals,
-            waits,
-        })
+        )
         .collect()
 }
 
@@ -139,5 +141,8 @@ fn collectives(plan: &Plan) -> Vec<String> {
         }
         _ => None,
     };
-    plan.ops.iter().filter_map(|op| describe(&op.kind)).collect()
+    plan.ops
+        .iter()
+        .filter_map(|op| describe(&op.kind))
+        .collect()
 }

@@ -36,9 +36,7 @@ mod structure;
 
 pub use access::AccessKind;
 pub use program::Site;
-pub use report::{
-    Awaited, Blockage, Report, Schedule, Sequence, Step, Touch, Violation, Word,
-};
+pub use report::{Awaited, Blockage, Report, Schedule, Sequence, Step, Touch, Violation, Word};
 pub use structure::{Fault, FaultKind};
 
 pub(crate) use structure::faults_of;
@@ -68,9 +66,7 @@ pub fn check(plans: &[Plan], calls: usize) -> Report {
             .map(Violation::Fault)
             .collect(),
     };
-    report
-        .violations
-        .extend(agreement::disagreements(plans));
+    report.violations.extend(agreement::disagreements(plans));
     if !report.holds() {
         return report;
     }

@@ -1,6 +1,6 @@
 //! Pairs of conflicting accesses that nothing orders.
 
-use super::access::{Access, AccessKind, by_copy};
+use super::access::{Access, by_copy};
 use super::order::HappensBefore;
 use super::program::{Program, Site};
 use super::report::{Schedule, Violation};
@@ -16,21 +16,27 @@ pub(super) fn races(program: &Program<'_>, order: &HappensBefore<'_>) -> (Vec<Vi
     let mut known: HashMap<PairKey, usize> = HashMap::new();
     let mut conflicts = 0;
     for accesses in by_copy(&program.accesses).values() {
-        let ran = |a: &&&Access| order.ran(a.begin);
-        let writes = accesses.iter().filter(|a| a.writes()).filter(ran);
-        for (write, other) in writes.flat_map(|w| accesses.iter().filter(ran).map(move |o| (w, o)))
-        {
-            // Two writes meet twice in this loop; their order in memory tells which of the two times counts.
-            let counted_before = other.writes() && std::ptr::from_ref(*write) >= *other;
-            if counted_before || write.begin == other.begin || !write.region.overlaps(&other.region)
-            {
+        if !accesses.iter().any(|a| a.writes()) {
+            continue;
+        }
+        let pairs = accesses
+            .iter()
+            .enumerate()
+            .flat_map(|(i, x)| accesses[i + 1..].iter().map(move |y| (*x, *y)));
+        for (x, y) in pairs {
+            let conflict = (x.writes() || y.writes())
+                && x.begin != y.begin
+                && order.ran(x.begin)
+                && order.ran(y.begin)
+                && x.region.overlaps(&y.region);
+            if !conflict {
                 continue;
             }
             conflicts += 1;
-            if order.before(write.end, other.begin) || order.before(other.end, write.begin) {
+            if order.before(x.end, y.begin) || order.before(y.end, x.begin) {
                 continue;
             }
-            let (first, second) = in_order(program, write, other);
+            let (first, second) = in_order(program, x, y);
             let key = key(program, first, second);
             let index = *known.entry(key).or_insert(found.len());
             match found.get_mut(index) {
@@ -75,7 +81,6 @@ fn race(
     let overlap = first.region.intersection(&second.region);
     let rank = program.nodes[first.begin].rank;
     let (shared, steps) = order.schedule(second.begin, first.end);
-    debug_assert!(first.kind == AccessKind::Write || second.kind == AccessKind::Write);
     Violation::Race {
         first: Box::new(program.touch(first)),
         second: Box::new(program.touch(second)),

@@ -83,7 +83,10 @@ impl Collector<'_> {
         if told || self.order.before(end, next) {
             return;
         }
-        if !self.reported.insert((sequence, one.rank, one.site, other.site)) {
+        if !self
+            .reported
+            .insert((sequence, one.rank, one.site, other.site))
+        {
             return;
         }
         self.found.push(Violation::Unordered {

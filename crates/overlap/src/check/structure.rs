@@ -272,10 +272,7 @@ impl<'a> Inspector<'a> {
     fn own(&mut self, region: &Region) {
         let plan = self.plan;
         self.expect(region.rank == plan.rank, FaultKind::Unreachable, || {
-            format!(
-                "{} must be this rank's own",
-                show::region(plan, region)
-            )
+            format!("{} must be this rank's own", show::region(plan, region))
         });
     }
 

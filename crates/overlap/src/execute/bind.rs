@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{GemmProblem, Layout, Provider};
+use warpweave_gemm::{GemmBackend, GemmProblem, Layout, Provider};
 use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead};
 use warpweave_symm_mem::{BackendKind, DevicePtr, PadView, SignalPad};
 
@@ -21,12 +21,15 @@ pub(super) struct Binder<'a, B: ExecuteBackend> {
     pub pad: Option<&'a SignalPad<B>>,
 }
 
+/// For each operation of a plan its product, if it is one and not empty.
+pub(super) type Products<B> = Vec<Option<(GemmProblem, Provider, <B as GemmBackend>::GemmPlan)>>;
+
 /// Plans the product of an operation, in the order of the operations; `None` for other operations and empty products.
 /// Nothing here is collective.
 pub(super) fn products<B: ExecuteBackend>(
     executor: &Executor<B>,
     plan: &Plan,
-) -> Result<Vec<Option<(GemmProblem, Provider, B::GemmPlan)>>> {
+) -> Result<Products<B>> {
     let product = |kind: &OpKind| {
         let OpKind::Gemm { a, b, c, provider } = kind else {
             return Ok(None);
@@ -77,38 +80,52 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             let executor = self.executor;
             let group = executor.group()?;
             let exchange = &executor.exchange;
-            gathers.push(executor.backend.prepare_all_gather(&group, exchange, &shape)?);
+            gathers.push(
+                executor
+                    .backend
+                    .prepare_all_gather(&group, exchange, &shape)?,
+            );
         }
         Ok(gathers)
     }
 
     /// The steps of the plan. Nothing here is collective.
-    pub fn steps(
-        &self,
-        products: Vec<Option<(GemmProblem, Provider, B::GemmPlan)>>,
-        gathers: Vec<B::AllGather>,
-    ) -> Result<Vec<Step<B>>> {
+    pub fn steps(&self, products: Products<B>, gathers: Vec<B::AllGather>) -> Result<Vec<Step<B>>> {
         let mut gathers = gathers.into_iter();
         let mut steps = Vec::with_capacity(self.plan.ops.len());
         for (op, product) in self.plan.ops.iter().zip(products) {
             let action = match &op.kind {
                 OpKind::Copy { src, dst, .. } => Action::Copy(self.runs(src, dst)),
                 OpKind::MulticastCopy { src, dst } => Action::Copy(self.multicast_runs(src, dst)),
-                OpKind::Signal { slot, to } => Action::Signal { slot: slot.0, to: to.clone() },
-                OpKind::Wait { slot, from, lag } => {
-                    Action::Wait { slot: slot.0, from: from.clone(), lag: *lag }
-                }
+                OpKind::Signal { slot, to } => Action::Signal {
+                    slot: slot.0,
+                    to: to.clone(),
+                },
+                OpKind::Wait { slot, from, lag } => Action::Wait {
+                    slot: slot.0,
+                    from: from.clone(),
+                    lag: *lag,
+                },
                 OpKind::Record { event } => Action::Record(event.0),
                 OpKind::WaitEvent { event } => Action::WaitEvent(event.0),
                 OpKind::AllGather { src, dst, .. } => {
-                    let Some(gather) = gathers.next() else { continue };
+                    let Some(gather) = gathers.next() else {
+                        continue;
+                    };
                     let (src, dst) = (self.address(src), self.address(dst));
                     Action::AllGather { gather, src, dst }
                 }
                 OpKind::Gemm { a, b, c, .. } => {
-                    let Some((problem, provider, plan)) = product else { continue };
+                    let Some((problem, provider, plan)) = product else {
+                        continue;
+                    };
                     let operands = (self.address(a), self.address(b), self.address(c));
-                    Action::Gemm(Product { problem, provider, plan, operands })
+                    Action::Gemm(Product {
+                        problem,
+                        provider,
+                        plan,
+                        operands,
+                    })
                 }
                 OpKind::Kernel { kernel, .. } => {
                     let action = self.kernel(kernel)?;
@@ -116,7 +133,10 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     action
                 }
             };
-            steps.push(Step { stream: op.stream.0, action });
+            steps.push(Step {
+                stream: op.stream.0,
+                action,
+            });
         }
         Ok(steps)
     }
@@ -128,7 +148,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     }
 
     fn address(&self, region: &Region) -> DevicePtr {
-        self.buffers.copy_of(region.buffer, region.rank).add(self.offset(region, 0))
+        self.buffers
+            .copy_of(region.buffer, region.rank)
+            .add(self.offset(region, 0))
     }
 
     /// A copy of a box: one run where the rows lie without gaps on both sides, else one a row.
@@ -143,7 +165,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         let to = self.buffers.multicast(dst.buffer);
         if to == DevicePtr::NULL {
             // The host backend emulates the multicast address: it stores to every copy.
-            return (0..self.plan.world).flat_map(|rank| self.runs(src, &dst.on(rank))).collect();
+            return (0..self.plan.world)
+                .flat_map(|rank| self.runs(src, &dst.on(rank)))
+                .collect();
         }
         self.runs_between((src, from), (&dst.on(self.plan.rank), to))
     }
@@ -172,12 +196,14 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     }
 
     fn pad_view(&self) -> Result<PadView> {
-        self.pad.map(SignalPad::view).ok_or_else(|| ExecuteError::InvalidPlan {
-            plan: self.plan.name.clone(),
-            rank: self.plan.rank,
-            place: "slots".into(),
-            why: "a kernel that signals needs a signal pad".into(),
-        })
+        self.pad
+            .map(SignalPad::view)
+            .ok_or_else(|| ExecuteError::InvalidPlan {
+                plan: self.plan.name.clone(),
+                rank: self.plan.rank,
+                place: "slots".into(),
+                why: "a kernel that signals needs a signal pad".into(),
+            })
     }
 
     /// Launches a kernel on a problem of no rows with no peers, which touches nothing: what the device or the build lacks
@@ -185,15 +211,27 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     fn probe(&self, action: &Action<B>) -> Result<()> {
         let backend = &self.executor.backend;
         let stream = backend.setup_stream()?;
-        let alone = |pad: PadView| PadView { rank: 0, world: 1, ..pad };
+        let alone = |pad: PadView| PadView {
+            rank: 0,
+            world: 1,
+            ..pad
+        };
         match action {
             Action::NaiveRemoteRead(launch) => {
-                let empty = NaiveRemoteRead { m: 0, pad: alone(launch.pad), ..*launch };
+                let empty = NaiveRemoteRead {
+                    m: 0,
+                    pad: alone(launch.pad),
+                    ..*launch
+                };
                 // SAFETY: the launch reads and writes no row and signals no peer.
                 unsafe { backend.naive_remote_read(&stream, &empty)? };
             }
             Action::GatherMatmul(launch) => {
-                let empty = GatherMatmul { m: 0, pad: alone(launch.pad), ..*launch };
+                let empty = GatherMatmul {
+                    m: 0,
+                    pad: alone(launch.pad),
+                    ..*launch
+                };
                 // SAFETY: as above.
                 unsafe { backend.gather_matmul(&stream, &empty)? };
             }
@@ -232,7 +270,14 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             signal_free,
         };
         let launch = match *kernel {
-            Kernel::NaiveRemoteRead { a, b, c, ready, done, .. } => {
+            Kernel::NaiveRemoteRead {
+                a,
+                b,
+                c,
+                ready,
+                done,
+                ..
+            } => {
                 let launch = NaiveRemoteRead {
                     a_peers: self.buffers.table(a),
                     b: own(b),
@@ -248,19 +293,53 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 };
                 return Ok(Action::NaiveRemoteRead(launch));
             }
-            Kernel::ThreadloadGatherMatmul { a, b, c, staging, ready, done, .. } => {
-                gather(thread_load(a, done), own(a), own(staging), (own(b), own(c)), ready.0)
-            }
-            Kernel::ThreadloadGather { a, staging, ready, done, .. } => {
-                gather(thread_load(a, done), own(a), own(staging), nothing, ready.0)
-            }
-            Kernel::MultimemGatherMatmul { a, b, c, staging, ready, free, .. } => {
+            Kernel::ThreadloadGatherMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                done,
+                ..
+            } => gather(
+                thread_load(a, done),
+                own(a),
+                own(staging),
+                (own(b), own(c)),
+                ready.0,
+            ),
+            Kernel::ThreadloadGather {
+                a,
+                staging,
+                ready,
+                done,
+                ..
+            } => gather(thread_load(a, done), own(a), own(staging), nothing, ready.0),
+            Kernel::MultimemGatherMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                free,
+                ..
+            } => {
                 let mode = multimem(staging, free, true);
                 gather(mode, own(a), own(staging), (own(b), own(c)), ready.0)
             }
-            Kernel::MultimemGather { a, staging, ready, free, .. } => {
-                gather(multimem(staging, free, false), own(a), own(staging), nothing, ready.0)
-            }
+            Kernel::MultimemGather {
+                a,
+                staging,
+                ready,
+                free,
+                ..
+            } => gather(
+                multimem(staging, free, false),
+                own(a),
+                own(staging),
+                nothing,
+                ready.0,
+            ),
         };
         Ok(Action::GatherMatmul(launch))
     }

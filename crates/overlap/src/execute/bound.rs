@@ -7,7 +7,7 @@ use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
 
 use super::buffers::Buffers;
 use super::error::{ExecuteError, Result};
-use super::step::{Action, Resources, Step};
+use super::step::{Action, Product, Resources, Step};
 use super::{ExecuteBackend, Executor};
 use crate::plan::{Buffer, BufferId, Plan};
 
@@ -64,7 +64,10 @@ impl<B: ExecuteBackend> Bound<B> {
             self.run().map_err(|error| {
                 let cause = error.to_string();
                 failed = Some(error);
-                warpweave_symm_mem::Error::Stream { device: "capture".into(), cause }
+                warpweave_symm_mem::Error::Stream {
+                    device: "capture".into(),
+                    cause,
+                }
             })
         });
         match (failed, captured) {
@@ -81,15 +84,18 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// [`ExecuteError::NotCaptured`]; what the backend reports.
     pub fn replay(&self) -> Result<()> {
-        let graph = self.graph.as_ref().ok_or_else(|| ExecuteError::NotCaptured {
-            plan: self.plan.name.clone(),
-        })?;
+        let graph = self
+            .graph
+            .as_ref()
+            .ok_or_else(|| ExecuteError::NotCaptured {
+                plan: self.plan.name.clone(),
+            })?;
         Ok(self.backend.launch_graph(graph, &self.streams[0])?)
     }
 
     /// Chooses the quickest algorithm of each matrix product by trying them on this device, with the data that the
-    /// buffers hold now; run the plan once before, so that these are real. Overwrites the products' outputs, waits for the
-    /// stream, and drops a captured graph.
+    /// buffers hold now; run the plan once before, so that these are real. A product that another plan of `executor` has tuned
+    /// takes over the choice. Overwrites the products' outputs, waits for the stream, and drops a captured graph.
     ///
     /// # Errors
     /// What the provider reports.
@@ -97,17 +103,27 @@ impl<B: ExecuteBackend> Bound<B> {
         self.graph = None;
         self.backend.synchronize(&self.streams[0])?;
         for step in &mut self.steps {
-            if let Action::Gemm(product) = &mut step.action {
+            let Action::Gemm(product) = &mut step.action else {
+                continue;
+            };
+            let Product {
+                problem,
+                provider,
+                operands,
+                ..
+            } = *product;
+            let mut tuned = executor.tuned();
+            product.plan = if tuned.contains(&(problem, provider)) {
+                executor.gemm.plan(&problem, provider)?
+            } else {
                 // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the stream is idle.
-                product.plan = unsafe {
-                    executor.gemm.tune(
-                        &self.streams[0],
-                        &product.problem,
-                        product.provider,
-                        product.operands,
-                    )?
-                };
-            }
+                unsafe {
+                    executor
+                        .gemm
+                        .tune(&self.streams[0], &problem, provider, operands)?
+                }
+            };
+            tuned.insert((problem, provider));
         }
         Ok(())
     }
@@ -115,9 +131,11 @@ impl<B: ExecuteBackend> Bound<B> {
     /// The algorithms of the plan's matrix products, in order, for tables and logs.
     pub fn algorithms(&self) -> Vec<String> {
         let products = self.steps.iter().filter_map(|step| match &step.action {
-            Action::Gemm(product) => {
-                Some(format!("{}: {}", product.provider, B::gemm_algorithm(&product.plan)))
-            }
+            Action::Gemm(product) => Some(format!(
+                "{}: {}",
+                product.provider,
+                B::gemm_algorithm(&product.plan)
+            )),
             _ => None,
         });
         products.collect()
@@ -131,7 +149,8 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn synchronize(&self) -> Result<()> {
         let drained = self.backend.synchronize(&self.streams[0]);
         if drained.is_err() {
-            self.all_gathers().for_each(|gather| self.backend.abandon_all_gather(gather));
+            self.all_gathers()
+                .for_each(|gather| self.backend.abandon_all_gather(gather));
         }
         let checked = self.check();
         drained?;
@@ -162,7 +181,8 @@ impl<B: ExecuteBackend> Bound<B> {
             pad.recover(&self.streams[0], self.exchange.as_ref())?;
         }
         for gather in self.all_gathers() {
-            self.backend.recover_all_gather(&self.streams[0], gather, &self.exchange)?;
+            self.backend
+                .recover_all_gather(&self.streams[0], gather, &self.exchange)?;
         }
         if self.all_gathers().next().is_some() {
             self.graph = None;
@@ -183,7 +203,8 @@ impl<B: ExecuteBackend> Bound<B> {
     /// [`ExecuteError::Buffer`] if there is none.
     pub fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
         let found = self.plan.buffers.iter().position(|b| b.name == name);
-        let index = found.ok_or_else(|| self.buffer_error(name, "the plan has no such buffer".into()))?;
+        let index =
+            found.ok_or_else(|| self.buffer_error(name, "the plan has no such buffer".into()))?;
         let address = self.buffers.copy_of(BufferId(index), self.plan.rank);
         Ok((&self.plan.buffers[index], address))
     }
@@ -197,7 +218,8 @@ impl<B: ExecuteBackend> Bound<B> {
         let address = self.sized(name, bytes.len())?;
         // SAFETY: the range lies in the buffer; work of this rank is on streams that are joined to this one, and by the
         // plan's proof no peer touches an input between calls.
-        Ok(unsafe { self.backend.upload(&self.streams[0], address, bytes)? })
+        unsafe { self.backend.upload(&self.streams[0], address, bytes)? };
+        Ok(())
     }
 
     /// Copies the start of this rank's copy of a buffer to `bytes`, behind all earlier work.
@@ -207,7 +229,8 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn read(&self, name: &str, bytes: &mut [u8]) -> Result<()> {
         let address = self.sized(name, bytes.len())?;
         // SAFETY: as in `write`.
-        Ok(unsafe { self.backend.download(&self.streams[0], address, bytes)? })
+        unsafe { self.backend.download(&self.streams[0], address, bytes)? };
+        Ok(())
     }
 
     /// How long waits of the plan last before they give up.
@@ -225,7 +248,11 @@ impl<B: ExecuteBackend> Bound<B> {
     }
 
     fn buffer_error(&self, name: &str, why: String) -> ExecuteError {
-        ExecuteError::Buffer { plan: self.plan.name.clone(), buffer: name.into(), why }
+        ExecuteError::Buffer {
+            plan: self.plan.name.clone(),
+            buffer: name.into(),
+            why,
+        }
     }
 
     fn resources(&self) -> Resources<'_, B> {
@@ -240,6 +267,10 @@ impl<B: ExecuteBackend> Bound<B> {
 
 impl<B: ExecuteBackend> std::fmt::Debug for Bound<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bound({}, rank {} of {})", self.plan.name, self.plan.rank, self.plan.world)
+        write!(
+            f,
+            "Bound({}, rank {} of {})",
+            self.plan.name, self.plan.rank, self.plan.world
+        )
     }
 }

@@ -29,7 +29,11 @@ pub(super) type LocalMemory<B> = Vec<Option<<B as Backend>::Memory>>;
 pub(super) fn allocate_local<B: Backend>(backend: &B, plan: &Plan) -> Result<LocalMemory<B>> {
     let memory = plan.buffers.iter().map(|buffer| {
         let local = buffer.placement == Placement::Local;
-        Ok(if local { Some(backend.allocate(buffer.bytes().max(1))?) } else { None })
+        Ok(if local {
+            Some(backend.allocate(buffer.bytes().max(1))?)
+        } else {
+            None
+        })
     });
     memory.collect()
 }
@@ -77,7 +81,8 @@ impl<B: Backend> Buffers<B> {
 
     /// Device address of the table of all copies' addresses; null for a local buffer.
     pub fn table(&self, id: BufferId) -> DevicePtr {
-        self.symmetric(id).map_or(DevicePtr::NULL, SymmetricBuffer::peer_table)
+        self.symmetric(id)
+            .map_or(DevicePtr::NULL, SymmetricBuffer::peer_table)
     }
 
     /// The multicast address; null on the host backend, and for buffers without one.

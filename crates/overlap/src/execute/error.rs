@@ -111,7 +111,9 @@ impl ExecuteError {
     /// The record of a wait that timed out, if that is the cause.
     pub fn signal_timeout(&self) -> Option<&SignalTimeout> {
         match self {
-            ExecuteError::Memory(warpweave_symm_mem::Error::SignalTimeout(timeout)) => Some(timeout),
+            ExecuteError::Memory(warpweave_symm_mem::Error::SignalTimeout(timeout)) => {
+                Some(timeout)
+            }
             _ => None,
         }
     }

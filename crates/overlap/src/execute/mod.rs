@@ -51,16 +51,17 @@ mod error;
 mod step;
 mod validate;
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use warpweave_gemm::{Gemm, GemmBackend};
+use warpweave_gemm::{Gemm, GemmBackend, GemmProblem, Provider};
 use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::{Exchange, Priority, SignalPad};
 
 use crate::plan::{Placement, Plan};
 use agreement::{same_interface, together};
-use bind::Binder;
-use buffers::Buffers;
+use bind::{Binder, Products};
+use buffers::{Buffers, LocalMemory};
 
 pub use bound::Bound;
 pub use collective::{AllGatherShape, CollectiveBackend, NcclAllGather, NcclGroup};
@@ -77,6 +78,7 @@ pub struct Executor<B: ExecuteBackend> {
     exchange: Arc<dyn Exchange>,
     gemm: Gemm<B>,
     group: OnceLock<Arc<B::Group>>,
+    tuned: Mutex<HashSet<(GemmProblem, Provider)>>,
 }
 
 impl<B: ExecuteBackend> Executor<B> {
@@ -90,6 +92,7 @@ impl<B: ExecuteBackend> Executor<B> {
             exchange: exchange.clone(),
             gemm: Gemm::new(backend)?,
             group: OnceLock::new(),
+            tuned: Mutex::default(),
         })
     }
 
@@ -127,14 +130,30 @@ impl<B: ExecuteBackend> Executor<B> {
         same_interface(exchange, &plan)?;
 
         let own = self.own_part(&plan, stream);
-        let (products, local, streams, events) = together(exchange, "preparation of a plan", own)?;
+        let own = together(exchange, "preparation of a plan", own)?;
+        let OwnPart {
+            products,
+            local,
+            streams,
+            events,
+        } = own;
 
         let buffers = Buffers::new(&self.backend, &self.exchange, &plan, local)?;
         let pad = match plan.slots.len() {
             0 => None,
-            slots => Some(SignalPad::new(&self.backend, &self.exchange, &plan.name, slots)?),
+            slots => Some(SignalPad::new(
+                &self.backend,
+                &self.exchange,
+                &plan.name,
+                slots,
+            )?),
         };
-        let binder = Binder { executor: self, plan: &plan, buffers: &buffers, pad: pad.as_ref() };
+        let binder = Binder {
+            executor: self,
+            plan: &plan,
+            buffers: &buffers,
+            pad: pad.as_ref(),
+        };
         let gathers = binder.all_gathers()?;
         let steps = binder.steps(products, gathers);
         let steps = together(exchange, "binding of a plan", steps)?;
@@ -151,19 +170,17 @@ impl<B: ExecuteBackend> Executor<B> {
         })
     }
 
-    /// What a plan needs and this rank can make alone.
-    #[allow(clippy::type_complexity)]
-    fn own_part(
-        &self,
-        plan: &Plan,
-        stream: &B::Stream,
-    ) -> Result<(
-        Vec<Option<(warpweave_gemm::GemmProblem, warpweave_gemm::Provider, B::GemmPlan)>>,
-        buffers::LocalMemory<B>,
-        Vec<B::Stream>,
-        Vec<B::Event>,
-    )> {
-        if plan.buffers.iter().any(|b| b.placement == Placement::Multicast) {
+    /// The products whose algorithms have been chosen by trying. A thread that panicked with it has left it whole.
+    fn tuned(&self) -> MutexGuard<'_, HashSet<(GemmProblem, Provider)>> {
+        self.tuned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn own_part(&self, plan: &Plan, stream: &B::Stream) -> Result<OwnPart<B>> {
+        if plan
+            .buffers
+            .iter()
+            .any(|b| b.placement == Placement::Multicast)
+        {
             self.backend.device().multicast.require("multicast")?;
         }
         let products = bind::products(self, plan)?;
@@ -172,7 +189,22 @@ impl<B: ExecuteBackend> Executor<B> {
         for _ in 1..plan.streams {
             streams.push(self.backend.stream(Priority::High)?);
         }
-        let events = (0..plan.events).map(|_| self.backend.event()).collect::<Result<_, _>>()?;
-        Ok((products, local, streams, events))
+        let events = (0..plan.events)
+            .map(|_| self.backend.event())
+            .collect::<Result<_, _>>()?;
+        Ok(OwnPart {
+            products,
+            local,
+            streams,
+            events,
+        })
     }
+}
+
+/// What a plan needs and a rank can make alone.
+struct OwnPart<B: ExecuteBackend> {
+    products: Products<B>,
+    local: LocalMemory<B>,
+    streams: Vec<B::Stream>,
+    events: Vec<B::Event>,
 }

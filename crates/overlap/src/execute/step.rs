@@ -28,11 +28,22 @@ pub(super) struct Product<B: ExecuteBackend> {
 #[derive(Debug)]
 pub(super) enum Action<B: ExecuteBackend> {
     Copy(Vec<Run>),
-    Signal { slot: usize, to: Vec<usize> },
-    Wait { slot: usize, from: Vec<usize>, lag: u32 },
+    Signal {
+        slot: usize,
+        to: Vec<usize>,
+    },
+    Wait {
+        slot: usize,
+        from: Vec<usize>,
+        lag: u32,
+    },
     Record(usize),
     WaitEvent(usize),
-    AllGather { gather: B::AllGather, src: DevicePtr, dst: DevicePtr },
+    AllGather {
+        gather: B::AllGather,
+        src: DevicePtr,
+        dst: DevicePtr,
+    },
     Gemm(Product<B>),
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),

@@ -30,12 +30,21 @@ pub(super) fn validate(plan: &Plan, rank: usize, world: usize) -> Result<()> {
     }
     for (i, buffer) in plan.buffers.iter().enumerate() {
         let elements = buffer.rows.checked_mul(buffer.cols);
-        if elements.and_then(|n| n.checked_mul(buffer.dtype.size())).is_none() {
-            let why = format!("{}x{} elements are beyond any memory", buffer.rows, buffer.cols);
+        if elements
+            .and_then(|n| n.checked_mul(buffer.dtype.size()))
+            .is_none()
+        {
+            let why = format!(
+                "{}x{} elements are beyond any memory",
+                buffer.rows, buffer.cols
+            );
             return at(&format!("buffer `{}`", buffer.name), why);
         }
         if plan.buffers[..i].iter().any(|b| b.name == buffer.name) {
-            return at(&format!("buffer `{}`", buffer.name), "the name is taken twice".into());
+            return at(
+                &format!("buffer `{}`", buffer.name),
+                "the name is taken twice".into(),
+            );
         }
     }
     let mut recorded = vec![false; plan.events];
@@ -67,7 +76,9 @@ impl<'a> Checker<'a> {
         match kind {
             OpKind::Copy { src, dst, .. } => {
                 self.same_shape(src, dst)?;
-                ensure(!src.overlaps(dst), || "source and destination overlap".into())
+                ensure(!src.overlaps(dst), || {
+                    "source and destination overlap".into()
+                })
             }
             OpKind::MulticastCopy { src, dst } => {
                 self.multicast(dst)?;
@@ -84,44 +95,60 @@ impl<'a> Checker<'a> {
             }
             OpKind::WaitEvent { event } => {
                 let recorded = recorded.get(event.0).copied().unwrap_or(false);
-                ensure(recorded, || format!("event {} was not recorded before", event.0))
+                ensure(recorded, || {
+                    format!("event {} was not recorded before", event.0)
+                })
             }
             OpKind::AllGather { src, dst, .. } => self.all_gather(src, dst),
             OpKind::Gemm { a, b, c, .. } => self.gemm(a, b, c),
             OpKind::Kernel { kernel, lanes } => {
-                ensure(*lanes == kernel.lanes(self.plan.rank, self.plan.world), || {
-                    format!("{} does not declare what it does", kernel.name())
-                })?;
-                lanes.iter().flatten().try_for_each(|effect| self.effect(effect))?;
+                ensure(
+                    *lanes == kernel.lanes(self.plan.rank, self.plan.world),
+                    || format!("{} does not declare what it does", kernel.name()),
+                )?;
+                lanes
+                    .iter()
+                    .flatten()
+                    .try_for_each(|effect| self.effect(effect))?;
                 self.kernel(kernel)
             }
         }
     }
 
     fn buffer(&self, id: BufferId) -> Check<&'a Buffer> {
-        self.plan.buffer(id).ok_or_else(|| format!("there is no buffer {}", id.0))
+        self.plan
+            .buffer(id)
+            .ok_or_else(|| format!("there is no buffer {}", id.0))
     }
 
     fn region(&self, region: &Region) -> Check<&'a Buffer> {
         let buffer = self.buffer(region.buffer)?;
         let inside = |r: &std::ops::Range<usize>, end: usize| r.start <= r.end && r.end <= end;
-        ensure(inside(&region.rows, buffer.rows) && inside(&region.cols, buffer.cols), || {
-            format!(
-                "rows {:?} and columns {:?} of `{}`, which is {}x{}",
-                region.rows, region.cols, buffer.name, buffer.rows, buffer.cols
-            )
-        })?;
+        ensure(
+            inside(&region.rows, buffer.rows) && inside(&region.cols, buffer.cols),
+            || {
+                format!(
+                    "rows {:?} and columns {:?} of `{}`, which is {}x{}",
+                    region.rows, region.cols, buffer.name, buffer.rows, buffer.cols
+                )
+            },
+        )?;
         ensure(region.rank < self.plan.world, || {
             format!("rank {} of {}", region.rank, self.plan.world)
         })?;
         let mapped = region.rank == self.plan.rank || buffer.placement != Placement::Local;
-        ensure(mapped, || format!("`{}` of rank {} is local to it", buffer.name, region.rank))?;
+        ensure(mapped, || {
+            format!("`{}` of rank {} is local to it", buffer.name, region.rank)
+        })?;
         Ok(buffer)
     }
 
     fn own(&self, region: &Region) -> Check {
         ensure(region.rank == self.plan.rank, || {
-            format!("a region of rank {} where only the rank's own will do", region.rank)
+            format!(
+                "a region of rank {} where only the rank's own will do",
+                region.rank
+            )
         })
     }
 
@@ -136,7 +163,8 @@ impl<'a> Checker<'a> {
         let (from, to) = (self.region(src)?, self.region(dst)?);
         let shape = |r: &Region, b: &Buffer| (r.rows.len(), r.cols.len(), b.dtype);
         ensure(shape(src, from) == shape(dst, to), || {
-            let text = |r: &Region, b: &Buffer| format!("{}x{} {}", r.rows.len(), r.cols.len(), b.dtype);
+            let text =
+                |r: &Region, b: &Buffer| format!("{}x{} {}", r.rows.len(), r.cols.len(), b.dtype);
             format!("a copy of {} to {}", text(src, from), text(dst, to))
         })
     }
@@ -156,33 +184,47 @@ impl<'a> Checker<'a> {
         self.own(src)?;
         self.own(dst)?;
         let mine = shard(dst.rows.len(), self.plan.rank, self.plan.world).len();
-        ensure(src.rows.len() == mine && src.cols.len() == dst.cols.len(), || {
-            format!(
-                "{}x{} gathered into {}x{}, of which {mine} rows are this rank's",
-                src.rows.len(),
-                src.cols.len(),
-                dst.rows.len(),
-                dst.cols.len()
-            )
+        ensure(
+            src.rows.len() == mine && src.cols.len() == dst.cols.len(),
+            || {
+                format!(
+                    "{}x{} gathered into {}x{}, of which {mine} rows are this rank's",
+                    src.rows.len(),
+                    src.cols.len(),
+                    dst.rows.len(),
+                    dst.cols.len()
+                )
+            },
+        )?;
+        ensure(from.dtype == to.dtype, || {
+            format!("{} gathered as {}", from.dtype, to.dtype)
         })?;
-        ensure(from.dtype == to.dtype, || format!("{} gathered as {}", from.dtype, to.dtype))?;
-        ensure(src.cols.len() == from.cols && dst.cols.len() == to.cols, || {
-            "an all-gather takes whole rows".into()
-        })?;
-        ensure(!src.overlaps(dst), || "source and destination overlap".into())
+        ensure(
+            src.cols.len() == from.cols && dst.cols.len() == to.cols,
+            || "an all-gather takes whole rows".into(),
+        )?;
+        ensure(!src.overlaps(dst), || {
+            "source and destination overlap".into()
+        })
     }
 
     fn gemm(&self, a: &Region, b: &Region, c: &Region) -> Check {
         let (ab, bb, cb) = (self.region(a)?, self.region(b)?, self.region(c)?);
         let (m, n, k) = (c.rows.len(), c.cols.len(), a.cols.len());
-        ensure(a.rows.len() == m && b.rows.len() == k && b.cols.len() == n, || {
-            let text = |r: &Region| format!("{}x{}", r.rows.len(), r.cols.len());
-            format!("{} times {} is not {}", text(a), text(b), text(c))
-        })?;
-        ensure(ab.dtype == bb.dtype && (cb.dtype == ab.dtype || cb.dtype == DType::F32), || {
-            format!("{} times {} into {}", ab.dtype, bb.dtype, cb.dtype)
-        })?;
-        ensure(!c.overlaps(a) && !c.overlaps(b), || "C overlaps A or B".into())
+        ensure(
+            a.rows.len() == m && b.rows.len() == k && b.cols.len() == n,
+            || {
+                let text = |r: &Region| format!("{}x{}", r.rows.len(), r.cols.len());
+                format!("{} times {} is not {}", text(a), text(b), text(c))
+            },
+        )?;
+        ensure(
+            ab.dtype == bb.dtype && (cb.dtype == ab.dtype || cb.dtype == DType::F32),
+            || format!("{} times {} into {}", ab.dtype, bb.dtype, cb.dtype),
+        )?;
+        ensure(!c.overlaps(a) && !c.overlaps(b), || {
+            "C overlaps A or B".into()
+        })
     }
 
     fn effect(&self, effect: &Effect) -> Check {
@@ -199,56 +241,106 @@ impl<'a> Checker<'a> {
         let shape = kernel.shape();
         let matrix = |id: BufferId, rows: usize, cols: usize, needed: Placement| {
             let buffer = self.buffer(id)?;
-            ensure(buffer.rows >= rows && buffer.cols == cols && buffer.dtype == shape.dtype, || {
-                format!(
-                    "{} takes {rows}x{cols} {}, `{}` is {}x{} {}",
-                    kernel.name(),
-                    shape.dtype,
-                    buffer.name,
-                    buffer.rows,
-                    buffer.cols,
-                    buffer.dtype
-                )
-            })?;
-            ensure(needed == Placement::Local || buffer.placement == needed, || {
-                format!("{} takes a {needed} buffer, `{}` is {}", kernel.name(), buffer.name, buffer.placement)
-            })
+            ensure(
+                buffer.rows >= rows && buffer.cols == cols && buffer.dtype == shape.dtype,
+                || {
+                    format!(
+                        "{} takes {rows}x{cols} {}, `{}` is {}x{} {}",
+                        kernel.name(),
+                        shape.dtype,
+                        buffer.name,
+                        buffer.rows,
+                        buffer.cols,
+                        buffer.dtype
+                    )
+                },
+            )?;
+            ensure(
+                needed == Placement::Local || buffer.placement == needed,
+                || {
+                    format!(
+                        "{} takes a {needed} buffer, `{}` is {}",
+                        kernel.name(),
+                        buffer.name,
+                        buffer.placement
+                    )
+                },
+            )
         };
         let own_rows = shard(shape.m, self.plan.rank, self.plan.world).len();
         let most_rows = shape.m.div_ceil(self.plan.world);
         let slots = match *kernel {
-            Kernel::NaiveRemoteRead { a, b, c, ready, done, .. } => {
+            Kernel::NaiveRemoteRead {
+                a,
+                b,
+                c,
+                ready,
+                done,
+                ..
+            } => {
                 matrix(a, most_rows, shape.k, Placement::Symmetric)?;
                 matrix(b, shape.k, shape.n, Placement::Local)?;
                 matrix(c, shape.m, shape.n, Placement::Local)?;
                 [ready, done]
             }
-            Kernel::ThreadloadGatherMatmul { a, b, c, staging, ready, done, .. } => {
+            Kernel::ThreadloadGatherMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                done,
+                ..
+            } => {
                 matrix(a, most_rows, shape.k, Placement::Symmetric)?;
                 matrix(b, shape.k, shape.n, Placement::Local)?;
                 matrix(c, shape.m, shape.n, Placement::Local)?;
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
                 [ready, done]
             }
-            Kernel::ThreadloadGather { a, staging, ready, done, .. } => {
+            Kernel::ThreadloadGather {
+                a,
+                staging,
+                ready,
+                done,
+                ..
+            } => {
                 matrix(a, most_rows, shape.k, Placement::Symmetric)?;
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
                 [ready, done]
             }
-            Kernel::MultimemGatherMatmul { a, b, c, staging, ready, free, .. } => {
+            Kernel::MultimemGatherMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                free,
+                ..
+            } => {
                 matrix(a, own_rows, shape.k, Placement::Local)?;
                 matrix(b, shape.k, shape.n, Placement::Local)?;
                 matrix(c, shape.m, shape.n, Placement::Local)?;
                 matrix(staging, shape.m, shape.k, Placement::Multicast)?;
                 [ready, free]
             }
-            Kernel::MultimemGather { a, staging, ready, free, .. } => {
+            Kernel::MultimemGather {
+                a,
+                staging,
+                ready,
+                free,
+                ..
+            } => {
                 matrix(a, own_rows, shape.k, Placement::Local)?;
                 matrix(staging, shape.m, shape.k, Placement::Multicast)?;
                 [ready, free]
             }
         };
-        slots.into_iter().try_for_each(|slot| self.signal(slot, &[]))?;
-        ensure(slots[0] != slots[1], || format!("{} needs two slots", kernel.name()))
+        slots
+            .into_iter()
+            .try_for_each(|slot| self.signal(slot, &[]))?;
+        ensure(slots[0] != slots[1], || {
+            format!("{} needs two slots", kernel.name())
+        })
     }
 }

@@ -253,6 +253,11 @@ impl PlanBuilder {
         self
     }
 
+    /// What has been built so far, sound or not.
+    pub fn draft(&self) -> &Plan {
+        &self.plan
+    }
+
     /// The finished plan.
     ///
     /// # Errors

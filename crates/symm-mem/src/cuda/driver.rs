@@ -39,7 +39,9 @@ fn name(result: CUresult) -> String {
         return "an unknown error".into();
     }
     // SAFETY: a constant C string of the driver.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn hint(result: CUresult) -> &'static str {
@@ -154,6 +156,7 @@ mod tests {
         // Behind a lookup of their own: see `support` in multicast.rs, and `Module::function`.
         let optional = ["cuMulticast", "cuFuncLoad"];
         let sources = [
+            include_str!("device.rs"),
             include_str!("driver.rs"),
             include_str!("graph.rs"),
             include_str!("launch.rs"),
@@ -167,12 +170,18 @@ mod tests {
         let mut calls = 0;
         for source in sources {
             for after in source.split("sys::cu").skip(1) {
-                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
-                if !after[end..].starts_with('(') || !after.starts_with(|c: char| c.is_ascii_uppercase()) {
+                let end = after
+                    .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .unwrap_or(after.len());
+                if !after[end..].starts_with('(')
+                    || !after.starts_with(|c: char| c.is_ascii_uppercase())
+                {
                     continue;
                 }
                 let name = format!("cu{}", &after[..end]);
-                let known = REQUIRED.iter().any(|symbol| symbol.to_bytes() == name.as_bytes())
+                let known = REQUIRED
+                    .iter()
+                    .any(|symbol| symbol.to_bytes() == name.as_bytes())
                     || optional.iter().any(|prefix| name.starts_with(prefix));
                 assert!(known, "{name} is called and never looked up");
                 calls += 1;

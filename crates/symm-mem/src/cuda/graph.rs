@@ -43,7 +43,8 @@ impl Drop for Capture<'_> {
         }
         if !self.graph.is_null() {
             // SAFETY: ended by this capture and destroyed once.
-            check_in_drop(unsafe { sys::cuGraphDestroy(self.graph) }, "cuGraphDestroy", self.cuda.name());
+            let result = unsafe { sys::cuGraphDestroy(self.graph) };
+            check_in_drop(result, "cuGraphDestroy", self.cuda.name());
         }
     }
 }
@@ -65,7 +66,12 @@ pub(super) fn capture(
     // SAFETY: the stream lives.
     let begun = unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) };
     check(begun, "cuStreamBeginCapture", cuda.name())?;
-    let mut capture = Capture { stream, cuda, ended: false, graph: std::ptr::null_mut() };
+    let mut capture = Capture {
+        stream,
+        cuda,
+        ended: false,
+        graph: std::ptr::null_mut(),
+    };
     enqueue()?;
     // What was enqueued may have bound another device.
     cuda.bind()?;
@@ -74,9 +80,13 @@ pub(super) fn capture(
     // SAFETY: the graph was just captured.
     let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, capture.graph, 0) };
     check(made, "cuGraphInstantiateWithFlags", cuda.name())?;
-    let work = CudaWork { exec, cuda: cuda.clone() };
+    let work = CudaWork {
+        exec,
+        cuda: cuda.clone(),
+    };
     // SAFETY: both live; the first launch need not upload then.
-    check(unsafe { sys::cuGraphUpload(exec, stream.raw()) }, "cuGraphUpload", cuda.name())?;
+    let result = unsafe { sys::cuGraphUpload(exec, stream.raw()) };
+    check(result, "cuGraphUpload", cuda.name())?;
     Ok(work)
 }
 
@@ -84,7 +94,8 @@ impl CudaWork {
     pub(super) fn launch(&self, stream: &CudaQueue) -> Result<()> {
         self.cuda.bind()?;
         // SAFETY: both live. The driver orders launches of one graph.
-        check(unsafe { sys::cuGraphLaunch(self.exec, stream.raw()) }, "cuGraphLaunch", self.cuda.name())
+        let result = unsafe { sys::cuGraphLaunch(self.exec, stream.raw()) };
+        check(result, "cuGraphLaunch", self.cuda.name())
     }
 }
 
@@ -92,7 +103,8 @@ impl Drop for CudaWork {
     fn drop(&mut self) {
         if self.cuda.bind().is_ok() {
             // SAFETY: instantiated once and destroyed once; launches under way go on, and the driver frees it behind them.
-            check_in_drop(unsafe { sys::cuGraphExecDestroy(self.exec) }, "cuGraphExecDestroy", self.cuda.name());
+            let result = unsafe { sys::cuGraphExecDestroy(self.exec) };
+            check_in_drop(result, "cuGraphExecDestroy", self.cuda.name());
         }
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 use parking_lot::Mutex;
 
+use super::Cuda;
 use super::driver::{check, check_in_drop, has_symbol};
 use super::stream::CudaQueue;
-use super::Cuda;
 use crate::error::{Error, Result};
 
 /// Device code that a crate embeds. Empty parts were not built: the feature `nvcc` of that crate is off.
@@ -57,7 +57,10 @@ struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { shared_bytes: 48 << 10, any_cluster: false }
+        Limits {
+            shared_bytes: 48 << 10,
+            any_cluster: false,
+        }
     }
 }
 
@@ -97,17 +100,26 @@ impl LaunchConfig {
 impl Module {
     pub(super) fn load(cuda: &Cuda, image: &'static Image) -> Result<Self> {
         if image.sm_90a.is_empty() && image.compute_80.is_empty() {
-            return Err(Error::FeatureMissing { what: format!("the kernel `{}`", image.name), feature: "nvcc" });
+            return Err(Error::FeatureMissing {
+                what: format!("the kernel `{}`", image.name),
+                feature: "nvcc",
+            });
         }
         let capability = cuda.compute_capability();
         let code = match capability {
             (9, 0) if !image.sm_90a.is_empty() => image.sm_90a,
             (8.., _) if !image.compute_80.is_empty() => image.compute_80,
             (major, minor) => {
-                let needs = if image.compute_80.is_empty() { "9.0 (Hopper)" } else { "8.0 or later" };
+                let needs = if image.compute_80.is_empty() {
+                    "9.0 (Hopper)"
+                } else {
+                    "8.0 or later"
+                };
                 return Err(Error::Unavailable {
                     what: format!("the kernel `{}` on {}", image.name, cuda.name()),
-                    why: format!("it needs compute capability {needs}, the device has {major}.{minor}"),
+                    why: format!(
+                        "it needs compute capability {needs}, the device has {major}.{minor}"
+                    ),
                 });
             }
         };
@@ -132,7 +144,11 @@ impl Module {
             )
         };
         check(result, "cuModuleLoadDataEx", cuda.name()).map_err(|error| with_log(error, &log))?;
-        Ok(Module(Arc::new(Loaded { module, name: image.name, cuda: cuda.without_modules() })))
+        Ok(Module(Arc::new(Loaded {
+            module,
+            name: image.name,
+            cuda: cuda.without_modules(),
+        })))
     }
 
     /// The kernel `name` of this module.
@@ -145,7 +161,8 @@ impl Module {
         })?;
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded and the name is a C string.
-        let result = unsafe { sys::cuModuleGetFunction(&mut function, self.0.module, symbol.as_ptr()) };
+        let result =
+            unsafe { sys::cuModuleGetFunction(&mut function, self.0.module, symbol.as_ptr()) };
         let what = || format!("{} (kernel `{name}` of `{}`)", cuda.name(), self.0.name);
         check(result, "cuModuleGetFunction", &what())?;
         // The driver may load a kernel at its first launch and wait for the device to be idle then, which it is not
@@ -154,7 +171,12 @@ impl Module {
             // SAFETY: a function of a loaded module.
             check(unsafe { sys::cuFuncLoad(function) }, "cuFuncLoad", &what())?;
         }
-        Ok(Function { function, name, module: self.clone(), limits: Arc::default() })
+        Ok(Function {
+            function,
+            name,
+            module: self.clone(),
+            limits: Arc::default(),
+        })
     }
 }
 
@@ -162,7 +184,8 @@ impl Drop for Loaded {
     fn drop(&mut self) {
         if self.cuda.bind().is_ok() {
             // SAFETY: loaded once and unloaded once, when no function of it is left.
-            check_in_drop(unsafe { sys::cuModuleUnload(self.module) }, "cuModuleUnload", self.cuda.name());
+            let result = unsafe { sys::cuModuleUnload(self.module) };
+            check_in_drop(result, "cuModuleUnload", self.cuda.name());
         }
     }
 }
@@ -193,7 +216,11 @@ impl Function {
                 shared_bytes as usize,
             )
         };
-        check(result, "cuOccupancyMaxActiveBlocksPerMultiprocessor", cuda.name())?;
+        check(
+            result,
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            cuda.name(),
+        )?;
         Ok(each as u32 * cuda.multiprocessors())
     }
 
@@ -202,7 +229,8 @@ impl Function {
         // Locked through the call, and never lowered: launches of other threads rely on it.
         let mut limits = self.limits.lock();
         if bytes > limits.shared_bytes {
-            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let attribute =
+                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             self.raise(attribute, bytes as i32)?;
             limits.shared_bytes = bytes;
         }
@@ -213,7 +241,8 @@ impl Function {
     fn allow_cluster(&self, blocks: u32) -> Result<()> {
         let mut limits = self.limits.lock();
         if blocks > 8 && !limits.any_cluster {
-            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+            let attribute =
+                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             self.raise(attribute, 1)?;
             limits.any_cluster = true;
         }
@@ -225,7 +254,11 @@ impl Function {
         cuda.bind()?;
         // SAFETY: the function is loaded.
         let result = unsafe { sys::cuFuncSetAttribute(self.function, attribute, value) };
-        check(result, "cuFuncSetAttribute", &format!("{} (kernel `{}`)", cuda.name(), self.name))
+        check(
+            result,
+            "cuFuncSetAttribute",
+            &format!("{} (kernel `{}`)", cuda.name(), self.name),
+        )
     }
 }
 
@@ -274,11 +307,20 @@ impl Cuda {
         };
         // SAFETY: the configuration lives through the call; the parameters are the caller's obligation.
         let result = unsafe {
-            sys::cuLaunchKernelEx(&launch, function.function, parameters.as_mut_ptr(), std::ptr::null_mut())
+            sys::cuLaunchKernelEx(
+                &launch,
+                function.function,
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
         };
         match result {
             sys::CUresult::CUDA_SUCCESS => Ok(()),
-            failed => check(failed, "cuLaunchKernelEx", &format!("{} (kernel `{}`)", self.name(), function.name)),
+            failed => check(
+                failed,
+                "cuLaunchKernelEx",
+                &format!("{} (kernel `{}`)", self.name(), function.name),
+            ),
         }
     }
 }
@@ -287,11 +329,21 @@ impl Cuda {
 fn with_log(mut error: Error, log: &[u8]) -> Error {
     let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
     if let (Error::Driver { hint, .. }, false) = (&mut error, text.is_empty()) {
-        *hint = format!("{hint}; its compiler says: {}", String::from_utf8_lossy(text).trim());
+        *hint = format!(
+            "{hint}; its compiler says: {}",
+            String::from_utf8_lossy(text).trim()
+        );
     }
     error
 }
 
-fn attribute(id: sys::CUlaunchAttributeID, value: sys::CUlaunchAttributeValue) -> sys::CUlaunchAttribute {
-    sys::CUlaunchAttribute { id, pad: [0; 4], value }
+fn attribute(
+    id: sys::CUlaunchAttributeID,
+    value: sys::CUlaunchAttributeValue,
+) -> sys::CUlaunchAttribute {
+    sys::CUlaunchAttribute {
+        id,
+        pad: [0; 4],
+        value,
+    }
 }

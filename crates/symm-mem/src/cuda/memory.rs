@@ -45,11 +45,19 @@ impl CudaMapping {
         let mut address = 0;
         // SAFETY: `address` is valid for a write.
         match unsafe { sys::cuMemAddressReserve(&mut address, bytes, 0, 0, 0) } {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "address space for device")),
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                return Err(cuda.out_of_memory(bytes, "address space for device"));
+            }
             result => check(result, "cuMemAddressReserve", cuda.name())?,
         }
         // From here on the value's drop undoes what was done.
-        let mut mapping = CudaMapping { cuda: cuda.clone(), address, bytes, mapped: 0, private: true };
+        let mut mapping = CudaMapping {
+            cuda: cuda.clone(),
+            address,
+            bytes,
+            mapped: 0,
+            private: true,
+        };
         for (i, &handle) in handles.iter().enumerate() {
             // SAFETY: the range lies in the reservation, and nothing is mapped there yet.
             let result = unsafe { sys::cuMemMap(address + (i * each) as u64, each, 0, handle, 0) };
@@ -70,7 +78,9 @@ impl CudaMapping {
                 1 => error,
                 _ => Error::Unavailable {
                     what: format!("peer access from {}", cuda.name()),
-                    why: format!("{error}; `nvidia-smi topo -p2p rw` shows which pairs of GPUs can reach each other"),
+                    why: format!(
+                        "{error}; `nvidia-smi topo -p2p rw` shows which pairs of GPUs can reach each other"
+                    ),
                 },
             });
         }
@@ -105,15 +115,21 @@ impl Drop for CudaMapping {
         let device = self.cuda.name();
         // Work that still runs may touch the range; unmapping under it would be a fault of the whole context.
         if !self.private && !stream::settle(&self.cuda) {
-            tracing::error!(device, bytes = self.bytes, "streams do not end: their memory stays mapped");
+            tracing::error!(
+                device,
+                bytes = self.bytes,
+                "streams do not end: their memory stays mapped"
+            );
             return;
         }
         if self.mapped > 0 {
             // SAFETY: mapped by `of_handles`, once; the device is idle.
-            check_in_drop(unsafe { sys::cuMemUnmap(self.address, self.mapped) }, "cuMemUnmap", device);
+            let result = unsafe { sys::cuMemUnmap(self.address, self.mapped) };
+            check_in_drop(result, "cuMemUnmap", device);
         }
         // SAFETY: reserved by `of_handles`, with this size.
-        check_in_drop(unsafe { sys::cuMemAddressFree(self.address, self.bytes) }, "cuMemAddressFree", device);
+        let result = unsafe { sys::cuMemAddressFree(self.address, self.bytes) };
+        check_in_drop(result, "cuMemAddressFree", device);
     }
 }
 
@@ -134,7 +150,11 @@ impl CudaMemory {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "device")),
             result => check(result, "cuMemAlloc", cuda.name())?,
         }
-        let memory = CudaMemory { cuda: cuda.clone(), address, bytes };
+        let memory = CudaMemory {
+            cuda: cuda.clone(),
+            address,
+            bytes,
+        };
         cuda.zero(DevicePtr(address), bytes)?;
         Ok(memory)
     }
@@ -157,10 +177,15 @@ impl Drop for CudaMemory {
         }
         // The driver waits for work that may use the memory, without a limit.
         if !stream::settle(&self.cuda) {
-            tracing::error!(device = self.cuda.name(), bytes = self.bytes, "streams do not end: memory is not freed");
+            tracing::error!(
+                device = self.cuda.name(),
+                bytes = self.bytes,
+                "streams do not end: memory is not freed"
+            );
         } else {
             // SAFETY: allocated once and freed once.
-            check_in_drop(unsafe { sys::cuMemFree_v2(self.address) }, "cuMemFree", self.cuda.name());
+            let result = unsafe { sys::cuMemFree_v2(self.address) };
+            check_in_drop(result, "cuMemFree", self.cuda.name());
         }
     }
 }

@@ -6,10 +6,10 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use cudarc::driver::sys;
 use parking_lot::Mutex;
 
+use super::Cuda;
 use super::driver::{check, check_in_drop, has_symbol};
 use super::memory::CudaMapping;
 use super::segment::{CudaSegment, import_handle};
-use super::Cuda;
 use crate::backend::Support;
 use crate::error::{Error, Result};
 use crate::multicast::{Allowed, guard_process, guarded};
@@ -36,14 +36,18 @@ pub(super) fn support(device: impl FnOnce() -> Result<Support>) -> Result<Suppor
 }
 
 fn allowed() -> Result<Allowed> {
-    guard_process().map_err(|why| Error::Unavailable { what: "multicast".into(), why })
+    guard_process().map_err(|why| Error::Unavailable {
+        what: "multicast".into(),
+        why,
+    })
 }
 
 fn properties(bytes: usize, world: usize) -> sys::CUmulticastObjectProp {
     sys::CUmulticastObjectProp {
         numDevices: world as u32,
         size: bytes,
-        handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0 as u64,
+        handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0
+            as u64,
         flags: 0,
     }
 }
@@ -86,8 +90,19 @@ impl CudaMulticast {
         Ok(Self::own(cuda, import_handle(cuda, fd)?, bytes, allowed))
     }
 
-    fn own(cuda: &Cuda, handle: sys::CUmemGenericAllocationHandle, bytes: usize, allowed: Allowed) -> Self {
-        CudaMulticast { handle, bytes, bound: Mutex::new(false), cuda: cuda.clone(), allowed }
+    fn own(
+        cuda: &Cuda,
+        handle: sys::CUmemGenericAllocationHandle,
+        bytes: usize,
+        allowed: Allowed,
+    ) -> Self {
+        CudaMulticast {
+            handle,
+            bytes,
+            bound: Mutex::new(false),
+            cuda: cuda.clone(),
+            allowed,
+        }
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd> {
@@ -111,7 +126,8 @@ impl CudaMulticast {
         let Allowed { .. } = self.allowed;
         self.cuda.bind()?;
         // SAFETY: the object lives; the guard has allowed it.
-        let result = unsafe { sys::cuMulticastAddDevice(self.handle, self.cuda.context().cu_device()) };
+        let result =
+            unsafe { sys::cuMulticastAddDevice(self.handle, self.cuda.context().cu_device()) };
         check(result, "cuMulticastAddDevice", self.cuda.name())
     }
 
@@ -125,7 +141,8 @@ impl CudaMulticast {
         }
         self.cuda.bind()?;
         // SAFETY: object and segment live, and both have `bytes`; the guard has allowed it.
-        let result = unsafe { sys::cuMulticastBindMem(self.handle, 0, segment.handle, 0, self.bytes, 0) };
+        let result =
+            unsafe { sys::cuMulticastBindMem(self.handle, 0, segment.handle, 0, self.bytes, 0) };
         check(result, "cuMulticastBindMem", self.cuda.name())?;
         *self.bound.lock() = true;
         Ok(())
@@ -145,11 +162,13 @@ impl Drop for CudaMulticast {
         let device = self.cuda.name();
         if *self.bound.lock() {
             // SAFETY: bound once, with this offset and size; its mapping is gone, since it is dropped first.
-            let result =
-                unsafe { sys::cuMulticastUnbind(self.handle, self.cuda.context().cu_device(), 0, self.bytes) };
+            let result = unsafe {
+                sys::cuMulticastUnbind(self.handle, self.cuda.context().cu_device(), 0, self.bytes)
+            };
             check_in_drop(result, "cuMulticastUnbind", device);
         }
         // SAFETY: created or imported once and released once.
-        check_in_drop(unsafe { sys::cuMemRelease(self.handle) }, "cuMemRelease", device);
+        let result = unsafe { sys::cuMemRelease(self.handle) };
+        check_in_drop(result, "cuMemRelease", device);
     }
 }

@@ -63,7 +63,11 @@ impl CudaSegment {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "device")),
             result => check(result, "cuMemCreate", cuda.name())?,
         }
-        let segment = CudaSegment { handle, bytes, cuda: cuda.clone() };
+        let segment = CudaSegment {
+            handle,
+            bytes,
+            cuda: cuda.clone(),
+        };
         // The driver does not promise zeros.
         CudaMapping::new(cuda, &[&segment])?.zero_and_unmap()?;
         Ok(segment)
@@ -74,7 +78,12 @@ impl CudaSegment {
         let mut fd: i32 = -1;
         // SAFETY: the driver writes a descriptor, an int, for this type of handle.
         let result = unsafe {
-            sys::cuMemExportToShareableHandle((&raw mut fd).cast::<c_void>(), self.handle, DESCRIPTOR, 0)
+            sys::cuMemExportToShareableHandle(
+                (&raw mut fd).cast::<c_void>(),
+                self.handle,
+                DESCRIPTOR,
+                0,
+            )
         };
         check(result, "cuMemExportToShareableHandle", self.cuda.name())?;
         // SAFETY: a new descriptor that the driver gave to this caller.
@@ -84,17 +93,25 @@ impl CudaSegment {
     pub(super) fn import(cuda: &Cuda, fd: &OwnedFd, bytes: usize) -> Result<Self> {
         cuda.bind()?;
         let handle = import_handle(cuda, fd)?;
-        Ok(CudaSegment { handle, bytes, cuda: cuda.clone() })
+        Ok(CudaSegment {
+            handle,
+            bytes,
+            cuda: cuda.clone(),
+        })
     }
 }
 
 /// The driver handle behind a descriptor; the descriptor stays the caller's.
-pub(super) fn import_handle(cuda: &Cuda, fd: &OwnedFd) -> Result<sys::CUmemGenericAllocationHandle> {
+pub(super) fn import_handle(
+    cuda: &Cuda,
+    fd: &OwnedFd,
+) -> Result<sys::CUmemGenericAllocationHandle> {
     let mut handle = 0;
     // The driver takes the descriptor itself in the place of a pointer.
     let descriptor = fd.as_raw_fd() as usize as *mut c_void;
     // SAFETY: `handle` is valid for a write; a descriptor that is not the driver's is refused.
-    let result = unsafe { sys::cuMemImportFromShareableHandle(&mut handle, descriptor, DESCRIPTOR) };
+    let result =
+        unsafe { sys::cuMemImportFromShareableHandle(&mut handle, descriptor, DESCRIPTOR) };
     match result {
         CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_INVALID_HANDLE => {
             Err(Error::InvalidArgument {
@@ -113,7 +130,8 @@ impl Drop for CudaSegment {
     fn drop(&mut self) {
         if self.cuda.bind().is_ok() {
             // SAFETY: created or imported once and released once; mappings keep the memory itself alive.
-            check_in_drop(unsafe { sys::cuMemRelease(self.handle) }, "cuMemRelease", self.cuda.name());
+            let result = unsafe { sys::cuMemRelease(self.handle) };
+            check_in_drop(result, "cuMemRelease", self.cuda.name());
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::time::Duration;
 
+use super::Cuda;
 use super::launch::{Image, LaunchConfig};
 use super::stream::CudaQueue;
-use super::Cuda;
 use crate::error::{Error, Result};
 use crate::pad::PadView;
 
@@ -13,11 +13,19 @@ use crate::pad::PadView;
 static SIGNAL: Image = Image {
     name: "signal",
     sm_90a: include_bytes!(concat!(env!("OUT_DIR"), "/signal.sm_90a.cubin")),
-    compute_80: concat!(include_str!(concat!(env!("OUT_DIR"), "/signal.compute_80.ptx")), "\0").as_bytes(),
+    compute_80: concat!(
+        include_str!(concat!(env!("OUT_DIR"), "/signal.compute_80.ptx")),
+        "\0"
+    )
+    .as_bytes(),
 };
 
 #[cfg(not(feature = "nvcc"))]
-static SIGNAL: Image = Image { name: "signal", sm_90a: &[], compute_80: &[] };
+static SIGNAL: Image = Image {
+    name: "signal",
+    sm_90a: &[],
+    compute_80: &[],
+};
 
 // The layouts that `signal.cuh` asserts on its side.
 const _: () = {
@@ -33,7 +41,10 @@ const _: () = {
     assert!(offset_of!(FaultRecord, state) == 0 && offset_of!(FaultRecord, waiter) == 4);
     assert!(offset_of!(FaultRecord, peer) == 8 && offset_of!(FaultRecord, slot) == 12);
     assert!(offset_of!(FaultRecord, expected) == 16 && offset_of!(FaultRecord, seen) == 20);
-    assert!(offset_of!(FaultRecord, waited_us_low) == 24 && offset_of!(FaultRecord, waited_us_high) == 28);
+    assert!(
+        offset_of!(FaultRecord, waited_us_low) == 24
+            && offset_of!(FaultRecord, waited_us_high) == 28
+    );
     assert!(WORD_STRIDE == 32);
 };
 
@@ -95,8 +106,12 @@ impl Cuda {
             return Ok(());
         }
         let (mut pad, mut slot, mut mask, mut lag) = (*pad, slot as u32, mask(peers)?, lag);
-        let mut parameters =
-            [argument(&mut pad), argument(&mut slot), argument(&mut mask), argument(&mut lag)];
+        let mut parameters = [
+            argument(&mut pad),
+            argument(&mut slot),
+            argument(&mut mask),
+            argument(&mut lag),
+        ];
         // SAFETY: the kernel takes a pad, a slot, a mask and a lag by value; the pad is the caller's obligation.
         unsafe { self.launch_in_one_block(stream, "warpweave_wait", &mut parameters) }
     }
@@ -118,7 +133,14 @@ impl Cuda {
         let function = self.function(&SIGNAL, name)?;
         let threads = if name == "warpweave_delay" { 1 } else { 64 };
         // SAFETY: the caller's obligation.
-        unsafe { self.launch(stream, &function, LaunchConfig::linear(1, threads), parameters) }
+        unsafe {
+            self.launch(
+                stream,
+                &function,
+                LaunchConfig::linear(1, threads),
+                parameters,
+            )
+        }
     }
 }
 

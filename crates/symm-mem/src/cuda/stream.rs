@@ -7,8 +7,8 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUresult};
 use parking_lot::Mutex;
 
-use super::driver::{check, check_in_drop};
 use super::Cuda;
+use super::driver::{check, check_in_drop};
 use crate::backend::{Backend, Priority};
 use crate::error::{Error, Result};
 
@@ -32,6 +32,8 @@ pub(super) struct Registry {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // SAFETY: the stream keeps its context alive. If this fails, so does the question below.
+        let _ = unsafe { sys::cuCtxSetCurrent(self.stream.context().cu_ctx()) };
         if !matches!(state(&self.stream), Ok(State::Empty)) {
             self.registry.closing.lock().push(self.stream.clone());
         }
@@ -40,8 +42,13 @@ impl Drop for Handle {
 
 impl Registry {
     fn add(self: &Arc<Self>, stream: Arc<CudaStream>) -> CudaQueue {
-        self.closing.lock().retain(|s| !matches!(state(s), Ok(State::Empty)));
-        let handle = Arc::new(Handle { stream, registry: self.clone() });
+        self.closing
+            .lock()
+            .retain(|s| !matches!(state(s), Ok(State::Empty)));
+        let handle = Arc::new(Handle {
+            stream,
+            registry: self.clone(),
+        });
         let mut open = self.open.lock();
         open.retain(|s| s.strong_count() > 0);
         open.push(Arc::downgrade(&handle));
@@ -52,7 +59,10 @@ impl Registry {
         // Collected first: dropping the last handle while a list is locked would lock the other.
         let open: Vec<_> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
         let closing = self.closing.lock().clone();
-        open.iter().map(|handle| handle.stream.clone()).chain(closing).collect()
+        open.iter()
+            .map(|handle| handle.stream.clone())
+            .chain(closing)
+            .collect()
     }
 }
 
@@ -62,11 +72,8 @@ impl CudaQueue {
         let device = cuda.name();
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: both are valid for writes.
-        check(
-            unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) },
-            "cuCtxGetStreamPriorityRange",
-            device,
-        )?;
+        let result = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+        check(result, "cuCtxGetStreamPriorityRange", device)?;
         let level = match priority {
             Priority::Normal => least,
             Priority::High => greatest,
@@ -83,6 +90,7 @@ impl CudaQueue {
                 why: format!("it belongs to another context than that of {}", cuda.name()),
             });
         }
+        cuda.bind()?;
         Ok(cuda.device.streams.add(stream))
     }
 
@@ -98,10 +106,17 @@ impl CudaQueue {
 }
 
 /// An error of cudarc's `result` and `safe` layers.
-pub(super) fn driver_error(e: cudarc::driver::DriverError, call: &'static str, device: &str) -> Error {
+pub(super) fn driver_error(
+    e: cudarc::driver::DriverError,
+    call: &'static str,
+    device: &str,
+) -> Error {
     match check(e.0, call, device) {
         Err(error) => error,
-        Ok(()) => Error::Stream { device: device.into(), cause: format!("{call} failed without a code") },
+        Ok(()) => Error::Stream {
+            device: device.into(),
+            cause: format!("{call} failed without a code"),
+        },
     }
 }
 
@@ -133,7 +148,9 @@ fn state(stream: &CudaStream) -> std::result::Result<State, (CUresult, &'static 
 /// How long a stream may take to become empty. A kernel may compute for long, so this is ten times the timeout of a
 /// wait and a minute: a stream that holds only bounded waits is done by then.
 fn limit(cuda: &Cuda) -> Duration {
-    cuda.timeout().saturating_mul(10).saturating_add(Duration::from_secs(60))
+    cuda.timeout()
+        .saturating_mul(10)
+        .saturating_add(Duration::from_secs(60))
 }
 
 /// Lets time pass between two looks: at first by spinning, since most waits are short, then with naps.
@@ -212,14 +229,19 @@ impl CudaMark {
         let mut event = std::ptr::null_mut();
         let flags = sys::CUevent_flags::CU_EVENT_DEFAULT as u32;
         // SAFETY: `event` is valid for a write and the context is bound.
-        check(unsafe { sys::cuEventCreate(&mut event, flags) }, "cuEventCreate", cuda.name())?;
-        Ok(CudaMark { event, cuda: cuda.without_modules() })
+        let result = unsafe { sys::cuEventCreate(&mut event, flags) };
+        check(result, "cuEventCreate", cuda.name())?;
+        Ok(CudaMark {
+            event,
+            cuda: cuda.without_modules(),
+        })
     }
 
     pub(super) fn record(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
         cuda.bind()?;
         // SAFETY: both handles live.
-        check(unsafe { sys::cuEventRecord(self.event, stream.raw()) }, "cuEventRecord", cuda.name())
+        let result = unsafe { sys::cuEventRecord(self.event, stream.raw()) };
+        check(result, "cuEventRecord", cuda.name())
     }
 
     pub(super) fn block(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
@@ -241,7 +263,9 @@ impl CudaMark {
             });
         }
         check(result, "cuEventElapsedTime", cuda.name())?;
-        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) * 1e-3))
+        Ok(Duration::from_secs_f64(
+            f64::from(milliseconds.max(0.0)) * 1e-3,
+        ))
     }
 }
 
@@ -249,7 +273,8 @@ impl Drop for CudaMark {
     fn drop(&mut self) {
         if self.cuda.bind().is_ok() {
             // SAFETY: made by `new` and destroyed once; the driver keeps it until pending work has passed it.
-            check_in_drop(unsafe { sys::cuEventDestroy_v2(self.event) }, "cuEventDestroy", self.cuda.name());
+            let result = unsafe { sys::cuEventDestroy_v2(self.event) };
+            check_in_drop(result, "cuEventDestroy", self.cuda.name());
         }
     }
 }

@@ -1,8 +1,6 @@
 //! All-gathers of the CUDA backend, by NCCL.
 
-use std::sync::Arc;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpweave_comm::nccl::{Element, Launch};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
@@ -41,7 +39,29 @@ pub struct NcclAllGather {
 
 fn options(cuda: &Cuda) -> NcclOptions {
     // Blocking launches: a baseline should not pay for a thread that its launches go through. They can be captured too.
-    NcclOptions { deadline: cuda.timeout() * 6, launch: Launch::Blocking }
+    NcclOptions {
+        deadline: cuda.timeout() * 6,
+        launch: Launch::Blocking,
+    }
+}
+
+/// NCCL has no communicator whose ranks share a device.
+fn own_device(cuda: &Cuda, exchange: &dyn Exchange) -> Result<()> {
+    // An identity that cannot be had is like no other.
+    let identity = match cuda.context().uuid() {
+        Ok(uuid) => uuid.bytes.iter().map(|&byte| byte as u8).collect(),
+        Err(_) => format!("rank {}", exchange.rank()).into_bytes(),
+    };
+    let all = exchange.all_gather("device identity", &identity)?;
+    let rank = exchange.rank();
+    match (0..all.len()).find(|&peer| peer != rank && all[peer] == identity) {
+        None => Ok(()),
+        Some(peer) => Err(warpweave_symm_mem::Error::Unavailable {
+            what: "NCCL".into(),
+            why: format!("ranks {rank} and {peer} share {}", cuda.name()),
+        }
+        .into()),
+    }
 }
 
 impl CollectiveBackend for Cuda {
@@ -53,6 +73,7 @@ impl CollectiveBackend for Cuda {
         // A rank without the library would leave the others waiting in NCCL.
         let library = NcclLibrary::load().map_err(Into::into);
         let library = together(exchange, "loading NCCL", library)?;
+        together(exchange, "devices for NCCL", own_device(self, exchange))?;
         self.bind()?;
         let comm = Mutex::new(NcclComm::init(&library, exchange, options(self))?);
         Ok(NcclGroup { library, comm })
@@ -87,7 +108,11 @@ impl CollectiveBackend for Cuda {
         Ok(())
     }
 
-    fn check_all_gather(&self, _: &<Cuda as Backend>::Stream, gather: &NcclAllGather) -> Result<()> {
+    fn check_all_gather(
+        &self,
+        _: &<Cuda as Backend>::Stream,
+        gather: &NcclAllGather,
+    ) -> Result<()> {
         Ok(gather.group.comm().check()?)
     }
 

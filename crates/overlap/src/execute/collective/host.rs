@@ -35,10 +35,15 @@ impl CollectiveBackend for Host {
         dst: DevicePtr,
     ) -> Result<()> {
         // SAFETY: the obligations are the caller's, in the same words.
-        Ok(unsafe { gather.enqueue(stream, src, dst)? })
+        unsafe { gather.enqueue(stream, src, dst)? };
+        Ok(())
     }
 
-    fn check_all_gather(&self, stream: &<Host as Backend>::Stream, gather: &HostAllGather) -> Result<()> {
+    fn check_all_gather(
+        &self,
+        stream: &<Host as Backend>::Stream,
+        gather: &HostAllGather,
+    ) -> Result<()> {
         Ok(gather.pad().check(stream)?)
     }
 

@@ -79,10 +79,11 @@ __device__ __forceinline__ uint32_t load_counter(const uint32_t* from) {
   return value;
 }
 
-// Adds to a counter of this rank; the value before. Orders both ways among the blocks of this GPU.
-__device__ __forceinline__ uint32_t add_acq_rel_gpu(uint32_t* to, uint32_t value) {
+// Counts a counter of this rank from 0 to `last` and round again; the value before. Orders both ways among the blocks of
+// this GPU.
+__device__ __forceinline__ uint32_t count_acq_rel_gpu(uint32_t* counter, uint32_t last) {
   uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(value) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
   return before;
 }
 
@@ -150,8 +151,9 @@ __device__ __forceinline__ bool wait_epoch(const PadView& pad, uint32_t slot, ui
 __device__ __forceinline__ void signal_peer(const PadView& pad, uint32_t slot, uint32_t peer) {
   uint32_t* sent = pad.sent + counter_index(pad, slot, peer);
   const uint32_t epoch = load_counter(sent) + 1;
-  *sent = epoch;
+  // In this order: a release waits for the stores before it.
   store_epoch(pad, slot, peer, epoch);
+  *sent = epoch;
 }
 
 // The epoch that this launch waits for on (`slot`, `peer`).
@@ -172,14 +174,10 @@ __device__ __forceinline__ bool await_peer(const PadView& pad, uint32_t slot, ui
   return arrived;
 }
 
-// Adds `draws` to the ticket of (`slot`, `peer`): true for whoever brings it to `all`, behind everything that the others
-// did before theirs. The ticket is zero again then. A draw stands for a whole block if a barrier comes before it.
-__device__ __forceinline__ bool draw_last(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t draws,
-                                          uint32_t all) {
-  uint32_t* ticket = pad.tickets + counter_index(pad, slot, peer);
-  if (add_acq_rel_gpu(ticket, draws) + draws != all) return false;
-  *ticket = 0;
-  return true;
+// Draws from the ticket of (`slot`, `peer`), which holds `all` draws: true for the last, behind everything that the others
+// did before theirs. The ticket is whole again then. A draw stands for a block if a barrier comes before it.
+__device__ __forceinline__ bool draw_last(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t all) {
+  return count_acq_rel_gpu(pad.tickets + counter_index(pad, slot, peer), all - 1) == all - 1;
 }
 
 }  // namespace warpweave

@@ -1,0 +1,215 @@
+//! Whole runs on the host backend, by four real processes.
+
+use crate::job;
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+const PATIENT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(240);
+
+const SEVEN: [&str; 7] = [
+    "baselineNcclAllgatherMatmul",
+    "baselineCudaAllgatherMatmul",
+    "naiveRemoteRead",
+    "threadloadGatherScalarCompute",
+    "multimemGatherScalarCompute",
+    "threadloadGatherThenCutlass",
+    "multimemGatherThenCutlass",
+];
+
+#[test]
+fn four_ranks_measure_and_verify_all_seven() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let json = file.to_str().unwrap();
+    let args = [
+        "bench", "--device", "host", "--shape", "66x40x24", "--shape", "37x21x35",
+    ];
+    let args = [
+        &args[..],
+        &["--iterations", "4", "--dtype", "f16", "--json", json],
+    ]
+    .concat();
+    let outcome = job::run(&job::all(4, &args), PATIENT, LIMIT);
+    for (rank, output) in outcome.ranks.iter().enumerate() {
+        assert!(
+            output.status.success(),
+            "rank {rank}: {}",
+            outcome.errors(rank)
+        );
+        assert_eq!(output.stdout.is_empty(), rank != 0, "only rank 0 reports");
+    }
+    let table = outcome.report();
+    for line in [
+        "M×N×K = 66x40x24, f16, 4 ranks",
+        "M×N×K = 37x21x35, f16, 4 ranks",
+    ] {
+        assert!(table.contains(line), "{table}");
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(report["schema"], "warpweave-bench/1");
+    assert_eq!(report["provenance"]["ranks"], 4);
+    for (result, (m, n)) in report["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip([(66, 40), (37, 21)])
+    {
+        let rows = result["rows"].as_array().unwrap();
+        let names: Vec<_> = rows
+            .iter()
+            .map(|row| row["implementation"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, SEVEN);
+        assert!(result["limit"]["ms"].as_f64().unwrap() > 0.0);
+        for row in rows {
+            let name = &row["implementation"];
+            assert_eq!(row["status"], "ok", "{name}: {}", row["reason"]);
+            assert_eq!(row["single_ms"]["samples"], 6, "{name}");
+            for time in ["single_ms", "back_to_back_ms", "graph_ms"] {
+                assert!(row[time]["median"].as_f64().unwrap() > 0.0, "{name} {time}");
+            }
+            // Before and after the timing, as calls and as replays, three sets of integers and two of reals; all ranks.
+            let verified = &row["verification"];
+            assert_eq!(verified["calls"], 2 * 2 * 5, "{name}");
+            assert_eq!(verified["elements"], 20 * 4 * m * n, "{name}");
+            assert_eq!(verified["exact_elements"], 12 * 4 * m * n, "{name}");
+            assert_eq!(verified["wrong"], 0, "{name}");
+            assert!(verified["relative_error"].as_f64().unwrap() > 0.0, "{name}");
+            let baseline = rows[0]["single_ms"]["median"].as_f64().unwrap();
+            let ratio = baseline / row["single_ms"]["median"].as_f64().unwrap();
+            assert!(
+                (row["times_baseline"].as_f64().unwrap() - ratio).abs() < 1e-9,
+                "{name}"
+            );
+            let transport = row["transport"][0].as_str().unwrap();
+            assert!(transport.starts_with("host"), "{name}: {transport}");
+        }
+        assert_eq!(rows[0]["transport"][0], "host all-gather");
+        assert_eq!(rows[1]["transport"][0], "host push");
+    }
+}
+
+#[test]
+fn one_wrong_element_on_one_rank_fails_the_run() {
+    let args = [
+        "bench",
+        "--device",
+        "host",
+        "--shape",
+        "12x8x6",
+        "--iterations",
+        "2",
+    ];
+    let args = [
+        &args[..],
+        &["--impl", "naiveRemoteRead", "--inject", "corrupt:1"],
+    ]
+    .concat();
+    let outcome = job::run(&job::all(2, &args), PATIENT, LIMIT);
+    for (rank, output) in outcome.ranks.iter().enumerate() {
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "rank {rank}: {}",
+            outcome.errors(rank)
+        );
+    }
+    let table = outcome.report();
+    for part in [
+        "WRONG: 20 of 3840",
+        "naiveRemoteRead was WRONG",
+        "rank 1, call 0",
+        "C[0, 0]",
+    ] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+}
+
+#[test]
+fn one_rank_alone_is_a_job_too() {
+    let args = [
+        "bench", "--device", "host", "--shape", "9x8x7", "--dtype", "f32",
+    ];
+    let args = [
+        &args[..],
+        &["--iterations", "2", "--impl", "naiveRemoteRead"],
+    ]
+    .concat();
+    let output = job::warpweave().args(args).output().unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        table.contains("9x8x7, f32, 1 ranks") && table.contains("nothing to transfer"),
+        "{table}"
+    );
+}
+
+#[test]
+fn the_gemm_suite_compares_providers() {
+    let args = [
+        "bench", "--device", "host", "--suite", "gemm", "--shape", "32x24x16",
+    ];
+    let args = [&args[..], &["--shape", "5x6x7", "--iterations", "2"]].concat();
+    let outcome = job::run(&job::all(2, &args), PATIENT, LIMIT);
+    assert!(
+        outcome.ranks.iter().all(|rank| rank.status.success()),
+        "{}",
+        outcome.errors(0)
+    );
+    let table = outcome.report();
+    for part in ["| cublasLt", "| cutlass", "geometric mean over 2 problems"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+}
+
+#[test]
+fn the_list_names_every_implementation() {
+    let output = job::warpweave().args(["bench", "--list"]).output().unwrap();
+    let list = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success());
+    assert!(SEVEN.iter().all(|name| list.contains(name)), "{list}");
+}
+
+#[test]
+fn wrong_arguments_are_refused_with_what_there_is() {
+    for (args, part) in [
+        (
+            &["bench", "--impl", "fastest"][..],
+            "threadloadGatherThenCutlass",
+        ),
+        (&["bench", "--suite", "cooking"], "fused-matmul"),
+        (&["bench", "--shape", "12x13"], "MxNxK"),
+        (&["bench", "--dtype", "f8"], "bf16"),
+        (&["bench", "--iterations", "0"], "1..=100000"),
+    ] {
+        let output = job::warpweave().args(args).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(part), "{args:?}: {error}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_machine_without_gpus_says_so() {
+    if std::path::Path::new("/proc/driver/nvidia/version").exists() {
+        return;
+    }
+    let output = job::warpweave()
+        .args(["bench", "--device", "cuda"])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("CUDA is not available") && !error.contains("panicked"),
+        "{error}"
+    );
+}

@@ -1,0 +1,6 @@
+//! The binary, run as it is by real processes.
+
+mod bench;
+mod faults;
+mod job;
+mod plan;

@@ -1,0 +1,55 @@
+//! `warpweave plan`, which touches no device and needs no job.
+
+use crate::job;
+
+fn plan(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = job::warpweave().arg("plan").args(args).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn all_plans_hold_at_two_and_four_ranks() {
+    let (code, out, err) = plan(&["check", "all", "--world", "2,4", "--calls", "3"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    for name in ["baselineNcclAllgatherMatmul", "multimemGatherThenCutlass"] {
+        assert!(out.matches(name).count() >= 2, "{out}");
+    }
+}
+
+#[test]
+fn a_plan_is_shown_for_the_rank_that_was_asked_for() {
+    let args = [
+        "show",
+        "baselineCudaAllgatherMatmul",
+        "--world",
+        "3",
+        "--rank",
+        "2",
+    ];
+    let (code, out, err) = plan(&[&args[..], &["--shape", "30x20x10"]].concat());
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("baselineCudaAllgatherMatmul") && out.contains("rank 2 of 3"),
+        "{out}"
+    );
+}
+
+#[test]
+fn what_does_not_exist_is_an_error() {
+    let (code, _, err) = plan(&["show", "fastest"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("fastest") && err.contains("naiveRemoteRead"),
+        "{err}"
+    );
+    let (code, _, err) = plan(&["show", "naiveRemoteRead", "--world", "2", "--rank", "2"]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("rank 2"), "{err}");
+    let (code, _, _) = plan(&["check", "all", "--calls", "0"]);
+    assert_eq!(code, Some(2));
+}

@@ -1,0 +1,382 @@
+//! Plans run by the executor on the host backend, ranks being threads of this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use half::bf16;
+use warpweave_overlap::algorithms;
+use warpweave_overlap::execute::{Bound, ExecuteError, Executor, Result};
+use warpweave_overlap::plan::{
+    MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport,
+};
+use warpweave_symm_mem::{Backend, DType, Exchange, Host, ThreadExchange};
+
+/// One rank of a test.
+struct Rank {
+    exchange: Arc<dyn Exchange>,
+    executor: Executor<Host>,
+    stream: <Host as Backend>::Stream,
+}
+
+impl Rank {
+    fn bind(&self, plan: Plan) -> Result<Bound<Host>> {
+        self.executor.bind(plan, &self.stream)
+    }
+
+    fn place(&self) -> (usize, usize) {
+        (self.exchange.rank(), self.exchange.world())
+    }
+}
+
+fn on_ranks<T: Send + 'static>(
+    world: usize,
+    timeout: Duration,
+    run: impl Fn(Rank) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let run = Arc::new(run);
+    let ranks: Vec<_> = ThreadExchange::group(world)
+        .into_iter()
+        .map(|exchange| {
+            let run = run.clone();
+            std::thread::spawn(move || {
+                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                let device = Host::with_timeout(timeout);
+                let stream = device.stream(Default::default()).unwrap();
+                let executor = Executor::new(&device, &exchange).unwrap();
+                run(Rank {
+                    exchange,
+                    executor,
+                    stream,
+                })
+            })
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+const PATIENT: Duration = Duration::from_secs(20);
+
+/// Element (row, col) of the matrix `which` in call `call`: small integers, so that products are exact.
+fn element(which: usize, call: usize, row: usize, col: usize) -> f32 {
+    let mixed = (which * 7919 + call * 104_729 + row * 31 + col * 17).wrapping_mul(2_654_435_761);
+    ((mixed >> 13) % 5) as f32 - 2.0
+}
+
+fn matrix(
+    dtype: DType,
+    (which, call): (usize, usize),
+    rows: std::ops::Range<usize>,
+    cols: usize,
+) -> Vec<u8> {
+    let places = rows.flat_map(|row| (0..cols).map(move |col| (row, col)));
+    places
+        .flat_map(|(row, col)| encode(dtype, element(which, call, row, col)))
+        .collect()
+}
+
+fn encode(dtype: DType, value: f32) -> Vec<u8> {
+    match dtype {
+        DType::F16 => half::f16::from_f32(value).to_ne_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
+        _ => value.to_ne_bytes().to_vec(),
+    }
+}
+
+/// C of a call by the definition.
+fn product(problem: &Problem, call: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for row in 0..problem.m {
+        for col in 0..problem.n {
+            let sum = (0..problem.k)
+                .map(|i| element(0, call, row, i) * element(1, 0, i, col))
+                .sum();
+            bytes.extend(encode(problem.dtype, sum));
+        }
+    }
+    bytes
+}
+
+/// Calls `bound` with changing inputs, the even calls as they are and the odd ones as replays, and returns every C.
+fn calls(bound: &mut Bound<Host>, problem: &Problem, calls: usize) -> Result<Vec<Vec<u8>>> {
+    let plan = bound.plan();
+    let shard = problem.shard(plan.rank, plan.world);
+    bound.write("b", &matrix(problem.dtype, (1, 0), 0..problem.k, problem.n))?;
+    bound.capture()?;
+    let mut outputs = Vec::new();
+    for call in 0..calls {
+        bound.write(
+            "a",
+            &matrix(problem.dtype, (0, call), shard.clone(), problem.k),
+        )?;
+        let mut c = vec![0xff; problem.m * problem.n * problem.dtype.size()];
+        bound.write("c", &c)?;
+        if call % 2 == 0 {
+            bound.run()?;
+        } else {
+            bound.replay()?;
+        }
+        bound.read("c", &mut c)?;
+        outputs.push(c);
+    }
+    bound.synchronize()?;
+    Ok(outputs)
+}
+
+#[test]
+fn every_algorithm_computes_the_product_call_after_call() {
+    for (world, problem) in [
+        (1, Problem::new(5, 3, 7, DType::F32)),
+        (2, Problem::new(9, 20, 18, DType::F16)),
+        (3, Problem::new(10, 17, 33, DType::Bf16)),
+        // More ranks than rows: two shards are empty.
+        (5, Problem::new(3, 4, 5, DType::F32)),
+    ] {
+        for algorithm in algorithms::all() {
+            for multicast in [false, true] {
+                let problem = problem.with_multicast(multicast);
+                let got = on_ranks(world, PATIENT, move |rank| {
+                    let (me, world) = rank.place();
+                    let plan = (algorithm.build)(me, world, &problem).unwrap();
+                    let mut bound = rank.bind(plan).unwrap();
+                    let outputs = calls(&mut bound, &problem, 5).unwrap();
+                    rank.exchange.barrier("end").unwrap();
+                    outputs
+                });
+                for (rank, outputs) in got.iter().enumerate() {
+                    for (call, c) in outputs.iter().enumerate() {
+                        let right = *c == product(&problem, call);
+                        assert!(
+                            right,
+                            "{}, rank {rank} of {world}, call {call}",
+                            algorithm.name
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A plan whose output is put together from boxes narrower than its rows: own columns, and the next rank's, by a second
+/// stream.
+fn boxes(rank: usize, world: usize) -> Plan {
+    let mut plan = PlanBuilder::new("boxes", rank, world);
+    let a = plan.buffer("a", Placement::Symmetric, Role::Input, DType::F32, (4, 6));
+    let c = plan.buffer("c", Placement::Local, Role::Output, DType::F32, (3, 5));
+    let (ready, done) = (plan.slot("ready"), plan.slot("done"));
+    let next = (rank + 1) % world;
+    let main = StreamId::MAIN;
+    let (others, peers) = (plan.peers(), plan.peers());
+    plan.signal(main, ready, others.clone())
+        .wait(main, ready, others.clone());
+    let side = plan.fork();
+    let (from, to) = (plan.on(next, a, 1..4, 2..5), plan.own(c, 0..3, 0..3));
+    plan.copy(side, from, to);
+    let (from, to) = (plan.own(a, 0..3, 4..6), plan.own(c, 0..3, 3..5));
+    plan.copy(main, from, to);
+    plan.join(side);
+    plan.signal(main, done, peers).wait(main, done, others);
+    plan.finish().unwrap()
+}
+
+#[test]
+fn narrow_boxes_and_second_streams_land_where_they_should() {
+    let got = on_ranks(3, PATIENT, |rank| {
+        let (me, world) = rank.place();
+        let bound = rank.bind(boxes(me, world)).unwrap();
+        bound
+            .write("a", &matrix(DType::F32, (me, 0), 0..4, 6))
+            .unwrap();
+        bound.run().unwrap();
+        let mut c = vec![0; 60];
+        bound.read("c", &mut c).unwrap();
+        bound.synchronize().unwrap();
+        rank.exchange.barrier("end").unwrap();
+        c
+    });
+    for (me, c) in got.iter().enumerate() {
+        for row in 0..3 {
+            for col in 0..5 {
+                let wanted = match col {
+                    0..3 => element((me + 1) % 3, 0, row + 1, col + 2),
+                    _ => element(me, 0, row, col + 1),
+                };
+                let at = 4 * (5 * row + col);
+                let got = f32::from_ne_bytes(c[at..at + 4].try_into().unwrap());
+                assert_eq!(got, wanted, "rank {me}, ({row}, {col})");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_multicast_copy_reaches_every_rank() {
+    let got = on_ranks(3, PATIENT, |rank| {
+        let (me, world) = rank.place();
+        let mut plan = PlanBuilder::new("multicast", me, world);
+        let a = plan.buffer("a", Placement::Local, Role::Input, DType::F32, (1, 2));
+        let c = plan.buffer("c", Placement::Multicast, Role::Output, DType::F32, (3, 4));
+        let (ready, free) = (plan.slot("ready"), plan.slot("free"));
+        let (main, peers) = (StreamId::MAIN, plan.peers());
+        plan.signal(main, free, peers.clone())
+            .wait(main, free, peers.clone());
+        let src = plan.whole(a);
+        plan.multicast_copy(
+            main,
+            src,
+            MulticastRegion {
+                buffer: c,
+                rows: me..me + 1,
+                cols: 1..3,
+            },
+        );
+        plan.signal(main, ready, peers.clone())
+            .wait(main, ready, peers);
+        let bound = rank.bind(plan.finish().unwrap()).unwrap();
+        bound
+            .write("a", &[me as f32 + 1.0, -1.0].map(f32::to_ne_bytes).concat())
+            .unwrap();
+        bound.run().unwrap();
+        let mut c = vec![0; 48];
+        bound.read("c", &mut c).unwrap();
+        rank.exchange.barrier("end").unwrap();
+        c
+    });
+    let rows = [1.0f32, 2.0, 3.0].map(|r| [0.0, r, -1.0, 0.0]);
+    let wanted: Vec<u8> = rows
+        .iter()
+        .flatten()
+        .flat_map(|v| v.to_ne_bytes())
+        .collect();
+    assert!(got.iter().all(|c| *c == wanted), "{got:?}");
+}
+
+#[test]
+fn plans_of_different_problems_are_told_apart_on_every_rank() {
+    let errors = on_ranks(3, PATIENT, |rank| {
+        let (me, world) = rank.place();
+        let problem = Problem::new(8, 8, if me == 1 { 16 } else { 24 }, DType::F16);
+        let algorithm = algorithms::find("threadloadGatherScalarCompute").unwrap();
+        rank.bind((algorithm.build)(me, world, &problem).unwrap())
+            .unwrap_err()
+    });
+    for (me, error) in errors.iter().enumerate() {
+        let text = error.to_string();
+        assert!(matches!(error, ExecuteError::Disagreement { .. }), "{text}");
+        assert!(!error.is_unavailable());
+        let other = if me == 1 { 0 } else { 1 };
+        for part in [
+            "3x16",
+            "3x24",
+            &format!("on rank {me}"),
+            &format!("on rank {other}"),
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_that_is_wrong_on_one_rank_is_refused_on_all() {
+    let spoil: [fn(&mut Plan); 6] = [
+        |plan| plan.rank = 0,
+        |plan| plan.slots.clear(),
+        |plan| plan.buffers[0].rows -= 1,
+        |plan| plan.ops[0].stream = StreamId(4),
+        |plan| plan.buffers[1].name = plan.buffers[0].name.clone(),
+        |plan| {
+            for op in &mut plan.ops {
+                if let OpKind::Gemm { c, .. } = &mut op.kind {
+                    c.cols.end += 1;
+                }
+            }
+        },
+    ];
+    for (i, spoil) in spoil.into_iter().enumerate() {
+        let errors = on_ranks(2, PATIENT, move |rank| {
+            let (me, world) = rank.place();
+            let problem = Problem::new(8, 8, 8, DType::F16);
+            let algorithm = algorithms::find("baselineCudaAllgatherMatmul").unwrap();
+            let mut plan = (algorithm.build)(me, world, &problem).unwrap();
+            if me == 1 {
+                spoil(&mut plan);
+            }
+            rank.bind(plan).unwrap_err()
+        });
+        assert!(
+            matches!(errors[1], ExecuteError::InvalidPlan { .. }),
+            "{i}: {}",
+            errors[1]
+        );
+        let peer = ExecuteError::to_string(&errors[0]);
+        assert!(
+            peer.starts_with("rank 1 failed in plan validation: plan `baseline"),
+            "{i}: {peer}"
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
+    for name in ["baselineNcclAllgatherMatmul", "threadloadGatherThenCutlass"] {
+        let problem = Problem::new(6, 4, 5, DType::F32);
+        let outcomes = on_ranks(2, Duration::from_millis(300), move |rank| {
+            let (me, world) = rank.place();
+            let algorithm = algorithms::find(name).unwrap();
+            let mut bound = rank
+                .bind((algorithm.build)(me, world, &problem).unwrap())
+                .unwrap();
+            let fault = (me == 0).then(|| {
+                bound.run().unwrap();
+                bound.synchronize().unwrap_err()
+            });
+            rank.exchange.barrier("after the fault").unwrap();
+            bound.recover().unwrap();
+            let outputs = calls(&mut bound, &problem, 3).unwrap();
+            rank.exchange.barrier("end").unwrap();
+            (fault, outputs)
+        });
+        let timeout = outcomes[0].0.as_ref().unwrap().signal_timeout().unwrap();
+        assert_eq!((timeout.rank, timeout.peer), (0, 1), "{name}");
+        for (_, outputs) in outcomes {
+            let wanted: Vec<_> = (0..3).map(|call| product(&problem, call)).collect();
+            assert_eq!(outputs, wanted, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_a_bound_plan_cannot_do_is_an_error() {
+    on_ranks(1, PATIENT, |rank| {
+        let problem = Problem::new(2, 2, 2, DType::F32);
+        let algorithm = algorithms::find("naiveRemoteRead").unwrap();
+        let bound = rank
+            .bind((algorithm.build)(0, 1, &problem).unwrap())
+            .unwrap();
+        assert!(matches!(
+            bound.replay(),
+            Err(ExecuteError::NotCaptured { .. })
+        ));
+        let error = bound.write("d", &[0]).unwrap_err().to_string();
+        assert!(error.contains("`d`"), "{error}");
+        let error = bound.read("c", &mut [0; 17]).unwrap_err().to_string();
+        assert!(error.contains("17 bytes in a buffer of 16"), "{error}");
+    });
+}
+
+#[test]
+fn an_all_gather_of_parts_of_rows_is_refused() {
+    on_ranks(1, PATIENT, |rank| {
+        let mut plan = PlanBuilder::new("parts", 0, 1);
+        let a = plan.buffer("a", Placement::Local, Role::Input, DType::F32, (2, 4));
+        let c = plan.buffer("c", Placement::Local, Role::Output, DType::F32, (2, 4));
+        let (src, dst) = (plan.own(a, 0..2, 0..4), plan.own(c, 0..2, 0..4));
+        plan.all_gather(StreamId::MAIN, src, dst, Transport::Nccl);
+        let mut plan = plan.finish().unwrap();
+        if let OpKind::AllGather { src, dst, .. } = &mut plan.ops[0].kind {
+            (src.cols, dst.cols) = (0..2, 0..2);
+        }
+        let error = rank.bind(plan).unwrap_err().to_string();
+        assert!(error.contains("whole rows"), "{error}");
+    });
+}

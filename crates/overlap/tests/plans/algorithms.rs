@@ -1,0 +1,167 @@
+//! The seven algorithms hold as they are.
+
+use crate::fixtures::{holds, pipelines, plans, problem};
+use std::time::{Duration, Instant};
+use warpweave_overlap::algorithms::{self, Capabilities};
+use warpweave_overlap::plan::{Plan, Problem, Transport};
+use warpweave_overlap::{PlanError, check};
+use warpweave_symm_mem::DType;
+
+#[test]
+fn every_algorithm_holds_at_every_world_and_shape() {
+    for algorithm in algorithms::all() {
+        for world in [1, 2, 3, 4, 8] {
+            // Even, ragged, fewer rows than ranks, a single row.
+            for m in [8 * world, 8 * world + 3, 3, 1] {
+                for multicast in [false, true] {
+                    let problem = problem(m).with_multicast(multicast);
+                    let plans = plans(algorithm, world, &problem);
+                    holds(&check(&plans, 3));
+                    assert!(plans.iter().all(Plan::kernels_do_what_they_declare));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn more_calls_change_nothing() {
+    for algorithm in algorithms::all() {
+        for calls in [0, 1, 2, 7] {
+            let report = check(&plans(algorithm, 3, &problem(7)), calls);
+            holds(&report);
+            assert_eq!(report.calls, calls.max(2));
+        }
+    }
+}
+
+#[test]
+fn eight_ranks_take_well_under_a_second() {
+    for algorithm in algorithms::all() {
+        let plans = plans(algorithm, 8, &problem(64));
+        let began = Instant::now();
+        holds(&check(&plans, 3));
+        let took = began.elapsed();
+        assert!(
+            took < Duration::from_secs(1),
+            "{} took {took:?}",
+            algorithm.name
+        );
+    }
+}
+
+#[test]
+fn the_order_of_the_plans_does_not_matter() {
+    let mut plans = plans(&algorithms::all()[2], 4, &problem(9));
+    let report = check(&plans, 3);
+    plans.reverse();
+    assert_eq!(check(&plans, 3), report);
+}
+
+#[test]
+fn a_pipeline_on_two_streams_holds() {
+    for world in [1, 2, 3, 4, 8] {
+        holds(&check(&pipelines(world), 3));
+    }
+}
+
+#[test]
+fn algorithms_are_found_by_their_exact_names() {
+    let names: Vec<&str> = algorithms::all().iter().map(|a| a.name).collect();
+    assert_eq!(
+        names,
+        [
+            "baselineNcclAllgatherMatmul",
+            "baselineCudaAllgatherMatmul",
+            "naiveRemoteRead",
+            "threadloadGatherScalarCompute",
+            "multimemGatherScalarCompute",
+            "threadloadGatherThenCutlass",
+            "multimemGatherThenCutlass",
+        ]
+    );
+    for name in names {
+        let algorithm = algorithms::find(name).unwrap();
+        let plans = plans(algorithm, 2, &problem(4));
+        assert!(plans.iter().all(|p| p.name == name));
+    }
+    let error = algorithms::find("naiveremoteread").unwrap_err();
+    assert!(matches!(&error, PlanError::UnknownAlgorithm { known, .. } if known.len() == 7));
+    assert!(error.to_string().contains("naiveRemoteRead"));
+}
+
+#[test]
+fn impossible_problems_are_errors() {
+    for algorithm in algorithms::all() {
+        let build = algorithm.build;
+        assert!(matches!(
+            build(2, 2, &problem(4)),
+            Err(PlanError::RankOutsideWorld { rank: 2, world: 2 })
+        ));
+        assert!(algorithm.build_all(0, &problem(4)).is_err());
+        for (m, n, k) in [(0, 1, 1), (1, 0, 1), (1, 1, 0)] {
+            let empty = Problem::new(m, n, k, DType::F16);
+            assert!(matches!(
+                build(0, 1, &empty),
+                Err(PlanError::EmptyProblem { .. })
+            ));
+        }
+        let huge = Problem::new(usize::MAX, usize::MAX, 2, DType::F16);
+        assert!(matches!(
+            build(0, 2, &huge),
+            Err(PlanError::Malformed { .. })
+        ));
+    }
+}
+
+#[test]
+fn capabilities_transports_and_launches_are_those_of_the_table() {
+    let expected = [
+        (false, false, 2, Transport::Nccl),
+        (false, false, 1, Transport::CopyEngine),
+        (false, false, 1, Transport::ThreadLoads),
+        (false, false, 1, Transport::ThreadLoads),
+        (true, true, 1, Transport::Multimem),
+        (false, true, 2, Transport::ThreadLoads),
+        (true, true, 2, Transport::Multimem),
+    ];
+    for (algorithm, (multicast, sm90, launches, transport)) in
+        algorithms::all().iter().zip(expected)
+    {
+        assert_eq!(algorithm.needs, Capabilities { multicast, sm90 });
+        let plan = (algorithm.build)(1, 4, &problem(8)).unwrap();
+        assert_eq!(plan.launches(), launches, "{}", plan.name);
+        assert_eq!(plan.transports(), [transport], "{}", plan.name);
+    }
+    let multicast = problem(8).with_multicast(true);
+    let plan = (algorithms::all()[1].build)(1, 4, &multicast).unwrap();
+    assert_eq!(plan.transports(), [Transport::MulticastCopy]);
+}
+
+#[test]
+fn missing_capabilities_are_named() {
+    let machine = Capabilities {
+        multicast: false,
+        sm90: true,
+    };
+    let missing = |name| algorithms::find(name).unwrap().needs.missing_on(machine);
+    assert!(missing("threadloadGatherThenCutlass").is_empty());
+    let multimem = missing("multimemGatherThenCutlass");
+    assert_eq!(
+        multimem,
+        Capabilities {
+            multicast: true,
+            sm90: false
+        }
+    );
+}
+
+#[test]
+fn plans_survive_serialisation() {
+    for algorithm in algorithms::all() {
+        for plan in plans(algorithm, 3, &problem(7)) {
+            let text = serde_json::to_string(&plan).unwrap();
+            assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+        }
+    }
+}

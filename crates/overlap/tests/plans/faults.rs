@@ -1,0 +1,286 @@
+//! What is wrong with one plan by itself is refused when it is built, and reported when it is checked.
+
+use crate::fixtures::{MAIN, Pair};
+use warpweave_overlap::check::{Fault, FaultKind};
+use warpweave_overlap::plan::{
+    BufferId, Effect, EventId, GemmProvider, Kernel, KernelShape, MulticastRegion, OpKind,
+    Placement, Plan, PlanBuilder, Role, SlotId, StreamId, Transport,
+};
+use warpweave_overlap::{PlanError, Violation, check};
+use warpweave_symm_mem::DType;
+
+/// Builds the plan of rank 0 with one fault: the builder refuses it, and so does *check* when the fault comes from elsewhere.
+fn expect(kind: FaultKind, build: impl Fn(&mut Pair)) {
+    let mut pair = Pair::new(0);
+    build(&mut pair);
+    let sound = |rank| {
+        let mut pair = Pair::new(rank);
+        pair.builder.slot("slot");
+        pair.builder.event();
+        pair.builder.finish().unwrap()
+    };
+    let refused = pair.builder.clone().finish();
+    assert!(
+        matches!(&refused, Err(PlanError::Malformed { rank: 0, .. })),
+        "{kind:?}: {refused:?}"
+    );
+    // The same operations in a plan that did not come from the builder.
+    let mut plans = vec![sound(0), sound(1)];
+    plans[0] = forged(&pair.builder);
+    let report = check(&plans, 3);
+    let faults: Vec<FaultKind> = report
+        .violations
+        .iter()
+        .filter_map(|v| match v {
+            Violation::Fault(Fault { kind, rank: 0, .. }) => Some(*kind),
+            _ => None,
+        })
+        .collect();
+    assert!(faults.contains(&kind), "{kind:?}: {report}");
+    assert_eq!(report.steps, 0, "nothing is unrolled");
+}
+
+/// The plan that the builder would refuse.
+fn forged(builder: &PlanBuilder) -> Plan {
+    builder.draft().clone()
+}
+
+#[test]
+fn things_that_do_not_exist() {
+    let kind = FaultKind::NoSuchThing;
+    expect(kind, |p| {
+        let (src, dst) = (p.at(0, BufferId(9)), p.at(0, p.output));
+        p.builder.copy(MAIN, src, dst);
+    });
+    expect(kind, |p| {
+        let (src, dst) = (p.at(2, p.mailbox), p.at(0, p.output));
+        p.builder.copy(MAIN, src, dst);
+    });
+    expect(kind, |p| {
+        p.builder.signal(MAIN, SlotId(0), [1]);
+    });
+    expect(kind, |p| {
+        let slot = p.builder.slot("slot");
+        p.builder.wait(MAIN, slot, [2]);
+    });
+    expect(kind, |p| {
+        p.builder.record(MAIN, EventId(0));
+    });
+    expect(kind, |p| {
+        p.builder.wait_event(MAIN, EventId(3));
+    });
+    expect(kind, |p| {
+        let slot = p.builder.slot("slot");
+        p.builder.signal(StreamId(1), slot, [1]);
+    });
+    expect(kind, |p| {
+        let shape = KernelShape {
+            m: 1,
+            n: 0,
+            k: 4,
+            dtype: DType::F32,
+        };
+        let kernel = Kernel::ThreadloadGather {
+            shape,
+            a: BufferId(7),
+            staging: p.mailbox,
+            ready: SlotId(0),
+            done: SlotId(0),
+        };
+        p.builder.slot("slot");
+        p.builder.push(
+            MAIN,
+            OpKind::Kernel {
+                kernel,
+                lanes: vec![],
+            },
+        );
+    });
+    expect(kind, |p| {
+        p.builder
+            .buffer("in", Placement::Local, Role::Staging, DType::F32, (1, 1));
+    });
+}
+
+#[test]
+fn boxes_outside_of_their_buffers() {
+    for (rows, cols) in [(0..2, 0..4), (0..1, 0..5), (1..2, 0..4)] {
+        expect(FaultKind::OutOfBounds, |p| {
+            let src = p.builder.own(p.input, rows.clone(), cols.clone());
+            let dst = p.builder.own(p.output, rows.clone(), cols.clone());
+            p.builder.copy(MAIN, src, dst);
+        });
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "it is the fault")]
+    let reversed = 1..0;
+    expect(FaultKind::OutOfBounds, |p| {
+        let src = p.builder.own(p.input, reversed.clone(), 0..4);
+        let dst = p.at(0, p.output);
+        p.builder.copy(MAIN, src, dst);
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_reached() {
+    expect(FaultKind::Unreachable, |p| {
+        let (src, dst) = (p.at(1, p.input), p.at(0, p.output));
+        p.builder.copy(MAIN, src, dst);
+    });
+    expect(FaultKind::Unreachable, |p| {
+        let src = p.at(0, p.input);
+        let dst = MulticastRegion {
+            buffer: p.mailbox,
+            rows: 0..1,
+            cols: 0..4,
+        };
+        p.builder.multicast_copy(MAIN, src, dst);
+    });
+    expect(FaultKind::Unreachable, |p| {
+        let dst = p.builder.buffer(
+            "all",
+            Placement::Symmetric,
+            Role::Staging,
+            DType::F32,
+            (2, 4),
+        );
+        let (src, dst) = (p.at(0, p.input), p.builder.on(1, dst, 0..2, 0..4));
+        p.builder.all_gather(MAIN, src, dst, Transport::Nccl);
+    });
+}
+
+#[test]
+fn shapes_that_do_not_fit() {
+    expect(FaultKind::WrongShape, |p| {
+        let (src, dst) = (p.at(0, p.input), p.builder.own(p.output, 0..1, 0..3));
+        p.builder.copy(MAIN, src, dst);
+    });
+    expect(FaultKind::WrongShape, |p| {
+        let half = p
+            .builder
+            .buffer("half", Placement::Local, Role::Output, DType::F16, (1, 4));
+        let (src, dst) = (p.at(0, p.input), p.at(0, half));
+        p.builder.copy(MAIN, src, dst);
+    });
+    // 1x4 * 3x4 is no product.
+    expect(FaultKind::WrongShape, |p| {
+        let b = p
+            .builder
+            .buffer("b", Placement::Local, Role::Weight, DType::F32, (3, 4));
+        let [a, b, c] = [p.input, b, p.output].map(|id| p.builder.whole(id));
+        p.builder.gemm(MAIN, GemmProvider::CublasLt, a, b, c);
+    });
+    // Three rows over two ranks: rank 0 has two of them.
+    expect(FaultKind::WrongShape, |p| {
+        let all = p
+            .builder
+            .buffer("all", Placement::Local, Role::Staging, DType::F32, (3, 4));
+        let (src, dst) = (p.at(0, p.input), p.builder.whole(all));
+        p.builder.all_gather(MAIN, src, dst, Transport::Nccl);
+    });
+    expect(FaultKind::WrongShape, |p| {
+        let huge = (usize::MAX, 2);
+        p.builder
+            .buffer("huge", Placement::Local, Role::Staging, DType::F32, huge);
+    });
+}
+
+#[test]
+fn operations_that_overwrite_what_they_read() {
+    expect(FaultKind::InPlace, |p| {
+        let (src, dst) = (
+            p.builder.own(p.output, 0..1, 0..2),
+            p.builder.own(p.output, 0..1, 1..3),
+        );
+        p.builder.copy(MAIN, src, dst);
+    });
+    expect(FaultKind::InPlace, |p| {
+        let all = p
+            .builder
+            .buffer("all", Placement::Local, Role::Staging, DType::F32, (2, 4));
+        let (src, dst) = (p.builder.own(all, 1..2, 0..4), p.builder.whole(all));
+        p.builder.all_gather(MAIN, src, dst, Transport::Nccl);
+    });
+}
+
+#[test]
+fn constants_are_not_written() {
+    expect(FaultKind::WritesWeight, |p| {
+        let b = p
+            .builder
+            .buffer("b", Placement::Local, Role::Weight, DType::F32, (1, 4));
+        let (src, dst) = (p.at(0, p.input), p.at(0, b));
+        p.builder.copy(MAIN, src, dst);
+    });
+}
+
+#[test]
+fn events_are_recorded_before_they_are_waited_for() {
+    expect(FaultKind::EventNotRecorded, |p| {
+        let event = p.builder.event();
+        p.builder.wait_event(MAIN, event).record(MAIN, event);
+    });
+}
+
+#[test]
+fn lags_are_small() {
+    expect(FaultKind::Lag, |p| {
+        let slot = p.builder.slot("slot");
+        p.builder.wait_lag(MAIN, slot, [1], u32::MAX);
+    });
+}
+
+#[test]
+fn effects_of_lanes_are_inspected_too() {
+    let shape = KernelShape {
+        m: 1,
+        n: 0,
+        k: 4,
+        dtype: DType::F32,
+    };
+    let lane = |effect: fn(&Pair) -> Effect, kind| {
+        expect(kind, |p| {
+            let slot = p.builder.slot("slot");
+            let (a, staging) = (p.input, p.mailbox);
+            let kernel = Kernel::ThreadloadGather {
+                shape,
+                a,
+                staging,
+                ready: slot,
+                done: slot,
+            };
+            let lanes = vec![vec![effect(p)]];
+            p.builder.push(MAIN, OpKind::Kernel { kernel, lanes });
+        });
+    };
+    lane(|p| Effect::Read(p.at(1, p.input)), FaultKind::Unreachable);
+    lane(
+        |p| Effect::Write(p.builder.own(p.mailbox, 0..1, 0..5)),
+        FaultKind::OutOfBounds,
+    );
+    lane(
+        |p| {
+            let (rows, cols) = (0..1, 0..4);
+            Effect::WriteMulticast(MulticastRegion {
+                buffer: p.mailbox,
+                rows,
+                cols,
+            })
+        },
+        FaultKind::Unreachable,
+    );
+    lane(
+        |_| Effect::Signal {
+            slot: SlotId(1),
+            to: vec![1],
+        },
+        FaultKind::NoSuchThing,
+    );
+    lane(
+        |_| Effect::Wait {
+            slot: SlotId(0),
+            from: vec![2],
+            lag: 0,
+        },
+        FaultKind::NoSuchThing,
+    );
+}

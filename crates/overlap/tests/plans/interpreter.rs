@@ -1,0 +1,397 @@
+//! A second reading of what a plan means, independent of *check*: it runs plans step by step, in every order if asked to.
+//!
+//! It shares nothing with the proof but the names of the steps: there is no happens-before, no box algebra, and words are plain counters.
+
+use std::collections::{HashMap, HashSet};
+use warpweave_overlap::check::Site;
+use warpweave_overlap::plan::{Effect, OpKind, Plan, Region, Role};
+use warpweave_overlap::{Report, Violation};
+
+type Key = (usize, usize, Site);
+
+/// One step: it may run after all of `after` have, and when the words it waits for are high enough.
+struct Atom {
+    key: Key,
+    after: Vec<usize>,
+    /// It waits for something that no rank ever does.
+    never: bool,
+    waits: Vec<((usize, usize, usize), i64)>,
+    signals: Vec<(usize, usize, usize)>,
+}
+
+/// An access that may happen at any time between two steps.
+struct Access {
+    begin: usize,
+    end: usize,
+    write: bool,
+    elements: HashSet<(usize, usize, usize, usize)>,
+}
+
+/// All steps of all ranks over some calls.
+pub struct Machine {
+    atoms: Vec<Atom>,
+    accesses: Vec<Access>,
+    collectives: Vec<Vec<(usize, usize)>>,
+}
+
+/// What can happen in some run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Two conflicting accesses can be under way at once.
+    pub race: bool,
+    /// A run can get stuck.
+    pub deadlock: bool,
+    /// Two signals or waits on one word, or two collectives of one rank, can be under way at once.
+    pub ambiguous: bool,
+}
+
+impl Machine {
+    pub fn new(plans: &[Plan], calls: usize) -> Self {
+        let mut machine = Machine {
+            atoms: Vec::new(),
+            accesses: Vec::new(),
+            collectives: vec![Vec::new(); plans.len()],
+        };
+        for plan in plans {
+            let mut tails: HashMap<usize, usize> = HashMap::new();
+            for call in 0..calls {
+                machine.caller(plan, call, Site::CallerWrites, &mut tails);
+                let mut recorded = HashMap::new();
+                for (index, op) in plan.ops.iter().enumerate() {
+                    let mut after: Vec<usize> =
+                        tails.get(&op.stream.0).copied().into_iter().collect();
+                    if let OpKind::WaitEvent { event } = &op.kind {
+                        after.push(recorded[&event.0]);
+                    }
+                    let tail = machine.op(plan, call, index, after);
+                    if let OpKind::Record { event } = &op.kind {
+                        recorded.insert(event.0, tail);
+                    }
+                    tails.insert(op.stream.0, tail);
+                }
+                machine.caller(plan, call, Site::CallerReads, &mut tails);
+            }
+        }
+        for rank in 0..plans.len() {
+            for (i, &(_, end)) in machine.collectives[rank].clone().iter().enumerate() {
+                for theirs in &machine.collectives {
+                    match theirs.get(i) {
+                        Some(&(begin, _)) => machine.atoms[end].after.push(begin),
+                        None => machine.atoms[end].never = true,
+                    }
+                }
+            }
+        }
+        machine
+    }
+
+    fn atom(&mut self, key: Key, after: Vec<usize>) -> usize {
+        self.atoms.push(Atom {
+            key,
+            after,
+            never: false,
+            waits: Vec::new(),
+            signals: Vec::new(),
+        });
+        self.atoms.len() - 1
+    }
+
+    fn access(&mut self, (begin, end): (usize, usize), write: bool, region: &Region) {
+        let Region {
+            rank,
+            buffer,
+            rows,
+            cols,
+        } = region.clone();
+        let elements = rows.flat_map(|r| cols.clone().map(move |c| (rank, buffer.0, r, c)));
+        let elements = elements.collect();
+        self.accesses.push(Access {
+            begin,
+            end,
+            write,
+            elements,
+        });
+    }
+
+    fn caller(&mut self, plan: &Plan, call: usize, site: Site, tails: &mut HashMap<usize, usize>) {
+        let after = tails.get(&0).copied().into_iter().collect();
+        let atom = self.atom((plan.rank, call, site), after);
+        tails.insert(0, atom);
+        let write = site == Site::CallerWrites;
+        let role = if write { Role::Input } else { Role::Output };
+        for buffer in plan.buffers.iter().filter(|b| b.role == role) {
+            let whole = Region {
+                rank: plan.rank,
+                buffer: plan.buffer_named(&buffer.name).unwrap(),
+                rows: 0..buffer.rows,
+                cols: 0..buffer.cols,
+            };
+            self.access((atom, atom), write, &whole);
+        }
+    }
+
+    fn synchronise(&mut self, atom: usize, rank: usize, effect: &Effect) {
+        match effect {
+            Effect::Signal { slot, to } => {
+                let words = to.iter().map(|&to| (slot.0, rank, to));
+                self.atoms[atom].signals.extend(words);
+            }
+            Effect::Wait { slot, from, lag } => {
+                let words = from
+                    .iter()
+                    .map(|&from| ((slot.0, from, rank), i64::from(*lag)));
+                self.atoms[atom].waits.extend(words);
+            }
+            _ => {}
+        }
+    }
+
+    fn op(&mut self, plan: &Plan, call: usize, op: usize, after: Vec<usize>) -> usize {
+        let kind = &plan.ops[op].kind;
+        let key = |site| (plan.rank, call, site);
+        match kind {
+            OpKind::Kernel { lanes, .. } => {
+                let begin = self.atom(key(Site::Begin(op)), after);
+                let mut tails = vec![begin];
+                for (lane, effects) in lanes.iter().enumerate() {
+                    let mut tail = begin;
+                    for (index, effect) in effects.iter().enumerate() {
+                        tail = self.atom(key(Site::Effect { op, lane, index }), vec![tail]);
+                        self.synchronise(tail, plan.rank, effect);
+                        match effect {
+                            Effect::Read(r) => self.access((tail, tail), false, r),
+                            Effect::Write(r) => self.access((tail, tail), true, r),
+                            Effect::WriteMulticast(r) => {
+                                for rank in 0..plan.world {
+                                    self.access((tail, tail), true, &r.on(rank));
+                                }
+                            }
+                            Effect::Signal { .. } | Effect::Wait { .. } => {}
+                        }
+                    }
+                    tails.push(tail);
+                }
+                self.atom(key(Site::End(op)), tails)
+            }
+            OpKind::AllGather { src, dst, .. } => {
+                let begin = self.atom(key(Site::Begin(op)), after);
+                let end = self.atom(key(Site::End(op)), vec![begin]);
+                self.access((begin, end), false, src);
+                self.access((begin, end), true, dst);
+                self.collectives[plan.rank].push((begin, end));
+                end
+            }
+            _ => {
+                let atom = self.atom(key(Site::Op(op)), after);
+                let here = (atom, atom);
+                match kind {
+                    OpKind::Copy { src, dst, .. } => {
+                        self.access(here, false, src);
+                        self.access(here, true, dst);
+                    }
+                    OpKind::MulticastCopy { src, dst } => {
+                        self.access(here, false, src);
+                        for rank in 0..plan.world {
+                            self.access(here, true, &dst.on(rank));
+                        }
+                    }
+                    OpKind::Gemm { a, b, c, .. } => {
+                        self.access(here, false, a);
+                        self.access(here, false, b);
+                        self.access(here, true, c);
+                    }
+                    OpKind::Signal { slot, to } => {
+                        let effect = Effect::Signal {
+                            slot: *slot,
+                            to: to.clone(),
+                        };
+                        self.synchronise(atom, plan.rank, &effect);
+                    }
+                    OpKind::Wait { slot, from, lag } => {
+                        let effect = Effect::Wait {
+                            slot: *slot,
+                            from: from.clone(),
+                            lag: *lag,
+                        };
+                        self.synchronise(atom, plan.rank, &effect);
+                    }
+                    _ => {}
+                }
+                atom
+            }
+        }
+    }
+
+    /// Runs the machine in every order; `None` if that takes more than `limit` states.
+    pub fn explore(&self, limit: usize) -> Option<Outcome> {
+        let rules = Rules::of(self);
+        let mut outcome = Outcome::default();
+        let start = Done(vec![0; self.atoms.len().div_ceil(64)]);
+        let mut seen = HashSet::from([start.clone()]);
+        let mut open = vec![start];
+        while let Some(done) = open.pop() {
+            if seen.len() > limit {
+                return None;
+            }
+            outcome.race |= rules.races(&done);
+            outcome.ambiguous |= rules.is_ambiguous(&done);
+            let enabled: Vec<usize> = rules.all().filter(|&a| rules.can_run(&done, a)).collect();
+            outcome.deadlock |= enabled.is_empty() && rules.all().any(|a| !done.has(a));
+            for atom in enabled {
+                let mut next = done.clone();
+                next.add(atom);
+                if seen.insert(next.clone()) {
+                    open.push(next);
+                }
+            }
+        }
+        Some(outcome)
+    }
+}
+
+/// A set of steps: those that have run.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Done(Vec<u64>);
+
+impl Done {
+    fn has(&self, atom: usize) -> bool {
+        self.0[atom / 64] >> (atom % 64) & 1 == 1
+    }
+
+    fn add(&mut self, atom: usize) {
+        self.0[atom / 64] |= 1 << (atom % 64);
+    }
+
+    fn count(&self, of: &[usize]) -> i64 {
+        of.iter().filter(|&&a| self.has(a)).count() as i64
+    }
+}
+
+/// When a step can run, and what must not be under way together.
+struct Rules<'a> {
+    machine: &'a Machine,
+    signals: HashMap<(usize, usize, usize), Vec<usize>>,
+    waits: HashMap<(usize, usize, usize), Vec<usize>>,
+    /// Pairs of accesses to a common element, one of them writing.
+    conflicts: Vec<(&'a Access, &'a Access)>,
+}
+
+impl<'a> Rules<'a> {
+    fn of(machine: &'a Machine) -> Self {
+        let mut rules = Rules {
+            machine,
+            signals: HashMap::new(),
+            waits: HashMap::new(),
+            conflicts: Vec::new(),
+        };
+        for (index, atom) in machine.atoms.iter().enumerate() {
+            for &word in &atom.signals {
+                rules.signals.entry(word).or_default().push(index);
+            }
+            for &(word, _) in &atom.waits {
+                rules.waits.entry(word).or_default().push(index);
+            }
+        }
+        for (i, x) in machine.accesses.iter().enumerate() {
+            for y in &machine.accesses[i + 1..] {
+                let conflict = (x.write || y.write) && x.begin != y.begin;
+                if conflict && !x.elements.is_disjoint(&y.elements) {
+                    rules.conflicts.push((x, y));
+                }
+            }
+        }
+        rules
+    }
+
+    fn all(&self) -> std::ops::Range<usize> {
+        0..self.machine.atoms.len()
+    }
+
+    /// It is this step's turn, though it may still have to wait for a word.
+    fn reached(&self, done: &Done, atom: usize) -> bool {
+        let Atom { after, never, .. } = &self.machine.atoms[atom];
+        !done.has(atom) && !never && after.iter().all(|&a| done.has(a))
+    }
+
+    fn can_run(&self, done: &Done, atom: usize) -> bool {
+        let count = |of: &HashMap<_, Vec<usize>>, word| of.get(word).map_or(0, |a| done.count(a));
+        self.reached(done, atom)
+            && self.machine.atoms[atom]
+                .waits
+                .iter()
+                .all(|(word, lag)| count(&self.signals, word) >= count(&self.waits, word) + 1 - lag)
+    }
+
+    fn under_way(&self, done: &Done, (begin, end): (usize, usize)) -> bool {
+        !done.has(end) && (done.has(begin) || self.can_run(done, begin))
+    }
+
+    fn races(&self, done: &Done) -> bool {
+        let under_way = |a: &Access| self.under_way(done, (a.begin, a.end));
+        self.conflicts
+            .iter()
+            .any(|(x, y)| under_way(x) && under_way(y))
+    }
+
+    fn is_ambiguous(&self, done: &Done) -> bool {
+        let crowded =
+            |atoms: &Vec<usize>| atoms.iter().filter(|&&a| self.reached(done, a)).count() > 1;
+        let meeting =
+            |c: &Vec<(usize, usize)>| c.iter().filter(|&&c| self.under_way(done, c)).count() > 1;
+        self.signals
+            .values()
+            .chain(self.waits.values())
+            .any(crowded)
+            || self.machine.collectives.iter().any(meeting)
+    }
+}
+
+/// Follows the schedule of every race of a report: each step must be possible when its turn comes, and the second access must be under way
+/// before the first is over.
+pub fn replay(plans: &[Plan], report: &Report) {
+    let machine = Machine::new(plans, report.calls);
+    let rules = Rules::of(&machine);
+    let atoms: HashMap<Key, usize> = machine
+        .atoms
+        .iter()
+        .enumerate()
+        .map(|(index, atom)| (atom.key, index))
+        .collect();
+    for violation in &report.violations {
+        let Violation::Race {
+            first,
+            second,
+            schedule,
+            ..
+        } = violation
+        else {
+            continue;
+        };
+        let atom =
+            |step: &warpweave_overlap::check::Step| atoms[&(step.rank, step.call - 1, step.site)];
+        let end_of = |begin: usize| {
+            let access = machine.accesses.iter().find(|a| a.begin == begin);
+            access.expect("a race is between accesses").end
+        };
+        let first_end = end_of(atom(&first.step));
+        let mut done = Done(vec![0; machine.atoms.len().div_ceil(64)]);
+        for step in &schedule.steps {
+            assert!(
+                rules.can_run(&done, atom(step)),
+                "{step} is not possible in {violation}"
+            );
+            done.add(atom(step));
+            if step == &second.step {
+                assert!(!done.has(first_end), "no race in {violation}");
+            }
+        }
+        assert!(
+            done.has(atom(&second.step)),
+            "the schedule stops early in {violation}"
+        );
+        assert!(
+            done.has(first_end),
+            "the schedule stops early in {violation}"
+        );
+    }
+}

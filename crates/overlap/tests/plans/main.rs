@@ -1,0 +1,10 @@
+//! Plans, what *show* prints of them and what *check* proves about them.
+
+mod algorithms;
+mod deletions;
+mod faults;
+mod fixtures;
+mod generated;
+mod interpreter;
+mod printed;
+mod violations;

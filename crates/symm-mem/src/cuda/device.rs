@@ -1,0 +1,257 @@
+//! A GPU: finding it, adopting it, asking what it can do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use parking_lot::Mutex;
+
+use super::driver::{self, check};
+use super::launch::{Function, Image, Module};
+use super::stream::{self, CudaQueue};
+use super::{Cuda, Device, multicast, segment};
+use crate::backend::{Backend, DeviceInfo, DevicePtr, Support};
+use crate::error::{Error, Result};
+
+/// Ranks that are threads of one process would otherwise get in each other's way in the driver's first calls.
+static INITIALIZE: Mutex<()> = Mutex::new(());
+
+fn unavailable(why: impl Into<String>) -> Error {
+    Error::Unavailable {
+        what: "CUDA".into(),
+        why: why.into(),
+    }
+}
+
+impl Cuda {
+    /// Number of GPUs that this process may use.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if libcuda is missing or does not start.
+    pub fn device_count() -> Result<usize> {
+        if !driver::is_present() {
+            return Err(unavailable(
+                "libcuda is not on this machine; install the NVIDIA driver, or use the host backend",
+            ));
+        }
+        if let Some(symbol) = driver::missing_symbol() {
+            return Err(unavailable(format!(
+                "the driver has no {}; it is older than CUDA 12.8, and the device code needs one for CUDA 13.0",
+                symbol.to_string_lossy()
+            )));
+        }
+        let _first = INITIALIZE.lock();
+        result::init().map_err(|e| {
+            unavailable(format!(
+                "the driver does not start: {e}; is there a GPU, and is `nvidia-smi` well?"
+            ))
+        })?;
+        let count = CudaContext::device_count()
+            .map_err(|e| unavailable(format!("counting devices: {e}")))?;
+        Ok(count as usize)
+    }
+
+    /// The GPU `ordinal` with its primary context and a timeout of ten seconds.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if there is no driver or no such device.
+    pub fn new(ordinal: usize) -> Result<Self> {
+        let count = Self::device_count()?;
+        if ordinal >= count {
+            return Err(unavailable(format!(
+                "device {ordinal} was asked for and this process sees {count}"
+            )));
+        }
+        let _first = INITIALIZE.lock();
+        let context = CudaContext::new(ordinal)
+            .map_err(|e| unavailable(format!("making the context of device {ordinal}: {e}")))?;
+        Self::adopt(context)
+    }
+
+    /// The GPU of a context that the caller made with cudarc. cudarc's event tracking is turned off: it cannot see what
+    /// peers write.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the driver is too old; what it answers when asked for the device's properties.
+    pub fn adopt(context: Arc<CudaContext>) -> Result<Self> {
+        if let Some(symbol) = driver::missing_symbol() {
+            return Err(unavailable(format!(
+                "the driver has no {}; it is too old",
+                symbol.to_string_lossy()
+            )));
+        }
+        // SAFETY: nothing of this crate relies on the tracking; see above.
+        unsafe { context.disable_event_tracking() };
+        let failed = |e| stream::driver_error(e, "asking for the properties of a device", "a GPU");
+        let capability = context.compute_capability().map_err(failed)?;
+        let attribute = |a| context.attribute(a).map_err(failed);
+        let yes = |a, what: &str| -> Result<Support> {
+            Ok(if attribute(a)? != 0 {
+                Support::Yes
+            } else {
+                Support::No(what.into())
+            })
+        };
+        use sys::CUdevice_attribute as A;
+        let shareable_memory = match yes(
+            A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+            "the device has no virtual memory management",
+        )? {
+            Support::Yes => yes(
+                A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                "the driver does not share memory by descriptors",
+            )?,
+            no => no,
+        };
+        let multicast = multicast::support(|| {
+            yes(
+                A::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+                "the device or its fabric has no multicast",
+            )
+        })?;
+        let mut version = 0;
+        // SAFETY: `version` is valid for a write.
+        let result = unsafe { sys::cuDriverGetVersion(&mut version) };
+        check(result, "cuDriverGetVersion", "a GPU")?;
+        let info = DeviceInfo {
+            name: format!(
+                "{} (device {})",
+                context.name().map_err(failed)?,
+                context.ordinal()
+            ),
+            compute_capability: Some((capability.0 as u32, capability.1 as u32)),
+            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+            memory: context.total_mem().map_err(failed)? as u64,
+            driver: format!("CUDA {}.{}", version / 1000, version % 1000 / 10),
+            shareable_memory,
+            multicast,
+        };
+        let bare = Device {
+            context,
+            info,
+            granularity: 0,
+            streams: Arc::default(),
+        };
+        let mut cuda = Cuda {
+            device: Arc::new(bare),
+            shared: Some(Arc::default()),
+            timeout: Duration::from_secs(10),
+        };
+        cuda.bind()?;
+        let granularity = if cuda.device.info.shareable_memory.is_yes() {
+            segment::granularity(&cuda)?.max(multicast::granularity(&cuda)?)
+        } else {
+            1
+        };
+        if let Some(device) = Arc::get_mut(&mut cuda.device) {
+            device.granularity = granularity;
+        }
+        cuda.preload_signals()?;
+        Ok(cuda)
+    }
+
+    /// A stream that the caller made with cudarc, on this device's context.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the stream belongs to another context.
+    pub fn adopt_stream(&self, stream: Arc<CudaStream>) -> Result<CudaQueue> {
+        CudaQueue::adopt(self, stream)
+    }
+
+    /// The same device with another timeout for waits.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// cudarc's context.
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.device.context
+    }
+
+    /// Makes this thread's driver calls go to the device.
+    pub fn bind(&self) -> Result<()> {
+        // Not by cudarc, whose call answers with whatever failed last in a drop.
+        // SAFETY: the context lives as long as `self`.
+        let result = unsafe { sys::cuCtxSetCurrent(self.context().cu_ctx()) };
+        check(result, "cuCtxSetCurrent", self.name())
+    }
+
+    /// As in messages.
+    pub fn name(&self) -> &str {
+        &self.device.info.name
+    }
+
+    /// Compute capability, (9, 0) for Hopper.
+    pub fn compute_capability(&self) -> (u32, u32) {
+        self.device.info.compute_capability.unwrap_or((0, 0))
+    }
+
+    /// Streaming multiprocessors.
+    pub fn multiprocessors(&self) -> u32 {
+        self.device.info.multiprocessors
+    }
+
+    /// Bytes of device memory that are free, of all processes.
+    pub fn free_memory(&self) -> Result<usize> {
+        self.bind()?;
+        let (free, _) = result::mem_get_info()
+            .map_err(|e| stream::driver_error(e, "cuMemGetInfo", self.name()))?;
+        Ok(free)
+    }
+
+    /// The kernel `name` of `image`, loaded at the first use.
+    ///
+    /// # Errors
+    /// [`Error::FeatureMissing`] if the image was not built, [`Error::Unavailable`] if the device cannot run it.
+    pub fn function(&self, image: &'static Image, name: &'static str) -> Result<Function> {
+        let key = (std::ptr::from_ref(image) as usize, name);
+        let load = || Module::load(self, image)?.function(name);
+        let Some(shared) = &self.shared else {
+            return load();
+        };
+        let mut functions = shared.functions.lock();
+        if let Some(function) = functions.get(&key) {
+            return Ok(function.clone());
+        }
+        let function = match functions.iter().find(|((of, _), _)| *of == key.0) {
+            Some((_, sibling)) => sibling.module().function(name)?,
+            None => load()?,
+        };
+        functions.insert(key, function.clone());
+        Ok(function)
+    }
+
+    /// The same device without the things made once, for values that those things own.
+    pub(super) fn without_modules(&self) -> Cuda {
+        Cuda {
+            device: self.device.clone(),
+            shared: None,
+            timeout: self.timeout,
+        }
+    }
+
+    pub(super) fn out_of_memory(&self, bytes: usize, kind: &'static str) -> Error {
+        let free = self
+            .free_memory()
+            .map_or_else(|e| e.to_string(), |free| format!("{free} bytes are free"));
+        Error::OutOfMemory {
+            bytes,
+            kind,
+            device: self.name().into(),
+            cause: free,
+        }
+    }
+
+    /// Writes zeros and returns when they are there.
+    pub(super) fn zero(&self, at: DevicePtr, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let stream = self.setup_stream()?;
+        // SAFETY: the callers pass memory that they just made, which nothing else knows.
+        unsafe { self.fill(&stream, at, 0, bytes)? };
+        self.synchronize(&stream)
+    }
+}

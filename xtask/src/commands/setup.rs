@@ -1,0 +1,37 @@
+//! `cargo xtask setup`: puts a pinned, hash-checked toolchain into the target directory.
+
+use crate::error::Result;
+use crate::place;
+use crate::setup::{self, pins};
+
+/// The options of `setup`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Also NCCL and cuBLASLt, for a GPU machine that has neither (1.5 GB of disk)
+    #[arg(long)]
+    runtime: bool,
+    /// Also cuobjdump and nvdisasm, to look at the machine code of kernels
+    #[arg(long)]
+    inspect: bool,
+    /// Provide again what is there already
+    #[arg(long)]
+    force: bool,
+}
+
+/// Provides the compiler and the CUTLASS headers, and what else was asked for. What is there with the right pins is
+/// left alone.
+///
+/// # Errors
+/// No Python, no pip, no network, no space, a wheel that is not the pinned one; each says what to install instead.
+pub fn run(options: &Options) -> Result<()> {
+    let toolchain = place::target_directory(&place::workspace()?).join(warpweave_nvcc::layout::TOOLCHAIN);
+    let mut wanted = vec![&pins::CUDA, &pins::CUTLASS];
+    wanted.extend(options.runtime.then_some(&pins::RUNTIME));
+    wanted.extend(options.inspect.then_some(&pins::INSPECT));
+    let provided = setup::provide(&toolchain, &wanted, options.force)?;
+    for component in provided {
+        let state = if component.is_new { "provided" } else { "up to date" };
+        println!("{:<12} {state}: {}", component.name, component.folder.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! The driver, the GPUs, what starts jobs on them, and whether multicast may be used.
+
+use std::fs;
+
+use super::libraries::by_loader;
+use super::probe;
+use super::report::{Finding, Use};
+
+/// The driver branch of CUDA 13.0.
+const BRANCH: u32 = 580;
+const DRIVER_ADVICE: &str = "install NVIDIA's driver, branch 580 or newer; in a container, start it with the GPUs \
+    (as `docker run --gpus all`)";
+
+/// Driver and GPUs, without loading the driver's library.
+pub fn examine() -> Vec<Finding> {
+    vec![driver(), libcuda(), gpus()]
+}
+
+fn driver() -> Finding {
+    const FILE: &str = "/proc/driver/nvidia/version";
+    let text = fs::read_to_string(FILE).unwrap_or_default();
+    let Some(version) = driver_version(&text) else {
+        return Finding::missing("driver", Use::Cuda, format!("no {FILE}"), DRIVER_ADVICE);
+    };
+    let branch: Option<u32> = version.split('.').next().and_then(|branch| branch.parse().ok());
+    if branch.is_some_and(|branch| branch < BRANCH) {
+        let advice = "older than branch 580, which CUDA 13.0 needs: update it, or build with an nvcc 12.8 or 12.9 \
+            (WARPWEAVE_NVCC) and use the CUDA 12 libraries";
+        return Finding::doubtful("driver", Use::Cuda, version, advice);
+    }
+    Finding::present("driver", Use::Cuda, version)
+}
+
+/// The version in `/proc/driver/nvidia/version`: the first word on its first line that is made of numbers and dots.
+fn driver_version(text: &str) -> Option<String> {
+    let is_version = |word: &&str| {
+        word.split('.').count() >= 2
+            && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+    };
+    text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+fn libcuda() -> Finding {
+    match by_loader("libcuda.so.1").or_else(|| by_loader("libcuda.so")) {
+        // The toolkit's stub has the name without a version and answers every call with an error.
+        Some(path) if path.components().any(|part| part.as_os_str() == "stubs") => {
+            Finding::missing("libcuda", Use::Cuda, format!("{} is a stub", path.display()), DRIVER_ADVICE)
+        }
+        Some(path) => Finding::present("libcuda", Use::Cuda, path.display().to_string()),
+        None => Finding::missing("libcuda", Use::Cuda, "no libcuda.so.1", DRIVER_ADVICE),
+    }
+}
+
+fn gpus() -> Finding {
+    let query = ["--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader"];
+    let listed = probe::answer("nvidia-smi", query).map(|text| models(&text)).unwrap_or_default();
+    if !listed.is_empty() {
+        return Finding::present("GPUs", Use::Cuda, listed.join("; "));
+    }
+    let counted = crate::device::Gpus::find();
+    if counted.count > 0 {
+        return Finding::present("GPUs", Use::Cuda, format!("{} ({})", counted.count, counted.looked));
+    }
+    Finding::missing("GPUs", Use::Cuda, format!("none in {}", counted.looked), "jobs run on the processors")
+}
+
+/// What nvidia-smi lists, equal GPUs counted together.
+fn models(listed: &str) -> Vec<String> {
+    let mut counted: Vec<(String, usize)> = Vec::new();
+    for line in listed.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let mut fields = line.split(", ");
+        let (Some(name), Some(memory), Some(capability)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let model = format!("{name}, {memory}, compute capability {capability}");
+        match counted.iter_mut().find(|(known, _)| *known == model) {
+            Some((_, count)) => *count += 1,
+            None => counted.push((model, 1)),
+        }
+    }
+    counted.into_iter().map(|(model, count)| format!("{count} x {model}")).collect()
+}
+
+/// What else starts the ranks of a job. `cargo xtask launch` needs none of them on one machine.
+pub fn launchers() -> Vec<Finding> {
+    [
+        ("torchrun", "comes with PyTorch"),
+        ("mpirun", "install Open MPI or MPICH"),
+        ("srun", "comes with SLURM"),
+    ]
+    .into_iter()
+    .map(|(name, advice)| match probe::in_path(name) {
+        Some(path) => Finding::present(name, Use::Optional, path.display().to_string()),
+        None => Finding::missing(
+            name,
+            Use::Optional,
+            "not in PATH",
+            format!("{advice}; one machine needs only `cargo xtask launch`"),
+        ),
+    })
+    .collect()
+}
+
+/// Whether the guard in front of NVLink multicast would let a rank through that had these variables.
+pub fn multicast(variable: impl Fn(&str) -> Option<String>) -> Finding {
+    const NAME: &str = "multicast";
+    let is = |name: &str, value: &str| variable(name).is_some_and(|set| set.trim() == value);
+    let refused: Vec<String> = [
+        ("NCCL_NVLS_ENABLE", "0"),
+        ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
+        ("NVSHMEM_DISABLE_NVLS", "1"),
+    ]
+    .into_iter()
+    .filter(|(name, value)| is(name, value))
+    .map(|(name, value)| format!("{name}={value}"))
+    .collect();
+    let wanted = is("WARPWEAVE_MULTICAST", "1");
+    match (wanted, refused.is_empty()) {
+        (true, true) => Finding::present(NAME, Use::Optional, "allowed by WARPWEAVE_MULTICAST=1"),
+        (true, false) => Finding::doubtful(
+            NAME,
+            Use::Optional,
+            format!("WARPWEAVE_MULTICAST=1 is overruled by {}", refused.join(", ")),
+            "whoever runs this machine has turned it off: leave it so",
+        ),
+        (false, false) => Finding::present(NAME, Use::Optional, format!("off: {}", refused.join(", "))),
+        (false, true) => Finding::present(
+            NAME,
+            Use::Optional,
+            "off; WARPWEAVE_MULTICAST=1 turns it on, on machines whose fabric is not shared",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+
+    #[test]
+    fn the_drivers_version_is_read() {
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (a@b)\nGCC version: 13.2";
+        assert_eq!(driver_version(open).as_deref(), Some("580.95.05"));
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104  Sat Aug 19";
+        assert_eq!(driver_version(closed).as_deref(), Some("535.104"));
+        assert_eq!(driver_version(""), None);
+        assert_eq!(driver_version("NVRM version: unknown"), None);
+    }
+
+    #[test]
+    fn equal_gpus_are_counted() {
+        let listed = "NVIDIA H200, 143771 MiB, 9.0\nNVIDIA H200, 143771 MiB, 9.0\nNVIDIA A100, 81920 MiB, 8.0\n";
+        let expected = [
+            "2 x NVIDIA H200, 143771 MiB, compute capability 9.0",
+            "1 x NVIDIA A100, 81920 MiB, compute capability 8.0",
+        ];
+        assert_eq!(models(listed), expected);
+        assert!(models("No devices were found\n").is_empty());
+    }
+
+    #[test]
+    fn the_guard_overrules_the_wish() {
+        let with = |set: &[(&str, &str)]| {
+            let set: Vec<(String, String)> = set.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
+            multicast(move |name| set.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()))
+        };
+        assert!(with(&[]).found.starts_with("off;"));
+        assert!(with(&[("WARPWEAVE_MULTICAST", "1")]).found.starts_with("allowed"));
+        let overruled = with(&[("WARPWEAVE_MULTICAST", "1"), ("NCCL_NVLS_ENABLE", "0")]);
+        assert_eq!(overruled.state, State::Doubtful);
+        assert!(overruled.found.contains("NCCL_NVLS_ENABLE=0"));
+        assert!(with(&[("NVSHMEM_DISABLE_NVLS", "1")]).found.starts_with("off: NVSHMEM_DISABLE_NVLS=1"));
+    }
+}

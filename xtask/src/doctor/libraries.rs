@@ -1,0 +1,157 @@
+//! NCCL and cuBLASLt, which programs open at run time.
+
+use std::path::{Path, PathBuf};
+
+use super::probe;
+use super::report::{Finding, Use};
+
+struct Library {
+    name: &'static str,
+    files: &'static [&'static str],
+    /// Names one, and ends the search.
+    variable: &'static str,
+    /// Folders in a Python environment's packages.
+    packages: &'static [&'static str],
+}
+
+const LIBRARIES: [Library; 2] = [
+    Library {
+        name: "NCCL",
+        files: &["libnccl.so.2", "libnccl.so"],
+        variable: "WARPWEAVE_NCCL",
+        packages: &["nvidia/nccl/lib"],
+    },
+    Library {
+        name: "cuBLASLt",
+        files: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+        variable: "WARPWEAVE_CUBLASLT",
+        packages: &["nvidia/cu13/lib", "nvidia/cublas/lib"],
+    },
+];
+
+/// Looks where the programs look: beside themselves, in the toolchain, where the loader does, in Python packages.
+pub fn examine(toolchain: Option<&Path>) -> Vec<Finding> {
+    let mut folders = Vec::new();
+    if let Some(own) = std::env::current_exe().ok().as_deref().and_then(Path::parent) {
+        folders.extend([own.to_path_buf(), own.join("lib")]);
+    }
+    folders.extend(toolchain.map(|toolchain| toolchain.join(warpweave_nvcc::layout::RUNTIME).join("lib")));
+    let packages = site_packages();
+    let library = |library: &Library| {
+        let named = std::env::var_os(library.variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+        find(library, named, &folders, &packages)
+    };
+    LIBRARIES.iter().map(library).collect()
+}
+
+fn find(library: &Library, named: Option<PathBuf>, folders: &[PathBuf], packages: &[PathBuf]) -> Finding {
+    let variable = library.variable;
+    if let Some(path) = named {
+        let text = format!("{} ({variable})", path.display());
+        // A plain name is the loader's to find.
+        let is_there = path.exists() || path.components().count() == 1;
+        return if is_there {
+            Finding::present(library.name, Use::Cuda, text)
+        } else {
+            let advice = format!("there is no such file: unset {variable}, or name another");
+            Finding::missing(library.name, Use::Cuda, text, advice)
+        };
+    }
+    let packages: Vec<PathBuf> = packages
+        .iter()
+        .flat_map(|root| library.packages.iter().map(|folder| root.join(folder)))
+        .collect();
+    let first = |folders: &[PathBuf]| library.files.iter().find_map(|file| probe::in_folders(folders, file));
+    let found = first(folders)
+        .or_else(|| library.files.iter().find_map(|file| by_loader(file)))
+        .or_else(|| first(&packages));
+    match found {
+        Some(path) => Finding::present(library.name, Use::Cuda, path.display().to_string()),
+        None => {
+            let advice = format!("run `cargo xtask setup --runtime`, or name one with {variable}");
+            Finding::missing(library.name, Use::Cuda, format!("no {}", library.files.join(", no ")), advice)
+        }
+    }
+}
+
+/// Where the dynamic loader would find a file.
+pub fn by_loader(file: &str) -> Option<PathBuf> {
+    let mut folders: Vec<PathBuf> = std::env::var_os("LD_LIBRARY_PATH")
+        .map(|paths| std::env::split_paths(&paths).collect())
+        .unwrap_or_default();
+    // An empty entry is the current folder to the loader, and a mistake to everybody else.
+    folders.retain(|folder| !folder.as_os_str().is_empty());
+    if let Some(path) = probe::in_folders(&folders, file) {
+        return Some(path);
+    }
+    let cache = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"]
+        .into_iter()
+        .find_map(|program| probe::answer(program, ["-p"]))
+        .unwrap_or_default();
+    if let Some(path) = in_cache(&cache, file) {
+        return Some(path);
+    }
+    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let usual = [format!("/usr/lib/{triple}"), format!("/lib/{triple}"), "/usr/lib64".into(), "/lib64".into(), "/usr/lib".into()];
+    probe::in_folders(&usual.map(PathBuf::from), file)
+}
+
+/// A file in what `ldconfig -p` prints.
+fn in_cache(cache: &str, file: &str) -> Option<PathBuf> {
+    cache.lines().find_map(|line| {
+        let (name, path) = line.trim().split_once(" => ")?;
+        let is_it = name.split_whitespace().next() == Some(file);
+        let path = PathBuf::from(path.trim());
+        (is_it && path.exists()).then_some(path)
+    })
+}
+
+fn site_packages() -> Vec<PathBuf> {
+    let list = "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))";
+    let program = ["python3", "python"].into_iter().find(|name| probe::in_path(name).is_some());
+    let answer = program.and_then(|program| probe::answer(program, ["-c", list]));
+    answer.unwrap_or_default().lines().map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+    use std::fs;
+
+    const NCCL: &Library = &LIBRARIES[0];
+
+    #[test]
+    fn the_search_ends_at_the_first_that_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = root.path().join("runtime");
+        let packages = root.path().join("packages");
+        let in_packages = packages.join("nvidia/nccl/lib");
+        fs::create_dir_all(&runtime).unwrap();
+        fs::create_dir_all(&in_packages).unwrap();
+        fs::write(in_packages.join("libnccl.so.2"), "").unwrap();
+        let by_package = find(NCCL, None, std::slice::from_ref(&runtime), std::slice::from_ref(&packages));
+        assert_eq!(by_package.state, State::Present);
+        fs::write(runtime.join("libnccl.so.2"), "").unwrap();
+        let by_folder = find(NCCL, None, std::slice::from_ref(&runtime), &[packages]);
+        assert_eq!(by_folder.found, runtime.join("libnccl.so.2").display().to_string());
+        let named = find(NCCL, Some(root.path().join("absent.so")), &[runtime], &[]);
+        assert_eq!(named.state, State::Missing);
+        assert!(named.advice.unwrap().contains("WARPWEAVE_NCCL"));
+    }
+
+    #[test]
+    fn the_loaders_cache_is_read_by_whole_names() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("libcuda.so.1");
+        fs::write(&path, "").unwrap();
+        let cache = format!(
+            "3 libs found in cache `/etc/ld.so.cache'\n\tlibcudart.so.13 (libc6,x86-64) => /nonexistent\n\
+             \tlibcuda.so.1 (libc6,x86-64) => {}\n",
+            path.display()
+        );
+        assert_eq!(in_cache(&cache, "libcuda.so.1"), Some(path));
+        assert_eq!(in_cache(&cache, "libcuda.so"), None);
+        assert_eq!(in_cache(&cache, "libcudart.so.13"), None, "it was removed since");
+    }
+}

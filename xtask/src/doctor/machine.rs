@@ -1,0 +1,93 @@
+//! The operating system, the processors and the memory.
+
+use std::fs;
+
+use rustix::fs::MemfdFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::report::{Finding, Use};
+
+/// Four ranks at the bench's shapes for the host stay well below this.
+const SCARCE_MEMORY: u64 = 2 << 30;
+
+/// What the host backend stands on.
+pub fn examine() -> Vec<Finding> {
+    vec![system(), processors(), memory(), segments()]
+}
+
+fn system() -> Finding {
+    let name = rustix::system::uname();
+    let text = format!("{} {} {}", std::env::consts::OS, name.release().to_string_lossy(), std::env::consts::ARCH);
+    if cfg!(target_os = "linux") {
+        Finding::present("system", Use::Host, text)
+    } else {
+        Finding::missing("system", Use::Host, text, "symmetric memory needs Linux")
+    }
+}
+
+fn processors() -> Finding {
+    match std::thread::available_parallelism() {
+        Ok(1) => Finding::doubtful("processors", Use::Host, "1", "ranks take turns: figures of the host backend say little"),
+        Ok(count) => Finding::present("processors", Use::Host, count.to_string()),
+        Err(error) => Finding::doubtful("processors", Use::Host, error.to_string(), "one is assumed"),
+    }
+}
+
+fn memory() -> Finding {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let (Some(total), Some(available)) = (meminfo(&text, "MemTotal"), meminfo(&text, "MemAvailable")) else {
+        return Finding::doubtful("memory", Use::Host, "unknown", "/proc/meminfo cannot be read");
+    };
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let found = format!("{:.1} GiB, {:.1} GiB available", gib(total), gib(available));
+    if available < SCARCE_MEMORY {
+        return Finding::doubtful("memory", Use::Host, found, "free some, or take fewer ranks and smaller shapes");
+    }
+    Finding::present("memory", Use::Host, found)
+}
+
+/// A figure of `/proc/meminfo`, in bytes.
+fn meminfo(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Makes what ranks share: an anonymous segment, and the kind of socket that carries its descriptor.
+fn segments() -> Finding {
+    const NAME: &str = "shared segments";
+    let tried = rustix::fs::memfd_create("warpweave-doctor", MemfdFlags::CLOEXEC)
+        .and_then(|segment| rustix::fs::ftruncate(&segment, 4096))
+        .map_err(|errno| format!("memfd_create: {errno}"))
+        .and_then(|()| {
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .map_err(|errno| format!("socketpair: {errno}"))
+        });
+    match tried {
+        Ok(_) => Finding::present(NAME, Use::Host, "memfd and Unix sockets"),
+        Err(refused) => {
+            let advice = "allow it in the container's seccomp profile, or use Linux 3.17 or newer";
+            Finding::missing(NAME, Use::Host, refused, advice)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+
+    #[test]
+    fn this_machine_runs_its_own_tests() {
+        assert!(examine().iter().all(|finding| finding.state != State::Missing));
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let text = "MemTotal:       24675340 kB\nMemFree:         100 kB\nMemAvailable:   1 kB\n";
+        assert_eq!(meminfo(text, "MemTotal"), Some(24_675_340 * 1024));
+        assert_eq!(meminfo(text, "MemAvailable"), Some(1024));
+        assert_eq!(meminfo(text, "Mem"), None);
+        assert_eq!(meminfo("MemTotal: many kB", "MemTotal"), None);
+    }
+}

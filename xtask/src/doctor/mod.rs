@@ -1,0 +1,28 @@
+//! The examination of a machine.
+
+mod compilers;
+mod devices;
+mod libraries;
+mod machine;
+mod probe;
+mod report;
+
+pub use report::{Finding, Report, State, Use};
+
+use crate::place;
+
+/// Looks at everything that some part of Warpweave uses. Loads no CUDA library and changes nothing.
+pub fn examine() -> Report {
+    // In a bundle there is no workspace, and what is only needed to build is of no interest.
+    let target = place::workspace().ok().map(|root| place::target_directory(&root));
+    let toolchain = target.as_ref().map(|target| target.join(warpweave_nvcc::layout::TOOLCHAIN));
+    let mut findings = machine::examine();
+    if let Some(target) = &target {
+        findings.extend(compilers::examine(target));
+    }
+    findings.extend(devices::examine());
+    findings.extend(libraries::examine(toolchain.as_deref()));
+    findings.extend(devices::launchers());
+    findings.push(devices::multicast(|name| std::env::var(name).ok()));
+    Report::new(findings)
+}

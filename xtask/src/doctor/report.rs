@@ -1,0 +1,195 @@
+//! What was found, for people and for programs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What something is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Use {
+    /// To run on the processors.
+    Host,
+    /// To build the programs.
+    Build,
+    /// To build the device code.
+    DeviceCode,
+    /// To run on GPUs.
+    Cuda,
+    /// For nothing in particular: there is another way.
+    Optional,
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Host => "host backend",
+            Self::Build => "building",
+            Self::DeviceCode => "device code",
+            Self::Cuda => "GPUs",
+            Self::Optional => "optional",
+        })
+    }
+}
+
+/// Whether it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It is there and of use.
+    Present,
+    /// It is there and something about it should be known.
+    Doubtful,
+    /// It is not there, or of no use.
+    Missing,
+}
+
+/// One thing that was looked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub name: &'static str,
+    /// What for.
+    pub needed_for: Use,
+    /// Whether it is there.
+    pub state: State,
+    /// Version, place, or where it was looked for.
+    pub found: String,
+    /// How to get or mend it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    /// Something that is there.
+    pub fn present(name: &'static str, needed_for: Use, found: impl Into<String>) -> Self {
+        Self {
+            name,
+            needed_for,
+            state: State::Present,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    /// Something that is not there.
+    pub fn missing(name: &'static str, needed_for: Use, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            state: State::Missing,
+            advice: Some(advice.into()),
+            ..Self::present(name, needed_for, found)
+        }
+    }
+
+    /// Something that is there, and of which something should be known.
+    pub fn doubtful(name: &'static str, needed_for: Use, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            state: State::Doubtful,
+            ..Self::missing(name, needed_for, found, advice)
+        }
+    }
+}
+
+/// All findings and what follows from them.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Whether jobs run on the processors.
+    pub host_backend: bool,
+    /// Whether device code can be built.
+    pub device_code: bool,
+    /// Whether jobs run on GPUs, with device code that was built here or elsewhere.
+    pub cuda_backend: bool,
+    /// The findings.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Draws the conclusions.
+    pub fn new(findings: Vec<Finding>) -> Self {
+        let has = |needed_for| {
+            let mut of = findings.iter().filter(|finding| finding.needed_for == needed_for).peekable();
+            of.peek().is_some() && of.all(|finding| finding.state != State::Missing)
+        };
+        let host_backend = has(Use::Host);
+        Self {
+            host_backend,
+            device_code: has(Use::DeviceCode) && has(Use::Build),
+            cuda_backend: host_backend && has(Use::Cuda),
+            findings,
+        }
+    }
+
+    /// What is missing for a use.
+    pub fn missing(&self, needed_for: Use) -> Vec<String> {
+        self.findings
+            .iter()
+            .filter(|finding| finding.needed_for == needed_for && finding.state == State::Missing)
+            .map(|finding| format!("{} ({})", finding.name, finding.found))
+            .collect()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or(0);
+        for finding in &self.findings {
+            let mark = match finding.state {
+                State::Present => "ok",
+                State::Doubtful => "note",
+                State::Missing if finding.needed_for == Use::Optional => "-",
+                State::Missing => "MISSING",
+            };
+            writeln!(f, "{mark:7}  {:12}  {:width$}  {}", finding.needed_for, finding.name, finding.found)?;
+            if let Some(advice) = &finding.advice {
+                writeln!(f, "{:7}  {:12}  {:width$}  -> {advice}", "", "", "")?;
+            }
+        }
+        let answer = |can: bool| if can { "yes" } else { "no" };
+        writeln!(f)?;
+        writeln!(f, "Jobs run on the processors:  {}", answer(self.host_backend))?;
+        writeln!(f, "Device code can be built:    {}", answer(self.device_code))?;
+        writeln!(f, "Jobs run on GPUs:            {}", answer(self.cuda_backend))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(cuda: Finding) -> Report {
+        Report::new(vec![
+            Finding::present("memory", Use::Host, "24 GB"),
+            Finding::present("rustc", Use::Build, "1.95.0"),
+            Finding::doubtful("nvcc", Use::DeviceCode, "13.1", "newer than the driver"),
+            Finding::missing("mpirun", Use::Optional, "not in PATH", "install Open MPI"),
+            cuda,
+        ])
+    }
+
+    #[test]
+    fn only_what_a_use_needs_decides_about_it() {
+        let without = report(Finding::missing("libcuda", Use::Cuda, "not found", "install the driver"));
+        assert!(without.host_backend && without.device_code && !without.cuda_backend);
+        assert_eq!(without.missing(Use::Cuda), ["libcuda (not found)"]);
+        assert!(report(Finding::present("libcuda", Use::Cuda, "580")).cuda_backend);
+        assert!(!Report::new(Vec::new()).host_backend, "nothing was looked at");
+    }
+
+    #[test]
+    fn people_see_the_advice_below_its_finding() {
+        let text = report(Finding::missing("libcuda", Use::Cuda, "not found", "install the driver")).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        let at = lines.iter().position(|line| line.contains("libcuda")).unwrap();
+        assert!(lines[at].starts_with("MISSING  GPUs ") && lines[at + 1].ends_with("-> install the driver"), "{text}");
+        assert!(text.contains("Jobs run on GPUs:            no"), "{text}");
+    }
+
+    #[test]
+    fn programs_see_the_same() {
+        let json = serde_json::to_value(report(Finding::present("libcuda", Use::Cuda, "580"))).unwrap();
+        assert_eq!(json["cuda_backend"], true);
+        assert_eq!(json["findings"][2]["needed_for"], "device-code");
+        assert_eq!(json["findings"][2]["state"], "doubtful");
+        assert!(json["findings"][0].get("advice").is_none());
+    }
+}

@@ -1,0 +1,231 @@
+//! The wheels of the toolchain: names, versions and hashes, and nothing about where they come from.
+
+use warpweave_nvcc::layout;
+
+/// A wheel with the SHA-256 of each build of it.
+#[derive(Debug)]
+pub struct Wheel {
+    /// The distribution's name.
+    pub name: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// Size of the x86-64 build in bytes; the others differ by little.
+    pub bytes: u64,
+    x86_64: &'static str,
+    aarch64: &'static str,
+}
+
+impl Wheel {
+    /// The hash of the build for `architecture`, as [`std::env::consts::ARCH`] names it.
+    pub fn sha256(&self, architecture: &str) -> Option<&'static str> {
+        match architecture {
+            "x86_64" => Some(self.x86_64),
+            "aarch64" => Some(self.aarch64),
+            _ => None,
+        }
+    }
+}
+
+/// A folder of the toolchain, and how it is made from wheels.
+#[derive(Debug)]
+pub struct Component {
+    /// Its name in the toolchain.
+    pub name: &'static str,
+    /// Its wheels.
+    pub wheels: &'static [Wheel],
+    /// Bytes that the wheels take when they are unpacked.
+    pub unpacked: u64,
+    /// Folders and files of the wheels, and where they go.
+    pub moves: &'static [(&'static str, &'static str)],
+    /// Symbolic links and what they point to.
+    pub links: &'static [(&'static str, &'static str)],
+    /// Files without which the component is of no use.
+    pub required: &'static [&'static str],
+}
+
+/// The compiler of CUDA 13.0 with its headers and the static run-time library.
+pub const CUDA: Component = Component {
+    name: layout::CUDA,
+    wheels: &[
+        Wheel {
+            name: "nvidia-cuda-nvcc",
+            version: "13.0.88",
+            bytes: 37_384_532,
+            x86_64: "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03",
+            aarch64: "c7ff28f86a24effdc6c034fa15230c549a273e4771b10a7fec14996f8cf3307f",
+        },
+        Wheel {
+            name: "nvidia-nvvm",
+            version: "13.0.88",
+            bytes: 61_601_415,
+            x86_64: "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0",
+            aarch64: "c4376a291d72d22a315d9d2f69bdae8f8cd83a627f75bad395cee49a0fe65dc1",
+        },
+        Wheel {
+            name: "nvidia-cuda-crt",
+            version: "13.0.88",
+            bytes: 134_086,
+            x86_64: "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4",
+            aarch64: "ee2ea2a97073e02ee62bb27841f437332be2c248e3eac013df07997ada39c003",
+        },
+        Wheel {
+            name: "nvidia-cuda-cccl",
+            version: "13.0.85",
+            bytes: 3_120_526,
+            x86_64: "e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649",
+            aarch64: "6f0203e29fed809ee2b7fe9b1344df66ecab990c37d6a2e0e189b26d6c97ed7c",
+        },
+        Wheel {
+            name: "nvidia-cuda-runtime",
+            version: "13.0.96",
+            bytes: 2_243_632,
+            x86_64: "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548",
+            aarch64: "ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55",
+        },
+    ],
+    unpacked: 300_000_000,
+    moves: &[("nvidia/cu13", "")],
+    // nvcc looks for its libraries in lib64; the wheels have them in lib.
+    links: &[("lib64", "lib")],
+    required: &[
+        "bin/nvcc",
+        "bin/ptxas",
+        "nvvm/bin/cicc",
+        "nvvm/libdevice/libdevice.10.bc",
+        "include/cuda_runtime.h",
+        "include/crt/host_config.h",
+        "include/cccl/cuda/std/cstdint",
+        "lib64/libcudart_static.a",
+    ],
+};
+
+/// The headers of CUTLASS 4.2 and of its utilities.
+pub const CUTLASS: Component = Component {
+    name: layout::CUTLASS,
+    wheels: &[Wheel {
+        name: "nvidia-cutlass",
+        version: "4.2.0.0",
+        bytes: 6_440_597,
+        x86_64: "f9599ada45c7bcb6bf53f7d3f0a7d154183e53451c01bfa59eecd37dd4a693f6",
+        aarch64: "f9599ada45c7bcb6bf53f7d3f0a7d154183e53451c01bfa59eecd37dd4a693f6",
+    }],
+    unpacked: 60_000_000,
+    moves: &[
+        ("cutlass_library/source/include", "include"),
+        ("cutlass_library/source/tools/util/include", "tools/util/include"),
+    ],
+    links: &[],
+    required: &[
+        "include/cutlass/cutlass.h",
+        "include/cute/tensor.hpp",
+        "tools/util/include/cutlass/util/packed_stride.hpp",
+    ],
+};
+
+/// The libraries that programs open at run time. The versions are those that PyTorch ships for CUDA 13.0, so that a
+/// comparison with it is one of schedules.
+pub const RUNTIME: Component = Component {
+    name: layout::RUNTIME,
+    wheels: &[
+        Wheel {
+            name: "nvidia-nccl-cu13",
+            version: "2.28.9",
+            bytes: 196_493_177,
+            x86_64: "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42",
+            aarch64: "01c873ba1626b54caa12272ed228dc5b2781545e0ae8ba3f432a8ef1c6d78643",
+        },
+        Wheel {
+            name: "nvidia-cublas",
+            version: "13.1.0.3",
+            bytes: 423_133_236,
+            x86_64: "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171",
+            aarch64: "c86fc7f7ae36d7528288c5d88098edcb7b02c633d262e7ddbb86b0ad91be5df2",
+        },
+    ],
+    unpacked: 820_000_000,
+    // The rest of cuBLAS is not used.
+    moves: &[
+        ("nvidia/nccl/lib/libnccl.so.2", "lib/libnccl.so.2"),
+        ("nvidia/cu13/lib/libcublasLt.so.13", "lib/libcublasLt.so.13"),
+    ],
+    // Programs built against the development packages open the names without a version.
+    links: &[("lib/libnccl.so", "libnccl.so.2"), ("lib/libcublasLt.so", "libcublasLt.so.13")],
+    required: &["lib/libnccl.so.2", "lib/libcublasLt.so.13"],
+};
+
+/// The tools that take machine code apart. There are no wheels of them for CUDA 13.0; later ones read its code.
+pub const INSPECT: Component = Component {
+    name: layout::INSPECT,
+    wheels: &[
+        Wheel {
+            name: "nvidia-cuda-cuobjdump",
+            version: "13.2.51",
+            bytes: 343_823,
+            x86_64: "95c69d3ddf0c2c1f535ec44c3433a66aeee19f588d9d22f73356e20b25f12b50",
+            aarch64: "f2f3bc433a91f4ff910841f2de8bc9e7ce92556602d6e363054fe2bb62a587c4",
+        },
+        Wheel {
+            name: "nvidia-cuda-nvdisasm",
+            version: "13.2.51",
+            bytes: 4_418_606,
+            x86_64: "5a7acf77c55d6d2911ed6155d4d5bc156ffadf9df7a68a89b0c1155f4b13688c",
+            aarch64: "483c8f652c1ca006135584b4faf7ea1d2bafe4c40ec1c9ef57a04c6acfbdd57f",
+        },
+    ],
+    unpacked: 7_000_000,
+    moves: &[("nvidia/cu13/bin", "bin")],
+    links: &[],
+    required: &["bin/cuobjdump", "bin/nvdisasm"],
+};
+
+impl Component {
+    /// Bytes of its wheels.
+    pub fn download(&self) -> u64 {
+        self.wheels.iter().map(|wheel| wheel.bytes).sum()
+    }
+
+    /// The requirements file that pip is given: every wheel by version and hash. `None` where there are no wheels for
+    /// the architecture.
+    ///
+    /// It is the component's stamp as well: a folder with this text in it is what these pins make.
+    pub fn requirements(&self, architecture: &str) -> Option<String> {
+        let line = |wheel: &Wheel| {
+            let hash = wheel.sha256(architecture)?;
+            Some(format!("{}=={} --hash=sha256:{hash}\n", wheel.name, wheel.version))
+        };
+        self.wheels.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [&Component; 4] = [&CUDA, &CUTLASS, &RUNTIME, &INSPECT];
+
+    #[test]
+    fn every_wheel_has_a_hash_of_its_own() {
+        for architecture in ["x86_64", "aarch64"] {
+            let mut seen = std::collections::HashSet::new();
+            for wheel in ALL.iter().flat_map(|component| component.wheels) {
+                let hash = wheel.sha256(architecture).unwrap();
+                let is_hash = hash.len() == 64 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+                assert!(is_hash && seen.insert(hash), "{} {architecture}", wheel.name);
+            }
+        }
+        assert_eq!(CUDA.requirements("riscv64"), None);
+    }
+
+    #[test]
+    fn requirements_pin_version_and_hash() {
+        let text = CUTLASS.requirements("aarch64").unwrap();
+        assert!(text.starts_with("nvidia-cutlass==4.2.0.0 --hash=sha256:f9599ada"), "{text}");
+        assert_eq!(CUDA.requirements("x86_64").unwrap().lines().count(), CUDA.wheels.len());
+    }
+
+    #[test]
+    fn no_two_components_share_a_folder() {
+        let names: std::collections::HashSet<_> = ALL.iter().map(|component| component.name).collect();
+        assert_eq!(names.len(), ALL.len());
+    }
+}

@@ -1,0 +1,65 @@
+//! The Python that downloads and unpacks wheels.
+
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+use crate::error::{Error, Result};
+
+/// A Python that has pip.
+#[derive(Debug)]
+pub struct Python {
+    program: OsString,
+}
+
+impl Python {
+    /// Tries `WARPWEAVE_PYTHON` alone if it is set, else `python3` and `python`.
+    ///
+    /// # Errors
+    /// [`Error::NoPython`]; [`Error::NoPip`] where only one without pip was found.
+    pub fn find() -> Result<Self> {
+        match std::env::var_os("WARPWEAVE_PYTHON").filter(|name| !name.is_empty()) {
+            Some(named) => Self::first([named]),
+            None => Self::first(["python3".into(), "python".into()]),
+        }
+    }
+
+    pub(super) fn first(candidates: impl IntoIterator<Item = OsString>) -> Result<Self> {
+        let mut tried = Vec::new();
+        let mut without_pip = None;
+        for program in candidates {
+            let python = Self { program };
+            if !python.answers(&["-c", "import sys; sys.exit(sys.version_info < (3, 8))"]) {
+                tried.push(python.name());
+                continue;
+            }
+            if python.answers(&["-m", "pip", "--version"]) {
+                return Ok(python);
+            }
+            without_pip = without_pip.or(Some(python.name()));
+        }
+        Err(match without_pip {
+            Some(python) => Error::NoPip { python },
+            None => Error::NoPython {
+                tried: tried.join(", "),
+            },
+        })
+    }
+
+    /// Its name, as it was given.
+    pub fn name(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+
+    /// A command that starts it.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn answers(&self, args: &[&str]) -> bool {
+        let mut command = self.command();
+        command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
+}

@@ -1,0 +1,105 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::pins::{CUTLASS, Wheel};
+use super::*;
+
+fn entries(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().flatten();
+    let mut names: Vec<_> = names.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A Python whose pip does what `pip` says, as a shell script that sees the wheel folder as `$dest`.
+fn python(folder: &Path, pip: &str) -> Python {
+    let path = folder.join("python");
+    let script = format!(
+        r#"#!/bin/sh
+case "$*" in
+    *"pip download"*) while [ "$1" != --dest ]; do shift; done; dest="$2"; {pip} ;;
+esac
+"#
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    Python::first([path.into()]).unwrap()
+}
+
+fn make_with(pip: &str) -> (tempfile::TempDir, Result<()>) {
+    let root = tempfile::tempdir().unwrap();
+    let python = python(root.path(), pip);
+    let toolchain = root.path().join("toolchain");
+    fs::create_dir(&toolchain).unwrap();
+    let pins = CUTLASS.requirements("x86_64").unwrap();
+    let made = make(&toolchain, &CUTLASS, &pins, "x86_64", &python);
+    assert!(entries(&toolchain).is_empty(), "a failure leaves nothing");
+    (root, made)
+}
+
+#[test]
+fn a_stamped_component_needs_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let there = root.path().join(CUTLASS.name);
+    fs::create_dir(&there).unwrap();
+    let pins = CUTLASS.requirements(std::env::consts::ARCH).unwrap();
+    fs::write(there.join(STAMP), pins).unwrap();
+    let provided = provide(root.path(), &[&CUTLASS], false).unwrap();
+    assert!(!provided[0].is_new && provided[0].folder == there);
+    assert_eq!(entries(root.path()), [CUTLASS.name], "not even the lock was taken");
+}
+
+#[test]
+fn a_wheel_that_is_not_the_pinned_one_is_refused() {
+    let (_root, made) = make_with("echo forged > \"$dest/nvidia_cutlass-4.2.0.0-py3-none-any.whl\"");
+    let error = made.unwrap_err();
+    assert!(matches!(error, Error::WheelHash { .. }), "{error}");
+    let expected: Option<&str> = CUTLASS.wheels.first().and_then(|wheel: &Wheel| wheel.sha256("x86_64"));
+    assert!(error.to_string().contains(expected.unwrap()));
+}
+
+#[test]
+fn a_download_without_network_says_what_else_to_do() {
+    let (_root, made) = make_with("echo 'Max retries exceeded' >&2; exit 1");
+    let text = made.unwrap_err().to_string();
+    for word in ["network", "WARPWEAVE_CUTLASS", "WARPWEAVE_NVCC"] {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_named() {
+    let (_root, made) = make_with("echo 'OSError: [Errno 28] No space left on device' >&2; exit 1");
+    assert!(matches!(made, Err(Error::ToolchainSpace { .. })));
+}
+
+#[test]
+fn a_missing_python_and_a_missing_pip_differ() {
+    let root = tempfile::tempdir().unwrap();
+    let absent = root.path().join("absent");
+    assert!(matches!(Python::first([absent.into()]), Err(Error::NoPython { .. })));
+    let path = root.path().join("bare");
+    fs::write(&path, "#!/bin/sh\ncase \"$*\" in *pip*) exit 1;; esac\n").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(matches!(Python::first([path.into()]), Err(Error::NoPip { .. })));
+}
+
+#[test]
+fn a_newer_component_takes_the_older_ones_place() {
+    let root = tempfile::tempdir().unwrap();
+    let (ready, place) = (root.path().join("staging/ready"), root.path().join("cuda"));
+    for (folder, text) in [(&ready, "new"), (&place, "old")] {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join("file"), text).unwrap();
+    }
+    put_in_place(&ready, &place).unwrap();
+    assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "new");
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join(".staging-cuda-13.0-4711/unpacked")).unwrap();
+    fs::create_dir_all(root.path().join("cuda-13.0")).unwrap();
+    remove_stale(root.path()).unwrap();
+    assert_eq!(entries(root.path()), ["cuda-13.0"]);
+}
