@@ -21,6 +21,8 @@ fn commit() -> Option<String> {
             println!("cargo::rerun-if-changed={path}");
         }
     }
+    // Whether files differ from the commit is asked again when the sources of any crate have changed.
+    println!("cargo::rerun-if-changed=..");
     let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
     Some(if changed.is_empty() {
         hash

@@ -211,14 +211,20 @@ pub enum Error {
     },
 
     /// No Python to download with.
-    #[error("no Python 3.8 or newer (tried {tried}): install python3 with pip, or name one with WARPWEAVE_PYTHON{}", OwnToolchain)]
+    #[error(
+        "no Python 3.8 or newer (tried {tried}): install python3 with pip, or name one with WARPWEAVE_PYTHON{}",
+        OwnToolchain
+    )]
     NoPython {
         /// The names that were tried.
         tried: String,
     },
 
     /// A Python without pip.
-    #[error("{python} has no pip: install python3-pip, or run `{python} -m ensurepip`{}", OwnToolchain)]
+    #[error(
+        "{python} has no pip: install python3-pip, or run `{python} -m ensurepip`{}",
+        OwnToolchain
+    )]
     NoPip {
         /// The Python.
         python: String,
@@ -236,7 +242,9 @@ pub enum Error {
     },
 
     /// A wheel that is not the pinned one.
-    #[error("{wheel} is not the pinned wheel: SHA-256 should be {expected} and is {found}; do not use it, and check which index pip is using")]
+    #[error(
+        "{wheel} is not the pinned wheel: SHA-256 should be {expected} and is {found}; do not use it, and check which index pip is using"
+    )]
     WheelHash {
         /// Name and version.
         wheel: String,

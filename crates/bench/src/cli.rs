@@ -53,7 +53,7 @@ pub struct BenchArgs {
     /// Where to run.
     #[arg(long, value_enum, default_value = "auto")]
     pub device: Device,
-    /// A problem as MxNxK, C[M,N] = A[M,K]·B[K,N]; may be given several times.
+    /// Sizes of a problem as MxNxK: an M×K matrix times a K×N matrix; may be given several times.
     #[arg(long = "shape", value_name = "MxNxK")]
     pub shapes: Vec<Shape>,
     /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
@@ -112,7 +112,7 @@ pub enum PlanCommand {
 /// The problem of a plan.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ProblemArgs {
-    /// Sizes of C[M,N] = A[M,K]·B[K,N].
+    /// Sizes of an M×K matrix times a K×N matrix.
     #[arg(long, value_name = "MxNxK", default_value = "1028x1160x1032")]
     pub shape: Shape,
     /// Element type.

@@ -190,7 +190,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let Contender { candidate, bound } = contender;
         self.inputs
             .load_a(self.session, bound, candidate.takes, round)?;
-        self.clock.time(self.session, 0, schedule.lead, || {
+        let lead = (schedule.lead * schedule.in_a_row as u32).min(Duration::from_millis(20));
+        self.clock.time(self.session, 0, lead, || {
             (0..schedule.in_a_row).try_for_each(|_| candidate.call(self.session, bound, how))
         })?;
         bound.synchronize()?;

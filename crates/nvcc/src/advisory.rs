@@ -2,18 +2,23 @@
 
 /// An advisory after which a kernel is not the kernel that was written.
 struct Fatal {
+    /// Its number, where ptxas prints just that.
     code: &'static str,
+    /// Its words: ptxas has a number for each cause of the same loss (C7510, C7511, …).
+    words: &'static str,
     meaning: &'static str,
 }
 
 const FATAL: [Fatal; 2] = [
     Fatal {
         code: "C7510",
-        meaning: "wgmma is serialised; usually NDEBUG is missing, or a function call or a register copy \
+        words: "wgmma.mma_async instructions are serialized",
+        meaning: "wgmma is serialised; usually NDEBUG is missing, or a function call or a use of the accumulators \
                   stands between the first wgmma and its wait",
     },
     Fatal {
         code: "C7508",
+        words: "'setmaxnreg' ignored",
         meaning: "setmaxnreg is ignored; usually the kernel lacks __launch_bounds__",
     },
 ];
@@ -21,7 +26,7 @@ const FATAL: [Fatal; 2] = [
 /// An advisory that fails the build.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Degraded {
-    pub code: &'static str,
+    pub code: String,
     pub meaning: &'static str,
     pub lines: String,
 }
@@ -29,13 +34,24 @@ pub(crate) struct Degraded {
 /// The first fatal advisory in a compiler's output.
 pub(crate) fn degraded(output: &str) -> Option<Degraded> {
     FATAL.iter().find_map(|fatal| {
-        let lines: Vec<&str> = output.lines().filter(|line| line.contains(fatal.code)).collect();
-        (!lines.is_empty()).then(|| Degraded {
-            code: fatal.code,
+        let says_so = |line: &&str| line.contains(fatal.code) || line.contains(fatal.words);
+        let lines: Vec<&str> = output.lines().filter(says_so).collect();
+        let first = lines.first()?;
+        Some(Degraded {
+            code: number(first).unwrap_or(fatal.code).to_owned(),
             meaning: fatal.meaning,
             lines: lines.join("\n"),
         })
     })
+}
+
+/// The number that ptxas puts before an advisory: C7510 of `(C7510) Potential …`.
+fn number(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("(C")?;
+    let digits = rest.split_once(')')?.0;
+    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let start = line.find("(C")? + 1;
+    is_number.then(|| &line[start..start + 1 + digits.len()])
 }
 
 /// A function whose registers did not suffice.
@@ -58,7 +74,10 @@ pub(crate) fn spills(output: &str) -> Vec<Spill> {
         } else if let Some((_, name)) = line.split_once("Function properties for ") {
             function = name.trim();
         } else if line.contains("bytes spill stores") {
-            let (stores, loads) = (before(line, " bytes spill stores"), before(line, " bytes spill loads"));
+            let (stores, loads) = (
+                before(line, " bytes spill stores"),
+                before(line, " bytes spill loads"),
+            );
             if stores + loads > 0 {
                 found.push(Spill {
                     function: function.to_owned(),
@@ -119,9 +138,24 @@ mod tests {
     }
 
     #[test]
+    fn every_cause_of_serialised_wgmma_is_fatal() {
+        let line = "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized \
+            due to insufficient register resources for the wgmma pipeline in the function '_Z1kPfmm'";
+        assert_eq!(degraded(line).unwrap().code, "C7511");
+        let line = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine \
+            register count at entry.";
+        assert_eq!(degraded(line).unwrap().code, "C7508");
+        let harmless =
+            "ptxas info    : (C7519) warpgroup.arrive is injected in around line 76 by compiler";
+        assert_eq!(degraded(harmless), None);
+        assert_eq!(warnings(harmless).count(), 1, "not fatal, but to be seen");
+    }
+
+    #[test]
     fn lost_performance_is_found() {
         for code in ["C7510", "C7508"] {
-            let line = format!("ptxas info    : ({code}) Potential Performance Loss: in function 'f'");
+            let line =
+                format!("ptxas info    : ({code}) Potential Performance Loss: in function 'f'");
             let found = degraded(&format!("{CLEAN}{line}\n")).unwrap();
             assert_eq!(found.code, code);
             assert_eq!(found.lines, line);

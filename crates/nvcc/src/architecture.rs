@@ -36,7 +36,8 @@ impl Architecture {
             _ => return Err(unknown()),
         };
         let digits = name.strip_suffix(['a', 'f']).unwrap_or(name);
-        let plausible = (2..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+        let plausible =
+            (2..=3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
         if !plausible {
             return Err(unknown());
         }
@@ -94,7 +95,9 @@ mod tests {
 
     #[test]
     fn other_spellings_are_refused() {
-        for text in ["", "90a", "sm90a", "sm_", "sm_9", "sm_90x", "sm_9000", "SM_90", "compute_", "sm_-9"] {
+        for text in [
+            "", "90a", "sm90a", "sm_", "sm_9", "sm_90x", "sm_9000", "SM_90", "compute_", "sm_-9",
+        ] {
             assert!(Architecture::parse(text).is_err(), "{text:?}");
         }
     }
@@ -104,6 +107,9 @@ mod tests {
         assert!(Architecture::parse_as("compute_80", Kind::Real).is_err());
         assert!(Architecture::parse_as("sm_80", Kind::Virtual).is_err());
         let hopper = Architecture::parse_as("sm_90a", Kind::Real).unwrap();
-        assert_eq!(hopper.machine_code(), "-gencode=arch=compute_90a,code=sm_90a");
+        assert_eq!(
+            hopper.machine_code(),
+            "-gencode=arch=compute_90a,code=sm_90a"
+        );
     }
 }

@@ -1,10 +1,13 @@
 //! Compiling the sources of one build script.
 
-use std::cell::RefCell;
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use crate::architecture::{Architecture, Kind};
@@ -21,8 +24,8 @@ const COMPILE_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Other build scripts may have a whole library to compile first.
 const SLOT_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// The variables that steer the search for a compiler.
-const VARIABLES: [&str; 9] = [
+/// The variables that steer the search for a compiler, and the compiler.
+const VARIABLES: [&str; 11] = [
     "WARPWEAVE_NVCC",
     "WARPWEAVE_ALLOW_NEWER_NVCC",
     "WARPWEAVE_CUTLASS",
@@ -31,6 +34,8 @@ const VARIABLES: [&str; 9] = [
     "CUDA_PATH",
     "NVCC_CCBIN",
     "CXX",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
     "PATH",
 ];
 
@@ -46,7 +51,7 @@ pub struct Builder {
     defines: Vec<(String, Option<String>)>,
     options: Vec<String>,
     variant: String,
-    made: RefCell<HashSet<PathBuf>>,
+    made: Mutex<HashSet<PathBuf>>,
 }
 
 impl Builder {
@@ -83,7 +88,7 @@ impl Builder {
             defines: Vec::new(),
             options: Vec::new(),
             variant: String::new(),
-            made: RefCell::default(),
+            made: Mutex::default(),
         })
     }
 
@@ -104,10 +109,28 @@ impl Builder {
         Ok(self)
     }
 
+    /// Adds the folder of the device headers (signals, mbarriers, TMA, wgmma), which warpweave-symm-mem hands to
+    /// the build scripts of the crates that depend on it.
+    ///
+    /// # Errors
+    /// [`Error::MissingVariable`] for a crate that does not.
+    pub fn device_headers(self) -> Result<Self> {
+        const VARIABLE: &str = "DEP_WARPWEAVE_SYMM_MEM_INCLUDE";
+        let folder = self
+            .environment
+            .path(VARIABLE)
+            .ok_or(Error::MissingVariable {
+                variable: VARIABLE,
+                hint: "cargo sets it for crates that depend directly on warpweave-symm-mem",
+            })?;
+        Ok(self.include(folder))
+    }
+
     /// Defines a macro, with a value or without.
     #[must_use]
     pub fn define(mut self, name: &str, value: Option<&str>) -> Self {
-        self.defines.push((name.to_owned(), value.map(str::to_owned)));
+        self.defines
+            .push((name.to_owned(), value.map(str::to_owned)));
         self
     }
 
@@ -151,47 +174,48 @@ impl Builder {
         self.embedded(source.as_ref(), architecture, Output::Ptx, "ptx")
     }
 
-    fn embedded(&self, source: &Path, architecture: Architecture, output: Output, ending: &str) -> Result<PathBuf> {
+    fn embedded(
+        &self,
+        source: &Path,
+        architecture: Architecture,
+        output: Output,
+        ending: &str,
+    ) -> Result<PathBuf> {
         let name = format!("{}{}.{architecture}.{ending}", stem(source), self.variant);
-        let result = self.out.join(name);
-        self.compile(source, &[architecture], output, &result)?;
-        Ok(result)
+        let step = self.step(source, architecture, output, self.out.join(name))?;
+        self.perform(&step)?;
+        Ok(step.result)
     }
 
     /// Compiles `sources` for `architecture` (such as `sm_90a`), packs them into `lib<name>.a` and has it linked,
-    /// with CUDA's static run-time library.
+    /// with CUDA's static run-time library. Up to `WARPWEAVE_NVCC_JOBS` sources are compiled at once.
     ///
     /// # Errors
-    /// As for [`Builder::cubin`].
-    pub fn static_library(&self, name: &str, sources: &[impl AsRef<Path>], architecture: &str) -> Result<()> {
+    /// As for [`Builder::cubin`]; [`Error::NoRuntimeLibrary`].
+    pub fn static_library(
+        &self,
+        name: &str,
+        sources: &[impl AsRef<Path>],
+        architecture: &str,
+    ) -> Result<()> {
         let architecture = Architecture::parse_as(architecture, Kind::Real)?;
-        let mut objects = Vec::with_capacity(sources.len());
+        let runtime = self
+            .nvcc
+            .library_directory()
+            .ok_or_else(|| Error::NoRuntimeLibrary {
+                nvcc: self.nvcc.path.clone(),
+            })?;
+        let mut steps = Vec::with_capacity(sources.len());
         for source in sources {
             let source = source.as_ref();
             let object = self.out.join(format!("{}{}.o", stem(source), self.variant));
-            self.compile(source, std::slice::from_ref(&architecture), Output::Object, &object)?;
-            objects.push(object);
+            steps.push(self.step(source, architecture.clone(), Output::Object, object)?);
         }
-        let library = self.out.join(format!("lib{name}.a"));
-        // `ar` would add to an archive that is there.
-        let _ = fs::remove_file(&library);
-        let archiver = self.environment.get("AR").unwrap_or("ar".as_ref()).to_owned();
-        let mut ar = Command::new(&archiver);
-        ar.arg("crs").arg(&library).args(&objects);
-        let done = process::run(&mut ar, &self.out.join(format!("{name}.ar.log")), COMPILE_LIMIT)?;
-        if !done.status.success() {
-            return Err(Error::Compile {
-                program: archiver.to_string_lossy().into_owned(),
-                source_file: library,
-                status: done.status.to_string(),
-                output: done.output,
-            });
-        }
+        self.perform_all(&steps)?;
+        self.archive(name, steps.iter().map(|step| step.result.as_path()))?;
         cargo::link_search(&self.out);
         cargo::link_static(name);
-        if let Some(folder) = self.nvcc.library_directory() {
-            cargo::link_search(&folder);
-        }
+        cargo::link_search(&runtime);
         cargo::link_static("cudart_static");
         for system in ["stdc++", "dl", "rt", "pthread"] {
             cargo::link_shared(system);
@@ -199,33 +223,122 @@ impl Builder {
         Ok(())
     }
 
-    fn compile(&self, source: &Path, architectures: &[Architecture], output: Output, result: &Path) -> Result<()> {
-        if !self.made.borrow_mut().insert(result.to_owned()) {
-            return Err(Error::DuplicateOutput { path: result.to_owned() });
+    fn archive<'a>(&self, name: &str, objects: impl Iterator<Item = &'a Path>) -> Result<()> {
+        let library = self.out.join(format!("lib{name}.a"));
+        // `ar` would add to an archive that is there.
+        let _ = fs::remove_file(&library);
+        let archiver = self
+            .environment
+            .get("AR")
+            .unwrap_or("ar".as_ref())
+            .to_owned();
+        let mut ar = Command::new(&archiver);
+        ar.arg("crs").arg(&library).args(objects);
+        let done = process::run(
+            &mut ar,
+            &self.out.join(format!("{name}.ar.log")),
+            COMPILE_LIMIT,
+        )?;
+        if done.status.success() {
+            return Ok(());
         }
-        let source = self.package.join(source);
-        cargo::rerun_if_changed(&source);
-        let options = command::options(output, architectures, &self.include, &self.defines, &self.options);
+        Err(Error::Compile {
+            program: archiver.to_string_lossy().into_owned(),
+            source_file: library,
+            status: done.status.to_string(),
+            output: done.output,
+        })
+    }
+
+    fn step(
+        &self,
+        source: &Path,
+        architecture: Architecture,
+        output: Output,
+        result: PathBuf,
+    ) -> Result<Step> {
+        let is_new = self
+            .made
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(result.clone());
+        if !is_new {
+            return Err(Error::DuplicateOutput { path: result });
+        }
+        let options = command::options(
+            output,
+            &architecture,
+            &self.include,
+            &self.defines,
+            &self.options,
+        );
+        Ok(Step {
+            source: self.package.join(source),
+            architecture,
+            output,
+            options,
+            result,
+        })
+    }
+
+    fn perform_all(&self, steps: &[Step]) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let failed = Mutex::new(None);
+        let work = || {
+            while let Some(step) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(error) = self.perform(step) {
+                    // The others are not begun: their results are of no use without this one.
+                    next.store(steps.len(), Ordering::Relaxed);
+                    failed
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .get_or_insert(error);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..self.jobs().clamp(1, steps.len().max(1)) {
+                scope.spawn(work);
+            }
+        });
+        failed
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .map_or(Ok(()), Err)
+    }
+
+    fn perform(&self, step: &Step) -> Result<()> {
+        let source = &step.source;
+        cargo::rerun_if_changed(source);
         let mut key = Fingerprint::new();
         key.add(&self.nvcc.banner);
         key.add(self.host.path.as_os_str().as_encoded_bytes());
-        options.iter().for_each(|option| key.add(option.as_encoded_bytes()));
+        // nvcc reads these itself.
+        for variable in ["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"] {
+            key.add(
+                self.environment
+                    .get(variable)
+                    .unwrap_or_default()
+                    .as_encoded_bytes(),
+            );
+        }
+        step.options
+            .iter()
+            .for_each(|option| key.add(option.as_encoded_bytes()));
         key.add(source.as_os_str().as_encoded_bytes());
-        key.add_file(&source)?;
+        key.add_file(source)?;
         let target = layout::target_directory(&self.out).unwrap_or(&self.out);
         let entry = Entry::new(&target.join("nvcc-cache"), key);
-        let (printed, inputs) = match entry.restore(result) {
+        let (printed, inputs) = match entry.restore(&step.result) {
             Some(hit) => (hit.output, hit.inputs),
             None => {
                 let _slot = slots::take(&target.join("nvcc-slots"), self.jobs(), SLOT_LIMIT)?;
-                let (printed, inputs) = self.invoke(&source, &options, result)?;
-                entry.keep(result, &printed, &inputs)?;
+                let (printed, inputs) = self.compile(step)?;
+                entry.keep(&step.result, &printed, &inputs)?;
                 (printed, inputs)
             }
         };
-        for path in &inputs {
-            cargo::rerun_if_changed(path);
-        }
+        inputs.iter().for_each(|path| cargo::rerun_if_changed(path));
         for line in advisory::warnings(&printed) {
             cargo::warning(line);
         }
@@ -241,34 +354,52 @@ impl Builder {
         Ok(())
     }
 
-    fn invoke(&self, source: &Path, options: &[std::ffi::OsString], result: &Path) -> Result<(String, Vec<PathBuf>)> {
-        let depfile = result.with_extension("d");
-        let mut nvcc = Command::new(&self.nvcc.path);
-        nvcc.arg("-ccbin")
-            .arg(&self.host.path)
-            .args(options)
-            .args(command::files(source, result, &depfile))
-            .current_dir(&self.out);
-        let done = process::run(&mut nvcc, &result.with_extension("log"), COMPILE_LIMIT)?;
-        if !done.status.success() {
-            return Err(Error::Compile {
-                program: self.nvcc.path.display().to_string(),
-                source_file: source.to_owned(),
-                status: done.status.to_string(),
-                output: done.output,
-            });
+    /// Compiles, and returns what the compiler printed and the files it read.
+    fn compile(&self, step: &Step) -> Result<(String, Vec<PathBuf>)> {
+        let depfile = step.result.with_extension("d");
+        let files = command::files(&step.source, &step.result, &depfile);
+        let mut printed = self.invoke(step, step.options.iter().cloned().chain(files))?;
+        if step.output == Output::Ptx {
+            // nvcc does not look into inline assembly: without this its mistakes would wait for the user's driver.
+            let check = step.result.with_extension("check");
+            printed += &self.invoke(
+                step,
+                command::assemble(&step.architecture, &step.result, &check),
+            )?;
+            fs::remove_file(&check).map_err(Error::io("remove", &check))?;
         }
-        if let Some(degraded) = advisory::degraded(&done.output) {
+        if let Some(degraded) = advisory::degraded(&printed) {
             return Err(Error::Degraded {
-                source_file: source.to_owned(),
+                source_file: step.source.clone(),
                 code: degraded.code,
                 meaning: degraded.meaning,
                 output: degraded.lines,
             });
         }
         let rules = fs::read_to_string(&depfile).map_err(Error::io("read", &depfile))?;
-        let inputs = depfile::prerequisites(&rules).into_iter().map(|path| self.out.join(path)).collect();
-        Ok((done.output, inputs))
+        let inputs = depfile::prerequisites(&rules)
+            .into_iter()
+            .map(|path| self.out.join(path))
+            .collect();
+        Ok((printed, inputs))
+    }
+
+    fn invoke(&self, step: &Step, arguments: impl IntoIterator<Item = OsString>) -> Result<String> {
+        let mut nvcc = Command::new(&self.nvcc.path);
+        nvcc.arg("-ccbin")
+            .arg(&self.host.path)
+            .args(arguments)
+            .current_dir(&self.out);
+        let done = process::run(&mut nvcc, &step.result.with_extension("log"), COMPILE_LIMIT)?;
+        if done.status.success() {
+            return Ok(done.output);
+        }
+        Err(Error::Compile {
+            program: self.nvcc.path.display().to_string(),
+            source_file: step.source.clone(),
+            status: done.status.to_string(),
+            output: done.output,
+        })
     }
 
     fn jobs(&self) -> usize {
@@ -279,8 +410,22 @@ impl Builder {
     }
 }
 
+/// One compile.
+#[derive(Debug)]
+struct Step {
+    source: PathBuf,
+    architecture: Architecture,
+    output: Output,
+    options: Vec<OsString>,
+    result: PathBuf,
+}
+
 fn stem(source: &Path) -> String {
-    source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    source
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[cfg(test)]

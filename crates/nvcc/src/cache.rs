@@ -102,13 +102,20 @@ mod tests {
         fs::write(&result, "code").unwrap();
         let entry = Entry::new(folder.path(), Fingerprint::of(b"key"));
         assert!(entry.restore(&out).is_none());
-        entry.keep(&result, "said", std::slice::from_ref(&header)).unwrap();
+        entry
+            .keep(&result, "said", std::slice::from_ref(&header))
+            .unwrap();
         let hit = entry.restore(&out).unwrap();
-        assert_eq!((hit.output.as_str(), hit.inputs), ("said", vec![header.clone()]));
+        assert_eq!(
+            (hit.output.as_str(), hit.inputs),
+            ("said", vec![header.clone()])
+        );
         assert_eq!(fs::read_to_string(&out).unwrap(), "code");
         fs::write(&header, "two").unwrap();
         assert!(entry.restore(&out).is_none());
-        entry.keep(&result, "again", std::slice::from_ref(&header)).unwrap();
+        entry
+            .keep(&result, "again", std::slice::from_ref(&header))
+            .unwrap();
         assert_eq!(entry.restore(&out).unwrap().output, "again");
     }
 }

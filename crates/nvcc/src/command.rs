@@ -16,15 +16,21 @@ pub(crate) enum Output {
 /// The options that decide what the code is, in a fixed order: they are part of the cache's key.
 pub(crate) fn options(
     output: Output,
-    architectures: &[Architecture],
+    architecture: &Architecture,
     include: &[PathBuf],
     defines: &[(String, Option<String>)],
     extra: &[String],
 ) -> Vec<OsString> {
-    let mut options: Vec<OsString> = ["-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-DNDEBUG"]
-        .into_iter()
-        .map(OsString::from)
-        .collect();
+    let mut options: Vec<OsString> = [
+        "-O3",
+        "-std=c++17",
+        "--expt-relaxed-constexpr",
+        "-lineinfo",
+        "-DNDEBUG",
+    ]
+    .into_iter()
+    .map(OsString::from)
+    .collect();
     match output {
         Output::Cubin => options.push("-cubin".into()),
         Output::Ptx => options.push("-ptx".into()),
@@ -33,12 +39,10 @@ pub(crate) fn options(
             options.extend(["-Xcompiler", "-fPIC"].map(OsString::from));
         }
     }
-    for architecture in architectures {
-        options.push(match architecture.kind() {
-            Kind::Real => architecture.machine_code().into(),
-            Kind::Virtual => format!("-arch={architecture}").into(),
-        });
-    }
+    options.push(match architecture.kind() {
+        Kind::Real => architecture.machine_code().into(),
+        Kind::Virtual => format!("-arch={architecture}").into(),
+    });
     if output != Output::Ptx {
         options.extend(["-Xptxas", "-v"].map(OsString::from));
     }
@@ -68,14 +72,36 @@ pub(crate) fn files(source: &Path, result: &Path, depfile: &Path) -> Vec<OsStrin
     ]
 }
 
+/// Turns `ptx` into machine code for the device that its virtual architecture is named after.
+pub(crate) fn assemble(architecture: &Architecture, ptx: &Path, result: &Path) -> Vec<OsString> {
+    vec![
+        "-cubin".into(),
+        architecture.machine_code().into(),
+        "-Xptxas".into(),
+        "-v".into(),
+        "-o".into(),
+        result.into(),
+        ptx.into(),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn text(output: Output, architecture: &str) -> String {
         let architecture = Architecture::parse(architecture).unwrap();
-        let defines = [("A".to_owned(), None), ("B".to_owned(), Some("2".to_owned()))];
-        let options = options(output, &[architecture], &["inc".into()], &defines, &["-x".to_owned()]);
+        let defines = [
+            ("A".to_owned(), None),
+            ("B".to_owned(), Some("2".to_owned())),
+        ];
+        let options = options(
+            output,
+            &architecture,
+            &["inc".into()],
+            &defines,
+            &["-x".to_owned()],
+        );
         let words: Vec<_> = options.iter().map(|o| o.to_str().unwrap()).collect();
         words.join(" ")
     }
@@ -83,7 +109,12 @@ mod tests {
     #[test]
     fn machine_code_and_ptx_name_their_architecture() {
         let cubin = text(Output::Cubin, "sm_90a");
-        assert!(cubin.contains("-cubin -gencode=arch=compute_90a,code=sm_90a -Xptxas -v -I inc -DA -DB=2 -x"), "{cubin}");
+        assert!(
+            cubin.contains(
+                "-cubin -gencode=arch=compute_90a,code=sm_90a -Xptxas -v -I inc -DA -DB=2 -x"
+            ),
+            "{cubin}"
+        );
         let ptx = text(Output::Ptx, "compute_80");
         assert!(ptx.contains("-ptx -arch=compute_80 -I inc"), "{ptx}");
     }

@@ -68,7 +68,14 @@ mod tests {
     #[test]
     fn follows_continuations() {
         let text = "out/x.cubin : cuda/x.cu \\\n    cuda/include/signal.cuh \\\n    /usr/include/stdint.h\n";
-        assert_eq!(strings(text), ["cuda/x.cu", "cuda/include/signal.cuh", "/usr/include/stdint.h"]);
+        assert_eq!(
+            strings(text),
+            [
+                "cuda/x.cu",
+                "cuda/include/signal.cuh",
+                "/usr/include/stdint.h"
+            ]
+        );
         assert_eq!(strings("x.o: a.cu \\\r\n b.h\r\n"), ["a.cu", "b.h"]);
     }
 

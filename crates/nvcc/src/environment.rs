@@ -29,7 +29,8 @@ impl Environment {
     /// The same environment with one variable set.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
-        self.variables.insert(name.into(), value.as_ref().to_owned());
+        self.variables
+            .insert(name.into(), value.as_ref().to_owned());
         self
     }
 

@@ -28,7 +28,9 @@ pub enum Error {
     },
 
     /// The compiler named by `WARPWEAVE_NVCC` cannot be used.
-    #[error("the nvcc named by WARPWEAVE_NVCC cannot be used: {rejection}\nUnset the variable, or name another nvcc.")]
+    #[error(
+        "the nvcc named by WARPWEAVE_NVCC cannot be used: {rejection}\nUnset the variable, or name another nvcc."
+    )]
     NamedNvcc {
         /// The named path and what is wrong with it.
         rejection: Rejection,
@@ -107,7 +109,7 @@ pub enum Error {
         /// The source.
         source_file: PathBuf,
         /// The advisory's number.
-        code: &'static str,
+        code: String,
         /// What the advisory means and what usually causes it.
         meaning: &'static str,
         /// The lines that ptxas printed.
@@ -137,6 +139,17 @@ pub enum Error {
         limit: Duration,
     },
 
+    /// The compiler came without the static library that its host code links.
+    #[error(
+        "{} came without libcudart_static.a, which its host code links\n\
+         Run `cargo xtask setup`, or name a complete toolkit's nvcc with WARPWEAVE_NVCC.",
+        .nvcc.display()
+    )]
+    NoRuntimeLibrary {
+        /// The compiler.
+        nvcc: PathBuf,
+    },
+
     /// The operating system refused something.
     #[error("cannot {action} {}: {source}{}", .path.display(), advice(.source))]
     Io {
@@ -150,15 +163,24 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Io { action, path, source }
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
     }
 
     pub(crate) fn version_reason(found: Version) -> String {
         use crate::version::{NEWEST, OLDEST};
         if found < OLDEST {
-            format!("version {found} is older than {OLDEST}, the first that knows all instructions the kernels use")
+            format!(
+                "version {found} is older than {OLDEST}, the first that knows all instructions the kernels use"
+            )
         } else {
             format!(
                 "version {found} is newer than {NEWEST}, and a driver of branch 580 does not load its PTX \

@@ -78,14 +78,26 @@ impl Nvcc {
     /// [`Error::NamedNvcc`] and [`Error::NvccNotFound`], both with the reason for every candidate.
     pub fn find(environment: &Environment) -> Result<Self> {
         if let Some(path) = environment.path("WARPWEAVE_NVCC") {
-            let path = if path.is_dir() { path.join("bin/nvcc") } else { path };
-            let path = path.to_str().and_then(|p| environment.program(p)).unwrap_or(path);
+            let path = if path.is_dir() {
+                path.join("bin/nvcc")
+            } else {
+                path
+            };
+            let path = path
+                .to_str()
+                .and_then(|p| environment.program(p))
+                .unwrap_or(path);
             return Self::examine(environment, &path, Origin::Named)
                 .map_err(|rejection| Error::NamedNvcc { rejection });
         }
         let mut candidates: Vec<(PathBuf, Origin)> = layout::toolchains(environment)
             .into_iter()
-            .map(|folder| (folder.join(layout::CUDA).join("bin/nvcc"), Origin::Workspace))
+            .map(|folder| {
+                (
+                    folder.join(layout::CUDA).join("bin/nvcc"),
+                    Origin::Workspace,
+                )
+            })
             .collect();
         for variable in ["CUDA_HOME", "CUDA_PATH"] {
             candidates.extend(
@@ -110,7 +122,11 @@ impl Nvcc {
         Err(Error::NvccNotFound { rejected })
     }
 
-    fn examine(environment: &Environment, path: &Path, origin: Origin) -> std::result::Result<Self, Rejection> {
+    fn examine(
+        environment: &Environment,
+        path: &Path,
+        origin: Origin,
+    ) -> std::result::Result<Self, Rejection> {
         let reject = |reason: String| Rejection {
             path: path.to_owned(),
             reason,
@@ -122,7 +138,8 @@ impl Nvcc {
             return Err(reject("it is not executable".to_owned()));
         }
         let banner = banner(path).map_err(reject)?;
-        let version = Version::parse(&banner).ok_or_else(|| reject("it prints no CUDA release for --version".into()))?;
+        let version = Version::parse(&banner)
+            .ok_or_else(|| reject("it prints no CUDA release for --version".into()))?;
         if !(version.is_supported()
             || version > crate::NEWEST && environment.is_on("WARPWEAVE_ALLOW_NEWER_NVCC"))
         {
@@ -227,7 +244,9 @@ impl Cutlass {
                 if !include.join("cutlass/cutlass.h").is_file() {
                     continue;
                 }
-                let tools = include.parent().map(|parent| parent.join("tools/util/include"));
+                let tools = include
+                    .parent()
+                    .map(|parent| parent.join("tools/util/include"));
                 let include = std::iter::once(include)
                     .chain(tools.filter(|folder| folder.is_dir()))
                     .collect();

@@ -66,9 +66,18 @@ mod tests {
     #[test]
     fn agrees_with_the_published_vectors() {
         // From the FNV reference's test suite: the empty string, "a" and "foobar".
-        assert_eq!(Fingerprint::of(b"").to_string(), "6c62272e07bb014262b821756295c58d");
-        assert_eq!(Fingerprint::of(b"a").to_string(), "d228cb696f1a8caf78912b704e4a8964");
-        assert_eq!(Fingerprint::of(b"foobar").to_string(), "343e1662793c64bf6f0d3597ba446f18");
+        assert_eq!(
+            Fingerprint::of(b"").to_string(),
+            "6c62272e07bb014262b821756295c58d"
+        );
+        assert_eq!(
+            Fingerprint::of(b"a").to_string(),
+            "d228cb696f1a8caf78912b704e4a8964"
+        );
+        assert_eq!(
+            Fingerprint::of(b"foobar").to_string(),
+            "343e1662793c64bf6f0d3597ba446f18"
+        );
     }
 
     #[test]

@@ -36,8 +36,10 @@
 //! - Every failure is an [`Error`] whose text says what to install or to set; [`run`] shows it as
 //!   cargo's own error and ends the build script.
 //! - `-DNDEBUG` is always given: without it ptxas serialises `wgmma`.
-//! - The advisories C7510 (serialised `wgmma`) and C7508 (ignored `setmaxnreg`) are errors;
-//!   register spills are cargo warnings.
+//! - The advisories of ptxas about serialised `wgmma` (C7510 and its kin) and ignored `setmaxnreg`
+//!   (C7508) are errors; register spills are cargo warnings.
+//! - PTX is assembled once for the device it is named after, so that a mistake in inline assembly
+//!   fails the build and not the user's driver.
 //! - One compiler runs at a time in a target directory, across all build scripts, unless
 //!   `WARPWEAVE_NVCC_JOBS` allows more: one CUTLASS kernel takes about 2 GB.
 

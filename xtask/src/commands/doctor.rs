@@ -19,7 +19,11 @@ pub struct Options {
 /// [`Error::Unfit`].
 pub fn run(options: &Options) -> Result<()> {
     let report = doctor::examine();
-    let text = if options.json { json(&report)? } else { report.to_string() };
+    let text = if options.json {
+        json(&report)?
+    } else {
+        report.to_string()
+    };
     // A reader that has seen enough, as `head`, is no failure of the examination.
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
     if report.host_backend {
@@ -31,5 +35,6 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn json(report: &Report) -> Result<String> {
-    serde_json::to_string_pretty(report).map_err(|error| Error::file("cannot write", "the report")(error.into()))
+    serde_json::to_string_pretty(report)
+        .map_err(|error| Error::file("cannot write", "the report")(error.into()))
 }

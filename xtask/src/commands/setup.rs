@@ -24,14 +24,23 @@ pub struct Options {
 /// # Errors
 /// No Python, no pip, no network, no space, a wheel that is not the pinned one; each says what to install instead.
 pub fn run(options: &Options) -> Result<()> {
-    let toolchain = place::target_directory(&place::workspace()?).join(warpweave_nvcc::layout::TOOLCHAIN);
+    let toolchain =
+        place::target_directory(&place::workspace()?).join(warpweave_nvcc::layout::TOOLCHAIN);
     let mut wanted = vec![&pins::CUDA, &pins::CUTLASS];
     wanted.extend(options.runtime.then_some(&pins::RUNTIME));
     wanted.extend(options.inspect.then_some(&pins::INSPECT));
     let provided = setup::provide(&toolchain, &wanted, options.force)?;
     for component in provided {
-        let state = if component.is_new { "provided" } else { "up to date" };
-        println!("{:<12} {state}: {}", component.name, component.folder.display());
+        let state = if component.is_new {
+            "provided"
+        } else {
+            "up to date"
+        };
+        println!(
+            "{:<12} {state}: {}",
+            component.name,
+            component.folder.display()
+        );
     }
     Ok(())
 }

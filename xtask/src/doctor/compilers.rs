@@ -14,14 +14,27 @@ pub fn examine(target: &Path) -> Vec<Finding> {
     let environment = Environment::current().with("CARGO_TARGET_DIR", target);
     let nvcc = nvcc(&environment);
     let cutlass = cutlass(&environment);
-    let has_toolchain = [&nvcc, &cutlass].iter().all(|finding| finding.state != State::Missing);
-    vec![rustc(), nvcc, cutlass, host_compiler(&environment), python(has_toolchain)]
+    let has_toolchain = [&nvcc, &cutlass]
+        .iter()
+        .all(|finding| finding.state != State::Missing);
+    vec![
+        rustc(),
+        nvcc,
+        cutlass,
+        host_compiler(&environment),
+        python(has_toolchain),
+    ]
 }
 
 fn rustc() -> Finding {
     match probe::first_line("rustc", ["--version"]) {
         Some(version) => Finding::present("rustc", Use::Build, version),
-        None => Finding::missing("rustc", Use::Build, "not in PATH", "install Rust from https://rustup.rs"),
+        None => Finding::missing(
+            "rustc",
+            Use::Build,
+            "not in PATH",
+            "install Rust from https://rustup.rs",
+        ),
     }
 }
 
@@ -30,9 +43,16 @@ fn nvcc(environment: &Environment) -> Finding {
         Ok(found) => found,
         Err(error) => return refused("nvcc", &error),
     };
-    let text = format!("{} at {} ({})", found.version, found.path.display(), found.origin);
+    let text = format!(
+        "{} at {} ({})",
+        found.version,
+        found.path.display(),
+        found.origin
+    );
     if found.version > NEWEST {
-        let advice = format!("newer than {NEWEST}: every machine that runs its code needs a driver newer than branch 580");
+        let advice = format!(
+            "newer than {NEWEST}: every machine that runs its code needs a driver newer than branch 580"
+        );
         return Finding::doubtful("nvcc", Use::DeviceCode, text, advice);
     }
     if found.library_directory().is_none() {
@@ -45,8 +65,16 @@ fn nvcc(environment: &Environment) -> Finding {
 fn cutlass(environment: &Environment) -> Finding {
     match Cutlass::find(environment) {
         Ok(found) => {
-            let folder = found.include.first().map(|path| path.display().to_string()).unwrap_or_default();
-            Finding::present("CUTLASS", Use::DeviceCode, format!("{folder} ({})", found.origin))
+            let folder = found
+                .include
+                .first()
+                .map(|path| path.display().to_string())
+                .unwrap_or_default();
+            Finding::present(
+                "CUTLASS",
+                Use::DeviceCode,
+                format!("{folder} ({})", found.origin),
+            )
         }
         Err(error) => refused("CUTLASS", &error),
     }
@@ -55,8 +83,13 @@ fn cutlass(environment: &Environment) -> Finding {
 fn host_compiler(environment: &Environment) -> Finding {
     match HostCompiler::find(environment) {
         Ok(found) => {
-            let version = probe::first_line(&found.path, ["--version"]).unwrap_or_else(|| "version unknown".into());
-            Finding::present("C++ compiler", Use::DeviceCode, format!("{version} at {}", found.path.display()))
+            let version = probe::first_line(&found.path, ["--version"])
+                .unwrap_or_else(|| "version unknown".into());
+            Finding::present(
+                "C++ compiler",
+                Use::DeviceCode,
+                format!("{version} at {}", found.path.display()),
+            )
         }
         Err(error) => refused("C++ compiler", &error),
     }
@@ -65,26 +98,45 @@ fn host_compiler(environment: &Environment) -> Finding {
 /// The error's own words: what it found wrong, then what to do, which is its last line.
 fn refused(name: &'static str, error: &Error) -> Finding {
     let text = error.to_string();
-    let (found, advice) = text.trim_end().rsplit_once('\n').unwrap_or((&text, "run `cargo xtask setup`"));
+    let (found, advice) = text
+        .trim_end()
+        .rsplit_once('\n')
+        .unwrap_or((&text, "run `cargo xtask setup`"));
     let found: Vec<&str> = found.lines().map(str::trim).collect();
     Finding::missing(name, Use::DeviceCode, found.join("; "), advice)
 }
 
 fn python(has_toolchain: bool) -> Finding {
     // Only setup uses it.
-    let needed_for = if has_toolchain { Use::Optional } else { Use::DeviceCode };
+    let needed_for = if has_toolchain {
+        Use::Optional
+    } else {
+        Use::DeviceCode
+    };
     match setup::Python::find() {
         Ok(python) => {
-            let version = probe::first_line(python.name(), ["-m", "pip", "--version"]).unwrap_or_default();
+            let version =
+                probe::first_line(python.name(), ["-m", "pip", "--version"]).unwrap_or_default();
             // pip says where it lies and for which Python: "pip 23.2 from … (python 3.11)".
             let brief = version.split(" from ").next().unwrap_or_default();
-            Finding::present("python, pip", needed_for, format!("{} with {brief}", python.name()))
+            Finding::present(
+                "python, pip",
+                needed_for,
+                format!("{} with {brief}", python.name()),
+            )
         }
         Err(error) => {
             let text = error.to_string();
-            let (found, advice) = text.split_once(':').unwrap_or((&text, "install python3 with pip"));
+            let (found, advice) = text
+                .split_once(':')
+                .unwrap_or((&text, "install python3 with pip"));
             let advice = advice.lines().next().unwrap_or_default().trim();
-            Finding::missing("python, pip", needed_for, found, format!("{advice} (only `cargo xtask setup` uses it)"))
+            Finding::missing(
+                "python, pip",
+                needed_for,
+                found,
+                format!("{advice} (only `cargo xtask setup` uses it)"),
+            )
         }
     }
 }

@@ -22,7 +22,10 @@ fn driver() -> Finding {
     let Some(version) = driver_version(&text) else {
         return Finding::missing("driver", Use::Cuda, format!("no {FILE}"), DRIVER_ADVICE);
     };
-    let branch: Option<u32> = version.split('.').next().and_then(|branch| branch.parse().ok());
+    let branch: Option<u32> = version
+        .split('.')
+        .next()
+        .and_then(|branch| branch.parse().ok());
     if branch.is_some_and(|branch| branch < BRANCH) {
         let advice = "older than branch 580, which CUDA 13.0 needs: update it, or build with an nvcc 12.8 or 12.9 \
             (WARPWEAVE_NVCC) and use the CUDA 12 libraries";
@@ -35,16 +38,27 @@ fn driver() -> Finding {
 fn driver_version(text: &str) -> Option<String> {
     let is_version = |word: &&str| {
         word.split('.').count() >= 2
-            && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+            && word
+                .split('.')
+                .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
     };
-    text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
+    text.lines()
+        .next()?
+        .split_whitespace()
+        .find(is_version)
+        .map(str::to_owned)
 }
 
 fn libcuda() -> Finding {
     match by_loader("libcuda.so.1").or_else(|| by_loader("libcuda.so")) {
         // The toolkit's stub has the name without a version and answers every call with an error.
         Some(path) if path.components().any(|part| part.as_os_str() == "stubs") => {
-            Finding::missing("libcuda", Use::Cuda, format!("{} is a stub", path.display()), DRIVER_ADVICE)
+            Finding::missing(
+                "libcuda",
+                Use::Cuda,
+                format!("{} is a stub", path.display()),
+                DRIVER_ADVICE,
+            )
         }
         Some(path) => Finding::present("libcuda", Use::Cuda, path.display().to_string()),
         None => Finding::missing("libcuda", Use::Cuda, "no libcuda.so.1", DRIVER_ADVICE),
@@ -52,24 +66,44 @@ fn libcuda() -> Finding {
 }
 
 fn gpus() -> Finding {
-    let query = ["--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader"];
-    let listed = probe::answer("nvidia-smi", query).map(|text| models(&text)).unwrap_or_default();
+    let query = [
+        "--query-gpu=name,memory.total,compute_cap",
+        "--format=csv,noheader",
+    ];
+    let listed = probe::answer("nvidia-smi", query)
+        .map(|text| models(&text))
+        .unwrap_or_default();
     if !listed.is_empty() {
         return Finding::present("GPUs", Use::Cuda, listed.join("; "));
     }
     let counted = crate::device::Gpus::find();
     if counted.count > 0 {
-        return Finding::present("GPUs", Use::Cuda, format!("{} ({})", counted.count, counted.looked));
+        return Finding::present(
+            "GPUs",
+            Use::Cuda,
+            format!("{} ({})", counted.count, counted.looked),
+        );
     }
-    Finding::missing("GPUs", Use::Cuda, format!("none in {}", counted.looked), "jobs run on the processors")
+    Finding::missing(
+        "GPUs",
+        Use::Cuda,
+        format!("none in {}", counted.looked),
+        "jobs run on the processors",
+    )
 }
 
 /// What nvidia-smi lists, equal GPUs counted together.
 fn models(listed: &str) -> Vec<String> {
     let mut counted: Vec<(String, usize)> = Vec::new();
-    for line in listed.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in listed
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
         let mut fields = line.split(", ");
-        let (Some(name), Some(memory), Some(capability)) = (fields.next(), fields.next(), fields.next()) else {
+        let (Some(name), Some(memory), Some(capability)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
             continue;
         };
         let model = format!("{name}, {memory}, compute capability {capability}");
@@ -78,7 +112,10 @@ fn models(listed: &str) -> Vec<String> {
             None => counted.push((model, 1)),
         }
     }
-    counted.into_iter().map(|(model, count)| format!("{count} x {model}")).collect()
+    counted
+        .into_iter()
+        .map(|(model, count)| format!("{count} x {model}"))
+        .collect()
 }
 
 /// What else starts the ranks of a job. `cargo xtask launch` needs none of them on one machine.
@@ -120,10 +157,15 @@ pub fn multicast(variable: impl Fn(&str) -> Option<String>) -> Finding {
         (true, false) => Finding::doubtful(
             NAME,
             Use::Optional,
-            format!("WARPWEAVE_MULTICAST=1 is overruled by {}", refused.join(", ")),
+            format!(
+                "WARPWEAVE_MULTICAST=1 is overruled by {}",
+                refused.join(", ")
+            ),
             "whoever runs this machine has turned it off: leave it so",
         ),
-        (false, false) => Finding::present(NAME, Use::Optional, format!("off: {}", refused.join(", "))),
+        (false, false) => {
+            Finding::present(NAME, Use::Optional, format!("off: {}", refused.join(", ")))
+        }
         (false, true) => Finding::present(
             NAME,
             Use::Optional,
@@ -161,14 +203,29 @@ mod tests {
     #[test]
     fn the_guard_overrules_the_wish() {
         let with = |set: &[(&str, &str)]| {
-            let set: Vec<(String, String)> = set.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
-            multicast(move |name| set.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()))
+            let set: Vec<(String, String)> = set
+                .iter()
+                .map(|(a, b)| (a.to_string(), b.to_string()))
+                .collect();
+            multicast(move |name| {
+                set.iter()
+                    .find(|(known, _)| known == name)
+                    .map(|(_, value)| value.clone())
+            })
         };
         assert!(with(&[]).found.starts_with("off;"));
-        assert!(with(&[("WARPWEAVE_MULTICAST", "1")]).found.starts_with("allowed"));
+        assert!(
+            with(&[("WARPWEAVE_MULTICAST", "1")])
+                .found
+                .starts_with("allowed")
+        );
         let overruled = with(&[("WARPWEAVE_MULTICAST", "1"), ("NCCL_NVLS_ENABLE", "0")]);
         assert_eq!(overruled.state, State::Doubtful);
         assert!(overruled.found.contains("NCCL_NVLS_ENABLE=0"));
-        assert!(with(&[("NVSHMEM_DISABLE_NVLS", "1")]).found.starts_with("off: NVSHMEM_DISABLE_NVLS=1"));
+        assert!(
+            with(&[("NVSHMEM_DISABLE_NVLS", "1")])
+                .found
+                .starts_with("off: NVSHMEM_DISABLE_NVLS=1")
+        );
     }
 }

@@ -32,19 +32,32 @@ const LIBRARIES: [Library; 2] = [
 /// Looks where the programs look: beside themselves, in the toolchain, where the loader does, in Python packages.
 pub fn examine(toolchain: Option<&Path>) -> Vec<Finding> {
     let mut folders = Vec::new();
-    if let Some(own) = std::env::current_exe().ok().as_deref().and_then(Path::parent) {
+    if let Some(own) = std::env::current_exe()
+        .ok()
+        .as_deref()
+        .and_then(Path::parent)
+    {
         folders.extend([own.to_path_buf(), own.join("lib")]);
     }
-    folders.extend(toolchain.map(|toolchain| toolchain.join(warpweave_nvcc::layout::RUNTIME).join("lib")));
+    folders.extend(
+        toolchain.map(|toolchain| toolchain.join(warpweave_nvcc::layout::RUNTIME).join("lib")),
+    );
     let packages = site_packages();
     let library = |library: &Library| {
-        let named = std::env::var_os(library.variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let named = std::env::var_os(library.variable)
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from);
         find(library, named, &folders, &packages)
     };
     LIBRARIES.iter().map(library).collect()
 }
 
-fn find(library: &Library, named: Option<PathBuf>, folders: &[PathBuf], packages: &[PathBuf]) -> Finding {
+fn find(
+    library: &Library,
+    named: Option<PathBuf>,
+    folders: &[PathBuf],
+    packages: &[PathBuf],
+) -> Finding {
     let variable = library.variable;
     if let Some(path) = named {
         let text = format!("{} ({variable})", path.display());
@@ -61,7 +74,12 @@ fn find(library: &Library, named: Option<PathBuf>, folders: &[PathBuf], packages
         .iter()
         .flat_map(|root| library.packages.iter().map(|folder| root.join(folder)))
         .collect();
-    let first = |folders: &[PathBuf]| library.files.iter().find_map(|file| probe::in_folders(folders, file));
+    let first = |folders: &[PathBuf]| {
+        library
+            .files
+            .iter()
+            .find_map(|file| probe::in_folders(folders, file))
+    };
     let found = first(folders)
         .or_else(|| library.files.iter().find_map(|file| by_loader(file)))
         .or_else(|| first(&packages));
@@ -69,7 +87,12 @@ fn find(library: &Library, named: Option<PathBuf>, folders: &[PathBuf], packages
         Some(path) => Finding::present(library.name, Use::Cuda, path.display().to_string()),
         None => {
             let advice = format!("run `cargo xtask setup --runtime`, or name one with {variable}");
-            Finding::missing(library.name, Use::Cuda, format!("no {}", library.files.join(", no ")), advice)
+            Finding::missing(
+                library.name,
+                Use::Cuda,
+                format!("no {}", library.files.join(", no ")),
+                advice,
+            )
         }
     }
 }
@@ -92,7 +115,13 @@ pub fn by_loader(file: &str) -> Option<PathBuf> {
         return Some(path);
     }
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
-    let usual = [format!("/usr/lib/{triple}"), format!("/lib/{triple}"), "/usr/lib64".into(), "/lib64".into(), "/usr/lib".into()];
+    let usual = [
+        format!("/usr/lib/{triple}"),
+        format!("/lib/{triple}"),
+        "/usr/lib64".into(),
+        "/lib64".into(),
+        "/usr/lib".into(),
+    ];
     probe::in_folders(&usual.map(PathBuf::from), file)
 }
 
@@ -108,9 +137,15 @@ fn in_cache(cache: &str, file: &str) -> Option<PathBuf> {
 
 fn site_packages() -> Vec<PathBuf> {
     let list = "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))";
-    let program = ["python3", "python"].into_iter().find(|name| probe::in_path(name).is_some());
+    let program = ["python3", "python"]
+        .into_iter()
+        .find(|name| probe::in_path(name).is_some());
     let answer = program.and_then(|program| probe::answer(program, ["-c", list]));
-    answer.unwrap_or_default().lines().map(PathBuf::from).collect()
+    answer
+        .unwrap_or_default()
+        .lines()
+        .map(PathBuf::from)
+        .collect()
 }
 
 #[cfg(test)]
@@ -130,11 +165,19 @@ mod tests {
         fs::create_dir_all(&runtime).unwrap();
         fs::create_dir_all(&in_packages).unwrap();
         fs::write(in_packages.join("libnccl.so.2"), "").unwrap();
-        let by_package = find(NCCL, None, std::slice::from_ref(&runtime), std::slice::from_ref(&packages));
+        let by_package = find(
+            NCCL,
+            None,
+            std::slice::from_ref(&runtime),
+            std::slice::from_ref(&packages),
+        );
         assert_eq!(by_package.state, State::Present);
         fs::write(runtime.join("libnccl.so.2"), "").unwrap();
         let by_folder = find(NCCL, None, std::slice::from_ref(&runtime), &[packages]);
-        assert_eq!(by_folder.found, runtime.join("libnccl.so.2").display().to_string());
+        assert_eq!(
+            by_folder.found,
+            runtime.join("libnccl.so.2").display().to_string()
+        );
         let named = find(NCCL, Some(root.path().join("absent.so")), &[runtime], &[]);
         assert_eq!(named.state, State::Missing);
         assert!(named.advice.unwrap().contains("WARPWEAVE_NCCL"));
@@ -152,6 +195,10 @@ mod tests {
         );
         assert_eq!(in_cache(&cache, "libcuda.so.1"), Some(path));
         assert_eq!(in_cache(&cache, "libcuda.so"), None);
-        assert_eq!(in_cache(&cache, "libcudart.so.13"), None, "it was removed since");
+        assert_eq!(
+            in_cache(&cache, "libcudart.so.13"),
+            None,
+            "it was removed since"
+        );
     }
 }

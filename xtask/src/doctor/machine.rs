@@ -17,7 +17,12 @@ pub fn examine() -> Vec<Finding> {
 
 fn system() -> Finding {
     let name = rustix::system::uname();
-    let text = format!("{} {} {}", std::env::consts::OS, name.release().to_string_lossy(), std::env::consts::ARCH);
+    let text = format!(
+        "{} {} {}",
+        std::env::consts::OS,
+        name.release().to_string_lossy(),
+        std::env::consts::ARCH
+    );
     if cfg!(target_os = "linux") {
         Finding::present("system", Use::Host, text)
     } else {
@@ -26,29 +31,50 @@ fn system() -> Finding {
 }
 
 fn processors() -> Finding {
-    match std::thread::available_parallelism() {
-        Ok(1) => Finding::doubtful("processors", Use::Host, "1", "ranks take turns: figures of the host backend say little"),
+    match std::thread::available_parallelism().map(usize::from) {
+        Ok(1) => Finding::doubtful(
+            "processors",
+            Use::Host,
+            "1",
+            "ranks take turns: figures of the host backend say little",
+        ),
         Ok(count) => Finding::present("processors", Use::Host, count.to_string()),
-        Err(error) => Finding::doubtful("processors", Use::Host, error.to_string(), "one is assumed"),
+        Err(error) => {
+            Finding::doubtful("processors", Use::Host, error.to_string(), "one is assumed")
+        }
     }
 }
 
 fn memory() -> Finding {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let (Some(total), Some(available)) = (meminfo(&text, "MemTotal"), meminfo(&text, "MemAvailable")) else {
-        return Finding::doubtful("memory", Use::Host, "unknown", "/proc/meminfo cannot be read");
+    let (Some(total), Some(available)) =
+        (meminfo(&text, "MemTotal"), meminfo(&text, "MemAvailable"))
+    else {
+        return Finding::doubtful(
+            "memory",
+            Use::Host,
+            "unknown",
+            "/proc/meminfo cannot be read",
+        );
     };
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let found = format!("{:.1} GiB, {:.1} GiB available", gib(total), gib(available));
     if available < SCARCE_MEMORY {
-        return Finding::doubtful("memory", Use::Host, found, "free some, or take fewer ranks and smaller shapes");
+        return Finding::doubtful(
+            "memory",
+            Use::Host,
+            found,
+            "free some, or take fewer ranks and smaller shapes",
+        );
     }
     Finding::present("memory", Use::Host, found)
 }
 
 /// A figure of `/proc/meminfo`, in bytes.
 fn meminfo(text: &str, name: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let rest = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -60,8 +86,13 @@ fn segments() -> Finding {
         .and_then(|segment| rustix::fs::ftruncate(&segment, 4096))
         .map_err(|errno| format!("memfd_create: {errno}"))
         .and_then(|()| {
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(|errno| format!("socketpair: {errno}"))
+            rustix::net::socketpair(
+                AddressFamily::UNIX,
+                SocketType::STREAM,
+                SocketFlags::CLOEXEC,
+                None,
+            )
+            .map_err(|errno| format!("socketpair: {errno}"))
         });
     match tried {
         Ok(_) => Finding::present(NAME, Use::Host, "memfd and Unix sockets"),
@@ -79,7 +110,11 @@ mod tests {
 
     #[test]
     fn this_machine_runs_its_own_tests() {
-        assert!(examine().iter().all(|finding| finding.state != State::Missing));
+        assert!(
+            examine()
+                .iter()
+                .all(|finding| finding.state != State::Missing)
+        );
     }
 
     #[test]

@@ -7,15 +7,21 @@ mod machine;
 mod probe;
 mod report;
 
-pub use report::{Finding, Report, State, Use};
+#[cfg(test)]
+use report::State;
+pub use report::{Report, Use};
 
 use crate::place;
 
 /// Looks at everything that some part of Warpweave uses. Loads no CUDA library and changes nothing.
 pub fn examine() -> Report {
     // In a bundle there is no workspace, and what is only needed to build is of no interest.
-    let target = place::workspace().ok().map(|root| place::target_directory(&root));
-    let toolchain = target.as_ref().map(|target| target.join(warpweave_nvcc::layout::TOOLCHAIN));
+    let target = place::workspace()
+        .ok()
+        .map(|root| place::target_directory(&root));
+    let toolchain = target
+        .as_ref()
+        .map(|target| target.join(warpweave_nvcc::layout::TOOLCHAIN));
     let mut findings = machine::examine();
     if let Some(target) = &target {
         findings.extend(compilers::examine(target));

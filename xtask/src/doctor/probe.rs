@@ -12,7 +12,10 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// What a program prints, if it succeeds in time.
-pub fn answer<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = S>) -> Option<String> {
+pub fn answer<S: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    args: impl IntoIterator<Item = S>,
+) -> Option<String> {
     answer_within(program, args, LIMIT)
 }
 
@@ -41,13 +44,23 @@ fn answer_within<S: AsRef<OsStr>>(
         let _ = child.kill();
         return None;
     };
-    child.wait().ok()?.success().then(|| String::from_utf8_lossy(&bytes).into_owned())
+    child
+        .wait()
+        .ok()?
+        .success()
+        .then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The first line of what a program prints.
-pub fn first_line<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = S>) -> Option<String> {
+pub fn first_line<S: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    args: impl IntoIterator<Item = S>,
+) -> Option<String> {
     let text = answer(program, args)?;
-    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    text.lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .map(str::to_owned)
 }
 
 /// Where `PATH` has a program.
@@ -57,7 +70,10 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
 
 /// The first of `folders` that has the file.
 pub fn in_folders(folders: &[PathBuf], file: &str) -> Option<PathBuf> {
-    folders.iter().map(|folder| folder.join(file)).find(|path| Path::exists(path))
+    folders
+        .iter()
+        .map(|folder| folder.join(file))
+        .find(|path| Path::exists(path))
 }
 
 #[cfg(test)]
@@ -66,7 +82,10 @@ mod tests {
 
     #[test]
     fn answers_and_failures() {
-        assert_eq!(first_line("sh", ["-c", "echo; echo ' one '; echo two"]), Some("one".into()));
+        assert_eq!(
+            first_line("sh", ["-c", "echo; echo ' one '; echo two"]),
+            Some("one".into())
+        );
         assert_eq!(answer("sh", ["-c", "echo out; exit 1"]), None);
         assert_eq!(answer("/nonexistent/program", [""; 0]), None);
     }
@@ -74,7 +93,10 @@ mod tests {
     #[test]
     fn a_tool_that_hangs_is_given_up() {
         let began = std::time::Instant::now();
-        assert_eq!(answer_within("sleep", ["60"], Duration::from_millis(50)), None);
+        assert_eq!(
+            answer_within("sleep", ["60"], Duration::from_millis(50)),
+            None
+        );
         assert!(began.elapsed() < Duration::from_secs(30));
     }
 }

@@ -73,7 +73,12 @@ impl Finding {
     }
 
     /// Something that is not there.
-    pub fn missing(name: &'static str, needed_for: Use, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    pub fn missing(
+        name: &'static str,
+        needed_for: Use,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
         Self {
             state: State::Missing,
             advice: Some(advice.into()),
@@ -82,7 +87,12 @@ impl Finding {
     }
 
     /// Something that is there, and of which something should be known.
-    pub fn doubtful(name: &'static str, needed_for: Use, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    pub fn doubtful(
+        name: &'static str,
+        needed_for: Use,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
         Self {
             state: State::Doubtful,
             ..Self::missing(name, needed_for, found, advice)
@@ -107,7 +117,10 @@ impl Report {
     /// Draws the conclusions.
     pub fn new(findings: Vec<Finding>) -> Self {
         let has = |needed_for| {
-            let mut of = findings.iter().filter(|finding| finding.needed_for == needed_for).peekable();
+            let mut of = findings
+                .iter()
+                .filter(|finding| finding.needed_for == needed_for)
+                .peekable();
             of.peek().is_some() && of.all(|finding| finding.state != State::Missing)
         };
         let host_backend = has(Use::Host);
@@ -131,7 +144,12 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self.findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or(0);
+        let width = self
+            .findings
+            .iter()
+            .map(|finding| finding.name.chars().count())
+            .max()
+            .unwrap_or(0);
         for finding in &self.findings {
             let mark = match finding.state {
                 State::Present => "ok",
@@ -139,16 +157,32 @@ impl fmt::Display for Report {
                 State::Missing if finding.needed_for == Use::Optional => "-",
                 State::Missing => "MISSING",
             };
-            writeln!(f, "{mark:7}  {:12}  {:width$}  {}", finding.needed_for, finding.name, finding.found)?;
+            writeln!(
+                f,
+                "{mark:7}  {:12}  {:width$}  {}",
+                finding.needed_for, finding.name, finding.found
+            )?;
             if let Some(advice) = &finding.advice {
                 writeln!(f, "{:7}  {:12}  {:width$}  -> {advice}", "", "", "")?;
             }
         }
         let answer = |can: bool| if can { "yes" } else { "no" };
         writeln!(f)?;
-        writeln!(f, "Jobs run on the processors:  {}", answer(self.host_backend))?;
-        writeln!(f, "Device code can be built:    {}", answer(self.device_code))?;
-        writeln!(f, "Jobs run on GPUs:            {}", answer(self.cuda_backend))
+        writeln!(
+            f,
+            "Jobs run on the processors:  {}",
+            answer(self.host_backend)
+        )?;
+        writeln!(
+            f,
+            "Device code can be built:    {}",
+            answer(self.device_code)
+        )?;
+        writeln!(
+            f,
+            "Jobs run on GPUs:            {}",
+            answer(self.cuda_backend)
+        )
     }
 }
 
@@ -168,25 +202,47 @@ mod tests {
 
     #[test]
     fn only_what_a_use_needs_decides_about_it() {
-        let without = report(Finding::missing("libcuda", Use::Cuda, "not found", "install the driver"));
+        let without = report(Finding::missing(
+            "libcuda",
+            Use::Cuda,
+            "not found",
+            "install the driver",
+        ));
         assert!(without.host_backend && without.device_code && !without.cuda_backend);
         assert_eq!(without.missing(Use::Cuda), ["libcuda (not found)"]);
         assert!(report(Finding::present("libcuda", Use::Cuda, "580")).cuda_backend);
-        assert!(!Report::new(Vec::new()).host_backend, "nothing was looked at");
+        assert!(
+            !Report::new(Vec::new()).host_backend,
+            "nothing was looked at"
+        );
     }
 
     #[test]
     fn people_see_the_advice_below_its_finding() {
-        let text = report(Finding::missing("libcuda", Use::Cuda, "not found", "install the driver")).to_string();
+        let text = report(Finding::missing(
+            "libcuda",
+            Use::Cuda,
+            "not found",
+            "install the driver",
+        ))
+        .to_string();
         let lines: Vec<&str> = text.lines().collect();
-        let at = lines.iter().position(|line| line.contains("libcuda")).unwrap();
-        assert!(lines[at].starts_with("MISSING  GPUs ") && lines[at + 1].ends_with("-> install the driver"), "{text}");
+        let at = lines
+            .iter()
+            .position(|line| line.contains("libcuda"))
+            .unwrap();
+        assert!(
+            lines[at].starts_with("MISSING  GPUs ")
+                && lines[at + 1].ends_with("-> install the driver"),
+            "{text}"
+        );
         assert!(text.contains("Jobs run on GPUs:            no"), "{text}");
     }
 
     #[test]
     fn programs_see_the_same() {
-        let json = serde_json::to_value(report(Finding::present("libcuda", Use::Cuda, "580"))).unwrap();
+        let json =
+            serde_json::to_value(report(Finding::present("libcuda", Use::Cuda, "580"))).unwrap();
         assert_eq!(json["cuda_backend"], true);
         assert_eq!(json["findings"][2]["needed_for"], "device-code");
         assert_eq!(json["findings"][2]["state"], "doubtful");

@@ -45,31 +45,52 @@ pub struct Provided {
 /// # Errors
 /// [`Error::NoWheels`], [`Error::NoPython`], [`Error::NoPip`], [`Error::Download`], [`Error::WheelHash`],
 /// [`Error::ToolchainSpace`], [`Error::Unpack`], [`Error::SetupBusy`] and [`Error::File`].
-pub fn provide(toolchain: &Path, wanted: &[&'static Component], force: bool) -> Result<Vec<Provided>> {
+pub fn provide(
+    toolchain: &Path,
+    wanted: &[&'static Component],
+    force: bool,
+) -> Result<Vec<Provided>> {
     let architecture = std::env::consts::ARCH;
     let mut pinned = Vec::new();
     for &component in wanted {
-        let requirements = component.requirements(architecture).ok_or(Error::NoWheels { architecture })?;
+        let requirements = component
+            .requirements(architecture)
+            .ok_or(Error::NoWheels { architecture })?;
         pinned.push((component, requirements));
     }
     let is_there = |component: &Component, pins: &str| {
-        !force && fs::read_to_string(toolchain.join(component.name).join(STAMP)).is_ok_and(|stamp| stamp == pins)
+        !force
+            && fs::read_to_string(toolchain.join(component.name).join(STAMP))
+                .is_ok_and(|stamp| stamp == pins)
     };
     let found = |component: &Component, is_new| Provided {
         name: component.name,
         folder: toolchain.join(component.name),
         is_new,
     };
-    if pinned.iter().all(|(component, pins)| is_there(component, pins)) {
-        return Ok(pinned.iter().map(|(component, _)| found(component, false)).collect());
+    if pinned
+        .iter()
+        .all(|(component, pins)| is_there(component, pins))
+    {
+        return Ok(pinned
+            .iter()
+            .map(|(component, _)| found(component, false))
+            .collect());
     }
 
     fs::create_dir_all(toolchain).map_err(Error::file("cannot make", toolchain))?;
     let _lock = lock(toolchain)?;
     remove_stale(toolchain)?;
-    let missing: Vec<_> = pinned.iter().filter(|(component, pins)| !is_there(component, pins)).collect();
+    let missing: Vec<_> = pinned
+        .iter()
+        .filter(|(component, pins)| !is_there(component, pins))
+        .collect();
     check_space(toolchain, missing.iter().map(|(component, _)| *component))?;
-    let python = if missing.is_empty() { None } else { Some(Python::find()?) };
+    let python = if missing.is_empty() {
+        None
+    } else {
+        Some(Python::find()?)
+    };
     let mut provided = Vec::new();
     for (component, pins) in &pinned {
         let is_new = match &python {
@@ -84,8 +105,18 @@ pub fn provide(toolchain: &Path, wanted: &[&'static Component], force: bool) -> 
     Ok(provided)
 }
 
-fn make(toolchain: &Path, component: &Component, pins: &str, architecture: &str, python: &Python) -> Result<()> {
-    let staging = toolchain.join(format!("{STAGING}{}-{}", component.name, std::process::id()));
+fn make(
+    toolchain: &Path,
+    component: &'static Component,
+    pins: &str,
+    architecture: &str,
+    python: &Python,
+) -> Result<()> {
+    let staging = toolchain.join(format!(
+        "{STAGING}{}-{}",
+        component.name,
+        std::process::id()
+    ));
     let made = make_in(&staging, toolchain, component, pins, architecture, python);
     // After a failure the space is worth more than the pieces; the next run would remove them anyway.
     let _ = fs::remove_dir_all(&staging);
@@ -95,7 +126,7 @@ fn make(toolchain: &Path, component: &Component, pins: &str, architecture: &str,
 fn make_in(
     staging: &Path,
     toolchain: &Path,
-    component: &Component,
+    component: &'static Component,
     pins: &str,
     architecture: &str,
     python: &Python,
@@ -120,7 +151,8 @@ fn make_in(
 /// A bar on a terminal, nothing in a pipe.
 fn progress(component: &Component) -> ProgressBar {
     let template = "{prefix:12} {bar:32} {bytes:>11} / {total_bytes:11} {msg}";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = ProgressBar::new(component.download()).with_style(style);
     bar.set_prefix(component.name);
     bar.set_message("downloading");
@@ -131,10 +163,12 @@ fn progress(component: &Component) -> ProgressBar {
 /// A compiler that does not start here is found now, not in the middle of somebody's build.
 fn check_compiler(root: &Path) -> Result<()> {
     let environment = Environment::empty().with("WARPWEAVE_NVCC", root.join("bin/nvcc"));
-    Nvcc::find(&environment).map(|_| ()).map_err(|error| Error::Unpack {
-        component: layout::CUDA,
-        why: error.to_string(),
-    })
+    Nvcc::find(&environment)
+        .map(|_| ())
+        .map_err(|error| Error::Unpack {
+            component: layout::CUDA,
+            why: error.to_string(),
+        })
 }
 
 /// Makes `ready` appear as `place`, in one step also where an older one is there.
@@ -160,8 +194,9 @@ fn check_space<'a>(toolchain: &Path, missing: impl Iterator<Item = &'a Component
         return Ok(());
     }
     let needed = kept + wheels + RESERVE;
-    let space = rustix::fs::statvfs(toolchain)
-        .map_err(|errno| Error::file("cannot measure the free space of", toolchain)(errno.into()))?;
+    let space = rustix::fs::statvfs(toolchain).map_err(|errno| {
+        Error::file("cannot measure the free space of", toolchain)(errno.into())
+    })?;
     let available = space.f_bavail.saturating_mul(space.f_frsize);
     if available >= needed {
         return Ok(());
@@ -185,10 +220,16 @@ fn lock(toolchain: &Path) -> Result<File> {
             Err(errno) => return Err(Error::file("cannot lock", &path)(errno.into())),
         }
         if start.elapsed() > LOCK_LIMIT {
-            return Err(Error::SetupBusy { path, limit: LOCK_LIMIT });
+            return Err(Error::SetupBusy {
+                path,
+                limit: LOCK_LIMIT,
+            });
         }
         if !said {
-            eprintln!("another `cargo xtask setup` is at work in {}; waiting for it", toolchain.display());
+            eprintln!(
+                "another `cargo xtask setup` is at work in {}; waiting for it",
+                toolchain.display()
+            );
             said = true;
         }
         thread::sleep(Duration::from_millis(200));

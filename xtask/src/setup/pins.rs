@@ -112,7 +112,10 @@ pub const CUTLASS: Component = Component {
     unpacked: 60_000_000,
     moves: &[
         ("cutlass_library/source/include", "include"),
-        ("cutlass_library/source/tools/util/include", "tools/util/include"),
+        (
+            "cutlass_library/source/tools/util/include",
+            "tools/util/include",
+        ),
     ],
     links: &[],
     required: &[
@@ -149,7 +152,10 @@ pub const RUNTIME: Component = Component {
         ("nvidia/cu13/lib/libcublasLt.so.13", "lib/libcublasLt.so.13"),
     ],
     // Programs built against the development packages open the names without a version.
-    links: &[("lib/libnccl.so", "libnccl.so.2"), ("lib/libcublasLt.so", "libcublasLt.so.13")],
+    links: &[
+        ("lib/libnccl.so", "libnccl.so.2"),
+        ("lib/libcublasLt.so", "libcublasLt.so.13"),
+    ],
     required: &["lib/libnccl.so.2", "lib/libcublasLt.so.13"],
 };
 
@@ -191,7 +197,10 @@ impl Component {
     pub fn requirements(&self, architecture: &str) -> Option<String> {
         let line = |wheel: &Wheel| {
             let hash = wheel.sha256(architecture)?;
-            Some(format!("{}=={} --hash=sha256:{hash}\n", wheel.name, wheel.version))
+            Some(format!(
+                "{}=={} --hash=sha256:{hash}\n",
+                wheel.name, wheel.version
+            ))
         };
         self.wheels.iter().map(line).collect()
     }
@@ -209,8 +218,13 @@ mod tests {
             let mut seen = std::collections::HashSet::new();
             for wheel in ALL.iter().flat_map(|component| component.wheels) {
                 let hash = wheel.sha256(architecture).unwrap();
-                let is_hash = hash.len() == 64 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-                assert!(is_hash && seen.insert(hash), "{} {architecture}", wheel.name);
+                let is_hash = hash.len() == 64
+                    && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+                assert!(
+                    is_hash && seen.insert(hash),
+                    "{} {architecture}",
+                    wheel.name
+                );
             }
         }
         assert_eq!(CUDA.requirements("riscv64"), None);
@@ -219,13 +233,20 @@ mod tests {
     #[test]
     fn requirements_pin_version_and_hash() {
         let text = CUTLASS.requirements("aarch64").unwrap();
-        assert!(text.starts_with("nvidia-cutlass==4.2.0.0 --hash=sha256:f9599ada"), "{text}");
-        assert_eq!(CUDA.requirements("x86_64").unwrap().lines().count(), CUDA.wheels.len());
+        assert!(
+            text.starts_with("nvidia-cutlass==4.2.0.0 --hash=sha256:f9599ada"),
+            "{text}"
+        );
+        assert_eq!(
+            CUDA.requirements("x86_64").unwrap().lines().count(),
+            CUDA.wheels.len()
+        );
     }
 
     #[test]
     fn no_two_components_share_a_folder() {
-        let names: std::collections::HashSet<_> = ALL.iter().map(|component| component.name).collect();
+        let names: std::collections::HashSet<_> =
+            ALL.iter().map(|component| component.name).collect();
         assert_eq!(names.len(), ALL.len());
     }
 }

@@ -38,8 +38,20 @@ pub fn download(
 
     let mut command = python.command();
     command
-        .args(["-m", "pip", "download", "--require-hashes", "--no-deps", "--only-binary=:all:"])
-        .args(["--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar=off"])
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--require-hashes",
+            "--no-deps",
+            "--only-binary=:all:",
+        ])
+        .args([
+            "--no-input",
+            "--no-cache-dir",
+            "--disable-pip-version-check",
+            "--progress-bar=off",
+        ])
         .args(["--retries=2", "--timeout=30"])
         .arg("--dest")
         .arg(&wheels)
@@ -102,12 +114,16 @@ impl Cause {
     /// What follows from it.
     pub fn advice(self) -> &'static str {
         match self {
-            Cause::Network => "the package index was not reached: check the network, or pip's index and proxy settings",
+            Cause::Network => {
+                "the package index was not reached: check the network, or pip's index and proxy settings"
+            }
             Cause::NotOffered => {
                 "the package index that pip uses does not offer the pinned wheels for this system (glibc 2.27 or newer is \
                  needed): point pip at an index that mirrors the Python Package Index"
             }
-            Cause::Hash => "what the index offers is not what is pinned: do not use it, and check which index pip is using",
+            Cause::Hash => {
+                "what the index offers is not what is pinned: do not use it, and check which index pip is using"
+            }
             Cause::Other => "pip failed",
         }
     }
@@ -157,7 +173,10 @@ fn failure(component: &'static Component, said: &str, staging: &Path) -> Error {
 }
 
 fn last_lines(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
     lines[lines.len().saturating_sub(6)..].join("\n  ")
 }
 
@@ -188,7 +207,10 @@ mod tests {
         assert_eq!(cause(other_index), Some(Cause::NotOffered));
         let forged = "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.";
         assert_eq!(cause(forged), Some(Cause::Hash));
-        assert_eq!(cause("ERROR: Could not install: [Errno 28] No space left on device"), None);
+        assert_eq!(
+            cause("ERROR: Could not install: [Errno 28] No space left on device"),
+            None
+        );
         assert_eq!(cause("Traceback"), Some(Cause::Other));
     }
 
@@ -196,7 +218,10 @@ mod tests {
     fn the_end_of_a_long_log_is_kept() {
         let log: String = (0..20).map(|line| format!("line {line}\n\n")).collect();
         let kept = last_lines(&log);
-        assert!(kept.starts_with("line 14") && kept.ends_with("line 19"), "{kept}");
+        assert!(
+            kept.starts_with("line 14") && kept.ends_with("line 19"),
+            "{kept}"
+        );
         assert_eq!(last_lines(""), "");
     }
 }

@@ -59,7 +59,10 @@ impl Python {
 
     fn answers(&self, args: &[&str]) -> bool {
         let mut command = self.command();
-        command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     }
 }

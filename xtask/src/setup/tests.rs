@@ -5,7 +5,9 @@ use super::*;
 
 fn entries(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().flatten();
-    let mut names: Vec<_> = names.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = names
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -45,15 +47,23 @@ fn a_stamped_component_needs_nothing() {
     fs::write(there.join(STAMP), pins).unwrap();
     let provided = provide(root.path(), &[&CUTLASS], false).unwrap();
     assert!(!provided[0].is_new && provided[0].folder == there);
-    assert_eq!(entries(root.path()), [CUTLASS.name], "not even the lock was taken");
+    assert_eq!(
+        entries(root.path()),
+        [CUTLASS.name],
+        "not even the lock was taken"
+    );
 }
 
 #[test]
 fn a_wheel_that_is_not_the_pinned_one_is_refused() {
-    let (_root, made) = make_with("echo forged > \"$dest/nvidia_cutlass-4.2.0.0-py3-none-any.whl\"");
+    let (_root, made) =
+        make_with("echo forged > \"$dest/nvidia_cutlass-4.2.0.0-py3-none-any.whl\"");
     let error = made.unwrap_err();
     assert!(matches!(error, Error::WheelHash { .. }), "{error}");
-    let expected: Option<&str> = CUTLASS.wheels.first().and_then(|wheel: &Wheel| wheel.sha256("x86_64"));
+    let expected: Option<&str> = CUTLASS
+        .wheels
+        .first()
+        .and_then(|wheel: &Wheel| wheel.sha256("x86_64"));
     assert!(error.to_string().contains(expected.unwrap()));
 }
 
@@ -76,11 +86,17 @@ fn a_full_disk_is_named() {
 fn a_missing_python_and_a_missing_pip_differ() {
     let root = tempfile::tempdir().unwrap();
     let absent = root.path().join("absent");
-    assert!(matches!(Python::first([absent.into()]), Err(Error::NoPython { .. })));
+    assert!(matches!(
+        Python::first([absent.into()]),
+        Err(Error::NoPython { .. })
+    ));
     let path = root.path().join("bare");
     fs::write(&path, "#!/bin/sh\ncase \"$*\" in *pip*) exit 1;; esac\n").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    assert!(matches!(Python::first([path.into()]), Err(Error::NoPip { .. })));
+    assert!(matches!(
+        Python::first([path.into()]),
+        Err(Error::NoPip { .. })
+    ));
 }
 
 #[test]

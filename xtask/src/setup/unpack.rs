@@ -16,7 +16,11 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// [`Error::WheelHash`] for a file that is none of the wheels, or a wheel that is none of the files.
-pub fn verify(component: &'static Component, architecture: &str, files: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub fn verify(
+    component: &'static Component,
+    architecture: &str,
+    files: &[PathBuf],
+) -> Result<Vec<PathBuf>> {
     let mut hashed = Vec::new();
     for file in files {
         hashed.push((sha256(file)?, file));
@@ -30,7 +34,11 @@ pub fn verify(component: &'static Component, architecture: &str, files: &[PathBu
                 return Err(Error::WheelHash {
                     wheel: format!("{} {}", wheel.name, wheel.version),
                     expected,
-                    found: hashed.iter().map(|(hash, _)| hash.as_str()).collect::<Vec<_>>().join(", "),
+                    found: hashed
+                        .iter()
+                        .map(|(hash, _)| hash.as_str())
+                        .collect::<Vec<_>>()
+                        .join(", "),
                 });
             }
         }
@@ -43,7 +51,11 @@ fn sha256(path: &Path) -> Result<String> {
     File::open(path)
         .and_then(|mut file| io::copy(&mut file, &mut hash))
         .map_err(Error::file("cannot read", path))?;
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
 }
 
 /// Unpacks the wheels in `staging` and puts the component together, in a folder that is returned.
@@ -71,10 +83,15 @@ pub fn assemble(
     keep_licences(&unpacked, &ready)?;
     // The unpacker forgets which files are programs.
     for folder in ["bin", "nvvm/bin"] {
-        for entry in fs::read_dir(ready.join(folder)).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(ready.join(folder))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let path = entry.path();
             if path.is_file() {
-                fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(Error::file("cannot change", &path))?;
+                fs::set_permissions(&path, Permissions::from_mode(0o755))
+                    .map_err(Error::file("cannot change", &path))?;
             }
         }
     }
@@ -99,7 +116,11 @@ pub fn assemble(
 
 fn unzip(python: &Python, wheel: &Path, to: &Path, component: &'static Component) -> Result<()> {
     let mut command = python.command();
-    command.args(["-m", "zipfile", "-e"]).arg(wheel).arg(to).stdout(Stdio::null());
+    command
+        .args(["-m", "zipfile", "-e"])
+        .arg(wheel)
+        .arg(to)
+        .stdout(Stdio::null());
     let done = command.output().map_err(|source| Error::NotStarted {
         program: python.name().into(),
         source,
@@ -117,7 +138,11 @@ fn unzip(python: &Python, wheel: &Path, to: &Path, component: &'static Component
     }
     Err(Error::Unpack {
         component: component.name,
-        why: said.lines().last().unwrap_or("Python's zipfile failed").to_owned(),
+        why: said
+            .lines()
+            .last()
+            .unwrap_or("Python's zipfile failed")
+            .to_owned(),
     })
 }
 
@@ -125,16 +150,22 @@ fn unzip(python: &Python, wheel: &Path, to: &Path, component: &'static Component
 fn keep_licences(unpacked: &Path, ready: &Path) -> Result<()> {
     for entry in fs::read_dir(unpacked).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some(wheel) = name.to_str().and_then(|name| name.strip_suffix(".dist-info")) else {
+        let Some(wheel) = name
+            .to_str()
+            .and_then(|name| name.strip_suffix(".dist-info"))
+        else {
             continue;
         };
         let kept = ready.join("licenses").join(wheel);
         for folder in [entry.path(), entry.path().join("licenses")] {
             for file in fs::read_dir(folder).into_iter().flatten().flatten() {
                 let name = file.file_name();
-                if file.path().is_file() && name.to_string_lossy().to_lowercase().starts_with("license") {
+                if file.path().is_file()
+                    && name.to_string_lossy().to_lowercase().starts_with("license")
+                {
                     fs::create_dir_all(&kept).map_err(Error::file("cannot make", &kept))?;
-                    fs::rename(file.path(), kept.join(&name)).map_err(Error::file("cannot move", file.path()))?;
+                    fs::rename(file.path(), kept.join(&name))
+                        .map_err(Error::file("cannot move", file.path()))?;
                 }
             }
         }

@@ -33,7 +33,9 @@ fn an_unsuitable_compiler_is_passed_over_unless_it_was_named() {
         .with("CUDA_HOME", root.path().join("old"))
         .with("PATH", good.parent().unwrap());
     assert_eq!(Nvcc::find(&environment).unwrap().path, good);
-    let error = Nvcc::find(&environment.with("WARPWEAVE_NVCC", &old)).unwrap_err().to_string();
+    let error = Nvcc::find(&environment.with("WARPWEAVE_NVCC", &old))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("11.8 is older than"), "{error}");
 }
 
@@ -52,8 +54,13 @@ fn what_is_missing_is_named() {
     let root = tempfile::tempdir().unwrap();
     let empty = Environment::empty().with("PATH", root.path());
     let error = HostCompiler::find(&empty).unwrap_err().to_string();
-    assert!(error.contains("g++") && error.contains("clang++"), "{error}");
-    let error = Cutlass::find(&empty.with("WARPWEAVE_CUTLASS", root.path())).unwrap_err().to_string();
+    assert!(
+        error.contains("g++") && error.contains("clang++"),
+        "{error}"
+    );
+    let error = Cutlass::find(&empty.with("WARPWEAVE_CUTLASS", root.path()))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("include/cutlass/cutlass.h"), "{error}");
 }
 
@@ -66,6 +73,9 @@ fn cutlass_is_found_by_its_root_or_its_headers() {
     std::fs::write(include.join("cutlass/cutlass.h"), "").unwrap();
     for named in [root.path(), &include] {
         let found = Cutlass::find(&Environment::empty().with("WARPWEAVE_CUTLASS", named)).unwrap();
-        assert_eq!(found.include, [include.clone(), root.path().join("tools/util/include")]);
+        assert_eq!(
+            found.include,
+            [include.clone(), root.path().join("tools/util/include")]
+        );
     }
 }

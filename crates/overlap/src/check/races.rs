@@ -80,7 +80,13 @@ fn race(
 ) -> Violation {
     let overlap = first.region.intersection(&second.region);
     let rank = program.nodes[first.begin].rank;
-    let (shared, steps) = order.schedule(second.begin, first.end);
+    // A collective that a deadlock keeps from ending is under way from its beginning on.
+    let over = if order.ran(first.end) {
+        first.end
+    } else {
+        first.begin
+    };
+    let (shared, steps) = order.schedule(second.begin, over);
     Violation::Race {
         first: Box::new(program.touch(first)),
         second: Box::new(program.touch(second)),

@@ -365,7 +365,9 @@ impl fmt::Display for Report {
                 self.steps, self.conflicts
             );
         }
-        write!(f, "{} violations", self.violations.len())?;
+        let count = self.violations.len();
+        let plural = if count == 1 { "" } else { "s" };
+        write!(f, "{count} violation{plural}")?;
         for (number, violation) in self.violations.iter().enumerate() {
             let text = violation.to_string().replace('\n', "\n  ");
             write!(f, "\n{}. {text}", number + 1)?;

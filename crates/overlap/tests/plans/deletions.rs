@@ -141,7 +141,9 @@ fn expect_race(plans: &[Plan], subject: &str, deleted: &dyn std::fmt::Debug) {
         "{subject}, {} ranks: without {deleted:?} there is no race: {report}",
         report.world
     );
-    replay(plans, &report);
+    if report.world <= 4 {
+        replay(plans, &report);
+    }
 }
 
 const WORLDS: [usize; 3] = [2, 4, 8];

@@ -33,6 +33,12 @@ pub fn has_deadlock(report: &Report) -> bool {
     report.violations.iter().any(deadlock)
 }
 
+/// The one violation of a report that has one.
+pub fn only(report: &Report) -> &Violation {
+    assert_eq!(report.violations.len(), 1, "{report}");
+    &report.violations[0]
+}
+
 /// A pair of ranks with an input `in`, a symmetric staging `box` and an output `out`, each of one row.
 pub struct Pair {
     pub builder: PlanBuilder,

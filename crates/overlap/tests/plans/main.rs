@@ -7,4 +7,5 @@ mod fixtures;
 mod generated;
 mod interpreter;
 mod printed;
+mod sequences;
 mod violations;
