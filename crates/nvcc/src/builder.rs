@@ -1,28 +1,24 @@
 //! Compiling the sources of one build script.
 
+mod compile;
+
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use crate::architecture::{Architecture, Kind};
-use crate::cache::Entry;
 use crate::command::{self, Output};
 use crate::environment::Environment;
 use crate::error::{Error, Result};
 use crate::find::{Cutlass, HostCompiler, Nvcc};
-use crate::fingerprint::Fingerprint;
-use crate::{advisory, cargo, depfile, layout, process, slots};
+use crate::{cargo, process};
+use compile::Step;
 
 /// One CUTLASS kernel takes about a minute; a machine under load may take many times that.
 const COMPILE_LIMIT: Duration = Duration::from_secs(30 * 60);
-/// Other build scripts may have a whole library to compile first.
-const SLOT_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// The variables that steer the search for a compiler, and the compiler.
 const VARIABLES: [&str; 11] = [
@@ -280,144 +276,6 @@ impl Builder {
             result,
         })
     }
-
-    fn perform_all(&self, steps: &[Step]) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let failed = Mutex::new(None);
-        let work = || {
-            while let Some(step) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(error) = self.perform(step) {
-                    // The others are not begun: their results are of no use without this one.
-                    next.store(steps.len(), Ordering::Relaxed);
-                    failed
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .get_or_insert(error);
-                }
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..self.jobs().clamp(1, steps.len().max(1)) {
-                scope.spawn(work);
-            }
-        });
-        failed
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
-            .map_or(Ok(()), Err)
-    }
-
-    fn perform(&self, step: &Step) -> Result<()> {
-        let source = &step.source;
-        cargo::rerun_if_changed(source);
-        let mut key = Fingerprint::new();
-        key.add(&self.nvcc.banner);
-        key.add(self.host.path.as_os_str().as_encoded_bytes());
-        // nvcc reads these itself.
-        for variable in ["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"] {
-            key.add(
-                self.environment
-                    .get(variable)
-                    .unwrap_or_default()
-                    .as_encoded_bytes(),
-            );
-        }
-        step.options
-            .iter()
-            .for_each(|option| key.add(option.as_encoded_bytes()));
-        key.add(source.as_os_str().as_encoded_bytes());
-        key.add_file(source)?;
-        let target = layout::target_directory(&self.out).unwrap_or(&self.out);
-        let entry = Entry::new(&target.join("nvcc-cache"), key);
-        let (printed, inputs) = match entry.restore(&step.result) {
-            Some(hit) => (hit.output, hit.inputs),
-            None => {
-                let _slot = slots::take(&target.join("nvcc-slots"), self.jobs(), SLOT_LIMIT)?;
-                let (printed, inputs) = self.compile(step)?;
-                entry.keep(&step.result, &printed, &inputs)?;
-                (printed, inputs)
-            }
-        };
-        inputs.iter().for_each(|path| cargo::rerun_if_changed(path));
-        for line in advisory::warnings(&printed) {
-            cargo::warning(line);
-        }
-        for spill in advisory::spills(&printed) {
-            cargo::warning(&format!(
-                "{}: `{}` spills registers: {} bytes stored and {} loaded a thread",
-                source.display(),
-                spill.function,
-                spill.stores,
-                spill.loads
-            ));
-        }
-        Ok(())
-    }
-
-    /// Compiles, and returns what the compiler printed and the files it read.
-    fn compile(&self, step: &Step) -> Result<(String, Vec<PathBuf>)> {
-        let depfile = step.result.with_extension("d");
-        let files = command::files(&step.source, &step.result, &depfile);
-        let mut printed = self.invoke(step, step.options.iter().cloned().chain(files))?;
-        if step.output == Output::Ptx {
-            // nvcc does not look into inline assembly: without this its mistakes would wait for the user's driver.
-            let check = step.result.with_extension("check");
-            printed += &self.invoke(
-                step,
-                command::assemble(&step.architecture, &step.result, &check),
-            )?;
-            fs::remove_file(&check).map_err(Error::io("remove", &check))?;
-        }
-        if let Some(degraded) = advisory::degraded(&printed) {
-            return Err(Error::Degraded {
-                source_file: step.source.clone(),
-                code: degraded.code,
-                meaning: degraded.meaning,
-                output: degraded.lines,
-            });
-        }
-        let rules = fs::read_to_string(&depfile).map_err(Error::io("read", &depfile))?;
-        let inputs = depfile::prerequisites(&rules)
-            .into_iter()
-            .map(|path| self.out.join(path))
-            .collect();
-        Ok((printed, inputs))
-    }
-
-    fn invoke(&self, step: &Step, arguments: impl IntoIterator<Item = OsString>) -> Result<String> {
-        let mut nvcc = Command::new(&self.nvcc.path);
-        nvcc.arg("-ccbin")
-            .arg(&self.host.path)
-            .args(arguments)
-            .current_dir(&self.out);
-        let done = process::run(&mut nvcc, &step.result.with_extension("log"), COMPILE_LIMIT)?;
-        if done.status.success() {
-            return Ok(done.output);
-        }
-        Err(Error::Compile {
-            program: self.nvcc.path.display().to_string(),
-            source_file: step.source.clone(),
-            status: done.status.to_string(),
-            output: done.output,
-        })
-    }
-
-    fn jobs(&self) -> usize {
-        self.environment
-            .get("WARPWEAVE_NVCC_JOBS")
-            .and_then(|jobs| jobs.to_str()?.parse().ok())
-            .unwrap_or(1)
-    }
-}
-
-/// One compile.
-#[derive(Debug)]
-struct Step {
-    source: PathBuf,
-    architecture: Architecture,
-    output: Output,
-    options: Vec<OsString>,
-    result: PathBuf,
 }
 
 fn stem(source: &Path) -> String {

@@ -1,14 +1,24 @@
 //! A compiler for tests: a shell script that writes what nvcc would.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// An executable script at `path`.
+///
+/// Another process writes it: were it open for writing here, a child that another test forks meanwhile would hold it
+/// open too, and the system refuses to run such a file.
 pub(crate) fn script(path: &Path, body: &str) -> PathBuf {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    write!(install.stdin.take().unwrap(), "#!/bin/sh\n{body}\n").unwrap();
+    assert!(install.wait().unwrap().success());
     path.to_owned()
 }
 

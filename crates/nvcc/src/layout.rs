@@ -25,7 +25,8 @@ pub const INSPECT: &str = "inspect";
 /// The cargo target directory that holds `path`, a file or folder that cargo made: the nearest
 /// ancestor with the tag file that cargo writes there.
 pub fn target_directory(path: &Path) -> Option<&Path> {
-    path.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file())
+    path.ancestors()
+        .find(|folder| folder.join("CACHEDIR.TAG").is_file())
 }
 
 /// The places where a toolchain of the enclosing workspace may be: beside the build output, then in
@@ -38,7 +39,8 @@ pub(crate) fn toolchains(environment: &Environment) -> Vec<PathBuf> {
         }
     };
     if let Some(out) = environment.path("OUT_DIR") {
-        out.ancestors().for_each(|folder| add(folder.join(TOOLCHAIN)));
+        out.ancestors()
+            .for_each(|folder| add(folder.join(TOOLCHAIN)));
     }
     if let Some(target) = environment.path("CARGO_TARGET_DIR") {
         add(target.join(TOOLCHAIN));

@@ -60,7 +60,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; exit 3"]);
-        let done = run(&mut command, &folder.path().join("log"), Duration::from_secs(20)).unwrap();
+        let done = run(
+            &mut command,
+            &folder.path().join("log"),
+            Duration::from_secs(20),
+        )
+        .unwrap();
         assert_eq!(done.status.code(), Some(3));
         assert_eq!(done.output, "out\nerr\n");
     }
@@ -71,7 +76,11 @@ mod tests {
         let started = Instant::now();
         let mut command = Command::new("sleep");
         command.arg("60");
-        let error = run(&mut command, &folder.path().join("log"), Duration::from_millis(100));
+        let error = run(
+            &mut command,
+            &folder.path().join("log"),
+            Duration::from_millis(100),
+        );
         assert!(matches!(error, Err(Error::Deadline { .. })));
         assert!(started.elapsed() < Duration::from_secs(20));
     }

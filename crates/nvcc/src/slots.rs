@@ -47,7 +47,10 @@ mod tests {
         let soon = Duration::from_millis(10);
         let first = take(folder.path(), 2, soon).unwrap();
         let _second = take(folder.path(), 2, soon).unwrap();
-        assert!(matches!(take(folder.path(), 2, soon), Err(Error::Busy { .. })));
+        assert!(matches!(
+            take(folder.path(), 2, soon),
+            Err(Error::Busy { .. })
+        ));
         drop(first);
         take(folder.path(), 2, soon).unwrap();
     }

@@ -3,10 +3,16 @@
 use std::fmt;
 
 /// The oldest nvcc that compiles Warpweave's kernels.
-pub const OLDEST: Version = Version { major: 12, minor: 8 };
+pub const OLDEST: Version = Version {
+    major: 12,
+    minor: 8,
+};
 
 /// The newest nvcc whose PTX a driver of branch 580 still loads.
-pub const NEWEST: Version = Version { major: 13, minor: 0 };
+pub const NEWEST: Version = Version {
+    major: 13,
+    minor: 0,
+};
 
 /// A CUDA release, `major.minor`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,7 +27,9 @@ impl Version {
     /// Reads the release out of what `nvcc --version` prints; `None` where there is none.
     pub fn parse(banner: &str) -> Option<Self> {
         let rest = banner.split_once("release ")?.1;
-        let number: &str = rest.split(|c: char| !(c.is_ascii_digit() || c == '.')).next()?;
+        let number: &str = rest
+            .split(|c: char| !(c.is_ascii_digit() || c == '.'))
+            .next()?;
         let (major, minor) = number.split_once('.')?;
         let minor = minor.split('.').next()?;
         Some(Self {
@@ -52,14 +60,33 @@ mod tests {
 
     #[test]
     fn reads_the_release_of_a_banner() {
-        assert_eq!(Version::parse(BANNER), Some(Version { major: 13, minor: 0 }));
+        assert_eq!(
+            Version::parse(BANNER),
+            Some(Version {
+                major: 13,
+                minor: 0
+            })
+        );
         let two_digits = "Cuda compilation tools, release 12.10, V12.10.3";
-        assert_eq!(Version::parse(two_digits), Some(Version { major: 12, minor: 10 }));
+        assert_eq!(
+            Version::parse(two_digits),
+            Some(Version {
+                major: 12,
+                minor: 10
+            })
+        );
     }
 
     #[test]
     fn refuses_what_is_no_banner() {
-        for text in ["", "release", "release x.y", "release 13", "clang version 18.1", "release 99999999.0"] {
+        for text in [
+            "",
+            "release",
+            "release x.y",
+            "release 13",
+            "clang version 18.1",
+            "release 99999999.0",
+        ] {
             assert_eq!(Version::parse(text), None, "{text:?}");
         }
     }

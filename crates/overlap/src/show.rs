@@ -33,8 +33,13 @@ impl fmt::Display for Text<'_> {
         for (id, slot) in plan.slots.iter().enumerate() {
             writeln!(f, "  %s{id} = slot {}", slot.name)?;
         }
-        let streams: Vec<String> = (0..plan.streams).map(|s| format!("stream {s}")).collect();
-        writeln!(f, "  {}; {} events", streams.join(", "), plan.events)?;
+        let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        writeln!(
+            f,
+            "  {}, {}",
+            count(plan.streams, "stream"),
+            count(plan.events, "event")
+        )?;
         writeln!(f)?;
         for (id, op) in plan.ops.iter().enumerate() {
             let Op { stream, kind } = op;

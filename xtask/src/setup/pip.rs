@@ -177,7 +177,12 @@ fn last_lines(said: &str) -> String {
         .lines()
         .filter(|line| !line.trim().is_empty())
         .collect();
-    lines[lines.len().saturating_sub(6)..].join("\n  ")
+    let shorten = |line: &&str| line.chars().take(200).collect::<String>();
+    let last: Vec<String> = lines[lines.len().saturating_sub(6)..]
+        .iter()
+        .map(shorten)
+        .collect();
+    last.join("\n  ")
 }
 
 fn size(folder: &Path) -> u64 {

@@ -1,4 +1,5 @@
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use super::pins::{CUTLASS, Wheel};
 use super::*;
@@ -12,18 +13,29 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
+/// An executable script. Another process writes it: were it open for writing here, a child that another test forks
+/// meanwhile would hold it open too, and the system refuses to run such a file.
+fn script(path: &Path, body: &str) {
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    write!(install.stdin.take().unwrap(), "#!/bin/sh\n{body}\n").unwrap();
+    assert!(install.wait().unwrap().success());
+}
+
 /// A Python whose pip does what `pip` says, as a shell script that sees the wheel folder as `$dest`.
 fn python(folder: &Path, pip: &str) -> Python {
     let path = folder.join("python");
-    let script = format!(
-        r#"#!/bin/sh
-case "$*" in
+    let body = format!(
+        r#"case "$*" in
     *"pip download"*) while [ "$1" != --dest ]; do shift; done; dest="$2"; {pip} ;;
 esac
 "#
     );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    script(&path, &body);
     Python::first([path.into()]).unwrap()
 }
 
@@ -91,8 +103,7 @@ fn a_missing_python_and_a_missing_pip_differ() {
         Err(Error::NoPython { .. })
     ));
     let path = root.path().join("bare");
-    fs::write(&path, "#!/bin/sh\ncase \"$*\" in *pip*) exit 1;; esac\n").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    script(&path, "case \"$*\" in *pip*) exit 1;; esac");
     assert!(matches!(
         Python::first([path.into()]),
         Err(Error::NoPip { .. })

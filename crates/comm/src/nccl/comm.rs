@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::mem::offset_of;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
@@ -126,7 +127,7 @@ impl NcclComm {
         comm.settle("ncclCommInitRankConfig", code, watch)?;
         match options.launch {
             Launch::NonBlocking => Ok(comm),
-            Launch::Blocking => comm.split_blocking(),
+            Launch::Blocking => comm.split_blocking(watch),
         }
     }
 
@@ -279,27 +280,30 @@ impl NcclComm {
         }
     }
 
-    fn split_blocking(self) -> Result<Self> {
-        let (library, handle, rank) = (
-            self.library.clone(),
-            Handle(self.raw.get()),
-            self.rank as i32,
-        );
-        let split = bounded("nccl-split", self.deadline, move || {
-            let (mut raw, mut config) = (null_mut(), config(Launch::Blocking));
-            // SAFETY: the parent is alive; if the deadline passes it is aborted, which NCCL hands on to a split that is
-            // under way. The pointers are to this frame, which outlives the blocking call.
-            let code = unsafe { (library.api.split)(handle.get(), 0, rank, &mut raw, &mut config) };
-            (code, Handle(raw))
-        });
-        match split {
-            None => Err(self.late("ncclCommSplit", self.deadline)),
-            Some((SUCCESS, child)) if !child.0.is_null() => {
-                self.parent.set(self.raw.replace(child.0));
-                Ok(self)
+    /// The split of a non-blocking communicator goes on in the background and is watched as its parent is.
+    fn split_blocking(self, watch: &dyn Fn(&str) -> Result<()>) -> Result<Self> {
+        const CALL: &str = "ncclCommSplit";
+        let start = Instant::now();
+        // NCCL writes the new handle when the split is done, which may be after this call has given up.
+        let child: &'static AtomicPtr<_> = Box::leak(Box::new(AtomicPtr::new(null_mut())));
+        let mut config = config(Launch::Blocking);
+        let (parent, rank) = (self.live(CALL)?, self.rank as i32);
+        // SAFETY: the parent is alive; the handle's place lives for ever; the configuration is read before the return.
+        let code =
+            unsafe { (self.library.api.split)(parent, 0, rank, child.as_ptr(), &mut config) };
+        // Success may mean that the work has only begun: the state tells.
+        let code = if code == SUCCESS { IN_PROGRESS } else { code };
+        self.settle(CALL, code, watch)?;
+        while child.load(Ordering::Acquire).is_null() {
+            let waited = start.elapsed();
+            if waited >= self.deadline {
+                return Err(self.late(CALL, waited));
             }
-            Some((code, _)) => Err(self.error("ncclCommSplit", code)),
+            std::thread::sleep(Duration::from_millis(1));
+            self.settle(CALL, IN_PROGRESS, watch)?;
         }
+        self.parent.set(self.raw.replace(child.load(Ordering::Acquire)));
+        Ok(self)
     }
 }
 

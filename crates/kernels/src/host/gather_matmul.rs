@@ -77,7 +77,10 @@ unsafe fn multimem<T: Element>(
     // peers' `free` and read between the owner's `ready` and our `free`.
     unsafe {
         // Every wait runs, whatever the others saw: each advances its own epoch.
-        let credit = peers(pad).fold(true, |all, peer| expect_signal(pad, free, peer, 1) && all);
+        let mut credit = true;
+        for peer in peers(pad) {
+            credit &= expect_signal(pad, free, peer, 1);
+        }
         if credit {
             for reader in rotation(pad) {
                 let staging = entry::<T>(staging_peers, reader);

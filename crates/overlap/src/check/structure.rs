@@ -1,13 +1,18 @@
 //! What can be said of one plan by itself, before anything is unrolled.
 
 use crate::plan::{
-    Buffer, BufferId, Effect, MulticastRegion, OpKind, Placement, Plan, Region, Role, SlotId, shard,
+    Buffer, BufferId, Effect, EventId, MulticastRegion, OpKind, Placement, Plan, Region, Role,
+    SlotId, shard,
 };
 use crate::show;
+use std::collections::HashSet;
 use std::fmt;
 
 /// Signals that may be outstanding: more than this is a mistake, and would unroll as many calls.
 const MAX_LAG: u32 = 64;
+
+/// Streams, and events, of one plan: more are a mistake.
+const MAX_COUNT: usize = 1 << 16;
 
 /// A fault of one rank's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +45,8 @@ pub enum FaultKind {
     WritesWeight,
     /// A wait for an event that no operation before it in the list records.
     EventNotRecorded,
-    /// A wait that lets more signals be outstanding than any schedule needs.
-    Lag,
+    /// More streams, events or outstanding signals than any schedule needs.
+    Excess,
 }
 
 impl fmt::Display for Fault {
@@ -92,6 +97,11 @@ impl<'a> Inspector<'a> {
         self.expect(plan.streams > 0, FaultKind::NoSuchThing, || {
             "there is no stream 0".into()
         });
+        for (what, count) in [("streams", plan.streams), ("events", plan.events)] {
+            self.expect(count <= MAX_COUNT, FaultKind::Excess, || {
+                format!("{count} {what} are more than {MAX_COUNT}")
+            });
+        }
         for (id, buffer) in plan.buffers.iter().enumerate() {
             let twin = plan.buffers[..id].iter().any(|b| b.name == buffer.name);
             self.expect(!twin, FaultKind::NoSuchThing, || {
@@ -105,7 +115,7 @@ impl<'a> Inspector<'a> {
                 format!("the size of buffer `{}` overflows", buffer.name)
             });
         }
-        let mut recorded = vec![false; plan.events];
+        let mut recorded = HashSet::new();
         for (op, crate::plan::Op { stream, kind }) in plan.ops.iter().enumerate() {
             self.op = Some(op);
             self.expect(stream.0 < plan.streams, FaultKind::NoSuchThing, || {
@@ -115,7 +125,7 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    fn op(&mut self, kind: &OpKind, recorded: &mut [bool]) {
+    fn op(&mut self, kind: &OpKind, recorded: &mut HashSet<EventId>) {
         match kind {
             OpKind::Copy { src, dst, .. } => {
                 self.read(src);
@@ -133,27 +143,23 @@ impl<'a> Inspector<'a> {
             }
             OpKind::Signal { slot, to } => self.signal(*slot, to),
             OpKind::Wait { slot, from, lag } => self.wait(*slot, from, *lag),
-            OpKind::Record { event } => match recorded.get_mut(event.0) {
-                Some(recorded) => *recorded = true,
-                None => self.fault(
-                    FaultKind::NoSuchThing,
-                    format!("there is no event {}", event.0),
-                ),
-            },
-            OpKind::WaitEvent { event } => match recorded.get(event.0) {
-                Some(true) => {}
-                Some(false) => self.fault(
+            OpKind::Record { event } => {
+                self.event(*event);
+                recorded.insert(*event);
+            }
+            OpKind::WaitEvent { event } => {
+                self.event(*event);
+                self.expect(
+                    recorded.contains(event),
                     FaultKind::EventNotRecorded,
-                    format!(
-                        "event {} is waited for but not recorded before in this call",
-                        event.0
-                    ),
-                ),
-                None => self.fault(
-                    FaultKind::NoSuchThing,
-                    format!("there is no event {}", event.0),
-                ),
-            },
+                    || {
+                        format!(
+                            "event {} is waited for but not recorded before in this call",
+                            event.0
+                        )
+                    },
+                );
+            }
             OpKind::AllGather { src, dst, .. } => self.all_gather(src, dst),
             OpKind::Gemm { a, b, c, .. } => {
                 self.read(a);
@@ -194,7 +200,7 @@ impl<'a> Inspector<'a> {
 
     fn wait(&mut self, slot: SlotId, from: &[usize], lag: u32) {
         self.signal(slot, from);
-        self.expect(lag <= MAX_LAG, FaultKind::Lag, || {
+        self.expect(lag <= MAX_LAG, FaultKind::Excess, || {
             format!("a lag of {lag} calls is more than {MAX_LAG}")
         });
     }
@@ -203,6 +209,12 @@ impl<'a> Inspector<'a> {
         let world = self.plan.world;
         self.expect(rank < world, FaultKind::NoSuchThing, || {
             format!("rank {rank} is not one of the {world} ranks")
+        });
+    }
+
+    fn event(&mut self, event: EventId) {
+        self.expect(event.0 < self.plan.events, FaultKind::NoSuchThing, || {
+            format!("there is no event {}", event.0)
         });
     }
 

@@ -38,7 +38,9 @@ impl PlanBuilder {
     /// Every other rank, in the order that spreads the load over the links: the next rank first.
     pub fn peers(&self) -> Vec<usize> {
         let Plan { rank, world, .. } = self.plan;
-        (1..world).map(|step| (rank + step) % world).collect()
+        (1..world)
+            .map(|step| (rank % world + step) % world)
+            .collect()
     }
 
     /// Adds a buffer of `rows` × `cols` elements.

@@ -164,7 +164,9 @@ impl Kernel {
 
     /// What the kernel does on `rank` of `world`: one lane for the rows of each owner.
     ///
-    /// A kernel may keep more order than its lanes have, never less.
+    /// A kernel may keep more order than its lanes have, never less. More order cannot add a race, but it can add a deadlock: a kernel that takes its
+    /// lanes one after the other sends all signals that stand first in a lane before it waits for anything, and keeps the
+    /// waits that stand last for the end.
     pub fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         let shape = self.shape();
         (0..world)

@@ -2,7 +2,7 @@
 //!
 //! A [`Plan`] is the program of **one rank**: its buffers, its streams, its signal slots and an ordered list of
 //! operations, each with the regions it reads and writes. The plans of all ranks together are a schedule. Nothing in this
-//! module runs anything; see [`check`](crate::check) for what is proved about plans.
+//! module runs anything; see [`check`](mod@crate::check) for what is proved about plans.
 //!
 //! # What a plan means
 //!

@@ -68,12 +68,30 @@ impl Problem {
 
 /// The rows of `total` that belong to `rank`: as even as can be, the first `total % world` ranks have one more.
 ///
-/// With `world` 0 nobody has any.
+/// A rank that is not below `world` has none.
 pub fn shard(total: usize, rank: usize, world: usize) -> Range<usize> {
-    if world == 0 {
-        return 0..0;
+    if rank >= world {
+        return total..total;
     }
     let (each, extra) = (total / world, total % world);
     let start = |rank: usize| rank * each + rank.min(extra);
     start(rank)..start(rank + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shard;
+
+    #[test]
+    fn shards_are_even_and_in_order() {
+        assert_eq!([0, 1, 2].map(|r| shard(8, r, 3)), [0..3, 3..6, 6..8]);
+        assert_eq!([0, 1, 2].map(|r| shard(2, r, 3)), [0..1, 1..2, 2..2]);
+        assert_eq!(shard(usize::MAX, 7, 8).end, usize::MAX);
+    }
+
+    #[test]
+    fn who_is_not_there_has_no_rows() {
+        assert!(shard(8, 0, 0).is_empty());
+        assert!(shard(8, usize::MAX, 2).is_empty());
+    }
 }

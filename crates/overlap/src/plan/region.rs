@@ -115,3 +115,52 @@ impl Region {
         rest
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn region() -> impl Strategy<Value = Region> {
+        let range = || (0..5usize, 0..4usize).prop_map(|(start, len)| start..start + len);
+        (0..2usize, range(), range()).prop_map(|(rank, rows, cols)| Region {
+            rank,
+            buffer: BufferId(0),
+            rows,
+            cols,
+        })
+    }
+
+    fn elements(region: &Region) -> HashSet<(usize, usize, usize)> {
+        let Region {
+            rank, rows, cols, ..
+        } = region.clone();
+        rows.flat_map(|r| cols.clone().map(move |c| (rank, r, c)))
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn boxes_are_sets_of_elements(x in region(), others in prop::collection::vec(region(), 0..5)) {
+            let inside = elements(&x);
+            prop_assert_eq!(x.len(), inside.len());
+            prop_assert_eq!(x.is_empty(), inside.is_empty());
+            let mut left = inside.clone();
+            for y in &others {
+                let theirs = elements(y);
+                prop_assert_eq!(x.overlaps(y), !inside.is_disjoint(&theirs));
+                prop_assert_eq!(y.overlaps(&x), x.overlaps(y));
+                if let Some(both) = x.intersection(y) {
+                    let expected = inside.intersection(&theirs).copied().collect();
+                    prop_assert_eq!(elements(&both), expected);
+                }
+                left.retain(|e| !theirs.contains(e));
+            }
+            let rest = x.minus_all(&others);
+            // Disjoint, so that the sizes add up.
+            prop_assert_eq!(rest.iter().map(Region::len).sum::<usize>(), left.len());
+            prop_assert_eq!(rest.iter().flat_map(elements).collect::<HashSet<_>>(), left);
+        }
+    }
+}

@@ -1,9 +1,9 @@
 //! The seven algorithms hold as they are.
 
-use crate::fixtures::{holds, pipelines, plans, problem};
+use crate::fixtures::{has_deadlock, holds, pipelines, plans, problem};
 use std::time::{Duration, Instant};
 use warpweave_overlap::algorithms::{self, Capabilities};
-use warpweave_overlap::plan::{Plan, Problem, Transport};
+use warpweave_overlap::plan::{Effect, OpKind, Plan, Problem, Transport};
 use warpweave_overlap::{PlanError, check};
 use warpweave_symm_mem::DType;
 
@@ -22,6 +22,65 @@ fn every_algorithm_holds_at_every_world_and_shape() {
             }
         }
     }
+}
+
+/// The lanes of a kernel one after the other, as the host reference takes them: signals that stand first in a lane, then the lanes, this rank's own first,
+/// then the waits that stand last.
+fn in_one_lane(lanes: &[Vec<Effect>], rank: usize) -> Vec<Effect> {
+    let leads = |e: &Effect| matches!(e, Effect::Signal { .. });
+    let trails = |e: &Effect| matches!(e, Effect::Wait { lag: 0, .. });
+    let (mut first, mut middle, mut last) = (Vec::new(), Vec::new(), Vec::new());
+    for step in 0..lanes.len() {
+        let mut lane = &lanes[(rank + step) % lanes.len()][..];
+        if let [effect, rest @ ..] = lane
+            && leads(effect)
+        {
+            first.push(effect.clone());
+            lane = rest;
+        }
+        if let [rest @ .., effect] = lane
+            && trails(effect)
+            && !rest.is_empty()
+        {
+            last.push(effect.clone());
+            lane = rest;
+        }
+        middle.extend_from_slice(lane);
+    }
+    [first, middle, last].concat()
+}
+
+#[test]
+fn kernels_that_take_their_lanes_in_turn_hold_too() {
+    for algorithm in algorithms::all() {
+        for world in [1, 2, 3, 4, 8] {
+            let mut plans = plans(algorithm, world, &problem(2 * world + 1));
+            for plan in &mut plans {
+                for op in &mut plan.ops {
+                    if let OpKind::Kernel { lanes, .. } = &mut op.kind {
+                        *lanes = vec![in_one_lane(lanes, plan.rank)];
+                    }
+                }
+            }
+            holds(&check(&plans, 3));
+        }
+    }
+}
+
+#[test]
+fn kernels_that_take_whole_lanes_in_turn_deadlock() {
+    // Each rank finishes with one peer before it turns to the next: with three ranks, all wait in a circle.
+    let mut plans = plans(&algorithms::all()[2], 3, &problem(6));
+    for plan in &mut plans {
+        for op in &mut plan.ops {
+            if let OpKind::Kernel { lanes, .. } = &mut op.kind {
+                let next = |step: usize| lanes[(plan.rank + step) % 3].clone();
+                *lanes = vec![[0, 1, 2].map(next).concat()];
+            }
+        }
+    }
+    let report = check(&plans, 3);
+    assert!(has_deadlock(&report), "{report}");
 }
 
 #[test]

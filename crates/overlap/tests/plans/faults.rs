@@ -222,11 +222,27 @@ fn events_are_recorded_before_they_are_waited_for() {
 }
 
 #[test]
-fn lags_are_small() {
-    expect(FaultKind::Lag, |p| {
+fn numbers_are_sensible() {
+    expect(FaultKind::Excess, |p| {
         let slot = p.builder.slot("slot");
         p.builder.wait_lag(MAIN, slot, [1], u32::MAX);
     });
+}
+
+#[test]
+fn a_plan_of_nonsense_is_reported_and_does_not_panic() {
+    let mut plan = Pair::new(0).builder.finish().unwrap();
+    plan.rank = usize::MAX;
+    plan.streams = usize::MAX;
+    plan.events = usize::MAX;
+    for world in [0, 1, usize::MAX] {
+        plan.world = world;
+        let report = check(&[plan.clone()], 3);
+        let excess =
+            |v: &&Violation| matches!(v, Violation::Fault(f) if f.kind == FaultKind::Excess);
+        assert_eq!(report.violations.iter().filter(excess).count(), 2);
+        assert!(!warpweave_overlap::show(&plan).is_empty());
+    }
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! `xtask doctor` and `xtask setup` as people and programs call them.
+
+use std::process::{Command, Output};
+
+fn xtask(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_xtask"))
+        .args(args)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_machine_that_runs_these_tests_runs_the_host_backend() {
+    let done = xtask(&["doctor", "--json"], &[]);
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(report["host_backend"], true);
+    let names: Vec<&str> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["name"].as_str().unwrap())
+        .collect();
+    for name in [
+        "memory",
+        "rustc",
+        "nvcc",
+        "CUTLASS",
+        "libcuda",
+        "NCCL",
+        "cuBLASLt",
+        "multicast",
+    ] {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+    }
+}
+
+#[test]
+fn what_is_missing_comes_with_a_way_to_get_it() {
+    let variables = [
+        ("WARPWEAVE_CUTLASS", "/nonexistent"),
+        ("WARPWEAVE_NCCL", "/nonexistent/libnccl.so.2"),
+    ];
+    let done = xtask(&["doctor", "--json"], &variables);
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(
+        (&report["device_code"], &report["cuda_backend"]),
+        (&false.into(), &false.into())
+    );
+    let missing: Vec<_> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["state"] == "missing")
+        .collect();
+    assert!(missing.iter().any(|finding| finding["name"] == "CUTLASS"));
+    assert!(missing.iter().any(|finding| finding["name"] == "NCCL"));
+    for finding in missing {
+        assert!(
+            finding["advice"]
+                .as_str()
+                .is_some_and(|advice| !advice.is_empty()),
+            "{finding}"
+        );
+    }
+}
+
+#[test]
+fn setup_without_python_says_what_else_to_do() {
+    let target = tempfile::tempdir().unwrap();
+    let variables = [
+        ("CARGO_TARGET_DIR", target.path().to_str().unwrap()),
+        ("WARPWEAVE_PYTHON", "/nonexistent/python"),
+    ];
+    let done = xtask(&["setup"], &variables);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    for word in ["/nonexistent/python", "CUDA_HOME", "WARPWEAVE_CUTLASS"] {
+        assert!(said.contains(word), "{said}");
+    }
+    assert!(!target.path().join("toolchain/cuda-13.0").exists());
+}
