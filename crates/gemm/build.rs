@@ -16,6 +16,7 @@ fn main() {
         warpweave_nvcc::Builder::new()?
             .include("cuda/cutlass")
             .cutlass()?
+            .define("CUTLASS_ENABLE_GDC_FOR_SM90", Some("1"))
             .static_library("warpweave_cutlass", &sources, "sm_90a")
     });
 }

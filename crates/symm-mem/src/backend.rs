@@ -68,7 +68,10 @@ impl Support {
     pub fn require(&self, what: &str) -> Result<()> {
         match self {
             Support::Yes => Ok(()),
-            Support::No(why) => Err(crate::Error::Unavailable { what: what.into(), why: why.clone() }),
+            Support::No(why) => Err(crate::Error::Unavailable {
+                what: what.into(),
+                why: why.clone(),
+            }),
         }
     }
 }
@@ -203,7 +206,12 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     ///
     /// # Safety
     /// The range is mapped; no unordered work conflicts.
-    unsafe fn download(&self, stream: &Self::Stream, src: DevicePtr, bytes: &mut [u8]) -> Result<()>;
+    unsafe fn download(
+        &self,
+        stream: &Self::Stream,
+        src: DevicePtr,
+        bytes: &mut [u8],
+    ) -> Result<()>;
 
     /// For each peer of `peers` adds one to the sent epoch of (`slot`, peer) and stores it, with release at system
     /// scope, to the word (`slot`, own rank) of that peer's pad, behind all earlier work on `stream`.

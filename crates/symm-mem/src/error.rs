@@ -20,7 +20,9 @@ pub enum Error {
         why: String,
     },
     /// The crate was built without a feature that this call needs.
-    #[error("{what} needs device code: build with the feature `{feature}` (`cargo xtask setup` provides nvcc)")]
+    #[error(
+        "{what} needs device code: build with the feature `{feature}` (`cargo xtask setup` provides nvcc)"
+    )]
     FeatureMissing {
         /// What was asked for.
         what: String,
@@ -113,12 +115,18 @@ pub enum Error {
 impl Error {
     /// An operating system error with what was tried.
     pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
-        Error::Io { what: what.into(), source: source.into() }
+        Error::Io {
+            what: what.into(),
+            source: source.into(),
+        }
     }
 
     /// True if the cause is a capability that this machine or build lacks, so that other work can go on.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Error::Unavailable { .. } | Error::FeatureMissing { .. })
+        matches!(
+            self,
+            Error::Unavailable { .. } | Error::FeatureMissing { .. }
+        )
     }
 }
 

@@ -43,7 +43,9 @@ pub trait Exchange: Send + Sync {
 #[non_exhaustive]
 pub enum ExchangeError {
     /// Peers did not arrive in time.
-    #[error("exchange `{tag}`: no word from ranks {waiting_for:?} after {after:?}; are they alive and at the same call?")]
+    #[error(
+        "exchange `{tag}`: no word from ranks {waiting_for:?} after {after:?}; are they alive and at the same call?"
+    )]
     Timeout {
         /// Name of the call.
         tag: String,
@@ -73,7 +75,9 @@ pub enum ExchangeError {
         cause: String,
     },
     /// A peer is at another call.
-    #[error("exchange `{tag}`: rank {rank} is at `{theirs}`; all ranks must make the same calls in the same order")]
+    #[error(
+        "exchange `{tag}`: rank {rank} is at `{theirs}`; all ranks must make the same calls in the same order"
+    )]
     Mismatch {
         /// The peer.
         rank: usize,
@@ -83,7 +87,9 @@ pub enum ExchangeError {
         theirs: String,
     },
     /// A peer gave fewer descriptors than its message says.
-    #[error("exchange `{tag}`: rank {rank} announced {expected} descriptors and {got} arrived; is a descriptor limit (ulimit -n) reached?")]
+    #[error(
+        "exchange `{tag}`: rank {rank} announced {expected} descriptors and {got} arrived; is a descriptor limit (ulimit -n) reached?"
+    )]
     MissingDescriptor {
         /// The peer.
         rank: usize,

@@ -77,7 +77,12 @@ pub struct SignalPad<B: Backend> {
 
 impl<B: Backend> SignalPad<B> {
     /// Makes the pad. Collective: all ranks give the same `name` and `slots`.
-    pub fn new(backend: &B, exchange: &Arc<dyn Exchange>, name: &str, slots: usize) -> Result<Self> {
+    pub fn new(
+        backend: &B,
+        exchange: &Arc<dyn Exchange>,
+        name: &str,
+        slots: usize,
+    ) -> Result<Self> {
         let world = exchange.world();
         if slots == 0 || slots > 4096 {
             return Err(Error::InvalidArgument {
@@ -159,7 +164,10 @@ impl<B: Backend> SignalPad<B> {
         if slot >= self.slots {
             return Err(Error::InvalidArgument {
                 what: "slot",
-                why: format!("pad `{}` has {} slots, {slot} is beyond them", self.name, self.slots),
+                why: format!(
+                    "pad `{}` has {} slots, {slot} is beyond them",
+                    self.name, self.slots
+                ),
             });
         }
         match peers.iter().find(|&&p| p >= self.words.world()) {
@@ -175,7 +183,10 @@ impl<B: Backend> SignalPad<B> {
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
         let mut bytes = [0; FaultRecord::BYTES];
         // SAFETY: the record is the first part of `counters`.
-        unsafe { self.backend.download(stream, self.counters.address(), &mut bytes)? };
+        unsafe {
+            self.backend
+                .download(stream, self.counters.address(), &mut bytes)?
+        };
         match FaultRecord::from_bytes(&bytes).timeout(&self.name) {
             Some(fault) => Err(fault.into()),
             None => Ok(()),
@@ -191,7 +202,10 @@ impl<B: Backend> SignalPad<B> {
         let pairs = self.slots * world;
         let mut counters = vec![0; Self::counter_bytes(self.slots, world)];
         // SAFETY: the range is the whole of `counters`.
-        unsafe { self.backend.download(stream, self.counters.address(), &mut counters)? };
+        unsafe {
+            self.backend
+                .download(stream, self.counters.address(), &mut counters)?
+        };
         let highest = counters[FaultRecord::BYTES..][..8 * pairs]
             .chunks_exact(4)
             .map(|c| u32::from_ne_bytes(c.try_into().expect("chunks of four")))
@@ -212,7 +226,8 @@ impl<B: Backend> SignalPad<B> {
         }
         // SAFETY: both ranges are this pad's own, and the barrier on either side keeps the peers' signals away.
         unsafe {
-            self.backend.upload(stream, self.counters.address(), &counters)?;
+            self.backend
+                .upload(stream, self.counters.address(), &counters)?;
             self.backend.upload(stream, self.words.local(), &words)?;
         }
         exchange.barrier("pad.recover.done")?;

@@ -106,7 +106,11 @@ impl<B: Backend> SymmetricBuffer<B> {
     /// # Panics
     /// If `rank` is not below [`SymmetricBuffer::world`], as indexing does.
     pub fn peer(&self, rank: usize) -> DevicePtr {
-        assert!(rank < self.world, "rank {rank} in a group of {}", self.world);
+        assert!(
+            rank < self.world,
+            "rank {rank} in a group of {}",
+            self.world
+        );
         self.contiguous().add(rank * self.stride)
     }
 
@@ -158,15 +162,20 @@ fn map_all<B: Backend>(
 ) -> Result<(B::Mapping, B::Memory)> {
     let mut peers = Vec::with_capacity(gathered.len());
     for (peer, fds) in gathered.into_iter().enumerate() {
-        let fd = fds.into_iter().next().ok_or_else(|| {
-            crate::ExchangeError::MissingDescriptor {
+        let fd = fds
+            .into_iter()
+            .next()
+            .ok_or_else(|| crate::ExchangeError::MissingDescriptor {
                 rank: peer,
                 tag: "symm.fds".into(),
                 expected: 1,
                 got: 0,
-            }
-        })?;
-        peers.push(if peer == rank { None } else { Some(backend.import_segment(fd, stride)?) });
+            })?;
+        peers.push(if peer == rank {
+            None
+        } else {
+            Some(backend.import_segment(fd, stride)?)
+        });
     }
     let segments: Vec<_> = peers.iter().map(|s| s.as_ref().unwrap_or(own)).collect();
     let mapping = backend.map_segments(&segments)?;
@@ -197,7 +206,11 @@ pub(crate) fn agree(exchange: &dyn Exchange, what: &'static str, mine: &str) -> 
 
 /// Goes on only if this step succeeded on every rank, so that no rank is left waiting for one that gave up.
 pub(crate) fn together<T>(exchange: &dyn Exchange, step: &str, mine: Result<T>) -> Result<T> {
-    let word = mine.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let word = mine
+        .as_ref()
+        .err()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let all = exchange.all_gather(step, word.as_bytes())?;
     let value = mine?;
     match all.iter().position(|word| !word.is_empty()) {

@@ -31,10 +31,19 @@ fn ten_thousand_allocations_leave_nothing_behind() {
     (0..10_000).for_each(once);
     let after = (count(), maps(), pages());
     assert_eq!(after.0, before.0, "descriptors");
-    assert!(after.1 <= before.1 + 8, "mappings: {before:?} then {after:?}");
+    assert!(
+        after.1 <= before.1 + 8,
+        "mappings: {before:?} then {after:?}"
+    );
     // The C allocator reserves 64 MiB of address space for each thread that comes to allocate; the 10⁴ buffers would be
     // 500 MiB.
     let (space, memory) = after.2;
-    assert!(space <= before.2.0 + (65 << 20) / 4096, "address space: {before:?} then {after:?}");
-    assert!(memory <= before.2.1 + (4 << 20) / 4096, "memory: {before:?} then {after:?}");
+    assert!(
+        space <= before.2.0 + (65 << 20) / 4096,
+        "address space: {before:?} then {after:?}"
+    );
+    assert!(
+        memory <= before.2.1 + (4 << 20) / 4096,
+        "memory: {before:?} then {after:?}"
+    );
 }

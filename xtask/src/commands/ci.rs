@@ -14,7 +14,7 @@ use crate::harness::Counts;
 use crate::place;
 
 /// Packages with models for loom, which their tests named `loom_*` are.
-const LOOM_PACKAGES: &[&str] = &[];
+const LOOM_PACKAGES: &[&str] = &["warpweave-symm-mem"];
 
 /// The options of `ci`.
 #[derive(Debug, clap::Args)]
@@ -96,14 +96,12 @@ fn steps() -> Vec<Step> {
             "bench --device host --shape 64x48x40 --iterations 3 --timeout 300",
         ),
     ];
-    if !LOOM_PACKAGES.is_empty() {
-        let mut loom = Step::new("loom", Cargo, "test --release --lib");
-        loom.env = Some(("RUSTFLAGS", "--cfg loom"));
-        loom.words
-            .extend(LOOM_PACKAGES.iter().flat_map(|package| ["-p", package]));
-        loom.words.push("loom_");
-        steps.push(loom);
-    }
+    let mut loom = Step::new("loom", Cargo, "test --release --lib");
+    loom.env = Some(("RUSTFLAGS", "--cfg loom"));
+    loom.words
+        .extend(LOOM_PACKAGES.iter().flat_map(|package| ["-p", package]));
+    loom.words.push("loom_");
+    steps.push(loom);
     let mut device_clippy = Step::new(
         "device-clippy",
         Cargo,

@@ -302,7 +302,8 @@ impl NcclComm {
             std::thread::sleep(Duration::from_millis(1));
             self.settle(CALL, IN_PROGRESS, watch)?;
         }
-        self.parent.set(self.raw.replace(child.load(Ordering::Acquire)));
+        self.parent
+            .set(self.raw.replace(child.load(Ordering::Acquire)));
         Ok(self)
     }
 }

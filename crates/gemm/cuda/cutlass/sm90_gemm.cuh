@@ -86,7 +86,10 @@ class Sm90Plan final : public ww_cutlass_plan {
       cutlass::Status status = Kernel::initialize_workspace(arguments_, workspace_, cuda_stream);
       if (status != cutlass::Status::kSuccess) return failed(status);
     }
-    cutlass::Status status = Device::run(params_, cuda_stream);
+    // The kernel may start while the one before it on the stream ends, if that one lets it: the prologue then hides
+    // behind a gather. It waits for the end before it reads an operand. Stream-K follows a memset, which lets nothing in.
+    constexpr bool kEarlyStart = !kStreamK;
+    cutlass::Status status = Device::run(params_, cuda_stream, nullptr, kEarlyStart);
     return status == cutlass::Status::kSuccess ? 0 : failed(status);
   }
 

@@ -32,7 +32,8 @@ pub(super) fn deadlock(program: &Program<'_>, run: &Run) -> Option<Violation> {
     })
 }
 
-/// The blocked step behind which stands what `blocked` waits for. Of several things the one that nobody ever does comes first.
+/// The blocked step behind which stands what `blocked` waits for. Of several things the one that nobody ever does
+/// comes first.
 fn behind(program: &Program<'_>, run: &Run, blocked: &Blocked) -> Option<NodeId> {
     let node = &program.nodes[blocked.node];
     if node.absent.is_some() {

@@ -147,7 +147,8 @@ pub enum Violation {
         blocked: Vec<Blockage>,
         /// Who waits for whom: each of these waits for the next.
         chain: Vec<Blockage>,
-        /// Place in `chain` of the one that the last of them waits for; `None` if nobody would ever do what it waits for.
+        /// Place in `chain` of the one that the last of them waits for; `None` if nobody would ever do what it waits
+        /// for.
         closes_at: Option<usize>,
     },
     /// One call signals a word more or less often than it waits for it, so that counters drift apart.
@@ -197,7 +198,8 @@ pub enum Violation {
         /// Its last operation.
         last: Step,
     },
-    /// A read of elements that the call has not written: the first call reads rubbish, a later one what its predecessor left.
+    /// A read of elements that the call has not written: the first call reads rubbish, a later one what its
+    /// predecessor left.
     Unwritten {
         /// The read.
         read: Touch,

@@ -1,7 +1,7 @@
 //! Running the steps.
 //!
-//! The program is a monotone dataflow: a step that can run stays able to run until it has, since words only grow. So whichever
-//! ready step is taken first, the same steps get to run, and one greedy run finds every deadlock.
+//! The program is a monotone dataflow: a step that can run stays able to run until it has, since words only grow. So
+//! whichever ready step is taken first, the same steps get to run, and one greedy run finds every deadlock.
 
 use super::program::{NodeId, Program};
 use crate::plan::SlotId;

@@ -1,4 +1,5 @@
-//! What must be ordered for the proof to mean anything: the signals and waits of one word, a rank's collectives, a call's streams.
+//! What must be ordered for the proof to mean anything: the signals and waits of one word, a rank's collectives, a
+//! call's streams.
 
 use super::order::HappensBefore;
 use super::program::{NodeId, Program, Site};

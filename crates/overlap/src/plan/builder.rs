@@ -11,8 +11,8 @@ use warpweave_symm_mem::DType;
 
 /// Builds the [`Plan`] of one rank.
 ///
-/// Operations that would do nothing are left out: signals and waits with no rank to talk to, copies of empty boxes. So an algorithm need not
-/// treat a world of one, or a rank with an empty shard, as a special case.
+/// Operations that would do nothing are left out: signals and waits with no rank to talk to, copies of empty boxes.
+/// So an algorithm need not treat a world of one, or a rank with an empty shard, as a special case.
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
     plan: Plan,
@@ -263,9 +263,9 @@ impl PlanBuilder {
     /// The finished plan.
     ///
     /// # Errors
-    /// The plan names a rank, buffer, stream, event or slot that does not exist, a box that lies outside its buffer, a peer's
-    /// local memory, or shapes that do not fit together. What needs the plans of the other ranks too is left to
-    /// [`check`](crate::check::check()).
+    /// The plan names a rank, buffer, stream, event or slot that does not exist, a box that lies outside its buffer,
+    /// a peer's local memory, or shapes that do not fit together. What needs the plans of the other ranks too is left
+    /// to [`check`](crate::check::check()).
     pub fn finish(self) -> Result<Plan, PlanError> {
         match check::faults_of(&self.plan).into_iter().next() {
             None => Ok(self.plan),

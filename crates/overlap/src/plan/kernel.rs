@@ -56,7 +56,8 @@ pub enum Kernel {
         /// "I have read your A."
         done: SlotId,
     },
-    /// Each owner stores its rows of A to every rank's staging by the multicast address; all compute C from their own staging.
+    /// Each owner stores its rows of A to every rank's staging by the multicast address; all compute C from their own
+    /// staging.
     MultimemGatherMatmul {
         /// Sizes.
         shape: KernelShape,
@@ -139,7 +140,8 @@ impl Kernel {
         }
     }
 
-    /// The slots it signals or waits on: first the one that says that data may be read, then the one that says that it has been read.
+    /// The slots it signals or waits on: first the one that says that data may be read, then the one that says that
+    /// it has been read.
     pub fn slots(&self) -> [SlotId; 2] {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
@@ -164,9 +166,9 @@ impl Kernel {
 
     /// What the kernel does on `rank` of `world`: one lane for the rows of each owner.
     ///
-    /// A kernel may keep more order than its lanes have, never less. More order cannot add a race, but it can add a deadlock: a kernel that takes its
-    /// lanes one after the other sends all signals that stand first in a lane before it waits for anything, and keeps the
-    /// waits that stand last for the end.
+    /// A kernel may keep more order than its lanes have, never less. More order cannot add a race, but it can add a
+    /// deadlock: a kernel that takes its lanes one after the other sends all signals that stand first in a lane
+    /// before it waits for anything, and keeps the waits that stand last for the end.
     pub fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         let shape = self.shape();
         (0..world)

@@ -1,25 +1,25 @@
 //! A schedule as plain data.
 //!
 //! A [`Plan`] is the program of **one rank**: its buffers, its streams, its signal slots and an ordered list of
-//! operations, each with the regions it reads and writes. The plans of all ranks together are a schedule. Nothing in this
-//! module runs anything; see [`check`](mod@crate::check) for what is proved about plans.
+//! operations, each with the regions it reads and writes. The plans of all ranks together are a schedule. Nothing in
+//! this module runs anything; see [`check`](mod@crate::check) for what is proved about plans.
 //!
 //! # What a plan means
 //!
-//! **Buffers.** A [`Placement::Symmetric`] buffer has the same shape on every rank and every rank may name every copy of
-//! it; a [`Placement::Multicast`] buffer is symmetric and also bound to a multicast object, so that one store reaches all
-//! copies; a [`Placement::Local`] buffer is its rank's own.
+//! **Buffers.** A [`Placement::Symmetric`] buffer has the same shape on every rank and every rank may name every copy
+//! of it; a [`Placement::Multicast`] buffer is symmetric and also bound to a multicast object, so that one store
+//! reaches all copies; a [`Placement::Local`] buffer is its rank's own.
 //!
 //! **Streams.** Operations of one stream run in the order of the list. Stream 0 is the caller's; another stream must
-//! be forked from it (record on 0, wait on the other) and joined to it again within the call. [`OpKind::WaitEvent`] waits for
-//! the latest [`OpKind::Record`] of the event that stands before it in the list.
+//! be forked from it (record on 0, wait on the other) and joined to it again within the call. [`OpKind::WaitEvent`]
+//! waits for the latest [`OpKind::Record`] of the event that stands before it in the list.
 //!
-//! **Signals.** A word lives at (destination rank, slot, source rank), starts at 0 and only ever grows. A signal adds one
-//! to the sender's counter of that word and stores it there (release). A wait adds one to the waiter's own counter
-//! and lasts until the word has reached that counter minus `lag` (acquire). So the *m*-th wait needs the first signal whose value
-//! is at least *m − lag*: with `lag` 0 the peer's signal of this call, with `lag` 1 the one of the previous call, which is a
-//! credit that the first call has for nothing. Counters live with the pad and never restart, hence calls and graph replays may follow
-//! each other with no reset.
+//! **Signals.** A word lives at (destination rank, slot, source rank), starts at 0 and only ever grows. A signal adds
+//! one to the sender's counter of that word and stores it there (release). A wait adds one to the waiter's own
+//! counter and lasts until the word has reached that counter minus `lag` (acquire). So the *m*-th wait needs the
+//! first signal whose value is at least *m − lag*: with `lag` 0 the peer's signal of this call, with `lag` 1 the one
+//! of the previous call, which is a credit that the first call has for nothing. Counters live with the pad and never
+//! restart, hence calls and graph replays may follow each other with no reset.
 //!
 //! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order. All lanes begin after the
 //! operations before the kernel on its stream; the kernel ends when every lane has ended.
@@ -28,8 +28,8 @@
 //! entered. All ranks must enter the same collectives in the same order.
 //!
 //! **Calls.** One execution of the list is a call. Between calls the caller's own work runs on stream 0: it overwrites
-//! every [`Role::Input`] buffer of its rank before each call and reads every [`Role::Output`] buffer of its rank after it. It does
-//! not synchronise with other ranks.
+//! every [`Role::Input`] buffer of its rank before each call and reads every [`Role::Output`] buffer of its rank
+//! after it. It does not synchronise with other ranks.
 
 mod buffer;
 mod builder;
@@ -117,8 +117,8 @@ impl Plan {
 
     /// Whether every kernel declares exactly the lanes that [`Kernel::lanes`] says it has on this rank.
     ///
-    /// The lanes of a plan are what [`check`](crate::check::check()) proves, the kernel is what runs: an executor should
-    /// refuse a plan of which this is not true.
+    /// The lanes of a plan are what [`check`](crate::check::check()) proves, the kernel is what runs: an executor
+    /// should refuse a plan of which this is not true.
     pub fn kernels_do_what_they_declare(&self) -> bool {
         self.ops.iter().all(|op| match &op.kind {
             OpKind::Kernel { kernel, lanes } => *lanes == kernel.lanes(self.rank, self.world),

@@ -81,7 +81,10 @@ impl ThreadExchange {
         round.given[self.rank] = Some(mine);
         self.group.arrived.notify_all();
         loop {
-            let round = rounds.open.get_mut(&call).expect("a round lives until all ranks took it");
+            let round = rounds
+                .open
+                .get_mut(&call)
+                .expect("a round lives until all ranks took it");
             if round.given.iter().all(Option::is_some) {
                 let all: Vec<_> = round.given.iter().flatten().cloned().collect();
                 round.taken += 1;
@@ -204,13 +207,18 @@ mod tests {
         let mut group = ThreadExchange::group(2);
         drop(group.pop());
         let error = group[0].barrier("x").unwrap_err();
-        assert!(matches!(error, ExchangeError::PeerLost { rank: 1, .. }), "{error}");
+        assert!(
+            matches!(error, ExchangeError::PeerLost { rank: 1, .. }),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_peer_that_never_comes_is_named() {
         let group = ThreadExchange::group_with_timeout(2, Duration::from_millis(20));
         let error = group[0].barrier("x").unwrap_err();
-        assert!(matches!(&error, ExchangeError::Timeout { waiting_for, .. } if waiting_for == &[1]));
+        assert!(
+            matches!(&error, ExchangeError::Timeout { waiting_for, .. } if waiting_for == &[1])
+        );
     }
 }

@@ -56,6 +56,10 @@ impl HostEvent {
     /// When the latest recording was reached, if it was.
     pub(super) fn reached(&self) -> Option<Instant> {
         let state = self.0.state.lock();
-        if state.reached == state.enqueued { state.at } else { None }
+        if state.reached == state.enqueued {
+            state.at
+        } else {
+            None
+        }
     }
 }

@@ -37,9 +37,17 @@ pub(super) fn capture(
     }
     let recording = Recording(streams);
     enqueue()?;
-    let items = streams.capture.lock().take().map(|c| c.items).unwrap_or_default();
+    let items = streams
+        .capture
+        .lock()
+        .take()
+        .map(|c| c.items)
+        .unwrap_or_default();
     drop(recording);
-    Ok(HostGraph { origin: origin.clone(), items })
+    Ok(HostGraph {
+        origin: origin.clone(),
+        items,
+    })
 }
 
 impl HostGraph {

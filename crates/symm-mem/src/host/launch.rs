@@ -15,7 +15,10 @@ impl Host {
         name: &'static str,
         work: impl Fn() -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
-        let work = Work { name, run: Arc::new(work) };
+        let work = Work {
+            name,
+            run: Arc::new(work),
+        };
         self.0.streams.submit(stream, Item::Work(work))
     }
 }

@@ -27,7 +27,11 @@ unsafe impl Sync for HostMapping {}
 impl HostMapping {
     /// A mapping of nothing, at address zero.
     pub(super) fn empty() -> Self {
-        HostMapping { device: None, address: null_mut(), bytes: 0 }
+        HostMapping {
+            device: None,
+            address: null_mut(),
+            bytes: 0,
+        }
     }
 
     pub(super) fn new(device: &Host, segments: &[&HostSegment]) -> Result<Self> {
@@ -47,10 +51,19 @@ impl HostMapping {
         };
         // SAFETY: a new reservation at an address of the kernel's choice touches no existing memory.
         let address = unsafe {
-            mmap_anonymous(null_mut(), bytes, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+            mmap_anonymous(
+                null_mut(),
+                bytes,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
         }
         .map_err(refused)?;
-        let mapping = HostMapping { device: Some(device.clone()), address, bytes };
+        let mapping = HostMapping {
+            device: Some(device.clone()),
+            address,
+            bytes,
+        };
         for (i, segment) in segments.iter().enumerate() {
             // SAFETY: the range lies in the reservation that was just made, which nothing else uses.
             unsafe {
@@ -83,7 +96,10 @@ impl Drop for HostMapping {
     fn drop(&mut self) {
         let Some(device) = &self.device else { return };
         if !device.0.streams.quiesce(device.timeout()) {
-            tracing::error!(bytes = self.bytes, "a stream is stuck: leaving its mapping in place");
+            tracing::error!(
+                bytes = self.bytes,
+                "a stream is stuck: leaving its mapping in place"
+            );
             return;
         }
         // SAFETY: the range is this mapping's own and the streams that could touch it are idle.
@@ -141,7 +157,10 @@ impl Memory for HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         if !self.device.0.streams.quiesce(self.device.timeout()) {
-            tracing::error!(bytes = self.bytes, "a stream is stuck: leaving its memory in place");
+            tracing::error!(
+                bytes = self.bytes,
+                "a stream is stuck: leaving its memory in place"
+            );
             return;
         }
         // SAFETY: allocated with this layout; the streams that could touch it are idle.

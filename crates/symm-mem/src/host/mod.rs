@@ -55,7 +55,10 @@ impl Host {
                 compute_capability: None,
                 multiprocessors: 1,
                 memory: memory.totalram * u64::from(memory.mem_unit),
-                driver: format!("Linux {}", rustix::system::uname().release().to_string_lossy()),
+                driver: format!(
+                    "Linux {}",
+                    rustix::system::uname().release().to_string_lossy()
+                ),
                 shareable_memory: Support::Yes,
                 multicast: Support::Yes,
             },
@@ -114,11 +117,15 @@ impl Backend for Host {
     }
 
     fn record(&self, event: &HostEvent, stream: &HostStream) -> Result<()> {
-        self.0.streams.submit(stream, stream::Item::Record(event.clone()))
+        self.0
+            .streams
+            .submit(stream, stream::Item::Record(event.clone()))
     }
 
     fn wait_event(&self, stream: &HostStream, event: &HostEvent) -> Result<()> {
-        self.0.streams.submit(stream, stream::Item::Wait(event.clone()))
+        self.0
+            .streams
+            .submit(stream, stream::Item::Wait(event.clone()))
     }
 
     fn elapsed(&self, from: &HostEvent, to: &HostEvent) -> Result<Duration> {
@@ -169,7 +176,13 @@ impl Backend for Host {
         })
     }
 
-    unsafe fn fill(&self, stream: &HostStream, dst: DevicePtr, value: u8, bytes: usize) -> Result<()> {
+    unsafe fn fill(
+        &self,
+        stream: &HostStream,
+        dst: DevicePtr,
+        value: u8,
+        bytes: usize,
+    ) -> Result<()> {
         self.launch(stream, "fill", move || {
             // SAFETY: the caller of `fill` vouches for the range until the stream has run this.
             unsafe { std::ptr::write_bytes(dst.as_host::<u8>(), value, bytes) };

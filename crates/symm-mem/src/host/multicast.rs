@@ -15,7 +15,9 @@ pub struct HostMulticast {
 
 impl HostMulticast {
     pub(super) fn create(bytes: usize, _world: usize) -> Result<Self> {
-        Ok(HostMulticast { object: HostSegment::create(bytes)? })
+        Ok(HostMulticast {
+            object: HostSegment::create(bytes)?,
+        })
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd> {
@@ -23,7 +25,9 @@ impl HostMulticast {
     }
 
     pub(super) fn import(fd: OwnedFd, bytes: usize, _world: usize) -> Result<Self> {
-        Ok(HostMulticast { object: HostSegment::import(fd, bytes)? })
+        Ok(HostMulticast {
+            object: HostSegment::import(fd, bytes)?,
+        })
     }
 
     pub(super) fn join(&self) -> Result<()> {
@@ -36,7 +40,10 @@ impl HostMulticast {
         }
         Err(Error::InvalidArgument {
             what: "segment bound to a multicast object",
-            why: format!("it has {} bytes, the object {}", segment.bytes, self.object.bytes),
+            why: format!(
+                "it has {} bytes, the object {}",
+                segment.bytes, self.object.bytes
+            ),
         })
     }
 

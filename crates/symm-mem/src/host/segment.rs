@@ -22,7 +22,10 @@ impl HostSegment {
         if bytes == 0 || !bytes.is_multiple_of(granularity()) {
             return Err(Error::InvalidArgument {
                 what: "size of a segment",
-                why: format!("{bytes} bytes are not a multiple of the granularity {}", granularity()),
+                why: format!(
+                    "{bytes} bytes are not a multiple of the granularity {}",
+                    granularity()
+                ),
             });
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -42,19 +45,26 @@ impl HostSegment {
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd> {
-        self.fd
-            .try_clone()
-            .map_err(|e| Error::io("duplicating the descriptor of a segment (is ulimit -n reached?)", e))
+        self.fd.try_clone().map_err(|e| {
+            Error::io(
+                "duplicating the descriptor of a segment (is ulimit -n reached?)",
+                e,
+            )
+        })
     }
 
     pub(super) fn import(fd: OwnedFd, bytes: usize) -> Result<Self> {
-        let stat = rustix::fs::fstat(&fd).map_err(|e| Error::io("looking at a peer's segment", e))?;
+        let stat =
+            rustix::fs::fstat(&fd).map_err(|e| Error::io("looking at a peer's segment", e))?;
         let seals = rustix::fs::fcntl_get_seals(&fd)
             .map_err(|e| Error::io("a peer's descriptor is no shared memory file", e))?;
         if stat.st_size as u64 != bytes as u64 || !seals.contains(SealFlags::SHRINK) {
             return Err(Error::InvalidArgument {
                 what: "descriptor of a peer's segment",
-                why: format!("it has {} bytes where {bytes}, sealed, were agreed", stat.st_size),
+                why: format!(
+                    "it has {} bytes where {bytes}, sealed, were agreed",
+                    stat.st_size
+                ),
             });
         }
         Ok(HostSegment { fd, bytes })

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::backend::DevicePtr;
+use crate::pad::word::Word;
 use crate::pad::{PadView, word};
 
 /// The atomic at `base + bytes`.
@@ -38,8 +39,10 @@ pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
     let pair = 4 * (slot * pad.world as usize + peer);
     // SAFETY: the counters have `slots * world` entries; see above for the word.
     unsafe {
-        let epoch = atomic(pad.sent, pair).fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        word::store(word_at(pad, peer, slot, pad.rank as usize), epoch);
+        let epoch = atomic(pad.sent, pair)
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1);
+        word_at(pad, peer, slot, pad.rank as usize).publish(epoch);
     }
 }
 
@@ -86,7 +89,10 @@ unsafe fn record_fault(
     // SAFETY: the record has eight u32, and only whoever moves its state from 0 writes the rest.
     unsafe {
         let state = atomic(pad.fault, 0);
-        if state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if state
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
             return;
         }
         let micros = waited.as_micros() as u64;

@@ -90,7 +90,12 @@ impl HostStream {
     /// Blocks until the queue is empty and returns the first failure since the last time.
     pub(super) fn drain(&self, timeout: Duration) -> Result<()> {
         let failure = self.0.0.drain(timeout)?;
-        failure.map_or(Ok(()), |cause| Err(Error::Stream { device: "host".into(), cause }))
+        failure.map_or(Ok(()), |cause| {
+            Err(Error::Stream {
+                device: "host".into(),
+                cause,
+            })
+        })
     }
 }
 
@@ -230,7 +235,12 @@ impl Registry {
     /// Blocks until no stream of the device has work, for memory that is about to go. False if that did not come
     /// about in time.
     pub(super) fn quiesce(&self, timeout: Duration) -> bool {
-        let streams: Vec<_> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
+        let streams: Vec<_> = self
+            .streams
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         streams.iter().all(|queue| match queue.drain(timeout) {
             Ok(failure) => {
                 // The failure belongs to whoever synchronises next.

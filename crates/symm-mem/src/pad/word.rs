@@ -1,11 +1,59 @@
 //! One word of a signal pad on the host: the same protocol that `signal.cuh` runs on a GPU.
 //!
-//! The word may be shared between processes, so a waiter sleeps on a futex that is not private to the process.
+//! The protocol is generic over the word, so that the code that runs is the code that loom explores
+//! (`RUSTFLAGS="--cfg loom" cargo test --lib loom_`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
+
+/// Looks at a word before its waiter goes to sleep.
+const SPINS: u32 = 64;
+
+/// Longest sleep between two looks: a peer that dies between its store and its wake must not cost the deadline.
+const NAP: Duration = Duration::from_millis(20);
+
+/// A u32 that one thread publishes epochs to and another waits on.
+pub trait Word {
+    /// The present epoch, with acquire: what came before its publication is visible.
+    fn load(&self) -> u32;
+
+    /// Publishes `epoch` with release and wakes the waiter.
+    fn publish(&self, epoch: u32);
+
+    /// Lets time pass between two looks.
+    fn relax(&self);
+
+    /// Sleeps for `nap` at most, unless the word is no longer `seen`.
+    fn sleep(&self, seen: u32, nap: Duration);
+}
+
+/// A word in memory that may be shared between processes: its waiter sleeps on a futex that is not private.
+impl Word for AtomicU32 {
+    fn load(&self) -> u32 {
+        self.load(Ordering::Acquire)
+    }
+
+    fn publish(&self, epoch: u32) {
+        self.store(epoch, Ordering::Release);
+        // A failed wake can only delay the waiter to its next look.
+        let _ = futex::wake(self, futex::Flags::empty(), u32::MAX);
+    }
+
+    fn relax(&self) {
+        std::hint::spin_loop();
+    }
+
+    fn sleep(&self, seen: u32, nap: Duration) {
+        let nap = futex::Timespec {
+            tv_sec: nap.as_secs() as i64,
+            tv_nsec: nap.subsec_nanos().into(),
+        };
+        // However it ends, the next look tells.
+        let _ = futex::wait(self, futex::Flags::empty(), seen, Some(&nap));
+    }
+}
 
 /// True once the epoch `seen` has reached `wanted`, compared cyclically.
 pub const fn reached(seen: u32, wanted: u32) -> bool {
@@ -17,17 +65,10 @@ pub const fn later(a: u32, b: u32) -> u32 {
     if reached(a, b) { a } else { b }
 }
 
-/// Publishes `epoch`: what this thread did before is visible to who sees it.
-pub fn store(word: &AtomicU32, epoch: u32) {
-    word.store(epoch, Ordering::Release);
-    // A failed wake can only delay the waiter to its next look.
-    let _ = futex::wake(word, futex::Flags::empty(), u32::MAX);
-}
-
 /// Waits until `word` has reached `wanted`; at the deadline returns the epoch seen as the error. `give_up` is asked
 /// now and then whether waiting has become pointless.
 pub fn wait(
-    word: &AtomicU32,
+    word: &impl Word,
     wanted: u32,
     timeout: Duration,
     give_up: impl Fn() -> bool,
@@ -35,30 +76,24 @@ pub fn wait(
     let start = Instant::now();
     let mut looks = 0u32;
     loop {
-        let seen = word.load(Ordering::Acquire);
+        let seen = word.load();
         if reached(seen, wanted) {
             return Ok(());
         }
         looks += 1;
-        if looks < 64 {
-            std::hint::spin_loop();
+        if looks < SPINS {
+            word.relax();
             continue;
         }
         let left = timeout.saturating_sub(start.elapsed());
         if left.is_zero() || give_up() {
             return Err(seen);
         }
-        // Bounded naps: a waker that dies between its store and its wake must not cost the deadline.
-        let nap = left.min(Duration::from_millis(20));
-        let nap = futex::Timespec {
-            tv_sec: nap.as_secs() as i64,
-            tv_nsec: nap.subsec_nanos().into(),
-        };
-        let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&nap));
+        word.sleep(seen, left.min(NAP));
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -75,11 +110,121 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 std::thread::sleep(Duration::from_millis(30));
-                store(&word, 1);
+                word.publish(1);
             });
             wait(&word, 1, Duration::from_secs(20), || false).unwrap();
         });
         assert_eq!(wait(&word, 2, Duration::from_millis(30), || false), Err(1));
         assert_eq!(wait(&word, 2, Duration::from_secs(1000), || true), Err(1));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use std::time::Duration;
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU32, Ordering};
+    use loom::thread;
+
+    use super::{Word, wait};
+
+    impl Word for AtomicU32 {
+        fn load(&self) -> u32 {
+            self.load(Ordering::Acquire)
+        }
+
+        fn publish(&self, epoch: u32) {
+            self.store(epoch, Ordering::Release);
+        }
+
+        fn relax(&self) {
+            thread::yield_now();
+        }
+
+        fn sleep(&self, _seen: u32, _nap: Duration) {
+            thread::yield_now();
+        }
+    }
+
+    fn until(word: &AtomicU32, wanted: u32) {
+        wait(word, wanted, Duration::from_secs(3600), || false).expect("the peer signals");
+    }
+
+    struct Link {
+        ready: AtomicU32,
+        free: AtomicU32,
+        data: UnsafeCell<u32>,
+    }
+
+    // SAFETY: loom reports the race if the words do not keep the threads apart.
+    unsafe impl Sync for Link {}
+    // SAFETY: as above.
+    unsafe impl Send for Link {}
+
+    /// Calls back to back: the writer takes a credit of the previous call, the reader gives it back. `first` is the epoch
+    /// before the first call, so that the words wrap around in some of the runs.
+    fn calls_back_to_back(first: u32) {
+        loom::model(move || {
+            let link = Arc::new(Link {
+                ready: AtomicU32::new(first),
+                free: AtomicU32::new(first),
+                data: UnsafeCell::new(0),
+            });
+            let peer = link.clone();
+            let writer = thread::spawn(move || {
+                for call in 1..=2 {
+                    let epoch = first.wrapping_add(call);
+                    until(&peer.free, epoch.wrapping_sub(1));
+                    // SAFETY: loom checks it.
+                    peer.data.with_mut(|data| unsafe { *data = call });
+                    peer.ready.publish(epoch);
+                }
+            });
+            for call in 1..=2 {
+                let epoch = first.wrapping_add(call);
+                until(&link.ready, epoch);
+                // SAFETY: loom checks it.
+                link.data.with(|data| assert_eq!(unsafe { *data }, call));
+                link.free.publish(epoch);
+            }
+            writer.join().expect("the writer ends");
+        });
+    }
+
+    #[test]
+    fn loom_signals_and_credits_keep_calls_apart() {
+        calls_back_to_back(0);
+    }
+
+    #[test]
+    fn loom_epochs_wrap_around() {
+        calls_back_to_back(u32::MAX - 1);
+    }
+
+    /// The model finds what the credit prevents.
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn loom_without_the_credit_there_is_a_race() {
+        loom::model(|| {
+            let link = Arc::new(Link {
+                ready: AtomicU32::new(0),
+                free: AtomicU32::new(0),
+                data: UnsafeCell::new(0),
+            });
+            let peer = link.clone();
+            let writer = thread::spawn(move || {
+                for call in 1..=2 {
+                    // SAFETY: it is not: loom says so.
+                    peer.data.with_mut(|data| unsafe { *data = call });
+                    peer.ready.publish(call);
+                }
+            });
+            until(&link.ready, 1);
+            // SAFETY: as above.
+            link.data.with(|data| unsafe { *data });
+            writer.join().expect("the writer ends");
+        });
     }
 }

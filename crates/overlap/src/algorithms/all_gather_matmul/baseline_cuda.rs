@@ -9,8 +9,8 @@ pub const NAME: &str = "baselineCudaAllgatherMatmul";
 
 /// Every rank pushes its shard into the staging of all ranks, then cuBLASLt.
 ///
-/// Pushes of all ranks on one stream each use the links better than pulls do (381 against 143 GB/s into each of four GPUs).
-/// Where the problem allows multicast, one multicast copy takes the place of the pushes.
+/// Pushes of all ranks on one stream each use the links better than pulls do (381 against 143 GB/s into each of four
+/// GPUs). Where the problem allows multicast, one multicast copy takes the place of the pushes.
 ///
 /// `ready`: "my rows are in your staging". `free`: "my product has read your rows", a credit for the next call's push.
 ///

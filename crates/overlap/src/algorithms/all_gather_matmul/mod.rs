@@ -1,8 +1,8 @@
 //! All-gather + matmul in seven ways: C\[M,N\] = A\[M,K\] · B\[K,N\], A sharded by rows, B each rank's own.
 //!
-//! The names are those of nvFuser's benchmark of the same seven. Every plan has the buffers `a` (this rank's shard, in rows
-//! 0 .. shard length of a buffer that has the rows of the largest shard), `b` and `c`; all but the naive one also `staging`, which holds all rows
-//! of A.
+//! The names are those of nvFuser's benchmark of the same seven. Every plan has the buffers `a` (this rank's shard,
+//! in rows 0 .. shard length of a buffer that has the rows of the largest shard), `b` and `c`; all but the naive one
+//! also `staging`, which holds all rows of A.
 
 pub mod baseline_cuda;
 pub mod baseline_nccl;

@@ -7,7 +7,8 @@ use crate::plan::{GemmProvider, Kernel, Placement, Plan, Problem, StreamId};
 /// The exact name.
 pub const NAME: &str = "multimemGatherThenCutlass";
 
-/// The gather kernel, which ends when all rows have arrived, then the CUTLASS product, then `free`, which only now is true.
+/// The gather kernel, which ends when all rows have arrived, then the CUTLASS product, then `free`, which only now is
+/// true.
 ///
 /// # Errors
 /// The problem is empty, or `rank` is not below `world`.

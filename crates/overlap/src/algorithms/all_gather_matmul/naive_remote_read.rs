@@ -9,8 +9,8 @@ pub const NAME: &str = "naiveRemoteRead";
 
 /// One kernel that reads each row of A from its owner, once for every element of C.
 ///
-/// `ready`: "my A may be read". `done`: "I have read your A"; the kernel ends only after all peers have said so, since its caller may
-/// overwrite A from then on.
+/// `ready`: "my A may be read". `done`: "I have read your A"; the kernel ends only after all peers have said so,
+/// since its caller may overwrite A from then on.
 ///
 /// # Errors
 /// The problem is empty, or `rank` is not below `world`.
