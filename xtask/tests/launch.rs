@@ -64,21 +64,7 @@ impl Job {
 
     fn run(&self, script: &str) -> Ended {
         let began = Instant::now();
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = self.command(script).output().unwrap();
-        let (out, err) = (
-            String::from_utf8(stdout).unwrap(),
-            String::from_utf8(stderr).unwrap(),
-        );
-        Ended {
-            code: status.code(),
-            out,
-            err,
-            took: began.elapsed(),
-        }
+        Ended::new(self.command(script).output().unwrap(), began)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -116,6 +102,17 @@ struct Ended {
     took: Duration,
 }
 
+impl Ended {
+    fn new(output: Output, began: Instant) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+            took: began.elapsed(),
+        }
+    }
+}
+
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
@@ -151,21 +148,7 @@ fn signal(child: &Child, name: &str) {
 fn wait_for(mut child: Child) -> Ended {
     let began = Instant::now();
     wait_until("the launcher's end", || child.try_wait().unwrap().is_some());
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = child.wait_with_output().unwrap();
-    let (out, err) = (
-        String::from_utf8(stdout).unwrap(),
-        String::from_utf8(stderr).unwrap(),
-    );
-    Ended {
-        code: status.code(),
-        out,
-        err,
-        took: began.elapsed(),
-    }
+    Ended::new(child.wait_with_output().unwrap(), began)
 }
 
 #[test]
@@ -277,6 +260,30 @@ fn the_rank_that_was_lost_is_named_and_not_the_one_that_noticed() {
         "{}",
         ended.err
     );
+}
+
+#[test]
+fn what_every_rank_says_of_a_lost_one_is_shown() {
+    let ended = Job::new(3).option("--grace", "20").run(
+        "[ $R = 1 ] && { echo 'last words' >&2; kill -KILL $$; }
+         sleep 0.3; echo \"error (rank $R): lost rank 1\" >&2; exit 76",
+    );
+    assert_eq!(ended.code, Some(128 + 9));
+    let place = |part: &str| {
+        ended
+            .err
+            .rfind(part)
+            .unwrap_or_else(|| panic!("{part}: {}", ended.err))
+    };
+    assert!(place("last words") < place("error (rank 2): lost rank 1"));
+    assert!(ended.err.contains("error (rank 0): lost rank 1"));
+    assert_eq!(
+        ended.err.matches("error (rank 0)").count(),
+        1,
+        "{}",
+        ended.err
+    );
+    assert!(place("error (rank 2)") < place("rank 1 of 3 was killed by SIGKILL"));
 }
 
 #[test]

@@ -65,10 +65,13 @@ pub struct BenchArgs {
     /// Single calls of each implementation.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub iterations: Option<u32>,
-    /// Also write the report to this file as JSON.
+    /// Also write the report of all problems to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Name the suites and their implementations, and do nothing else.
+    /// Also write the report of all problems to this file as Markdown.
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Name the suites and their implementations, check the other options, and do nothing else.
     #[arg(long)]
     pub list: bool,
     /// Let a rank stall, die or miscalculate, as stall:RANK, kill:RANK or corrupt:RANK: for tests of what becomes of that.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use warpweave_comm::CommError;
 use warpweave_overlap::PlanError;
 use warpweave_overlap::execute::ExecuteError;
-use warpweave_symm_mem::ExchangeError;
+use warpweave_symm_mem::{Error as MemoryError, ExchangeError};
 
 /// Result of this crate.
 pub type Result<T, E = BenchError> = std::result::Result<T, E>;
@@ -99,6 +99,126 @@ pub enum BenchError {
     Output(#[from] std::io::Error),
 }
 
+impl BenchError {
+    /// The exit status of a process that this error ends. Launchers, `cargo xtask bench` among them, read from it which
+    /// rank to name:
+    ///
+    /// | status | meaning |
+    /// |---|---|
+    /// | 1 | this rank failed, or a row was wrong |
+    /// | 2 | the command line asks for what does not exist |
+    /// | 76 | [another rank is the cause](Self::blames_a_peer) |
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            BenchError::Usage(_) => 2,
+            error if error.blames_a_peer() => 76,
+            _ => 1,
+        }
+    }
+
+    /// Whether all that went wrong here is that another rank died, stalled or failed.
+    pub fn blames_a_peer(&self) -> bool {
+        match self {
+            BenchError::Peers { .. } => true,
+            BenchError::Step { cause, .. } => cause.blames_a_peer(),
+            BenchError::Execute(error) => match error {
+                ExecuteError::PeerFailed { .. } => true,
+                ExecuteError::Memory(error) => memory_blames_a_peer(error),
+                ExecuteError::Comm(error) => comm_blames_a_peer(error),
+                ExecuteError::Exchange(error) => exchange_blames_a_peer(error),
+                _ => false,
+            },
+            BenchError::Memory(error) => memory_blames_a_peer(error),
+            BenchError::Comm(error) => comm_blames_a_peer(error),
+            BenchError::Exchange(error) => exchange_blames_a_peer(error),
+            _ => false,
+        }
+    }
+}
+
+fn memory_blames_a_peer(error: &MemoryError) -> bool {
+    match error {
+        MemoryError::SignalTimeout(_) | MemoryError::PeerFailed { .. } => true,
+        MemoryError::Exchange(error) => exchange_blames_a_peer(error),
+        _ => false,
+    }
+}
+
+fn exchange_blames_a_peer(error: &ExchangeError) -> bool {
+    matches!(
+        error,
+        ExchangeError::Timeout { .. }
+            | ExchangeError::PeerLost { .. }
+            | ExchangeError::PeerFailed { .. }
+    )
+}
+
+fn comm_blames_a_peer(error: &CommError) -> bool {
+    match error {
+        // Without ranks to wait for it is this rank that did not reach the store.
+        CommError::Timeout { waiting_for, .. } => !waiting_for.is_empty(),
+        CommError::PeerLost { .. } | CommError::PeerFailed { .. } => true,
+        CommError::Exchange(error) => exchange_blames_a_peer(error),
+        _ => false,
+    }
+}
+
 fn rest(peers: &[String]) -> String {
     peers.iter().map(|peer| format!("; {peer}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost() -> ExchangeError {
+        ExchangeError::PeerLost {
+            rank: 2,
+            tag: "round 1".into(),
+            cause: "the process ended".into(),
+        }
+    }
+
+    fn step(cause: BenchError) -> BenchError {
+        BenchError::Step {
+            step: "round 1".into(),
+            cause: Box::new(cause),
+            peers: vec!["lost rank 2".into()],
+        }
+    }
+
+    #[test]
+    fn a_rank_that_only_lost_its_peer_says_so_by_its_exit_status() {
+        let peers = BenchError::Peers {
+            step: "round 1".into(),
+            peers: vec!["lost rank 2".into()],
+        };
+        let of_memory = ExecuteError::Memory(MemoryError::Exchange(lost()));
+        for error in [
+            peers,
+            BenchError::Exchange(lost()),
+            BenchError::Execute(of_memory),
+            step(BenchError::Exchange(lost())),
+        ] {
+            assert_eq!(error.exit_status(), 76, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_failed_itself_does_not_hide_behind_the_others() {
+        let own = BenchError::Injected {
+            rank: 1,
+            what: "stalled",
+        };
+        assert_eq!(step(own).exit_status(), 1);
+        let differs = BenchError::Disagreement {
+            what: "the list of shapes",
+            rank: 0,
+            mine: "a".into(),
+            peer: 1,
+            theirs: "b".into(),
+        };
+        assert_eq!(differs.exit_status(), 1);
+        assert_eq!(BenchError::Usage("no such suite".into()).exit_status(), 2);
+    }
 }

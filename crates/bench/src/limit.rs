@@ -126,18 +126,17 @@ pub fn limit(
     problem: &Problem,
     world: usize,
     gemm: Option<Spread>,
-    algorithm: Vec<String>,
+    algorithms: Vec<String>,
     bandwidth_gb_s: Option<f64>,
 ) -> Result<Limit> {
     let gemm = gemm.ok_or_else(|| BenchError::Usage("the product alone was not timed".into()))?;
-    let all = problem.m * problem.k * problem.dtype.size();
-    let bytes = all / world * (world - 1);
+    let bytes = problem.m * problem.k * problem.dtype.size() * (world - 1) / world;
     let transfer_ms = bandwidth_gb_s.map_or(0.0, |rate| bytes as f64 / rate / 1e6);
     Ok(Limit {
         ms: gemm.median.max(transfer_ms),
         gemm_tflops: tflops(problem, gemm.median),
-        gemm,
-        gemm_algorithm: algorithm,
+        gemm_ms: gemm,
+        gemm_algorithms: algorithms,
         bytes,
         bandwidth_gb_s,
         transfer_ms,

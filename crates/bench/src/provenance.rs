@@ -3,9 +3,12 @@
 use std::fmt;
 
 use serde::Serialize;
+use warpweave_comm::nccl::NcclLibrary;
+use warpweave_gemm::cublaslt;
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
+use crate::error::Result;
 use crate::session::Session;
 
 /// The machine and the software of a run.
@@ -13,66 +16,118 @@ use crate::session::Session;
 pub struct Provenance {
     /// `host` or `cuda`.
     pub backend: &'static str,
-    /// Name of the devices, as the driver gives it.
-    pub device: String,
+    /// The devices of the ranks: each name once, with the number of ranks that have it.
+    pub devices: Vec<Devices>,
     /// Number of ranks, each with a device.
     pub ranks: usize,
-    /// What the backend runs on: the CUDA version of the driver, or the kernel.
-    pub platform: String,
-    /// The driver's own version, on the CUDA backend.
+    /// The machine around rank 0's device.
+    pub host: HostMachine,
+    /// Version of CUDA up to which the driver goes, as `13.0`.
+    pub cuda: Option<String>,
+    /// Version of the NVIDIA driver.
     pub driver: Option<String>,
-    /// NCCL's version, where it is there.
+    /// Version of NCCL, where it is there.
     pub nccl: Option<String>,
+    /// Version of cuBLASLt, where it is there.
+    pub cublaslt: Option<String>,
+    /// Version of this program.
+    pub version: &'static str,
     /// The commit that was built, with `+` if files had been changed.
     pub commit: &'static str,
-    /// Cores of the host.
+    /// The cargo features it was built with.
+    pub features: Vec<&'static str>,
+}
+
+/// Ranks whose devices have the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Devices {
+    /// The name, as the driver gives it.
+    pub name: String,
+    /// How many ranks.
+    pub count: usize,
+}
+
+/// A machine without its GPUs.
+#[derive(Clone, Debug, Serialize)]
+pub struct HostMachine {
+    /// Name and release of the kernel, as `Linux 6.8.0`.
+    pub system: String,
+    /// Model of the processor, where the kernel tells it.
+    pub processor: Option<String>,
+    /// Cores that the process may use.
     pub cores: usize,
 }
 
 impl Provenance {
-    /// Of this run.
-    pub fn of<B: ExecuteBackend>(session: &Session<B>, versions: Versions) -> Self {
-        let device = session.backend.device();
-        Self {
+    /// Of this run. Collective.
+    ///
+    /// # Errors
+    /// A rank was lost.
+    pub fn of<B: ExecuteBackend>(session: &Session<B>) -> Result<Self> {
+        let info = session.backend.device();
+        // Each rank's device has a number; what counts is what they are.
+        let name = info.name.split(" (device").next().unwrap_or_default();
+        let names = session.settle("names of the devices", Ok(name.into()))?;
+        let on_gpus = B::KIND == BackendKind::Cuda;
+        let version = |of: fn() -> Option<String>| on_gpus.then(of).flatten();
+        Ok(Self {
             backend: kind_name(B::KIND),
-            // Each rank's device has a number; what counts is what they are.
-            device: device
-                .name
-                .split(" (device")
-                .next()
-                .unwrap_or_default()
-                .into(),
+            devices: counted(
+                names
+                    .iter()
+                    .map(|name| String::from_utf8_lossy(name).into()),
+            ),
             ranks: session.world(),
-            platform: device.driver.clone(),
-            driver: versions.driver,
-            nccl: versions.nccl,
+            host: HostMachine::this(),
+            cuda: info.driver.strip_prefix("CUDA ").map(str::to_owned),
+            driver: version(driver),
+            nccl: version(nccl),
+            cublaslt: version(cublaslt),
+            version: env!("CARGO_PKG_VERSION"),
             commit: env!("WARPWEAVE_COMMIT"),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-        }
+            features: [
+                ("nvcc", cfg!(feature = "nvcc")),
+                ("cutlass", cfg!(feature = "cutlass")),
+            ]
+            .into_iter()
+            .filter_map(|(name, is_on)| is_on.then_some(name))
+            .collect(),
+        })
     }
 
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self {
             backend: "host",
-            device: "host".into(),
+            devices: counted(["host"; 4].map(String::from).into_iter()),
             ranks: 4,
-            platform: "Linux".into(),
+            host: HostMachine::this(),
+            cuda: None,
             driver: None,
             nccl: None,
+            cublaslt: None,
+            version: "0.0.0",
             commit: "unknown",
-            cores: 2,
+            features: vec![],
         }
     }
 }
 
-/// Versions of libraries that a backend loads.
-#[derive(Clone, Debug, Default)]
-pub struct Versions {
-    /// The NVIDIA driver's.
-    pub driver: Option<String>,
-    /// NCCL's version.
-    pub nccl: Option<String>,
+impl HostMachine {
+    /// The machine of this process.
+    fn this() -> Self {
+        let system = rustix::system::uname();
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Self {
+            system: format!(
+                "{} {}",
+                system.sysname().to_string_lossy(),
+                system.release().to_string_lossy()
+            ),
+            processor: processor(&cpus),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
 }
 
 /// The name of a backend on command lines and in reports.
@@ -83,14 +138,117 @@ pub const fn kind_name(kind: BackendKind) -> &'static str {
     }
 }
 
+fn counted(names: impl Iterator<Item = String>) -> Vec<Devices> {
+    let mut devices: Vec<Devices> = Vec::new();
+    for name in names {
+        match devices.iter_mut().find(|known| known.name == name) {
+            Some(known) => known.count += 1,
+            None => devices.push(Devices { name, count: 1 }),
+        }
+    }
+    devices
+}
+
+fn processor(cpuinfo: &str) -> Option<String> {
+    let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    let mut models = fields.filter(|(field, _)| field.trim() == "model name");
+    models.next().map(|(_, model)| model.trim().to_owned())
+}
+
+fn driver() -> Option<String> {
+    driver_version(&std::fs::read_to_string("/proc/driver/nvidia/version").ok()?)
+}
+
+/// `580.95.05` from the first line of the driver's own description.
+fn driver_version(text: &str) -> Option<String> {
+    let mut words = text.lines().next()?.split_whitespace();
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    words
+        .find(|word| word.contains('.') && word.split('.').all(is_number))
+        .map(str::to_owned)
+}
+
+fn nccl() -> Option<String> {
+    Some(NcclLibrary::load().ok()?.version().to_string())
+}
+
+fn cublaslt() -> Option<String> {
+    let version = cublaslt::Library::global().ok()?.version();
+    let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
+    Some(format!("{major}.{minor}.{patch}"))
+}
+
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} × {}, {}", self.ranks, self.device, self.platform)?;
-        for (name, version) in [("driver", &self.driver), ("NCCL", &self.nccl)] {
+        for (i, Devices { name, count }) in self.devices.iter().enumerate() {
+            write!(f, "{}{count} × {name}", if i > 0 { " + " } else { "" })?;
+        }
+        for (name, version) in [
+            ("CUDA", &self.cuda),
+            ("driver", &self.driver),
+            ("NCCL", &self.nccl),
+            ("cuBLASLt", &self.cublaslt),
+        ] {
             if let Some(version) = version {
                 write!(f, ", {name} {version}")?;
             }
         }
-        write!(f, ", {} cores, commit {}", self.cores, self.commit)
+        let HostMachine {
+            system,
+            processor,
+            cores,
+        } = &self.host;
+        if let Some(processor) = processor {
+            write!(f, ", {processor}")?;
+        }
+        write!(
+            f,
+            ", {cores} cores, {system}, warpweave {} ({})",
+            self.version, self.commit
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_names_its_version_in_its_first_line() {
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC version: 12.2.0";
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.12  Wed Sep 20 09:35:17 UTC 2023";
+        assert_eq!(driver_version(open).as_deref(), Some("580.95.05"));
+        assert_eq!(driver_version(closed).as_deref(), Some("535.104.12"));
+        assert_eq!(driver_version("GCC version:\n"), None);
+    }
+
+    #[test]
+    fn devices_of_different_names_are_all_told() {
+        let names = ["H200", "H100", "H200"].map(String::from);
+        let devices = counted(names.into_iter());
+        let of = |name: &str, count| Devices {
+            name: name.into(),
+            count,
+        };
+        assert_eq!(devices, [of("H200", 2), of("H100", 1)]);
+        let text = Provenance {
+            devices,
+            cuda: Some("13.0".into()),
+            ..Provenance::sample()
+        };
+        let text = text.to_string();
+        assert!(
+            text.starts_with("2 × H200 + 1 × H100, CUDA 13.0, "),
+            "{text}"
+        );
+        assert!(text.ends_with("warpweave 0.0.0 (unknown)"), "{text}");
+    }
+
+    #[test]
+    fn the_processor_is_the_first_one() {
+        let text =
+            "processor\t: 0\nmodel name\t: AMD EPYC 9654\nprocessor\t: 1\nmodel name\t: other\n";
+        assert_eq!(processor(text).as_deref(), Some("AMD EPYC 9654"));
+        assert_eq!(processor("Hardware : BCM2711"), None);
     }
 }

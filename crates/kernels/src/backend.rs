@@ -13,7 +13,26 @@ use crate::error::Result;
 ///
 /// A failed launch on one rank leaves its peers waiting until their deadline: refusals depend on the descriptor and the
 /// device, so give all ranks descriptors that agree.
+///
+/// # Ranks that share a context
+/// Threads of one process whose ranks are on one GPU share its context, and some driver calls wait for all work of the
+/// context, that of the other ranks too: loading a kernel, instantiating a graph, allocating and freeing memory. A rank in
+/// such a call while a peer's kernel waits for that rank's launch is missed until the deadline. So:
+/// - every rank calls [`KernelBackend::preload`], and all meet, before any launches;
+/// - all meet again between such calls and launches, in either order.
+///
+/// Give them grids that fit on the device together, by `max_blocks`, and a queue each: `CUDA_DEVICE_MAX_CONNECTIONS=32`
+/// in the environment. Ranks that are processes, or have a GPU each, need none of this.
 pub trait KernelBackend: Backend {
+    /// Loads all kernels of this crate that the device can run, so that no launch has to. Those that it cannot run are
+    /// an error only when they are launched. Nothing to do on the host.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    fn preload(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Enqueues `launch` on `stream`.
     ///
     /// # Errors

@@ -87,6 +87,14 @@ pub enum Error {
         /// Its error.
         cause: String,
     },
+    /// What a peer sent in the place of its memory is not memory that this rank can map.
+    #[error("the memory of rank {rank} cannot be opened: {cause}")]
+    PeerMemory {
+        /// The rank that it was to be of.
+        rank: usize,
+        /// What the driver or the operating system said.
+        cause: Box<Error>,
+    },
     /// A wait for a peer's signal ran past its deadline. The device context is intact.
     #[error(transparent)]
     SignalTimeout(#[from] SignalTimeout),
@@ -123,10 +131,11 @@ impl Error {
 
     /// True if the cause is a capability that this machine or build lacks, so that other work can go on.
     pub fn is_unavailable(&self) -> bool {
-        matches!(
-            self,
-            Error::Unavailable { .. } | Error::FeatureMissing { .. }
-        )
+        match self {
+            Error::Unavailable { .. } | Error::FeatureMissing { .. } => true,
+            Error::PeerMemory { cause, .. } => cause.is_unavailable(),
+            _ => false,
+        }
     }
 }
 

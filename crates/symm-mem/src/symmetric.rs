@@ -174,7 +174,11 @@ fn map_all<B: Backend>(
         peers.push(if peer == rank {
             None
         } else {
-            Some(backend.import_segment(fd, stride)?)
+            let opened = backend.import_segment(fd, stride);
+            Some(opened.map_err(|cause| Error::PeerMemory {
+                rank: peer,
+                cause: Box::new(cause),
+            })?)
         });
     }
     let segments: Vec<_> = peers.iter().map(|s| s.as_ref().unwrap_or(own)).collect();

@@ -1,5 +1,7 @@
 //! Symmetric memory on GPUs, ranks as threads: on one device each where there are enough, else all on the first.
 
+mod support;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -184,6 +186,23 @@ fn a_peer_that_never_signals_is_named_and_the_context_survives() {
         pad.check(&stream).unwrap();
         pad.close(&stream, exchange.as_ref()).unwrap();
     });
+}
+
+fn device(rank: usize) -> Cuda {
+    let devices = Cuda::device_count().expect("a GPU");
+    Cuda::new(rank % devices).unwrap()
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_missing_descriptor_names_the_rank() {
+    support::a_missing_descriptor_names_the_rank(device);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_wrong_descriptor_names_the_rank() {
+    support::a_wrong_descriptor_names_the_rank(device);
 }
 
 #[test]

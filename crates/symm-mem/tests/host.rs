@@ -1,10 +1,12 @@
 //! Symmetric memory on the host backend, ranks as threads.
 
+mod support;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_symm_mem::{
-    Backend, Error, Exchange, ExchangeError, Host, SignalPad, SymmetricBuffer, ThreadExchange,
+    Backend, Error, Exchange, Host, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
 /// Runs `body` on every rank of a group of threads and returns the results by rank.
@@ -96,49 +98,14 @@ fn different_sizes_are_an_error_on_every_rank() {
     assert!(errors[1].contains("1024 bytes on rank 0"), "{}", errors[1]);
 }
 
-/// An exchange on which one rank's descriptor gets lost.
-struct Lossy(ThreadExchange);
-
-impl Exchange for Lossy {
-    fn rank(&self) -> usize {
-        self.0.rank()
-    }
-    fn world(&self) -> usize {
-        self.0.world()
-    }
-    fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
-        self.0.all_gather(tag, bytes)
-    }
-    fn all_gather_fds(
-        &self,
-        tag: &str,
-        fds: &[std::os::fd::BorrowedFd<'_>],
-    ) -> Result<Vec<Vec<std::os::fd::OwnedFd>>, ExchangeError> {
-        let fds = if self.rank() == 1 { &fds[1..] } else { fds };
-        self.0.all_gather_fds(tag, fds)
-    }
+#[test]
+fn a_missing_descriptor_names_the_rank() {
+    support::a_missing_descriptor_names_the_rank(|_| Host::new());
 }
 
 #[test]
-fn a_missing_descriptor_names_the_rank() {
-    let threads: Vec<_> = ThreadExchange::group(2)
-        .into_iter()
-        .map(|e| {
-            std::thread::spawn(move || {
-                let exchange: Arc<dyn Exchange> = Arc::new(Lossy(e));
-                SymmetricBuffer::new(&Host::new(), &exchange, "b", 64)
-                    .map(drop)
-                    .unwrap_err()
-            })
-        })
-        .collect();
-    let errors: Vec<_> = threads
-        .into_iter()
-        .map(|t| t.join().unwrap().to_string())
-        .collect();
-    for error in errors {
-        assert!(error.contains("rank 1 announced 1 descriptors"), "{error}");
-    }
+fn a_wrong_descriptor_names_the_rank() {
+    support::a_wrong_descriptor_names_the_rank(|_| Host::new());
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub struct Options {
     /// Where to run: all GPUs where there are some, else four host ranks
     #[arg(long, value_enum, default_value_t)]
     device: Wanted,
-    /// Number of ranks [default: one a GPU, four on the host]
+    /// Number of ranks [default: one a GPU, four on the host; one for the suite `gemm`]
     #[arg(long, short = 'n')]
     ranks: Option<usize>,
     /// Compile the device code even where no GPU is
@@ -35,7 +35,7 @@ pub struct Options {
 /// Options that the program on every rank takes under the same names.
 #[derive(Debug, Default, clap::Args)]
 struct What {
-    /// The suite [default: the main one]
+    /// The suite, see --list [default: the main one]
     #[arg(long)]
     suite: Option<String>,
     /// A problem, as 8192x8192x3584; may be repeated
@@ -50,9 +50,12 @@ struct What {
     /// Timed iterations
     #[arg(long, value_name = "N")]
     iterations: Option<u32>,
-    /// Write the results to this file too
+    /// Write the results to this file too, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the results to this file too, as Markdown
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
     /// What the ranks log, as `debug` or `warpweave_comm=trace`
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
@@ -61,7 +64,16 @@ struct What {
     list: bool,
 }
 
+/// Suites without communication, whose figures are of one device alone.
+const OF_ONE_RANK: [&str; 1] = ["gemm"];
+
 impl What {
+    /// How many ranks the suite is for, where it is not for as many as there are.
+    fn ranks(&self) -> Option<usize> {
+        let suite = self.suite.as_deref()?;
+        OF_ONE_RANK.contains(&suite).then_some(1)
+    }
+
     fn arguments(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = Vec::new();
         let mut add = |name: &str, value: Option<OsString>| {
@@ -83,6 +95,7 @@ impl What {
             self.iterations.map(|n| n.to_string().into()),
         );
         add("--json", self.json.as_ref().map(Into::into));
+        add("--markdown", self.markdown.as_ref().map(Into::into));
         add("--log", self.log.as_ref().map(Into::into));
         args
     }
@@ -101,7 +114,7 @@ pub fn run(options: &Options) -> Result<()> {
     let gpus = Gpus::find();
     let chosen = device::choose(
         options.device,
-        options.ranks,
+        options.ranks.or(options.what.ranks()),
         &gpus,
         program::has_device_code(&place),
     )?;
@@ -111,15 +124,7 @@ pub fn run(options: &Options) -> Result<()> {
     if options.what.list {
         return Ok(());
     }
-    eprintln!(
-        "{} ranks on {}",
-        chosen.ranks,
-        if chosen.cuda {
-            "GPUs"
-        } else {
-            "the host backend"
-        }
-    );
+    eprintln!("{}", announcement(chosen));
     Launch {
         label: "bench",
         program,
@@ -130,6 +135,15 @@ pub fn run(options: &Options) -> Result<()> {
         patience: options.job.patience(),
     }
     .run()
+}
+
+fn announcement(chosen: Chosen) -> String {
+    match (chosen.ranks, chosen.cuda) {
+        (1, true) => "1 rank on a GPU".into(),
+        (ranks, true) => format!("{ranks} ranks on GPUs"),
+        (1, false) => "1 rank on the host backend".into(),
+        (ranks, false) => format!("{ranks} ranks on the host backend"),
+    }
 }
 
 /// Has the program read its arguments once, so that an unknown suite is one message and not one from every rank.
@@ -179,10 +193,10 @@ mod tests {
         };
         assert_eq!(mapped(&[], host), ["bench", "--device", "host"]);
         let line = "--suite fused-matmul --shape 64x64x64,8x8x8 --shape 4x4x4 --dtype f16 --impl a,b --impl c \
-            --iterations 3 --json out.json --log debug --ranks 2 --timeout 9 -- --report here";
+            --iterations 3 --json out.json --markdown out.md --log debug --ranks 2 --timeout 9 -- --report here";
         let words: Vec<_> = line.split_whitespace().collect();
         let expected = "bench --device cuda --suite fused-matmul --shape 64x64x64 --shape 8x8x8 --shape 4x4x4 \
-            --dtype f16 --impl a,b,c --iterations 3 --json out.json --log debug --report here";
+            --dtype f16 --impl a,b,c --iterations 3 --json out.json --markdown out.md --log debug --report here";
         let expected: Vec<_> = expected.split_whitespace().collect();
         assert_eq!(
             mapped(
@@ -194,6 +208,18 @@ mod tests {
             ),
             expected
         );
+    }
+
+    #[test]
+    fn suites_of_one_device_start_one_rank() {
+        let ranks = |line: &[&str]| {
+            let line = Line::try_parse_from(std::iter::once(&"bench").chain(line)).unwrap();
+            line.options.ranks.or(line.options.what.ranks())
+        };
+        assert_eq!(ranks(&["--suite", "gemm"]), Some(1));
+        assert_eq!(ranks(&["--suite", "gemm", "--ranks", "4"]), Some(4));
+        assert_eq!(ranks(&["--suite", "fused-matmul"]), None);
+        assert_eq!(ranks(&[]), None);
     }
 
     #[test]
@@ -215,6 +241,12 @@ mod tests {
             Some(std::time::Duration::from_millis(1500))
         );
         assert_eq!(job.patience().grace, std::time::Duration::ZERO);
+        let default = Line::try_parse_from(["bench"])
+            .unwrap()
+            .options
+            .job
+            .patience();
+        assert_eq!(default.grace, std::time::Duration::from_secs(20));
         for wrong in [
             ["--timeout", "-1"],
             ["--grace", "soon"],

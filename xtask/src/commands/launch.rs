@@ -20,18 +20,20 @@ pub struct JobOptions {
     /// End the job after so many seconds [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-    /// How long the other ranks have to end by themselves after one has failed
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
-    pub grace: Duration,
+    /// How long the other ranks have to end by themselves after one has failed; keep it above WARPWEAVE_TIMEOUT_MS, by
+    /// which a rank that waits for the lost one on its device gives up and says for whom it waited [default: 20]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub grace: Option<Duration>,
 }
 
 impl JobOptions {
     /// The limits of a job with these options.
     pub fn patience(&self) -> Patience {
+        let default = Patience::default();
         Patience {
-            grace: self.grace,
+            grace: self.grace.unwrap_or(default.grace),
             job: self.timeout,
-            ..Patience::default()
+            ..default
         }
     }
 }

@@ -67,7 +67,8 @@ pub struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         Self {
-            grace: Duration::from_secs(5),
+            // Twice what a wait on the device may take, so that a rank which waits for a lost one ends by its own error.
+            grace: Duration::from_secs(20),
             term: Duration::from_secs(3),
             job: None,
         }
@@ -75,7 +76,8 @@ impl Default for Patience {
 }
 
 impl Launch {
-    /// Runs the job to its end. Rank 0's output passes through; the end of a failing rank's log is shown.
+    /// Runs the job to its end. Rank 0's output passes through; the ends of the failing ranks' logs are shown, that of the
+    /// cause first.
     ///
     /// The calling thread must be the one that lives longest in this process: a rank is killed when the thread that
     /// started it ends.
@@ -113,9 +115,15 @@ impl Launch {
     fn judge(&self, verdict: Verdict, stuck: Vec<usize>, logs: &LogFolder) -> Result<()> {
         match verdict {
             Verdict::Done => Ok(()),
-            Verdict::Failed { rank, end } => {
+            Verdict::Failed { rank, end, others } => {
                 let log = logs.rank(rank);
-                show_tail(rank, end, &log);
+                show_tail(rank, end, &log, LINES_OF_CULPRIT);
+                for (rank, end) in others {
+                    // Rank 0 was shown as it wrote.
+                    if rank != 0 {
+                        show_tail(rank, end, &logs.rank(rank), LINES_OF_OTHERS);
+                    }
+                }
                 if !stuck.is_empty() {
                     eprintln!("{}", Error::RanksStuck { ranks: stuck });
                 }
@@ -140,9 +148,13 @@ impl Launch {
     }
 }
 
-fn show_tail(rank: usize, end: End, path: &Path) {
-    const LINES: usize = 30;
-    match log::tail(path, LINES) {
+/// How much is shown of the log of the rank that failed.
+const LINES_OF_CULPRIT: usize = 30;
+/// And of each rank that ended because of it: what it says of the cause.
+const LINES_OF_OTHERS: usize = 3;
+
+fn show_tail(rank: usize, end: End, path: &Path, lines: usize) {
+    match log::tail(path, lines) {
         // The error that follows names the rank and its end.
         Ok(tail) if tail.is_empty() => {}
         Ok(tail) => {

@@ -55,6 +55,8 @@ pub(super) enum Verdict {
     Failed {
         rank: usize,
         end: End,
+        /// The other ranks that failed before they were told to end.
+        others: Vec<(usize, End)>,
     },
     Interrupted {
         signal: i32,
@@ -241,7 +243,12 @@ impl Supervisor {
             Some(Reason::Signal(signal)) => Verdict::Interrupted { signal },
             Some(Reason::Limit(limit, running)) => Verdict::TimedOut { limit, running },
             Some(Reason::Failure) => match culprit(&self.failures) {
-                Some((rank, end)) => Verdict::Failed { rank, end },
+                Some((rank, end)) => {
+                    let mut others = std::mem::take(&mut self.failures);
+                    others.retain(|&(other, _)| other != rank);
+                    others.sort_unstable_by_key(|&(rank, _)| rank);
+                    Verdict::Failed { rank, end, others }
+                }
                 None => Verdict::Stuck,
             },
             None if stuck => Verdict::Stuck,

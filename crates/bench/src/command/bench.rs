@@ -1,6 +1,7 @@
 //! `warpweave bench`.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use warpweave_comm::Job;
@@ -11,13 +12,14 @@ use super::device::{self, Choice};
 use crate::cli::BenchArgs;
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
-use crate::provenance::Versions;
-use crate::report;
+use crate::report::{self, Report};
 use crate::session::Session;
 use crate::suite::{Settings, Suite, run};
 
-/// Prints what there is to measure.
-pub(super) fn list(out: &mut impl Write) -> Result<bool> {
+/// Prints what there is to measure, and refuses options with which a run would be refused: a launcher can ask once, before
+/// it starts the ranks.
+pub(super) fn list(args: &BenchArgs, out: &mut impl Write) -> Result<bool> {
+    settings(args)?;
     for suite in Suite::ALL {
         writeln!(out, "{}", suite.name())?;
         for (name, summary) in suite.catalogue() {
@@ -34,15 +36,21 @@ pub(super) fn bench(args: &BenchArgs) -> Result<bool> {
     match device::choose(args.device, &job)? {
         Choice::Host => {
             let host = Host::with_timeout(device::timeout()?);
-            take_part(args, &settings, &job, host, Versions::default())
+            take_part(args, &settings, &job, host)
         }
-        Choice::Cuda(cuda) => take_part(args, &settings, &job, *cuda, device::versions()),
+        Choice::Cuda(cuda) => take_part(args, &settings, &job, *cuda),
     }
 }
 
+/// What `args` ask for, where all of it exists.
 fn settings(args: &BenchArgs) -> Result<Settings> {
-    // Unknown names are refused before the other ranks are waited for.
     args.suite.implementations(&args.implementations)?;
+    device::timeout()?;
+    for (option, path) in [("--json", &args.json), ("--markdown", &args.markdown)] {
+        if let Some(path) = path {
+            check_place(option, path)?;
+        }
+    }
     let dtype = args.dtype.unwrap_or(DType::Bf16);
     Ok(Settings {
         suite: args.suite,
@@ -53,18 +61,36 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
     })
 }
 
+/// A report that cannot be written is better known before the run than after it.
+fn check_place(option: &str, path: &Path) -> Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let why = if path.is_dir() {
+        "it is a folder".into()
+    } else if !folder.is_dir() {
+        format!("there is no folder {}", folder.display())
+    } else {
+        return Ok(());
+    };
+    Err(BenchError::Usage(format!(
+        "{option} {}: {why}",
+        path.display()
+    )))
+}
+
 fn take_part<B: ExecuteBackend>(
     args: &BenchArgs,
     settings: &Settings,
     job: &Job,
     backend: B,
-    versions: Versions,
 ) -> Result<bool> {
     // A stalled rank must outlive both the waits on the device and the exchange in which it is missed.
     let patience = backend.timeout() * 3 + job.timeout() + Duration::from_secs(1);
     let injection = Injection::new(args.inject, job.rank(), patience);
     let session = Session::join(job, backend, injection)?;
-    let outcome = run(&session, settings, versions).and_then(|report| {
+    let outcome = run(&session, settings).and_then(|report| {
         if session.rank() == 0 {
             write(&report, args)?;
         }
@@ -78,17 +104,27 @@ fn take_part<B: ExecuteBackend>(
     outcome
 }
 
-fn write(report: &report::Report, args: &BenchArgs) -> Result<()> {
+fn write(report: &Report, args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.json {
-        let failed = |source| BenchError::File {
-            path: path.clone(),
-            source,
-        };
-        let mut json = serde_json::to_string_pretty(report).map_err(|e| failed(e.into()))?;
-        json.push('\n');
-        std::fs::write(path, json).map_err(failed)?;
+        write_file(path, |out| {
+            serde_json::to_writer_pretty(&mut *out, report)?;
+            out.push(b'\n');
+            Ok(())
+        })?;
+    }
+    if let Some(path) = &args.markdown {
+        write_file(path, |out| report::markdown(report, out))?;
     }
     let mut out = std::io::stdout().lock();
-    report::print(report, &mut out)?;
+    report::terminal(report, report::width(), &mut out)?;
     Ok(out.flush()?)
+}
+
+fn write_file(path: &Path, fill: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Result<()> {
+    let mut out = Vec::new();
+    let written = fill(&mut out).and_then(|()| std::fs::write(path, out));
+    written.map_err(|source| BenchError::File {
+        path: path.into(),
+        source,
+    })
 }

@@ -23,7 +23,7 @@ pub fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     let outcome = match &cli.command {
-        Command::Bench(args) if args.list => bench::list(&mut std::io::stdout().lock()),
+        Command::Bench(args) if args.list => bench::list(args, &mut std::io::stdout().lock()),
         Command::Bench(args) => bench::bench(args),
         Command::Plan(command) => plan::plan(command, &mut std::io::stdout().lock()),
     };
@@ -38,10 +38,7 @@ pub fn main() -> ExitCode {
             let who = rank.map_or(String::new(), |rank| format!(" (rank {rank})"));
             // With standard error gone too, the exit code is all that is left.
             let _ = writeln!(std::io::stderr(), "error{who}: {error}");
-            match error {
-                BenchError::Usage(_) => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
-            }
+            ExitCode::from(error.exit_status())
         }
     }
 }

@@ -1,14 +1,16 @@
-//! What a run found, as data: the table and the JSON file are two views of a [`Report`].
+//! What a run found, as data: the table, the Markdown and the JSON file are three views of a [`Report`].
 //!
 //! # The JSON file
 //!
-//! One object: `schema` (`"warpweave-bench/1"`; a change that breaks readers changes the number), `suite`, `provenance`
-//! and `results`, one for each problem. Times are in milliseconds, rates in TFLOP/s per GPU and GB/s; a field that does
-//! not apply is `null`. `single_ms`, `back_to_back_ms` and `graph_ms` are objects with `median`, `p10`, `p90` and
-//! `samples`, each sample being the slowest rank's. `status` of a row is `"ok"`, `"wrong"` or `"not-run"`; `reason` says
-//! why for the latter two. The fields are those of the types of this module, under the same names.
+//! One object: `schema` (`"warpweave-bench/1"`; a change that breaks readers changes the number), `suite`, `provenance`,
+//! `results`, one for each problem, `means` and `notes`. Times are in milliseconds, rates in TFLOP/s per GPU and GB/s; a
+//! field that does not apply is `null`. The fields are those of the types of this module, under the same names; the
+//! crate's README lists them.
 
-mod table;
+mod grid;
+mod markdown;
+mod sentences;
+mod terminal;
 
 use serde::Serialize;
 
@@ -17,7 +19,8 @@ use crate::shape::Shape;
 use crate::statistics::Spread;
 use crate::verification::Verdict;
 
-pub use table::print;
+pub use markdown::markdown;
+pub use terminal::{terminal, width};
 
 /// Identifies the layout of the JSON file.
 pub const SCHEMA: &str = "warpweave-bench/1";
@@ -33,6 +36,8 @@ pub struct Report {
     pub provenance: Provenance,
     /// One for each problem.
     pub results: Vec<ProblemReport>,
+    /// How implementations compare over all problems, where the suite asks for that.
+    pub means: Vec<Mean>,
     /// Findings over all problems, in words.
     pub notes: Vec<String>,
 }
@@ -45,6 +50,23 @@ impl Report {
             .flat_map(|result| result.rows.iter().map(move |row| (result, row)))
             .filter(|(_, row)| row.status == Status::Wrong)
     }
+}
+
+/// An implementation against the suite's first one, over all problems of an element type.
+#[derive(Clone, Debug, Serialize)]
+pub struct Mean {
+    /// The implementation.
+    pub implementation: String,
+    /// The suite's first one.
+    pub baseline: String,
+    /// Element type of the problems.
+    pub dtype: &'static str,
+    /// How many problems.
+    pub problems: usize,
+    /// Geometric mean of `times_baseline`.
+    pub times_baseline: f64,
+    /// The same of `back_to_back_ms`.
+    pub times_baseline_back_to_back: Option<f64>,
 }
 
 /// One problem.
@@ -67,17 +89,17 @@ pub struct ProblemReport {
 pub struct Limit {
     /// The limit.
     pub ms: f64,
-    /// The product alone, with all of A at hand, by the vendor's library (the host's own on the host backend).
-    pub gemm: Spread,
+    /// The product alone, with all of A at hand, by cuBLASLt's best (the host's own product on the host backend).
+    pub gemm_ms: Spread,
     /// Its rate.
     pub gemm_tflops: f64,
-    /// The algorithm that the library's tuning chose.
-    pub gemm_algorithm: Vec<String>,
+    /// The algorithms that the library's tuning chose.
+    pub gemm_algorithms: Vec<String>,
     /// The bytes of A that a rank does not have.
     pub bytes: usize,
     /// All-gather traffic into each rank by copy engine, pushed on one stream, in large pieces.
     pub bandwidth_gb_s: Option<f64>,
-    /// `bytes` at that bandwidth.
+    /// `bytes` at that bandwidth; 0 for a rank alone.
     pub transfer_ms: f64,
 }
 
@@ -104,7 +126,7 @@ pub struct Row {
     pub reason: Option<String>,
     /// How bytes travel between the ranks.
     pub transport: Vec<String>,
-    /// Kernels, products and collectives of a call.
+    /// Kernels, products and collectives of a call; copies by copy engine, signals and waits are not counted.
     pub launches: Option<usize>,
     /// One call, the ranks aligned before it.
     pub single_ms: Option<Spread>,
@@ -147,5 +169,55 @@ impl Row {
     /// Median of a single call.
     pub fn ms(&self) -> Option<f64> {
         self.single_ms.map(|spread| spread.median)
+    }
+}
+
+#[cfg(test)]
+impl Report {
+    /// A report with a row that ran, one that did not, and a mean.
+    pub(crate) fn sample() -> Self {
+        let ran = Row {
+            status: Status::Ok,
+            reason: None,
+            transport: vec!["copy-engine push".into()],
+            launches: Some(1),
+            single_ms: Spread::of(&[0.05, 0.06, 0.07]),
+            tflops: Some(412.3),
+            back_to_back_ms: Spread::of(&[0.0511]),
+            graph_ms: Spread::of(&[0.0498]),
+            times_baseline: Some(1.25),
+            efficiency: Some(0.912),
+            algorithms: vec!["blocked".into()],
+            verification: Some(Verdict {
+                relative_error: 2.1e-4,
+                ..Verdict::default()
+            }),
+            ..Row::not_run("baselineCudaAllgatherMatmul", String::new())
+        };
+        let not_run = Row::not_run(
+            "multimemGatherScalarCompute",
+            "multicast is off | `0`".into(),
+        );
+        Self {
+            schema: SCHEMA,
+            suite: "fused-matmul".into(),
+            provenance: Provenance::sample(),
+            results: vec![ProblemReport {
+                shape: Shape::new(64, 32, 16),
+                dtype: "f16",
+                world: 4,
+                limit: None,
+                rows: vec![ran, not_run],
+            }],
+            means: vec![Mean {
+                implementation: "second".into(),
+                baseline: "first".into(),
+                dtype: "bf16",
+                problems: 10,
+                times_baseline: 0.99,
+                times_baseline_back_to_back: None,
+            }],
+            notes: vec![],
+        }
     }
 }

@@ -12,6 +12,7 @@ use crate::error::{BenchError, Result};
 use crate::limit::product_alone;
 use crate::shape::Shape;
 
+mod means;
 mod run;
 
 pub use run::{Settings, run};
@@ -21,7 +22,8 @@ pub use run::{Settings, run};
 pub enum Suite {
     /// All-gather + matmul in seven ways.
     FusedMatmul,
-    /// The matrix products of the providers, on each rank by itself.
+    /// The matrix products of the providers, without communication: every rank computes all of C on its own device, all
+    /// ranks at once, and the slowest counts. A job of one rank tells of one GPU alone.
     Gemm,
 }
 
@@ -111,8 +113,9 @@ impl Suite {
                 let nine = sides.iter().flat_map(|&(n, k)| {
                     [4096, 8192, 16384].map(|m| (Shape::new(m, n, k), DType::Bf16))
                 });
-                nine.chain([(Shape::new(8192, 8192, 8192), DType::Bf16)])
-                    .collect()
+                let square = |side| Shape::new(side, side, side);
+                let squares = [(square(8192), DType::Bf16), (square(1024), DType::F16)];
+                nine.chain(squares).collect()
             }
         }
     }
@@ -140,6 +143,31 @@ fn problem<B: ExecuteBackend>(backend: &B, shape: Shape, dtype: DType) -> Proble
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_shapes_each_problem_has_its_own_element_type() {
+        let texts = |suite: Suite| -> Vec<String> {
+            let problems = suite.problems(BackendKind::Cuda).into_iter();
+            problems
+                .map(|(shape, dtype)| format!("{shape} {dtype}"))
+                .collect()
+        };
+        assert_eq!(
+            texts(Suite::FusedMatmul),
+            [
+                "1024x1024x1024 f16",
+                "8192x3584x8192 bf16",
+                "1028x1160x1032 f16"
+            ]
+        );
+        let gemm = texts(Suite::Gemm);
+        assert_eq!(
+            gemm.iter().filter(|text| text.ends_with("bf16")).count(),
+            10
+        );
+        assert_eq!(gemm[0], "4096x1792x4096 bf16");
+        assert_eq!(gemm[9..], ["8192x8192x8192 bf16", "1024x1024x1024 f16"]);
+    }
 
     #[test]
     fn names_choose_implementations_in_the_order_of_the_table() {

@@ -4,6 +4,7 @@ use warpweave_overlap::execute::{Bound, ExecuteBackend};
 use warpweave_overlap::plan::{GemmProvider, Plan, Problem, Transport};
 use warpweave_symm_mem::{BackendKind, DType};
 
+use super::means::means;
 use super::{Suite, problem};
 use crate::candidate::{Candidate, Implementation, InputSets, PartOfA};
 use crate::clock::Clock;
@@ -11,16 +12,18 @@ use crate::error::Result;
 use crate::inputs::Numbers;
 use crate::limit::{limit, product_alone, push_bandwidth, tflops};
 use crate::progress::Progress;
-use crate::provenance::{Provenance, Versions, kind_name};
+use crate::provenance::{Provenance, kind_name};
 use crate::report::{ProblemReport, Report, Row, SCHEMA, Status};
 use crate::session::Session;
 use crate::shape::Shape;
-use crate::statistics::geometric_mean;
 use crate::timing::{Contender, Effort, Times, Timing};
 use crate::verification::{Verdict, Verifier};
 
 /// Input sets of each kind: calls that follow each other have different inputs.
 const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)];
+
+/// The candidate that is no row of a table but the limit's first part.
+const PRODUCT_ALONE: &str = "product alone";
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
@@ -42,11 +45,7 @@ pub struct Settings {
 /// # Errors
 /// Ranks that were started with different settings, faults, and whatever else ends a run. A wrong result or a missing
 /// capability is a row of the report instead.
-pub fn run<B: ExecuteBackend>(
-    session: &Session<B>,
-    settings: &Settings,
-    versions: Versions,
-) -> Result<Report> {
+pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Result<Report> {
     let implementations = settings.suite.implementations(&settings.implementations)?;
     let mut problems = settings.problems.clone();
     if problems.is_empty() {
@@ -81,13 +80,16 @@ pub fn run<B: ExecuteBackend>(
         };
         results.push(stage.measure(&implementations)?);
     }
-    let notes = notes(settings.suite, B::KIND, &results);
     Ok(Report {
         schema: SCHEMA,
         suite: settings.suite.name().into(),
-        provenance: Provenance::of(session, versions),
+        provenance: Provenance::of(session)?,
+        means: match settings.suite {
+            Suite::FusedMatmul => Vec::new(),
+            Suite::Gemm => means(&results),
+        },
         results,
-        notes,
+        notes: notes(B::KIND),
     })
 }
 
@@ -137,7 +139,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             candidates.push(Candidate::bind(session, implementation, &self.problem)?);
         }
         if self.suite == Suite::FusedMatmul {
-            let alone = product_alone("product alone", GemmProvider::CublasLt);
+            let alone = product_alone(PRODUCT_ALONE, GemmProvider::CublasLt);
             candidates.push(Candidate::bind(session, &alone, &self.problem)?);
         }
         (self.progress)("inputs and reference");
@@ -237,22 +239,21 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let mut rows = Vec::new();
         let mut alone = None;
         for candidate in candidates {
-            let bound = match &candidate.bound {
-                Ok(bound) => bound,
-                Err(reason) => {
-                    rows.push(Row::not_run(&candidate.name, reason.clone()));
-                    continue;
+            let is_row = candidate.name != PRODUCT_ALONE;
+            match &candidate.bound {
+                Ok(bound) => {
+                    let (times, verdict) = measured.next().unwrap_or_default();
+                    if is_row {
+                        rows.push(self.row(&candidate.name, bound, &times, verdict));
+                    } else {
+                        alone = Some((times.single(), bound.algorithms()));
+                    }
                 }
-            };
-            let (times, verdict) = measured.next().unwrap_or_default();
-            if self.suite == Suite::FusedMatmul && candidate.takes == PartOfA::Whole {
-                alone = Some((times.single(), bound.algorithms()));
-            } else {
-                rows.push(self.row(&candidate.name, bound, &times, verdict));
+                Err(reason) if is_row => {
+                    rows.push(Row::not_run(&candidate.name, reason.clone()));
+                }
+                Err(_) => {}
             }
-        }
-        if self.suite == Suite::FusedMatmul {
-            rows.retain(|row| row.implementation != "product alone");
         }
         let limit = match alone {
             Some((gemm, algorithms)) => {
@@ -335,22 +336,14 @@ fn transports(kind: BackendKind, plan: &Plan) -> Vec<String> {
     plan.transports().into_iter().map(name).collect()
 }
 
-fn notes(suite: Suite, kind: BackendKind, results: &[ProblemReport]) -> Vec<String> {
-    let mut notes = Vec::new();
-    if kind == BackendKind::Host {
-        notes.push(
+/// Findings that no table tells.
+fn notes(kind: BackendKind) -> Vec<String> {
+    match kind {
+        BackendKind::Cuda => Vec::new(),
+        BackendKind::Host => vec![
             "Host backend: processes and memory of one machine. The results are verified; the times say nothing about \
              GPUs, NVLink or NCCL."
                 .into(),
-        );
+        ],
     }
-    let second = |result: &ProblemReport| result.rows.get(1).and_then(|row| row.times_baseline);
-    let ratios: Vec<f64> = results.iter().filter_map(second).collect();
-    if let (Suite::Gemm, true, Some(mean)) = (suite, ratios.len() > 1, geometric_mean(&ratios)) {
-        notes.push(format!(
-            "The second row against the first, geometric mean over {} problems: {mean:.3}.",
-            ratios.len()
-        ));
-    }
-    notes
 }

@@ -24,12 +24,14 @@ fn four_ranks_measure_and_verify_all_seven() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
     let json = file.to_str().unwrap();
+    let document = folder.path().join("report.md");
     let args = [
         "bench", "--device", "host", "--shape", "66x40x24", "--shape", "37x21x35",
     ];
     let args = [
         &args[..],
         &["--iterations", "4", "--dtype", "f16", "--json", json],
+        &["--markdown", document.to_str().unwrap()],
     ]
     .concat();
     let outcome = job::run(&job::all(4, &args), PATIENT, LIMIT);
@@ -42,15 +44,42 @@ fn four_ranks_measure_and_verify_all_seven() {
         assert_eq!(output.stdout.is_empty(), rank != 0, "only rank 0 reports");
     }
     let table = outcome.report();
+    let document = std::fs::read_to_string(document).unwrap();
     for line in [
         "M×N×K = 66x40x24, f16, 4 ranks",
         "M×N×K = 37x21x35, f16, 4 ranks",
     ] {
         assert!(table.contains(line), "{table}");
+        assert!(document.contains(&format!("\n## {line}\n")), "{document}");
+    }
+    for name in SEVEN {
+        assert_eq!(
+            document.matches(&format!("\n| {name} |")).count(),
+            2,
+            "{name}: {document}"
+        );
+    }
+    let widest = table
+        .lines()
+        .filter(|line| SEVEN.iter().any(|name| line.starts_with(name)));
+    for line in widest {
+        assert!(line.chars().count() <= 80, "{line}");
     }
     let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!(report["schema"], "warpweave-bench/1");
-    assert_eq!(report["provenance"]["ranks"], 4);
+    let provenance = &report["provenance"];
+    assert_eq!(provenance["ranks"], 4);
+    assert_eq!(provenance["devices"][0]["count"], 4);
+    assert!(
+        provenance["host"]["system"]
+            .as_str()
+            .unwrap()
+            .starts_with("Linux ")
+    );
+    for of_gpus in ["cuda", "driver", "nccl", "cublaslt"] {
+        assert!(provenance[of_gpus].is_null(), "{of_gpus}: {provenance}");
+    }
+    assert_eq!(report["results"].as_array().unwrap().len(), 2);
     for (result, (m, n)) in report["results"]
         .as_array()
         .unwrap()
@@ -146,7 +175,7 @@ fn one_rank_alone_is_a_job_too() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        table.contains("9x8x7, f32, 1 ranks") && table.contains("nothing to transfer"),
+        table.contains("9x8x7, f32, 1 rank\n") && table.contains("nothing to transfer"),
         "{table}"
     );
 }
@@ -164,7 +193,12 @@ fn the_gemm_suite_compares_providers() {
         outcome.errors(0)
     );
     let table = outcome.report();
-    for part in ["| cublasLt", "| cutlass", "geometric mean over 2 problems"] {
+    for part in [
+        "\ncublasLt ",
+        "\ncutlass ",
+        "\n32x24x16 bf16 ",
+        "geometric mean over 2 bf16 problems",
+    ] {
         assert!(table.contains(part), "{part}: {table}");
     }
 }
@@ -188,12 +222,23 @@ fn wrong_arguments_are_refused_with_what_there_is() {
         (&["bench", "--shape", "12x13"], "MxNxK"),
         (&["bench", "--dtype", "f8"], "bf16"),
         (&["bench", "--iterations", "0"], "1..=100000"),
+        (
+            &["bench", "--json", "no/such/report.json"],
+            "no folder no/such",
+        ),
+        (
+            &["bench", "--markdown", "."],
+            "--markdown .: it is a folder",
+        ),
     ] {
-        let output = job::warpweave().args(args).output().unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
-        assert!(error.contains(part), "{args:?}: {error}");
-        assert!(output.stdout.is_empty());
+        // With `--list` no rank is needed: so a launcher has options checked once.
+        for more in [&[][..], &["--list"]] {
+            let output = job::warpweave().args(args).args(more).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{args:?} {more:?}: {error}");
+            assert!(error.contains(part), "{args:?} {more:?}: {error}");
+            assert!(output.stdout.is_empty());
+        }
     }
 }
 

@@ -1,4 +1,8 @@
 // Products whose last wave would be nearly empty: its tiles are split along K, reduced in a fixed order.
+
+// The stream-K scheduler of CUTLASS 4.2 does not compile with early starts, which a memset before it would prevent anyway.
+#undef CUTLASS_ENABLE_GDC_FOR_SM90
+
 #include "sm90_gemm.cuh"
 
 namespace warpweave {

@@ -68,3 +68,46 @@ pub(super) fn multimem_gather(dtype: DType) -> &'static str {
         _ => "multimem_gather_16bit",
     }
 }
+
+/// Every kernel with the image that holds it.
+pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
+    let dtypes = [DType::F32, DType::F16, DType::Bf16];
+    let typed = dtypes.into_iter().flat_map(|dtype| {
+        let naive = [naive_remote_read(dtype)].map(|name| (&NAIVE_REMOTE_READ, name));
+        let chunks = super::CHUNKS.into_iter().flat_map(move |chunk| {
+            [
+                (&THREADLOAD_GATHER, threadload_gather_matmul(dtype, chunk)),
+                (&MULTIMEM_GATHER, multimem_gather_matmul(dtype, chunk)),
+            ]
+        });
+        naive.into_iter().chain(chunks)
+    });
+    let gathers = [
+        (&THREADLOAD_GATHER, THREADLOAD_GATHER.name),
+        (&MULTIMEM_GATHER, multimem_gather(DType::F32)),
+        (&MULTIMEM_GATHER, multimem_gather(DType::F16)),
+    ];
+    typed
+        .filter_map(|(image, name)| Some((image, name?)))
+        .chain(gathers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_of_the_device_code_is_preloaded() {
+        let mut names: Vec<_> = all().map(|(_, name)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        // Three of the naive read, two gathers with products in two sizes of chunks for three types, three gathers alone.
+        assert_eq!(names.len(), 3 + 2 * 2 * 3 + 3, "{names:?}");
+        #[cfg(feature = "nvcc")]
+        for (image, name) in all() {
+            let name = name.as_bytes();
+            let known = image.sm_90a.windows(name.len()).any(|part| part == name);
+            assert!(known, "{} of `{}`", name.escape_ascii(), image.name);
+        }
+    }
+}

@@ -27,6 +27,16 @@ const PRODUCT_THREADS: u32 = 256;
 const CHUNKS: [usize; 2] = [8, 16];
 
 impl KernelBackend for Cuda {
+    fn preload(&self) -> Result<()> {
+        for (image, name) in image::all() {
+            match self.function(image, name) {
+                Err(error) if !error.is_unavailable() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     unsafe fn naive_remote_read(&self, stream: &CudaQueue, launch: &NaiveRemoteRead) -> Result<()> {
         launch.validate()?;
         let name = image::naive_remote_read(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;

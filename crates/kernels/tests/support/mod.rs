@@ -8,7 +8,7 @@ use warpweave_kernels::{
     GatherMatmul, GatherMode, KernelBackend, NaiveRemoteRead, reference, shard,
 };
 use warpweave_symm_mem::{
-    Backend, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
+    DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
 pub const READY: usize = 1;
@@ -50,7 +50,11 @@ pub struct Shape {
 }
 
 /// Runs `body` on a thread for each rank; a rank that panics fails the test.
-pub fn ranks<B: Backend>(
+///
+/// The ranks may share a context, where a rank that loads a kernel, instantiates a graph, allocates or frees may wait for
+/// the kernels of the others. So the kernels are loaded first, and a [`Job`] keeps the ranks apart: all meet between such
+/// calls and the launches.
+pub fn ranks<B: KernelBackend>(
     world: usize,
     backend: impl Fn(usize) -> B + Sync,
     body: impl Fn(B, Arc<dyn Exchange>) + Sync,
@@ -59,8 +63,10 @@ pub fn ranks<B: Backend>(
         for exchange in ThreadExchange::group(world) {
             let (backend, body) = (&backend, &body);
             scope.spawn(move || {
-                let rank = exchange.rank();
-                body(backend(rank), Arc::new(exchange));
+                let backend = backend(exchange.rank());
+                backend.preload().unwrap();
+                exchange.barrier("preloaded").unwrap();
+                body(backend, Arc::new(exchange));
             });
         }
     });
@@ -253,8 +259,8 @@ impl<B: KernelBackend> Job<B> {
                 self.backend.delay(&self.stream, time).unwrap();
             }
         };
-        // SAFETY: all ranges lie in the buffers of this job and of this call, which ends with a download, behind all
-        // work on the stream.
+        // SAFETY: all ranges lie in the buffers of this job and of this call, which downloads behind all work on the
+        // stream before it lets them go.
         unsafe {
             self.backend
                 .upload(&self.stream, self.b.address(), &to_bytes(b, dtype))
@@ -264,6 +270,7 @@ impl<B: KernelBackend> Job<B> {
                 let at = sources.address().add(call * shard_bytes);
                 self.backend.upload(&self.stream, at, &own).unwrap();
             }
+            self.exchange.barrier("allocated").unwrap();
             for call in 0..inputs.len() {
                 let source = sources.address().add(call * shard_bytes);
                 if shard_bytes > 0 {
@@ -296,6 +303,8 @@ impl<B: KernelBackend> Job<B> {
         self.pad.check(&self.stream).unwrap();
         // The next variant may store to a staging that this one has read just now.
         self.exchange.barrier("calls").unwrap();
+        drop((sources, results));
+        self.exchange.barrier("freed").unwrap();
         match result_bytes {
             0 => vec![Vec::new(); inputs.len()],
             _ => bytes
@@ -327,19 +336,22 @@ impl<B: KernelBackend> Job<B> {
         let rows = shard(m, self.rank(), self.world());
         let (result, result_bytes) = self.result(variant);
         let peers: Vec<_> = (0..self.world()).filter(|&p| p != self.rank()).collect();
-        // SAFETY: all ranges lie in the buffers of this job; everything is on one stream, and a replay has ended when
-        // its result is here.
-        unsafe {
+        // SAFETY: the job owns all buffers, sized for the shape, and drains the stream before it lets them go.
+        let graph = unsafe {
             self.backend
                 .upload(&self.stream, self.b.address(), &to_bytes(&b, dtype))
                 .unwrap();
-            let graph = self
-                .backend
+            self.backend
                 .capture(&self.stream, || {
                     self.launch(variant).unwrap();
                     Ok(())
                 })
-                .unwrap();
+                .unwrap()
+        };
+        self.exchange.barrier("captured").unwrap();
+        // SAFETY: all ranges lie in the buffers of this job; everything is on one stream, and a replay has ended when
+        // its result is here.
+        unsafe {
             for replay in 0..replays {
                 let input: Vec<_> = (0..m * k).map(|_| random.integer(2)).collect();
                 let own = to_bytes(&input[rows.start * k..rows.end * k], dtype);
@@ -354,12 +366,15 @@ impl<B: KernelBackend> Job<B> {
                 if variant == Variant::MultimemGather {
                     self.pad.signal(&self.stream, FREE, &peers).unwrap();
                 }
+                // Rows of a peer that did not come in time would be wrong for that reason.
+                self.pad.check(&self.stream).unwrap();
                 self.compare(variant, replay, &input, &b, &bytes);
             }
             self.backend.synchronize(&self.stream).unwrap();
         }
-        self.pad.check(&self.stream).unwrap();
         self.exchange.barrier("replays").unwrap();
+        drop(graph);
+        self.exchange.barrier("freed").unwrap();
     }
 
     /// Where a call of `variant` leaves its result, and the bytes of it.

@@ -11,7 +11,7 @@ use super::collective::AllGatherShape;
 use super::error::{ExecuteError, Result};
 use super::step::{Action, Product, Run, Step};
 use super::{ExecuteBackend, Executor};
-use crate::plan::{GemmProvider, Kernel, OpKind, Plan, Region, shard};
+use crate::plan::{GemmProvider, Kernel, Op, OpKind, Plan, Region, shard};
 
 /// What a plan's operations are bound to.
 pub(super) struct Binder<'a, B: ExecuteBackend> {
@@ -91,6 +91,12 @@ impl<B: ExecuteBackend> Binder<'_, B> {
 
     /// The steps of the plan. Nothing here is collective.
     pub fn steps(&self, products: Products<B>, gathers: Vec<B::AllGather>) -> Result<Vec<Step<B>>> {
+        let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. });
+        if self.plan.ops.iter().any(launches) {
+            // All ranks come together behind this, before any of them launches: ranks that share a context could not
+            // load kernels while one waits for another.
+            self.executor.backend.preload()?;
+        }
         let mut gathers = gathers.into_iter();
         let mut steps = Vec::with_capacity(self.plan.ops.len());
         for (op, product) in self.plan.ops.iter().zip(products) {

@@ -144,10 +144,14 @@ impl<B: ExecuteBackend> Bound<B> {
     /// Waits until everything enqueued so far has ended, and reports what went wrong in it.
     ///
     /// # Errors
-    /// [`SignalTimeout`](warpweave_symm_mem::SignalTimeout) naming the peer that was waited for in vain; what the stream
-    /// and the collectives report.
+    /// [`SignalTimeout`](warpweave_symm_mem::SignalTimeout) naming the peer that was waited for in vain;
+    /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
     pub fn synchronize(&self) -> Result<()> {
-        let drained = self.backend.synchronize(&self.streams[0]);
+        let stream = &self.streams[0];
+        let drained = self
+            .all_gathers()
+            .try_for_each(|gather| self.backend.drain_all_gather(stream, gather))
+            .and_then(|()| Ok(self.backend.synchronize(stream)?));
         if drained.is_err() {
             self.all_gathers()
                 .for_each(|gather| self.backend.abandon_all_gather(gather));

@@ -45,6 +45,17 @@ pub enum ExecuteError {
         /// Whether that was a missing capability, so that other plans can go on.
         unavailable: bool,
     },
+    /// A collective did not end, since not all ranks came to it. It was aborted, which
+    /// [`Bound::recover`](super::Bound::recover) makes good.
+    #[error(
+        "rank {rank} waited {after:?} in a collective; another rank is dead, stalled or at another call"
+    )]
+    CollectiveTimeout {
+        /// The rank that waited.
+        rank: usize,
+        /// How long it waited.
+        after: std::time::Duration,
+    },
     /// A replay was asked for and nothing has been captured.
     #[error("plan `{plan}` has not been captured: call `capture` before `replay`")]
     NotCaptured {

@@ -170,28 +170,44 @@ pub(super) fn is_capturing(stream: &CudaQueue) -> bool {
 
 /// Waits until `stream` is empty, [`limit`] at most.
 pub(super) fn synchronize(cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
-    cuda.bind()?;
-    let start = Instant::now();
-    loop {
-        match state(stream.inner()) {
-            Ok(State::Empty) => return Ok(()),
-            Ok(State::Busy) => {}
-            Ok(State::Capturing) => {
-                return Err(Error::InvalidArgument {
-                    what: "call during capture",
-                    why: "`synchronize` cannot be captured in a graph".into(),
-                });
+    let limit = limit(cuda);
+    if cuda.drained_within(stream, limit)? {
+        return Ok(());
+    }
+    Err(Error::Stream {
+        device: cuda.name().into(),
+        cause: format!("work is still under way after {limit:?}"),
+    })
+}
+
+impl Cuda {
+    /// Waits until `stream` is empty, for no longer than `limit`. False if it is not.
+    ///
+    /// # Errors
+    /// What the driver reports of the work on the stream; [`Error::InvalidArgument`] during a capture.
+    pub fn drained_within(&self, stream: &CudaQueue, limit: Duration) -> Result<bool> {
+        self.bind()?;
+        let start = Instant::now();
+        loop {
+            match state(stream.inner()) {
+                Ok(State::Empty) => return Ok(true),
+                Ok(State::Busy) => {}
+                Ok(State::Capturing) => {
+                    return Err(Error::InvalidArgument {
+                        what: "call during capture",
+                        why: "`synchronize` cannot be captured in a graph".into(),
+                    });
+                }
+                Err((result, call)) => {
+                    check(result, call, self.name())?;
+                }
             }
-            Err((result, call)) => return check(result, call, cuda.name()),
+            let waited = start.elapsed();
+            if waited > limit {
+                return Ok(false);
+            }
+            pause(waited);
         }
-        let waited = start.elapsed();
-        if waited > limit(cuda) {
-            return Err(Error::Stream {
-                device: cuda.name().into(),
-                cause: format!("work is still under way after {waited:?}"),
-            });
-        }
-        pause(waited);
     }
 }
 

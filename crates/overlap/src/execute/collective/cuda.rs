@@ -1,6 +1,7 @@
 //! All-gathers of the CUDA backend, by NCCL.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use warpweave_comm::nccl::{Element, Launch};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
@@ -8,7 +9,10 @@ use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange};
 
 use super::{AllGatherShape, CollectiveBackend};
 use crate::execute::agreement::together;
-use crate::execute::error::Result;
+use crate::execute::error::{ExecuteError, Result};
+
+/// Time between two looks at what NCCL has noticed.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// NCCL's communicator of the ranks, made anew by a recovery.
 pub struct NcclGroup {
@@ -104,6 +108,26 @@ impl CollectiveBackend for Cuda {
         // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
         unsafe {
             comm.all_gather_uneven(src.0, dst.0, &gather.counts, gather.element, stream.raw())?;
+        }
+        Ok(())
+    }
+
+    fn drain_all_gather(
+        &self,
+        stream: &<Cuda as Backend>::Stream,
+        gather: &NcclAllGather,
+    ) -> Result<()> {
+        let start = Instant::now();
+        // NCCL's kernels wait for ever: between looks at the stream, one at what NCCL has noticed.
+        while !self.drained_within(stream, LOOK)? {
+            let comm = gather.group.comm();
+            comm.check()?;
+            let after = start.elapsed();
+            if after > options(self).deadline {
+                comm.abort();
+                let rank = comm.rank();
+                return Err(ExecuteError::CollectiveTimeout { rank, after });
+            }
         }
         Ok(())
     }

@@ -61,6 +61,15 @@ pub trait CollectiveBackend: Backend {
     /// After a synchronisation of `stream`: what went wrong in an all-gather, if anything did.
     fn check_all_gather(&self, stream: &Self::Stream, gather: &Self::AllGather) -> Result<()>;
 
+    /// Waits until `stream` is empty, for as long as a peer may take to come to the all-gather, and ends what hangs then.
+    /// Nothing to do where its waits have deadlines of their own.
+    ///
+    /// # Errors
+    /// [`ExecuteError::CollectiveTimeout`](super::ExecuteError::CollectiveTimeout); what the collective reports.
+    fn drain_all_gather(&self, _stream: &Self::Stream, _gather: &Self::AllGather) -> Result<()> {
+        Ok(())
+    }
+
     /// Ends what hangs in an all-gather, so that the stream drains. It then needs a recovery.
     fn abandon_all_gather(&self, gather: &Self::AllGather);
 

@@ -1,125 +1,20 @@
-//! Plans run by the executor on the host backend, ranks being threads of this process.
+//! Plans run by the executor, ranks being threads of this process: on the host backend, and in [`cuda`] on GPUs.
 
-use std::sync::Arc;
+mod cuda;
+mod fixtures;
+
 use std::time::Duration;
 
-use half::bf16;
+use fixtures::{calls, element, matrix, on_ranks, product};
 use warpweave_overlap::algorithms;
-use warpweave_overlap::execute::{Bound, ExecuteError, Executor, Result};
+use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::{
     MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport,
 };
-use warpweave_symm_mem::{Backend, DType, Exchange, Host, ThreadExchange};
+use warpweave_symm_mem::{DType, Host};
 
-/// One rank of a test.
-struct Rank {
-    exchange: Arc<dyn Exchange>,
-    executor: Executor<Host>,
-    stream: <Host as Backend>::Stream,
-}
-
-impl Rank {
-    fn bind(&self, plan: Plan) -> Result<Bound<Host>> {
-        self.executor.bind(plan, &self.stream)
-    }
-
-    fn place(&self) -> (usize, usize) {
-        (self.exchange.rank(), self.exchange.world())
-    }
-}
-
-fn on_ranks<T: Send + 'static>(
-    world: usize,
-    timeout: Duration,
-    run: impl Fn(Rank) -> T + Send + Sync + 'static,
-) -> Vec<T> {
-    let run = Arc::new(run);
-    let ranks: Vec<_> = ThreadExchange::group(world)
-        .into_iter()
-        .map(|exchange| {
-            let run = run.clone();
-            std::thread::spawn(move || {
-                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
-                let device = Host::with_timeout(timeout);
-                let stream = device.stream(Default::default()).unwrap();
-                let executor = Executor::new(&device, &exchange).unwrap();
-                run(Rank {
-                    exchange,
-                    executor,
-                    stream,
-                })
-            })
-        })
-        .collect();
-    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-}
-
-const PATIENT: Duration = Duration::from_secs(20);
-
-/// Element (row, col) of the matrix `which` in call `call`: small integers, so that products are exact.
-fn element(which: usize, call: usize, row: usize, col: usize) -> f32 {
-    let mixed = (which * 7919 + call * 104_729 + row * 31 + col * 17).wrapping_mul(2_654_435_761);
-    ((mixed >> 13) % 5) as f32 - 2.0
-}
-
-fn matrix(
-    dtype: DType,
-    (which, call): (usize, usize),
-    rows: std::ops::Range<usize>,
-    cols: usize,
-) -> Vec<u8> {
-    let places = rows.flat_map(|row| (0..cols).map(move |col| (row, col)));
-    places
-        .flat_map(|(row, col)| encode(dtype, element(which, call, row, col)))
-        .collect()
-}
-
-fn encode(dtype: DType, value: f32) -> Vec<u8> {
-    match dtype {
-        DType::F16 => half::f16::from_f32(value).to_ne_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
-        _ => value.to_ne_bytes().to_vec(),
-    }
-}
-
-/// C of a call by the definition.
-fn product(problem: &Problem, call: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for row in 0..problem.m {
-        for col in 0..problem.n {
-            let sum = (0..problem.k)
-                .map(|i| element(0, call, row, i) * element(1, 0, i, col))
-                .sum();
-            bytes.extend(encode(problem.dtype, sum));
-        }
-    }
-    bytes
-}
-
-/// Calls `bound` with changing inputs, the even calls as they are and the odd ones as replays, and returns every C.
-fn calls(bound: &mut Bound<Host>, problem: &Problem, calls: usize) -> Result<Vec<Vec<u8>>> {
-    let plan = bound.plan();
-    let shard = problem.shard(plan.rank, plan.world);
-    bound.write("b", &matrix(problem.dtype, (1, 0), 0..problem.k, problem.n))?;
-    bound.capture()?;
-    let mut outputs = Vec::new();
-    for call in 0..calls {
-        bound.write(
-            "a",
-            &matrix(problem.dtype, (0, call), shard.clone(), problem.k),
-        )?;
-        let mut c = vec![0xff; problem.m * problem.n * problem.dtype.size()];
-        bound.write("c", &c)?;
-        if call % 2 == 0 {
-            bound.run()?;
-        } else {
-            bound.replay()?;
-        }
-        bound.read("c", &mut c)?;
-        outputs.push(c);
-    }
-    bound.synchronize()?;
-    Ok(outputs)
+fn host(_rank: usize) -> Host {
+    Host::with_timeout(Duration::from_secs(20))
 }
 
 #[test]
@@ -134,7 +29,7 @@ fn every_algorithm_computes_the_product_call_after_call() {
         for algorithm in algorithms::all() {
             for multicast in [false, true] {
                 let problem = problem.with_multicast(multicast);
-                let got = on_ranks(world, PATIENT, move |rank| {
+                let got = on_ranks(world, host, move |rank| {
                     let (me, world) = rank.place();
                     let plan = (algorithm.build)(me, world, &problem).unwrap();
                     let mut bound = rank.bind(plan).unwrap();
@@ -181,7 +76,7 @@ fn boxes(rank: usize, world: usize) -> Plan {
 
 #[test]
 fn narrow_boxes_and_second_streams_land_where_they_should() {
-    let got = on_ranks(3, PATIENT, |rank| {
+    let got = on_ranks(3, host, |rank| {
         let (me, world) = rank.place();
         let bound = rank.bind(boxes(me, world)).unwrap();
         bound
@@ -211,7 +106,7 @@ fn narrow_boxes_and_second_streams_land_where_they_should() {
 
 #[test]
 fn a_multicast_copy_reaches_every_rank() {
-    let got = on_ranks(3, PATIENT, |rank| {
+    let got = on_ranks(3, host, |rank| {
         let (me, world) = rank.place();
         let mut plan = PlanBuilder::new("multicast", me, world);
         let a = plan.buffer("a", Placement::Local, Role::Input, DType::F32, (1, 2));
@@ -253,7 +148,7 @@ fn a_multicast_copy_reaches_every_rank() {
 
 #[test]
 fn plans_of_different_problems_are_told_apart_on_every_rank() {
-    let errors = on_ranks(3, PATIENT, |rank| {
+    let errors = on_ranks(3, host, |rank| {
         let (me, world) = rank.place();
         let problem = Problem::new(8, 8, if me == 1 { 16 } else { 24 }, DType::F16);
         let algorithm = algorithms::find("threadloadGatherScalarCompute").unwrap();
@@ -293,7 +188,7 @@ fn a_plan_that_is_wrong_on_one_rank_is_refused_on_all() {
         },
     ];
     for (i, spoil) in spoil.into_iter().enumerate() {
-        let errors = on_ranks(2, PATIENT, move |rank| {
+        let errors = on_ranks(2, host, move |rank| {
             let (me, world) = rank.place();
             let problem = Problem::new(8, 8, 8, DType::F16);
             let algorithm = algorithms::find("baselineCudaAllgatherMatmul").unwrap();
@@ -318,9 +213,10 @@ fn a_plan_that_is_wrong_on_one_rank_is_refused_on_all() {
 
 #[test]
 fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
+    let impatient = |_| Host::with_timeout(Duration::from_millis(300));
     for name in ["baselineNcclAllgatherMatmul", "threadloadGatherThenCutlass"] {
         let problem = Problem::new(6, 4, 5, DType::F32);
-        let outcomes = on_ranks(2, Duration::from_millis(300), move |rank| {
+        let outcomes = on_ranks(2, impatient, move |rank| {
             let (me, world) = rank.place();
             let algorithm = algorithms::find(name).unwrap();
             let mut bound = rank
@@ -347,7 +243,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
 
 #[test]
 fn what_a_bound_plan_cannot_do_is_an_error() {
-    on_ranks(1, PATIENT, |rank| {
+    on_ranks(1, host, |rank| {
         let problem = Problem::new(2, 2, 2, DType::F32);
         let algorithm = algorithms::find("naiveRemoteRead").unwrap();
         let bound = rank
@@ -366,7 +262,7 @@ fn what_a_bound_plan_cannot_do_is_an_error() {
 
 #[test]
 fn an_all_gather_of_parts_of_rows_is_refused() {
-    on_ranks(1, PATIENT, |rank| {
+    on_ranks(1, host, |rank| {
         let mut plan = PlanBuilder::new("parts", 0, 1);
         let a = plan.buffer("a", Placement::Local, Role::Input, DType::F32, (2, 4));
         let c = plan.buffer("c", Placement::Local, Role::Output, DType::F32, (2, 4));

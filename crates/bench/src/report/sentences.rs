@@ -1,0 +1,89 @@
+//! What stands in words around the tables, the same for every view.
+
+use super::grid::{ms, rate};
+use super::{Mean, ProblemReport, Report, Status};
+
+/// What the columns mean, line by line.
+pub(super) const LEGEND: [&str; 5] = [
+    "ms, p10–p90: one call, ranks aligned on the device, slowest rank; median.",
+    "× base: the first row's ms over this row's. eff.: the limit over ms.",
+    "in a row, graph: ms of a call among calls, graph launches, that follow on.",
+    "launches: kernels, products and collectives; no copies, signals or waits.",
+    "check: every element of every rank; exact with integers; error with reals.",
+];
+
+/// The problem.
+pub(super) fn problem(result: &ProblemReport) -> String {
+    let ranks = match result.world {
+        1 => "1 rank".into(),
+        world => format!("{world} ranks"),
+    };
+    format!("M×N×K = {}, {}, {ranks}", result.shape, result.dtype)
+}
+
+/// Why rows did not run or were wrong, and the limit.
+pub(super) fn findings(result: &ProblemReport) -> Vec<String> {
+    let mut lines = Vec::new();
+    for row in &result.rows {
+        let what = match row.status {
+            Status::Ok => continue,
+            Status::Wrong => "WRONG",
+            Status::NotRun => "not run",
+        };
+        let reason = row.reason.as_deref().unwrap_or("no reason known");
+        lines.push(format!("{} was {what}: {reason}", row.implementation));
+    }
+    if let Some(limit) = &result.limit {
+        let transfer = match limit.bandwidth_gb_s {
+            Some(bandwidth) => format!(
+                "{:.1} MB of A in {} ms at {} GB/s (copy-engine push)",
+                limit.bytes as f64 / 1e6,
+                ms(limit.transfer_ms),
+                rate(bandwidth)
+            ),
+            None => "nothing to transfer".into(),
+        };
+        lines.push(format!(
+            "limit {} ms: product alone {} ms ({} TFLOP/s), {transfer}",
+            ms(limit.ms),
+            ms(limit.gemm_ms.median),
+            rate(limit.gemm_tflops)
+        ));
+    }
+    lines
+}
+
+/// The algorithms that tuning chose, row by row.
+pub(super) fn algorithms(result: &ProblemReport) -> Vec<String> {
+    let alone = result
+        .limit
+        .iter()
+        .map(|limit| ("product alone", &limit.gemm_algorithms));
+    let rows = result.rows.iter();
+    rows.map(|row| (row.implementation.as_str(), &row.algorithms))
+        .chain(alone)
+        .filter(|(_, algorithms)| !algorithms.is_empty())
+        .map(|(name, algorithms)| format!("{name} multiplies by {}", algorithms.join(", ")))
+        .collect()
+}
+
+/// The means over all problems and the findings of the whole run.
+pub(super) fn conclusions(report: &Report) -> Vec<String> {
+    let means = report.means.iter().map(mean);
+    means.chain(report.notes.iter().cloned()).collect()
+}
+
+fn mean(mean: &Mean) -> String {
+    let in_a_row = mean
+        .times_baseline_back_to_back
+        .map_or(String::new(), |ratio| format!(", {ratio:.3} in a row"));
+    format!(
+        "{} is {:.3} × {}{in_a_row}: geometric mean over {} {} problem{}",
+        mean.implementation,
+        mean.times_baseline,
+        mean.baseline,
+        mean.problems,
+        mean.dtype,
+        if mean.problems == 1 { "" } else { "s" }
+    )
+}

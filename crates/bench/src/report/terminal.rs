@@ -1,0 +1,155 @@
+//! The report for eyes: one table a problem where the terminal is wide enough, else two that fit.
+
+use std::io::{self, Write};
+
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets,
+};
+
+use super::grid::Grid;
+use super::{Report, sentences};
+
+/// Columns of a terminal whose width nobody knows, as behind a pipe.
+const UNKNOWN_WIDTH: u16 = 80;
+/// A table narrower than that is harder to read than one that the terminal wraps.
+const LEAST_WIDTH: u16 = 60;
+/// The first column of the second table.
+const SECOND_HALF: &str = "in a row";
+
+/// Columns to write for: `COLUMNS` if it is set, else those of the terminal at standard output or, as under a launcher that
+/// passes standard output on, at standard error, else 80.
+pub fn width() -> u16 {
+    let set = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let terminal = || {
+        let out = rustix::termios::tcgetwinsize(io::stdout());
+        let size = out.or_else(|_| rustix::termios::tcgetwinsize(io::stderr()));
+        size.ok().map(|size| size.ws_col)
+    };
+    let known = set.or_else(terminal).filter(|&columns| columns > 0);
+    known.unwrap_or(UNKNOWN_WIDTH).max(LEAST_WIDTH)
+}
+
+/// Writes `report` to `out`, in at most `width` columns where words allow it.
+///
+/// # Errors
+/// What `out` reports.
+pub fn terminal(report: &Report, width: u16, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}: {}", report.suite, report.provenance)?;
+    for result in &report.results {
+        writeln!(out, "\n{}", sentences::problem(result))?;
+        print(&Grid::of_problem(result), width, out)?;
+        for line in sentences::findings(result) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    if let Some(overview) = Grid::of_all_problems(report) {
+        writeln!(out, "\nall problems")?;
+        print(&overview, width, out)?;
+    }
+    writeln!(out)?;
+    for line in sentences::LEGEND {
+        writeln!(out, "{line}")?;
+    }
+    for line in sentences::conclusions(report) {
+        writeln!(out, "\n{line}")?;
+    }
+    Ok(())
+}
+
+fn print(grid: &Grid, width: u16, out: &mut impl Write) -> io::Result<()> {
+    let whole = table(grid);
+    let fits = |table: &Table| {
+        let lines = table.lines();
+        lines.map(|line| line.chars().count()).max() <= Some(width.into())
+    };
+    match grid.split(SECOND_HALF) {
+        Some(halves) if !fits(&whole) => {
+            for (i, half) in halves.iter().enumerate() {
+                if i > 0 {
+                    writeln!(out)?;
+                }
+                let mut half = table(half);
+                if !fits(&half) {
+                    shrink(&mut half, width);
+                }
+                write(&half, out)?;
+            }
+            Ok(())
+        }
+        _ => write(&whole, out),
+    }
+}
+
+fn table(grid: &Grid) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_style(TableComponent::HeaderLines, '-')
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(&grid.headings)
+        .add_rows(&grid.rows);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if !grid.is_words(i) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Wraps words of every column but the first, whose names must stay whole.
+fn shrink(table: &mut Table, width: u16) {
+    table
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(width);
+    if let Some(names) = table.column_mut(0) {
+        names.set_constraint(ColumnConstraint::ContentWidth);
+    }
+}
+
+fn write(table: &Table, out: &mut impl Write) -> io::Result<()> {
+    table
+        .lines()
+        .try_for_each(|line| writeln!(out, "{}", line.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(width: u16) -> String {
+        let mut out = Vec::new();
+        terminal(&Report::sample(), width, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn rows_that_ran_and_rows_that_did_not_are_both_told() {
+        let text = printed(200);
+        for part in [
+            "M×N×K = 64x32x16, f16, 4 ranks",
+            " 0.0600 0.0520–0.0680 ",
+            "exact; 2.1e-4",
+            "multimemGatherScalarCompute was not run: multicast is off",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(text.matches("multimemGatherScalarCompute").count(), 2);
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_two_tables_that_fit() {
+        let text = printed(80);
+        let tables = text
+            .lines()
+            .skip_while(|line| !line.starts_with("implementation"))
+            .take_while(|line| !line.contains("was not run"));
+        for line in tables.clone() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        let heads = tables.filter(|line| line.starts_with("implementation"));
+        assert_eq!(heads.count(), 2, "{text}");
+        assert_eq!(text.matches("baselineCudaAllgatherMatmul").count(), 2);
+        assert!(text.contains("copy-engine push"), "{text}");
+    }
+}
