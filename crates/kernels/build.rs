@@ -10,8 +10,8 @@ fn main() {
             .include(signals)
             .include("cuda");
         for source in ["naive_remote_read", "threadload_gather"] {
-            device.cubin(&format!("cuda/{source}.cu"), "sm_90a")?;
-            device.ptx(&format!("cuda/{source}.cu"), "compute_80")?;
+            device.cubin(format!("cuda/{source}.cu"), "sm_90a")?;
+            device.ptx(format!("cuda/{source}.cu"), "compute_80")?;
         }
         device.cubin("cuda/multimem_gather.cu", "sm_90a")?;
         Ok(())

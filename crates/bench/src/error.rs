@@ -122,7 +122,7 @@ impl BenchError {
             BenchError::Peers { .. } => true,
             BenchError::Step { cause, .. } => cause.blames_a_peer(),
             BenchError::Execute(error) => match error {
-                ExecuteError::PeerFailed { .. } => true,
+                ExecuteError::PeerFailed { .. } | ExecuteError::CollectiveTimeout { .. } => true,
                 ExecuteError::Memory(error) => memory_blames_a_peer(error),
                 ExecuteError::Comm(error) => comm_blames_a_peer(error),
                 ExecuteError::Exchange(error) => exchange_blames_a_peer(error),
@@ -158,6 +158,8 @@ fn comm_blames_a_peer(error: &CommError) -> bool {
         // Without ranks to wait for it is this rank that did not reach the store.
         CommError::Timeout { waiting_for, .. } => !waiting_for.is_empty(),
         CommError::PeerLost { .. } | CommError::PeerFailed { .. } => true,
+        // `ncclRemoteError`: the connection to a peer broke.
+        CommError::Nccl { code, .. } => *code == 6,
         CommError::Exchange(error) => exchange_blames_a_peer(error),
         _ => false,
     }

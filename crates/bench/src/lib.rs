@@ -4,8 +4,8 @@
 //!
 //! # Protocol
 //!
-//! - **Inputs** change with every call: sets made beforehand are copied into the plan's input before each call. Every
-//!   element is a function of its place ([`inputs`]), so each rank makes what it needs.
+//! - **Inputs** change with every verified call and every single timed call: sets made beforehand are copied into the
+//!   plan's input before it. Every element is a function of its place ([`inputs`]), so each rank makes what it needs.
 //! - **Verification** ([`verification`]) comes before and after the timing: calls back to back, outputs poisoned before
 //!   each, once as they are and once as a graph, every element of every rank compared. With small integers each element has
 //!   one right value; with reals ‖out − reference‖ / ‖reference‖ is given too. The reference is computed on the host.
@@ -15,7 +15,7 @@
 //! - **The limit** ([`limit`]) of a problem is the larger of the product alone and the bytes of A over the bandwidth of
 //!   a copy-engine all-gather, both of the same run; efficiency is limit over time.
 //!
-//! The JSON file is described in [`report`].
+//! The report's views, and the JSON file among them, are described in [`report`].
 
 pub mod candidate;
 pub mod cli;
@@ -27,14 +27,13 @@ pub mod inputs;
 pub mod limit;
 pub mod progress;
 pub mod provenance;
-pub mod reference;
 pub mod report;
 pub mod session;
 pub mod shape;
 pub mod statistics;
 pub mod suite;
 pub mod timing;
+pub mod transport;
 pub mod verification;
-pub mod verify;
 
 pub use error::{BenchError, Result};

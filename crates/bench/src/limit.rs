@@ -3,7 +3,7 @@
 use warpweave_overlap::PlanError;
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::plan::{
-    GemmProvider, Placement, Plan, PlanBuilder, Problem, Role, StreamId, shard,
+    GemmProvider, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport, shard,
 };
 use warpweave_symm_mem::{BackendKind, DType};
 
@@ -13,6 +13,7 @@ use crate::error::{BenchError, Result};
 use crate::report::Limit;
 use crate::session::Session;
 use crate::statistics::{Spread, slowest};
+use crate::transport;
 
 /// The product with all of A at hand.
 pub fn product_alone(name: &str, provider: GemmProvider) -> Implementation {
@@ -86,14 +87,23 @@ fn piece(kind: BackendKind) -> usize {
     }
 }
 
-/// All-gather traffic into each rank in GB/s, by copy-engine pushes; `None` for a rank alone. Collective.
+/// How fast the links between the ranks were.
+#[derive(Clone, Debug)]
+pub struct Links {
+    /// All-gather traffic into each rank in GB/s.
+    pub bandwidth_gb_s: f64,
+    /// What it was measured with.
+    pub transport: String,
+}
+
+/// The speed of all-gather traffic by copy-engine pushes; `None` for a rank alone. Collective.
 ///
 /// # Errors
 /// What binding and running report.
 pub fn push_bandwidth<B: ExecuteBackend>(
     session: &Session<B>,
     clock: &Clock<B>,
-) -> Result<Option<f64>> {
+) -> Result<Option<Links>> {
     let world = session.world();
     if world == 1 {
         return Ok(None);
@@ -115,7 +125,10 @@ pub fn push_bandwidth<B: ExecuteBackend>(
     };
     let ranks = session.settle_numbers("copy-engine all-gather", mine())?;
     let ms = Spread::of(&slowest(&ranks)).map_or(f64::NAN, |spread| spread.median);
-    Ok(Some((world - 1) as f64 * piece as f64 / ms / 1e6))
+    Ok(Some(Links {
+        bandwidth_gb_s: (world - 1) as f64 * piece as f64 / ms / 1e6,
+        transport: transport::name(B::KIND, Transport::CopyEngine),
+    }))
 }
 
 /// The limit of a problem, from the product's time and the links' bandwidth.
@@ -127,10 +140,11 @@ pub fn limit(
     world: usize,
     gemm: Option<Spread>,
     algorithms: Vec<String>,
-    bandwidth_gb_s: Option<f64>,
+    links: Option<&Links>,
 ) -> Result<Limit> {
     let gemm = gemm.ok_or_else(|| BenchError::Usage("the product alone was not timed".into()))?;
     let bytes = problem.m * problem.k * problem.dtype.size() * (world - 1) / world;
+    let bandwidth_gb_s = links.map(|links| links.bandwidth_gb_s);
     let transfer_ms = bandwidth_gb_s.map_or(0.0, |rate| bytes as f64 / rate / 1e6);
     Ok(Limit {
         ms: gemm.median.max(transfer_ms),
@@ -138,6 +152,7 @@ pub fn limit(
         gemm_ms: gemm,
         gemm_algorithms: algorithms,
         bytes,
+        transport: links.map(|links| links.transport.clone()),
         bandwidth_gb_s,
         transfer_ms,
     })
@@ -179,7 +194,11 @@ mod tests {
     fn the_limit_is_the_larger_part() {
         let problem = Problem::new(1000, 1000, 1000, DType::F16);
         let gemm = Spread::of(&[2.0]);
-        let links = limit(&problem, 4, gemm, vec![], Some(0.5)).unwrap();
+        let slow = Links {
+            bandwidth_gb_s: 0.5,
+            transport: "host push".into(),
+        };
+        let links = limit(&problem, 4, gemm, vec![], Some(&slow)).unwrap();
         assert_eq!(
             (links.bytes, links.transfer_ms, links.ms),
             (1_500_000, 3.0, 3.0)

@@ -8,7 +8,7 @@
 
 namespace warpweave {
 
-// Threads of a block of a gather alone.
+// Threads of a block of a gather alone that copy.
 constexpr uint32_t kGatherThreads = 512;
 // Loads of 16 bytes that a thread has in flight.
 constexpr int kLoadsInFlight = 8;
@@ -71,6 +71,44 @@ __device__ __forceinline__ void copy_packets(char* to, const char* from, size_t 
       if (packet < packets) store_pieces<Width>(to + 16 * packet, held[i]);
     }
   }
+}
+
+// A range that is copied in one round: `kRoundLoads` packets a thread. The loads and the stores are separate steps, so
+// that what has to know of the loads alone need not wait for the stores.
+constexpr int kRoundLoads = 2;
+
+struct Round {
+  uint4 held[kRoundLoads] = {};
+
+  __device__ __forceinline__ void load(const char* from, size_t bytes, uint32_t thread, uint32_t threads) {
+#pragma unroll
+    for (int i = 0; i < kRoundLoads; ++i) {
+      const size_t at = 16 * (thread + size_t(i) * threads);
+      if (at < bytes) held[i] = load_once(from + at);
+    }
+  }
+
+  // Any function of all bits will do: to compute it is to have them.
+  __device__ __forceinline__ bool arrived() const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < kRoundLoads; ++i) bits |= held[i].x | held[i].y | held[i].z | held[i].w;
+    return bits != 0;
+  }
+
+  __device__ __forceinline__ void store(char* to, size_t bytes, uint32_t thread, uint32_t threads) const {
+#pragma unroll
+    for (int i = 0; i < kRoundLoads; ++i) {
+      const size_t at = 16 * (thread + size_t(i) * threads);
+      if (at < bytes) *reinterpret_cast<uint4*>(to + at) = held[i];
+    }
+  }
+};
+
+// Whether `threads` threads copy the range in one round of whole packets.
+__device__ __forceinline__ bool is_one_round(const void* to, const void* from, size_t bytes, uint32_t threads) {
+  const uintptr_t all = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | bytes;
+  return all % 16 == 0 && bytes <= size_t(16) * kRoundLoads * threads;
 }
 
 // Copies `bytes` that are elements of `size` (2 or 4) bytes, to which both sides are aligned.

@@ -25,6 +25,9 @@ static_assert(sizeof(ThreadloadGather) == 128, "as in Rust");
 
 // Blocks are dealt to the lanes like cards; the grid is a multiple of the world size. A block does a share of one lane:
 // one wait, one round of loads for a small matrix, one ticket.
+//
+// One warp speaks with the owner and copies nothing, so that its fences wait for no store of its own: a small lane is
+// reported as read when its loads have ended, and the stores to staging go on beside the report.
 __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   const PadView& pad = p.pad;
   const uint32_t lane = blockIdx.x % pad.world, part = blockIdx.x / pad.world, parts = gridDim.x / pad.world;
@@ -33,30 +36,42 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   const size_t row_bytes = size_t(p.k) * p.element_size;
   char* to = static_cast<char*>(p.staging) + rows.first * row_bytes;
   const char* from = entry<const char>(p.a_peers, owner);
+  const bool remote = lane > 0, speaker = threadIdx.x == kGatherThreads;
   __shared__ bool here;
 
   let_next_launch();
-  uint32_t epoch = 0;
-  if (lane > 0) {
-    // Two warps, so that the block that speaks first does not listen later than the others.
-    if (part == 0 && threadIdx.x == 32) signal_peer(pad, p.ready, owner);
-    if (threadIdx.x == 0) {
-      epoch = next_epoch(pad, p.ready, owner);
-      here = wait_epoch(pad, p.ready, owner, epoch);
-    }
+  // Ahead of time, so that no counter is waited for later: this lane alone changes them, behind the last ticket.
+  uint32_t ready = 0, done = 0, done_sent = 0;
+  if (remote && speaker) {
+    ready = next_epoch(pad, p.ready, owner);
+    done = next_epoch(pad, p.done, owner);
+    done_sent = load_counter(pad.sent + counter_index(pad, p.done, owner)) + 1;
+    here = wait_epoch(pad, p.ready, owner, ready);
+  } else if (remote && part == 0 && threadIdx.x == 0) {
+    signal_peer(pad, p.ready, owner);
+  }
+  __syncthreads();
+  const bool read = !remote || here;
+
+  const size_t bytes = rows.count * row_bytes;
+  const uint32_t thread = part * kGatherThreads + threadIdx.x, threads = parts * kGatherThreads;
+  const bool copies = threadIdx.x < kGatherThreads;
+  if (is_one_round(to, from, bytes, threads)) {
+    Round round;
+    if (copies && read) round.load(from, bytes, thread, threads);
+    // The barrier asks for what was loaded: it has arrived then.
+    __syncthreads_or(round.arrived());
+    if (copies && read) round.store(to, bytes, thread, threads);
+  } else {
+    if (copies && read) copy_range(to, from, bytes, p.element_size, thread, threads);
     __syncthreads();
   }
-  if (lane == 0 || here) {
-    copy_range(to, from, rows.count * row_bytes, p.element_size, part * kGatherThreads + threadIdx.x,
-               parts * kGatherThreads);
-  }
-  if (lane == 0) return;
-
-  __syncthreads();
-  if (threadIdx.x == 0 && draw_last(pad, p.ready, owner, parts)) {
-    signal_peer(pad, p.done, owner);
-    advance_expected(pad, p.ready, owner, epoch);
-    await_peer(pad, p.done, owner);
+  if (remote && speaker && draw_last(pad, p.ready, owner, parts)) {
+    store_epoch(pad, p.done, owner, done_sent);
+    pad.sent[counter_index(pad, p.done, owner)] = done_sent;
+    advance_expected(pad, p.ready, owner, ready);
+    wait_epoch(pad, p.done, owner, done);
+    advance_expected(pad, p.done, owner, done);
   }
 }
 
@@ -121,7 +136,7 @@ __device__ __forceinline__ void threadload_gather_matmul(const ThreadloadGather&
 
 }  // namespace warpweave
 
-extern "C" __global__ void __launch_bounds__(warpweave::kGatherThreads)
+extern "C" __global__ void __launch_bounds__(warpweave::kGatherThreads + 32)
     threadload_gather(const __grid_constant__ warpweave::ThreadloadGather p) {
   warpweave::threadload_gather(p);
 }

@@ -61,7 +61,11 @@ pub fn run(options: &Options) -> Result<()> {
 fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(String, String)> {
     let device = ("WARPWEAVE_TEST_DEVICE".to_owned(), chosen.name().to_owned());
     let ranks = ranks.map(|ranks| ("WARPWEAVE_TEST_RANKS".to_owned(), ranks.to_string()));
-    std::iter::once(device).chain(ranks).collect()
+    // Ranks that are threads on one GPU: a stream must not queue behind another rank's kernel that waits for it.
+    let queues = chosen
+        .cuda
+        .then(|| ("CUDA_DEVICE_MAX_CONNECTIONS".to_owned(), "32".to_owned()));
+    std::iter::once(device).chain(ranks).chain(queues).collect()
 }
 
 /// Everything that cargo tests, documentation included; then, one after another, the programs with tests for GPUs.
@@ -165,6 +169,7 @@ mod tests {
         let expected = [
             ("WARPWEAVE_TEST_DEVICE", "cuda"),
             ("WARPWEAVE_TEST_RANKS", "4"),
+            ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
         ];
         assert_eq!(
             env,

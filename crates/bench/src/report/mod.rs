@@ -97,7 +97,10 @@ pub struct Limit {
     pub gemm_algorithms: Vec<String>,
     /// The bytes of A that a rank does not have.
     pub bytes: usize,
-    /// All-gather traffic into each rank by copy engine, pushed on one stream, in large pieces.
+    /// How the speed of the links was measured: by copy engine, pushed on one stream, in large pieces; on the host backend by
+    /// what stands in for that.
+    pub transport: Option<String>,
+    /// All-gather traffic into each rank, so measured.
     pub bandwidth_gb_s: Option<f64>,
     /// `bytes` at that bandwidth; 0 for a rank alone.
     pub transfer_ms: f64,

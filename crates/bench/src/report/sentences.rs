@@ -34,14 +34,14 @@ pub(super) fn findings(result: &ProblemReport) -> Vec<String> {
         lines.push(format!("{} was {what}: {reason}", row.implementation));
     }
     if let Some(limit) = &result.limit {
-        let transfer = match limit.bandwidth_gb_s {
-            Some(bandwidth) => format!(
-                "{:.1} MB of A in {} ms at {} GB/s (copy-engine push)",
-                limit.bytes as f64 / 1e6,
+        let transfer = match (limit.bandwidth_gb_s, &limit.transport) {
+            (Some(bandwidth), Some(transport)) => format!(
+                "{} of A in {} ms at {} GB/s ({transport})",
+                size(limit.bytes),
                 ms(limit.transfer_ms),
                 rate(bandwidth)
             ),
-            None => "nothing to transfer".into(),
+            _ => "nothing to transfer".into(),
         };
         lines.push(format!(
             "limit {} ms: product alone {} ms ({} TFLOP/s), {transfer}",
@@ -51,6 +51,13 @@ pub(super) fn findings(result: &ProblemReport) -> Vec<String> {
         ));
     }
     lines
+}
+
+fn size(bytes: usize) -> String {
+    match bytes as f64 {
+        bytes if bytes >= 1e6 => format!("{:.1} MB", bytes / 1e6),
+        bytes => format!("{:.1} kB", bytes / 1e3),
+    }
 }
 
 /// The algorithms that tuning chose, row by row.

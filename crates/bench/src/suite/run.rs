@@ -1,7 +1,7 @@
 //! A suite from its first problem to its report.
 
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
-use warpweave_overlap::plan::{GemmProvider, Plan, Problem, Transport};
+use warpweave_overlap::plan::{GemmProvider, Problem};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::means::means;
@@ -10,13 +10,14 @@ use crate::candidate::{Candidate, Implementation, InputSets, PartOfA};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::inputs::Numbers;
-use crate::limit::{limit, product_alone, push_bandwidth, tflops};
+use crate::limit::{Links, limit, product_alone, push_bandwidth, tflops};
 use crate::progress::Progress;
 use crate::provenance::{Provenance, kind_name};
 use crate::report::{ProblemReport, Report, Row, SCHEMA, Status};
 use crate::session::Session;
 use crate::shape::Shape;
 use crate::timing::{Contender, Effort, Times, Timing};
+use crate::transport;
 use crate::verification::{Verdict, Verifier};
 
 /// Input sets of each kind: calls that follow each other have different inputs.
@@ -60,7 +61,7 @@ pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Resu
     let clock = Clock::new(session, effort.capacity())?;
     let progress = Progress::new(session.rank());
     progress.at(0, problems.len(), "links");
-    let bandwidth = match settings.suite {
+    let links = match settings.suite {
         Suite::FusedMatmul => push_bandwidth(session, &clock)?,
         Suite::Gemm => None,
     };
@@ -71,7 +72,7 @@ pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Resu
             suite: settings.suite,
             clock: &clock,
             effort,
-            bandwidth,
+            links: links.as_ref(),
             problem: problem(&session.backend, shape, dtype),
             shape,
             progress: &|what: &str| {
@@ -121,7 +122,7 @@ struct Stage<'a, B: ExecuteBackend> {
     suite: Suite,
     clock: &'a Clock<B>,
     effort: Effort,
-    bandwidth: Option<f64>,
+    links: Option<&'a Links>,
     problem: Problem,
     shape: Shape,
     progress: &'a dyn Fn(&str),
@@ -258,13 +259,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let limit = match alone {
             Some((gemm, algorithms)) => {
                 let world = self.session.world();
-                Some(limit(
-                    &self.problem,
-                    world,
-                    gemm,
-                    algorithms,
-                    self.bandwidth,
-                )?)
+                Some(limit(&self.problem, world, gemm, algorithms, self.links)?)
             }
             None => None,
         };
@@ -305,7 +300,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
                 Status::Wrong
             },
             reason,
-            transport: transports(B::KIND, bound.plan()),
+            transport: transport::names(B::KIND, bound.plan()),
             launches: Some(bound.plan().launches()),
             single_ms: times.single(),
             tflops: times
@@ -318,22 +313,6 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             ..Row::not_run(name, String::new())
         }
     }
-}
-
-/// How a plan's bytes travel on a backend; what stands in for a transport on the host bears its own name.
-fn transports(kind: BackendKind, plan: &Plan) -> Vec<String> {
-    let name = |transport: Transport| match (kind, transport) {
-        (BackendKind::Cuda, Transport::CopyEngine) => "copy-engine push".into(),
-        (BackendKind::Cuda, transport) => transport.to_string(),
-        (BackendKind::Host, Transport::Nccl) => "host all-gather".into(),
-        (BackendKind::Host, Transport::CopyEngine) => "host push".into(),
-        (BackendKind::Host, Transport::ThreadLoads) => "host loads".into(),
-        (BackendKind::Host, Transport::Multimem | Transport::MulticastCopy) => {
-            "host stores to all".into()
-        }
-        (BackendKind::Host, other) => format!("host {other}"),
-    };
-    plan.transports().into_iter().map(name).collect()
 }
 
 /// Findings that no table tells.

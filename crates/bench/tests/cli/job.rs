@@ -1,14 +1,38 @@
 //! Jobs of real processes of the binary.
 
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The binary, with nothing of the environment that would change what it does.
+/// Where the binary is: where `WARPWEAVE_BIN` says, where cargo put it, or, in a bundle, above this test program's folder.
+fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("WARPWEAVE_BIN") {
+        return path.into();
+    }
+    let built = Path::new(env!("CARGO_BIN_EXE_warpweave"));
+    if built.is_file() {
+        return built.into();
+    }
+    let own = std::env::current_exe().unwrap();
+    let bundled = own.parent().unwrap().join("../warpweave");
+    assert!(
+        bundled.is_file(),
+        "the binary under test is neither at {} nor at {}: set WARPWEAVE_BIN",
+        built.display(),
+        bundled.display()
+    );
+    bundled
+}
+
+/// The binary, with nothing of the environment that would change what it does; where libraries are does not.
 pub fn warpweave() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_warpweave"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WARPWEAVE_")) {
-        command.env_remove(name);
+    const LIBRARIES: [&str; 2] = ["WARPWEAVE_NCCL", "WARPWEAVE_CUBLASLT"];
+    let mut command = Command::new(binary());
+    for (name, _) in std::env::vars() {
+        if name.starts_with("WARPWEAVE_") && !LIBRARIES.contains(&name.as_str()) {
+            command.env_remove(name);
+        }
     }
     command.env_remove("RUST_LOG");
     command
@@ -34,9 +58,27 @@ impl Outcome {
     }
 }
 
-/// Runs a rank for each list of arguments, with `patience` for waits on the device and twice that for the exchange of the
-/// ranks. Ranks that have not ended within `limit` are killed, which the caller sees in their status.
-pub fn run(args: &[Vec<String>], patience: Duration, limit: Duration) -> Outcome {
+/// How long the ranks wait for each other.
+#[derive(Clone, Copy)]
+pub struct Patience {
+    /// On the device.
+    pub device: Duration,
+    /// In their exchange.
+    pub exchange: Duration,
+}
+
+impl From<Duration> for Patience {
+    /// So long on the device, and twice as long in the exchange.
+    fn from(device: Duration) -> Self {
+        let exchange = device * 2;
+        Self { device, exchange }
+    }
+}
+
+/// Runs a rank for each list of arguments. Ranks that have not ended within `limit` are killed, which the caller sees in
+/// their status.
+pub fn run(args: &[Vec<String>], patience: impl Into<Patience>, limit: Duration) -> Outcome {
+    let patience = patience.into();
     let store = free_address();
     let started = Instant::now();
     let mut ranks: Vec<Child> = args
@@ -49,10 +91,13 @@ pub fn run(args: &[Vec<String>], patience: Duration, limit: Duration) -> Outcome
                 .env("WARPWEAVE_WORLD_SIZE", args.len().to_string())
                 .env("WARPWEAVE_STORE", &store)
                 .env("WARPWEAVE_JOB_TOKEN", "a token of the bench's tests")
-                .env("WARPWEAVE_TIMEOUT_MS", patience.as_millis().to_string())
+                .env(
+                    "WARPWEAVE_TIMEOUT_MS",
+                    patience.device.as_millis().to_string(),
+                )
                 .env(
                     "WARPWEAVE_TIMEOUT",
-                    (patience * 2).as_secs_f64().to_string(),
+                    patience.exchange.as_secs_f64().to_string(),
                 )
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())

@@ -18,8 +18,10 @@ use parameters::Gather;
 
 /// Threads of a block of `naive_remote_read`: `kThreads`.
 const NAIVE_THREADS: u32 = 512;
-/// Threads of a block of a gather alone: `kGatherThreads`.
+/// Threads of a block of a gather alone that copy: `kGatherThreads`.
 const GATHER_THREADS: u32 = 512;
+/// The warp of a block of `threadload_gather` that speaks with the owner.
+const SPEAKER_THREADS: u32 = 32;
 /// Threads of a block of a gather with a product: `kProductThreads`.
 const PRODUCT_THREADS: u32 = 256;
 /// Rows that a block brings in and multiplies at a time, where there are chunks of the larger size for all blocks: B is
@@ -151,17 +153,17 @@ impl Kernel {
 }
 
 fn gather_alone(launch: &GatherMatmul) -> Kernel {
-    let (image, name) = match launch.mode {
-        GatherMode::ThreadLoad { .. } => (&image::THREADLOAD_GATHER, "threadload_gather"),
-        GatherMode::Multimem { .. } => (
-            &image::MULTIMEM_GATHER,
-            image::multimem_gather(launch.dtype),
-        ),
-    };
-    Kernel {
-        image,
-        name,
-        threads: GATHER_THREADS,
+    match launch.mode {
+        GatherMode::ThreadLoad { .. } => Kernel {
+            image: &image::THREADLOAD_GATHER,
+            name: "threadload_gather",
+            threads: GATHER_THREADS + SPEAKER_THREADS,
+        },
+        GatherMode::Multimem { .. } => Kernel {
+            image: &image::MULTIMEM_GATHER,
+            name: image::multimem_gather(launch.dtype),
+            threads: GATHER_THREADS,
+        },
     }
 }
 

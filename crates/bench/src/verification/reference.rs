@@ -9,9 +9,9 @@ use warpweave_gemm::host::{Element, multiply, reference};
 use warpweave_overlap::plan::{Problem, shard};
 use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
 
+use super::comparison::{Comparison, Expectation};
 use crate::error::Result;
 use crate::inputs::{Numbers, Source};
-use crate::verify::{Comparison, Expectation};
 
 /// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger products take the blocked one.
 const BY_DEFINITION: usize = 1 << 24;

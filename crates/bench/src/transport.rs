@@ -1,0 +1,44 @@
+//! What the ways between ranks are called in reports.
+
+use warpweave_overlap::plan::{Plan, Transport};
+use warpweave_symm_mem::BackendKind;
+
+/// The ways by which a plan's bytes travel on a backend.
+pub fn names(kind: BackendKind, plan: &Plan) -> Vec<String> {
+    let transports = plan.transports().into_iter();
+    transports.map(|way| name(kind, way)).collect()
+}
+
+/// The name of a way on a backend; what stands in for it on the host bears its own name.
+pub fn name(kind: BackendKind, transport: Transport) -> String {
+    match (kind, transport) {
+        (BackendKind::Cuda, Transport::CopyEngine) => "copy-engine push".into(),
+        (BackendKind::Cuda, transport) => transport.to_string(),
+        (BackendKind::Host, Transport::Nccl) => "host all-gather".into(),
+        (BackendKind::Host, Transport::CopyEngine) => "host push".into(),
+        (BackendKind::Host, Transport::ThreadLoads) => "host loads".into(),
+        (BackendKind::Host, Transport::Multimem | Transport::MulticastCopy) => {
+            "host stores to all".into()
+        }
+        (BackendKind::Host, other) => format!("host {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_on_the_host_bears_the_name_of_a_gpus_way() {
+        for way in [
+            Transport::Nccl,
+            Transport::CopyEngine,
+            Transport::ThreadLoads,
+            Transport::Multimem,
+            Transport::MulticastCopy,
+        ] {
+            assert!(name(BackendKind::Host, way).starts_with("host "));
+            assert!(!name(BackendKind::Cuda, way).contains("host"));
+        }
+    }
+}
