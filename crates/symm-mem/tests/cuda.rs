@@ -126,6 +126,8 @@ fn signals_order_copies_back_to_back_and_in_graphs() {
         let graphs: Vec<_> = (32..64)
             .map(|i| device.capture(&stream, || call(i)).unwrap())
             .collect();
+        // On a shared context a graph may be instantiated only while no peer waits for this rank.
+        exchange.barrier("captured").unwrap();
         for (i, graph) in graphs.iter().enumerate() {
             // SAFETY: as above.
             unsafe {

@@ -2,6 +2,7 @@
 
 use super::access::{Access, AccessKind};
 use crate::plan::{Effect, Op, OpKind, Plan, Region, Role, SlotId};
+use std::collections::HashSet;
 
 /// Index of a step.
 pub(super) type NodeId = usize;
@@ -95,6 +96,21 @@ impl<'a> Program<'a> {
         }
         program.enter_collectives();
         program
+    }
+
+    /// Whether `later` comes after `earlier` by the streams and events of their rank.
+    pub(super) fn follows(&self, later: NodeId, earlier: NodeId) -> bool {
+        let mut seen = HashSet::from([later]);
+        let mut open = vec![later];
+        while let Some(id) = open.pop() {
+            if id == earlier {
+                return true;
+            }
+            // A step is numbered after its predecessors.
+            let preds = self.nodes[id].preds.iter().copied();
+            open.extend(preds.filter(|&p| p >= earlier && seen.insert(p)));
+        }
+        false
     }
 
     /// Adds one call of one rank; `streams` holds the last step of each stream.
