@@ -197,3 +197,30 @@ fn streams_that_are_not_forked_or_not_joined() {
         "the caller may overwrite the shard: {report}"
     );
 }
+
+/// A stream whose first wait can only be satisfied after the call has begun, by way of the peer. That orders it, but a
+/// graph captured from stream 0 would not hold it.
+#[test]
+fn a_stream_that_only_a_peer_holds_back_is_not_forked() {
+    let sound = pair(|p| {
+        p.fill_output(MAIN);
+        let aside = p.builder.fork();
+        let [ready, done] = ["ready", "done"].map(|name| p.builder.slot(name));
+        p.builder
+            .signal(MAIN, ready, [p.peer])
+            .wait(MAIN, ready, [p.peer])
+            .signal(MAIN, done, [p.peer])
+            .wait(aside, done, [p.peer])
+            .join(aside);
+    });
+    holds(&check(&sound, 3));
+    let mut unforked = sound.clone();
+    for plan in &mut unforked {
+        let aside = |op: &warpweave_overlap::plan::Op| op.stream.0 == 1;
+        let first = plan.ops.iter().position(aside).expect("it waits");
+        plan.ops.remove(first);
+    }
+    let report = check(&unforked, 3);
+    let loose = |v: &Violation| matches!(v, Violation::UnforkedStream { stream: 1, .. });
+    assert!(report.violations.iter().any(loose), "{report}");
+}
