@@ -8,7 +8,7 @@ use crate::shard;
 /// C\[M,N\] = A\[M,K\]·B\[K,N\], each element of C computed by one thread that reads its row of A from the rank that
 /// owns it (`naiveRemoteRead`).
 ///
-/// All matrices are row-major without gaps. The rows of A are sharded by [`shard`]; B and C are this rank's own.
+/// All matrices are row-major without gaps. The rows of A are sharded by [`shard`](crate::shard()); B and C are this rank's own.
 ///
 /// In one launch, for each peer p: signal `ready` to p, wait for `ready` from p, read p's rows, signal `done` to p, wait
 /// for `done` from p. So when the launch has ended this rank's shard of A may be overwritten, and launches may follow
@@ -73,7 +73,7 @@ pub enum GatherMode {
 /// Gathers A\[M,K\] into staging and, unless `n` is 0, computes C\[M,N\] = A\[M,K\]·B\[K,N\] from there by scalar
 /// arithmetic in the same launch (`threadloadGatherScalarCompute`, `multimemGatherScalarCompute`).
 ///
-/// All matrices are row-major without gaps. The rows of A are sharded by [`shard`]; staging, B and C are this rank's own.
+/// All matrices are row-major without gaps. The rows of A are sharded by [`shard`](crate::shard()); staging, B and C are this rank's own.
 #[derive(Clone, Copy, Debug)]
 pub struct GatherMatmul {
     /// How rows travel.

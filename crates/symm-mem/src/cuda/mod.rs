@@ -1,6 +1,6 @@
 //! The backend of NVIDIA GPUs: memory by CUDA's virtual memory management, shared between processes as descriptors.
 //!
-//! The driver is loaded at run time. A missing libcuda, device or capability is [`Error::Unavailable`].
+//! The driver is loaded at run time. A missing libcuda, device or capability is [`Error::Unavailable`](crate::Error::Unavailable).
 
 mod device;
 pub(crate) mod driver;
