@@ -213,7 +213,19 @@ impl Backend for Cuda {
         lag: u32,
     ) -> Result<()> {
         // SAFETY: the caller's obligation.
-        unsafe { self.launch_wait(stream, pad, slot, peers, lag) }
+        unsafe { self.launch_wait(stream, pad, slot, peers, lag, false) }
+    }
+
+    unsafe fn wait_beside(
+        &self,
+        stream: &CudaQueue,
+        pad: &PadView,
+        slot: usize,
+        peers: &[usize],
+        lag: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.launch_wait(stream, pad, slot, peers, lag, true) }
     }
 
     fn delay(&self, stream: &CudaQueue, time: Duration) -> Result<()> {
