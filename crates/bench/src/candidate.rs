@@ -16,6 +16,8 @@ pub enum PartOfA {
     Shard,
     /// All of it.
     Whole,
+    /// None: what it computes depends on nothing.
+    Nothing,
 }
 
 /// Builds the plan of a rank among a number of ranks.
@@ -173,15 +175,20 @@ impl<B: ExecuteBackend> InputSets<B> {
         let from = match takes {
             PartOfA::Shard => &self.shards[set % self.shards.len()],
             PartOfA::Whole => &self.wholes[set % self.wholes.len()],
+            PartOfA::Nothing => return Ok(()),
         };
         load(session, bound, Role::Input, from)
     }
 
-    /// Enqueues the copy of B into the weight of `bound`.
+    /// Enqueues the copy of B into the weight of `bound`, if it has one.
     ///
     /// # Errors
     /// As [`InputSets::load_a`].
     pub fn load_b(&self, session: &Session<B>, bound: &Bound<B>) -> Result<()> {
+        let mut buffers = bound.plan().buffers.iter();
+        if !buffers.any(|buffer| buffer.role == Role::Weight) {
+            return Ok(());
+        }
         load(session, bound, Role::Weight, &self.b)
     }
 }

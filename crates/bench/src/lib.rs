@@ -14,9 +14,11 @@
 //!   each other, and graph launches that do.
 //! - **The limit** ([`limit`]) of a problem is the larger of the product alone and the bytes of A over the bandwidth of
 //!   a copy-engine all-gather, both of the same run; efficiency is limit over time.
+//! - **The breakdown** ([`breakdown`]) of one implementation times its parts as plans of their own, in the same rounds.
 //!
 //! The report's views, and the JSON file among them, are described in [`report`].
 
+pub mod breakdown;
 pub mod candidate;
 pub mod cli;
 pub mod clock;

@@ -143,10 +143,12 @@ impl<B: ExecuteBackend> Session<B> {
         }
     }
 
-    /// Tells the other ranks why this one gives up, so that none waits for it.
+    /// Tells the other ranks why this one gives up, so that none waits for it. Rank 0 then closes the store, for the process
+    /// may end without dropping it.
     pub fn abandon(&self, error: &BenchError) {
         // The store may be what failed; then the others know already.
         let _ = self.store.abort(&error.to_string());
+        self.store.close();
     }
 }
 

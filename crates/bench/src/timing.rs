@@ -77,6 +77,8 @@ pub struct Contender<'a, B: ExecuteBackend> {
     pub candidate: &'a Candidate<B>,
     /// Its bound plan.
     pub bound: &'a Bound<B>,
+    /// Whether calls in a row and graph launches are timed too.
+    pub in_a_row: bool,
 }
 
 impl<B: ExecuteBackend> Clone for Contender<'_, B> {
@@ -94,7 +96,8 @@ const PROBES: usize = 3;
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
     singles: usize,
-    in_a_row: usize,
+    /// Calls that follow each other; `None` where only single ones are timed.
+    in_a_row: Option<usize>,
     lead: Duration,
 }
 
@@ -135,8 +138,10 @@ impl<B: ExecuteBackend> Timing<'_, B> {
             let mut samples = slowest(&ranks).into_iter();
             for (times, schedule) in times.iter_mut().zip(&schedules) {
                 times.single.extend(samples.by_ref().take(schedule.singles));
-                times.back_to_back.extend(samples.next());
-                times.graph.extend(samples.next());
+                if schedule.in_a_row.is_some() {
+                    times.back_to_back.extend(samples.next());
+                    times.graph.extend(samples.next());
+                }
             }
         }
         Ok(times)
@@ -156,7 +161,9 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         }
         for how in [Call::Run, Call::Replay] {
             for (i, (&contender, schedule)) in all() {
-                blocks[i].push(self.in_a_row(contender, schedule, round, how)?);
+                if let Some(calls) = schedule.in_a_row {
+                    blocks[i].push(self.in_a_row(contender, (calls, schedule.lead), round, how)?);
+                }
             }
         }
         Ok(blocks.concat())
@@ -168,7 +175,9 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         schedule: &Schedule,
         round: usize,
     ) -> Result<Vec<f64>> {
-        let Contender { candidate, bound } = contender;
+        let Contender {
+            candidate, bound, ..
+        } = contender;
         for i in 0..schedule.singles {
             self.inputs
                 .load_a(self.session, bound, candidate.takes, round + i)?;
@@ -183,24 +192,28 @@ impl<B: ExecuteBackend> Timing<'_, B> {
     fn in_a_row(
         &self,
         contender: Contender<'_, B>,
-        schedule: &Schedule,
+        (calls, lead): (usize, Duration),
         round: usize,
         how: Call,
     ) -> Result<f64> {
-        let Contender { candidate, bound } = contender;
+        let Contender {
+            candidate, bound, ..
+        } = contender;
         self.inputs
             .load_a(self.session, bound, candidate.takes, round)?;
-        let lead = (schedule.lead * schedule.in_a_row as u32).min(Duration::from_millis(20));
+        let lead = (lead * calls as u32).min(Duration::from_millis(20));
         self.clock.time(self.session, 0, lead, || {
-            (0..schedule.in_a_row).try_for_each(|_| candidate.call(self.session, bound, how))
+            (0..calls).try_for_each(|_| candidate.call(self.session, bound, how))
         })?;
         bound.synchronize()?;
-        Ok(self.clock.read(self.session, 1)?[0] / schedule.in_a_row as f64)
+        Ok(self.clock.read(self.session, 1)?[0] / calls as f64)
     }
 
     /// Finds out how long a call takes and how long it takes to enqueue it.
     fn probe(&self, contender: Contender<'_, B>) -> Result<Schedule> {
-        let Contender { candidate, bound } = contender;
+        let Contender {
+            candidate, bound, ..
+        } = contender;
         let mine = || {
             let mut enqueuing = Duration::ZERO;
             for i in 0..PROBES {
@@ -224,7 +237,9 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let call =
             Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
         let enqueuing = Duration::from_secs_f64(enqueuing.first().copied().unwrap_or(1.0) / 1e3);
-        Ok(self.schedule(call, enqueuing))
+        let mut schedule = self.schedule(call, enqueuing);
+        schedule.in_a_row = schedule.in_a_row.filter(|_| contender.in_a_row);
+        Ok(schedule)
     }
 
     fn schedule(&self, call: Duration, enqueuing: Duration) -> Schedule {
@@ -237,7 +252,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let fitting = effort.block.as_secs_f64() / call.as_secs_f64().max(1e-6);
         Schedule {
             singles: wanted.div_ceil(effort.rounds),
-            in_a_row: (fitting as usize).clamp(2, 20),
+            in_a_row: Some((fitting as usize).clamp(2, 20)),
             // Twice the cost of enqueuing: the next measurement is unlikely to take longer than that.
             lead: (enqueuing * 2 + Duration::from_micros(50)).min(Duration::from_millis(5)),
         }

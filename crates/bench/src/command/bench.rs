@@ -9,6 +9,7 @@ use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::{DType, Host};
 
 use super::device::{self, Choice};
+use super::exit;
 use crate::cli::BenchArgs;
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
@@ -100,6 +101,8 @@ fn take_part<B: ExecuteBackend>(
     });
     if let Err(error) = &outcome {
         session.abandon(error);
+        // The session is alive here: to drop it may take longer than there is.
+        exit::fail(error);
     }
     outcome
 }

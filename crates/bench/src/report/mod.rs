@@ -80,6 +80,8 @@ pub struct ProblemReport {
     pub world: usize,
     /// What no implementation can beat here, where it was measured.
     pub limit: Option<Limit>,
+    /// Where the time of one of the implementations goes, where it ran on several ranks.
+    pub breakdown: Option<Breakdown>,
     /// The implementations, interleaved in time.
     pub rows: Vec<Row>,
 }
@@ -104,6 +106,24 @@ pub struct Limit {
     pub bandwidth_gb_s: Option<f64>,
     /// `bytes` at that bandwidth; 0 for a rank alone.
     pub transfer_ms: f64,
+}
+
+/// The parts of an implementation that gathers and then multiplies, each timed alone by single calls in the rounds of the rows.
+/// A part that cannot run here has no time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Breakdown {
+    /// The implementation.
+    pub implementation: String,
+    /// A call of nothing: the clock's own cost.
+    pub empty_ms: Option<Spread>,
+    /// The gather of as many rows of 16 bytes: nothing but its launch, its signals and its waits.
+    pub handshake_ms: Option<Spread>,
+    /// The gather.
+    pub gather_ms: Option<Spread>,
+    /// The CUTLASS product with all of A at hand; the host's own product on the host backend.
+    pub product_ms: Option<Spread>,
+    /// The implementation, as in its row.
+    pub together_ms: Option<Spread>,
 }
 
 /// Whether a row ran, and was right.
@@ -210,6 +230,7 @@ impl Report {
                 dtype: "f16",
                 world: 4,
                 limit: None,
+                breakdown: None,
                 rows: vec![ran, not_run],
             }],
             means: vec![Mean {

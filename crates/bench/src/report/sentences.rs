@@ -1,7 +1,7 @@
 //! What stands in words around the tables, the same for every view.
 
 use super::grid::{ms, rate};
-use super::{Mean, ProblemReport, Report, Status};
+use super::{Breakdown, Mean, ProblemReport, Report, Status};
 
 /// What the columns mean, line by line.
 pub(super) const LEGEND: [&str; 5] = [
@@ -21,7 +21,7 @@ pub(super) fn problem(result: &ProblemReport) -> String {
     format!("M×N×K = {}, {}, {ranks}", result.shape, result.dtype)
 }
 
-/// Why rows did not run or were wrong, and the limit.
+/// Why rows did not run or were wrong, the limit, and the breakdown.
 pub(super) fn findings(result: &ProblemReport) -> Vec<String> {
     let mut lines = Vec::new();
     for row in &result.rows {
@@ -50,7 +50,23 @@ pub(super) fn findings(result: &ProblemReport) -> Vec<String> {
             rate(limit.gemm_tflops)
         ));
     }
+    lines.extend(result.breakdown.as_ref().map(breakdown));
     lines
+}
+
+fn breakdown(breakdown: &Breakdown) -> String {
+    let parts = [
+        ("empty call", breakdown.empty_ms),
+        ("handshake", breakdown.handshake_ms),
+        ("gather", breakdown.gather_ms),
+        ("CUTLASS product", breakdown.product_ms),
+        ("together", breakdown.together_ms),
+    ];
+    let parts: Vec<_> = parts
+        .iter()
+        .filter_map(|(name, time)| Some(format!("{name} {}", ms((*time)?.median))))
+        .collect();
+    format!("{}: {} ms", breakdown.implementation, parts.join(", "))
 }
 
 fn size(bytes: usize) -> String {

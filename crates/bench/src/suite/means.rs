@@ -63,6 +63,7 @@ mod tests {
             dtype,
             world: 1,
             limit: None,
+            breakdown: None,
             rows: vec![
                 row("cublasLt", Some(1.0)),
                 row("cutlass", ratio.map(|ratio| 1.0 / ratio)),

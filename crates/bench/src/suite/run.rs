@@ -6,6 +6,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 use super::means::means;
 use super::{Suite, problem};
+use crate::breakdown;
 use crate::candidate::{Candidate, Implementation, InputSets, PartOfA};
 use crate::clock::Clock;
 use crate::error::Result;
@@ -143,34 +144,40 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             let alone = product_alone(PRODUCT_ALONE, GemmProvider::CublasLt);
             candidates.push(Candidate::bind(session, &alone, &self.problem)?);
         }
+        let mut parts = match self.suite {
+            Suite::FusedMatmul => breakdown::bind(session, &candidates, &self.problem)?,
+            Suite::Gemm => Vec::new(),
+        };
         (self.progress)("inputs and reference");
         let whole = candidates.iter().any(|c| c.takes == PartOfA::Whole);
         let inputs = SETS.map(|sets| InputSets::new(session, &self.problem, sets, whole));
         let [integers, reals] = inputs;
         let (integers, reals) = (integers?, reals?);
         let verifier = Verifier::new(session, &self.problem, &[&integers, &reals])?;
-        for candidate in &mut candidates {
+        for candidate in candidates.iter_mut().chain(&mut parts) {
             (self.progress)(&format!("tuning {}", candidate.name));
             self.prepare(candidate, &reals)?;
         }
         let sets = [&integers, &reals];
         let mut verdicts = self.verify(&candidates, &verifier, sets)?;
-        let contenders: Vec<_> = candidates
-            .iter()
-            .filter_map(|candidate| {
-                Some(Contender {
-                    candidate,
-                    bound: candidate.bound.as_ref().ok()?,
-                })
+        let contender = |(candidate, in_a_row)| {
+            let Candidate { bound, .. }: &Candidate<B> = candidate;
+            Some(Contender {
+                candidate,
+                bound: bound.as_ref().ok()?,
+                in_a_row,
             })
-            .collect();
+        };
+        let rows = candidates.iter().map(|row| (row, true));
+        let all = rows.chain(parts.iter().map(|part| (part, false)));
+        let contenders: Vec<_> = all.filter_map(contender).collect();
         let timing = Timing {
             session,
             clock: self.clock,
             inputs: &reals,
             effort: self.effort,
         };
-        let times = timing.measure(&contenders, |round, rounds| {
+        let mut times = timing.measure(&contenders, |round, rounds| {
             (self.progress)(&format!("timing, round {} of {rounds}", round + 1));
         })?;
         for (verdict, again) in
@@ -180,7 +187,10 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         {
             *verdict = std::mem::take(verdict).and(again);
         }
-        self.report(&candidates, times, verdicts)
+        let times_of_parts = times.split_off(verdicts.len());
+        let mut report = self.report(&candidates, times, verdicts)?;
+        report.breakdown = breakdown::breakdown(&report.rows, &parts, times_of_parts);
+        Ok(report)
     }
 
     /// Runs a candidate once with real numbers, lets it choose its algorithms, and captures it.
@@ -278,6 +288,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             dtype: self.problem.dtype.name(),
             world: self.session.world(),
             limit,
+            breakdown: None,
             rows,
         })
     }

@@ -59,12 +59,17 @@ fn four_ranks_measure_and_verify_all_seven() {
             "{name}: {document}"
         );
     }
-    let widest = table
-        .lines()
-        .filter(|line| SEVEN.iter().any(|name| line.starts_with(name)));
+    let widest = table.lines().filter(|line| {
+        SEVEN
+            .iter()
+            .any(|name| line.starts_with(&format!("{name} ")))
+    });
     for line in widest {
         assert!(line.chars().count() <= 80, "{line}");
     }
+    let breakdown = "threadloadGatherThenCutlass: empty call ";
+    assert_eq!(table.matches(breakdown).count(), 2, "{table}");
+    assert_eq!(document.matches(breakdown).count(), 2, "{document}");
     let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!(report["schema"], "warpweave-bench/1");
     let provenance = &report["provenance"];
@@ -93,6 +98,13 @@ fn four_ranks_measure_and_verify_all_seven() {
             .collect();
         assert_eq!(names, SEVEN);
         assert!(result["limit"]["ms"].as_f64().unwrap() > 0.0);
+        let breakdown = &result["breakdown"];
+        assert_eq!(breakdown["implementation"], "threadloadGatherThenCutlass");
+        for part in ["empty", "handshake", "gather", "product", "together"] {
+            let spread = &breakdown[format!("{part}_ms")];
+            assert_eq!(spread["samples"], 6, "{part}: {breakdown}");
+        }
+        assert_eq!(breakdown["together_ms"], rows[5]["single_ms"]);
         for row in rows {
             let name = &row["implementation"];
             assert_eq!(row["status"], "ok", "{name}: {}", row["reason"]);
@@ -139,7 +151,9 @@ fn one_rank_alone_is_a_job_too() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        table.contains("9x8x7, f32, 1 rank\n") && table.contains("nothing to transfer"),
+        !table.contains("empty call")
+            && table.contains("9x8x7, f32, 1 rank\n")
+            && table.contains("nothing to transfer"),
         "{table}"
     );
 }

@@ -75,6 +75,16 @@ impl StoreServer {
     }
 }
 
+impl StoreServer {
+    /// Ends the service as dropping it does, and takes as long.
+    pub(super) fn close(&self) {
+        self.stop.ring();
+        while self.thread.as_ref().is_some_and(|t| !t.is_finished()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl Drop for StoreServer {
     fn drop(&mut self) {
         self.stop.ring();

@@ -1,0 +1,164 @@
+//! Where the time of `threadloadGatherThenCutlass` goes: its parts as plans of their own, timed in the rounds of the rows.
+//!
+//! The parts need not add up to the whole: each of them is measured with the clock's own cost, which is that of the empty
+//! call, and with the ranks aligned, while in the whole the product begins on each rank when its own gather ends.
+
+use warpweave_overlap::PlanError;
+use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_overlap::plan::{
+    GemmProvider, Kernel, KernelShape, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
+};
+
+use crate::candidate::{Build, Candidate, Implementation, PartOfA};
+use crate::error::Result;
+use crate::limit::product_alone;
+use crate::report::{Breakdown, Row};
+use crate::session::Session;
+use crate::timing::Times;
+
+/// The implementation that is taken apart.
+pub const WHOLE: &str = "threadloadGatherThenCutlass";
+
+/// Bytes of a row that leaves nothing to a gather but its signals and waits: one load of a thread.
+const LEAST_ROW: usize = 16;
+
+/// The parts on this rank. Collective. Empty where there is nothing to take apart: one rank alone, or no row of [`WHOLE`] that
+/// can run.
+///
+/// # Errors
+/// As [`Candidate::bind`].
+pub fn bind<B: ExecuteBackend>(
+    session: &Session<B>,
+    rows: &[Candidate<B>],
+    problem: &Problem,
+) -> Result<Vec<Candidate<B>>> {
+    let runs = |row: &Candidate<B>| row.name == WHOLE && row.bound.is_ok();
+    if session.world() == 1 || !rows.iter().any(runs) {
+        return Ok(Vec::new());
+    }
+    let parts = parts();
+    parts
+        .iter()
+        .map(|part| Candidate::bind(session, part, problem))
+        .collect()
+}
+
+/// In the order of the fields of [`Breakdown`].
+fn parts() -> [Implementation; 4] {
+    let part = |name: &str, takes, plan: Build| Implementation {
+        name: name.to_owned(),
+        takes,
+        plan,
+    };
+    [
+        part("empty call", PartOfA::Nothing, Box::new(empty_plan)),
+        // The rows of its matrix are shorter than those of A, and what they hold does not matter.
+        part(
+            "handshake alone",
+            PartOfA::Nothing,
+            Box::new(handshake_plan),
+        ),
+        part("gather alone", PartOfA::Shard, Box::new(gather_plan)),
+        product_alone("CUTLASS product alone", GemmProvider::Cutlass),
+    ]
+}
+
+fn empty_plan(rank: usize, world: usize, _: &Problem) -> Result<Plan, PlanError> {
+    PlanBuilder::new("emptyCall", rank, world).finish()
+}
+
+fn handshake_plan(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let k = LEAST_ROW / problem.dtype.size();
+    gather("handshakeAlone", rank, world, &Problem { k, ..*problem })
+}
+
+fn gather_plan(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    gather("threadloadGatherAlone", rank, world, problem)
+}
+
+/// The same kernel with the same buffers and slots as in the whole, then the wait for `done`, which the whole has behind its
+/// product.
+fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    problem.validate(rank, world)?;
+    let Problem { m, k, dtype, .. } = *problem;
+    let mut plan = PlanBuilder::new(name, rank, world);
+    let own = (problem.max_shard(world), k);
+    let (ready, done) = (plan.slot("ready"), plan.slot("done"));
+    let kernel = Kernel::ThreadloadGather {
+        shape: KernelShape { m, n: 0, k, dtype },
+        a: plan.buffer("a", Placement::Symmetric, Role::Input, dtype, own),
+        staging: plan.buffer("staging", Placement::Local, Role::Staging, dtype, (m, k)),
+        ready,
+        done,
+    };
+    let peers = plan.peers();
+    plan.kernel(StreamId::MAIN, kernel)
+        .wait(StreamId::MAIN, done, peers);
+    plan.finish()
+}
+
+/// The breakdown of the row of [`WHOLE`], from the times of those of `parts` that are bound, in their order. `None` without
+/// that row or without parts.
+pub fn breakdown<B: ExecuteBackend>(
+    rows: &[Row],
+    parts: &[Candidate<B>],
+    times: Vec<Times>,
+) -> Option<Breakdown> {
+    let mut times = times.into_iter();
+    let mut spreads = parts.iter().map(|part| match part.bound {
+        Ok(_) => times.next()?.single(),
+        Err(_) => None,
+    });
+    let [empty, handshake, gather, product] = std::array::from_fn(|_| spreads.next());
+    let whole = rows.iter().find(|row| row.implementation == WHOLE)?;
+    Some(Breakdown {
+        implementation: whole.implementation.clone(),
+        empty_ms: empty?,
+        handshake_ms: handshake?,
+        gather_ms: gather?,
+        product_ms: product?,
+        together_ms: whole.single_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_overlap::{algorithms, check};
+    use warpweave_symm_mem::DType;
+
+    #[test]
+    fn the_plans_of_the_parts_hold_back_to_back() {
+        for dtype in [DType::F16, DType::F32] {
+            let problem = Problem::new(10, 6, 24, dtype);
+            for world in [2, 3, 4] {
+                for part in parts() {
+                    let plans: Vec<_> = (0..world)
+                        .map(|rank| (part.plan)(rank, world, &problem).unwrap())
+                        .collect();
+                    let report = check(&plans, 3);
+                    assert!(report.holds(), "{}: {report}", part.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_gather_is_that_of_the_whole() {
+        let problem = Problem::new(10, 6, 24, DType::F16);
+        let whole = (algorithms::find(WHOLE).unwrap().build)(1, 4, &problem).unwrap();
+        let alone = gather_plan(1, 4, &problem).unwrap();
+        let kernel_of = |plan: &Plan| {
+            let named = plan.ops.iter().find_map(|op| match &op.kind {
+                warpweave_overlap::plan::OpKind::Kernel { kernel, .. } => {
+                    Some((kernel.name(), kernel.shape()))
+                }
+                _ => None,
+            });
+            named.unwrap()
+        };
+        assert_eq!(kernel_of(&whole), kernel_of(&alone));
+        let handshake = handshake_plan(1, 4, &problem).unwrap();
+        assert_eq!(kernel_of(&handshake).1.k * problem.dtype.size(), LEAST_ROW);
+    }
+}
