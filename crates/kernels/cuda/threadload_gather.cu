@@ -26,8 +26,6 @@ static_assert(sizeof(ThreadloadGather) == 128, "as in Rust");
 // Blocks are dealt to the lanes like cards; the grid is a multiple of the world size. A block does a share of one lane:
 // one wait, one round of loads for a small matrix, one ticket.
 //
-// Whoever overwrites A waits for `done` first: that is work of the stream, which goes on beside what reads staging.
-//
 // One warp speaks with the owner and copies nothing, so that its fences wait for no store of its own: a small lane is
 // reported as read when its loads have ended, and the stores to staging go on beside the report.
 __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
@@ -43,10 +41,11 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
 
   let_next_launch();
   // Ahead of time, so that no counter is waited for later: this lane alone changes them, behind the last ticket.
-  uint32_t ready = 0, done = 0;
+  uint32_t ready = 0, done = 0, done_sent = 0;
   if (remote && speaker) {
     ready = next_epoch(pad, p.ready, owner);
-    done = load_counter(pad.sent + counter_index(pad, p.done, owner)) + 1;
+    done = next_epoch(pad, p.done, owner);
+    done_sent = load_counter(pad.sent + counter_index(pad, p.done, owner)) + 1;
     here = wait_epoch(pad, p.ready, owner, ready);
   } else if (remote && part == 0 && threadIdx.x == 0) {
     signal_peer(pad, p.ready, owner);
@@ -68,9 +67,11 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
     __syncthreads();
   }
   if (remote && speaker && draw_last(pad, p.ready, owner, parts)) {
-    store_epoch(pad, p.done, owner, done);
-    pad.sent[counter_index(pad, p.done, owner)] = done;
+    store_epoch(pad, p.done, owner, done_sent);
+    pad.sent[counter_index(pad, p.done, owner)] = done_sent;
     advance_expected(pad, p.ready, owner, ready);
+    wait_epoch(pad, p.done, owner, done);
+    advance_expected(pad, p.done, owner, done);
   }
 }
 

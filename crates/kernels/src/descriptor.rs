@@ -44,9 +44,8 @@ pub struct NaiveRemoteRead {
 pub enum GatherMode {
     /// Each rank loads the peers' rows and stores them to its own staging.
     ///
-    /// For each peer p: signal `ready` to p, wait for `ready` from p, copy p's rows, signal `done` to p, and, unless this
-    /// is a gather alone, wait for `done` from p. After a gather alone, whoever overwrites A waits for `done` from all
-    /// peers first, once a launch: by [`Backend::wait`](warpweave_symm_mem::Backend::wait), beside what reads staging.
+    /// For each peer p: signal `ready` to p, wait for `ready` from p, copy p's rows, signal `done` to p, wait for `done`
+    /// from p.
     ThreadLoad {
         /// Device address of a table of `world` addresses (u64): every rank's shard of A as mapped here.
         a_peers: DevicePtr,

@@ -26,16 +26,6 @@ extern "C" __global__ void warpweave_wait(const __grid_constant__ warpweave::Pad
   warpweave::await_peer(pad, slot, nth_peer(peers, threadIdx.x), lag);
 }
 
-// As `warpweave_wait`, launched as the programmatic dependent of the kernel before it, which does not use the pad: it waits
-// while that kernel ends, and ends behind it.
-extern "C" __global__ void warpweave_wait_beside(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
-                                                 uint64_t peers, uint32_t lag) {
-  if (threadIdx.x < __popcll(peers)) warpweave::await_peer(pad, slot, nth_peer(peers, threadIdx.x), lag);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // Keeps its stream busy.
 extern "C" __global__ void warpweave_delay(uint64_t ns) {
   const uint64_t start = warpweave::global_time();

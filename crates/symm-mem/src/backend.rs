@@ -241,24 +241,6 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         lag: u32,
     ) -> Result<()>;
 
-    /// As [`Backend::wait`], but the wait may begin while the work before it on `stream` still runs. Later work follows
-    /// both. A wait that nothing but the end of a call needs then costs next to nothing.
-    ///
-    /// # Safety
-    /// As for [`Backend::signal`]; the work just before it on `stream` is a kernel that does not use the pad and
-    /// itself began behind all work that does.
-    unsafe fn wait_beside(
-        &self,
-        stream: &Self::Stream,
-        pad: &PadView,
-        slot: usize,
-        peers: &[usize],
-        lag: u32,
-    ) -> Result<()> {
-        // SAFETY: the caller's obligation, of which this needs less.
-        unsafe { self.wait(stream, pad, slot, peers, lag) }
-    }
-
     /// Keeps `stream` busy for `time`, by a kernel that does nothing else: benches hide the cost of launches behind it.
     fn delay(&self, stream: &Self::Stream, time: Duration) -> Result<()>;
 

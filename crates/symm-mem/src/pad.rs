@@ -160,26 +160,6 @@ impl<B: Backend> SignalPad<B> {
         unsafe { self.backend.wait(stream, &self.view(), slot, peers, lag) }
     }
 
-    /// Waits beside the work before it on `stream`; see [`Backend::wait_beside`].
-    ///
-    /// # Safety
-    /// The work just before it on `stream` is a kernel that does not use the pad and itself began behind all work that
-    /// does.
-    pub unsafe fn wait_beside(
-        &self,
-        stream: &B::Stream,
-        slot: usize,
-        peers: &[usize],
-        lag: u32,
-    ) -> Result<()> {
-        self.bounds(slot, peers)?;
-        // SAFETY: as in `signal`; the rest is the caller's obligation.
-        unsafe {
-            self.backend
-                .wait_beside(stream, &self.view(), slot, peers, lag)
-        }
-    }
-
     fn bounds(&self, slot: usize, peers: &[usize]) -> Result<()> {
         if slot >= self.slots {
             return Err(Error::InvalidArgument {

@@ -57,11 +57,8 @@ unsafe fn threadload<T: Element>(launch: &GatherMatmul, a_peers: DevicePtr, done
                 multiply::<T>(launch, product.as_ref(), owner);
             }
         }
-        // A gather alone leaves this wait to the stream.
-        if launch.n > 0 {
-            for peer in peers(pad) {
-                expect_signal(pad, done, peer, 0);
-            }
+        for peer in peers(pad) {
+            expect_signal(pad, done, peer, 0);
         }
     }
 }

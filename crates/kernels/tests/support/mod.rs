@@ -219,13 +219,7 @@ impl<B: KernelBackend> Job<B> {
                     backend.naive_remote_read(stream, &self.naive_remote_read())
                 }
                 Variant::Threadload => backend.gather_matmul(stream, &gather(threadload, n)),
-                Variant::ThreadloadGather => backend
-                    .gather_matmul(stream, &gather(threadload, 0))
-                    .and_then(|()| {
-                        let peers: Vec<_> =
-                            (0..self.world()).filter(|&p| p != self.rank()).collect();
-                        Ok(self.pad.wait(stream, DONE, &peers, 0)?)
-                    }),
+                Variant::ThreadloadGather => backend.gather_matmul(stream, &gather(threadload, 0)),
                 Variant::Multimem => backend.gather_matmul(stream, &gather(multimem(true), n)),
                 Variant::MultimemGather => {
                     backend.gather_matmul(stream, &gather(multimem(false), 0))

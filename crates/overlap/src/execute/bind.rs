@@ -61,12 +61,6 @@ pub(super) fn products<B: ExecuteBackend>(
     plan.ops.iter().map(|op| product(&op.kind)).collect()
 }
 
-/// Whether the step before on `stream` is a matrix product.
-fn follows_product<B: ExecuteBackend>(steps: &[Step<B>], stream: usize) -> bool {
-    let before = steps.iter().rev().find(|step| step.stream == stream);
-    before.is_some_and(|step| matches!(step.action, Action::Gemm(_)))
-}
-
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// The all-gathers of the plan, in order. Collective.
     pub fn all_gathers(&self) -> Result<Vec<B::AllGather>> {
@@ -117,7 +111,6 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     slot: slot.0,
                     from: from.clone(),
                     lag: *lag,
-                    beside: follows_product(&steps, op.stream.0),
                 },
                 OpKind::Record { event } => Action::Record(event.0),
                 OpKind::WaitEvent { event } => Action::WaitEvent(event.0),

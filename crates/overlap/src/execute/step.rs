@@ -36,8 +36,6 @@ pub(super) enum Action<B: ExecuteBackend> {
         slot: usize,
         from: Vec<usize>,
         lag: u32,
-        /// It follows a product on its stream, and may go on beside it.
-        beside: bool,
     },
     Record(usize),
     WaitEvent(usize),
@@ -104,18 +102,11 @@ impl<B: ExecuteBackend> Step<B> {
                     pad.signal(stream, *slot, to)?;
                 }
             }
-            Action::Wait {
-                slot,
-                from,
-                lag,
-                beside,
-            } => match with.pad {
-                // SAFETY: the step before it on the stream is a product, which knows no pad and begins behind all steps
-                // before it.
-                Some(pad) if *beside => unsafe { pad.wait_beside(stream, *slot, from, *lag)? },
-                Some(pad) => pad.wait(stream, *slot, from, *lag)?,
-                None => {}
-            },
+            Action::Wait { slot, from, lag } => {
+                if let Some(pad) = with.pad {
+                    pad.wait(stream, *slot, from, *lag)?;
+                }
+            }
             Action::Record(event) => backend.record(&with.events[*event], stream)?,
             Action::WaitEvent(event) => backend.wait_event(stream, &with.events[*event])?,
             Action::AllGather { gather, src, dst } => {

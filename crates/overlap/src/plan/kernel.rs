@@ -74,7 +74,7 @@ pub enum Kernel {
         /// "I have read your rows from my staging."
         free: SlotId,
     },
-    /// Gathers A into staging by loads from its owners. The plan waits for `done`.
+    /// Gathers A into staging by loads from its owners.
     ThreadloadGather {
         /// Sizes, with n = 0.
         shape: KernelShape,
@@ -258,6 +258,7 @@ impl Lane {
                 self.read_shard(a),
                 Effect::Write(self.staged(staging)),
                 self.signal(done),
+                self.wait(done),
             ],
             Kernel::MultimemGatherMatmul {
                 a,

@@ -82,9 +82,6 @@ pub struct LaunchConfig {
     pub cluster: Option<(u32, u32, u32)>,
     /// Refuse to launch unless all blocks are resident at once.
     pub cooperative: bool,
-    /// Start while the kernel before it on the stream still runs, as its programmatic dependent, where the device can and
-    /// that kernel lets it. The kernel itself waits for the other's end before it uses its results.
-    pub early: bool,
 }
 
 impl LaunchConfig {
@@ -96,7 +93,6 @@ impl LaunchConfig {
             shared_bytes: 0,
             cluster: None,
             cooperative: false,
-            early: false,
         }
     }
 }
@@ -281,7 +277,7 @@ impl Cuda {
     ) -> Result<()> {
         self.bind()?;
         function.allow_shared(config.shared_bytes)?;
-        let mut attributes = Vec::with_capacity(3);
+        let mut attributes = Vec::with_capacity(2);
         if let Some((x, y, z)) = config.cluster {
             function.allow_cluster(x.saturating_mul(y).saturating_mul(z))?;
             attributes.push(attribute(
@@ -295,14 +291,6 @@ impl Cuda {
             attributes.push(attribute(
                 sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
                 sys::CUlaunchAttributeValue { cooperative: 1 },
-            ));
-        }
-        if config.early && self.compute_capability() >= (9, 0) {
-            attributes.push(attribute(
-                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                sys::CUlaunchAttributeValue {
-                    programmaticStreamSerializationAllowed: 1,
-                },
             ));
         }
         let launch = sys::CUlaunchConfig {

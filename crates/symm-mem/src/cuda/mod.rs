@@ -213,19 +213,7 @@ impl Backend for Cuda {
         lag: u32,
     ) -> Result<()> {
         // SAFETY: the caller's obligation.
-        unsafe { self.launch_wait(stream, pad, slot, peers, lag, false) }
-    }
-
-    unsafe fn wait_beside(
-        &self,
-        stream: &CudaQueue,
-        pad: &PadView,
-        slot: usize,
-        peers: &[usize],
-        lag: u32,
-    ) -> Result<()> {
-        // SAFETY: the caller's obligation.
-        unsafe { self.launch_wait(stream, pad, slot, peers, lag, true) }
+        unsafe { self.launch_wait(stream, pad, slot, peers, lag) }
     }
 
     fn delay(&self, stream: &CudaQueue, time: Duration) -> Result<()> {

@@ -48,11 +48,6 @@ const _: () = {
     assert!(WORD_STRIDE == 32);
 };
 
-const SIGNAL_KERNEL: &str = "warpweave_signal";
-const WAIT_KERNEL: &str = "warpweave_wait";
-const WAIT_BESIDE_KERNEL: &str = "warpweave_wait_beside";
-const DELAY_KERNEL: &str = "warpweave_delay";
-
 /// The peers as a set of bits, one rank a bit.
 fn mask(peers: &[usize]) -> Result<u64> {
     peers.iter().try_fold(0u64, |mask, &peer| {
@@ -70,7 +65,7 @@ impl Cuda {
     /// Loads the kernels of signals before anything waits: loading may need an idle device. A build or a device without
     /// them gets the error when it asks for a signal.
     pub(super) fn preload_signals(&self) -> Result<()> {
-        for name in [SIGNAL_KERNEL, WAIT_KERNEL, WAIT_BESIDE_KERNEL, DELAY_KERNEL] {
+        for name in ["warpweave_signal", "warpweave_wait", "warpweave_delay"] {
             match self.function(&SIGNAL, name) {
                 Err(error) if !error.is_unavailable() => return Err(error),
                 _ => {}
@@ -94,7 +89,7 @@ impl Cuda {
         let (mut pad, mut slot, mut mask) = (*pad, slot as u32, mask(peers)?);
         let mut parameters = [argument(&mut pad), argument(&mut slot), argument(&mut mask)];
         // SAFETY: the kernel takes a pad, a slot and a mask by value; the pad is the caller's obligation.
-        unsafe { self.launch_in_one_block(stream, SIGNAL_KERNEL, &mut parameters) }
+        unsafe { self.launch_in_one_block(stream, "warpweave_signal", &mut parameters) }
     }
 
     /// # Safety
@@ -106,7 +101,6 @@ impl Cuda {
         slot: usize,
         peers: &[usize],
         lag: u32,
-        beside: bool,
     ) -> Result<()> {
         if peers.is_empty() {
             return Ok(());
@@ -118,19 +112,14 @@ impl Cuda {
             argument(&mut mask),
             argument(&mut lag),
         ];
-        let name = if beside {
-            WAIT_BESIDE_KERNEL
-        } else {
-            WAIT_KERNEL
-        };
-        // SAFETY: both kernels take a pad, a slot, a mask and a lag by value; the pad is the caller's obligation.
-        unsafe { self.launch_in_one_block(stream, name, &mut parameters) }
+        // SAFETY: the kernel takes a pad, a slot, a mask and a lag by value; the pad is the caller's obligation.
+        unsafe { self.launch_in_one_block(stream, "warpweave_wait", &mut parameters) }
     }
 
     pub(super) fn launch_delay(&self, stream: &CudaQueue, time: Duration) -> Result<()> {
         let mut ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // SAFETY: the kernel takes nanoseconds by value and touches no memory.
-        unsafe { self.launch_in_one_block(stream, DELAY_KERNEL, &mut [argument(&mut ns)]) }
+        unsafe { self.launch_in_one_block(stream, "warpweave_delay", &mut [argument(&mut ns)]) }
     }
 
     /// # Safety
@@ -142,13 +131,16 @@ impl Cuda {
         parameters: &mut [*mut c_void],
     ) -> Result<()> {
         let function = self.function(&SIGNAL, name)?;
-        let threads = if name == DELAY_KERNEL { 1 } else { 64 };
-        let config = LaunchConfig {
-            early: name == WAIT_BESIDE_KERNEL,
-            ..LaunchConfig::linear(1, threads)
-        };
+        let threads = if name == "warpweave_delay" { 1 } else { 64 };
         // SAFETY: the caller's obligation.
-        unsafe { self.launch(stream, &function, config, parameters) }
+        unsafe {
+            self.launch(
+                stream,
+                &function,
+                LaunchConfig::linear(1, threads),
+                parameters,
+            )
+        }
     }
 }
 
