@@ -76,8 +76,7 @@ fn gather_plan(rank: usize, world: usize, problem: &Problem) -> Result<Plan, Pla
     gather("threadloadGatherAlone", rank, world, problem)
 }
 
-/// The same kernel with the same buffers and slots as in the whole, then the wait for `done`, which the whole has behind its
-/// product.
+/// The same kernel with the same buffers and slots as in the whole.
 fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     problem.validate(rank, world)?;
     let Problem { m, k, dtype, .. } = *problem;
@@ -91,9 +90,7 @@ fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         ready,
         done,
     };
-    let peers = plan.peers();
-    plan.kernel(StreamId::MAIN, kernel)
-        .wait(StreamId::MAIN, done, peers);
+    plan.kernel(StreamId::MAIN, kernel);
     plan.finish()
 }
 
