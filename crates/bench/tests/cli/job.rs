@@ -34,7 +34,7 @@ pub fn warpweave() -> Command {
             command.env_remove(name);
         }
     }
-    command.env_remove("RUST_LOG");
+    command.env_remove("RUST_LOG").env_remove("COLUMNS");
     command
 }
 
