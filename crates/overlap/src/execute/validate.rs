@@ -3,7 +3,7 @@
 
 use super::error::{ExecuteError, Result};
 use crate::check;
-use crate::plan::{BufferId, Kernel, OpKind, Placement, Plan, Region, SlotId, shard};
+use crate::plan::{BufferId, Kernel, OpKind, Placement, Plan, Region, shard};
 
 /// Refuses a plan that no device could run.
 pub(super) fn validate(plan: &Plan, rank: usize, world: usize) -> Result<()> {
@@ -106,74 +106,38 @@ impl Checker<'_> {
         };
         let own_rows = shard(shape.m, self.plan.rank, self.plan.world).len();
         let most_rows = shape.m.div_ceil(self.plan.world);
-        let slots: [SlotId; 2] = match *kernel {
-            Kernel::NaiveRemoteRead {
-                a,
-                b,
-                c,
-                ready,
-                done,
-                ..
-            } => {
+        match *kernel {
+            Kernel::NaiveRemoteRead { a, .. }
+            | Kernel::ThreadloadGatherMatmul { a, .. }
+            | Kernel::ThreadloadGather { a, .. } => {
                 matrix(a, most_rows, shape.k, Placement::Symmetric)?;
-                matrix(b, shape.k, shape.n, Placement::Local)?;
-                matrix(c, shape.m, shape.n, Placement::Local)?;
-                [ready, done]
             }
-            Kernel::ThreadloadGatherMatmul {
-                a,
-                b,
-                c,
-                staging,
-                ready,
-                done,
-                ..
-            } => {
-                matrix(a, most_rows, shape.k, Placement::Symmetric)?;
-                matrix(b, shape.k, shape.n, Placement::Local)?;
-                matrix(c, shape.m, shape.n, Placement::Local)?;
-                matrix(staging, shape.m, shape.k, Placement::Local)?;
-                [ready, done]
-            }
-            Kernel::ThreadloadGather {
-                a,
-                staging,
-                ready,
-                done,
-                ..
-            } => {
-                matrix(a, most_rows, shape.k, Placement::Symmetric)?;
-                matrix(staging, shape.m, shape.k, Placement::Local)?;
-                [ready, done]
-            }
-            Kernel::MultimemGatherMatmul {
-                a,
-                b,
-                c,
-                staging,
-                ready,
-                free,
-                ..
-            } => {
+            Kernel::MultimemGatherMatmul { a, .. } | Kernel::MultimemGather { a, .. } => {
                 matrix(a, own_rows, shape.k, Placement::Local)?;
+            }
+        }
+        match *kernel {
+            Kernel::NaiveRemoteRead { b, c, .. }
+            | Kernel::ThreadloadGatherMatmul { b, c, .. }
+            | Kernel::MultimemGatherMatmul { b, c, .. } => {
                 matrix(b, shape.k, shape.n, Placement::Local)?;
                 matrix(c, shape.m, shape.n, Placement::Local)?;
-                matrix(staging, shape.m, shape.k, Placement::Multicast)?;
-                [ready, free]
             }
-            Kernel::MultimemGather {
-                a,
-                staging,
-                ready,
-                free,
-                ..
-            } => {
-                matrix(a, own_rows, shape.k, Placement::Local)?;
-                matrix(staging, shape.m, shape.k, Placement::Multicast)?;
-                [ready, free]
+            Kernel::ThreadloadGather { .. } | Kernel::MultimemGather { .. } => {}
+        }
+        match *kernel {
+            Kernel::NaiveRemoteRead { .. } => {}
+            Kernel::ThreadloadGatherMatmul { staging, .. }
+            | Kernel::ThreadloadGather { staging, .. } => {
+                matrix(staging, shape.m, shape.k, Placement::Local)?;
             }
-        };
-        ensure(slots[0] != slots[1], || {
+            Kernel::MultimemGatherMatmul { staging, .. }
+            | Kernel::MultimemGather { staging, .. } => {
+                matrix(staging, shape.m, shape.k, Placement::Multicast)?;
+            }
+        }
+        let [readable, was_read] = kernel.slots();
+        ensure(readable != was_read, || {
             format!("{} needs two slots", kernel.name())
         })
     }
