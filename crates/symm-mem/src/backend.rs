@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::PadView;
 
 /// An address in the space in which the backend's device works: a `CUdeviceptr`, or a plain address on the host.
@@ -121,6 +122,8 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     type Mapping: Mapping;
     /// Device memory of this rank alone, freed on drop.
     type Memory: Memory;
+    /// A peer's allocation made reachable here, closed on drop.
+    type PeerMemory: Mapping;
     /// An object through which one store reaches the bound segments of all ranks.
     type Multicast: Debug + Send + Sync;
     /// Work captured from streams, to be launched again and again.
@@ -171,6 +174,34 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
 
     /// Device memory of `bytes` for this rank alone, zeroed, aligned to 256 bytes.
     fn allocate(&self, bytes: usize) -> Result<Self::Memory>;
+
+    /// Where the addresses of this device's memory mean the same to another rank: see [`AddressSpace`].
+    fn address_space(&self) -> Result<AddressSpace>;
+
+    /// The allocation of this device that holds the address `at`, whoever made it. Costs a few microseconds and no
+    /// exchange.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if no live allocation of this device holds it.
+    fn identity(&self, at: DevicePtr) -> Result<AllocationIdentity>;
+
+    /// What another process needs to open the allocation that holds `at`. The allocation outlives all who open it.
+    fn export_memory(&self, at: DevicePtr) -> Result<ExportedMemory>;
+
+    /// A peer's allocation of `bytes` from what [`Backend::export_memory`] gave the peer: its first address here.
+    fn import_memory(
+        &self,
+        handle: &MemoryHandle,
+        fd: Option<OwnedFd>,
+        bytes: usize,
+    ) -> Result<Self::PeerMemory>;
+
+    /// The allocation of `bytes` at `base` of another rank in this rank's own [`AddressSpace`], made reachable by this
+    /// device.
+    fn reach_memory(&self, base: DevicePtr, bytes: usize) -> Result<Self::PeerMemory>;
+
+    /// True if both name the same queue.
+    fn is_same_stream(&self, one: &Self::Stream, other: &Self::Stream) -> bool;
 
     /// Copies `bytes` on `stream` by copy engine; either side may be a peer's mapped memory.
     ///

@@ -95,6 +95,29 @@ pub enum Error {
         /// What the driver or the operating system said.
         cause: Box<Error>,
     },
+    /// Memory that was registered is no longer the allocation that it was.
+    #[error(
+        "the memory registered at {address:#x} is gone ({now}): register what is there now, and release a registration \
+         before its memory is freed"
+    )]
+    Stale {
+        /// Where it was.
+        address: u64,
+        /// What is there now.
+        now: String,
+    },
+    /// What is to be given up is still held.
+    #[error(
+        "{what} cannot be closed: rank {rank} still holds {held}; drop what is held first, on all ranks"
+    )]
+    InUse {
+        /// "a registration", "the IPC cache", "the multicast cache", "a pool".
+        what: &'static str,
+        /// How many times, or how many of its entries or blocks.
+        held: usize,
+        /// The rank that holds them.
+        rank: usize,
+    },
     /// A wait for a peer's signal ran past its deadline. The device context is intact.
     #[error(transparent)]
     SignalTimeout(#[from] SignalTimeout),

@@ -1,14 +1,19 @@
 #![doc = include_str!("../README.md")]
 
+mod agreement;
 pub mod backend;
 pub mod cuda;
 pub mod dtype;
 pub mod error;
 pub mod exchange;
 pub mod host;
+pub mod ipc;
 pub mod multicast;
 pub mod pad;
+pub mod pool;
 pub mod symmetric;
+mod uniform;
+mod wire;
 
 pub use backend::{
     Backend, BackendKind, DeviceInfo, DevicePtr, Mapping, Memory, Priority, Support,
@@ -18,5 +23,8 @@ pub use dtype::DType;
 pub use error::{Error, Result, SignalTimeout};
 pub use exchange::{Exchange, ExchangeError, ThreadExchange};
 pub use host::Host;
+pub use ipc::{IpcCache, Registration};
+pub use multicast::MulticastCache;
 pub use pad::{PadView, SignalPad};
+pub use pool::{PoolBuffer, SymmetricPool};
 pub use symmetric::SymmetricBuffer;

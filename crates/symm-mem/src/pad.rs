@@ -136,6 +136,19 @@ impl<B: Backend> SignalPad<B> {
         }
     }
 
+    /// The word that `source` writes in `slot` of `owner`'s pad, as mapped here: for kernels that are to find it without
+    /// a look at the table.
+    pub fn word(&self, owner: usize, slot: usize, source: usize) -> Result<DevicePtr> {
+        self.bounds(slot, &[source])?;
+        let offset = PadView::word_offset(self.words.world(), slot, source);
+        self.words.range(owner, offset, size_of::<u32>())
+    }
+
+    /// The memory of all ranks' words: that of `source` in `slot` is at [`PadView::word_offset`].
+    pub fn words(&self) -> &SymmetricBuffer<B> {
+        &self.words
+    }
+
     /// Name of the pad, as in faults.
     pub fn name(&self) -> &str {
         &self.name
@@ -195,7 +208,7 @@ impl<B: Backend> SignalPad<B> {
 
     /// Clears the fault and brings all ranks to common epochs. Collective, with no work of any rank under way on the
     /// pad; afterwards the pad works again in the same context.
-    pub fn recover(&self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
+    pub fn recover(&self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<u32> {
         self.backend.synchronize(stream)?;
         exchange.barrier("pad.recover.quiet")?;
         let world = self.words.world();
@@ -231,7 +244,7 @@ impl<B: Backend> SignalPad<B> {
             self.backend.upload(stream, self.words.local(), &words)?;
         }
         exchange.barrier("pad.recover.done")?;
-        Ok(())
+        Ok(agreed)
     }
 
     /// Frees the pad once all ranks have called this.

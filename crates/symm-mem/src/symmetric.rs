@@ -1,6 +1,7 @@
 //! Symmetric buffers: the same number of bytes on every rank, each rank's part mapped by all.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::backend::{Backend, DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
@@ -16,6 +17,8 @@ use crate::exchange::Exchange;
 /// which is collective.
 #[derive(Debug)]
 pub struct SymmetricBuffer<B: Backend> {
+    id: u64,
+    alive: Arc<()>,
     name: String,
     rank: usize,
     world: usize,
@@ -59,7 +62,10 @@ impl<B: Backend> SymmetricBuffer<B> {
         let gathered = exchange.all_gather_fds("symm.fds", &[fd.as_fd()])?;
         let mapped = map_all(backend, gathered, rank, &segment, stride);
         let (mapping, table) = together(exchange.as_ref(), "symm.map", mapped)?;
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(SymmetricBuffer {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            alive: Arc::new(()),
             name: name.into(),
             rank,
             world,
@@ -69,6 +75,16 @@ impl<B: Backend> SymmetricBuffer<B> {
             mapping,
             segment,
         })
+    }
+
+    /// What tells it from every other buffer that this process has or had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Dead once the buffer is gone.
+    pub(crate) fn alive(&self) -> Weak<()> {
+        Arc::downgrade(&self.alive)
     }
 
     /// Name given at allocation.
@@ -112,6 +128,11 @@ impl<B: Backend> SymmetricBuffer<B> {
             self.world
         );
         self.contiguous().add(rank * self.stride)
+    }
+
+    /// The parts of all ranks, as mapped here.
+    pub fn addresses(&self) -> Vec<DevicePtr> {
+        (0..self.world).map(|rank| self.peer(rank)).collect()
     }
 
     /// `bytes` at `offset` of the part of `rank`.

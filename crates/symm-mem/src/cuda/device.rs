@@ -1,12 +1,12 @@
 //! A GPU: finding it, adopting it, asking what it can do.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use parking_lot::Mutex;
 
-use super::driver::{self, check};
+use super::driver::{self, check, check_in_drop};
 use super::launch::{Function, Image, Module};
 use super::stream::{self, CudaQueue};
 use super::{Cuda, Device, multicast, segment};
@@ -69,7 +69,8 @@ impl Cuda {
     }
 
     /// The GPU of a context that the caller made with cudarc. cudarc's event tracking is turned off: it cannot see what
-    /// peers write.
+    /// peers write. Adopt a context once and clone what it gives: memory is freed behind the work of the streams that this
+    /// value and its clones made or adopted.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the driver is too old; what it answers when asked for the device's properties.
@@ -131,6 +132,7 @@ impl Cuda {
             info,
             granularity: 0,
             streams: Arc::default(),
+            fabric: OnceLock::new(),
         };
         let mut cuda = Cuda {
             device: Arc::new(bare),
@@ -176,6 +178,14 @@ impl Cuda {
         // SAFETY: the context lives as long as `self`.
         let result = unsafe { sys::cuCtxSetCurrent(self.context().cu_ctx()) };
         check(result, "cuCtxSetCurrent", self.name())
+    }
+
+    /// [`Cuda::bind`] for a drop, which goes on if it fails: what is to be freed has a handle or an address that names it
+    /// in any context, and a lost context answers for itself.
+    pub(super) fn bind_to_free(&self) {
+        // SAFETY: as in `bind`.
+        let result = unsafe { sys::cuCtxSetCurrent(self.context().cu_ctx()) };
+        check_in_drop(result, "cuCtxSetCurrent", self.name());
     }
 
     /// As in messages.

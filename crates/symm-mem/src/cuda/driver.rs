@@ -91,9 +91,11 @@ pub(crate) fn missing_symbol() -> Option<&'static CStr> {
 
 /// Every function that this backend calls, itself or through cudarc, without asking for its symbol first.
 const REQUIRED: &[&CStr] = &[
+    c"cuCtxEnablePeerAccess",
     c"cuCtxGetCurrent",
     c"cuCtxGetStreamPriorityRange",
     c"cuCtxSetCurrent",
+    c"cuDeviceCanAccessPeer",
     c"cuDeviceGet",
     c"cuDeviceGetAttribute",
     c"cuDeviceGetCount",
@@ -115,6 +117,9 @@ const REQUIRED: &[&CStr] = &[
     c"cuGraphLaunch",
     c"cuGraphUpload",
     c"cuInit",
+    c"cuIpcCloseMemHandle",
+    c"cuIpcGetMemHandle",
+    c"cuIpcOpenMemHandle_v2",
     c"cuLaunchKernelEx",
     c"cuMemAddressFree",
     c"cuMemAddressReserve",
@@ -122,11 +127,14 @@ const REQUIRED: &[&CStr] = &[
     c"cuMemCreate",
     c"cuMemExportToShareableHandle",
     c"cuMemFree_v2",
+    c"cuMemGetAddressRange_v2",
     c"cuMemGetAllocationGranularity",
     c"cuMemGetInfo_v2",
     c"cuMemImportFromShareableHandle",
     c"cuMemMap",
+    c"cuMemPoolSetAccess",
     c"cuMemRelease",
+    c"cuMemRetainAllocationHandle",
     c"cuMemSetAccess",
     c"cuMemUnmap",
     c"cuMemcpyDtoDAsync_v2",
@@ -137,6 +145,7 @@ const REQUIRED: &[&CStr] = &[
     c"cuModuleLoadDataEx",
     c"cuModuleUnload",
     c"cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    c"cuPointerGetAttribute",
     c"cuStreamBeginCapture_v2",
     c"cuStreamCreateWithPriority",
     c"cuStreamDestroy_v2",
@@ -153,16 +162,20 @@ mod tests {
     /// A call whose symbol nobody looks up is a panic on an older driver.
     #[test]
     fn every_function_that_is_called_is_looked_up_first() {
-        // Behind a lookup of their own: see `support` in multicast.rs, and `Module::function`.
-        let optional = ["cuMulticast", "cuFuncLoad"];
+        // Behind a lookup of their own: see `support` in multicast.rs, `Module::function`, and batch.rs.
+        let optional = ["cuMulticast", "cuFuncLoad", "cuMemcpyBatchAsync"];
         let sources = [
+            include_str!("adopt.rs"),
+            include_str!("batch.rs"),
             include_str!("device.rs"),
             include_str!("driver.rs"),
             include_str!("graph.rs"),
+            include_str!("ipc.rs"),
             include_str!("launch.rs"),
             include_str!("memory.rs"),
             include_str!("mod.rs"),
             include_str!("multicast.rs"),
+            include_str!("pointer.rs"),
             include_str!("segment.rs"),
             include_str!("signal.rs"),
             include_str!("stream.rs"),

@@ -37,7 +37,8 @@ impl Capture<'_> {
 
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        if !self.ended && self.cuda.bind().is_ok() {
+        if !self.ended {
+            self.cuda.bind_to_free();
             // What failed inside is the error that the caller sees.
             let _ = self.end();
         }
@@ -55,7 +56,7 @@ pub(super) fn capture(
     enqueue: impl FnOnce() -> Result<()>,
 ) -> Result<CudaWork> {
     cuda.bind()?;
-    if stream::is_capturing(stream) {
+    if stream::is_capturing(cuda, stream)? {
         return Err(Error::InvalidArgument {
             what: "call during capture",
             why: "`capture` cannot be captured in a graph".into(),
@@ -101,10 +102,9 @@ impl CudaWork {
 
 impl Drop for CudaWork {
     fn drop(&mut self) {
-        if self.cuda.bind().is_ok() {
-            // SAFETY: instantiated once and destroyed once; launches under way go on, and the driver frees it behind them.
-            let result = unsafe { sys::cuGraphExecDestroy(self.exec) };
-            check_in_drop(result, "cuGraphExecDestroy", self.cuda.name());
-        }
+        self.cuda.bind_to_free();
+        // SAFETY: instantiated once and destroyed once; launches under way go on, and the driver frees it behind them.
+        let result = unsafe { sys::cuGraphExecDestroy(self.exec) };
+        check_in_drop(result, "cuGraphExecDestroy", self.cuda.name());
     }
 }

@@ -23,6 +23,41 @@ pub struct Image {
     pub compute_80: &'static [u8],
 }
 
+/// The [`Image`](crate::cuda::Image) of `cuda/$name.cu` as the calling crate's build script compiled it with
+/// `warpweave-nvcc`; empty without that crate's feature `nvcc`.
+#[macro_export]
+macro_rules! device_image {
+    ($name:literal, sm_90a) => {
+        $crate::cuda::Image {
+            name: $name,
+            sm_90a: $crate::device_image!(@code $name, ".sm_90a.cubin", ""),
+            compute_80: &[],
+        }
+    };
+    ($name:literal, sm_90a, compute_80) => {
+        $crate::cuda::Image {
+            name: $name,
+            sm_90a: $crate::device_image!(@code $name, ".sm_90a.cubin", ""),
+            compute_80: $crate::device_image!(@code $name, ".compute_80.ptx", "\0"),
+        }
+    };
+    (@code $name:literal, $ending:literal, "") => {{
+        #[cfg(feature = "nvcc")]
+        const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/", $name, $ending));
+        #[cfg(not(feature = "nvcc"))]
+        const CODE: &[u8] = &[];
+        CODE
+    }};
+    (@code $name:literal, $ending:literal, $zero:literal) => {{
+        #[cfg(feature = "nvcc")]
+        const CODE: &[u8] =
+            concat!(include_str!(concat!(env!("OUT_DIR"), "/", $name, $ending)), $zero).as_bytes();
+        #[cfg(not(feature = "nvcc"))]
+        const CODE: &[u8] = &[];
+        CODE
+    }};
+}
+
 /// Loaded device code. Clones name the same module.
 #[derive(Clone, Debug)]
 pub struct Module(Arc<Loaded>);
@@ -182,11 +217,10 @@ impl Module {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if self.cuda.bind().is_ok() {
-            // SAFETY: loaded once and unloaded once, when no function of it is left.
-            let result = unsafe { sys::cuModuleUnload(self.module) };
-            check_in_drop(result, "cuModuleUnload", self.cuda.name());
-        }
+        self.cuda.bind_to_free();
+        // SAFETY: loaded once and unloaded once, when no function of it is left.
+        let result = unsafe { sys::cuModuleUnload(self.module) };
+        check_in_drop(result, "cuModuleUnload", self.cuda.name());
     }
 }
 

@@ -109,9 +109,7 @@ impl Mapping for CudaMapping {
 
 impl Drop for CudaMapping {
     fn drop(&mut self) {
-        if self.cuda.bind().is_err() {
-            return;
-        }
+        self.cuda.bind_to_free();
         let device = self.cuda.name();
         // Work that still runs may touch the range; unmapping under it would be a fault of the whole context.
         if !self.private && !stream::settle(&self.cuda) {
@@ -172,9 +170,7 @@ impl Memory for CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        if self.cuda.bind().is_err() {
-            return;
-        }
+        self.cuda.bind_to_free();
         // The driver waits for work that may use the memory, without a limit.
         if !stream::settle(&self.cuda) {
             tracing::error!(

@@ -2,29 +2,36 @@
 //!
 //! The driver is loaded at run time. A missing libcuda, device or capability is [`Error::Unavailable`](crate::Error::Unavailable).
 
+mod adopt;
+mod batch;
 mod device;
 pub(crate) mod driver;
 mod graph;
+mod ipc;
 pub mod launch;
 mod memory;
 mod multicast;
+mod pointer;
 mod segment;
 mod signal;
 mod stream;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, sys};
 use parking_lot::Mutex;
 
-use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority};
+use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
 use crate::error::Result;
+use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::PadView;
 
+pub use adopt::SharedSlice;
 pub use graph::CudaWork;
+pub use ipc::CudaPeerMemory;
 pub use launch::{Function, Image, LaunchConfig, Module};
 pub use memory::{CudaMapping, CudaMemory};
 pub use multicast::CudaMulticast;
@@ -47,6 +54,8 @@ struct Device {
     info: DeviceInfo,
     granularity: usize,
     streams: Arc<stream::Registry>,
+    /// Asked at the first need.
+    fabric: OnceLock<Support>,
 }
 
 /// What is made once and used by all clones.
@@ -63,6 +72,7 @@ impl Backend for Cuda {
     type Segment = CudaSegment;
     type Mapping = CudaMapping;
     type Memory = CudaMemory;
+    type PeerMemory = CudaPeerMemory;
     type Multicast = CudaMulticast;
     type Graph = CudaWork;
 
@@ -131,6 +141,35 @@ impl Backend for Cuda {
 
     fn allocate(&self, bytes: usize) -> Result<CudaMemory> {
         CudaMemory::new(self, bytes)
+    }
+
+    fn address_space(&self) -> Result<AddressSpace> {
+        AddressSpace::of_process()
+    }
+
+    fn identity(&self, at: DevicePtr) -> Result<AllocationIdentity> {
+        pointer::identity(self, at)
+    }
+
+    fn export_memory(&self, at: DevicePtr) -> Result<ExportedMemory> {
+        ipc::export(self, at)
+    }
+
+    fn import_memory(
+        &self,
+        handle: &MemoryHandle,
+        fd: Option<OwnedFd>,
+        bytes: usize,
+    ) -> Result<CudaPeerMemory> {
+        CudaPeerMemory::import(self, handle, fd, bytes)
+    }
+
+    fn reach_memory(&self, base: DevicePtr, bytes: usize) -> Result<CudaPeerMemory> {
+        CudaPeerMemory::reach(self, base, bytes)
+    }
+
+    fn is_same_stream(&self, one: &CudaQueue, other: &CudaQueue) -> bool {
+        one.raw() == other.raw()
     }
 
     unsafe fn copy(

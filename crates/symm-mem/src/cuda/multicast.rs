@@ -1,7 +1,6 @@
 //! The multicast object of the driver. Every call stands behind the guard: it takes an [`Allowed`].
 
-use std::ffi::c_void;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use cudarc::driver::sys;
 use parking_lot::Mutex;
@@ -9,7 +8,7 @@ use parking_lot::Mutex;
 use super::Cuda;
 use super::driver::{check, check_in_drop, has_symbol};
 use super::memory::CudaMapping;
-use super::segment::{CudaSegment, import_handle};
+use super::segment::{CudaSegment, export_handle, import_handle};
 use crate::backend::Support;
 use crate::error::{Error, Result};
 use crate::multicast::{Allowed, guard_process, guarded};
@@ -106,20 +105,8 @@ impl CudaMulticast {
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd> {
-        self.cuda.bind()?;
-        let mut fd: i32 = -1;
-        // SAFETY: the driver writes a descriptor, an int, for this type of handle.
-        let result = unsafe {
-            sys::cuMemExportToShareableHandle(
-                (&raw mut fd).cast::<c_void>(),
-                self.handle,
-                sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                0,
-            )
-        };
-        check(result, "cuMemExportToShareableHandle", self.cuda.name())?;
-        // SAFETY: a new descriptor that the driver gave to this caller.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        let Allowed { .. } = self.allowed;
+        export_handle(&self.cuda, self.handle)
     }
 
     pub(super) fn join(&self) -> Result<()> {
@@ -156,9 +143,7 @@ impl CudaMulticast {
 
 impl Drop for CudaMulticast {
     fn drop(&mut self) {
-        if self.cuda.bind().is_err() {
-            return;
-        }
+        self.cuda.bind_to_free();
         let device = self.cuda.name();
         if *self.bound.lock() {
             // SAFETY: bound once, with this offset and size; its mapping is gone, since it is dropped first.

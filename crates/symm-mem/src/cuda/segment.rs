@@ -10,8 +10,10 @@ use super::driver::{check, check_in_drop};
 use super::memory::CudaMapping;
 use crate::error::{Error, Result};
 
-const DESCRIPTOR: sys::CUmemAllocationHandleType =
+pub(super) const DESCRIPTOR: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+pub(super) const FABRIC: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
 
 /// Physical memory of one device, held by a driver handle.
 #[derive(Debug)]
@@ -21,10 +23,10 @@ pub struct CudaSegment {
     cuda: Cuda,
 }
 
-fn properties(cuda: &Cuda) -> sys::CUmemAllocationProp {
+fn properties(cuda: &Cuda, handles: sys::CUmemAllocationHandleType) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: DESCRIPTOR,
+        requestedHandleTypes: handles,
         location: sys::CUmemLocation {
             type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
             id: cuda.context().cu_device(),
@@ -46,7 +48,7 @@ pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
     let result = unsafe {
         sys::cuMemGetAllocationGranularity(
             &mut bytes,
-            &properties(cuda),
+            &properties(cuda, DESCRIPTOR),
             sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
         )
     };
@@ -59,7 +61,7 @@ impl CudaSegment {
         cuda.bind()?;
         let mut handle = 0;
         // SAFETY: both arguments live through the call.
-        match unsafe { sys::cuMemCreate(&mut handle, bytes, &properties(cuda), 0) } {
+        match unsafe { sys::cuMemCreate(&mut handle, bytes, &properties(cuda, DESCRIPTOR), 0) } {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "device")),
             result => check(result, "cuMemCreate", cuda.name())?,
         }
@@ -74,20 +76,7 @@ impl CudaSegment {
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd> {
-        self.cuda.bind()?;
-        let mut fd: i32 = -1;
-        // SAFETY: the driver writes a descriptor, an int, for this type of handle.
-        let result = unsafe {
-            sys::cuMemExportToShareableHandle(
-                (&raw mut fd).cast::<c_void>(),
-                self.handle,
-                DESCRIPTOR,
-                0,
-            )
-        };
-        check(result, "cuMemExportToShareableHandle", self.cuda.name())?;
-        // SAFETY: a new descriptor that the driver gave to this caller.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        export_handle(&self.cuda, self.handle)
     }
 
     pub(super) fn import(cuda: &Cuda, fd: &OwnedFd, bytes: usize) -> Result<Self> {
@@ -99,6 +88,70 @@ impl CudaSegment {
             cuda: cuda.clone(),
         })
     }
+}
+
+impl CudaSegment {
+    /// A peer's memory from its fabric handle.
+    pub(super) fn of_fabric(cuda: &Cuda, fabric: &[u8; 64], bytes: usize) -> Result<Self> {
+        cuda.bind()?;
+        let mut handle = 0;
+        let bytes_of_handle = fabric.as_ptr().cast_mut().cast::<c_void>();
+        // SAFETY: the driver reads 64 bytes for this type of handle and writes none; `handle` is valid for a write.
+        let result =
+            unsafe { sys::cuMemImportFromShareableHandle(&mut handle, bytes_of_handle, FABRIC) };
+        check(result, "cuMemImportFromShareableHandle", cuda.name())?;
+        Ok(CudaSegment {
+            handle,
+            bytes,
+            cuda: cuda.clone(),
+        })
+    }
+
+    /// Memory that is shared by a fabric handle, made only to see whether it can be.
+    pub(super) fn probe_fabric(cuda: &Cuda) -> Result<()> {
+        cuda.bind()?;
+        let mut handle = 0;
+        let bytes = cuda.device.granularity;
+        // SAFETY: both arguments live through the call.
+        let result = unsafe { sys::cuMemCreate(&mut handle, bytes, &properties(cuda, FABRIC), 0) };
+        check(result, "cuMemCreate", cuda.name())?;
+        let segment = CudaSegment {
+            handle,
+            bytes,
+            cuda: cuda.clone(),
+        };
+        export_fabric(cuda, segment.handle).map(drop)
+    }
+}
+
+/// The fabric handle of the memory behind `handle`, which was made with this type of handle.
+pub(super) fn export_fabric(
+    cuda: &Cuda,
+    handle: sys::CUmemGenericAllocationHandle,
+) -> Result<[u8; 64]> {
+    let mut fabric = [0u8; 64];
+    // SAFETY: the driver writes 64 bytes for this type of handle.
+    let result = unsafe {
+        sys::cuMemExportToShareableHandle(fabric.as_mut_ptr().cast::<c_void>(), handle, FABRIC, 0)
+    };
+    check(result, "cuMemExportToShareableHandle", cuda.name())?;
+    Ok(fabric)
+}
+
+/// A descriptor of the memory behind `handle`, which was made with this type of handle.
+pub(super) fn export_handle(
+    cuda: &Cuda,
+    handle: sys::CUmemGenericAllocationHandle,
+) -> Result<OwnedFd> {
+    cuda.bind()?;
+    let mut fd: i32 = -1;
+    // SAFETY: the driver writes a descriptor, an int, for this type of handle.
+    let result = unsafe {
+        sys::cuMemExportToShareableHandle((&raw mut fd).cast::<c_void>(), handle, DESCRIPTOR, 0)
+    };
+    check(result, "cuMemExportToShareableHandle", cuda.name())?;
+    // SAFETY: a new descriptor that the driver gave to this caller.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The driver handle behind a descriptor; the descriptor stays the caller's.
@@ -128,10 +181,9 @@ pub(super) fn import_handle(
 
 impl Drop for CudaSegment {
     fn drop(&mut self) {
-        if self.cuda.bind().is_ok() {
-            // SAFETY: created or imported once and released once; mappings keep the memory itself alive.
-            let result = unsafe { sys::cuMemRelease(self.handle) };
-            check_in_drop(result, "cuMemRelease", self.cuda.name());
-        }
+        self.cuda.bind_to_free();
+        // SAFETY: created or imported once and released once; mappings keep the memory itself alive.
+        let result = unsafe { sys::cuMemRelease(self.handle) };
+        check_in_drop(result, "cuMemRelease", self.cuda.name());
     }
 }

@@ -9,23 +9,7 @@ use super::stream::CudaQueue;
 use crate::error::{Error, Result};
 use crate::pad::PadView;
 
-#[cfg(feature = "nvcc")]
-static SIGNAL: Image = Image {
-    name: "signal",
-    sm_90a: include_bytes!(concat!(env!("OUT_DIR"), "/signal.sm_90a.cubin")),
-    compute_80: concat!(
-        include_str!(concat!(env!("OUT_DIR"), "/signal.compute_80.ptx")),
-        "\0"
-    )
-    .as_bytes(),
-};
-
-#[cfg(not(feature = "nvcc"))]
-static SIGNAL: Image = Image {
-    name: "signal",
-    sm_90a: &[],
-    compute_80: &[],
-};
+static SIGNAL: Image = crate::device_image!("signal", sm_90a, compute_80);
 
 // The layouts that `signal.cuh` asserts on its side.
 const _: () = {

@@ -164,8 +164,12 @@ fn pause(waited: Duration) {
     }
 }
 
-pub(super) fn is_capturing(stream: &CudaQueue) -> bool {
-    matches!(state(stream.inner()), Ok(State::Capturing))
+pub(super) fn is_capturing(cuda: &Cuda, stream: &CudaQueue) -> Result<bool> {
+    match state(stream.inner()) {
+        Ok(State::Capturing) => Ok(true),
+        Ok(State::Empty | State::Busy) => Ok(false),
+        Err((result, call)) => check(result, call, cuda.name()).map(|()| false),
+    }
 }
 
 /// Waits until `stream` is empty, [`limit`] at most.
@@ -287,10 +291,9 @@ impl CudaMark {
 
 impl Drop for CudaMark {
     fn drop(&mut self) {
-        if self.cuda.bind().is_ok() {
-            // SAFETY: made by `new` and destroyed once; the driver keeps it until pending work has passed it.
-            let result = unsafe { sys::cuEventDestroy_v2(self.event) };
-            check_in_drop(result, "cuEventDestroy", self.cuda.name());
-        }
+        self.cuda.bind_to_free();
+        // SAFETY: made by `new` and destroyed once; the driver keeps it until pending work has passed it.
+        let result = unsafe { sys::cuEventDestroy_v2(self.event) };
+        check_in_drop(result, "cuEventDestroy", self.cuda.name());
     }
 }

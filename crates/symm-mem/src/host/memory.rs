@@ -1,12 +1,13 @@
 //! Mapped segments and a rank's own memory.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_void;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::Host;
+use super::ipc::file_bytes;
+use super::pointer::{self, Listed};
 use super::segment::HostSegment;
 use crate::backend::{Backend, DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
@@ -82,6 +83,32 @@ impl HostMapping {
     }
 }
 
+impl HostMapping {
+    /// Zeroed memory of this process alone.
+    fn anonymous(device: &Host, bytes: usize) -> Result<Self> {
+        // SAFETY: new memory at an address of the kernel's choice touches no existing memory.
+        let address = unsafe {
+            mmap_anonymous(
+                null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(|e| Error::OutOfMemory {
+            bytes,
+            kind: "host",
+            device: "host".into(),
+            cause: e.to_string(),
+        })?;
+        Ok(HostMapping {
+            device: Some(device.clone()),
+            address,
+            bytes,
+        })
+    }
+}
+
 impl Mapping for HostMapping {
     fn address(&self) -> DevicePtr {
         DevicePtr(self.address as u64)
@@ -109,36 +136,42 @@ impl Drop for HostMapping {
     }
 }
 
-/// Memory of this rank alone.
+/// Shareable allocations beyond this part of the descriptors that the process may have are made without a file.
+const FILES_SHARE: u64 = 4;
+
+/// Memory of this rank alone until it is registered: a memory file of its own, so that peers can open it.
 #[derive(Debug)]
 pub struct HostMemory {
-    device: Host,
-    address: NonNull<u8>,
-    layout: Layout,
+    // Off the list before the address can be anybody else's.
+    _listed: Listed,
+    mapping: HostMapping,
     bytes: usize,
 }
 
-// SAFETY: the allocation belongs to this value alone and its address is only handed out as a number.
-unsafe impl Send for HostMemory {}
-// SAFETY: as above; `&HostMemory` gives nothing but the address and the length.
-unsafe impl Sync for HostMemory {}
-
 impl HostMemory {
     pub(super) fn new(device: &Host, bytes: usize) -> Result<Self> {
-        let refused = |cause: &str| Error::OutOfMemory {
+        let refused = |cause: String| Error::OutOfMemory {
             bytes,
             kind: "host",
             device: "host".into(),
-            cause: cause.into(),
+            cause,
         };
-        let layout = Layout::from_size_align(bytes.max(1), 256)
-            .map_err(|_| refused("larger than the address space"))?;
-        // SAFETY: the layout has a size above zero.
-        let address = unsafe { alloc_zeroed(layout) };
+        let rounded = file_bytes(bytes).map_err(|e| refused(e.to_string()))?;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let shareable = limit.is_none_or(|limit| (pointer::files() as u64) < limit / FILES_SHARE);
+        let segment = match shareable.then(|| HostSegment::create(rounded)) {
+            Some(Ok(segment)) => Some(segment),
+            // Out of descriptors, say: the memory can still be had, though not by peers.
+            Some(Err(Error::Io { .. })) | None => None,
+            Some(Err(error)) => return Err(error),
+        };
+        let (mapping, file) = match segment {
+            Some(segment) => (HostMapping::new(device, &[&segment])?, Some(segment.fd)),
+            None => (HostMapping::anonymous(device, rounded)?, None),
+        };
         Ok(HostMemory {
-            device: device.clone(),
-            address: NonNull::new(address).ok_or_else(|| refused("the allocator has no more"))?,
-            layout,
+            _listed: Listed::new(mapping.address(), bytes.max(1), file),
+            mapping,
             bytes,
         })
     }
@@ -146,24 +179,10 @@ impl HostMemory {
 
 impl Memory for HostMemory {
     fn address(&self) -> DevicePtr {
-        DevicePtr(self.address.as_ptr() as u64)
+        self.mapping.address()
     }
 
     fn bytes(&self) -> usize {
         self.bytes
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        if !self.device.0.streams.quiesce(self.device.timeout()) {
-            tracing::error!(
-                bytes = self.bytes,
-                "a stream is stuck: leaving its memory in place"
-            );
-            return;
-        }
-        // SAFETY: allocated with this layout; the streams that could touch it are idle.
-        unsafe { dealloc(self.address.as_ptr(), self.layout) };
     }
 }

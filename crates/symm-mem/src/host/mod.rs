@@ -3,9 +3,11 @@
 
 mod event;
 mod graph;
+mod ipc;
 pub mod launch;
 mod memory;
 mod multicast;
+mod pointer;
 mod segment;
 mod signal;
 mod stream;
@@ -18,14 +20,16 @@ use parking_lot::Mutex;
 
 use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
 use crate::error::{Error, Result};
+use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::PadView;
 
 pub use event::HostEvent;
 pub use graph::HostGraph;
+pub use ipc::HostPeerMemory;
 pub use memory::{HostMapping, HostMemory};
 pub use multicast::HostMulticast;
 pub use segment::HostSegment;
-pub use signal::{expect_signal, send_signal};
+pub use signal::{expect_signal, is_faulted, record_fault, send_signal};
 pub use stream::HostStream;
 
 /// A rank's "device" on a machine without a GPU. Clones name the same device.
@@ -82,6 +86,7 @@ impl Backend for Host {
     type Segment = HostSegment;
     type Mapping = HostMapping;
     type Memory = HostMemory;
+    type PeerMemory = HostPeerMemory;
     type Multicast = HostMulticast;
     type Graph = HostGraph;
 
@@ -160,6 +165,35 @@ impl Backend for Host {
 
     fn allocate(&self, bytes: usize) -> Result<HostMemory> {
         HostMemory::new(self, bytes)
+    }
+
+    fn address_space(&self) -> Result<AddressSpace> {
+        AddressSpace::of_process()
+    }
+
+    fn identity(&self, at: DevicePtr) -> Result<AllocationIdentity> {
+        pointer::identity(at)
+    }
+
+    fn export_memory(&self, at: DevicePtr) -> Result<ExportedMemory> {
+        ipc::export(at)
+    }
+
+    fn import_memory(
+        &self,
+        handle: &MemoryHandle,
+        fd: Option<OwnedFd>,
+        bytes: usize,
+    ) -> Result<HostPeerMemory> {
+        HostPeerMemory::import(self, handle, fd, bytes)
+    }
+
+    fn reach_memory(&self, base: DevicePtr, bytes: usize) -> Result<HostPeerMemory> {
+        HostPeerMemory::reach(base, bytes)
+    }
+
+    fn is_same_stream(&self, one: &HostStream, other: &HostStream) -> bool {
+        one.is(other)
     }
 
     unsafe fn copy(

@@ -74,11 +74,20 @@ pub unsafe fn expect_signal(pad: &PadView, slot: usize, peer: usize, lag: u32) -
     }
 }
 
-/// Fills the fault record unless another wait has.
+/// True if a wait of this pad has missed its deadline: waiting on is pointless then.
 ///
 /// # Safety
 /// `pad` is a view of a live pad of the host backend.
-unsafe fn record_fault(
+pub unsafe fn is_faulted(pad: &PadView) -> bool {
+    // SAFETY: the record begins with its state.
+    unsafe { atomic(pad.fault, 0) }.load(Ordering::Acquire) != 0
+}
+
+/// Leaves behind that `peer` did not bring the epoch `wanted` in `slot`, unless another wait has left its own.
+///
+/// # Safety
+/// `pad` is a view of a live pad of the host backend.
+pub unsafe fn record_fault(
     pad: &PadView,
     slot: usize,
     peer: usize,

@@ -227,4 +227,82 @@ mod loom_tests {
             writer.join().expect("the writer ends");
         });
     }
+
+    /// Two: with three that spin, the interleavings are too many to end.
+    const RANKS: usize = 2;
+
+    /// What a rank holds for a barrier: a word that each peer signals, one that gives each peer's credit back, and a cell
+    /// that all peers read.
+    struct Seat {
+        arrived: [AtomicU32; RANKS],
+        credit: [AtomicU32; RANKS],
+        data: UnsafeCell<u32>,
+    }
+
+    // SAFETY: loom reports the race if the words do not keep the threads apart.
+    unsafe impl Sync for Seat {}
+    // SAFETY: as above.
+    unsafe impl Send for Seat {}
+
+    /// One rank's part of a call: take the peers' credits of the call before, write, signal all, wait for all, read all,
+    /// give the credits back.
+    fn meet(seats: &[Seat; RANKS], me: usize, epoch: u32, call: u32) {
+        let peers = || (0..RANKS).filter(move |&peer| peer != me);
+        for peer in peers() {
+            until(&seats[me].credit[peer], epoch.wrapping_sub(1));
+        }
+        // SAFETY: loom checks it.
+        seats[me].data.with_mut(|data| unsafe { *data = call });
+        for peer in peers() {
+            seats[peer].arrived[me].publish(epoch);
+        }
+        for peer in peers() {
+            until(&seats[me].arrived[peer], epoch);
+            // SAFETY: loom checks it.
+            seats[peer]
+                .data
+                .with(|data| assert_eq!(unsafe { *data }, call));
+            seats[peer].credit[me].publish(epoch);
+        }
+    }
+
+    fn barriers(calls: u32, first: u32, preemptions: usize) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        // Those that spin take turns at it.
+        builder.max_branches = 100_000;
+        builder.check(move || {
+            let words = || std::array::from_fn(|_| AtomicU32::new(first));
+            let seats: Arc<[Seat; RANKS]> = Arc::new(std::array::from_fn(|_| Seat {
+                arrived: words(),
+                credit: words(),
+                data: UnsafeCell::new(0),
+            }));
+            let run = move |seats: &[Seat; RANKS], me: usize| {
+                for call in 1..=calls {
+                    meet(seats, me, first.wrapping_add(call), call);
+                }
+            };
+            let peers: Vec<_> = (1..RANKS)
+                .map(|me| {
+                    let seats = seats.clone();
+                    thread::spawn(move || run(&seats, me))
+                })
+                .collect();
+            run(&seats, 0);
+            for peer in peers {
+                peer.join().expect("every rank ends");
+            }
+        });
+    }
+
+    #[test]
+    fn loom_ranks_meet_in_a_barrier() {
+        barriers(1, 0, 3);
+    }
+
+    #[test]
+    fn loom_barriers_with_credits_follow_each_other_and_wrap_around() {
+        barriers(2, u32::MAX - 1, 2);
+    }
 }

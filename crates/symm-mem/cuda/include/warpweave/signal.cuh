@@ -60,6 +60,11 @@ __device__ __forceinline__ void store_release_sys(uint32_t* to, uint32_t value) 
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
+// A value that stands for nothing before it.
+__device__ __forceinline__ void store_relaxed_sys(uint32_t* to, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
 __device__ __forceinline__ uint32_t load_acquire_sys(const uint32_t* from) {
   uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
@@ -124,10 +129,10 @@ __device__ __noinline__ void record_fault(const PadView& pad, uint32_t slot, uin
   atomicExch(&fault->state, 2u);
 }
 
-// Waits until `peer` has signalled `wanted` in `slot`. False if it did not in time: the fault is recorded, the caller
-// leaves the peer's data alone and ends as it would have.
-__device__ __forceinline__ bool wait_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted) {
-  const uint32_t* word = word_at(pad, pad.rank, slot, peer);
+// Waits until `word`, which `peer` writes in `slot` of this rank's pad, has reached `wanted`. False if it did not in time:
+// the fault is recorded, the caller leaves the peer's data alone and ends as it would have.
+__device__ __forceinline__ bool wait_word(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
+                                          uint32_t wanted) {
   uint32_t seen = load_acquire_sys(word);
   if (reached(seen, wanted)) return true;
   const uint64_t start = global_time();
@@ -145,6 +150,11 @@ __device__ __forceinline__ bool wait_epoch(const PadView& pad, uint32_t slot, ui
       if (waited > 20000) __nanosleep(200);
     }
   }
+}
+
+// As `wait_word`, for the word of (`slot`, `peer`).
+__device__ __forceinline__ bool wait_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted) {
+  return wait_word(pad, word_at(pad, pad.rank, slot, peer), slot, peer, wanted);
 }
 
 // Signals `peer` in `slot` and advances the sent epoch. One thread of the grid.

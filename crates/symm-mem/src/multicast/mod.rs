@@ -7,17 +7,26 @@
 //! `NVSHMEM_DISABLE_NVLS=1` is. Every multicast call of the CUDA backend takes the [`Allowed`] that only the guard gives
 //! out. The host backend emulates the object and needs no permission.
 //!
+//! # The order of steps
+//!
+//! Set-up: one rank creates the object, all import it, all add their device, all bind their memory, all map. Teardown is
+//! the mirror image: all end their stores, all unmap, all unbind their memory and let the object go. No step begins
+//! before the step before it has ended on every rank, so no rank waits inside the driver for one that waits elsewhere:
+//! [`MulticastBuffer`] does one object, [`MulticastCache`] keeps those of several buffers.
+//!
 //! # The rule
 //!
 //! The multicast address is stored to and never read: plain loads through it are undefined. What was stored is read
 //! through the buffer's own mapping, behind a signal.
 
-use std::sync::Arc;
+mod buffer;
+mod cache;
 
-use crate::backend::{Backend, DevicePtr, Mapping, Support};
+use crate::backend::Support;
 use crate::error::Result;
-use crate::exchange::Exchange;
-use crate::symmetric::{SymmetricBuffer, together};
+
+pub use buffer::MulticastBuffer;
+pub use cache::MulticastCache;
 
 /// Permission to use multicast on this machine, from [`guard`] alone.
 #[derive(Clone, Copy, Debug)]
@@ -46,83 +55,6 @@ pub fn guard(lookup: impl Fn(&str) -> Option<String>) -> std::result::Result<All
 /// [`guard`] on the environment of this process.
 pub fn guard_process() -> std::result::Result<Allowed, String> {
     guard(|name| std::env::var(name).ok())
-}
-
-/// A multicast object over the parts of a [`SymmetricBuffer`].
-///
-/// Drop it before the buffer, on all ranks, once their stores have ended.
-#[derive(Debug)]
-pub struct MulticastBuffer<B: Backend> {
-    // The mapping goes before the object.
-    mapping: B::Mapping,
-    _object: B::Multicast,
-}
-
-impl<B: Backend> MulticastBuffer<B> {
-    /// Makes the object, binds every rank's part of `buffer` and maps it. Collective.
-    ///
-    /// The steps cannot deadlock: rank 0 creates, all import, all join, and only when all have joined does any bind; only
-    /// when all have bound does any map. An error on one rank is an error on all, at the same step.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) where the device or the guard refuses; what the driver and the
-    /// exchange report.
-    pub fn new(
-        backend: &B,
-        exchange: &Arc<dyn Exchange>,
-        buffer: &SymmetricBuffer<B>,
-    ) -> Result<Self> {
-        let exchange = exchange.as_ref();
-        let (bytes, world) = (buffer.stride(), exchange.world());
-        together(
-            exchange,
-            "multicast.support",
-            backend.device().multicast.require("multicast"),
-        )?;
-
-        let created = if exchange.rank() == 0 {
-            backend
-                .create_multicast(bytes, world)
-                .and_then(|object| Ok(Some((backend.export_multicast(&object)?, object))))
-        } else {
-            Ok(None)
-        };
-        let created = together(exchange, "multicast.create", created)?;
-        use std::os::fd::AsFd;
-        let fds: Vec<_> = created.iter().map(|(fd, _)| fd.as_fd()).collect();
-        let mut gathered = exchange.all_gather_fds("multicast.fd", &fds)?;
-        let object = match created {
-            Some((_, object)) => Ok(object),
-            None => match gathered.first_mut().and_then(Vec::pop) {
-                Some(fd) => backend.import_multicast(fd, bytes, world),
-                None => Err(crate::ExchangeError::MissingDescriptor {
-                    rank: 0,
-                    tag: "multicast.fd".into(),
-                    expected: 1,
-                    got: 0,
-                }
-                .into()),
-            },
-        };
-        drop(gathered);
-        let object = together(exchange, "multicast.import", object)?;
-        together(exchange, "multicast.join", backend.join_multicast(&object))?;
-        together(
-            exchange,
-            "multicast.bind",
-            backend.bind_multicast(&object, buffer.segment()),
-        )?;
-        let mapping = together(exchange, "multicast.map", backend.map_multicast(&object))?;
-        Ok(MulticastBuffer {
-            mapping,
-            _object: object,
-        })
-    }
-
-    /// The address to store to; [`DevicePtr::NULL`] on the host backend, whose kernels store to every mapping.
-    pub fn address(&self) -> DevicePtr {
-        self.mapping.address()
-    }
 }
 
 /// What a device that may have multicast answers once the guard has been asked.

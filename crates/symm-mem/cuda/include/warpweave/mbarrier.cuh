@@ -1,0 +1,52 @@
+// Barriers in shared memory that count arrivals and bytes (Hopper): how a thread learns that an asynchronous copy has
+// filled shared memory.
+//
+// A barrier has phases. A phase ends when all expected arrivals and all expected bytes have come; waiters name the parity
+// of the phase that they wait for: 0 for the first, then alternating. What asynchronous copies wrote to shared memory is
+// visible to whoever has seen the phase end.
+#pragma once
+
+#include <cstdint>
+
+namespace warpweave {
+
+// An address as the instructions on shared memory take it.
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Makes a barrier of `arrivals` a phase. Then `publish_barriers`, by the same thread, before anything else uses it.
+__device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Shows new barriers to asynchronous copies. Other threads of the block see them behind a `__syncthreads`.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Arrives, and makes the phase wait for `bytes` more. Before the copies that bring them are issued.
+__device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Waits until the phase of `parity` has ended. Copies by hardware always do, so that this wait needs no deadline.
+__device__ __forceinline__ void wait_phase(uint64_t* barrier, uint32_t parity) {
+  const uint32_t address = shared_address(barrier);
+  uint32_t ended;
+  do {
+    asm volatile(
+        "{\n"
+        ".reg .pred ended;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, ended;\n"
+        "}\n"
+        : "=r"(ended)
+        : "r"(address), "r"(parity)
+        : "memory");
+  } while (ended == 0);
+}
+
+}  // namespace warpweave

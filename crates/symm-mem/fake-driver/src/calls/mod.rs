@@ -1,0 +1,62 @@
+//! The functions of the driver, by the groups of its documentation. What each does, takes and answers is said there; here
+//! is what it refuses.
+//!
+//! # Safety
+//! As for the driver's own: pointers are valid for what is read and written through them, and handles are the driver's.
+
+/// Defines driver functions. Each is exported under its name, has the type that the bindings give it, and goes through the
+/// journal; `before_init` stands before those that need no `cuInit`.
+macro_rules! calls {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(calls!(@one initialized $name ($($argument: $type),*) $body);)*
+    };
+    (before_init $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(calls!(@one call $name ($($argument: $type),*) $body);)*
+    };
+    (@one $enter:ident $name:ident ($($argument:ident: $type:ty),*) $body:block) => {
+        #[doc = concat!("The driver's `", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        /// As for the driver's own.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> cudarc::driver::sys::CUresult {
+            // The bindings were made from the driver's own header.
+            const _: unsafe fn($($type),*) -> cudarc::driver::sys::CUresult = cudarc::driver::sys::$name;
+            crate::journal::$enter(stringify!($name), || {
+                #[allow(clippy::unit_arg)]
+                $body
+            })
+        }
+    };
+}
+// Behind the macro, which they see that way.
+mod contexts;
+mod devices;
+mod graphs;
+mod ipc;
+mod memory;
+mod modules;
+mod multicast;
+mod pointers;
+mod streams;
+mod virtual_memory;
+
+use cudarc::driver::sys::CUresult;
+
+use crate::journal::{Outcome, require};
+
+/// Writes a result.
+///
+/// # Safety
+/// `to` is null or valid for a write.
+unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
+    require(
+        !to.is_null(),
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        "there is no place for the answer",
+    )?;
+    // SAFETY: the caller's obligation.
+    unsafe { to.write(value) };
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! The machine that the driver pretends to drive, from the environment.
+
+use std::env;
+
+/// Variable: how many devices there are; two unless it is set. With none, `cuInit` says so.
+pub const DEVICES: &str = "WARPWEAVE_FAKE_DEVICES";
+
+/// Variable: capabilities that the devices lack, separated by commas: `vmm`, `descriptor`, `multicast`, `peer`.
+pub const WITHOUT: &str = "WARPWEAVE_FAKE_WITHOUT";
+
+/// Variable: capabilities that the devices have beyond the usual: `fabric`, `pools`.
+pub const WITH: &str = "WARPWEAVE_FAKE_WITH";
+
+/// Variable: bytes of the unit of allocation, a power of two of at least a page; 2 MiB unless it is set.
+pub const GRANULARITY: &str = "WARPWEAVE_FAKE_GRANULARITY";
+
+/// Variable: bytes of the unit of multicast binding; that of allocation unless it is set.
+pub const MULTICAST_GRANULARITY: &str = "WARPWEAVE_FAKE_MULTICAST_GRANULARITY";
+
+/// Variable: with `1`, work runs on threads of the streams and not when it is enqueued.
+pub const ASYNCHRONOUS: &str = "WARPWEAVE_FAKE_ASYNCHRONOUS";
+
+/// The most devices that a multicast object has room for.
+pub(crate) const MOST_DEVICES: usize = 16;
+
+/// Memory of one device. Files of memory are sparse, so it need not be there.
+pub(crate) const DEVICE_BYTES: usize = 64 << 30;
+
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub devices: i32,
+    pub vmm: bool,
+    pub descriptor: bool,
+    pub multicast: bool,
+    pub peer: bool,
+    pub fabric: bool,
+    pub pools: bool,
+    pub asynchronous: bool,
+    pub granularity: usize,
+    pub multicast_granularity: usize,
+}
+
+impl Machine {
+    pub fn of_environment() -> Self {
+        let number = |name| env::var(name).ok().and_then(|text| text.parse().ok());
+        let list = |name| env::var(name).unwrap_or_default();
+        let (without, with) = (list(WITHOUT), list(WITH));
+        let lacks = |what| without.split(',').any(|w| w == what);
+        let has = |what| with.split(',').any(|w| w == what);
+        let granularity = number(GRANULARITY).unwrap_or(2 << 20);
+        Machine {
+            devices: number(DEVICES).unwrap_or(2).min(MOST_DEVICES) as i32,
+            vmm: !lacks("vmm"),
+            descriptor: !lacks("descriptor"),
+            multicast: !lacks("multicast"),
+            peer: !lacks("peer"),
+            fabric: has("fabric"),
+            pools: has("pools"),
+            asynchronous: list(ASYNCHRONOUS) == "1",
+            granularity,
+            multicast_granularity: number(MULTICAST_GRANULARITY).unwrap_or(granularity),
+        }
+    }
+
+    pub fn has(&self, device: i32) -> bool {
+        (0..self.devices).contains(&device)
+    }
+}

@@ -1,0 +1,200 @@
+//! The kernels that the driver knows by name: signals and waits of `warpweave-symm-mem`, on the memory that they are
+//! given. Every other kernel is a line in the journal.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::lock;
+use crate::journal::Outcome;
+
+/// Bytes from one word of a pad to the next.
+const WORD_STRIDE: u64 = 32;
+
+/// The kernels' first parameter: `PadView` in `warpweave/signal.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Pad {
+    peers: u64,
+    sent: u64,
+    expected: u64,
+    tickets: u64,
+    fault: u64,
+    timeout_ns: u64,
+    rank: u32,
+    world: u32,
+    slots: u32,
+    reserved: u32,
+}
+
+/// A kernel with its parameters.
+#[derive(Clone, Debug)]
+pub(crate) enum Kernel {
+    Signal {
+        pad: Pad,
+        slot: u32,
+        peers: u64,
+    },
+    Wait {
+        pad: Pad,
+        slot: u32,
+        peers: u64,
+        lag: u32,
+    },
+    Delay {
+        time: Duration,
+    },
+    Unknown,
+}
+
+impl Kernel {
+    /// The kernel `name` with a copy of its parameters.
+    ///
+    /// # Safety
+    /// `parameters` points to an address of each parameter that the kernel of this name takes.
+    pub unsafe fn of(name: &str, parameters: *mut *mut c_void) -> Kernel {
+        // SAFETY: the caller's obligation, in the order and of the types of the kernels.
+        unsafe {
+            match name {
+                "warpweave_signal" => Kernel::Signal {
+                    pad: *(*parameters).cast(),
+                    slot: *(*parameters.add(1)).cast(),
+                    peers: *(*parameters.add(2)).cast(),
+                },
+                "warpweave_wait" => Kernel::Wait {
+                    pad: *(*parameters).cast(),
+                    slot: *(*parameters.add(1)).cast(),
+                    peers: *(*parameters.add(2)).cast(),
+                    lag: *(*parameters.add(3)).cast(),
+                },
+                "warpweave_delay" => Kernel::Delay {
+                    time: Duration::from_nanos(*(*parameters).cast()),
+                },
+                _ => Kernel::Unknown,
+            }
+        }
+    }
+
+    /// The parts of device memory that the parameters name.
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        match self {
+            Kernel::Signal { pad, .. } | Kernel::Wait { pad, .. } => {
+                let counters = 4 * u64::from(pad.slots * pad.world);
+                let table = 8 * u64::from(pad.world);
+                vec![
+                    pad.peers..pad.peers + table,
+                    pad.sent..pad.sent + counters,
+                    pad.expected..pad.expected + counters,
+                    pad.fault..pad.fault + 32,
+                ]
+            }
+            Kernel::Delay { .. } | Kernel::Unknown => Vec::new(),
+        }
+    }
+
+    pub fn run(&self, context: u64) -> Outcome {
+        match *self {
+            Kernel::Unknown => {}
+            Kernel::Delay { time } => std::thread::sleep(time),
+            Kernel::Signal { pad, slot, peers } => {
+                for peer in ranks(peers) {
+                    let sent = pad.counter(context, pad.sent, slot, peer)?;
+                    let epoch = sent.load(Ordering::Relaxed).wrapping_add(1);
+                    let word = pad.word(context, peer, slot, pad.rank)?;
+                    word.store(epoch, Ordering::Release);
+                    sent.store(epoch, Ordering::Relaxed);
+                }
+            }
+            Kernel::Wait {
+                pad,
+                slot,
+                peers,
+                lag,
+            } => {
+                for peer in ranks(peers) {
+                    pad.wait(context, slot, peer, lag)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ranks(mask: u64) -> impl Iterator<Item = u32> {
+    (0..64).filter(move |rank| mask & (1 << rank) != 0)
+}
+
+impl Pad {
+    fn counter(&self, context: u64, of: u64, slot: u32, peer: u32) -> Outcome<&'static AtomicU32> {
+        word(context, of + 4 * u64::from(slot * self.world + peer))
+    }
+
+    /// The word that `source` writes in `slot` of `owner`'s pad.
+    fn word(
+        &self,
+        context: u64,
+        owner: u32,
+        slot: u32,
+        source: u32,
+    ) -> Outcome<&'static AtomicU32> {
+        let entry = self.peers + 8 * u64::from(owner);
+        let low = word(context, entry)?.load(Ordering::Relaxed);
+        let high = word(context, entry + 4)?.load(Ordering::Relaxed);
+        let base = u64::from(low) | u64::from(high) << 32;
+        word(
+            context,
+            base + u64::from(slot * self.world + source) * WORD_STRIDE,
+        )
+    }
+
+    fn wait(&self, context: u64, slot: u32, peer: u32, lag: u32) -> Outcome {
+        let expected = self.counter(context, self.expected, slot, peer)?;
+        let epoch = expected.load(Ordering::Relaxed).wrapping_add(1);
+        let word = self.word(context, self.rank, slot, peer)?;
+        let state = self::word(context, self.fault)?;
+        let wanted = epoch.wrapping_sub(lag);
+        let start = Instant::now();
+        loop {
+            let seen = word.load(Ordering::Acquire);
+            if seen.wrapping_sub(wanted) as i32 >= 0 {
+                break;
+            }
+            let waited = start.elapsed();
+            if waited.as_nanos() > u128::from(self.timeout_ns) {
+                self.record_fault(context, [self.rank, peer, slot, wanted, seen], waited)?;
+                break;
+            }
+            if state.load(Ordering::Acquire) != 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        expected.store(epoch, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Leaves behind who waited for whom, unless another wait has.
+    fn record_fault(&self, context: u64, what: [u32; 5], waited: Duration) -> Outcome {
+        let state = word(context, self.fault)?;
+        if state
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
+            let us = waited.as_micros() as u64;
+            let fields = what.into_iter().chain([us as u32, (us >> 32) as u32]);
+            for (i, field) in (1..).zip(fields) {
+                word(context, self.fault + 4 * i)?.store(field, Ordering::Relaxed);
+            }
+            state.store(2, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+/// A word of device memory, as long as it stays mapped: as on a device, unmapping it under a kernel is the program's fault.
+fn word(context: u64, at: u64) -> Outcome<&'static AtomicU32> {
+    lock().to_read(context, at, 4)?;
+    // SAFETY: mapped plain memory, which a kernel's caller keeps so until the kernel has ended; all access is atomic.
+    Ok(unsafe { AtomicU32::from_ptr(at as *mut u32) })
+}

@@ -1,0 +1,113 @@
+//! Memory that cudarc and this crate both know.
+//!
+//! [`Cuda::adopt`] takes a context that the caller made and [`Cuda::adopt_stream`] a stream of it. With what is here, slices
+//! go both ways: the address of a slice that the caller has, and slices whose memory peers of other processes can open.
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use cudarc::driver::{
+    self, CudaSlice, CudaStream, CudaViewMut, DeviceRepr, DeviceSlice, ValidAsZeroBits,
+};
+
+use super::Cuda;
+use super::memory::CudaMemory;
+use super::stream::CudaQueue;
+use crate::backend::{DevicePtr, Memory};
+use crate::error::{Error, Result};
+
+/// A cudarc slice in memory of `cuMemAlloc`, which legacy CUDA IPC can open; cudarc's own slices are of a stream-ordered
+/// pool wherever the device has one, and CUDA IPC cannot.
+///
+/// Use it as the [`CudaSlice`] that it derefs to. Dropping it waits for the adopted streams of its device, then frees.
+#[derive(Debug)]
+pub struct SharedSlice<T> {
+    slice: ManuallyDrop<CudaSlice<T>>,
+    memory: CudaMemory,
+}
+
+impl<T: DeviceRepr> SharedSlice<T> {
+    /// To be written by a kernel or a copy of cudarc.
+    pub fn as_view_mut(&mut self) -> CudaViewMut<'_, T> {
+        self.slice.as_view_mut()
+    }
+}
+
+impl<T> SharedSlice<T> {
+    /// Its first address.
+    pub fn address(&self) -> DevicePtr {
+        self.memory.address()
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+}
+
+// Not mutably: whoever swapped the slice for another would have each freed by the other's way.
+impl<T> Deref for SharedSlice<T> {
+    type Target = CudaSlice<T>;
+
+    fn deref(&self) -> &CudaSlice<T> {
+        &self.slice
+    }
+}
+
+impl<T> Drop for SharedSlice<T> {
+    fn drop(&mut self) {
+        // SAFETY: the slice is taken once, here, and not used again.
+        let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
+        // Its memory is freed by `memory`, in the way it was allocated.
+        slice.leak();
+    }
+}
+
+impl Cuda {
+    /// A slice of `len` zeros for cudarc's work on `stream`, which ranks of other processes can open.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::InvalidArgument`] if the stream belongs to another context.
+    pub fn shareable_slice<T: DeviceRepr + ValidAsZeroBits>(
+        &self,
+        stream: &Arc<CudaStream>,
+        len: usize,
+    ) -> Result<SharedSlice<T>> {
+        // Known to the device, so that freeing waits for it.
+        let queue = self.adopt_stream(stream.clone())?;
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .ok_or_else(|| Error::InvalidArgument {
+                what: "length of a slice",
+                why: format!("{len} elements are beyond the address space"),
+            })?;
+        let memory = CudaMemory::new(self, bytes)?;
+        // SAFETY: new memory of this size, all zeros, which `T` allows; the slice never frees it.
+        let slice = unsafe { queue.inner().upgrade_device_ptr(memory.address().0, len) };
+        Ok(SharedSlice {
+            slice: ManuallyDrop::new(slice),
+            memory,
+        })
+    }
+
+    /// Address and length in bytes of a slice or view of cudarc, for work on `stream`. The caller keeps the slice until
+    /// that work has ended, and orders it against work of cudarc on other streams: [`Cuda::adopt`] turned cudarc's
+    /// tracking off.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the slice belongs to another context.
+    pub fn address_of<T, S>(&self, slice: &S, stream: &CudaQueue) -> Result<(DevicePtr, usize)>
+    where
+        S: driver::DevicePtr<T> + DeviceSlice<T>,
+    {
+        if slice.stream().context().cu_ctx() != self.context().cu_ctx() {
+            return Err(Error::InvalidArgument {
+                what: "slice",
+                why: format!("it belongs to another context than that of {}", self.name()),
+            });
+        }
+        let (address, _recorded) = slice.device_ptr(stream.inner());
+        Ok((DevicePtr(address), slice.num_bytes()))
+    }
+}

@@ -1,0 +1,177 @@
+//! What the driver knows of an address: which allocation it belongs to, and of what kind that is.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys::{self, CUpointer_attribute as Attribute, CUresult};
+
+use super::Cuda;
+use super::driver::check;
+use crate::backend::DevicePtr;
+use crate::error::{Error, Result};
+use crate::ipc::AllocationIdentity;
+
+/// What an attribute is written as, all zeros being one of its values.
+pub(super) trait Value: Copy {
+    const ZERO: Self;
+}
+
+impl Value for i32 {
+    const ZERO: i32 = 0;
+}
+
+impl Value for u64 {
+    const ZERO: u64 = 0;
+}
+
+/// A handle of the driver.
+impl<T> Value for *mut T {
+    const ZERO: *mut T = std::ptr::null_mut();
+}
+
+/// The attribute of the address `at`, `None` if the driver does not know the address or the attribute.
+///
+/// # Safety
+/// The driver writes this attribute as a `T`.
+pub(super) unsafe fn attribute<T: Value>(
+    cuda: &Cuda,
+    at: DevicePtr,
+    attribute: Attribute,
+) -> Result<Option<T>> {
+    let mut value = T::ZERO;
+    // SAFETY: `value` is valid for a write of what the driver writes, by the caller's word.
+    let result =
+        unsafe { sys::cuPointerGetAttribute((&raw mut value).cast::<c_void>(), attribute, at.0) };
+    match result {
+        CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_NOT_SUPPORTED => Ok(None),
+        result => check(result, "cuPointerGetAttribute", cuda.name()).map(|()| Some(value)),
+    }
+}
+
+/// How the driver holds an allocation, which decides who can open it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Of `cuMemAlloc`: legacy CUDA IPC opens it.
+    Plain,
+    /// Of a stream-ordered pool.
+    Pooled(sys::CUmemoryPool),
+    /// Virtual memory, with the types of handles that it was made with, a bit set of `CUmemAllocationHandleType`.
+    Virtual { handles: u64 },
+    /// Opened from another process, or of a kind that cannot be told from that.
+    Foreign,
+}
+
+/// The device that owns the memory at `at` and how it is held.
+pub(super) fn kind(cuda: &Cuda, at: DevicePtr) -> Result<(i32, Kind)> {
+    cuda.bind()?;
+    use Attribute as A;
+    // SAFETY: the driver's documentation: an int.
+    let device = unsafe { attribute::<i32>(cuda, at, A::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)? };
+    let device = device.ok_or_else(|| unknown(at))?;
+    // SAFETY: a boolean, for which the driver writes an int at most; room for that is given.
+    let plain =
+        unsafe { attribute::<u64>(cuda, at, A::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)? };
+    if plain.is_some_and(is_true) {
+        return Ok((device, Kind::Plain));
+    }
+    // SAFETY: a CUmemoryPool, null if the memory is of none.
+    let pool = unsafe {
+        attribute::<sys::CUmemoryPool>(cuda, at, A::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)?
+    };
+    if let Some(pool) = pool.filter(|pool| !pool.is_null()) {
+        return Ok((device, Kind::Pooled(pool)));
+    }
+    let Some(retained) = Retained::of(cuda, at)? else {
+        return Ok((device, Kind::Foreign));
+    };
+    drop(retained);
+    // SAFETY: a bit set of 64 bits.
+    let handles =
+        unsafe { attribute::<u64>(cuda, at, A::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)? };
+    let handles = handles.unwrap_or(0);
+    Ok((device, Kind::Virtual { handles }))
+}
+
+/// The truth of a boolean that the driver wrote into the first bytes of a zeroed word.
+fn is_true(word: u64) -> bool {
+    word != 0
+}
+
+fn unknown(at: DevicePtr) -> Error {
+    Error::InvalidArgument {
+        what: "address",
+        why: format!("{:#x} is not of a live allocation of device memory", at.0),
+    }
+}
+
+pub(super) fn identity(cuda: &Cuda, at: DevicePtr) -> Result<AllocationIdentity> {
+    cuda.bind()?;
+    use Attribute as A;
+    // SAFETY: the driver's documentation: an unsigned long long.
+    let id = unsafe { attribute::<u64>(cuda, at, A::CU_POINTER_ATTRIBUTE_BUFFER_ID)? };
+    // SAFETY: 64 bits.
+    let block = unsafe { attribute::<u64>(cuda, at, A::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID)? };
+    let (Some(id), block) = (id, block.unwrap_or(0)) else {
+        return Err(unknown(at));
+    };
+    if (id, block) == (0, 0) {
+        return Err(unknown(at));
+    }
+    // SAFETY: an int.
+    let owner = unsafe { attribute::<i32>(cuda, at, A::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)? };
+    if owner != Some(cuda.context().cu_device()) {
+        return Err(Error::InvalidArgument {
+            what: "address",
+            why: format!("{:#x} is not of memory of {}", at.0, cuda.name()),
+        });
+    }
+    let (mut base, mut bytes) = (0, 0);
+    // SAFETY: both are valid for writes.
+    let result = unsafe { sys::cuMemGetAddressRange_v2(&mut base, &mut bytes, at.0) };
+    match result {
+        CUresult::CUDA_ERROR_NOT_FOUND | CUresult::CUDA_ERROR_INVALID_VALUE => {
+            return Err(unknown(at));
+        }
+        result => check(result, "cuMemGetAddressRange", cuda.name())?,
+    }
+    Ok(AllocationIdentity {
+        id,
+        block,
+        base: DevicePtr(base),
+        bytes,
+    })
+}
+
+/// The handle of the virtual memory mapped at an address, released on drop.
+pub(super) struct Retained {
+    pub handle: sys::CUmemGenericAllocationHandle,
+    cuda: Cuda,
+}
+
+impl Retained {
+    /// `None` if the memory is not of the driver's virtual memory management.
+    pub fn of(cuda: &Cuda, at: DevicePtr) -> Result<Option<Self>> {
+        cuda.bind()?;
+        let mut handle = 0;
+        // SAFETY: `handle` is valid for a write; the driver refuses addresses that are not of such memory.
+        let result = unsafe { sys::cuMemRetainAllocationHandle(&mut handle, at.0 as *mut c_void) };
+        match result {
+            CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_NOT_SUPPORTED => Ok(None),
+            result => {
+                check(result, "cuMemRetainAllocationHandle", cuda.name())?;
+                Ok(Some(Retained {
+                    handle,
+                    cuda: cuda.clone(),
+                }))
+            }
+        }
+    }
+}
+
+impl Drop for Retained {
+    fn drop(&mut self) {
+        self.cuda.bind_to_free();
+        // SAFETY: retained once and released once.
+        let result = unsafe { sys::cuMemRelease(self.handle) };
+        super::driver::check_in_drop(result, "cuMemRelease", self.cuda.name());
+    }
+}

@@ -1,0 +1,243 @@
+//! What names an allocation, here and to other processes.
+
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::backend::DevicePtr;
+use crate::error::{Error, Result};
+use crate::wire::{Malformed, Reader, Writer};
+
+/// The allocation behind an address. Two of one process are equal only if they are the same allocation: the number is
+/// never used again, so memory that was freed and whose address came back is another allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AllocationIdentity {
+    /// The process-wide number of the allocation; CUDA's buffer id.
+    pub id: u64,
+    /// The process-wide number of the physical memory mapped there, which virtual memory can change; 0 where the driver
+    /// gives none.
+    pub block: u64,
+    /// Its first address.
+    pub base: DevicePtr,
+    /// Its length.
+    pub bytes: usize,
+}
+
+impl AllocationIdentity {
+    /// Where `bytes` at the address `at` begin in the allocation.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they are empty or not within it.
+    pub fn offset(&self, at: DevicePtr, bytes: usize) -> Result<usize> {
+        let offset = at.0.checked_sub(self.base.0).map(|o| o as usize);
+        offset
+            .filter(|&o| {
+                bytes > 0
+                    && o.checked_add(bytes)
+                        .is_some_and(|end| end <= self.bytes)
+            })
+            .ok_or_else(|| Error::InvalidArgument {
+                what: "memory to register",
+                why: format!(
+                    "{bytes} bytes at {:#x} are not a part of the one allocation of {} bytes at {:#x}",
+                    at.0, self.bytes, self.base.0
+                ),
+            })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.word(self.id)
+            .word(self.block)
+            .word(self.base.0)
+            .word(self.bytes as u64);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(AllocationIdentity {
+            id: from.word()?,
+            block: from.word()?,
+            base: DevicePtr(from.word()?),
+            bytes: from.size()?,
+        })
+    }
+}
+
+/// A set of ranks that may use each other's addresses as they are: the threads of one process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AddressSpace {
+    drawn: [u8; 16],
+    process: u64,
+}
+
+impl std::fmt::Debug for AddressSpace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AddressSpace(of process {})", self.process)
+    }
+}
+
+impl AddressSpace {
+    /// That of this process. Drawn at random, so that no process of another container or machine has the same.
+    pub fn of_process() -> Result<Self> {
+        static DRAWN: OnceLock<AddressSpace> = OnceLock::new();
+        let drawn = match DRAWN.get() {
+            Some(drawn) => drawn.drawn,
+            None => {
+                let fresh = Self::of_nobody_else()?;
+                DRAWN.get_or_init(|| fresh).drawn
+            }
+        };
+        // A forked child has what its parent drew.
+        Ok(AddressSpace {
+            drawn,
+            process: process(),
+        })
+    }
+
+    /// One that no other rank shares, so that even ranks of the same process open each other's memory by its handles.
+    pub fn of_nobody_else() -> Result<Self> {
+        let mut drawn = [0; 16];
+        getrandom(&mut drawn, GetRandomFlags::empty())
+            .map_err(|e| Error::io("drawing a random number", e))?;
+        Ok(AddressSpace {
+            drawn,
+            process: process(),
+        })
+    }
+
+    pub(super) fn write(&self, to: &mut Writer) {
+        to.fixed(&self.drawn).word(self.process);
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(AddressSpace {
+            drawn: from.fixed()?,
+            process: from.word()?,
+        })
+    }
+}
+
+fn process() -> u64 {
+    rustix::process::getpid().as_raw_nonzero().get() as u64
+}
+
+/// By what another process opens an allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemoryHandle {
+    /// Legacy CUDA IPC: memory of `cuMemAlloc`.
+    Legacy([u8; 64]),
+    /// A descriptor that travels beside: a memfd, or CUDA's virtual memory made with descriptor handles.
+    Descriptor,
+    /// CUDA's virtual memory made with fabric handles.
+    Fabric([u8; 64]),
+    /// None: only the process that made it can use this memory, for this reason.
+    Confined(String),
+}
+
+impl MemoryHandle {
+    pub(super) fn write(&self, to: &mut Writer) {
+        match self {
+            MemoryHandle::Legacy(bytes) => to.byte(0).fixed(bytes),
+            MemoryHandle::Descriptor => to.byte(1),
+            MemoryHandle::Fabric(bytes) => to.byte(2).fixed(bytes),
+            MemoryHandle::Confined(why) => to.byte(3).text(why),
+        };
+    }
+
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(match from.byte()? {
+            0 => MemoryHandle::Legacy(from.fixed()?),
+            1 => MemoryHandle::Descriptor,
+            2 => MemoryHandle::Fabric(from.fixed()?),
+            3 => MemoryHandle::Confined(from.text()?),
+            _ => return Err(Malformed("an unknown kind of memory handle")),
+        })
+    }
+
+    /// The error of a rank of another process that is to open memory with this handle and cannot.
+    pub(crate) fn refused(&self) -> Error {
+        let why = match self {
+            MemoryHandle::Confined(why) => why.clone(),
+            other => format!(
+                "this backend does not open {}; do all ranks use the same one?",
+                other.kind()
+            ),
+        };
+        Error::Unavailable {
+            what: "sharing this memory between processes".into(),
+            why,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            MemoryHandle::Legacy(_) => "legacy CUDA IPC handles",
+            MemoryHandle::Descriptor => "descriptors that do not arrive",
+            MemoryHandle::Fabric(_) => "fabric handles",
+            MemoryHandle::Confined(_) => "confined memory",
+        }
+    }
+}
+
+/// An allocation that is ready to be opened by others.
+#[derive(Debug)]
+pub struct ExportedMemory {
+    /// For the peers.
+    pub handle: MemoryHandle,
+    /// What travels beside a [`MemoryHandle::Descriptor`].
+    pub fd: Option<OwnedFd>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_lies_within_one_allocation() {
+        let identity = AllocationIdentity {
+            id: 1,
+            block: 0,
+            base: DevicePtr(1000),
+            bytes: 100,
+        };
+        assert_eq!(identity.offset(DevicePtr(1000), 100).unwrap(), 0);
+        assert_eq!(identity.offset(DevicePtr(1099), 1).unwrap(), 99);
+        for (at, bytes) in [
+            (999, 1),
+            (1000, 101),
+            (1100, 1),
+            (1050, usize::MAX),
+            (1050, 0),
+        ] {
+            let error = identity.offset(DevicePtr(at), bytes).unwrap_err();
+            assert!(error.to_string().contains("0x3e8"), "{error}");
+        }
+    }
+
+    #[test]
+    fn threads_share_an_address_space() {
+        let mine = AddressSpace::of_process().unwrap();
+        let theirs = std::thread::spawn(AddressSpace::of_process).join();
+        assert_eq!(mine, theirs.unwrap().unwrap());
+        assert_ne!(mine, AddressSpace::of_nobody_else().unwrap());
+    }
+
+    #[test]
+    fn handles_arrive_as_they_were_sent() {
+        let handles = [
+            MemoryHandle::Legacy([3; 64]),
+            MemoryHandle::Descriptor,
+            MemoryHandle::Fabric([4; 64]),
+            MemoryHandle::Confined("of a pool".into()),
+        ];
+        for handle in handles {
+            let mut message = Writer::default();
+            handle.write(&mut message);
+            let message = message.finish();
+            let read = MemoryHandle::read(&mut Reader::new(&message)).unwrap();
+            assert_eq!(read, handle);
+            assert!(MemoryHandle::read(&mut Reader::new(&message[..message.len() - 1])).is_err());
+        }
+        assert!(MemoryHandle::read(&mut Reader::new(&[9])).is_err());
+    }
+}

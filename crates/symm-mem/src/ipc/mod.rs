@@ -1,0 +1,364 @@
+//! Memory that a user allocated, shared among ranks: the cache of what has been opened.
+//!
+//! [`IpcCache::register`] makes the same number of bytes of each rank's own memory — a `cuMemAlloc`, a cudarc slice, memory
+//! of [`Backend::allocate`] — readable and writable by all. The [`Registration`] that it gives is held by an [`Arc`]; while
+//! it is held, work on it exchanges nothing.
+//!
+//! # How memory is opened
+//!
+//! | the memory is | a rank of another process opens it by |
+//! |---|---|
+//! | of `cuMemAlloc`, `cudaMalloc` | legacy CUDA IPC; the handle is of the allocation, the offset is kept |
+//! | CUDA virtual memory with descriptor handles | a POSIX descriptor, mapped anew |
+//! | CUDA virtual memory with fabric handles only | the fabric handle, where the device and the system have them |
+//! | of a stream-ordered pool: cudarc slices, `cuMemAllocAsync` | nothing: an error that says what to do |
+//! | of the host backend | its memfd |
+//!
+//! Ranks that are threads of one process use each other's addresses as they are, once their devices can reach each other.
+//!
+//! # Who upholds what
+//!
+//! The cache:
+//! - An entry belongs to allocations, by identity, never to addresses: memory that was freed and whose address is in use
+//!   again is a miss.
+//! - All ranks decide together: an entry is hit on all ranks or on none, evicted on all ranks or on none, and an error on
+//!   one rank is an error on all.
+//! - What any rank holds is neither evicted nor closed, even beyond the [`CacheLimits`].
+//! - Several registrations within one allocation open it once.
+//!
+//! The caller:
+//! - All ranks make the same calls of one cache in the same order.
+//! - A rank's memory lives until its registrations have been closed on all ranks: [`IpcCache::release`],
+//!   [`IpcCache::trim`] and [`IpcCache::close`] return when they have. Freeing it earlier is undefined for CUDA IPC; that
+//!   a dead entry is evicted at the next miss only limits what such a mistake costs.
+//! - Work on a registration has ended, or is on a stream of the backend, before the registration is dropped. Closing
+//!   waits for the work on this device's streams, so a miss, which may evict, does not belong between the two halves of
+//!   a handshake.
+
+mod handle;
+mod offer;
+mod registration;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::agreement::{self, number_from, number_to, words};
+use crate::backend::{Backend, DevicePtr, Memory};
+use crate::error::{Error, Result};
+use crate::exchange::Exchange;
+use crate::symmetric::together;
+use crate::uniform::Uniform;
+
+pub use crate::uniform::CacheLimits;
+pub use handle::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
+pub use registration::Registration;
+
+use offer::{Offer, Range};
+use registration::Opened;
+
+/// Alignment beyond which no kernel asks.
+const LARGEST_ALIGNMENT: usize = 256;
+
+const HISTORY: &str = "history of the IPC cache";
+
+/// The registrations of a group of ranks. See the [module](self) for who upholds what.
+#[derive(Debug)]
+pub struct IpcCache<B: Backend> {
+    backend: B,
+    space: AddressSpace,
+    state: Mutex<State<B>>,
+}
+
+#[derive(Debug)]
+struct State<B: Backend> {
+    entries: Uniform<Range, Registration<B>>,
+    opened: HashMap<(usize, AllocationIdentity), Weak<Opened<B>>>,
+}
+
+impl<B: Backend> IpcCache<B> {
+    /// An empty cache with the default limits. Not collective, but all ranks make theirs with the same limits.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system has no random numbers.
+    pub fn new(backend: &B) -> Result<Self> {
+        Self::with_limits(backend, CacheLimits::default())
+    }
+
+    /// As [`IpcCache::new`], with limits, which are the same on all ranks.
+    pub fn with_limits(backend: &B, limits: CacheLimits) -> Result<Self> {
+        Ok(IpcCache {
+            backend: backend.clone(),
+            space: backend.address_space()?,
+            state: Mutex::new(State {
+                entries: Uniform::new(limits),
+                opened: HashMap::new(),
+            }),
+        })
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.state.lock().entries.len()
+    }
+
+    /// True if there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The `bytes` at `at` of this rank's memory together with those that the other ranks give. Collective; all ranks
+    /// give the same `bytes`, and each its own address, which may lie anywhere in an allocation.
+    ///
+    /// A hit costs one exchange of a few bytes. A miss evicts, opens and exchanges as needed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the range is empty or not of one allocation, [`Error::Disagreement`] if the ranks
+    /// differ in `bytes` or in what they called before, [`Error::PeerMemory`] if a peer's memory cannot be opened;
+    /// what the backend and the exchange report. An error on one rank is an error on all.
+    pub fn register(
+        &self,
+        exchange: &dyn Exchange,
+        at: DevicePtr,
+        bytes: usize,
+    ) -> Result<Arc<Registration<B>>> {
+        let mut state = self.state.lock();
+        let rank = exchange.rank();
+        let range = self.backend.identity(at).and_then(|identity| {
+            let offset = identity.offset(at, bytes)?;
+            Ok(Range {
+                identity,
+                offset,
+                bytes,
+            })
+        });
+        let mine = range.map(|range| Offer {
+            view: state
+                .entries
+                .view(Some(&range), |_, registration| !registration.is_current()),
+            space: self.space,
+            range,
+        });
+        let offers = words(exchange, "ipc.offer", mine, Offer::encode, Offer::decode)?;
+        let views: Vec<_> = offers.iter().map(|offer| &offer.view).collect();
+        state.entries.same_history(HISTORY, rank, &views)?;
+        if let Some(peer) = offers.iter().position(|o| o.range.bytes != bytes) {
+            return Err(Error::Disagreement {
+                what: "bytes to register",
+                rank,
+                mine: bytes.to_string(),
+                peer,
+                theirs: offers[peer].range.bytes.to_string(),
+            });
+        }
+        if let Some(hit) = state.entries.hit(&views) {
+            return Ok(hit);
+        }
+
+        let span = tracing::info_span!("symm.register", bytes, world = offers.len());
+        let _entered = span.enter();
+        drop(state.entries.make_room(&views, bytes));
+        let handles = self.exchange_handles(exchange, &offers)?;
+        let made = self.open_all(&mut state, rank, &offers, handles);
+        let registration = Arc::new(together(exchange, "ipc.open", made)?);
+        let range = offers[rank].range;
+        state.entries.insert(range, bytes, registration.clone());
+        Ok(registration)
+    }
+
+    /// What each rank needs to open the others' allocations; nothing where all share an address space.
+    fn exchange_handles(
+        &self,
+        exchange: &dyn Exchange,
+        offers: &[Offer],
+    ) -> Result<Vec<Option<Handle>>> {
+        if offers.iter().all(|offer| offer.space == offers[0].space) {
+            return Ok(offers.iter().map(|_| None).collect());
+        }
+        let at = offers[exchange.rank()].range.identity.base;
+        let (mine, fd) = match self.backend.export_memory(at) {
+            Ok(exported) => (Ok(exported.handle), exported.fd),
+            Err(error) => (Err(error), None),
+        };
+        let (encode, decode) = (offer::encode_handle, offer::decode_handle);
+        let handles = words(exchange, "ipc.export", mine, encode, decode)?;
+        let mut fds: Vec<Vec<OwnedFd>> = if handles.contains(&MemoryHandle::Descriptor) {
+            let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+            exchange.all_gather_fds("ipc.fds", &fds)?
+        } else {
+            handles.iter().map(|_| Vec::new()).collect()
+        };
+        let fds = fds.iter_mut().map(Vec::pop);
+        Ok(handles
+            .into_iter()
+            .zip(fds)
+            .map(|(handle, fd)| Some(Handle { handle, fd }))
+            .collect())
+    }
+
+    fn open_all(
+        &self,
+        state: &mut State<B>,
+        rank: usize,
+        offers: &[Offer],
+        handles: Vec<Option<Handle>>,
+    ) -> Result<Registration<B>> {
+        state.opened.retain(|_, opened| opened.strong_count() > 0);
+        let mut opened = Vec::with_capacity(offers.len());
+        let mut addresses = Vec::with_capacity(offers.len());
+        for (peer, (offer, handle)) in offers.iter().zip(handles).enumerate() {
+            if peer == rank {
+                addresses.push(offer.range.address());
+                continue;
+            }
+            let theirs = offer.range.identity;
+            let known = state.opened.get(&(peer, theirs)).and_then(Weak::upgrade);
+            let part = match known {
+                Some(part) => part,
+                None => {
+                    let memory = self
+                        .open(offer, handle)
+                        .map_err(|cause| Error::PeerMemory {
+                            rank: peer,
+                            cause: Box::new(cause),
+                        })?;
+                    let part = Arc::new(Opened { memory });
+                    state.opened.insert((peer, theirs), Arc::downgrade(&part));
+                    part
+                }
+            };
+            addresses.push(part.part(offer.range.offset));
+            opened.push(part);
+        }
+        let table = write_table(&self.backend, &addresses)?;
+        Ok(Registration {
+            backend: self.backend.clone(),
+            rank,
+            bytes: offers[rank].range.bytes,
+            alignment: alignment(offers),
+            identity: offers[rank].range.identity,
+            addresses,
+            table,
+            _opened: opened,
+        })
+    }
+
+    fn open(&self, offer: &Offer, handle: Option<Handle>) -> Result<B::PeerMemory> {
+        let identity = offer.range.identity;
+        match handle {
+            _ if offer.space == self.space => {
+                self.backend.reach_memory(identity.base, identity.bytes)
+            }
+            Some(Handle {
+                handle: handle @ MemoryHandle::Confined(_),
+                ..
+            }) => Err(handle.refused()),
+            Some(Handle { handle, fd }) => self.backend.import_memory(&handle, fd, identity.bytes),
+            None => Err(MemoryHandle::Descriptor.refused()),
+        }
+    }
+
+    /// Gives up `registration` on all ranks and returns when every rank has closed it: each rank may then free its part,
+    /// unless it is registered by another entry too. Collective; all ranks hand over the same registration.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if it is also held elsewhere: it then stays in the cache. What the exchange reports.
+    pub fn release(
+        &self,
+        exchange: &dyn Exchange,
+        registration: Arc<Registration<B>>,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let number = state.entries.number_of(&registration);
+        drop(registration);
+        let mine = match number {
+            None => Err(Error::InvalidArgument {
+                what: "registration to release",
+                why: "it is not of this cache".into(),
+            }),
+            Some(number) => match state.entries.holders(number) {
+                0 => Ok(number),
+                held => Err(Error::InUse {
+                    what: "a registration",
+                    held,
+                    rank: exchange.rank(),
+                }),
+            },
+        };
+        let numbers = words(exchange, "ipc.release", mine, number_to, number_from)?;
+        let rank = exchange.rank();
+        if let Some(peer) = numbers.iter().position(|&n| n != numbers[rank]) {
+            return Err(Error::Disagreement {
+                what: "registration to release",
+                rank,
+                mine: format!("entry {}", numbers[rank]),
+                peer,
+                theirs: format!("entry {}", numbers[peer]),
+            });
+        }
+        drop(state.entries.take(&[numbers[rank]]));
+        exchange.barrier("ipc.released")?;
+        Ok(())
+    }
+
+    /// Closes every registration that no rank holds and returns how many, when all ranks have closed them. Collective.
+    pub fn trim(&self, exchange: &dyn Exchange) -> Result<usize> {
+        let mut state = self.state.lock();
+        let mine = state.entries.view(None, |_, _| false);
+        let views = agreement::views(exchange, "ipc.trim", &mine)?;
+        let views: Vec<_> = views.iter().collect();
+        state
+            .entries
+            .same_history(HISTORY, exchange.rank(), &views)?;
+        let closed = state.entries.take_idle(&views);
+        let count = closed.len();
+        drop(closed);
+        exchange.barrier("ipc.trimmed")?;
+        Ok(count)
+    }
+
+    /// Closes all registrations and returns when every rank has: each rank may then free its memory. Collective.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if a rank still holds a registration. The cache is gone even so; what is held stays usable for
+    /// as long as its memory lives.
+    pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
+        let state = self.state.into_inner();
+        let idle = match state.entries.held() {
+            0 => Ok(()),
+            held => Err(Error::InUse {
+                what: "the IPC cache",
+                held,
+                rank: exchange.rank(),
+            }),
+        };
+        together(exchange, "ipc.close", idle)?;
+        drop(state);
+        exchange.barrier("ipc.closed")?;
+        Ok(())
+    }
+}
+
+/// What a peer sent to open its allocation by.
+struct Handle {
+    handle: MemoryHandle,
+    fd: Option<OwnedFd>,
+}
+
+fn alignment(offers: &[Offer]) -> usize {
+    let each = offers.iter().map(|o| o.range.address().0.trailing_zeros());
+    let least = each.min().unwrap_or(0);
+    LARGEST_ALIGNMENT.min(1 << least.min(31))
+}
+
+/// A table of `addresses` (u64) in device memory.
+pub(crate) fn write_table<B: Backend>(backend: &B, addresses: &[DevicePtr]) -> Result<B::Memory> {
+    let bytes: Vec<u8> = addresses.iter().flat_map(|a| a.0.to_ne_bytes()).collect();
+    let table = backend.allocate(bytes.len())?;
+    let stream = backend.setup_stream()?;
+    // SAFETY: the table was just allocated with this length and nothing else knows it.
+    unsafe { backend.upload(&stream, table.address(), &bytes)? };
+    Ok(table)
+}

@@ -1,0 +1,113 @@
+//! The messages by which ranks agree on a registration.
+
+use super::{AddressSpace, AllocationIdentity, MemoryHandle};
+use crate::agreement::{Word, read, write};
+use crate::backend::DevicePtr;
+use crate::uniform::View;
+use crate::wire::Malformed;
+
+/// A range of one rank's own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub identity: AllocationIdentity,
+    pub offset: usize,
+    pub bytes: usize,
+}
+
+impl Range {
+    pub fn address(&self) -> DevicePtr {
+        self.identity.base.add(self.offset)
+    }
+}
+
+/// What a rank says when it wants to register memory: its side of the cache and the range, or why there is none.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub view: View,
+    pub space: AddressSpace,
+    pub range: Range,
+}
+
+impl Offer {
+    pub fn encode(word: Word<&Offer>) -> Vec<u8> {
+        write(word, |offer, to| {
+            offer.view.write(to);
+            offer.space.write(to);
+            offer.range.identity.write(to);
+            to.word(offer.range.offset as u64)
+                .word(offer.range.bytes as u64);
+        })
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Word<Offer>, Malformed> {
+        read(bytes, |from| {
+            let offer = Offer {
+                view: View::read(from)?,
+                space: AddressSpace::read(from)?,
+                range: Range {
+                    identity: AllocationIdentity::read(from)?,
+                    offset: from.size()?,
+                    bytes: from.size()?,
+                },
+            };
+            let end = offer.range.offset.checked_add(offer.range.bytes);
+            match end {
+                Some(end) if end <= offer.range.identity.bytes => Ok(offer),
+                _ => Err(Malformed("a range outside of its allocation")),
+            }
+        })
+    }
+}
+
+pub(super) fn encode_handle(word: Word<&MemoryHandle>) -> Vec<u8> {
+    write(word, MemoryHandle::write)
+}
+
+pub(super) fn decode_handle(bytes: &[u8]) -> Result<Word<MemoryHandle>, Malformed> {
+    read(bytes, MemoryHandle::read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uniform::{CacheLimits, Uniform};
+
+    fn offer() -> Offer {
+        Offer {
+            view: Uniform::<u8, u8>::new(CacheLimits::default()).view(None, |_, _| false),
+            space: AddressSpace::of_process().unwrap(),
+            range: Range {
+                identity: AllocationIdentity {
+                    id: 5,
+                    block: 6,
+                    base: DevicePtr(4096),
+                    bytes: 100,
+                },
+                offset: 40,
+                bytes: 60,
+            },
+        }
+    }
+
+    #[test]
+    fn an_offer_arrives_as_it_was_sent_and_a_cut_one_is_refused() {
+        let sent = offer();
+        let message = Offer::encode(Ok(&sent));
+        let got = Offer::decode(&message).unwrap().unwrap();
+        assert_eq!((got.space, got.range), (sent.space, sent.range));
+        for cut in 0..message.len() {
+            assert!(Offer::decode(&message[..cut]).is_err(), "{cut} bytes");
+        }
+        let why = Offer::decode(&Offer::encode(Err("no memory".into()))).unwrap();
+        assert_eq!(why.unwrap_err(), "no memory");
+    }
+
+    #[test]
+    fn an_offer_of_what_its_allocation_does_not_hold_is_refused() {
+        for (offset, bytes) in [(41, 60), (usize::MAX, 2), (0, 101)] {
+            let mut sent = offer();
+            (sent.range.offset, sent.range.bytes) = (offset, bytes);
+            assert!(Offer::decode(&Offer::encode(Ok(&sent))).is_err());
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! One multicast object: setting it up and taking it down on all ranks.
+
+use std::sync::{Arc, Weak};
+
+use crate::backend::{Backend, DevicePtr, Mapping};
+use crate::error::Result;
+use crate::exchange::Exchange;
+use crate::symmetric::{SymmetricBuffer, together};
+
+/// A multicast object over the parts of a [`SymmetricBuffer`].
+///
+/// Close it before the buffer. Dropped instead, it takes the same steps on this rank alone.
+#[derive(Debug)]
+pub struct MulticastBuffer<B: Backend> {
+    // The mapping goes before the object.
+    mapping: B::Mapping,
+    object: B::Multicast,
+    buffer: u64,
+    alive: Weak<()>,
+}
+
+impl<B: Backend> MulticastBuffer<B> {
+    /// Makes the object, binds every rank's part of `buffer` and maps it. Collective.
+    ///
+    /// The steps cannot deadlock: rank 0 creates, all import, all join, and only when all have joined does any bind; only
+    /// when all have bound does any map. An error on one rank is an error on all, at the same step.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) where the device or the guard refuses; what the driver and the
+    /// exchange report.
+    pub fn new(
+        backend: &B,
+        exchange: &Arc<dyn Exchange>,
+        buffer: &SymmetricBuffer<B>,
+    ) -> Result<Self> {
+        let exchange = exchange.as_ref();
+        let (bytes, world) = (buffer.stride(), exchange.world());
+        together(
+            exchange,
+            "multicast.support",
+            backend.device().multicast.require("multicast"),
+        )?;
+
+        let created = if exchange.rank() == 0 {
+            backend
+                .create_multicast(bytes, world)
+                .and_then(|object| Ok(Some((backend.export_multicast(&object)?, object))))
+        } else {
+            Ok(None)
+        };
+        let created = together(exchange, "multicast.create", created)?;
+        use std::os::fd::AsFd;
+        let fds: Vec<_> = created.iter().map(|(fd, _)| fd.as_fd()).collect();
+        let mut gathered = exchange.all_gather_fds("multicast.fd", &fds)?;
+        let object = match created {
+            Some((_, object)) => Ok(object),
+            None => match gathered.first_mut().and_then(Vec::pop) {
+                Some(fd) => backend.import_multicast(fd, bytes, world),
+                None => Err(crate::ExchangeError::MissingDescriptor {
+                    rank: 0,
+                    tag: "multicast.fd".into(),
+                    expected: 1,
+                    got: 0,
+                }
+                .into()),
+            },
+        };
+        drop(gathered);
+        let object = together(exchange, "multicast.import", object)?;
+        together(exchange, "multicast.join", backend.join_multicast(&object))?;
+        together(
+            exchange,
+            "multicast.bind",
+            backend.bind_multicast(&object, buffer.segment()),
+        )?;
+        let mapping = together(exchange, "multicast.map", backend.map_multicast(&object))?;
+        Ok(MulticastBuffer {
+            mapping,
+            object,
+            buffer: buffer.id(),
+            alive: buffer.alive(),
+        })
+    }
+
+    /// The address to store to; [`DevicePtr::NULL`] on the host backend, whose kernels store to every mapping.
+    pub fn address(&self) -> DevicePtr {
+        self.mapping.address()
+    }
+
+    /// [`SymmetricBuffer::id`] of the buffer that it is over.
+    pub fn buffer(&self) -> u64 {
+        self.buffer
+    }
+
+    /// False once the buffer is gone on this rank.
+    pub fn is_current(&self) -> bool {
+        self.alive.strong_count() > 0
+    }
+
+    /// Takes the object down on all ranks, whose stores to it have ended, and returns when every rank has. Collective.
+    pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
+        close_all(vec![self], exchange)
+    }
+}
+
+/// The steps of taking objects down, the same objects on all ranks.
+pub(super) fn close_all<B: Backend>(
+    objects: Vec<MulticastBuffer<B>>,
+    exchange: &dyn Exchange,
+) -> Result<()> {
+    let (mappings, objects): (Vec<_>, Vec<_>) = objects
+        .into_iter()
+        .map(
+            |MulticastBuffer {
+                 mapping, object, ..
+             }| (mapping, object),
+        )
+        .unzip();
+    exchange.barrier("multicast.idle")?;
+    drop(mappings);
+    exchange.barrier("multicast.unmapped")?;
+    drop(objects);
+    exchange.barrier("multicast.unbound")?;
+    Ok(())
+}

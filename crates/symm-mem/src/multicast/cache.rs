@@ -1,0 +1,120 @@
+//! The multicast objects of a group's symmetric buffers.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::buffer::{MulticastBuffer, close_all};
+use crate::agreement;
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::exchange::Exchange;
+use crate::ipc::CacheLimits;
+use crate::symmetric::{SymmetricBuffer, together};
+use crate::uniform::Uniform;
+
+const HISTORY: &str = "history of the multicast cache";
+
+/// Multicast objects by the identity of the buffer that they are over, the same on all ranks.
+///
+/// Objects are few on a fabric, so they are kept while the buffer lives and taken down, by all ranks together, when it
+/// is gone, when the limits ask for it or when the cache is closed. What a rank holds is kept: hold the [`Arc`] while
+/// stores to the object may run.
+///
+/// All ranks make the same calls in the same order. The cache adds no permission: [`guard`](super::guard) stands in
+/// front of every call of a driver.
+#[derive(Debug)]
+pub struct MulticastCache<B: Backend> {
+    backend: B,
+    entries: Mutex<Uniform<u64, MulticastBuffer<B>>>,
+}
+
+impl<B: Backend> MulticastCache<B> {
+    /// An empty cache. Not collective, but all ranks give the same limits; their bytes are those of the buffers' parts.
+    pub fn new(backend: &B, limits: CacheLimits) -> Self {
+        MulticastCache {
+            backend: backend.clone(),
+            entries: Mutex::new(Uniform::new(limits)),
+        }
+    }
+
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.entries.lock().len()
+    }
+
+    /// True if there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The object over `buffer`, made if there is none. Collective. A hit costs one exchange of a few bytes.
+    ///
+    /// # Errors
+    /// Those of [`MulticastBuffer::new`]; [`Error::Disagreement`] if the ranks' histories differ.
+    pub fn get(
+        &self,
+        exchange: &Arc<dyn Exchange>,
+        buffer: &SymmetricBuffer<B>,
+    ) -> Result<Arc<MulticastBuffer<B>>> {
+        let mut entries = self.entries.lock();
+        let mine = entries.view(Some(&buffer.id()), |_, object| !object.is_current());
+        let views = agreement::views(exchange.as_ref(), "multicast.get", &mine)?;
+        let views: Vec<_> = views.iter().collect();
+        entries.same_history(HISTORY, exchange.rank(), &views)?;
+        if let Some(hit) = entries.hit(&views) {
+            return Ok(hit);
+        }
+        let bytes = buffer.stride();
+        take_down(entries.make_room(&views, bytes), exchange.as_ref())?;
+        let object = MulticastBuffer::new(&self.backend, exchange, buffer)?;
+        let object = Arc::new(object);
+        entries.insert(buffer.id(), bytes, object.clone());
+        Ok(object)
+    }
+
+    /// Takes down every object that no rank holds and returns how many. Collective.
+    pub fn trim(&self, exchange: &dyn Exchange) -> Result<usize> {
+        let mut entries = self.entries.lock();
+        let mine = entries.view(None, |_, _| false);
+        let views = agreement::views(exchange, "multicast.trim", &mine)?;
+        let views: Vec<_> = views.iter().collect();
+        entries.same_history(HISTORY, exchange.rank(), &views)?;
+        let idle = entries.take_idle(&views);
+        let count = idle.len();
+        take_down(idle, exchange)?;
+        Ok(count)
+    }
+
+    /// Takes all objects down, before the buffers go. Collective.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if a rank still holds an object. The cache is gone even so.
+    pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
+        let idle = match self.entries.lock().held() {
+            0 => Ok(()),
+            held => Err(Error::InUse {
+                what: "the multicast cache",
+                held,
+                rank: exchange.rank(),
+            }),
+        };
+        together(exchange, "multicast.close", idle)?;
+        self.trim(exchange).map(drop)
+    }
+}
+
+/// Takes down objects that no rank held when the ranks last spoke. None can have come to be held since: only the cache
+/// gives them out, and it is locked.
+fn take_down<B: Backend>(
+    objects: Vec<Arc<MulticastBuffer<B>>>,
+    exchange: &dyn Exchange,
+) -> Result<()> {
+    if objects.is_empty() {
+        return Ok(());
+    }
+    close_all(
+        objects.into_iter().filter_map(Arc::into_inner).collect(),
+        exchange,
+    )
+}

@@ -1,0 +1,233 @@
+//! Every driver call of every rank of every scenario, failing in turn.
+
+use std::time::Duration;
+
+use warpweave_fake_driver::{Call, Control, Failure, When};
+use warpweave_symm_mem::Error;
+
+use super::scenarios::Scenario;
+
+/// Functions that give something back. Their callers are mostly drops, which cannot return an error.
+pub const GIVE_BACK: [&str; 15] = [
+    "cuCtxDisablePeerAccess",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuEventDestroy_v2",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuIpcCloseMemHandle",
+    "cuMemAddressFree",
+    "cuMemFreeAsync",
+    "cuMemFree_v2",
+    "cuMemRelease",
+    "cuMemUnmap",
+    "cuModuleUnload",
+    "cuMulticastUnbind",
+    "cuStreamDestroy_v2",
+    "cuStreamEndCapture",
+];
+
+/// Short, since a rank whose peer has failed waits so long for its signal. On a busy machine a peer may need longer to
+/// come, and then the rank gives up before it comes to the call that is to fail.
+const TIMEOUTS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(3)];
+
+pub fn run(driver: &Control) {
+    let part = std::env::var("PART").unwrap();
+    let scenario = Scenario::named(&part);
+    assert!(scenario.is_allowed());
+    // Once to learn the calls.
+    let whole = scenario.run(driver, None, Duration::from_secs(20));
+    assert!(whole.iter().all(|ended| ended.outcome.is_ok()), "{whole:?}");
+    let calls = driver.calls();
+    assert!(calls.len() > 20, "{} calls", calls.len());
+    let mut wrong = Vec::new();
+    for call in &calls {
+        let gives_back = GIVE_BACK.contains(&call.function.as_str());
+        wrong.extend(inject(driver, scenario, &calls, call, When::Instead));
+        if gives_back {
+            wrong.extend(inject(driver, scenario, &calls, call, When::After));
+        }
+    }
+    println!("{part}: {} calls failed in turn", calls.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Every look at a stream finds it busy once: no error, only another look.
+pub fn busy(driver: &Control) {
+    let scenario = Scenario::named(&std::env::var("PART").unwrap());
+    let long = Duration::from_secs(20);
+    scenario.run(driver, None, long);
+    let looks = driver
+        .calls()
+        .into_iter()
+        .filter(|c| c.function == "cuStreamQuery");
+    let looks: Vec<_> = looks.collect();
+    assert!(!looks.is_empty());
+    for Call {
+        rank, number: call, ..
+    } in looks
+    {
+        let failure = Failure {
+            rank,
+            call,
+            code: NOT_READY,
+            when: When::Instead,
+        };
+        let ended = scenario.run(driver, Some(failure), long);
+        assert!(driver.fired());
+        assert!(
+            ended.iter().all(|e| e.outcome.is_ok()),
+            "look {call} of rank {rank}: {ended:?}"
+        );
+        assert_eq!(driver.faults(), [""; 0], "look {call} of rank {rank}");
+        assert_eq!(driver.live(), [""; 0], "look {call} of rank {rank}");
+    }
+}
+
+const OUT_OF_MEMORY: u32 = 2;
+const NOT_READY: u32 = 600;
+
+/// A code that the function may well answer with.
+pub fn code(function: &str) -> u32 {
+    const LAUNCH_FAILED: u32 = 719;
+    const NOT_SUPPORTED: u32 = 801;
+    match function {
+        "cuMemCreate" | "cuMemAlloc_v2" | "cuMemAddressReserve" | "cuMulticastCreate" => {
+            OUT_OF_MEMORY
+        }
+        // Of a pointer, that is an answer: no such attribute.
+        "cuPointerGetAttribute" => LAUNCH_FAILED,
+        _ if function.contains("Attribute") || function.contains("Import") => NOT_SUPPORTED,
+        _ => LAUNCH_FAILED,
+    }
+}
+
+/// Runs the scenario with `call` failing; what is wrong with how it ends.
+fn inject(
+    driver: &Control,
+    scenario: &Scenario,
+    calls: &[Call],
+    call: &Call,
+    when: When,
+) -> Vec<String> {
+    let Call {
+        rank,
+        number,
+        function,
+        ..
+    } = call;
+    let failure = Failure {
+        rank: *rank,
+        call: *number,
+        code: code(function),
+        when,
+    };
+    let what = format!(
+        "{}: call {number} of rank {rank}, {function}, fails {when:?}",
+        scenario.name
+    );
+    // Before the run, so that a hang or an abort is of a call that is named.
+    println!("{what}");
+    let mut ended = Vec::new();
+    for timeout in TIMEOUTS {
+        driver.wipe();
+        ended = scenario.run(driver, Some(failure), timeout);
+        if driver.fired() {
+            break;
+        }
+    }
+    assert!(driver.fired(), "{what}: it was not made");
+    let gives_back = GIVE_BACK.contains(&function.as_str());
+    let mut wrong = Vec::new();
+    let own = &ended[*rank];
+    if *number <= own.calls && !may_be_silent(calls, call) {
+        let silent = ended.iter().enumerate().filter(|(_, e)| e.outcome.is_ok());
+        wrong.extend(silent.map(|(rank, _)| format!("{what}: rank {rank} noticed nothing")));
+    }
+    if let Err(Error::Driver { name, .. }) = &own.outcome
+        && !name.starts_with("CUDA_ERROR")
+    {
+        wrong.push(format!("{what}: {name} is no name of a code"));
+    }
+    if failure.code == OUT_OF_MEMORY
+        && function != "cuMulticastCreate"
+        && let Err(error) = &own.outcome
+        && !matches!(error, Error::OutOfMemory { bytes, .. } if *bytes > 0)
+    {
+        wrong.push(format!(
+            "{what}: {error} is not the error of too little memory"
+        ));
+    }
+    // What was to be freed by a call that did nothing is not free, and cannot be.
+    let frees = gives_back && when == When::Instead;
+    if !frees && !is_left_by_cudarc(calls, call) {
+        let live = driver
+            .live()
+            .into_iter()
+            .map(|live| format!("{what}: left behind: {live}"));
+        wrong.extend(live);
+        let refused = driver
+            .faults()
+            .into_iter()
+            .filter(|f| !is_consequence(scenario, f));
+        wrong.extend(refused.map(|fault| format!("{what}: {fault}")));
+    }
+    driver.wipe();
+    wrong
+}
+
+/// Whether a failure of the call may go by without an error.
+pub fn may_be_silent(calls: &[Call], call: &Call) -> bool {
+    is_of_a_drop(calls, call) || is_a_doubt(calls, call)
+}
+
+/// Whether the call asks if registered memory is still what it was: who cannot tell takes it for another, and that is all.
+fn is_a_doubt(calls: &[Call], call: &Call) -> bool {
+    let own: Vec<_> = calls.iter().filter(|c| c.rank == call.rank).collect();
+    let names: Vec<_> = own.iter().map(|c| c.function.as_str()).collect();
+    // An identity is asked for by a binding, some attributes and the range; here behind another that was just asked for.
+    let last = "cuMemGetAddressRange_v2";
+    let at = call.number as usize - 1;
+    let Some(end) = (at..names.len()).find(|i| names[*i] == last) else {
+        return false;
+    };
+    let attributes = |from: usize| {
+        names[from + 1..end]
+            .iter()
+            .all(|n| *n == "cuPointerGetAttribute")
+    };
+    let begins = |i: &usize| names[*i] == "cuCtxSetCurrent" && attributes(*i);
+    let first = (1..=at).rev().find(begins);
+    first.is_some_and(|first| names[first - 1] == last)
+}
+
+/// Whether the call gives something back, or makes sure that it may be: the last binding of the context before that and
+/// the looks at the streams behind it. Drops make these calls, and a drop has nobody to tell.
+fn is_of_a_drop(calls: &[Call], call: &Call) -> bool {
+    let later = calls
+        .iter()
+        .filter(|c| c.rank == call.rank && c.number > call.number);
+    let looks = ["cuStreamIsCapturing", "cuStreamQuery", "cuCtxGetCurrent"];
+    let next = later
+        .map(|c| c.function.as_str())
+        .find(|f| !looks.contains(f));
+    let prepares = looks.contains(&call.function.as_str()) || call.function == "cuCtxSetCurrent";
+    GIVE_BACK.contains(&call.function.as_str())
+        || prepares && next.is_some_and(|next| GIVE_BACK.contains(&next))
+}
+
+/// `CudaContext::new` of cudarc 0.19 retains the context, asks whether there are memory pools, and forgets the context if
+/// that fails.
+pub fn is_left_by_cudarc(calls: &[Call], call: &Call) -> bool {
+    let retained = |c: &Call| c.function == "cuDevicePrimaryCtxRetain" && c.rank == call.rank;
+    calls
+        .iter()
+        .any(|c| retained(c) && c.number + 1 == call.number)
+}
+
+/// A capture that broke off is ended, and the driver says that it was broken. The memory that a rank owns goes with the
+/// rank when it fails, whoever has opened it.
+pub fn is_consequence(scenario: &Scenario, fault: &str) -> bool {
+    let gone = ["another process has opened", "nothing is at"];
+    fault.contains("cuStreamEndCapture refused")
+        || scenario.own_memory && gone.iter().any(|what| fault.contains(what))
+}

@@ -1,0 +1,170 @@
+//! The CUDA backend on the fake driver: the calls that it makes, in their order, each of them failing in turn.
+//!
+//! Every test starts this program again with the fake driver in the place of libcuda and lets it run `child`, so that a
+//! hang, an abort or the driver's state is that process's alone.
+
+mod child;
+mod exchange;
+mod injection;
+mod machines;
+mod processes;
+mod rules;
+mod scenarios;
+
+use child::{Child, ROLE};
+use scenarios::{SCENARIOS, Scenario};
+use warpweave_fake_driver::WITH;
+
+#[test]
+fn scenarios_leave_nothing_behind() {
+    for needs in ["", "fabric", "pools"] {
+        Child::new("sound").set(WITH, needs).run();
+    }
+}
+
+#[test]
+fn nothing_is_taken_away_under_work() {
+    let asynchronous = || Child::new("sound").set(warpweave_fake_driver::ASYNCHRONOUS, "1");
+    for needs in ["", "fabric", "pools"] {
+        asynchronous().set(WITH, needs).run();
+    }
+    asynchronous().multicast().run();
+}
+
+#[test]
+fn scenarios_with_multicast_leave_nothing_behind() {
+    Child::new("sound").multicast().run();
+}
+
+#[test]
+fn batches_go_one_by_one_where_the_driver_has_none() {
+    Child::new("sound").without("cuMemcpyBatchAsync_v2").run();
+}
+
+#[test]
+fn an_allocation_makes_these_calls() {
+    Child::new("calls").run();
+}
+
+#[test]
+fn every_call_that_fails_is_a_typed_error_on_every_rank() {
+    for scenario in SCENARIOS.iter().filter(|s| !s.multicast) {
+        injection("injection", scenario).run();
+    }
+}
+
+#[test]
+fn every_multicast_call_that_fails_is_a_typed_error_on_every_rank() {
+    for scenario in SCENARIOS.iter().filter(|s| s.multicast) {
+        injection("injection", scenario).multicast().run();
+    }
+}
+
+#[test]
+fn processes_share_buffers_whatever_fails() {
+    processes::start("buffer-2");
+}
+
+#[test]
+fn processes_share_plain_memory_whatever_fails() {
+    processes::start("plain-memory");
+}
+
+#[test]
+fn processes_share_virtual_memory_whatever_fails() {
+    processes::start("virtual-memory");
+}
+
+#[test]
+fn processes_share_multicast_objects_whatever_fails() {
+    processes::start("multicast");
+}
+
+#[test]
+fn processes_share_fabric_memory_whatever_fails() {
+    processes::start("fabric-memory");
+}
+
+#[test]
+fn busy_streams_are_looked_at_again() {
+    for name in ["buffer-2", "graph", "plain-memory"] {
+        injection("busy", Scenario::named(name)).run();
+    }
+}
+
+/// A child that runs a scenario many times, with small units of memory, since it makes much.
+fn injection(role: &str, scenario: &Scenario) -> Child {
+    Child::new(role)
+        .set("PART", scenario.name)
+        .set(WITH, scenario.needs)
+        .set(warpweave_fake_driver::GRANULARITY, "65536")
+}
+
+#[test]
+fn the_driver_enforces_its_rules() {
+    Child::new("rules").run();
+}
+
+#[test]
+fn the_driver_keeps_memory_from_being_taken_away_under_work() {
+    Child::new("work_rules").set(warpweave_fake_driver::ASYNCHRONOUS, "1").run();
+}
+
+#[test]
+fn the_driver_enforces_the_rules_of_multicast() {
+    Child::new("multicast_rules").multicast().run();
+}
+
+#[test]
+fn machines_that_lack_something_get_an_answer() {
+    let lacks = |what| Child::new("machine").set("LACKS", what);
+    lacks("device")
+        .set(warpweave_fake_driver::DEVICES, "0")
+        .run();
+    lacks("vmm")
+        .set(warpweave_fake_driver::WITHOUT, "vmm")
+        .run();
+    lacks("descriptor")
+        .set(warpweave_fake_driver::WITHOUT, "descriptor")
+        .run();
+    lacks("peer")
+        .set(warpweave_fake_driver::WITHOUT, "peer")
+        .run();
+    lacks("permission").run();
+    lacks("multicast")
+        .set(warpweave_fake_driver::WITHOUT, "multicast")
+        .multicast()
+        .run();
+}
+
+#[test]
+fn a_driver_that_lacks_a_function_gets_an_answer() {
+    for function in machines::missing() {
+        Child::new("machine")
+            .set("LACKS", function)
+            .without(function)
+            .multicast()
+            .run();
+    }
+}
+
+/// What the tests above let a process of its own do.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let driver = child::loaded();
+    match role.as_str() {
+        "sound" => scenarios::all_are_sound(&driver),
+        "calls" => scenarios::calls_of_an_allocation(&driver),
+        "injection" => injection::run(&driver),
+        "busy" => injection::busy(&driver),
+        "process" => processes::run(&driver),
+        "rules" => rules::enforced(&driver),
+        "work_rules" => rules::enforced_under_work(&driver),
+        "multicast_rules" => rules::multicast_enforced(&driver),
+        "machine" => machines::answer(&driver),
+        other => panic!("no role {other}"),
+    }
+}

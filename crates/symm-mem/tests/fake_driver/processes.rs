@@ -1,0 +1,175 @@
+//! Scenarios whose ranks are processes: what crosses from one driver to another.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, fs};
+
+use warpweave_fake_driver::{Call, Control, Failure, When};
+use warpweave_symm_mem::Exchange;
+
+use super::child::{Child, run_all};
+use super::exchange::ProcessExchange;
+use super::injection::{GIVE_BACK, code, is_consequence, is_left_by_cudarc, may_be_silent};
+use super::scenarios::{Ended, Rank, Scenario};
+
+const WAIT: Duration = Duration::from_secs(20);
+
+/// Runs the ranks of a scenario in processes, first with nothing failing, then with every call failing in turn.
+pub fn start(name: &str) {
+    let scenario = Scenario::named(name);
+    let place = tempfile_in_target(name);
+    let children = (0..scenario.world).map(|rank| {
+        let child = Child::new("process")
+            .set("PART", name)
+            .set("RANK", &rank.to_string())
+            .set("PLACE", place.to_str().unwrap())
+            .set(warpweave_fake_driver::DEVICES, &scenario.world.to_string())
+            .set(warpweave_fake_driver::GRANULARITY, "65536")
+            .set(warpweave_fake_driver::WITH, scenario.needs);
+        if scenario.multicast {
+            child.multicast()
+        } else {
+            child
+        }
+    });
+    run_all(children.collect());
+    fs::remove_dir_all(place).unwrap();
+}
+
+fn tempfile_in_target(name: &str) -> PathBuf {
+    // Short, for the path of a socket.
+    let place = env::temp_dir().join(format!("warpweave-{}-{name}", std::process::id()));
+    fs::create_dir_all(&place).unwrap();
+    place
+}
+
+/// One rank's process.
+pub struct Process {
+    driver: Control,
+    scenario: &'static Scenario,
+    rank: usize,
+    place: PathBuf,
+    meetings: usize,
+}
+
+impl Process {
+    /// The exchange for what comes next.
+    fn meet(&mut self) -> ProcessExchange {
+        self.meetings += 1;
+        let place = self.place.join(self.meetings.to_string());
+        ProcessExchange::meet(&place, self.rank, self.scenario.world).expect("the other ranks")
+    }
+
+    fn run(&mut self, failure: Option<Failure>, timeout: Duration) -> Ended {
+        let exchange: Arc<dyn Exchange> = Arc::new(self.meet());
+        self.driver.restart(failure);
+        let (rank, world) = (self.rank, self.scenario.world);
+        let rank = Rank {
+            rank,
+            world,
+            exchange,
+            timeout,
+        };
+        let ended = catch_unwind(AssertUnwindSafe(|| (self.scenario.body)(&rank)));
+        let calls = self.driver.calls().len() as u64;
+        Ended {
+            outcome: ended.expect("a rank panicked").map(drop),
+            calls,
+        }
+    }
+
+    /// Every rank's calls, by all ranks.
+    fn share(&mut self, calls: &[Call]) -> Vec<Vec<Call>> {
+        let names: Vec<_> = calls.iter().map(|c| c.function.as_str()).collect();
+        let all = self
+            .meet()
+            .all_gather("calls", names.join(" ").as_bytes())
+            .unwrap();
+        let parse = |(rank, text): (usize, Vec<u8>)| -> Vec<Call> {
+            let text = String::from_utf8(text).unwrap();
+            let call = |(number, name): (u64, &str)| Call {
+                rank,
+                number,
+                function: name.into(),
+                code: 0,
+            };
+            (1..).zip(text.split(' ')).map(call).collect()
+        };
+        all.into_iter().enumerate().map(parse).collect()
+    }
+
+    fn inject(&mut self, calls: &[Call], call: &Call, when: When) -> Vec<String> {
+        let what = format!(
+            "{}, process {}: call {} of rank {}, {}, fails {when:?}",
+            self.scenario.name, self.rank, call.number, call.rank, call.function
+        );
+        println!("{what}");
+        let failure = Failure {
+            rank: call.rank,
+            call: call.number,
+            code: code(&call.function),
+            when,
+        };
+        let mine = call.rank == self.rank;
+        self.driver.wipe();
+        let ended = self.run(Some(failure).filter(|_| mine), WAIT);
+        let mut wrong = Vec::new();
+        if mine && !self.driver.fired() {
+            wrong.push(format!("{what}: it was not made"));
+        }
+        let words = if mine { ended.calls } else { 0 }.to_ne_bytes();
+        let worked = self.meet().all_gather("worked", &words).unwrap();
+        let worked = worked
+            .into_iter()
+            .map(|w| u64::from_ne_bytes(w.try_into().unwrap()))
+            .max();
+        if Some(call.number) <= worked && !may_be_silent(calls, call) && ended.outcome.is_ok() {
+            wrong.push(format!("{what}: noticed nothing"));
+        }
+        let frees = GIVE_BACK.contains(&call.function.as_str()) && when == When::Instead;
+        if !(mine && (frees || is_left_by_cudarc(calls, call))) {
+            wrong.extend(
+                self.driver
+                    .live()
+                    .into_iter()
+                    .map(|l| format!("{what}: left behind: {l}")),
+            );
+            // A rank that fails frees its own memory, whoever has opened it.
+            let expected = |f: &String| is_consequence(self.scenario, f);
+            let faults = self.driver.faults().into_iter().filter(|f| !expected(f));
+            wrong.extend(faults.map(|f| format!("{what}: {f}")));
+        }
+        wrong
+    }
+}
+
+/// What a rank's process does.
+pub fn run(driver: &Control) {
+    let (part, rank) = (env::var("PART").unwrap(), env::var("RANK").unwrap());
+    let scenario = Scenario::named(&part);
+    let mut process = Process {
+        driver: *driver,
+        scenario,
+        rank: rank.parse().unwrap(),
+        place: env::var_os("PLACE").unwrap().into(),
+        meetings: 0,
+    };
+    driver.rank(process.rank);
+    let sound = process.run(None, WAIT);
+    sound.outcome.unwrap();
+    assert_eq!(driver.faults(), [""; 0]);
+    assert_eq!(driver.live(), [""; 0]);
+    let own = driver.calls();
+    let mut wrong = Vec::new();
+    for calls in process.share(&own) {
+        for call in &calls {
+            wrong.extend(process.inject(&calls, call, When::Instead));
+            if GIVE_BACK.contains(&call.function.as_str()) {
+                wrong.extend(process.inject(&calls, call, When::After));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

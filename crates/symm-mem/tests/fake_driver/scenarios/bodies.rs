@@ -1,0 +1,330 @@
+//! The work of one rank in each scenario.
+
+use std::time::Duration;
+
+use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::multicast::MulticastBuffer;
+use warpweave_symm_mem::{
+    Backend, Cuda, DevicePtr, Error, Memory, PadView, Priority, Result, SignalPad, SymmetricBuffer,
+};
+
+use super::{Kept, Rank};
+
+pub const BYTES: usize = 5000;
+
+pub fn write(device: &Cuda, at: DevicePtr, bytes: &[u8]) -> Result<()> {
+    let stream = device.setup_stream()?;
+    // SAFETY: the scenarios pass ranges of live buffers.
+    unsafe { device.upload(&stream, at, bytes) }
+}
+
+pub fn read(device: &Cuda, at: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
+    let stream = device.setup_stream()?;
+    let mut out = vec![0; bytes];
+    // SAFETY: as above.
+    unsafe { device.download(&stream, at, &mut out)? };
+    Ok(out)
+}
+
+/// A buffer whose every part every rank sees.
+pub fn buffer(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let buffer = SymmetricBuffer::new(&device, &rank.exchange, "b", BYTES)?;
+    let zeros = read(&device, buffer.local(), BYTES)?;
+    assert!(zeros.iter().all(|byte| *byte == 0), "new memory is zero");
+    rank.barrier("zero seen")?;
+    let next = (rank.rank + 1) % rank.world;
+    write(&device, buffer.range(next, 7, 1)?, &[rank.rank as u8 + 1])?;
+    rank.barrier("written")?;
+    for owner in 0..rank.world {
+        let part = read(&device, buffer.range(owner, 0, BYTES)?, BYTES)?;
+        let writer = (owner + rank.world - 1) % rank.world;
+        assert_eq!(part[7], writer as u8 + 1);
+    }
+    let table = read(&device, buffer.peer_table(), 8 * rank.world)?;
+    let last = u64::from_ne_bytes(*table.last_chunk().unwrap());
+    assert_eq!(last, buffer.peer(rank.world - 1).0);
+    rank.barrier("read")?;
+    Ok(Box::new((buffer, device)))
+}
+
+/// The kernels of a pad, by name: the fake driver runs them on the memory that they are given.
+pub static KERNELS: Image = Image {
+    name: "fake",
+    sm_90a: b"warpweave_signal warpweave_wait warpweave_delay another\0",
+    compute_80: &[],
+};
+
+fn launch(
+    device: &Cuda,
+    stream: &CudaQueue,
+    kernel: &'static str,
+    parameters: &mut [*mut std::ffi::c_void],
+) -> Result<()> {
+    let function = device.function(&KERNELS, kernel)?;
+    // SAFETY: `signal` and `wait` pass what kernels of these names take, and a pad that outlives the stream's work.
+    unsafe { device.launch(stream, &function, LaunchConfig::linear(1, 64), parameters) }
+}
+
+fn signal(
+    device: &Cuda,
+    stream: &CudaQueue,
+    mut pad: PadView,
+    mut slot: u32,
+    peer: usize,
+) -> Result<()> {
+    let mut mask = 1u64 << peer;
+    let parameters = &mut [
+        (&raw mut pad).cast(),
+        (&raw mut slot).cast(),
+        (&raw mut mask).cast(),
+    ];
+    launch(device, stream, "warpweave_signal", parameters)
+}
+
+fn wait(
+    device: &Cuda,
+    stream: &CudaQueue,
+    mut pad: PadView,
+    mut slot: u32,
+    peer: usize,
+    mut lag: u32,
+) -> Result<()> {
+    let mut mask = 1u64 << peer;
+    let parameters = &mut [
+        (&raw mut pad).cast(),
+        (&raw mut slot).cast(),
+        (&raw mut mask).cast(),
+        (&raw mut lag).cast(),
+    ];
+    launch(device, stream, "warpweave_wait", parameters)
+}
+
+/// Whether a peer's data is that of this call. No panic if it is not: a peer whose own wait ran past its deadline goes on
+/// and overwrites what nobody has read yet, and reports it later.
+fn arrived(rank: &Rank, got: &[u8], expected: u8) -> Result<()> {
+    if got.iter().all(|byte| *byte == expected) {
+        return Ok(());
+    }
+    Err(Error::Stream {
+        device: format!("rank {}", rank.rank),
+        cause: format!("{expected} should have arrived, and here is {}", got[0]),
+    })
+}
+
+/// Signals that order copies, back to back.
+pub fn pad(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let peer = (rank.rank + 1) % rank.world;
+    let inbox = SymmetricBuffer::new(&device, &rank.exchange, "inbox", BYTES)?;
+    let pad = SignalPad::new(&device, &rank.exchange, "p", 2)?;
+    let outbox = device.allocate(BYTES)?;
+    let stream = device.stream(Priority::High)?;
+    rank.barrier("ready")?;
+    for call in 0..3u8 {
+        let value = 10 * call + rank.rank as u8;
+        wait(&device, &stream, pad.view(), 1, peer, 1)?;
+        // SAFETY: the ranges live; credits and signals keep the ranks apart.
+        unsafe {
+            device.fill(&stream, outbox.address(), value, BYTES)?;
+            device.copy(&stream, inbox.peer(peer), outbox.address(), BYTES)?;
+        }
+        signal(&device, &stream, pad.view(), 0, peer)?;
+        wait(&device, &stream, pad.view(), 0, peer, 0)?;
+        device.synchronize(&stream)?;
+        pad.check(&stream)?;
+        let got = read(&device, inbox.local(), BYTES)?;
+        arrived(rank, &got, 10 * call + peer as u8)?;
+        signal(&device, &stream, pad.view(), 1, peer)?;
+    }
+    rank.barrier("signalled")?;
+    pad.recover(&stream, rank.exchange.as_ref())?;
+    rank.barrier("recovered")?;
+    pad.close(&stream, rank.exchange.as_ref())?;
+    Ok(Box::new((inbox, outbox, stream, device)))
+}
+
+/// A captured call, replayed.
+pub fn graph(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let peer = (rank.rank + 1) % rank.world;
+    let inbox = SymmetricBuffer::new(&device, &rank.exchange, "inbox", BYTES)?;
+    let pad = SignalPad::new(&device, &rank.exchange, "p", 2)?;
+    let outbox = device.allocate(BYTES)?;
+    let (stream, side) = (
+        device.stream(Priority::Normal)?,
+        device.stream(Priority::Normal)?,
+    );
+    let (fork, join) = (device.event()?, device.event()?);
+    rank.barrier("ready")?;
+    let graph = device.capture(&stream, || {
+        device.record(&fork, &stream)?;
+        device.wait_event(&side, &fork)?;
+        wait(&device, &side, pad.view(), 1, peer, 1)?;
+        // SAFETY: the ranges live while the graph does; credits and signals keep the ranks apart.
+        unsafe { device.copy(&side, inbox.peer(peer), outbox.address(), BYTES)? };
+        signal(&device, &side, pad.view(), 0, peer)?;
+        device.record(&join, &side)?;
+        device.wait_event(&stream, &join)?;
+        wait(&device, &stream, pad.view(), 0, peer, 0)
+    })?;
+    match device.capture(&stream, || device.synchronize(&stream)) {
+        Ok(_) => panic!("a synchronisation was captured"),
+        Err(error) if error.to_string().contains("cannot be captured") => {}
+        Err(error) => return Err(error),
+    }
+    for call in 0..3u8 {
+        write(
+            &device,
+            outbox.address(),
+            &[10 * call + rank.rank as u8; BYTES],
+        )?;
+        device.launch_graph(&graph, &stream)?;
+        device.synchronize(&stream)?;
+        pad.check(&stream)?;
+        let got = read(&device, inbox.local(), BYTES)?;
+        arrived(rank, &got, 10 * call + peer as u8)?;
+        signal(&device, &stream, pad.view(), 1, peer)?;
+    }
+    rank.barrier("replayed")?;
+    Ok(Box::new((
+        graph, fork, join, pad, inbox, outbox, stream, side, device,
+    )))
+}
+
+/// Streams, events and kernels of one rank.
+pub fn streams(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let (a, b) = (
+        device.stream(Priority::Normal)?,
+        device.stream(Priority::High)?,
+    );
+    let (start, end) = (device.event()?, device.event()?);
+    let time = Duration::from_millis(2);
+    let mut ns = time.as_nanos() as u64;
+    device.record(&start, &a)?;
+    launch(&device, &a, "warpweave_delay", &mut [(&raw mut ns).cast()])?;
+    device.record(&end, &a)?;
+    device.wait_event(&b, &end)?;
+    device.synchronize(&b)?;
+    assert!(device.elapsed(&start, &end)? >= time);
+    let another = device.function(&KERNELS, "another")?;
+    assert!(another.max_resident_blocks(256, 100 << 10)? > 0);
+    launch(&device, &b, "another", &mut [])?;
+    let memory = device.allocate(3)?;
+    write(&device, memory.address(), &[1, 2, 3])?;
+    assert_eq!(read(&device, memory.address(), 3)?, [1, 2, 3]);
+    assert!(device.free_memory()? > 0);
+    rank.barrier("done")?;
+    Ok(Box::new((start, end, another, memory, a, b, device)))
+}
+
+/// Everything is dropped while work that uses it is under way, the streams first.
+pub fn dropped(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let stream = device.stream(Priority::Normal)?;
+    let buffer = SymmetricBuffer::new(&device, &rank.exchange, "b", BYTES)?;
+    let memory = device.allocate(BYTES)?;
+    let event = device.event()?;
+    // SAFETY: what this scenario is about: what is dropped waits for the work on it.
+    let fill = || unsafe {
+        device.fill(&stream, buffer.peer(rank.world - 1), 1, BYTES)?;
+        device.fill(&stream, memory.address(), 2, BYTES)
+    };
+    let graph = device.capture(&stream, fill)?;
+    let mut ns = Duration::from_millis(3).as_nanos() as u64;
+    launch(&device, &stream, "warpweave_delay", &mut [(&raw mut ns).cast()])?;
+    device.record(&event, &stream)?;
+    fill()?;
+    device.launch_graph(&graph, &stream)?;
+    drop((stream, graph, event));
+    drop(memory);
+    drop(buffer);
+    rank.barrier("done")?;
+    Ok(Box::new(device))
+}
+
+/// Many copies in one call.
+pub fn batch(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let stream = device.stream(Priority::Normal)?;
+    let memory = device.allocate(4096)?;
+    let at = |offset| memory.address().add(offset);
+    let copies = [
+        (at(2000), at(0), 2),
+        (at(3000), at(2), 3),
+        (at(3500), at(0), 0),
+    ];
+    write(&device, at(0), &[1, 2, 3, 4, 5])?;
+    // SAFETY: the ranges live until the streams are empty, and do not overlap.
+    let copy = || unsafe { device.copy_batch(&stream, &copies) };
+    copy()?;
+    device.synchronize(&stream)?;
+    assert_eq!(read(&device, at(2000), 2)?, [1, 2]);
+    assert_eq!(read(&device, at(3000), 3)?, [3, 4, 5]);
+    write(&device, at(0), &[6, 7, 8, 9, 10])?;
+    let graph = device.capture(&stream, copy)?;
+    device.launch_graph(&graph, &stream)?;
+    device.synchronize(&stream)?;
+    assert_eq!(read(&device, at(3000), 3)?, [8, 9, 10]);
+    rank.barrier("done")?;
+    Ok(Box::new((graph, memory, stream, device)))
+}
+
+/// A context and a stream that a program made with cudarc.
+pub fn adoption(rank: &Rank) -> Result<Kept> {
+    let context = rank.device()?.context().clone();
+    let device = Cuda::adopt(context.clone())?;
+    // cudarc's own error is no error of this crate: the rank's work then ends without its stream.
+    let Ok(theirs) = context.new_stream() else {
+        return Err(Error::Stream {
+            device: device.name().into(),
+            cause: "cudarc made no stream".into(),
+        });
+    };
+    let stream = device.adopt_stream(theirs.clone())?;
+    let buffer = SymmetricBuffer::new(&device, &rank.exchange, "b", BYTES)?;
+    // SAFETY: the buffer outlives the stream's work.
+    unsafe { device.fill(&stream, buffer.local(), 3, BYTES)? };
+    device.synchronize(&stream)?;
+    assert_eq!(read(&device, buffer.local(), BYTES)?, [3; BYTES]);
+    buffer.close(rank.exchange.as_ref())?;
+    rank.barrier("done")?;
+    Ok(Box::new((theirs, stream, device, context)))
+}
+
+/// One store that reaches every rank's part.
+pub fn multicast(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let buffer = SymmetricBuffer::new(&device, &rank.exchange, "b", BYTES)?;
+    let object = MulticastBuffer::new(&device, &rank.exchange, &buffer)?;
+    let stream = device.stream(Priority::Normal)?;
+    rank.barrier("mapped")?;
+    let mine = rank.rank * 100;
+    // SAFETY: the object spans the buffer, and every rank stores to bytes of its own.
+    unsafe {
+        device.fill(
+            &stream,
+            object.address().add(mine),
+            rank.rank as u8 + 1,
+            100,
+        )?
+    };
+    device.synchronize(&stream)?;
+    rank.barrier("stored")?;
+    for owner in 0..rank.world {
+        let part = read(&device, buffer.peer(owner), 100 * rank.world)?;
+        for (writer, bytes) in part.chunks(100).enumerate() {
+            assert!(
+                bytes.iter().all(|b| *b == writer as u8 + 1),
+                "{writer} to {owner}"
+            );
+        }
+    }
+    rank.barrier("read")?;
+    object.close(rank.exchange.as_ref())?;
+    // Another, which is dropped on each rank alone.
+    let dropped = MulticastBuffer::new(&device, &rank.exchange, &buffer)?;
+    rank.barrier("done")?;
+    Ok(Box::new((dropped, stream, buffer, device)))
+}
