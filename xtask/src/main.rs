@@ -40,7 +40,7 @@ enum Command {
     /// Say what this machine has, what is missing and how to get it
     Doctor(command::doctor::Options),
     /// Time the implementations, on all GPUs or on four host ranks
-    Bench(command::bench::Options),
+    Bench(Box<command::bench::Options>),
     /// Run the tests
     Test(command::test::Options),
     /// Show and check schedules

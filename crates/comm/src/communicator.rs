@@ -21,7 +21,7 @@ const SHOWN: usize = 512;
 /// Rank 0's communicator serves the store, so it should be dropped last: after a barrier.
 pub struct Communicator {
     job: Job,
-    exchange: LocalExchange,
+    exchange: Arc<LocalExchange>,
 }
 
 impl Communicator {
@@ -59,7 +59,10 @@ impl Communicator {
     fn over(job: Job, store: Store) -> Self {
         Self {
             job,
-            exchange: LocalExchange::new(Arc::new(store), "warpweave.communicator"),
+            exchange: Arc::new(LocalExchange::new(
+                Arc::new(store),
+                "warpweave.communicator",
+            )),
         }
     }
 
@@ -90,7 +93,12 @@ impl Communicator {
 
     /// The exchange that symmetric memory sets itself up with.
     pub fn exchange(&self) -> &dyn Exchange {
-        &self.exchange
+        self.exchange.as_ref()
+    }
+
+    /// The same exchange, for what keeps it.
+    pub fn shared_exchange(&self) -> Arc<dyn Exchange> {
+        self.exchange.clone()
     }
 
     /// Returns once the host code of all ranks has come here. Says nothing about work on devices.
@@ -231,7 +239,7 @@ impl Communicator {
                 });
             }
         }
-        NcclComm::init_watched(&library, &self.exchange, options, &|what| self.check(what))
+        NcclComm::init_watched(&library, self.exchange.as_ref(), options, &|what| self.check(what))
     }
 }
 

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warpweave_symm_mem::ExchangeError;
+use warpweave_symm_mem::{ExchangeError, SignalTimeout};
 
+use crate::nccl::NcclVersion;
 use crate::store::Refusal;
 
 /// Result of this crate.
@@ -136,6 +137,26 @@ pub enum CommError {
         /// What is wrong with it.
         why: String,
     },
+    /// The loaded NCCL does not know this yet.
+    #[error("{what} needs NCCL {needed}, and {found} was loaded")]
+    NcclTooOld {
+        /// The function or option.
+        what: &'static str,
+        /// The version that was loaded.
+        found: NcclVersion,
+        /// The version that brought it.
+        needed: NcclVersion,
+    },
+    /// NCCL registered nothing, and says so by a null handle.
+    #[error(
+        "rank {rank}: {call} registered nothing: are NCCL_LOCAL_REGISTER, NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE on, and can the GPUs map each other's memory?"
+    )]
+    NcclUnregistered {
+        /// The rank on which it did not.
+        rank: usize,
+        /// NCCL's function.
+        call: &'static str,
+    },
     /// An NCCL call failed.
     #[error("rank {rank}: {call} failed with {name} ({code}): {detail}")]
     Nccl {
@@ -171,6 +192,38 @@ pub enum CommError {
     /// The exchange with the peers failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+    /// The token of an earlier transfer was dropped, so that nobody waits for its end.
+    #[error(
+        "rank {rank}: {what} number {index} with rank {peer} on lane {lane} was dropped and never waited for; wait for its \
+         token, or call `settle`"
+    )]
+    TokenDropped {
+        /// This rank.
+        rank: usize,
+        /// The rank at the other end.
+        peer: usize,
+        /// The lane.
+        lane: usize,
+        /// "expose", "get", "accept" or "put".
+        what: &'static str,
+        /// Which one of them, from 1.
+        index: u64,
+    },
+    /// A peer did not take its part in a transfer in time. The device context is intact; `recover` goes on from here.
+    #[error("transfer on lane {lane}: rank {peer} did not signal `{signal}`: {cause}")]
+    Transfer {
+        /// The lane.
+        lane: usize,
+        /// The rank that was waited for.
+        peer: usize,
+        /// "ready", "done", "free" or "arrived".
+        signal: &'static str,
+        /// What the wait left behind.
+        cause: SignalTimeout,
+    },
+    /// The memory layer's answer: the driver's errors, what the device lacks, or the missing feature `nvcc`.
+    #[error(transparent)]
+    Memory(#[from] warpweave_symm_mem::Error),
     /// The operating system refused.
     #[error("{what}")]
     Io {
@@ -192,6 +245,15 @@ impl CommError {
         }
     }
 
+    /// True if the cause is a capability that this machine or build lacks, so that other work can go on.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            CommError::Memory(error) => error.is_unavailable(),
+            CommError::NcclMissing { .. } | CommError::NcclUnusable { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The rank that caused the error, where one did.
     pub fn culprit(&self) -> Option<usize> {
         match self {
@@ -199,6 +261,7 @@ impl CommError {
             | CommError::PeerFailed { peer, .. }
             | CommError::Mismatch { peer, .. }
             | CommError::Disagreement { peer, .. } => Some(*peer),
+            CommError::Transfer { peer, .. } => Some(*peer),
             CommError::Timeout { waiting_for, .. } => waiting_for.first().copied(),
             CommError::Exchange(
                 ExchangeError::PeerLost { rank, .. }

@@ -44,6 +44,12 @@ struct What {
     /// Element type of the inputs
     #[arg(long, value_name = "bf16|f16|f32")]
     dtype: Option<String>,
+    /// Suite `collectives`: what a rank brings in bytes, as 4K,64K,1M
+    #[arg(long, value_name = "4K,64K,1M", value_delimiter = ',')]
+    sizes: Vec<String>,
+    /// Suite `collectives`: operations, separated by commas
+    #[arg(long = "op", value_name = "A,B", value_delimiter = ',')]
+    operations: Vec<String>,
     /// Only these implementations, separated by commas
     #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
     implementations: Vec<String>,
@@ -56,6 +62,12 @@ struct What {
     /// Write the results to this file too, as Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    /// Suite `collectives`: draw times over sizes to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Suite `collectives`: figures of PyTorch's operators on the same machine, as rows beside ours
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
     /// What the ranks log, as `debug` or `warpweave_comm=trace`
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
@@ -86,16 +98,21 @@ impl What {
             add("--shape", Some(shape.into()));
         }
         add("--dtype", self.dtype.as_ref().map(Into::into));
-        add(
-            "--impl",
-            (!self.implementations.is_empty()).then(|| self.implementations.join(",").into()),
-        );
+        for (name, list) in [
+            ("--sizes", &self.sizes),
+            ("--op", &self.operations),
+            ("--impl", &self.implementations),
+        ] {
+            add(name, (!list.is_empty()).then(|| list.join(",").into()));
+        }
         add(
             "--iterations",
             self.iterations.map(|n| n.to_string().into()),
         );
         add("--json", self.json.as_ref().map(Into::into));
         add("--markdown", self.markdown.as_ref().map(Into::into));
+        add("--plot", self.plot.as_ref().map(Into::into));
+        add("--peers", self.peers.as_ref().map(Into::into));
         add("--log", self.log.as_ref().map(Into::into));
         args
     }
@@ -208,6 +225,21 @@ mod tests {
             ),
             expected
         );
+    }
+
+    #[test]
+    fn options_of_collectives_reach_the_ranks_too() {
+        let host = Chosen {
+            cuda: false,
+            ranks: 4,
+        };
+        let line = "--suite collectives --sizes 4K,64K --sizes 1M --op all-gather,all-reduce --impl nccl,push \
+            --plot out.svg --peers torch.json";
+        let words: Vec<_> = line.split_whitespace().collect();
+        let expected = "bench --device host --suite collectives --sizes 4K,64K,1M --op all-gather,all-reduce \
+            --impl nccl,push --plot out.svg --peers torch.json";
+        let expected: Vec<_> = expected.split_whitespace().collect();
+        assert_eq!(mapped(&words, host), expected);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::harness::Counts;
 use crate::place;
 
 /// Packages with models for loom, which their tests named `loom_*` are.
-const LOOM_PACKAGES: &[&str] = &["warpweave-symm-mem"];
+const LOOM_PACKAGES: &[&str] = &["warpweave-symm-mem", "warpweave-comm"];
 
 /// The options of `ci`.
 #[derive(Debug, clap::Args)]
@@ -96,6 +96,11 @@ fn steps() -> Vec<Step> {
             "bench --device host --shape 64x48x40 --iterations 3 --timeout 300",
         ),
     ];
+    steps.push(Step::new(
+        "collectives",
+        Xtask,
+        "bench --device host --suite collectives --sizes 1K,64K --iterations 2 --timeout 300",
+    ));
     let mut loom = Step::new("loom", Cargo, "test --release --lib");
     loom.env = Some(("RUSTFLAGS", "--cfg loom"));
     loom.words

@@ -1,25 +1,24 @@
 //! A Unix socket between every two ranks of a host.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with, sockopt,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    sockopt,
 };
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::ExchangeError;
 
 use super::link::{LARGEST_PACKET, Link, PER_PACKET, Trouble, ready};
+use super::lobby::Lobby;
 use crate::error::{CommError, Result};
-use crate::job::{random_bytes, same_bytes};
+use crate::job::random_bytes;
 use crate::store::Store;
 
-const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
-/// How long a stranger at the listener may take to greet.
-const GREETING_TIME: Duration = Duration::from_secs(2);
+pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 pub(super) struct Mesh {
     rank: usize,
@@ -38,9 +37,9 @@ struct Contact {
 
 /// The first packet of a connection, from the higher rank to the lower.
 #[derive(Serialize, Deserialize)]
-struct Greeting {
-    secret: [u8; 32],
-    rank: u32,
+pub(super) struct Greeting {
+    pub secret: [u8; 32],
+    pub rank: u32,
 }
 
 /// What goes with each packet of descriptors.
@@ -90,16 +89,12 @@ impl Mesh {
                 .map_err(|t| trouble(store, peer, "warpweave.mesh.greet", t))?;
             links[peer] = Some(link);
         }
-        while links[rank + 1..].iter().any(Option::is_none) {
-            let missing = (rank + 1..world)
-                .find(|&r| links[r].is_none())
-                .unwrap_or(rank);
-            ready(listener.as_fd(), PollFlags::IN, store.failed(), deadline)
+        let mut lobby = Lobby::new(listener, secret);
+        while let Some(missing) = (rank + 1..world).find(|&r| links[r].is_none()) {
+            let (peer, link) = lobby
+                .next(store.failed(), deadline)
                 .map_err(|t| trouble(store, missing, "warpweave.mesh.accept", t))?;
-            if let Some((peer, link)) = greeted(store, &listener, &secret, deadline)
-                && (rank + 1..world).contains(&peer)
-                && links[peer].is_none()
-            {
+            if (rank + 1..world).contains(&peer) && links[peer].is_none() {
                 links[peer] = Some(link);
             }
         }
@@ -145,13 +140,20 @@ impl Mesh {
                     .receive(store.failed(), deadline)
                     .map_err(|t| trouble(store, peer, tag, t))?;
                 let label: Label = decode(peer, &packet.bytes)?;
-                if label.total as usize != counts[peer] || label.here as usize > PER_PACKET {
+                let room = counts[peer] - received[peer].len().min(counts[peer]);
+                if label.total as usize != counts[peer]
+                    || label.here as usize > PER_PACKET.min(room)
+                    || packet.fds.len() > label.here as usize
+                {
                     return Err(CommError::Exchange(ExchangeError::Protocol {
                         rank: peer,
                         tag: tag.into(),
                         what: format!(
-                            "it announced {} descriptors and labels them {}",
-                            counts[peer], label.total
+                            "it announced {} descriptors; its packet says {} of {} and has {}",
+                            counts[peer],
+                            label.here,
+                            label.total,
+                            packet.fds.len()
                         ),
                     }));
                 }
@@ -250,26 +252,7 @@ fn reach(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) -> Resu
     Ok(Link { socket })
 }
 
-/// The next connection, if it is one of the group. Strangers are dropped without a word.
-fn greeted(
-    store: &Store,
-    listener: &OwnedFd,
-    secret: &[u8; 32],
-    deadline: Instant,
-) -> Option<(usize, Link)> {
-    let socket = accept_with(listener, FLAGS).ok()?;
-    if !same_user(&socket) {
-        return None;
-    }
-    let link = Link { socket };
-    let packet = link
-        .receive(store.failed(), deadline.min(Instant::now() + GREETING_TIME))
-        .ok()?;
-    let greeting: Greeting = postcard::from_bytes(&packet.bytes).ok()?;
-    same_bytes(&greeting.secret, secret).then_some((greeting.rank as usize, link))
-}
-
-fn same_user(socket: &OwnedFd) -> bool {
+pub(super) fn same_user(socket: &OwnedFd) -> bool {
     sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
@@ -327,4 +310,49 @@ fn decode<'a, T: Deserialize<'a>>(peer: usize, bytes: &'a [u8]) -> Result<T> {
     postcard::from_bytes(bytes).map_err(|e| CommError::Protocol {
         what: format!("rank {peer} sent what cannot be understood: {e}"),
     })
+}
+
+/// Reads `bytes` as each message, for fuzzing.
+#[cfg(any(test, fuzzing))]
+pub(super) fn understand(bytes: &[u8]) {
+    fn read<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) {
+        if let Ok(message) = decode::<T>(0, bytes) {
+            postcard::to_stdvec(&message).expect("what was read can be written");
+        }
+    }
+    read::<Contact>(bytes);
+    read::<Greeting>(bytes);
+    read::<Label>(bytes);
+}
+
+/// One message of each kind, for the corpus.
+#[cfg(test)]
+pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let contact = Contact {
+        host: "a host".into(),
+        name: [7; 16],
+        secret: [8; 32],
+    };
+    let greeting = Greeting {
+        secret: [8; 32],
+        rank: 3,
+    };
+    let label = Label {
+        total: 70,
+        here: 64,
+    };
+    let small = "a small message";
+    vec![
+        ("packets/contact", encode(&contact).expect(small)),
+        ("packets/greeting", encode(&greeting).expect(small)),
+        ("packets/label", encode(&label).expect(small)),
+    ]
+}
+
+#[cfg(test)]
+impl Mesh {
+    /// Over sockets that are there already.
+    pub(super) fn of(rank: usize, links: Vec<Option<Link>>) -> Self {
+        Self { rank, links }
+    }
 }

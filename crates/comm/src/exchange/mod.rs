@@ -5,6 +5,7 @@
 //! with 128 random bits, both ends of the same user (`SO_PEERCRED`), greeted with a secret that goes through the store.
 
 mod link;
+mod lobby;
 mod mesh;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -195,6 +196,30 @@ impl Exchange for LocalExchange {
         self.gather_fds(tag, fds)
             .map_err(|e| as_exchange_error(e, tag))
     }
+}
+
+/// Reads `bytes` as every message of the exchange, for fuzzing.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn understand(bytes: &[u8]) {
+    mesh::understand(bytes);
+    let receipt = postcard::from_bytes::<Receipt>(bytes);
+    if let Ok(receipt) = receipt {
+        postcard::to_stdvec(&receipt).expect("what was read can be written");
+    }
+}
+
+/// One message of each kind, for the corpus.
+#[cfg(test)]
+pub(crate) fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let receipt = Receipt::Missing {
+        from: 1,
+        expected: 100,
+        got: 3,
+    };
+    let mut samples = mesh::samples();
+    let bytes = postcard::to_stdvec(&receipt).expect("a small message");
+    samples.push(("packets/receipt", bytes));
+    samples
 }
 
 #[cfg(test)]

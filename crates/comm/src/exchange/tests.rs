@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::link::{Link, Trouble};
+use super::link::{LARGEST_PACKET, Link, Trouble};
+use super::lobby::Lobby;
+use super::mesh::{FLAGS, Greeting};
 use super::*;
 
 fn group(world: usize) -> Vec<LocalExchange> {
@@ -126,4 +128,116 @@ fn a_link_ends_by_its_deadline_by_a_call_and_by_the_peer() {
         a.send(&[1], &[], quiet.as_fd(), soon()),
         Err(Trouble::Closed)
     ));
+}
+
+fn pair() -> (Link, Link) {
+    let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
+    (Link { socket: a }, Link { socket: b })
+}
+
+/// Whether all copies of the other end of the pipe are closed.
+fn is_closed(read: &OwnedFd) -> bool {
+    rustix::io::ioctl_fionbio(read, true).unwrap();
+    rustix::io::read(read, &mut [0; 1]) == Ok(0)
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(5)
+}
+
+#[test]
+fn strangers_at_the_socket_hold_nobody_up_and_their_descriptors_are_closed() {
+    use rustix::net::{bind, connect, getsockname, listen, socket_with};
+    let socket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
+    let listener = socket();
+    // With no name given the system gives an abstract one.
+    bind(&listener, &rustix::net::SocketAddrUnix::new_unnamed()).unwrap();
+    listen(&listener, 128).unwrap();
+    let address = getsockname(&listener).unwrap();
+    let come = || {
+        let socket = socket();
+        connect(&socket, &address).unwrap();
+        Link { socket }
+    };
+    let (quiet, _writer) = rustix::pipe::pipe().unwrap();
+    let greeting = |secret: u8| {
+        let greeting = Greeting {
+            secret: [secret; 32],
+            rank: 3,
+        };
+        postcard::to_stdvec(&greeting).unwrap()
+    };
+    let mut lobby = Lobby::new(listener, [7; 32]);
+    let silent: Vec<_> = (0..20).map(|_| come()).collect();
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let strangers: Vec<_> = [greeting(8), vec![0], vec![1; LARGEST_PACKET + 100]]
+        .iter()
+        .map(|bytes| {
+            let link = come();
+            let fds = vec![write.as_fd(); 64];
+            link.send(bytes, &fds, quiet.as_fd(), soon()).unwrap();
+            link
+        })
+        .collect();
+    let peer = come();
+    peer.send(&greeting(7), &[], quiet.as_fd(), soon()).unwrap();
+    let start = Instant::now();
+    let (rank, link) = lobby.next(quiet.as_fd(), soon()).unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(rank, 3);
+    link.send(b"x", &[], quiet.as_fd(), soon()).unwrap();
+    assert_eq!(peer.receive(quiet.as_fd(), soon()).unwrap().bytes, b"x");
+    // Those who do not greet are let go, and the wait ends by its own deadline.
+    let start = Instant::now();
+    let late = lobby.next(quiet.as_fd(), start + Duration::from_millis(2500));
+    assert!(matches!(late, Err(Trouble::Late)));
+    for link in silent.iter().chain(&strangers) {
+        assert!(matches!(
+            link.receive(quiet.as_fd(), soon()),
+            Err(Trouble::Closed)
+        ));
+    }
+    drop(write);
+    assert!(is_closed(&read), "a stranger's descriptor is still open");
+}
+
+#[test]
+fn descriptors_that_nobody_announced_are_closed_and_named() {
+    let store = Store::threads(2).unwrap().swap_remove(0);
+    let label = |total: u32, here: u32| postcard::to_stdvec(&(total, here)).unwrap();
+    // Announced: two.
+    let lies: [(Vec<u8>, usize); 6] = [
+        (label(2, 2), 3),
+        (label(2, 2), 64),
+        (label(3, 3), 3),
+        (label(2, 60), 60),
+        (label(u32::MAX, u32::MAX), 2),
+        (vec![0xff; 12], 2),
+    ];
+    for (bytes, given) in lies {
+        let (ours, theirs) = pair();
+        let mesh = mesh::Mesh::of(0, vec![None, Some(ours)]);
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let fds = vec![write.as_fd(); given];
+        let quiet = store.failed();
+        theirs.send(&bytes, &fds, quiet, soon()).unwrap();
+        let failed = mesh
+            .transfer(&store, "two", &[], &[0, 2], soon())
+            .expect_err("a lie");
+        assert!(
+            matches!(
+                failed,
+                CommError::Exchange(ExchangeError::Protocol { rank: 1, .. })
+                    | CommError::Protocol { .. }
+            ),
+            "{failed}"
+        );
+        drop(fds);
+        drop(write);
+        assert!(is_closed(&read), "{given} descriptors with {bytes:?}");
+    }
 }

@@ -39,11 +39,19 @@ pub(super) struct Variables {
     pub rank: &'static [&'static str],
     pub world: &'static [&'static str],
     pub local_rank: &'static [&'static str],
+    /// Ranks of this host; may be missing.
+    pub local_world: &'static [&'static str],
     /// Whether a job without a local rank is one host, where the rank will do.
     pub local_rank_optional: bool,
-    /// What tells this job from others when no token was given.
+    /// The same rank under another name; may be missing.
+    pub same_rank: &'static [&'static str],
+    /// All of them together tell this job from others when no token was given; some may be missing.
     pub job: &'static [&'static str],
+    /// One of them must be there, or another launcher is looked for.
+    pub mark: &'static [&'static str],
 }
+
+const NONE: &[&str] = &[];
 
 /// In the order in which they are tried: an MPI job inside a SLURM allocation has the variables of both.
 pub(super) const LAUNCHERS: [Variables; 5] = [
@@ -52,32 +60,46 @@ pub(super) const LAUNCHERS: [Variables; 5] = [
         rank: &["WARPWEAVE_RANK"],
         world: &["WARPWEAVE_WORLD_SIZE"],
         local_rank: &["WARPWEAVE_LOCAL_RANK"],
+        local_world: NONE,
         local_rank_optional: true,
-        job: &[],
+        same_rank: NONE,
+        job: NONE,
+        mark: &["WARPWEAVE_RANK", "WARPWEAVE_WORLD_SIZE"],
     },
     Variables {
         launcher: Launcher::Torchrun,
         rank: &["RANK"],
         world: &["WORLD_SIZE"],
         local_rank: &["LOCAL_RANK"],
+        local_world: &["LOCAL_WORLD_SIZE"],
         local_rank_optional: false,
-        job: &["TORCHELASTIC_RUN_ID"],
+        same_rank: NONE,
+        // A group that torchrun starts again must not meet what is left of the one before.
+        job: &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
+        mark: &["RANK", "WORLD_SIZE"],
     },
     Variables {
         launcher: Launcher::OpenMpi,
         rank: &["OMPI_COMM_WORLD_RANK"],
         world: &["OMPI_COMM_WORLD_SIZE"],
         local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+        local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
         local_rank_optional: false,
+        same_rank: &["PMIX_RANK"],
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
+        mark: &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
     },
     Variables {
         launcher: Launcher::Mpich,
         rank: &["PMI_RANK"],
         world: &["PMI_SIZE"],
-        local_rank: &["MPI_LOCALRANKID"],
+        // Under `srun --mpi=pmi2` the ranks have PMI's variables, and SLURM's for what PMI does not say.
+        local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"],
+        local_world: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
         local_rank_optional: false,
-        job: &[],
+        same_rank: NONE,
+        job: &["PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID"],
+        mark: &["PMI_RANK", "PMI_SIZE"],
     },
     Variables {
         launcher: Launcher::Slurm,
@@ -85,7 +107,11 @@ pub(super) const LAUNCHERS: [Variables; 5] = [
         // The step's own size first: a step may have fewer tasks than the allocation.
         world: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
         local_rank: &["SLURM_LOCALID"],
+        local_world: NONE,
         local_rank_optional: false,
-        job: &["SLURM_JOB_ID"],
+        same_rank: NONE,
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+        // A batch script and a shell of `salloc` have the allocation's variables and are no rank of a step.
+        mark: &["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"],
     },
 ];

@@ -6,12 +6,22 @@
 //! | world size | `WARPWEAVE_WORLD_SIZE` | `WORLD_SIZE` | `OMPI_COMM_WORLD_SIZE` | `PMI_SIZE` | `SLURM_STEP_NUM_TASKS`, `SLURM_NTASKS` |
 //! | local rank | `WARPWEAVE_LOCAL_RANK` (else the rank) | `LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | `MPI_LOCALRANKID` | `SLURM_LOCALID` |
 //!
-//! The first launcher of that order with a rank or a world size in the environment is taken, and then it must be
-//! whole. The store's address is `WARPWEAVE_STORE` (`host:port`) or else `MASTER_ADDR` and the port **after**
-//! `MASTER_PORT`, which torchrun itself listens on. The token is `WARPWEAVE_JOB_TOKEN`; under a foreign launcher it may
-//! be left out, and is then made of the launcher's job id, which keeps jobs apart but is no secret.
-//! `WARPWEAVE_TIMEOUT` (seconds, 60 unless set) bounds every wait on peers.
+//! The first launcher of that order with a rank or a world size in the environment (SLURM: with a step's variables, which
+//! a batch script lacks) is taken, and then it must be whole; variables of the same launcher must not contradict each
+//! other. Launchers inside one another may differ: `torchrun` inside `srun` is torchrun's job.
+//!
+//! The store's address is, in this order,
+//! 1. `WARPWEAVE_STORE` (`host:port`), the only one that a job of the own variables takes;
+//! 2. `MASTER_ADDR` and the port **after** `MASTER_PORT`, which torchrun itself listens on;
+//! 3. under `srun`, the first host of `SLURM_STEP_NODELIST`, where rank 0 is (loopback when the step has one node), and
+//!    under Open MPI, loopback when `OMPI_COMM_WORLD_LOCAL_SIZE` says that all ranks are on one host: at a port from 20000
+//!    to 29999 that the job's id gives.
+//!
+//! The token is `WARPWEAVE_JOB_TOKEN`; under a foreign launcher it may be left out, and is then made of the launcher's job
+//! id, which keeps jobs apart but is no secret: the store then turns away other users of its host, and warns where it
+//! listens to other hosts. `WARPWEAVE_TIMEOUT` (seconds, 60 unless set) bounds every wait on peers.
 
+mod address;
 mod launcher;
 mod token;
 
@@ -19,13 +29,13 @@ use std::time::Duration;
 
 pub use launcher::Launcher;
 pub use token::JobToken;
-pub(crate) use token::{LONGEST as LONGEST_TOKEN, random_bytes, same_bytes};
+pub(crate) use token::{random_bytes, same_bytes};
 
 use crate::error::{CommError, Result};
 use launcher::{LAUNCHERS, Variables};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-const LARGEST_WORLD: usize = 4096;
+pub(crate) const LARGEST_WORLD: usize = 4096;
 
 /// One rank's place in its job.
 #[derive(Clone, Debug)]
@@ -57,7 +67,7 @@ impl Job {
         let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
         let any = |names: &[&str]| names.iter().any(|name| lookup(name).is_some());
         let timeout = timeout(&lookup)?;
-        let Some(vars) = LAUNCHERS.iter().find(|l| any(l.rank) || any(l.world)) else {
+        let Some(vars) = LAUNCHERS.iter().find(|l| any(l.mark)) else {
             if lookup("WARPWEAVE_STORE").is_some() {
                 return Err(CommError::Environment {
                     launcher: Launcher::Warpweave.to_string(),
@@ -77,7 +87,7 @@ impl Job {
         let (store, token) = if world == 1 {
             ("127.0.0.1:0".into(), JobToken::random()?)
         } else {
-            (found.store()?, found.token()?)
+            (found.store(world)?, found.token()?)
         };
         Ok(Self {
             rank,
@@ -196,6 +206,7 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
                         self.vars.rank[0], self.vars.world[0],
                     )));
                 }
+                self.consistent(rank, world, local)?;
                 Ok((rank, world, local))
             }
             _ => {
@@ -213,6 +224,25 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
         }
     }
 
+    /// Whether what the launcher says twice is the same.
+    fn consistent(&self, rank: usize, world: usize, local: usize) -> Result<()> {
+        if let Some(again) = self.number(self.vars.same_rank)?
+            && again != rank
+        {
+            return Err(self.error(format!(
+                "{} = {rank} and {} = {again} contradict each other",
+                self.vars.rank[0], self.vars.same_rank[0]
+            )));
+        }
+        match self.number(self.vars.local_world)? {
+            Some(of) if local >= of || of > world => Err(self.error(format!(
+                "{} = {world}, {} = {local} and {} = {of} contradict each other",
+                self.vars.world[0], self.vars.local_rank[0], self.vars.local_world[0]
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     fn number(&self, names: &[&str]) -> Result<Option<usize>> {
         let Some((name, text)) = names
             .iter()
@@ -226,34 +256,6 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
             .map_err(|_| self.error(format!("{name} is `{text}`, which is not a number from 0")))
     }
 
-    fn store(&self) -> Result<String> {
-        if let Some(address) = (self.lookup)("WARPWEAVE_STORE") {
-            let port = address
-                .rsplit_once(':')
-                .and_then(|(_, port)| port.parse::<u16>().ok());
-            return match port {
-                Some(1..) => Ok(address),
-                _ => Err(self.error(format!(
-                    "WARPWEAVE_STORE is `{address}`, which is not host:port"
-                ))),
-            };
-        }
-        let host = (self.lookup)("MASTER_ADDR");
-        let port = self.number(&["MASTER_PORT"])?;
-        match (self.vars.launcher, host, port) {
-            (Launcher::Warpweave, ..) => Err(self.error("missing: WARPWEAVE_STORE (host:port)".into())),
-            (_, Some(host), Some(port @ 1..=65534)) => {
-                Ok(if host.contains(':') { format!("[{host}]:{}", port + 1) } else { format!("{host}:{}", port + 1) })
-            }
-            (_, Some(_), Some(port)) => {
-                Err(self.error(format!("MASTER_PORT is {port}; the store listens on the port after it")))
-            }
-            _ => Err(self.error(
-                "missing: WARPWEAVE_STORE (host:port of a free port on rank 0), or MASTER_ADDR and MASTER_PORT".into(),
-            )),
-        }
-    }
-
     fn token(&self) -> Result<JobToken> {
         if let Some(text) = (self.lookup)("WARPWEAVE_JOB_TOKEN") {
             return JobToken::new(text)
@@ -264,15 +266,22 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
                 "missing: WARPWEAVE_JOB_TOKEN (8 to 256 bytes, the same on every rank)".into(),
             ));
         }
-        let job = self
+        JobToken::derived(format!(
+            "warpweave job {} {}",
+            self.vars.launcher,
+            self.id()
+        ))
+    }
+
+    /// What tells this job from others of the same launcher.
+    fn id(&self) -> String {
+        let parts: Vec<_> = self
             .vars
             .job
             .iter()
-            .find_map(|name| (self.lookup)(name))
-            .unwrap_or_default();
-        let mut text = format!("warpweave job {} {job}", self.vars.launcher).into_bytes();
-        text.truncate(LONGEST_TOKEN);
-        JobToken::new(text)
+            .filter_map(|n| (self.lookup)(n))
+            .collect();
+        parts.join(" ")
     }
 
     fn error(&self, why: String) -> CommError {

@@ -146,7 +146,10 @@ fn what_is_missing_is_named() {
             &[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")],
             "MASTER_ADDR and MASTER_PORT",
         ),
-        (&[("SLURM_NTASKS", "2")], "SLURM_PROCID, SLURM_LOCALID"),
+        (
+            &[("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0")],
+            "SLURM_PROCID, SLURM_LOCALID",
+        ),
         (&[("WARPWEAVE_TIMEOUT", "soon")], "WARPWEAVE_TIMEOUT"),
     ];
     for (vars, named) in cases {
@@ -160,4 +163,141 @@ fn what_is_wrong_is_named() {
     assert!(why(&[("PMI_RANK", "x"), ("PMI_SIZE", "2")]).contains("PMI_RANK is `x`"));
     assert!(why(&[("RANK", "2"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")]).contains("RANK = 2"));
     assert!(why(&[("RANK", "0"), ("WORLD_SIZE", "99999"), ("LOCAL_RANK", "0")]).contains("4096"));
+}
+
+#[test]
+fn what_contradicts_itself_is_named() {
+    type Case = (
+        &'static [(&'static str, &'static str)],
+        &'static [&'static str],
+    );
+    let cases: [Case; 5] = [
+        (
+            &[
+                ("OMPI_COMM_WORLD_RANK", "1"),
+                ("OMPI_COMM_WORLD_SIZE", "2"),
+                ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+                ("PMIX_RANK", "0"),
+            ],
+            &["OMPI_COMM_WORLD_RANK = 1", "PMIX_RANK = 0"],
+        ),
+        (
+            &[
+                ("RANK", "1"),
+                ("WORLD_SIZE", "4"),
+                ("LOCAL_RANK", "3"),
+                ("LOCAL_WORLD_SIZE", "2"),
+            ],
+            &["LOCAL_RANK = 3", "LOCAL_WORLD_SIZE = 2"],
+        ),
+        (
+            &[
+                ("PMI_RANK", "1"),
+                ("PMI_SIZE", "2"),
+                ("MPI_LOCALRANKID", "1"),
+                ("MPI_LOCALNRANKS", "3"),
+            ],
+            &["PMI_SIZE = 2", "MPI_LOCALNRANKS = 3"],
+        ),
+        (
+            &[("RANK", "0"), ("LOCAL_RANK", "0")],
+            &["torchrun", "WORLD_SIZE"],
+        ),
+        (
+            &[
+                ("SLURM_STEP_ID", "0"),
+                ("SLURM_PROCID", "0"),
+                ("SLURM_STEP_NUM_TASKS", "2"),
+                ("SLURM_LOCALID", "0"),
+                ("SLURM_STEP_NODELIST", "gpu[1-"),
+            ],
+            &["SLURM_STEP_NODELIST is `gpu[1-`"],
+        ),
+    ];
+    for (vars, named) in cases {
+        let why = why(vars);
+        assert!(named.iter().all(|n| why.contains(n)), "{why}: {named:?}");
+    }
+}
+
+#[test]
+fn a_batch_script_is_no_rank_of_a_step() {
+    let job = job(&[
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_PROCID", "0"),
+        ("SLURM_LOCALID", "0"),
+        ("SLURM_NTASKS", "16"),
+    ])
+    .unwrap();
+    assert_eq!((job.launcher(), job.world()), (Launcher::Alone, 1));
+}
+
+#[test]
+fn slurm_and_open_mpi_need_no_address() {
+    let slurm = |nodes: &str, list: &str, job_id: &str| {
+        job(&[
+            ("SLURM_JOB_ID", job_id),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_STEP_NUM_TASKS", "8"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_STEP_NUM_NODES", nodes),
+            ("SLURM_STEP_NODELIST", list),
+        ])
+        .unwrap()
+    };
+    let of = |job: &Job| {
+        let (host, port) = job.store().rsplit_once(':').unwrap();
+        let port: u16 = port.parse().unwrap();
+        assert!((20000..30000).contains(&port));
+        (host.to_owned(), port)
+    };
+    let (host, port) = of(&slurm("2", "gpu[007-012,020],login1", "77"));
+    assert_eq!(host, "gpu007");
+    assert_eq!(of(&slurm("1", "gpu3", "77")), ("127.0.0.1".into(), port));
+    assert_ne!(of(&slurm("1", "gpu3", "78")).1, port);
+    assert!(!slurm("1", "gpu3", "77").token().is_secret());
+
+    let mpi = |local: &str| {
+        job(&[
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", local),
+            ("PMIX_NAMESPACE", "prterun-node0-77@1"),
+        ])
+    };
+    assert_eq!(of(&mpi("4").unwrap()).0, "127.0.0.1");
+    let elsewhere = mpi("2").unwrap_err().to_string();
+    assert!(elsewhere.contains("WARPWEAVE_STORE"), "{elsewhere}");
+}
+
+#[test]
+fn a_group_that_is_started_again_has_another_token() {
+    let run = |count: &str| {
+        job(&[
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "0"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "29500"),
+            ("TORCHELASTIC_RUN_ID", "run"),
+            ("TORCHELASTIC_RESTART_COUNT", count),
+        ])
+        .unwrap()
+    };
+    assert!(!run("0").token().admits(run("1").token().as_bytes()));
+}
+
+#[test]
+fn pmi_inside_slurm_takes_its_local_rank_from_there() {
+    let job = job(&[
+        ("PMI_RANK", "3"),
+        ("PMI_SIZE", "4"),
+        ("SLURM_LOCALID", "1"),
+        ("SLURM_STEP_ID", "0"),
+        ("WARPWEAVE_STORE", "node:4000"),
+    ])
+    .unwrap();
+    assert_eq!((job.launcher(), job.local_rank()), (Launcher::Mpich, 1));
 }

@@ -5,14 +5,17 @@ use std::fmt;
 use crate::error::{CommError, Result};
 
 const SHORTEST: usize = 8;
-pub(crate) const LONGEST: usize = 256;
+const LONGEST: usize = 256;
 
 /// What a process must know to join the store of a job: 8 to 256 bytes.
 ///
 /// It travels in the clear, so it guards a job against other users of the machine and against a rank of another job
 /// that comes to the wrong port, not against someone who reads the network.
 #[derive(Clone)]
-pub struct JobToken(Vec<u8>);
+pub struct JobToken {
+    bytes: Vec<u8>,
+    secret: bool,
+}
 
 impl JobToken {
     /// The token that a launcher handed to every rank.
@@ -30,7 +33,25 @@ impl JobToken {
                 ),
             });
         }
-        Ok(Self(bytes.to_vec()))
+        Ok(Self {
+            bytes: bytes.to_vec(),
+            secret: true,
+        })
+    }
+
+    /// What a launcher's job id makes: it keeps jobs apart, and anyone may know it.
+    pub(super) fn derived(text: String) -> Result<Self> {
+        let mut bytes = text.into_bytes();
+        bytes.truncate(LONGEST);
+        Ok(Self {
+            secret: false,
+            ..Self::new(bytes)?
+        })
+    }
+
+    /// False for a token that was made of a launcher's job id.
+    pub(crate) fn is_secret(&self) -> bool {
+        self.secret
     }
 
     /// A token of 256 random bits, as 64 hexadecimal digits.
@@ -39,21 +60,17 @@ impl JobToken {
     /// [`CommError::Io`] when the system has no randomness to give.
     pub fn random() -> Result<Self> {
         let bits: [u8; 32] = random_bytes()?;
-        Ok(Self(
-            bits.iter()
-                .flat_map(|b| format!("{b:02x}").into_bytes())
-                .collect(),
-        ))
+        Self::new(bits.map(|b| format!("{b:02x}")).concat())
     }
 
     /// The bytes, for the launcher that must hand them on.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 
     /// Compares in a time that depends on the lengths alone.
     pub(crate) fn admits(&self, offered: &[u8]) -> bool {
-        same_bytes(&self.0, offered)
+        same_bytes(&self.bytes, offered)
     }
 }
 
@@ -96,7 +113,10 @@ mod tests {
 
     #[test]
     fn random_tokens_differ_and_short_ones_are_refused() {
-        assert_ne!(JobToken::random().unwrap().0, JobToken::random().unwrap().0);
+        assert_ne!(
+            JobToken::random().unwrap().bytes,
+            JobToken::random().unwrap().bytes
+        );
         assert!(JobToken::new("short").is_err());
         assert!(!format!("{:?}", JobToken::new("correct horse").unwrap()).contains("horse"));
     }

@@ -1,56 +1,151 @@
-//! The functions of NCCL that this crate calls, resolved once.
+//! The functions of NCCL that this crate calls, resolved once, each with the version that brought it.
 //!
-//! Results are plain integers here: a library newer than the bindings may return codes that their enum lacks.
+//! Results are plain integers here: a library newer than the bindings may return codes that their enum lacks. Buffers
+//! are `*mut` also where NCCL only reads them, which is the same to the callee.
 
 use std::ffi::{c_char, c_int, c_void};
 
-use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclUniqueId};
+use cudarc::nccl::sys::{ncclComm_t, ncclUniqueId};
 use libloading::Library;
 
+use super::config::Config;
+use super::version::{NcclVersion, OLDEST_NCCL};
+use crate::error::{CommError, Result};
+
+/// A function of NCCL's, if the loaded library is new enough to have it.
+pub(super) struct Function<F> {
+    pub name: &'static str,
+    since: NcclVersion,
+    found: NcclVersion,
+    at: Option<F>,
+}
+
+impl<F: Copy> Function<F> {
+    /// # Safety
+    /// `library` is NCCL, whose public header gives the symbol the type `F`, and stays loaded for as long as the function
+    /// is called.
+    unsafe fn resolve(
+        library: &Library,
+        name: &'static str,
+        symbol: &[u8],
+        since: NcclVersion,
+        found: NcclVersion,
+    ) -> Result<Self, String> {
+        // By the version alone, on which the ranks agree, and not by what symbols happen to be there.
+        let at = if found < since {
+            None
+        } else {
+            // SAFETY: the caller vouches for the type.
+            let found = unsafe { library.get::<F>(symbol) };
+            Some(*found.map_err(|e| format!("it lacks {name}: {e}"))?)
+        };
+        Ok(Self {
+            name,
+            since,
+            found,
+            at,
+        })
+    }
+
+    pub fn is_present(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// # Errors
+    /// [`CommError::NcclTooOld`].
+    pub fn get(&self) -> Result<F> {
+        self.at.ok_or(CommError::NcclTooOld {
+            what: self.name,
+            found: self.found,
+            needed: self.since,
+        })
+    }
+}
+
+macro_rules! result {
+    () => {
+        c_int
+    };
+    ($result:ty) => {
+        $result
+    };
+}
+
+macro_rules! since {
+    () => {
+        OLDEST_NCCL
+    };
+    ($minor:literal) => {
+        NcclVersion::of(2, $minor)
+    };
+}
+
 macro_rules! table {
-    ($($field:ident: $symbol:literal fn($($arg:ty),*) -> $result:ty;)*) => {
+    ($($field:ident: $name:ident($($arg:ty),*) $(-> $result:ty)? $(, since 2 $minor:literal)?;)*) => {
         /// Pointers into a loaded library, which must outlive them.
         pub(super) struct Api {
-            $(pub $field: unsafe extern "C" fn($($arg),*) -> $result,)*
+            $(pub $field: Function<unsafe extern "C" fn($($arg),*) -> result!($($result)?)>,)*
         }
 
         impl Api {
-            /// Resolves every symbol.
+            /// Resolves what a library of this version has.
             ///
             /// # Safety
             /// `library` is NCCL, and stays loaded for as long as the table is used.
-            pub unsafe fn resolve(library: &Library) -> Result<Self, libloading::Error> {
+            pub unsafe fn resolve(library: &Library, found: NcclVersion) -> Result<Self, String> {
                 Ok(Self {
-                    // SAFETY: the caller vouches that this is NCCL, whose public header gives the symbol this type.
-                    $($field: unsafe { *library.get($symbol)? },)*
+                    $($field: {
+                        let symbol = concat!(stringify!($name), "\0").as_bytes();
+                        // SAFETY: the caller vouches that this is NCCL; the types are those of its public header.
+                        unsafe { Function::resolve(library, stringify!($name), symbol, since!($($minor)?), found)? }
+                    },)*
                 })
             }
         }
     };
 }
 
+/// Where NCCL reads or writes.
+type Buffer = *mut c_void;
+/// A `cudaStream_t`, which is a `CUstream`.
+type Stream = *mut c_void;
+
 table! {
-    get_unique_id: b"ncclGetUniqueId" fn(*mut ncclUniqueId) -> c_int;
-    init_rank_config: b"ncclCommInitRankConfig" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t) -> c_int;
-    split: b"ncclCommSplit" fn(ncclComm_t, c_int, c_int, *mut ncclComm_t, *mut ncclConfig_t) -> c_int;
-    get_async_error: b"ncclCommGetAsyncError" fn(ncclComm_t, *mut c_int) -> c_int;
-    finalize: b"ncclCommFinalize" fn(ncclComm_t) -> c_int;
-    destroy: b"ncclCommDestroy" fn(ncclComm_t) -> c_int;
-    abort: b"ncclCommAbort" fn(ncclComm_t) -> c_int;
-    get_error_string: b"ncclGetErrorString" fn(c_int) -> *const c_char;
-    get_last_error: b"ncclGetLastError" fn(ncclComm_t) -> *const c_char;
-    group_start: b"ncclGroupStart" fn() -> c_int;
-    group_end: b"ncclGroupEnd" fn() -> c_int;
-    all_gather: b"ncclAllGather" fn(*const c_void, *mut c_void, usize, c_int, ncclComm_t, *mut c_void) -> c_int;
-    all_reduce: b"ncclAllReduce" fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, *mut c_void) -> c_int;
-    reduce_scatter: b"ncclReduceScatter" fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, *mut c_void) -> c_int;
-    broadcast: b"ncclBroadcast" fn(*const c_void, *mut c_void, usize, c_int, c_int, ncclComm_t, *mut c_void) -> c_int;
-    send: b"ncclSend" fn(*const c_void, usize, c_int, c_int, ncclComm_t, *mut c_void) -> c_int;
-    recv: b"ncclRecv" fn(*mut c_void, usize, c_int, c_int, ncclComm_t, *mut c_void) -> c_int;
+    get_unique_id: ncclGetUniqueId(*mut ncclUniqueId);
+    init_rank_config: ncclCommInitRankConfig(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config);
+    split: ncclCommSplit(ncclComm_t, c_int, c_int, *mut ncclComm_t, *mut Config);
+    get_async_error: ncclCommGetAsyncError(ncclComm_t, *mut c_int);
+    finalize: ncclCommFinalize(ncclComm_t);
+    destroy: ncclCommDestroy(ncclComm_t);
+    abort: ncclCommAbort(ncclComm_t);
+    get_error_string: ncclGetErrorString(c_int) -> *const c_char;
+    get_last_error: ncclGetLastError(ncclComm_t) -> *const c_char;
+    group_start: ncclGroupStart();
+    group_end: ncclGroupEnd();
+
+    all_gather: ncclAllGather(Buffer, Buffer, usize, c_int, ncclComm_t, Stream);
+    all_reduce: ncclAllReduce(Buffer, Buffer, usize, c_int, c_int, ncclComm_t, Stream);
+    reduce_scatter: ncclReduceScatter(Buffer, Buffer, usize, c_int, c_int, ncclComm_t, Stream);
+    broadcast: ncclBroadcast(Buffer, Buffer, usize, c_int, c_int, ncclComm_t, Stream);
+    reduce: ncclReduce(Buffer, Buffer, usize, c_int, c_int, c_int, ncclComm_t, Stream);
+    send: ncclSend(Buffer, usize, c_int, c_int, ncclComm_t, Stream);
+    recv: ncclRecv(Buffer, usize, c_int, c_int, ncclComm_t, Stream);
+    all_to_all: ncclAlltoAll(Buffer, Buffer, usize, c_int, ncclComm_t, Stream), since 2 28;
+    gather: ncclGather(Buffer, Buffer, usize, c_int, c_int, ncclComm_t, Stream), since 2 28;
+    scatter: ncclScatter(Buffer, Buffer, usize, c_int, c_int, ncclComm_t, Stream), since 2 28;
+
+    mem_alloc: ncclMemAlloc(*mut Buffer, usize), since 2 19;
+    mem_free: ncclMemFree(Buffer), since 2 19;
+    register: ncclCommRegister(ncclComm_t, Buffer, usize, *mut *mut c_void), since 2 19;
+    deregister: ncclCommDeregister(ncclComm_t, *mut c_void), since 2 19;
+    window_register: ncclCommWindowRegister(ncclComm_t, Buffer, usize, *mut *mut c_void, c_int), since 2 27;
+    window_deregister: ncclCommWindowDeregister(ncclComm_t, *mut c_void), since 2 27;
 }
 
 /// NCCL's result codes.
 pub(super) const SUCCESS: c_int = 0;
+pub(super) const INTERNAL_ERROR: c_int = 3;
+pub(super) const INVALID_USAGE: c_int = 5;
 pub(super) const IN_PROGRESS: c_int = 7;
 
 pub(super) fn code_name(code: c_int) -> &'static str {

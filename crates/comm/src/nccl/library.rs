@@ -1,6 +1,6 @@
 //! Finding NCCL at run time.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -9,44 +9,8 @@ use std::sync::Arc;
 use libloading::Library;
 
 use super::api::{Api, SUCCESS};
+use super::version::{NcclVersion, OLDEST_NCCL};
 use crate::error::{CommError, Result};
-
-/// A version of NCCL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NcclVersion {
-    /// 2 in 2.28.3.
-    pub major: u32,
-    /// 28 in 2.28.3.
-    pub minor: u32,
-    /// 3 in 2.28.3.
-    pub patch: u32,
-}
-
-/// The first with non-blocking communicators as this crate uses them, and `ncclCommSplit`.
-pub const OLDEST_NCCL: NcclVersion = NcclVersion {
-    major: 2,
-    minor: 18,
-    patch: 0,
-};
-
-impl fmt::Display for NcclVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
-    }
-}
-
-impl NcclVersion {
-    /// From `ncclGetVersion`: 22803 is 2.28.3; before 2.9 it was 2804 for 2.8.4.
-    fn from_code(code: i32) -> Self {
-        let code = code.max(0) as u32;
-        let unit = if code < 10_000 { 1_000 } else { 10_000 };
-        Self {
-            major: code / unit,
-            minor: code % unit / 100,
-            patch: code % 100,
-        }
-    }
-}
 
 /// A loaded NCCL. It stays loaded until the process ends, for it has threads of its own.
 pub struct NcclLibrary {
@@ -99,8 +63,6 @@ impl NcclLibrary {
             path: path.into(),
             why,
         };
-        // SAFETY: it was opened as NCCL, and is never closed (`ManuallyDrop` below).
-        let api = unsafe { Api::resolve(&library) };
         let library = ManuallyDrop::new(library);
         let version = version(&library).map_err(unusable)?;
         if version < OLDEST_NCCL {
@@ -108,7 +70,9 @@ impl NcclLibrary {
                 "it is version {version}, and {OLDEST_NCCL} is the oldest that will do"
             )));
         }
-        let api = api.map_err(|e| unusable(format!("version {version} lacks a function: {e}")))?;
+        // SAFETY: it has NCCL's version function, and is never closed.
+        let api = unsafe { Api::resolve(&library, version) };
+        let api = api.map_err(|e| unusable(format!("it is version {version}, but {e}")))?;
         Ok(Arc::new(Self {
             api,
             path: path.into(),
@@ -125,19 +89,6 @@ impl NcclLibrary {
     /// Its version.
     pub fn version(&self) -> NcclVersion {
         self.version
-    }
-
-    /// What NCCL says of a result code.
-    pub(super) fn describe(&self, code: i32) -> String {
-        // SAFETY: takes any code and returns a static string.
-        let text = unsafe { (self.api.get_error_string)(code) };
-        if text.is_null() {
-            return String::new();
-        }
-        // SAFETY: not null, and NCCL's strings end with a zero byte and are never freed.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
     }
 }
 
@@ -223,21 +174,6 @@ fn site_packages(env: &impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn version_codes_of_both_eras() {
-        assert_eq!(NcclVersion::from_code(22803).to_string(), "2.28.3");
-        assert_eq!(
-            NcclVersion::from_code(21805),
-            NcclVersion {
-                major: 2,
-                minor: 18,
-                patch: 5
-            }
-        );
-        assert_eq!(NcclVersion::from_code(2804).to_string(), "2.8.4");
-        assert!(NcclVersion::from_code(21700) < OLDEST_NCCL);
-    }
 
     #[test]
     fn what_lies_beside_the_executable_goes_before_the_system_and_python_last() {

@@ -8,15 +8,19 @@ use cudarc::nccl::sys::ncclComm_t;
 
 use super::library::NcclLibrary;
 
-/// A communicator on its way to another thread.
-pub(super) struct Handle(pub ncclComm_t);
+/// How long letting go of something may take.
+pub(super) const TEARDOWN: Duration = Duration::from_secs(5);
 
-// SAFETY: NCCL ties a communicator to a device and not to a thread; a `Handle` is used by one thread at a time.
-unsafe impl Send for Handle {}
+/// A pointer of NCCL's on its way to another thread.
+pub(super) struct Handle<T>(pub *mut T);
 
-impl Handle {
+// SAFETY: NCCL ties communicators, registrations and memory to a device and not to a thread; a `Handle` is used by one
+// thread at a time.
+unsafe impl<T> Send for Handle<T> {}
+
+impl<T> Handle<T> {
     /// Taken as a method so that a closure captures the whole handle, which is what may be sent.
-    pub(super) fn get(&self) -> ncclComm_t {
+    pub(super) fn get(&self) -> *mut T {
         self.0
     }
 }
@@ -37,10 +41,13 @@ pub(super) fn bounded<T: Send + 'static>(
 
 /// Aborts a communicator, which ends its kernels and frees it. False: it is still at it after `limit`.
 pub(super) fn abort(library: &Arc<NcclLibrary>, comm: ncclComm_t, limit: Duration) -> bool {
-    let (library, handle) = (library.clone(), Handle(comm));
+    let Ok(call) = library.api.abort.get() else {
+        return false;
+    };
+    let handle = Handle(comm);
     let returned = bounded("nccl-abort", limit, move || {
         // SAFETY: the caller gives the communicator up; nothing else uses it from here on.
-        unsafe { (library.api.abort)(handle.get()) }
+        unsafe { call(handle.get()) }
     });
     if returned.is_none() {
         tracing::warn!(

@@ -1,20 +1,20 @@
 //! A rank's connection to the store: requests from any thread, answers sorted by one reader thread.
 
-use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 
+use super::desk::{Desk, Outcome, lost};
 use super::wake::{Bell, is_ready, wait_ready};
 use super::wire::{
-    Answer, Failure, FailureKind, Inbox, Op, REPLY_LIMIT, REQUEST_LIMIT, Refusal, ToClient,
-    ToServer, encode,
+    Answer, Failure, FailureKind, GREETING_LIMIT, Inbox, Offer, Op, REPLY_LIMIT, REQUEST_LIMIT,
+    Refusal, ToClient, ToServer, encode,
 };
 use crate::error::{CommError, Result};
 
@@ -30,21 +30,8 @@ pub(super) struct Client {
 struct Shared {
     stream: TcpStream,
     writing: Mutex<()>,
-    replies: Mutex<Replies>,
-    arrived: Condvar,
+    desk: Desk<Bell>,
     stop: Bell,
-    failed: Bell,
-}
-
-#[derive(Default)]
-struct Replies {
-    next: u64,
-    /// By request; `None` until it is answered.
-    answers: HashMap<u64, Option<Answer>>,
-    /// The first failure of the job that this rank heard of.
-    failure: Option<Failure>,
-    /// No answer will come any more. `failure` says why, and is the root cause where that was heard before the end.
-    closed: bool,
 }
 
 impl Client {
@@ -63,13 +50,11 @@ impl Client {
         let shared = Arc::new(Shared {
             stream,
             writing: Mutex::new(()),
-            replies: Mutex::default(),
-            arrived: Condvar::new(),
+            desk: Desk::new(Bell::new()?),
             stop: Bell::new()?,
-            failed: Bell::new()?,
         });
         let hello = ToServer::Hello {
-            token: token.to_vec(),
+            token: Offer::new(token),
             rank: rank as u32,
             world: world as u32,
         };
@@ -107,87 +92,61 @@ impl Client {
     pub(super) fn ask(&self, what: &str, op: Op, timeout: Duration) -> Result<Answer> {
         let start = Instant::now();
         let deadline = start + timeout + GRACE;
-        let id = {
-            let mut replies = self.shared.replies.lock();
-            if let (true, Some(failure)) = (replies.closed, &replies.failure) {
-                return Err(self.ended_by(failure, what));
-            }
-            replies.next += 1;
-            let id = replies.next;
-            replies.answers.insert(id, None);
-            id
-        };
+        let desk = &self.shared.desk;
+        let id = desk.register().map_err(|f| self.ended_by(&f, what))?;
         let request = ToServer::Request {
             id,
             timeout_ms: timeout.as_millis() as u64,
             op,
         };
-        let sent = encode(&request, what, REQUEST_LIMIT).and_then(|frame| {
-            self.shared
-                .send(&frame, deadline)
-                .map_err(|e| e.into_error(what))
-        });
-        let mut replies = self.shared.replies.lock();
-        let answer = loop {
-            if let Some(answer) = replies.answers.get_mut(&id).and_then(Option::take) {
-                break Ok(answer);
-            }
-            if let (true, Some(failure)) = (replies.closed, &replies.failure) {
-                break Err(self.ended_by(failure, what));
-            }
-            // The reader learns why the connection broke, unless the message was never sent for its own sake.
-            if matches!(
-                sent,
-                Err(CommError::TooLarge { .. } | CommError::Protocol { .. })
-            ) {
-                break Ok(Answer::Done);
-            }
-            if self
-                .shared
-                .arrived
-                .wait_until(&mut replies, deadline)
-                .timed_out()
-            {
-                break Err(CommError::Timeout {
+        let frame = encode(&request, what, REQUEST_LIMIT).inspect_err(|_| desk.withdraw(id))?;
+        // Where it cannot be sent, the reader learns why the connection broke, and the wait ends with that.
+        let sent = self.shared.send(&frame, deadline);
+        let answer = match desk.wait(id, deadline) {
+            Outcome::Answered(answer) => answer,
+            Outcome::Ended(failure) => return Err(self.ended_by(&failure, what)),
+            Outcome::Late => {
+                let why = match sent {
+                    Ok(()) => "the store on rank 0 does not answer",
+                    Err(_) => "the store on rank 0 does not take the request",
+                };
+                return Err(CommError::Timeout {
                     rank: self.rank,
-                    what: format!("{what} (the store on rank 0 does not answer)"),
+                    what: format!("{what} ({why})"),
                     waiting_for: vec![0],
                     after: start.elapsed(),
                 });
             }
         };
-        replies.answers.remove(&id);
-        drop(replies);
-        match (answer?, sent) {
-            (_, Err(e @ (CommError::TooLarge { .. } | CommError::Protocol { .. }))) => Err(e),
-            (Answer::TimedOut { waiting_for }, _) => Err(CommError::Timeout {
+        match answer {
+            Answer::TimedOut { waiting_for } => Err(CommError::Timeout {
                 rank: self.rank,
                 what: what.into(),
                 waiting_for: waiting_for.into_iter().map(|r| r as usize).collect(),
                 after: start.elapsed(),
             }),
-            (Answer::Failed(failure), _) => Err(self.ended_by(&failure, what)),
-            (Answer::Mismatch { rank, theirs }, _) => Err(CommError::Mismatch {
+            Answer::Failed(failure) => Err(self.ended_by(&failure, what)),
+            Answer::Mismatch { rank, theirs } => Err(CommError::Mismatch {
                 rank: self.rank,
                 mine: what.into(),
                 peer: rank as usize,
                 theirs,
             }),
-            (Answer::Rejected(why), _) => Err(CommError::Rejected {
+            Answer::Rejected(why) => Err(CommError::Rejected {
                 rank: self.rank,
                 what: what.into(),
                 why,
             }),
-            (answer, _) => Ok(answer),
+            answer => Ok(answer),
         }
     }
 
     pub(super) fn failure(&self) -> Option<Failure> {
-        self.shared.replies.lock().failure.clone()
+        self.shared.desk.failure()
     }
 
     pub(super) fn failed(&self) -> BorrowedFd<'_> {
-        self.shared.failed.as_fd()
+        self.shared.desk.failed().as_fd()
     }
 
     pub(super) fn ended_by(&self, failure: &Failure, what: &str) -> CommError {
@@ -229,17 +188,6 @@ enum Unwelcome {
     Broken(std::io::Error),
 }
 
-impl Unwelcome {
-    fn into_error(self, what: &str) -> CommError {
-        match self {
-            Unwelcome::Refused(refusal) => CommError::Protocol {
-                what: format!("`{what}`: {refusal}"),
-            },
-            Unwelcome::Broken(e) => CommError::io(format!("asking the store for `{what}`"), e),
-        }
-    }
-}
-
 impl From<std::io::Error> for Unwelcome {
     fn from(e: std::io::Error) -> Self {
         Unwelcome::Broken(e)
@@ -248,24 +196,36 @@ impl From<std::io::Error> for Unwelcome {
 
 impl Shared {
     fn send(&self, frame: &[u8], deadline: Instant) -> Result<(), Unwelcome> {
-        let _one_frame_at_a_time = self.writing.lock();
+        // A thread that may take longer must not keep this one past its own deadline.
+        let Some(_one_frame_at_a_time) = self.writing.try_lock_until(deadline) else {
+            return Err(std::io::Error::from(ErrorKind::TimedOut).into());
+        };
         let mut rest = frame;
-        while !rest.is_empty() {
+        let sent = loop {
+            if rest.is_empty() {
+                return Ok(());
+            }
             match (&self.stream).write(rest) {
                 Ok(n) => rest = &rest[n..],
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    self.ready(PollFlags::OUT, deadline)?;
+                    if let Err(e) = self.ready(PollFlags::OUT, deadline) {
+                        break e;
+                    }
                 }
-                Err(e) => return Err(e.into()),
+                Err(e) => break e.into(),
             }
+        };
+        if rest.len() < frame.len() {
+            // What another thread sends next would be read as the rest of this frame.
+            let _ = self.stream.shutdown(Shutdown::Both);
         }
-        Ok(())
+        Err(sent)
     }
 
     fn welcome(&self, inbox: &mut Inbox, deadline: Instant) -> Result<(), Unwelcome> {
         loop {
-            match inbox.next(REPLY_LIMIT) {
+            match inbox.next(GREETING_LIMIT) {
                 Ok(Some(ToClient::Welcome)) => return Ok(()),
                 Ok(Some(ToClient::Refused(refusal))) | Err(refusal) => {
                     return Err(Unwelcome::Refused(refusal));
@@ -308,37 +268,20 @@ impl Shared {
     }
 
     fn read_until_closed(&self, mut inbox: Inbox) {
-        let closed = self.read_messages(&mut inbox);
-        let mut replies = self.replies.lock();
-        replies.failure.get_or_insert(closed);
-        replies.closed = true;
-        drop(replies);
-        self.failed.ring();
-        self.arrived.notify_all();
+        let end = self.read_messages(&mut inbox);
+        self.desk.close(end);
     }
 
     fn read_messages(&self, inbox: &mut Inbox) -> Failure {
-        let lost = |cause: String| Failure {
-            rank: 0,
-            kind: FailureKind::Lost,
-            cause,
-        };
         loop {
             loop {
                 match inbox.next(REPLY_LIMIT) {
                     Ok(None) => break,
-                    Ok(Some(ToClient::Closing)) => {
-                        let cause = "it closed the job's store".into();
-                        return Failure {
-                            rank: 0,
-                            kind: FailureKind::Left,
-                            cause,
-                        };
+                    Ok(Some(message)) => {
+                        if let Some(end) = self.desk.hear(message) {
+                            return end;
+                        }
                     }
-                    Ok(Some(ToClient::Refused(refusal))) => {
-                        return lost(format!("its store ended the connection: {refusal}"));
-                    }
-                    Ok(Some(message)) => self.take(message),
                     Err(refusal) => return lost(format!("its store sent {refusal}")),
                 }
             }
@@ -360,24 +303,5 @@ impl Shared {
                 Err(e) => return lost(format!("the connection to its store broke: {e}")),
             }
         }
-    }
-
-    fn take(&self, message: ToClient) {
-        let mut replies = self.replies.lock();
-        match message {
-            ToClient::Reply { id, answer } => {
-                // Nobody waits any more for the answer to a request that was given up.
-                if let Some(slot) = replies.answers.get_mut(&id) {
-                    *slot = Some(answer);
-                }
-            }
-            ToClient::Failed(failure) => {
-                replies.failure.get_or_insert(failure);
-                self.failed.ring();
-            }
-            ToClient::Welcome | ToClient::Refused(_) | ToClient::Closing => {}
-        }
-        drop(replies);
-        self.arrived.notify_all();
     }
 }

@@ -1,4 +1,4 @@
-//! One peer's socket at the server: bytes in, bytes out, and who it is.
+//! One peer's socket at the server: bytes in, bytes out, and how long it may stay.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,15 +12,16 @@ pub(super) struct Connection {
     pub stream: TcpStream,
     pub inbox: Inbox,
     pub outbox: Vec<u8>,
-    pub who: Who,
+    pub phase: Phase,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Who {
+pub(super) enum Phase {
     Stranger {
         until: Instant,
     },
-    Rank(usize),
+    /// A rank has been seated here.
+    Member,
     /// Refused, or gone with a goodbye: closed as soon as the last words are delivered.
     Parting {
         until: Instant,
@@ -29,15 +30,15 @@ pub(super) enum Who {
 
 impl Connection {
     pub(super) fn until(&self) -> Option<Instant> {
-        match self.who {
-            Who::Stranger { until } | Who::Parting { until } => Some(until),
-            Who::Rank(_) => None,
+        match self.phase {
+            Phase::Stranger { until } | Phase::Parting { until } => Some(until),
+            Phase::Member => None,
         }
     }
 
     pub(super) fn interest(&self) -> PollFlags {
-        let read = match self.who {
-            Who::Parting { .. } => PollFlags::empty(),
+        let read = match self.phase {
+            Phase::Parting { .. } => PollFlags::empty(),
             _ => PollFlags::IN,
         };
         let write = if self.outbox.is_empty() {
@@ -52,7 +53,7 @@ impl Connection {
         let mut chunk = [0; 1 << 16];
         // One frame at most, so that a rank that writes without end neither fills the memory nor starves the others.
         for _ in 0..REQUEST_LIMIT / chunk.len() + 1 {
-            if matches!(self.who, Who::Parting { .. }) {
+            if matches!(self.phase, Phase::Parting { .. }) {
                 return Ok(());
             }
             match self.stream.read(&mut chunk) {
@@ -67,7 +68,7 @@ impl Connection {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => return Err(format!("its connection to the store broke: {e}")),
             }
-            if matches!(self.who, Who::Stranger { .. }) {
+            if matches!(self.phase, Phase::Stranger { .. }) {
                 return Ok(());
             }
         }

@@ -18,6 +18,8 @@ pub(super) struct Round {
     given: Vec<Option<(String, Vec<u8>)>>,
     waiting: Vec<Waiter>,
     outcome: Outcome,
+    /// Bytes that were contributed. Above the limit none are kept, since no answer could hold them.
+    total: usize,
 }
 
 enum Outcome {
@@ -34,7 +36,13 @@ impl Round {
             given: vec![None; world],
             waiting: Vec::new(),
             outcome: Outcome::Open,
+            total: 0,
         }
+    }
+
+    /// What all contributions together may have: the frame needs a few bytes for each entry beside the contents.
+    fn limit(&self) -> usize {
+        REPLY_LIMIT - 16 * self.given.len() - 1024
     }
 
     /// Whether the rank has come.
@@ -52,7 +60,15 @@ impl Round {
             let why = format!("rank {} came twice to the same meeting", waiter.rank);
             return vec![waiter.answer(Answer::Rejected(why))];
         }
+        let bytes = match self.outcome {
+            Outcome::Open => bytes,
+            _ => Vec::new(),
+        };
+        self.total += bytes.len();
         self.given[waiter.rank] = Some((tag, bytes));
+        if self.total > self.limit() {
+            self.forget_bytes();
+        }
         self.waiting.push(waiter);
         match &self.outcome {
             Outcome::GivenUp(failure) | Outcome::Ended(failure) => {
@@ -84,6 +100,7 @@ impl Round {
             kind: FailureKind::Aborted,
             cause: format!("it had given up waiting for ranks {missing:?}"),
         });
+        self.forget_bytes();
         self.dismiss(|_| Answer::TimedOut {
             waiting_for: missing.clone(),
         })
@@ -95,6 +112,7 @@ impl Round {
             return Vec::new();
         }
         self.outcome = Outcome::Ended(failure.clone());
+        self.forget_bytes();
         self.dismiss(|_| Answer::Failed(failure.clone()))
     }
 
@@ -108,24 +126,23 @@ impl Round {
 
     fn complete(&mut self) -> Vec<Effect> {
         self.outcome = Outcome::Met;
+        let (total, limit) = (self.total, self.limit());
+        if total > limit {
+            let why = format!("{total} bytes of all ranks together; the limit is {limit}");
+            return self.dismiss(|_| Answer::Rejected(why.clone()));
+        }
         let all: Vec<Vec<u8>> = self
             .given
             .iter_mut()
             .flatten()
             .map(|(_, bytes)| std::mem::take(bytes))
             .collect();
-        let total: usize = all.iter().map(Vec::len).sum();
-        // The frame needs a few bytes for each entry beside the contents.
-        let limit = REPLY_LIMIT - 16 * all.len() - 1024;
-        if total > limit {
-            let why = format!("{total} bytes of all ranks together; the limit is {limit}");
-            return self.dismiss(|_| Answer::Rejected(why.clone()));
-        }
         self.dismiss(|_| Answer::Met(all.clone()))
     }
 
     fn break_up(&mut self) -> Vec<Effect> {
         self.outcome = Outcome::Broken;
+        self.forget_bytes();
         let answers: Vec<_> = self
             .waiting
             .iter()
@@ -150,6 +167,13 @@ impl Round {
             let (tag, _) = given.as_ref()?;
             (tag != mine).then(|| (other, tag.clone()))
         })
+    }
+
+    /// Once it is known that nobody will be given them.
+    fn forget_bytes(&mut self) {
+        for (_, bytes) in self.given.iter_mut().flatten() {
+            *bytes = Vec::new();
+        }
     }
 
     fn dismiss(&mut self, answer: impl Fn(Waiter) -> Answer) -> Vec<Effect> {

@@ -1,6 +1,7 @@
-//! The store's thread on rank 0: sockets around the [`State`].
+//! The store's thread on rank 0: sockets around the [`Reception`].
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,19 +9,20 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::connection::{Connection, Who, keep_alive};
-use super::state::{Effect, State, Waiter};
+use super::connection::{Connection, Phase, keep_alive};
+use super::origin;
+use super::reception::{Post, Posts, Reception};
 use super::wake::{Bell, is_ready, wait_ready};
-use super::wire::{
-    GREETING_LIMIT, Inbox, REPLY_LIMIT, REQUEST_LIMIT, Refusal, ToClient, ToServer, encode,
-};
+use super::wire::{Inbox, REPLY_LIMIT, Refusal, ToClient, encode};
 use crate::error::{CommError, Result};
-use crate::job::JobToken;
+use crate::job::{JobToken, LARGEST_WORLD};
 
 /// How long a stranger may take to say who it is.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 /// Strangers that may be greeting at the same time, beside the ranks.
 const MOST_STRANGERS: usize = 64;
+/// How long a host that has no descriptor left for another connection is not asked again.
+const BREATH: Duration = Duration::from_millis(50);
 /// What may be queued for a rank that does not read.
 const LONGEST_QUEUE: usize = 2 * REPLY_LIMIT;
 /// How long a store that is to end waits for ranks that have not joined yet, to tell them that the job has failed.
@@ -42,21 +44,33 @@ impl StoreServer {
     /// Listens at `address` (port 0: any free one) for the `world` ranks that know `token`.
     ///
     /// # Errors
-    /// [`CommError::Io`] when the address cannot be listened at.
+    /// [`CommError::Io`] when the address cannot be listened at, [`CommError::InvalidArgument`] when `world` is 0 or
+    /// above 4096.
     pub fn bind(address: SocketAddr, world: usize, token: JobToken) -> Result<Self> {
+        if !(1..=LARGEST_WORLD).contains(&world) {
+            return Err(CommError::InvalidArgument {
+                what: "world size",
+                why: format!("{world}; a job has 1 to {LARGEST_WORLD} ranks"),
+            });
+        }
         let failed = |e| CommError::io(format!("listening for the job's store at {address}"), e);
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        if !token.is_secret() && !address.ip().is_loopback() {
+            tracing::warn!(
+                "the job's store listens at {address} with a token made of the launcher's job id, which is no secret: \
+                 set WARPWEAVE_JOB_TOKEN on every rank to keep other hosts out"
+            );
+        }
         let stop = Arc::new(Bell::new()?);
         let service = Service {
             listener,
             stop: stop.clone(),
-            token,
-            state: State::new(world),
+            reception: Reception::new(world, token),
             connections: BTreeMap::new(),
-            ranks: BTreeMap::new(),
             next: 0,
+            resting: None,
         };
         let thread = std::thread::Builder::new()
             .name("warpweave-store".into())
@@ -97,12 +111,11 @@ impl Drop for StoreServer {
 struct Service {
     listener: TcpListener,
     stop: Arc<Bell>,
-    token: JobToken,
-    state: State,
+    reception: Reception,
     connections: BTreeMap<u64, Connection>,
-    /// Connection of each rank that has joined.
-    ranks: BTreeMap<usize, u64>,
     next: u64,
+    /// Until when the listener is left alone.
+    resting: Option<Instant>,
 }
 
 impl Service {
@@ -110,29 +123,33 @@ impl Service {
         let mut lingering = None;
         loop {
             if lingering.is_some_and(|until| {
-                Instant::now() >= until || !self.state.has_news_for_late_ranks()
+                Instant::now() >= until || !self.reception.state().has_news_for_late_ranks()
             }) {
                 break;
             }
             let ids: Vec<u64> = self.connections.keys().copied().collect();
-            let greeting = self
+            let parting = self
                 .connections
                 .values()
                 .filter_map(Connection::until)
                 .min();
-            let deadline = [greeting, self.state.next_deadline(), lingering]
-                .into_iter()
-                .flatten()
-                .min();
+            let deadline = [
+                parting,
+                self.reception.state().next_deadline(),
+                lingering,
+                self.resting,
+            ]
+            .into_iter()
+            .flatten()
+            .min();
             // Once rung it stays readable, which would keep the thread awake.
-            let stop = if lingering.is_none() {
-                PollFlags::IN
-            } else {
-                PollFlags::empty()
+            let unless = |quiet: bool| match quiet {
+                true => PollFlags::empty(),
+                false => PollFlags::IN,
             };
             let mut fds = vec![
-                PollFd::new(&self.stop, stop),
-                PollFd::new(&self.listener, PollFlags::IN),
+                PollFd::new(&self.stop, unless(lingering.is_some())),
+                PollFd::new(&self.listener, unless(self.resting.is_some())),
             ];
             fds.extend(
                 self.connections
@@ -158,8 +175,9 @@ impl Service {
                 self.accept();
             }
             let now = Instant::now();
-            let effects = self.state.expire(now);
-            self.carry_out(effects);
+            self.resting = self.resting.filter(|until| *until > now);
+            let posts = self.reception.expire(now);
+            self.carry_out(posts);
             self.connections
                 .retain(|_, c| c.until().is_none_or(|until| until > now));
         }
@@ -169,27 +187,49 @@ impl Service {
     fn accept(&mut self) {
         // Few at a time, so that a flood of strangers does not keep the ranks waiting.
         for _ in 0..16 {
-            let Ok((stream, _)) = self.listener.accept() else {
-                return;
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) => {
+                    let passing = [
+                        ErrorKind::WouldBlock,
+                        ErrorKind::Interrupted,
+                        ErrorKind::ConnectionAborted,
+                    ];
+                    if !passing.contains(&e.kind()) {
+                        self.resting = Some(Instant::now() + BREATH);
+                    }
+                    return;
+                }
             };
-            if self.connections.len() >= self.state.world() + MOST_STRANGERS {
-                continue;
-            }
+            self.make_room();
             if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
                 continue;
             }
             keep_alive(&stream);
-            let who = Who::Stranger {
-                until: Instant::now() + GREETING_TIME,
-            };
             let connection = Connection {
                 stream,
                 inbox: Inbox::default(),
                 outbox: Vec::new(),
-                who,
+                phase: Phase::Stranger {
+                    until: Instant::now() + GREETING_TIME,
+                },
             };
             self.connections.insert(self.next, connection);
             self.next += 1;
+        }
+    }
+
+    /// The stranger who has had the longest time to greet goes first: a rank greets at once, and gets in through a flood.
+    fn make_room(&mut self) {
+        if self.connections.len() < self.reception.state().world() + MOST_STRANGERS {
+            return;
+        }
+        let oldest = self
+            .connections
+            .iter()
+            .find_map(|(&id, c)| c.until().map(|_| id));
+        if let Some(id) = oldest {
+            self.connections.remove(&id);
         }
     }
 
@@ -200,158 +240,96 @@ impl Service {
         };
         let read = connection.read();
         while let Some(connection) = self.connections.get_mut(&id) {
-            let limit = match connection.who {
-                Who::Stranger { .. } => GREETING_LIMIT,
-                Who::Rank(_) => REQUEST_LIMIT,
-                Who::Parting { .. } => break,
+            let stranger = match connection.phase {
+                Phase::Stranger { .. } => true,
+                Phase::Member => false,
+                Phase::Parting { .. } => break,
             };
-            match connection.inbox.next(limit) {
-                Ok(Some(message)) => self.heed(id, message),
-                Ok(None) => break,
-                Err(refusal) => self.refuse(id, refusal),
-            }
-        }
-        if let Err(cause) = read {
-            return self.gone(id, &cause);
-        }
-        self.flush(id);
-    }
-
-    fn heed(&mut self, id: u64, message: ToServer) {
-        let Some(connection) = self.connections.get(&id) else {
-            return;
-        };
-        let effects = match (connection.who, message) {
-            (Who::Stranger { .. }, ToServer::Hello { token, rank, world }) => {
-                match self.admit(&token, rank, world) {
-                    Ok(rank) => self.welcome(id, rank),
-                    Err(refusal) => self.refuse(id, refusal),
+            let posts = match connection.inbox.next(self.reception.limit(id)) {
+                Ok(Some(_))
+                    if stranger
+                        && self.reception.wants_own_user()
+                        && !origin::may_be_own(&connection.stream) =>
+                {
+                    self.reception.refuse(id, Refusal::User)
                 }
-                return;
-            }
-            (Who::Rank(rank), ToServer::Request { id, timeout_ms, op }) => {
-                let deadline =
-                    Instant::now() + Duration::from_millis(timeout_ms.min(LONGEST_WAIT_MS));
-                self.state.request(Waiter { rank, id, deadline }, op)
-            }
-            (Who::Rank(rank), ToServer::Goodbye) => {
-                self.part(id);
-                self.ranks.remove(&rank);
-                self.state.leave(rank)
-            }
-            _ => return self.refuse(id, Refusal::Malformed),
-        };
-        self.carry_out(effects);
-    }
-
-    fn admit(&mut self, token: &[u8], rank: u32, world: u32) -> Result<usize, Refusal> {
-        if !self.token.admits(token) {
-            return Err(Refusal::Token);
-        }
-        if world as usize != self.state.world() {
-            return Err(Refusal::World {
-                store: self.state.world() as u32,
-            });
-        }
-        self.state.join(rank as usize)?;
-        Ok(rank as usize)
-    }
-
-    fn welcome(&mut self, id: u64, rank: usize) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.who = Who::Rank(rank);
-        }
-        self.ranks.insert(rank, id);
-        self.send(id, &ToClient::Welcome);
-        if let Some(failure) = self.state.failure().cloned() {
-            self.send(id, &ToClient::Failed(failure));
-        }
-    }
-
-    /// Says why, and lets go. A rank that breaks the protocol is lost to the job.
-    fn refuse(&mut self, id: u64, refusal: Refusal) {
-        let who = self.connections.get(&id).map(|c| c.who);
-        self.send(id, &ToClient::Refused(refusal.clone()));
-        self.part(id);
-        if let Some(Who::Rank(rank)) = who {
-            self.ranks.remove(&rank);
-            let effects = self.state.lose(rank, &format!("it sent {refusal}"));
-            self.carry_out(effects);
-        }
-    }
-
-    fn part(&mut self, id: u64) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.who = Who::Parting {
-                until: Instant::now() + CLOSING_TIME,
+                Ok(Some(message)) => self.reception.heed(id, message, Instant::now()),
+                Ok(None) => break,
+                Err(refusal) => self.reception.refuse(id, refusal),
             };
+            self.carry_out(posts);
+        }
+        match read {
+            Ok(()) => self.flush(id),
+            Err(cause) => self.gone(id, &cause),
+        }
+    }
+
+    fn carry_out(&mut self, mut posts: Posts) {
+        while let Some(post) = posts.pop_front() {
+            let (id, done) = match post {
+                Post::Seat(id) => (id, self.turn(id, Phase::Member)),
+                Post::Part(id) => {
+                    let until = Instant::now() + CLOSING_TIME;
+                    (id, self.turn(id, Phase::Parting { until }))
+                }
+                Post::Send(id, message) => (id, self.send(id, &message)),
+            };
+            if let Err(cause) = done {
+                self.connections.remove(&id);
+                posts.extend(self.reception.gone(id, &cause));
+            }
+        }
+    }
+
+    fn turn(&mut self, id: u64, phase: Phase) -> Result<(), String> {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.phase = phase;
+        }
+        self.write(id)
+    }
+
+    fn send(&mut self, id: u64, message: &ToClient) -> Result<(), String> {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        // A reply is bounded by what its round admits, so that encoding it cannot fail for its size.
+        let Ok(frame) = encode(message, "reply", REPLY_LIMIT) else {
+            return Ok(());
+        };
+        if connection.outbox.len() + frame.len() > LONGEST_QUEUE {
+            return Err("it does not read what the store sends".into());
+        }
+        connection.outbox.extend_from_slice(&frame);
+        self.write(id)
+    }
+
+    fn write(&mut self, id: u64) -> Result<(), String> {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        connection.write()?;
+        if connection.outbox.is_empty() && matches!(connection.phase, Phase::Parting { .. }) {
+            self.connections.remove(&id);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, id: u64) {
+        if let Err(cause) = self.write(id) {
+            self.gone(id, &cause);
         }
     }
 
     fn gone(&mut self, id: u64, cause: &str) {
-        if let Some(Connection {
-            who: Who::Rank(rank),
-            ..
-        }) = self.connections.remove(&id)
-        {
-            self.ranks.remove(&rank);
-            let effects = self.state.lose(rank, cause);
-            self.carry_out(effects);
-        }
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Answer { rank, id, answer } => {
-                    if let Some(&connection) = self.ranks.get(&rank) {
-                        self.send(connection, &ToClient::Reply { id, answer });
-                    }
-                }
-                Effect::Announce(failure) => {
-                    for connection in self.ranks.values().copied().collect::<Vec<_>>() {
-                        self.send(connection, &ToClient::Failed(failure.clone()));
-                    }
-                }
-            }
-        }
-    }
-
-    fn send(&mut self, id: u64, message: &ToClient) {
-        let Some(connection) = self.connections.get_mut(&id) else {
-            return;
-        };
-        // A reply is bounded by what its round admits, so that encoding it cannot fail for its size.
-        let Ok(frame) = encode(message, "reply", REPLY_LIMIT) else {
-            return;
-        };
-        if connection.outbox.len() + frame.len() > LONGEST_QUEUE {
-            return self.gone(id, "it does not read what the store sends");
-        }
-        connection.outbox.extend_from_slice(&frame);
-        self.flush(id);
-    }
-
-    fn flush(&mut self, id: u64) {
-        let Some(connection) = self.connections.get_mut(&id) else {
-            return;
-        };
-        match connection.write() {
-            Err(cause) => self.gone(id, &cause),
-            Ok(())
-                if connection.outbox.is_empty()
-                    && matches!(connection.who, Who::Parting { .. }) =>
-            {
-                self.connections.remove(&id);
-            }
-            Ok(()) => {}
-        }
+        self.connections.remove(&id);
+        let posts = self.reception.gone(id, cause);
+        self.carry_out(posts);
     }
 
     fn close(mut self) {
-        for rank in self.ranks.values().copied().collect::<Vec<_>>() {
-            self.send(rank, &ToClient::Closing);
-        }
+        let posts = self.reception.close();
+        self.carry_out(posts);
         let until = Instant::now() + CLOSING_TIME;
         loop {
             self.connections
@@ -370,6 +348,3 @@ impl Service {
         }
     }
 }
-
-/// A day: no wait is longer, whatever a rank asks for.
-const LONGEST_WAIT_MS: u64 = 86_400_000;

@@ -17,8 +17,14 @@ use std::time::Instant;
 use super::rounds::Round;
 use super::wire::{Answer, Failure, FailureKind, LARGEST_VALUE, LONGEST_KEY, Op, Refusal};
 
-/// All values together, in bytes.
+/// All values together, in bytes, with [`PER_KEY`] for each.
 const LARGEST_STORE: usize = 256 << 20;
+/// What a key costs beside its own bytes and those of its value.
+const PER_KEY: usize = 128;
+/// Keys of a rank that may wait to be set, and meetings that it may have come to and others not.
+const MOST_WAITS: usize = 256;
+/// Keys of one request.
+const MOST_KEYS: usize = 1024;
 
 /// What the server must do after a transition.
 #[derive(Clone, Debug, PartialEq)]
@@ -274,8 +280,9 @@ impl State {
         value: Vec<u8>,
         answer: Answer,
     ) -> Vec<Effect> {
-        let held = self.keys.get(&key).map_or(0, |old| old.len() + key.len());
-        let stored = self.stored - held + key.len() + value.len();
+        let cost = |value: &Vec<u8>| PER_KEY + key.len() + value.len();
+        let held = self.keys.get(&key).map_or(0, cost);
+        let stored = self.stored - held + cost(&value);
         if stored > LARGEST_STORE {
             let why = format!("the store is full ({LARGEST_STORE} bytes)");
             return vec![waiter.answer(Answer::Rejected(why))];
@@ -307,6 +314,11 @@ impl State {
         if let Some(failure) = &self.failure {
             return vec![wait.waiter.answer(Answer::Failed(failure.clone()))];
         }
+        let rank = wait.waiter.rank;
+        if self.waits.iter().filter(|w| w.waiter.rank == rank).count() >= MOST_WAITS {
+            let why = format!("{MOST_WAITS} requests of this rank wait already");
+            return vec![wait.waiter.answer(Answer::Rejected(why))];
+        }
         self.waits.push(wait);
         Vec::new()
     }
@@ -322,6 +334,11 @@ impl State {
             return vec![waiter.answer(Answer::Failed(failure.clone()))];
         }
         let world = self.world();
+        let open = self.rounds.values().filter(|r| r.has(waiter.rank)).count();
+        if open >= MOST_WAITS {
+            let why = format!("{MOST_WAITS} meetings await other ranks already");
+            return vec![waiter.answer(Answer::Rejected(why))];
+        }
         let round = self
             .rounds
             .entry(key.clone())
@@ -364,6 +381,13 @@ fn within_bounds(op: &Op) -> Result<(), String> {
     };
     if keys.is_empty() {
         return Err("no key".into());
+    }
+    if keys.len() > MOST_KEYS || keys.iter().map(|key| key.len()).sum::<usize>() > 64 * LONGEST_KEY
+    {
+        return Err(format!(
+            "above {MOST_KEYS} keys, or {} bytes of them",
+            64 * LONGEST_KEY
+        ));
     }
     if keys.iter().any(|key| key.len() > LONGEST_KEY) {
         return Err(format!("a key, tag or message above {LONGEST_KEY} bytes"));

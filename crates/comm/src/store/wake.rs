@@ -6,6 +6,7 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use super::desk::Ring;
 use crate::error::{CommError, Result};
 
 /// Rings once and stays rung.
@@ -21,6 +22,12 @@ impl Bell {
     pub(crate) fn ring(&self) {
         // The counter of an eventfd that is full already keeps it readable, which is all that is wanted.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl Ring for Bell {
+    fn ring(&self) {
+        Bell::ring(self);
     }
 }
 

@@ -28,17 +28,29 @@ pub(crate) const REPLY_LIMIT: usize = 64 << 20;
 /// From a rank to the store.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToServer {
-    Hello {
-        token: Vec<u8>,
-        rank: u32,
-        world: u32,
-    },
-    Request {
-        id: u64,
-        timeout_ms: u64,
-        op: Op,
-    },
+    Hello { token: Offer, rank: u32, world: u32 },
+    Request { id: u64, timeout_ms: u64, op: Op },
     Goodbye,
+}
+
+/// The token that a stranger shows. It is never printed.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Offer(Vec<u8>);
+
+impl Offer {
+    pub(crate) fn new(token: &[u8]) -> Self {
+        Self(token.to_vec())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Offer(…)")
+    }
 }
 
 /// What a rank asks for.
@@ -163,6 +175,8 @@ pub enum Refusal {
     },
     /// The bytes are no message of this protocol.
     Malformed,
+    /// The peer runs as another user of the store's host, and the job's token is no secret.
+    User,
 }
 
 impl fmt::Display for Refusal {
@@ -182,6 +196,9 @@ impl fmt::Display for Refusal {
             }
             Refusal::TooLarge { limit } => write!(f, "a message above its limit of {limit} bytes"),
             Refusal::Malformed => f.write_str("bytes that are no message of this protocol"),
+            Refusal::User => f.write_str(
+                "this rank runs as another user; set WARPWEAVE_JOB_TOKEN, the same on every rank, to let it in",
+            ),
         }
     }
 }
@@ -211,16 +228,27 @@ pub(crate) fn encode<T: Serialize>(message: &T, what: &str, limit: usize) -> Res
 #[derive(Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
+    /// Of `bytes`, what has been taken: many small messages of one read cost no copy each.
+    taken: usize,
 }
 
 impl Inbox {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Bytes that are held for a message that is not whole.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn held(&self) -> usize {
+        self.bytes.len() - self.taken
     }
 
     /// The next whole message, if it is there.
     pub(crate) fn next<T: DeserializeOwned>(&mut self, limit: usize) -> Result<Option<T>, Refusal> {
-        let Some(header) = self.bytes.first_chunk::<HEADER>() else {
+        let rest = &self.bytes[self.taken..];
+        let Some(header) = rest.first_chunk::<HEADER>() else {
             return Ok(None);
         };
         let [m0, m1, v0, v1, l0, l1, l2, l3] = *header;
@@ -236,12 +264,19 @@ impl Inbox {
                 limit: limit as u32,
             });
         }
-        let end = HEADER + size;
-        let Some(payload) = self.bytes.get(HEADER..end) else {
+        let Some(payload) = rest.get(HEADER..HEADER + size) else {
             return Ok(None);
         };
-        let message = postcard::from_bytes(payload).map_err(|_| Refusal::Malformed)?;
-        self.bytes.drain(..end);
+        let (message, spare) =
+            postcard::take_from_bytes(payload).map_err(|_| Refusal::Malformed)?;
+        if !spare.is_empty() {
+            return Err(Refusal::Malformed);
+        }
+        self.taken += HEADER + size;
+        if self.taken == self.bytes.len() {
+            self.bytes.clear();
+            self.taken = 0;
+        }
         Ok(Some(message))
     }
 }
@@ -281,6 +316,27 @@ mod tests {
                 })
             ));
         }
+    }
+
+    #[test]
+    fn a_token_on_its_way_is_not_shown() {
+        let hello = ToServer::Hello {
+            token: Offer::new(b"secret"),
+            rank: 1,
+            world: 2,
+        };
+        let shown = format!("{hello:?}");
+        assert!(shown.contains("Offer") && !shown.contains("secret") && !shown.contains("115"));
+    }
+
+    #[test]
+    fn bytes_after_a_message_in_its_frame_are_refused() {
+        let mut frame = encode(&ToServer::Goodbye, "goodbye", 100).unwrap();
+        frame[4] += 1;
+        frame.push(0);
+        let mut inbox = Inbox::default();
+        inbox.push(&frame);
+        assert_eq!(inbox.next::<ToServer>(100).err(), Some(Refusal::Malformed));
     }
 
     #[test]

@@ -1,36 +1,11 @@
 //! The embedded device code and the names of its kernels.
 
-use warpweave_symm_mem::DType;
 use warpweave_symm_mem::cuda::Image;
+use warpweave_symm_mem::{DType, device_image};
 
-/// What the build made of `cuda/$name.cu`; nothing without the feature `nvcc`.
-macro_rules! image {
-    ($name:literal, sm_90a) => {
-        Image { name: $name, sm_90a: image!(@cubin $name), compute_80: &[] }
-    };
-    ($name:literal, sm_90a, compute_80) => {
-        Image { name: $name, sm_90a: image!(@cubin $name), compute_80: image!(@ptx $name) }
-    };
-    (@cubin $name:literal) => {{
-        #[cfg(feature = "nvcc")]
-        const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".sm_90a.cubin"));
-        #[cfg(not(feature = "nvcc"))]
-        const CODE: &[u8] = &[];
-        CODE
-    }};
-    (@ptx $name:literal) => {{
-        #[cfg(feature = "nvcc")]
-        const CODE: &[u8] =
-            concat!(include_str!(concat!(env!("OUT_DIR"), "/", $name, ".compute_80.ptx")), "\0").as_bytes();
-        #[cfg(not(feature = "nvcc"))]
-        const CODE: &[u8] = &[];
-        CODE
-    }};
-}
-
-pub(super) static NAIVE_REMOTE_READ: Image = image!("naive_remote_read", sm_90a, compute_80);
-pub(super) static THREADLOAD_GATHER: Image = image!("threadload_gather", sm_90a, compute_80);
-pub(super) static MULTIMEM_GATHER: Image = image!("multimem_gather", sm_90a);
+pub(super) static NAIVE_REMOTE_READ: Image = device_image!("naive_remote_read", sm_90a, compute_80);
+pub(super) static THREADLOAD_GATHER: Image = device_image!("threadload_gather", sm_90a, compute_80);
+pub(super) static MULTIMEM_GATHER: Image = device_image!("multimem_gather", sm_90a);
 
 /// The kernel of a family for an element type.
 macro_rules! by_dtype {

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::super::wire::REPLY_LIMIT;
 use super::*;
 
 struct Table {
@@ -265,7 +266,7 @@ fn what_is_too_large_is_turned_down() {
         [(0, Answer::Rejected(_))]
     ));
     let full = vec![0; LARGEST_VALUE];
-    let fits = LARGEST_STORE / (LARGEST_VALUE + 4);
+    let fits = LARGEST_STORE / (LARGEST_VALUE + PER_KEY + 4);
     for n in 0..fits {
         assert_eq!(
             t.ask(0, set(&format!("{n:04}"), &full)),
@@ -281,4 +282,65 @@ fn what_is_too_large_is_turned_down() {
         [(0, Answer::Done)],
         "replacing costs nothing"
     );
+}
+
+#[test]
+fn what_a_rank_may_have_waiting_is_bounded() {
+    let mut t = Table::new(2);
+    for _ in 0..MOST_WAITS {
+        assert!(t.ask(0, get("never")).is_empty());
+    }
+    assert!(matches!(
+        t.ask(0, get("never"))[..],
+        [(0, Answer::Rejected(_))]
+    ));
+    assert!(
+        t.ask(1, get("never")).is_empty(),
+        "each rank has its own bound"
+    );
+    for call in 0..MOST_WAITS as u64 {
+        assert!(t.meet(0, call, "x").is_empty());
+    }
+    assert!(matches!(
+        t.meet(0, 9999, "x")[..],
+        [(0, Answer::Rejected(_))]
+    ));
+    let met = t.meet(1, 0, "x");
+    assert!(matches!(
+        met[..],
+        [(0, Answer::Met(_)), (1, Answer::Met(_))]
+    ));
+    assert!(t.meet(0, 9999, "x").is_empty(), "one has ended");
+    let keys = vec![String::new(); MOST_KEYS + 1];
+    assert!(matches!(
+        t.ask(0, Op::Wait { keys })[..],
+        [(0, Answer::Rejected(_))]
+    ));
+}
+
+#[test]
+fn a_meeting_that_no_answer_could_hold_keeps_nothing() {
+    let world = REPLY_LIMIT / LARGEST_VALUE + 1;
+    let mut t = Table::new(world);
+    let bytes = vec![1; LARGEST_VALUE];
+    for rank in 0..world {
+        let op = Op::Meet {
+            scope: "s".into(),
+            call: 0,
+            tag: "t".into(),
+            bytes: bytes.clone(),
+        };
+        let answers = t.ask(rank, op);
+        if rank + 1 == world {
+            assert_eq!(answers.len(), world);
+            assert!(
+                answers
+                    .iter()
+                    .all(|(_, a)| matches!(a, Answer::Rejected(_)))
+            );
+        } else {
+            assert!(answers.is_empty());
+        }
+    }
+    assert!(t.state.rounds.is_empty());
 }

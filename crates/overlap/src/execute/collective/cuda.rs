@@ -28,7 +28,7 @@ impl std::fmt::Debug for NcclGroup {
 
 impl NcclGroup {
     /// The communicator. A thread that panicked with it has made no call that others could not follow.
-    fn comm(&self) -> MutexGuard<'_, NcclComm> {
+    pub fn comm(&self) -> MutexGuard<'_, NcclComm> {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -46,6 +46,7 @@ fn options(cuda: &Cuda) -> NcclOptions {
     NcclOptions {
         deadline: cuda.timeout() * 6,
         launch: Launch::Blocking,
+        ..NcclOptions::default()
     }
 }
 

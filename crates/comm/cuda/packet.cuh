@@ -1,0 +1,158 @@
+// Packets: 12 bytes of data that travel with the epoch of their call, so that no fence and no signal is needed.
+//
+// A packet is one 128-bit access, which the memory model makes single-copy atomic: whoever sees the epoch sees the data.
+// Each rank has a receiving area with a section for every (parity of the epoch, source). A section of call e is written
+// again in call e + 2, by a rank that has ended call e + 1 and so heard from its owner behind the owner's call e.
+#pragma once
+
+#include "group.cuh"
+
+namespace warpweave {
+
+constexpr uint32_t kPayload = 12;  // bytes of data in a packet
+
+struct Packet {
+  uint32_t data[3];
+  uint32_t epoch;
+};
+
+__device__ __forceinline__ void store_packet(uint64_t to, const Packet& packet) {
+  asm volatile(
+      "{\n.reg .b64 low, high;\n.reg .b128 packet;\n"
+      "mov.b64 low, {%1, %2};\nmov.b64 high, {%3, %4};\nmov.b128 packet, {low, high};\n"
+      "st.relaxed.sys.global.b128 [%0], packet;\n}" ::"l"(to),
+      "r"(packet.data[0]), "r"(packet.data[1]), "r"(packet.data[2]), "r"(packet.epoch)
+      : "memory");
+}
+
+__device__ __forceinline__ Packet load_packet(uint64_t from) {
+  Packet packet;
+  asm volatile(
+      "{\n.reg .b64 low, high;\n.reg .b128 packet;\n"
+      "ld.relaxed.sys.global.b128 packet, [%4];\n"
+      "mov.b128 {low, high}, packet;\nmov.b64 {%0, %1}, low;\nmov.b64 {%2, %3}, high;\n}"
+      : "=r"(packet.data[0]), "=r"(packet.data[1]), "=r"(packet.data[2]), "=r"(packet.epoch)
+      : "l"(from)
+      : "memory");
+  return packet;
+}
+
+// `bytes` at most of a message at `from`, a multiple of 2, the rest zero. `words`: the message is aligned to 4 bytes.
+__device__ __forceinline__ void load_payload(uint32_t (&data)[3], uint64_t from, uint64_t bytes, bool words) {
+  const uint32_t* whole = reinterpret_cast<const uint32_t*>(from);
+  const uint16_t* half = reinterpret_cast<const uint16_t*>(from);
+#pragma unroll
+  for (int w = 0; w < 3; ++w) {
+    if (words && 4 * w + 4 <= bytes) {
+      data[w] = whole[w];
+    } else {
+      const uint32_t low = 4 * w + 2 <= bytes ? half[2 * w] : 0u;
+      const uint32_t high = 4 * w + 4 <= bytes ? half[2 * w + 1] : 0u;
+      data[w] = low | high << 16;
+    }
+  }
+}
+
+__device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data)[3], uint64_t bytes, bool words) {
+  uint32_t* whole = reinterpret_cast<uint32_t*>(to);
+  uint16_t* half = reinterpret_cast<uint16_t*>(to);
+#pragma unroll
+  for (int w = 0; w < 3; ++w) {
+    if (words && 4 * w + 4 <= bytes) {
+      whole[w] = data[w];
+    } else {
+      if (4 * w + 2 <= bytes) half[2 * w] = uint16_t(data[w]);
+      if (4 * w + 4 <= bytes) half[2 * w + 1] = uint16_t(data[w] >> 16);
+    }
+  }
+}
+
+// Packets of a chunk. Never none: that every rank hears from every other is what the protocol rests on.
+__device__ __forceinline__ uint32_t packets_of(uint64_t bytes) {
+  return bytes == 0 ? 1u : uint32_t((bytes + kPayload - 1) / kPayload);
+}
+
+// The layout of `Packets` in `launch.rs`.
+struct Packets {
+  Group group;
+  Addresses areas;    // receiving areas: [parity][source][capacity] packets
+  uint64_t input;
+  uint64_t output;
+  uint64_t bytes;     // of a chunk, what one rank has for another; a multiple of 2
+  uint64_t total;     // of an all-reduce whose chunks are its parts: all of them
+  uint32_t capacity;  // packets of a section
+  uint32_t root;
+  uint32_t aligned;   // input, output and chunks are aligned to 4 bytes
+  uint32_t reserved;
+};
+static_assert(sizeof(Packets) == sizeof(Group) + 64 + 48, "as in Rust");
+
+// The slot that faults of packets name: no word belongs to it.
+constexpr uint32_t kPacketSlot = 2 * kMaxBlocks;
+
+// The packets of one call as a rank sees them.
+struct Sections {
+  const Packets& p;
+  uint32_t epoch;  // the group's
+  uint32_t flag;   // in packets: odd, so that it differs from zeroed memory, and the same again after 2^31 calls only
+
+  __device__ __forceinline__ Sections(const Packets& packets, uint32_t epoch)
+      : p(packets), epoch(epoch), flag(epoch << 1 | 1) {}
+
+  __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
+    const uint64_t section = (epoch & 1) * p.group.pad.world + source;
+    return p.areas.of[owner] + (section * p.capacity + index) * sizeof(Packet);
+  }
+  __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&data)[3]) const {
+    store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag});
+  }
+  // Those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`. False if one did not come
+  // in time: the fault is recorded and its data undefined.
+  template <int N, typename Place, typename Source>
+  __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place, Source source) const {
+    const PadView& pad = p.group.pad;
+    uint64_t start = 0;
+    for (uint32_t looks = 1; missing != 0; ++looks) {
+      Packet packets[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (missing >> i & 1) packets[i] = load_packet(place(i));
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if ((missing >> i & 1) == 0 || packets[i].epoch != flag) continue;
+        missing &= ~(1u << i);
+#pragma unroll
+        for (int w = 0; w < 3; ++w) data[i][w] = packets[i].data[w];
+      }
+      if (looks % 64 != 0) continue;
+      if (start == 0) start = global_time();
+      const uint64_t waited = global_time() - start;
+      if (waited > pad.timeout_ns) record_fault(pad, kPacketSlot, source(__ffs(missing) - 1), flag, 0, waited);
+      if (faulted(pad)) return false;
+    }
+    return true;
+  }
+  // Packet `index` of each source for which `wanted`, this rank's own left alone. Undefined where one did not come in time.
+  template <int W, typename Wanted>
+  __device__ __forceinline__ void receive(uint32_t index, uint32_t (&data)[W][3], Wanted wanted) const {
+    const PadView& pad = p.group.pad;
+    uint32_t missing = 0;
+#pragma unroll
+    for (int source = 0; source < W; ++source)
+      if (source < pad.world && source != pad.rank && wanted(source)) missing |= 1u << source;
+    take(missing, data, [&](uint32_t source) { return at(pad.rank, source, index); }, [](uint32_t source) { return source; });
+  }
+
+  // Zeroes a few packets that this call does not use, in turn, so that no packet lives on until its flag comes again.
+  // `used`: packets at the start of each section that this call uses; `second`: the same behind the section's middle.
+  __device__ __forceinline__ void scrub(uint32_t used, uint32_t second) const {
+    if (blockIdx.x != 0 || threadIdx.x >= 32) return;
+    const uint32_t middle = p.capacity / 2;
+    const uint32_t index = (epoch / 2 * 32 + threadIdx.x) % p.capacity;
+    if (index < used || (index >= middle && index < middle + second)) return;
+    for (uint32_t source = 0; source < p.group.pad.world; ++source)
+      store_packet(at(p.group.pad.rank, source, index), {{0, 0, 0}, 0});
+  }
+};
+
+}  // namespace warpweave

@@ -1,0 +1,163 @@
+//! The launches that collectives are made of, for each backend.
+
+use warpweave_symm_mem::{Backend, DType, DevicePtr, Result};
+
+use super::launch::{Direct, Group, Multimem, PacketKernel, Packets, Tree};
+
+/// One of several copies.
+#[derive(Clone, Copy, Debug)]
+pub struct Move {
+    /// Where to.
+    pub dst: DevicePtr,
+    /// Where from.
+    pub src: DevicePtr,
+    /// How much, in bytes.
+    pub bytes: usize,
+}
+
+/// The kernels of collectives. On the host backend they are references under the same names.
+///
+/// # Safety of the launches
+/// - The group is that of a live [`Collectives`](super::Collectives); all ranks make the same launches in the same order,
+///   with the same `blocks`, on streams whose work is ordered.
+/// - Every address is mapped until the work has ended, for as many bytes as the launch touches, and aligned to an element;
+///   no unordered work conflicts.
+pub trait CollectiveKernels: Backend {
+    /// Loads every kernel before any waits: loading may need an idle device. Kernels that this build or device lacks are
+    /// passed over; their launches give the error.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn preload_collectives(&self) -> Result<()>;
+
+    /// Blocks that are resident at once, whichever kernel.
+    fn resident_blocks(&self) -> Result<u32>;
+
+    /// All ranks come here before any goes on.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn meet(&self, stream: &Self::Stream, group: &Group) -> Result<()>;
+
+    /// A collective by packets. `dtype` counts where elements are summed.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn packets(
+        &self,
+        stream: &Self::Stream,
+        kernel: PacketKernel,
+        dtype: DType,
+        launch: &Packets,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// Copies `bytes` from each source to the destination of the same rank.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn exchange(&self, stream: &Self::Stream, launch: &Direct, blocks: u32) -> Result<()>;
+
+    /// Sums all sources in f32, in the order of ranks, and stores the sum to each destination. Sources are given for every
+    /// rank.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn reduce(
+        &self,
+        stream: &Self::Stream,
+        dtype: DType,
+        launch: &Direct,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// As [`exchange`](CollectiveKernels::exchange), by bulk copies of the tensor memory accelerator; on a rank whose
+    /// addresses or bytes are not multiples of 16, by the multiprocessors.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](warpweave_symm_mem::Error::Unavailable) where there is none.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn exchange_tma(
+        &self,
+        stream: &Self::Stream,
+        launch: &Direct,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// As [`reduce`](CollectiveKernels::reduce), by bulk copies in and out of shared memory; on a rank whose addresses are
+    /// not multiples of 16, by loads and stores.
+    ///
+    /// # Errors
+    /// As [`exchange_tma`](CollectiveKernels::exchange_tma).
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn reduce_tma(
+        &self,
+        stream: &Self::Stream,
+        dtype: DType,
+        launch: &Direct,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// An all-reduce along two trees.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn tree(
+        &self,
+        stream: &Self::Stream,
+        dtype: DType,
+        launch: &Tree,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// Stores this rank's data to the memory of all through a multicast address; what is not aligned to 16 bytes as
+    /// [`exchange`](CollectiveKernels::exchange) does.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels). Multicast addresses are those of live multicast objects over the same memory.
+    unsafe fn multimem_spread(
+        &self,
+        stream: &Self::Stream,
+        launch: &Multimem,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// Loads the sums of all ranks' elements through a multicast address and stores them, through another or to this rank;
+    /// what is not aligned to 16 bytes as [`reduce`](CollectiveKernels::reduce) does.
+    ///
+    /// # Safety
+    /// As for [`multimem_spread`](CollectiveKernels::multimem_spread).
+    unsafe fn multimem_reduce(
+        &self,
+        stream: &Self::Stream,
+        dtype: DType,
+        launch: &Multimem,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// The copies by copy engine, in any order.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels); they do not overlap.
+    unsafe fn copies(&self, stream: &Self::Stream, moves: &[Move]) -> Result<()> {
+        for copy in moves {
+            // SAFETY: the caller's obligation.
+            unsafe { self.copy(stream, copy.dst, copy.src, copy.bytes)? };
+        }
+        Ok(())
+    }
+
+    /// As [`copies`](CollectiveKernels::copies), handed to the driver at once where it takes batches and `stream` is not
+    /// being captured.
+    ///
+    /// # Safety
+    /// As for [`copies`](CollectiveKernels::copies).
+    unsafe fn batched_copies(&self, stream: &Self::Stream, moves: &[Move]) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.copies(stream, moves) }
+    }
+}

@@ -1,0 +1,218 @@
+//! What a caller asks for: an operation on operands.
+
+use std::fmt;
+
+use warpweave_symm_mem::multicast::MulticastBuffer;
+use warpweave_symm_mem::{Backend, DType, DevicePtr, Error, Result, SymmetricBuffer};
+
+use super::launch::{Addresses, MAX_WORLD};
+
+/// A collective operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operation {
+    /// Every rank's `count` elements, by rank, on every rank.
+    AllGather,
+    /// The sum over ranks of `world * count` elements, of which each rank gets its `count`.
+    ReduceScatter,
+    /// The sum over ranks of `count` elements, on every rank.
+    AllReduce,
+    /// The root's `count` elements, on every rank.
+    Broadcast,
+    /// `count` elements from every rank to every rank.
+    AllToAll,
+    /// Nothing, once all ranks have come.
+    Barrier,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Operation; 6] = [
+        Operation::AllGather,
+        Operation::ReduceScatter,
+        Operation::AllReduce,
+        Operation::Broadcast,
+        Operation::AllToAll,
+        Operation::Barrier,
+    ];
+
+    /// The name in tables and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operation::AllGather => "all-gather",
+            Operation::ReduceScatter => "reduce-scatter",
+            Operation::AllReduce => "all-reduce",
+            Operation::Broadcast => "broadcast",
+            Operation::AllToAll => "all-to-all",
+            Operation::Barrier => "barrier",
+        }
+    }
+
+    /// Elements of the input and of the output of a call with `count`.
+    pub const fn elements(self, count: usize, world: usize) -> (usize, usize) {
+        match self {
+            Operation::AllGather => (count, world * count),
+            Operation::ReduceScatter => (world * count, count),
+            Operation::AllReduce | Operation::Broadcast => (count, count),
+            Operation::AllToAll => (world * count, world * count),
+            Operation::Barrier => (0, 0),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Memory that a collective reads or writes: this rank's alone, or the same range of every rank's symmetric memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand {
+    local: DevicePtr,
+    peers: Option<Addresses>,
+    multicast: Option<DevicePtr>,
+}
+
+impl Operand {
+    /// Memory of this rank, which peers cannot reach.
+    pub const fn local(address: DevicePtr) -> Self {
+        Operand {
+            local: address,
+            peers: None,
+            multicast: None,
+        }
+    }
+
+    /// `bytes` at `offset` of every rank's part of `buffer`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the range is out of bounds.
+    pub fn symmetric<B: Backend>(
+        buffer: &SymmetricBuffer<B>,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Self> {
+        let addresses = (0..buffer.world())
+            .map(|rank| buffer.range(rank, offset, bytes))
+            .collect::<Result<Vec<_>>>()?;
+        Self::shared(&addresses, buffer.rank())
+    }
+
+    /// Memory of every rank, at these addresses as mapped here.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks, or a rank that is none of them.
+    pub fn shared(addresses: &[DevicePtr], rank: usize) -> Result<Self> {
+        if addresses.len() > MAX_WORLD || rank >= addresses.len() {
+            return Err(Error::InvalidArgument {
+                what: "addresses of an operand",
+                why: format!(
+                    "rank {rank} of {} ranks; {MAX_WORLD} at most",
+                    addresses.len()
+                ),
+            });
+        }
+        Ok(Operand {
+            local: addresses[rank],
+            peers: Some(Addresses::by_rank(addresses.len(), |rank| addresses[rank])),
+            multicast: None,
+        })
+    }
+
+    /// As [`Operand::symmetric`], with the multicast address that `multicast` gives the buffer: for
+    /// [`Variant::Multimem`](super::Variant::Multimem) and [`Variant::MulticastCopy`](super::Variant::MulticastCopy). The
+    /// other variants use it as well. `multicast` lives until the calls on the operand have ended.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the range is out of bounds, or if `multicast` is that of another buffer.
+    pub fn multicast<B: Backend>(
+        buffer: &SymmetricBuffer<B>,
+        multicast: &MulticastBuffer<B>,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Self> {
+        if multicast.buffer() != buffer.id() {
+            return Err(Error::InvalidArgument {
+                what: "multicast object of an operand",
+                why: format!("it is not that of buffer `{}`", buffer.name()),
+            });
+        }
+        // The host backend has no address, to which nothing can be added.
+        let address = match multicast.address() {
+            DevicePtr::NULL => DevicePtr::NULL,
+            address => address.add(offset),
+        };
+        Ok(Operand {
+            multicast: Some(address),
+            ..Self::symmetric(buffer, offset, bytes)?
+        })
+    }
+
+    /// This rank's memory.
+    pub const fn address(&self) -> DevicePtr {
+        self.local
+    }
+
+    /// Whether peers can reach theirs from here.
+    pub const fn is_symmetric(&self) -> bool {
+        self.peers.is_some()
+    }
+
+    /// Whether one store reaches every rank's memory.
+    pub const fn is_multicast(&self) -> bool {
+        self.multicast.is_some()
+    }
+
+    /// The address of such stores, null on the host backend.
+    pub(super) const fn multicast_address(&self) -> Option<DevicePtr> {
+        self.multicast
+    }
+
+    /// What lies `bytes` behind the start, on every rank.
+    pub(super) fn at(&self, bytes: usize) -> Self {
+        let on = |address: DevicePtr| match address {
+            DevicePtr::NULL => address,
+            address => address.add(bytes),
+        };
+        Operand {
+            local: on(self.local),
+            peers: self.peers.map(|peers| Addresses(peers.0.map(on))),
+            multicast: self.multicast.map(on),
+        }
+    }
+
+    /// The memory of `rank`; null where that cannot be reached.
+    pub(super) fn of(&self, rank: usize) -> DevicePtr {
+        self.peers.map_or(DevicePtr::NULL, |peers| peers.0[rank])
+    }
+}
+
+/// One call of a collective. All ranks give the same operation, type, count and root.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// What is done.
+    pub operation: Operation,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Elements; see [`Operation`] for what they are elements of.
+    pub count: usize,
+    /// The rank whose data a broadcast spreads; of no account otherwise.
+    pub root: usize,
+    /// Read. A broadcast reads the root's alone.
+    pub input: Operand,
+    /// Written. May be the input (all-reduce, broadcast, all-to-all), or that part of the larger one of the two which is this
+    /// rank's (all-gather, reduce-scatter).
+    pub output: Operand,
+}
+
+impl Call {
+    /// Bytes of `count` elements.
+    pub const fn bytes(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+
+    /// Whether input and output are the same memory, so that results overwrite what peers may still want to read.
+    pub fn in_place(&self) -> bool {
+        self.input.local == self.output.local
+    }
+}

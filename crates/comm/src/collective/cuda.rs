@@ -1,0 +1,312 @@
+//! The launches of collectives on GPUs.
+
+use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
+
+use super::backend::{CollectiveKernels, Move};
+use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
+use super::launch::{Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, Tree};
+
+static PACKETS: Image = device_image!("packets", sm_90a, compute_80);
+static DIRECT: Image = device_image!("direct", sm_90a, compute_80);
+
+/// The worlds for which kernels are compiled: the smallest that holds all ranks is taken.
+const WORLDS: [usize; 3] = [2, 4, MAX_WORLD];
+
+/// The types that are summed.
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
+/// A name of the embedded code, made once for each kernel.
+macro_rules! by_world {
+    ($world:expr, $($part:expr),+) => {
+        match $world {
+            ..=2 => concat!($($part),+, "_2"),
+            3..=4 => concat!($($part),+, "_4"),
+            _ => concat!($($part),+, "_8"),
+        }
+    };
+}
+
+macro_rules! by_dtype_and_world {
+    ($dtype:expr, $world:expr, $name:literal) => {
+        match $dtype {
+            DType::F32 => Some(by_world!($world, $name, "_f32")),
+            DType::F16 => Some(by_world!($world, $name, "_f16")),
+            DType::Bf16 => Some(by_world!($world, $name, "_bf16")),
+            _ => None,
+        }
+    };
+}
+
+// Behind the macros, which they see that way.
+mod bulk;
+mod multimem;
+mod tree;
+
+fn packet_kernel(kernel: PacketKernel, dtype: DType, world: usize) -> Option<&'static str> {
+    match kernel {
+        PacketKernel::AllGather => Some(by_world!(world, "packet_all_gather")),
+        PacketKernel::AllToAll => Some(by_world!(world, "packet_all_to_all")),
+        PacketKernel::Broadcast => Some(by_world!(world, "packet_broadcast")),
+        PacketKernel::ReduceScatter => by_dtype_and_world!(dtype, world, "packet_reduce_scatter"),
+        PacketKernel::AllReduceOneShot => {
+            by_dtype_and_world!(dtype, world, "packet_all_reduce_one_shot")
+        }
+        PacketKernel::AllReduceTwoShot => {
+            by_dtype_and_world!(dtype, world, "packet_all_reduce_two_shot")
+        }
+    }
+}
+
+fn exchange_kernel(world: usize, vector: usize) -> &'static str {
+    match vector {
+        16 => by_world!(world, "exchange_16"),
+        4 => by_world!(world, "exchange_4"),
+        _ => by_world!(world, "exchange_2"),
+    }
+}
+
+fn reduce_kernel(dtype: DType, world: usize, vector: usize) -> Option<&'static str> {
+    match vector {
+        16 => by_dtype_and_world!(dtype, world, "reduce_16"),
+        _ => by_dtype_and_world!(dtype, world, "reduce_1"),
+    }
+}
+
+/// Every kernel with the image that holds it.
+fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
+    use PacketKernel::*;
+    let kernels = [
+        AllGather,
+        AllToAll,
+        Broadcast,
+        ReduceScatter,
+        AllReduceOneShot,
+        AllReduceTwoShot,
+    ];
+    let packets = WORLDS.into_iter().flat_map(move |world| {
+        kernels.into_iter().flat_map(move |kernel| {
+            let dtypes = if kernel.reduces() { &DTYPES[..] } else { &DTYPES[..1] };
+            let names: Vec<_> = dtypes
+                .iter()
+                .filter_map(|&dtype| packet_kernel(kernel, dtype, world))
+                .collect();
+            names.into_iter().map(|name| (&PACKETS, name))
+        })
+    });
+    let direct = WORLDS.into_iter().flat_map(move |world| {
+        let moves = [16, 4, 2].map(|vector| exchange_kernel(world, vector));
+        let sums = DTYPES
+            .into_iter()
+            .flat_map(move |dtype| [16, 1].map(|vector| reduce_kernel(dtype, world, vector)));
+        moves.into_iter().chain(sums.flatten()).map(|name| (&DIRECT, name))
+    });
+    packets
+        .chain(direct)
+        .chain([(&DIRECT, "collective_meet")])
+        .chain(bulk::all())
+        .chain(tree::all())
+        .chain(multimem::all())
+}
+
+impl CollectiveKernels for Cuda {
+    fn preload_collectives(&self) -> Result<()> {
+        for (image, name) in all() {
+            match self.function(image, name) {
+                Err(error) if !error.is_unavailable() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn resident_blocks(&self) -> Result<u32> {
+        // A block of each kernel fits on a multiprocessor: they are bounded to as many threads.
+        Ok(self.multiprocessors())
+    }
+
+    unsafe fn meet(&self, stream: &CudaQueue, group: &Group) -> Result<()> {
+        // SAFETY: the kernel takes a group by value; the rest is the caller's obligation.
+        unsafe { launch(self, stream, &DIRECT, "collective_meet", (1, 32), *group) }
+    }
+
+    unsafe fn packets(
+        &self,
+        stream: &CudaQueue,
+        kernel: PacketKernel,
+        dtype: DType,
+        packets: &Packets,
+        blocks: u32,
+    ) -> Result<()> {
+        let name = packet_kernel(kernel, dtype, packets.group.pad.world as usize)
+            .ok_or_else(|| unknown(dtype))?;
+        let grid = (blocks, PACKET_THREADS as u32);
+        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
+        unsafe { launch(self, stream, &PACKETS, name, grid, *packets) }
+    }
+
+    unsafe fn exchange(&self, stream: &CudaQueue, direct: &Direct, blocks: u32) -> Result<()> {
+        let name = exchange_kernel(direct.group.pad.world as usize, vector(direct, 0));
+        let grid = (blocks, DIRECT_THREADS as u32);
+        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
+        unsafe { launch(self, stream, &DIRECT, name, grid, *direct) }
+    }
+
+    unsafe fn reduce(
+        &self,
+        stream: &CudaQueue,
+        dtype: DType,
+        direct: &Direct,
+        blocks: u32,
+    ) -> Result<()> {
+        let vector = vector(direct, dtype.size());
+        let name = reduce_kernel(dtype, direct.group.pad.world as usize, vector)
+            .ok_or_else(|| unknown(dtype))?;
+        let grid = (blocks, DIRECT_THREADS as u32);
+        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
+        unsafe { launch(self, stream, &DIRECT, name, grid, *direct) }
+    }
+
+    unsafe fn exchange_tma(&self, stream: &CudaQueue, direct: &Direct, blocks: u32) -> Result<()> {
+        // SAFETY: the caller's obligation. Either kernel meets the peers in the same way.
+        unsafe {
+            match vector(direct, 0) {
+                16 => bulk::exchange(self, stream, direct, blocks),
+                _ => self.exchange(stream, direct, blocks),
+            }
+        }
+    }
+
+    unsafe fn reduce_tma(
+        &self,
+        stream: &CudaQueue,
+        dtype: DType,
+        direct: &Direct,
+        blocks: u32,
+    ) -> Result<()> {
+        let whole = Direct {
+            bytes: 0,
+            ..*direct
+        };
+        // SAFETY: as above.
+        unsafe {
+            match vector(&whole, dtype.size()) {
+                16 => bulk::reduce(self, stream, dtype, direct, blocks),
+                _ => self.reduce(stream, dtype, direct, blocks),
+            }
+        }
+    }
+
+    unsafe fn tree(
+        &self,
+        stream: &CudaQueue,
+        dtype: DType,
+        tree: &Tree,
+        blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { tree::all_reduce(self, stream, dtype, tree, blocks) }
+    }
+
+    unsafe fn multimem_spread(
+        &self,
+        stream: &CudaQueue,
+        launch: &Multimem,
+        blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation. Either kernel meets the peers in the same way.
+        unsafe {
+            match multimem::is_aligned(launch) {
+                true => multimem::spread(self, stream, launch, blocks),
+                false => self.exchange(stream, &launch.direct, blocks),
+            }
+        }
+    }
+
+    unsafe fn multimem_reduce(
+        &self,
+        stream: &CudaQueue,
+        dtype: DType,
+        launch: &Multimem,
+        blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: as above.
+        unsafe {
+            match multimem::is_aligned(launch) {
+                true => multimem::reduce(self, stream, dtype, launch, blocks),
+                false => self.reduce(stream, dtype, &launch.direct, blocks),
+            }
+        }
+    }
+
+    unsafe fn batched_copies(&self, stream: &CudaQueue, moves: &[Move]) -> Result<()> {
+        let batch: Vec<_> = moves
+            .iter()
+            .map(|copy| (copy.dst, copy.src, copy.bytes))
+            .collect();
+        // SAFETY: the caller's obligation.
+        unsafe { self.copy_batch(stream, &batch) }
+    }
+}
+
+/// # Safety
+/// The kernel takes one parameter, of this type; the rest is as [`CollectiveKernels`] asks.
+unsafe fn launch<P>(
+    cuda: &Cuda,
+    stream: &CudaQueue,
+    image: &'static Image,
+    name: &'static str,
+    (blocks, threads): (u32, u32),
+    parameter: P,
+) -> Result<()> {
+    let config = LaunchConfig::linear(blocks, threads);
+    // SAFETY: the caller's obligation.
+    unsafe { launch_shared(cuda, stream, image, name, config, parameter) }
+}
+
+/// As [`launch`], with dynamic shared memory.
+///
+/// # Safety
+/// As for [`launch`].
+unsafe fn launch_shared<P>(
+    cuda: &Cuda,
+    stream: &CudaQueue,
+    image: &'static Image,
+    name: &'static str,
+    config: LaunchConfig,
+    mut parameter: P,
+) -> Result<()> {
+    let function = cuda.function(image, name)?;
+    // SAFETY: the caller's obligation.
+    unsafe { cuda.launch(stream, &function, config, &mut [(&raw mut parameter).cast()]) }
+}
+
+fn unknown(dtype: DType) -> Error {
+    Error::Unavailable {
+        what: format!("sums of {dtype}"),
+        why: "the kernels know f32, f16 and bf16".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_of_the_device_code_is_preloaded() {
+        let mut names: Vec<_> = all().map(|(_, name)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        // For each world: three that move and three that sum in three types by packets; moves of three widths, sums in two
+        // widths of three types; sums of three types by bulk copies. Then the meeting, moves by bulk copies, sums of three
+        // types along trees and through multicast addresses, and stores to these.
+        let by_world = 3 + 3 * 3 + 3 + 3 * 2 + 3;
+        assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1, "{names:?}");
+        #[cfg(feature = "nvcc")]
+        for (image, name) in all() {
+            let name = name.as_bytes();
+            let known = image.sm_90a.windows(name.len()).any(|part| part == name);
+            assert!(known, "{} of `{}`", name.escape_ascii(), image.name);
+        }
+    }
+}

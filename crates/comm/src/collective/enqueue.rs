@@ -1,0 +1,289 @@
+//! From a call to launches.
+
+use warpweave_symm_mem::{DevicePtr, Result};
+
+use super::backend::{CollectiveKernels, Move};
+use super::call::{Call, Operation};
+use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets};
+use super::variant::Variant;
+use super::Collectives;
+
+/// Threads of a block of `packet_*`.
+pub(super) const PACKET_THREADS: usize = 256;
+/// Threads of a block of `exchange_*` and `reduce_*`.
+pub(super) const DIRECT_THREADS: usize = 512;
+
+/// Blocks of a copy within the device.
+const LOCAL_BLOCKS: u32 = 32;
+
+/// Which way data moves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Push,
+    Pull,
+}
+
+impl<B: CollectiveKernels> Collectives<B> {
+    /// Enqueues `call` in this variant.
+    ///
+    /// # Errors
+    /// As [`Collectives::validate`]; what the backend reports.
+    ///
+    /// # Safety
+    /// - Input and output have the elements that [`Operation::elements`] says, mapped until the call has ended, on every rank
+    ///   for symmetric operands; no unordered work conflicts. They overlap only as [`Call::output`] allows.
+    /// - All ranks make the same calls in the same variants and order; the calls of a rank are ordered on its device.
+    pub unsafe fn enqueue(&self, stream: &B::Stream, call: &Call, variant: Variant) -> Result<()> {
+        self.validate(call, variant)?;
+        let _span = tracing::debug_span!(
+            "comm.collective",
+            operation = call.operation.name(),
+            variant = variant.name(),
+            bytes = call.bytes()
+        )
+        .entered();
+        if call.operation == Operation::Barrier {
+            return self.barrier(stream);
+        }
+        if call.count == 0 {
+            return Ok(());
+        }
+        if self.world == 1 {
+            if call.in_place() {
+                return Ok(());
+            }
+            // SAFETY: the caller's obligation; one rank's result is its input.
+            return unsafe {
+                self.backend.copy(
+                    stream,
+                    call.output.address(),
+                    call.input.address(),
+                    call.bytes(),
+                )
+            };
+        }
+        // SAFETY: the caller's obligations; `validate` has seen to what the variant needs.
+        unsafe {
+            match (variant, call.operation) {
+                (Variant::Packets | Variant::PacketsTwoShot, _) => {
+                    self.by_packets(stream, call, variant)
+                }
+                (Variant::Push, _) => self.by_exchange(stream, call, Direction::Push),
+                (Variant::Pull, Operation::ReduceScatter) | (Variant::OneShot | Variant::TwoShot, _) => {
+                    self.by_reduction(stream, call, variant)
+                }
+                (Variant::Pull, _) => self.by_exchange(stream, call, Direction::Pull),
+                (Variant::PushTma, _) => self.by_bulk_moves(stream, call, Direction::Push),
+                (Variant::PullTma, Operation::ReduceScatter) | (Variant::TwoShotTma, _) => {
+                    self.by_bulk_sums(stream, call, variant)
+                }
+                (Variant::PullTma, _) => self.by_bulk_moves(stream, call, Direction::Pull),
+                (Variant::Tree, _) => self.by_tree(stream, call),
+                (Variant::Multimem, _) => self.by_multimem(stream, call),
+                (Variant::MulticastCopy, _) => self.by_multicast_copy(stream, call),
+                (Variant::PushCopyEngine, Operation::ReduceScatter | Operation::AllReduce) => {
+                    self.by_staging(stream, call)
+                }
+                (Variant::PushCopyEngine, _) => self.by_copies(stream, call, false),
+                (Variant::PushBatched, _) => self.by_copies(stream, call, true),
+            }
+        }
+    }
+
+    unsafe fn by_packets(&self, stream: &B::Stream, call: &Call, variant: Variant) -> Result<()> {
+        let kernel = match (call.operation, variant) {
+            (Operation::AllGather, _) => PacketKernel::AllGather,
+            (Operation::AllToAll, _) => PacketKernel::AllToAll,
+            (Operation::Broadcast, _) => PacketKernel::Broadcast,
+            (Operation::ReduceScatter, _) => PacketKernel::ReduceScatter,
+            (_, Variant::PacketsTwoShot) => PacketKernel::AllReduceTwoShot,
+            _ => PacketKernel::AllReduceOneShot,
+        };
+        let total = call.bytes();
+        // Chunks of whole words, so that they are all aligned if the first is.
+        let bytes = match kernel {
+            PacketKernel::AllReduceTwoShot => total.div_ceil(self.world).next_multiple_of(4),
+            _ => total,
+        };
+        let aligned = [call.input.address().0, call.output.address().0, bytes as u64]
+            .iter()
+            .all(|value| value.is_multiple_of(4));
+        let launch = Packets {
+            group: self.lanes[0].group(),
+            areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),
+            input: call.input.address(),
+            output: call.output.address(),
+            bytes: bytes as u64,
+            total: total as u64,
+            capacity: self.capacity as u32,
+            root: call.root as u32,
+            aligned: u32::from(aligned),
+            reserved: 0,
+        };
+        let blocks = bytes.div_ceil(PAYLOAD).div_ceil(PACKET_THREADS) as u32;
+        let blocks = blocks.clamp(1, self.blocks);
+        // SAFETY: the caller's obligations.
+        unsafe {
+            self.backend
+                .packets(stream, kernel, call.dtype, &launch, blocks)
+        }
+    }
+
+    unsafe fn by_exchange(
+        &self,
+        stream: &B::Stream,
+        call: &Call,
+        direction: Direction,
+    ) -> Result<()> {
+        let launch = self.exchange_of(call, direction);
+        // SAFETY: the caller's obligations.
+        unsafe {
+            self.backend
+                .exchange(stream, &launch, self.direct_blocks(call.bytes()))
+        }
+    }
+
+    pub(super) unsafe fn by_reduction(&self, stream: &B::Stream, call: &Call, variant: Variant) -> Result<()> {
+        let launch = self.reduction_of(call, variant);
+        // All ranks have the same grid, whatever is left for the last.
+        let blocks = self.direct_blocks(self.chunk(call).max(launch.bytes as usize));
+        // SAFETY: the caller's obligations.
+        unsafe { self.backend.reduce(stream, call.dtype, &launch, blocks) }
+    }
+
+    /// What this rank sums and where the sums go.
+    pub(super) fn reduction_of(&self, call: &Call, variant: Variant) -> Direct {
+        let chunk = self.chunk(call);
+        let mine = self.rank * chunk;
+        let (start, bytes, everywhere) = match variant {
+            Variant::TwoShot | Variant::TwoShotTma => (mine, self.part(call, self.rank), true),
+            Variant::OneShot => (0, call.bytes(), false),
+            _ => (mine, chunk, false),
+        };
+        let to = Addresses::by_rank(self.world, |rank| match everywhere {
+            true => call.output.of(rank).add(start),
+            false if rank == self.rank => call.output.address(),
+            false => DevicePtr::NULL,
+        });
+        Direct {
+            group: self.lanes[0].group(),
+            from: Addresses::by_rank(self.world, |rank| call.input.of(rank).add(start)),
+            to,
+            bytes: bytes as u64,
+            enter: 1,
+            leave: 1,
+        }
+    }
+
+    /// Bytes of the chunk of `rank` in an all-reduce.
+    pub(super) fn part(&self, call: &Call, rank: usize) -> usize {
+        let chunk = self.chunk(call);
+        call.bytes().saturating_sub(rank * chunk).min(chunk)
+    }
+
+    unsafe fn by_copies(&self, stream: &B::Stream, call: &Call, batched: bool) -> Result<()> {
+        let Direct { from, to, .. } = self.exchange_of(call, Direction::Push);
+        let at = |rank: usize| Move {
+            dst: to.0[rank],
+            src: from.0[rank],
+            bytes: call.bytes(),
+        };
+        let moves: Vec<Move> = (1..self.world)
+            .map(|step| at((self.rank + step) % self.world))
+            .filter(|copy| copy.src != DevicePtr::NULL)
+            .collect();
+        let own = at(self.rank);
+        let backend = &self.backend;
+        let aside = own.src != DevicePtr::NULL;
+        // SAFETY: the caller's obligations; every rank is between the two meetings while its output is written.
+        unsafe {
+            if aside {
+                // What stays on this device goes beside what uses the links, and leaves the copy engines to that.
+                backend.record(&self.pushed[0], stream)?;
+                backend.wait_event(&self.side, &self.pushed[0])?;
+                let alone = |addresses: Addresses| {
+                    Addresses::by_rank(self.world, |rank| match rank == self.rank {
+                        true => addresses.0[rank],
+                        false => DevicePtr::NULL,
+                    })
+                };
+                let launch = Direct {
+                    from: alone(from),
+                    to: alone(to),
+                    enter: 0,
+                    leave: 0,
+                    ..self.exchange_of(call, Direction::Push)
+                };
+                let blocks = self.direct_blocks(own.bytes).min(LOCAL_BLOCKS);
+                backend.exchange(&self.side, &launch, blocks)?;
+                backend.record(&self.summed[0], &self.side)?;
+            }
+            backend.meet(stream, &self.lanes[0].group())?;
+            match batched {
+                true => backend.batched_copies(stream, &moves)?,
+                false => backend.copies(stream, &moves)?,
+            }
+            if aside {
+                backend.wait_event(stream, &self.summed[0])?;
+            }
+            backend.meet(stream, &self.lanes[0].group())
+        }
+    }
+
+    /// Where an operation that moves data reads and writes, by rank: this rank's memory on one side, everybody's on the other.
+    pub(super) fn exchange_of(&self, call: &Call, direction: Direction) -> Direct {
+        let bytes = call.bytes();
+        let (rank, input, output) = (self.rank, &call.input, &call.output);
+        let turn = |peer: usize| match (call.operation, direction) {
+            (Operation::AllGather, Direction::Push) => {
+                (input.address(), output.of(peer).add(rank * bytes))
+            }
+            (Operation::AllGather, Direction::Pull) => {
+                (input.of(peer), output.address().add(peer * bytes))
+            }
+            (Operation::AllToAll, Direction::Push) => (
+                input.address().add(peer * bytes),
+                output.of(peer).add(rank * bytes),
+            ),
+            (Operation::AllToAll, Direction::Pull) => (
+                input.of(peer).add(rank * bytes),
+                output.address().add(peer * bytes),
+            ),
+            (_, Direction::Push) if rank == call.root => (input.address(), output.of(peer)),
+            (_, Direction::Pull) if peer == call.root => (input.of(peer), output.address()),
+            _ => (DevicePtr::NULL, DevicePtr::NULL),
+        };
+        // What stays where it is needs no move.
+        let turn = |peer: usize| match turn(peer) {
+            (from, to) if from == to => (DevicePtr::NULL, DevicePtr::NULL),
+            other => other,
+        };
+        Direct {
+            group: self.lanes[0].group(),
+            from: Addresses::by_rank(self.world, |peer| turn(peer).0),
+            to: Addresses::by_rank(self.world, |peer| turn(peer).1),
+            bytes: bytes as u64,
+            enter: 1,
+            leave: 1,
+        }
+    }
+
+    pub(super) fn direct_blocks(&self, bytes: usize) -> u32 {
+        (bytes.div_ceil(16 * DIRECT_THREADS) as u32).clamp(1, self.blocks)
+    }
+}
+
+/// The widest vector, 16 bytes or one element's or four, to which everything that a launch touches is aligned.
+pub(super) fn vector(launch: &Direct, element: usize) -> usize {
+    let mut all = launch.bytes;
+    for address in launch.from.0.iter().chain(&launch.to.0) {
+        all |= address.0;
+    }
+    match element {
+        _ if all.is_multiple_of(16) => 16,
+        // Bytes without a type: words if they are.
+        0 if all.is_multiple_of(4) => 4,
+        0 => 2,
+        size => size,
+    }
+}

@@ -1,0 +1,89 @@
+//! The references of `direct.cu`: moves and sums of symmetric operands where they lie, and the meeting by itself.
+
+use super::elements::{self, BATCH, Element};
+use super::group::{self, HostGroup, Member, Phase};
+use crate::collective::launch::{Direct, Group};
+
+/// All ranks come here before any leaves.
+///
+/// # Safety
+/// As for [`CollectiveKernels::meet`](crate::CollectiveKernels::meet).
+pub(super) unsafe fn meet(group: &Group) {
+    // SAFETY: the caller's obligation.
+    let group = unsafe { HostGroup::new(group) };
+    let epoch = group.epoch();
+    group::meet(&group, Phase::Enter, epoch);
+    group.advance(epoch);
+}
+
+/// Moves of all turns.
+///
+/// # Safety
+/// As for [`CollectiveKernels::exchange`](crate::CollectiveKernels::exchange).
+pub(super) unsafe fn exchange(launch: &Direct) {
+    let bytes = launch.bytes as usize;
+    // SAFETY: the caller's obligation.
+    unsafe {
+        between_meetings(launch, |group| {
+            for turn in turns(group) {
+                let (from, to) = (launch.from.0[turn], launch.to.0[turn]);
+                if from.0 != 0 {
+                    std::ptr::copy_nonoverlapping(from.as_host::<u8>(), to.as_host(), bytes);
+                }
+            }
+        });
+    }
+}
+
+/// Sums what the sources hold at a place, in the order of ranks, and stores it at that place of every destination.
+///
+/// # Safety
+/// As for [`CollectiveKernels::reduce`](crate::CollectiveKernels::reduce), for elements of type `T`.
+pub(super) unsafe fn reduce<T: Element>(launch: &Direct) {
+    let count = launch.bytes as usize / size_of::<T>();
+    // SAFETY: the caller's obligation. All sources of an element are read before it is stored anywhere.
+    unsafe {
+        between_meetings(launch, |group| {
+            let mut sums = [T::default(); BATCH];
+            for start in (0..count).step_by(BATCH) {
+                let sums = &mut sums[..BATCH.min(count - start)];
+                let sources = &launch.from.0[..group.world()];
+                let at = |address: &warpweave_symm_mem::DevicePtr| {
+                    address.as_host::<T>().add(start).cast_const()
+                };
+                elements::sum(sources.iter().map(at), sums);
+                for turn in turns(group) {
+                    let to = launch.to.0[turn];
+                    if to.0 != 0 {
+                        let to = to.as_host::<T>().add(start);
+                        std::ptr::copy_nonoverlapping(sums.as_ptr(), to, sums.len());
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The ranks from this one on, so that no two ranks touch the same peer's memory at the same time.
+fn turns(group: &impl Member) -> impl Iterator<Item = usize> {
+    std::iter::once(group.rank()).chain(group.peers())
+}
+
+/// Runs `body` between the meetings that the launch asks for, unless a peer stays away from the first.
+///
+/// # Safety
+/// As for [`CollectiveKernels`](crate::CollectiveKernels).
+unsafe fn between_meetings(launch: &Direct, body: impl FnOnce(&HostGroup)) {
+    // SAFETY: the caller's obligation.
+    let group = unsafe { HostGroup::new(&launch.group) };
+    let epoch = group.epoch();
+    if launch.enter == 0 || group::meet(&group, Phase::Enter, epoch) {
+        body(&group);
+    }
+    if launch.leave != 0 {
+        group::meet(&group, Phase::Leave, epoch);
+    }
+    if launch.enter != 0 || launch.leave != 0 {
+        group.advance(epoch);
+    }
+}

@@ -1,0 +1,126 @@
+//! The twin of `elements.cuh`: sums of elements in f32, whatever they are stored as.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// An element type: exact widening to f32, and one rounding back.
+pub(super) trait Element: Copy + Default + 'static {
+    /// Widens `from` into `to`, of the same length.
+    fn widen(from: &[Self], to: &mut [f32]);
+
+    /// Rounds `from` into `to`, of the same length, to nearest even.
+    fn round(from: &[f32], to: &mut [Self]);
+}
+
+impl Element for f32 {
+    fn widen(from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn round(from: &[f32], to: &mut [Self]) {
+        to.copy_from_slice(from);
+    }
+}
+
+impl Element for f16 {
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn round(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+}
+
+impl Element for bf16 {
+    fn widen(from: &[Self], to: &mut [f32]) {
+        from.convert_to_f32_slice(to);
+    }
+
+    fn round(from: &[f32], to: &mut [Self]) {
+        to.convert_from_f32_slice(from);
+    }
+}
+
+/// Elements that are summed at once.
+pub(super) const BATCH: usize = 512;
+
+/// Sums what the sources, in their order, hold into `sum`, of [`BATCH`] elements at most. It starts from negative zero, the
+/// neutral element: positive zero would lose the sign of a sum of negative zeros.
+///
+/// # Safety
+/// Each source has as many elements as `sum`, aligned, which nothing writes meanwhile.
+pub(super) unsafe fn sum<T: Element>(sources: impl Iterator<Item = *const T>, sum: &mut [T]) {
+    let count = sum.len();
+    let mut total = [-0.0f32; BATCH];
+    let mut terms = [0.0f32; BATCH];
+    for source in sources {
+        // SAFETY: the caller's obligation.
+        T::widen(
+            unsafe { std::slice::from_raw_parts(source, count) },
+            &mut terms[..count],
+        );
+        for (total, term) in total[..count].iter_mut().zip(&terms) {
+            *total += term;
+        }
+    }
+    T::round(&total[..count], sum);
+}
+
+/// Calls a function that is generic over the element type with the type that `dtype` names.
+macro_rules! with_element {
+    ($dtype:expr, $function:ident($($argument:expr),*)) => {
+        match $dtype {
+            warpweave_symm_mem::DType::F32 => Ok($function::<f32>($($argument),*)),
+            warpweave_symm_mem::DType::F16 => Ok($function::<half::f16>($($argument),*)),
+            warpweave_symm_mem::DType::Bf16 => Ok($function::<half::bf16>($($argument),*)),
+            other => Err(unknown(other)),
+        }
+    };
+}
+pub(super) use with_element;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn of<T: Element>(ranks: &[&[T]]) -> Vec<T> {
+        let mut out = vec![T::default(); ranks[0].len()];
+        // SAFETY: the slices are as long as the first.
+        unsafe { sum(ranks.iter().map(|rank| rank.as_ptr()), &mut out) };
+        out
+    }
+
+    #[test]
+    fn sums_are_taken_in_the_order_of_ranks_and_rounded_once() {
+        let (large, small) = (1.0f32, f32::EPSILON / 2.0);
+        assert_eq!(of(&[&[large], &[small], &[small]]), [1.0]);
+        assert_eq!(of(&[&[small], &[small], &[large]]), [1.0 + f32::EPSILON]);
+        // 1 + 2⁻¹¹ lies half way between two f16: the even one; a little more, and it is the other.
+        let (one, half_step) = (f16::ONE, f16::from_f32(2.0f32.powi(-11)));
+        assert_eq!(of(&[&[one], &[half_step]]), [f16::ONE]);
+        let more = f16::from_f32(2.0f32.powi(-20));
+        assert_eq!(
+            of(&[&[one], &[half_step], &[more]]),
+            [f16::from_bits(0x3c01)]
+        );
+        let (one, half_step) = (bf16::ONE, bf16::from_f32(2.0f32.powi(-8)));
+        assert_eq!(of(&[&[one], &[half_step]]), [bf16::ONE]);
+    }
+
+    #[test]
+    fn a_sum_of_negative_zeros_is_one() {
+        assert!(of(&[&[-0.0f32], &[-0.0]])[0].is_sign_negative());
+        assert!(of(&[&[-0.0f32], &[0.0]])[0].is_sign_positive());
+        assert_eq!(
+            of(&[&[f16::NEG_ZERO], &[f16::NEG_ZERO]])[0].to_bits(),
+            0x8000
+        );
+    }
+
+    #[test]
+    fn a_sum_beyond_the_type_is_infinite() {
+        assert_eq!(of(&[&[f16::MAX], &[f16::MAX]]), [f16::INFINITY]);
+        assert_eq!(of(&[&[bf16::MIN], &[bf16::MIN]]), [bf16::NEG_INFINITY]);
+    }
+}

@@ -1,0 +1,149 @@
+//! The twin of `group.cuh`: where the ranks of a collective meet.
+//!
+//! The protocol is generic over the memory, so that the code that runs is the code that loom explores.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use warpweave_symm_mem::host;
+use warpweave_symm_mem::pad::WORD_STRIDE;
+use warpweave_symm_mem::pad::word::{self, Word};
+
+use crate::collective::launch::{Group, MAX_BLOCKS};
+
+/// A rank of a group, and what becomes of its waits.
+pub(super) trait Member {
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn world(&self) -> usize;
+
+    /// How long a wait may take.
+    fn timeout(&self) -> Duration;
+
+    /// True if a wait of this rank has missed its deadline: waiting on is pointless then.
+    fn is_faulted(&self) -> bool;
+
+    /// Leaves behind that `peer` did not bring `wanted` in `slot`, unless another fault is there.
+    fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration);
+
+    /// The other ranks, from the next one on.
+    fn peers(&self) -> impl Iterator<Item = usize> {
+        let (rank, world) = (self.rank(), self.world());
+        (1..world).map(move |step| (rank + step) % world)
+    }
+}
+
+/// The words by which ranks meet.
+pub(super) trait Meeting: Member {
+    /// A word.
+    type Word: Word;
+
+    /// The word that `source` writes on `owner` in `slot`.
+    fn word(&self, owner: usize, slot: usize, source: usize) -> &Self::Word;
+}
+
+/// The two meetings of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Enter = 0,
+    Leave = 1,
+}
+
+/// This rank's only block meets that of each peer: what the peers did before is visible afterwards. False if one did not come
+/// in time.
+pub(super) fn meet(group: &impl Meeting, phase: Phase, epoch: u32) -> bool {
+    let rank = group.rank();
+    let slot = |block: usize| phase as usize * MAX_BLOCKS + block;
+    for peer in group.peers() {
+        group.word(peer, slot(0), rank).publish(epoch);
+    }
+    let mut arrived = true;
+    for peer in group.peers() {
+        let start = Instant::now();
+        let word = group.word(rank, slot(0), peer);
+        let waited = word::wait(word, epoch, group.timeout(), || group.is_faulted());
+        if let Err(seen) = waited {
+            group.record(slot(0), peer, epoch, seen, start.elapsed());
+            arrived = false;
+        }
+    }
+    // A word that is left alone for 2³¹ launches would look as if it were ahead: those of the blocks that there are not take
+    // their turns, one a launch.
+    let absent = MAX_BLOCKS - 1;
+    let turn = 1 + epoch as usize % absent;
+    for peer in group.peers() {
+        group.word(peer, slot(turn), rank).publish(epoch);
+    }
+    arrived
+}
+
+/// A group in the memory of the host backend.
+pub(super) struct HostGroup(Group);
+
+impl HostGroup {
+    /// # Safety
+    /// While the value is used, the group is that of live collectives of the host backend, and no other thread of this rank
+    /// runs a launch that meets.
+    pub(super) unsafe fn new(group: &Group) -> Self {
+        Self(*group)
+    }
+
+    fn epochs(&self) -> impl Iterator<Item = &AtomicU32> {
+        let first = self.0.epochs.as_host::<u32>();
+        // SAFETY: there are as many counters, aligned, which are accessed by atomics only while launches run.
+        (0..MAX_BLOCKS).map(move |block| unsafe { AtomicU32::from_ptr(first.add(block)) })
+    }
+
+    /// The epoch of this launch.
+    pub(super) fn epoch(&self) -> u32 {
+        let first = self.epochs().next();
+        first
+            .map_or(0, |epoch| epoch.load(Ordering::Relaxed))
+            .wrapping_add(1)
+    }
+
+    /// Makes the next launch's epoch one higher, for the blocks of a larger grid as well.
+    pub(super) fn advance(&self, epoch: u32) {
+        for counter in self.epochs() {
+            counter.store(epoch, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Member for HostGroup {
+    fn rank(&self) -> usize {
+        self.0.pad.rank as usize
+    }
+
+    fn world(&self) -> usize {
+        self.0.pad.world as usize
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.0.pad.timeout_ns)
+    }
+
+    fn is_faulted(&self) -> bool {
+        // SAFETY: the pad lives, as `new` was promised.
+        unsafe { host::is_faulted(&self.0.pad) }
+    }
+
+    fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration) {
+        // SAFETY: as above.
+        unsafe { host::record_fault(&self.0.pad, slot, peer, wanted, seen, waited) }
+    }
+}
+
+impl Meeting for HostGroup {
+    type Word = AtomicU32;
+
+    fn word(&self, owner: usize, slot: usize, source: usize) -> &AtomicU32 {
+        let index = slot * self.world() + source;
+        let word = self.0.words.0[owner].add(index * WORD_STRIDE);
+        // SAFETY: every rank's pad has words for all slots and sources, accessed by atomics only; the pad lives, as `new`
+        // was promised.
+        unsafe { AtomicU32::from_ptr(word.as_host()) }
+    }
+}

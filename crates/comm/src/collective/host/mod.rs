@@ -1,0 +1,165 @@
+//! The host references: the same protocols as the device code, as one block, on the stream's thread.
+
+mod direct;
+mod elements;
+mod group;
+mod packet;
+mod packets;
+mod tree;
+
+#[cfg(all(test, loom))]
+mod models;
+
+use warpweave_symm_mem::host::HostStream;
+use warpweave_symm_mem::{DType, Error, Host, Result};
+
+use super::backend::CollectiveKernels;
+use super::launch::{Direct, Group, Multimem, PacketKernel, Packets, Tree};
+use elements::with_element;
+
+impl CollectiveKernels for Host {
+    fn preload_collectives(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn resident_blocks(&self) -> Result<u32> {
+        // References are sequential.
+        Ok(1)
+    }
+
+    unsafe fn meet(&self, stream: &HostStream, group: &Group) -> Result<()> {
+        let group = *group;
+        self.launch(stream, "collective_meet", move || {
+            // SAFETY: the caller's obligation, kept until the work has ended.
+            unsafe { direct::meet(&group) };
+            Ok(())
+        })
+    }
+
+    unsafe fn packets(
+        &self,
+        stream: &HostStream,
+        kernel: PacketKernel,
+        dtype: DType,
+        launch: &Packets,
+        _blocks: u32,
+    ) -> Result<()> {
+        use packets::run;
+        let launch = *launch;
+        // SAFETY: the caller's obligation, kept until the work has ended.
+        let work = move || unsafe { with_element!(dtype, run(kernel, &launch)) };
+        self.launch(stream, kernel.name(), work)
+    }
+
+    unsafe fn exchange(&self, stream: &HostStream, launch: &Direct, _blocks: u32) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { exchange(self, stream, "exchange", launch) }
+    }
+
+    unsafe fn reduce(
+        &self,
+        stream: &HostStream,
+        dtype: DType,
+        launch: &Direct,
+        _blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { reduce(self, stream, "reduce", dtype, launch) }
+    }
+
+    unsafe fn exchange_tma(
+        &self,
+        stream: &HostStream,
+        launch: &Direct,
+        _blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { exchange(self, stream, "exchange_bulk", launch) }
+    }
+
+    unsafe fn reduce_tma(
+        &self,
+        stream: &HostStream,
+        dtype: DType,
+        launch: &Direct,
+        _blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { reduce(self, stream, "reduce_bulk", dtype, launch) }
+    }
+
+    unsafe fn tree(
+        &self,
+        stream: &HostStream,
+        dtype: DType,
+        launch: &Tree,
+        _blocks: u32,
+    ) -> Result<()> {
+        use tree::all_reduce;
+        let launch = *launch;
+        // SAFETY: the caller's obligation, kept until the work has ended.
+        let work = move || unsafe { with_element!(dtype, all_reduce(&launch)) };
+        self.launch(stream, "tree_all_reduce", work)
+    }
+
+    unsafe fn multimem_spread(
+        &self,
+        stream: &HostStream,
+        launch: &Multimem,
+        _blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { exchange(self, stream, "multimem_spread", &launch.direct) }
+    }
+
+    unsafe fn multimem_reduce(
+        &self,
+        stream: &HostStream,
+        dtype: DType,
+        launch: &Multimem,
+        _blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { reduce(self, stream, "multimem_reduce", dtype, &launch.direct) }
+    }
+}
+
+/// # Safety
+/// As for [`CollectiveKernels::exchange`].
+unsafe fn exchange(
+    device: &Host,
+    stream: &HostStream,
+    name: &'static str,
+    launch: &Direct,
+) -> Result<()> {
+    let launch = *launch;
+    device.launch(stream, name, move || {
+        // SAFETY: the caller's obligation, kept until the work has ended.
+        unsafe { direct::exchange(&launch) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As for [`CollectiveKernels::reduce`].
+unsafe fn reduce(
+    device: &Host,
+    stream: &HostStream,
+    name: &'static str,
+    dtype: DType,
+    launch: &Direct,
+) -> Result<()> {
+    use direct::reduce;
+    let launch = *launch;
+    // SAFETY: the caller's obligation, kept until the work has ended.
+    let work = move || unsafe { with_element!(dtype, reduce(&launch)) };
+    device.launch(stream, name, work)
+}
+
+/// A type that no reference sums.
+fn unknown(dtype: DType) -> Error {
+    Error::Unavailable {
+        what: format!("sums of {dtype}"),
+        why: "the kernels know f32, f16 and bf16".into(),
+    }
+}

@@ -1,0 +1,224 @@
+//! The twin of `packet.cuh`: data that travel with the epoch of their call.
+//!
+//! Where the device stores a packet in one access, the host stores its data and then, with release, its flag. What keeps a
+//! section from being written under its reader is the same: a section of call e is written again in call e + 2, by a rank
+//! that has ended call e + 1 and so heard from its owner behind the owner's call e.
+//!
+//! The protocol is generic over the memory, so that the code that runs is the code that loom explores.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::group::{HostGroup, Member};
+use crate::collective::launch::{PACKET, PACKET_SLOT, PAYLOAD, Packets};
+
+/// Looks at a packet between two at the clock and the fault record.
+const LOOKS: u32 = 64;
+
+/// Packets that a call zeroes in each section.
+const SCRUBBED: usize = 32;
+
+/// The data of a packet.
+pub(super) type Payload = [u32; PAYLOAD / 4];
+
+/// Packets of a chunk. Never none: that every rank hears from every other is what the protocol rests on.
+pub(super) const fn packets_of(bytes: usize) -> usize {
+    if bytes == 0 {
+        1
+    } else {
+        bytes.div_ceil(PAYLOAD)
+    }
+}
+
+/// A u32 that several ranks access.
+pub(super) trait Atomic {
+    /// The value.
+    fn load(&self, order: Ordering) -> u32;
+    /// Sets the value.
+    fn store(&self, value: u32, order: Ordering);
+}
+
+impl Atomic for AtomicU32 {
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+}
+
+/// A place for a packet.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Packet<A> {
+    data: [A; PAYLOAD / 4],
+    flag: A,
+}
+
+const _: () = assert!(size_of::<Packet<AtomicU32>>() == PACKET);
+
+impl<A: Atomic> Packet<A> {
+    fn store(&self, data: &Payload, flag: u32) {
+        for (word, value) in self.data.iter().zip(data) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        self.flag.store(flag, Ordering::Release);
+    }
+
+    /// The data, if they are those of `flag`.
+    fn load(&self, flag: u32) -> Option<Payload> {
+        (self.flag.load(Ordering::Acquire) == flag)
+            .then(|| std::array::from_fn(|word| self.data[word].load(Ordering::Relaxed)))
+    }
+}
+
+/// The receiving areas of a group: on every rank `[section][capacity]` packets.
+pub(super) trait Areas: Member {
+    /// A word of a packet.
+    type Atomic: Atomic;
+
+    /// A packet of `owner`'s area.
+    fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<Self::Atomic>;
+
+    /// Packets of a section.
+    fn capacity(&self) -> usize;
+
+    /// Lets time pass behind so many looks.
+    fn pause(&self, looks: u32);
+}
+
+/// The packets of one call as a rank sees them.
+pub(super) struct Sections<'a, A> {
+    areas: &'a A,
+    epoch: u32,
+    flag: u32,
+}
+
+impl<'a, A: Areas> Sections<'a, A> {
+    /// Those of the call of `epoch`. The flag is odd, so that it differs from zeroed memory, and the same again after 2³¹
+    /// calls only.
+    pub(super) fn new(areas: &'a A, epoch: u32) -> Self {
+        Self {
+            areas,
+            epoch,
+            flag: epoch << 1 | 1,
+        }
+    }
+
+    pub(super) fn areas(&self) -> &'a A {
+        self.areas
+    }
+
+    fn at(&self, owner: usize, source: usize, index: usize) -> &'a Packet<A::Atomic> {
+        let section = (self.epoch & 1) as usize * self.areas.world() + source;
+        self.areas.packet(owner, section, index)
+    }
+
+    pub(super) fn send(&self, peer: usize, index: usize, data: &Payload) {
+        self.at(peer, self.areas.rank(), index)
+            .store(data, self.flag);
+    }
+
+    /// The packet of `source`; nothing where it did not come in time.
+    pub(super) fn receive(&self, source: usize, index: usize) -> Option<Payload> {
+        let packet = self.at(self.areas.rank(), source, index);
+        let mut start = None;
+        for looks in 1.. {
+            if let Some(data) = packet.load(self.flag) {
+                return Some(data);
+            }
+            if looks % LOOKS == 0 {
+                let waited = start.get_or_insert_with(Instant::now).elapsed();
+                if waited > self.areas.timeout() {
+                    self.areas.record(PACKET_SLOT, source, self.flag, 0, waited);
+                }
+                if self.areas.is_faulted() {
+                    return None;
+                }
+            }
+            self.areas.pause(looks);
+        }
+        None
+    }
+
+    /// Zeroes a few packets that this call does not use, in turn, so that no packet lives on until its flag comes again.
+    /// `used`: packets at the start of each section that this call uses; `second`: the same behind the section's middle.
+    pub(super) fn scrub(&self, used: usize, second: usize) {
+        let middle = self.areas.capacity() / 2;
+        self.scrub_unless(|_, index| index < used || (index >= middle && index < middle + second));
+    }
+
+    /// As [`Sections::scrub`], where `is_used` says which packets of which source this call uses.
+    pub(super) fn scrub_unless(&self, is_used: impl Fn(usize, usize) -> bool) {
+        let capacity = self.areas.capacity();
+        for lane in 0..SCRUBBED.min(capacity) {
+            let index = (self.epoch as usize / 2 * SCRUBBED + lane) % capacity;
+            for source in (0..self.areas.world()).filter(|&source| !is_used(source, index)) {
+                self.at(self.areas.rank(), source, index)
+                    .store(&[0; PAYLOAD / 4], 0);
+            }
+        }
+    }
+}
+
+/// The areas of a launch in the memory of the host backend.
+pub(super) struct HostAreas<'a> {
+    group: &'a HostGroup,
+    launch: &'a Packets,
+}
+
+impl<'a> HostAreas<'a> {
+    /// # Safety
+    /// As for [`HostGroup::new`], for the group of the launch and the areas of the same collectives.
+    pub(super) unsafe fn new(group: &'a HostGroup, launch: &'a Packets) -> Self {
+        Self { group, launch }
+    }
+}
+
+impl Member for HostAreas<'_> {
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.group.world()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.group.timeout()
+    }
+
+    fn is_faulted(&self) -> bool {
+        self.group.is_faulted()
+    }
+
+    fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration) {
+        self.group.record(slot, peer, wanted, seen, waited);
+    }
+}
+
+impl Areas for HostAreas<'_> {
+    type Atomic = AtomicU32;
+
+    fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<AtomicU32> {
+        let index = section * self.capacity() + index;
+        let packet = self.launch.areas.0[owner].add(index * PACKET);
+        // SAFETY: every area has two sections for each rank, aligned and accessed by atomics only; it lives, as `new` was
+        // promised.
+        unsafe { &*packet.as_host::<Packet<AtomicU32>>() }
+    }
+
+    fn capacity(&self) -> usize {
+        self.launch.capacity as usize
+    }
+
+    // Nobody wakes a receiver: a wake for each packet would cost more than the packets.
+    fn pause(&self, looks: u32) {
+        match looks {
+            ..64 => std::hint::spin_loop(),
+            64..512 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+}

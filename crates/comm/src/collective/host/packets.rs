@@ -1,0 +1,302 @@
+//! The references of `packets.cu`: each rank sends its packets, then takes in those of the peers.
+
+use super::elements::{self, Element};
+use super::group::HostGroup;
+use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
+use crate::collective::launch::{MAX_WORLD, PAYLOAD, PacketKernel, Packets};
+
+/// The reference of `kernel`.
+///
+/// # Safety
+/// As for [`CollectiveKernels::packets`](crate::CollectiveKernels::packets), for elements of type `T` where they are summed.
+pub(super) unsafe fn run<T: Element>(kernel: PacketKernel, launch: &Packets) {
+    // SAFETY: the caller's obligations.
+    unsafe {
+        let group = HostGroup::new(&launch.group);
+        let areas = HostAreas::new(&group, launch);
+        let epoch = group.epoch();
+        let operands = Operands {
+            input: launch.input.as_host(),
+            output: launch.output.as_host(),
+            bytes: launch.bytes as usize,
+            total: launch.total as usize,
+            root: launch.root as usize,
+        };
+        collective::<T, _>(kernel, &Sections::new(&areas, epoch), &operands);
+        group.advance(epoch);
+    }
+}
+
+/// What a call reads and writes: see [`Packets`].
+pub(super) struct Operands {
+    pub input: *const u8,
+    pub output: *mut u8,
+    pub bytes: usize,
+    pub total: usize,
+    pub root: usize,
+}
+
+/// One collective by packets.
+///
+/// # Safety
+/// The operands have the chunks that the kernel reads and writes; nothing else touches them meanwhile.
+pub(super) unsafe fn collective<T: Element, A: Areas>(
+    kernel: PacketKernel,
+    sections: &Sections<'_, A>,
+    operands: &Operands,
+) {
+    let call = Call { sections, operands };
+    // SAFETY: the caller's obligation.
+    unsafe {
+        match kernel {
+            PacketKernel::AllGather => call.all_gather(),
+            PacketKernel::AllToAll => call.all_to_all(),
+            PacketKernel::Broadcast => call.broadcast(),
+            PacketKernel::ReduceScatter => call.reduce_scatter::<T>(),
+            PacketKernel::AllReduceOneShot => call.all_reduce_one_shot::<T>(),
+            PacketKernel::AllReduceTwoShot => call.all_reduce_two_shot::<T>(),
+        }
+    }
+}
+
+/// A call as one rank sees it. The methods ask of their caller what [`collective`] does.
+struct Call<'a, A> {
+    sections: &'a Sections<'a, A>,
+    operands: &'a Operands,
+}
+
+impl<A: Areas> Call<'_, A> {
+    fn rank(&self) -> usize {
+        self.sections.areas().rank()
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> {
+        self.sections.areas().peers()
+    }
+
+    /// Bytes of chunk `owner` of a message that is cut into one for each rank.
+    fn part(&self, owner: usize) -> usize {
+        let Operands { bytes, total, .. } = *self.operands;
+        total.saturating_sub(owner * bytes).min(bytes)
+    }
+
+    /// Packet `index` of chunk `chunk`, which has `bytes`.
+    unsafe fn load(&self, chunk: usize, index: usize, bytes: usize) -> Payload {
+        let offset = index * PAYLOAD;
+        let start = chunk * self.operands.bytes + offset;
+        let mut data = Payload::default();
+        // SAFETY: the bytes lie in the chunk.
+        unsafe {
+            let from = self.operands.input.wrapping_add(start);
+            let count = (bytes - offset).min(PAYLOAD);
+            std::ptr::copy_nonoverlapping(from, data.as_mut_ptr().cast(), count);
+        }
+        data
+    }
+
+    unsafe fn store(&self, chunk: usize, index: usize, bytes: usize, data: &Payload) {
+        let offset = index * PAYLOAD;
+        let start = chunk * self.operands.bytes + offset;
+        // SAFETY: the bytes lie in the chunk.
+        unsafe {
+            let to = self.operands.output.wrapping_add(start);
+            let count = (bytes - offset).min(PAYLOAD);
+            std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, count);
+        }
+    }
+
+    /// The same data to every peer.
+    fn send_all(&self, index: usize, data: &Payload) {
+        for peer in self.peers() {
+            self.sections.send(peer, index, data);
+        }
+    }
+
+    /// Stores packet `index` of each peer in that peer's chunk.
+    unsafe fn receive_all(&self, index: usize) {
+        for source in self.peers() {
+            if let Some(data) = self.sections.receive(source, index) {
+                // SAFETY: the caller's obligation.
+                unsafe { self.store(source, index, self.operands.bytes, &data) };
+            }
+        }
+    }
+
+    /// The sum of all ranks' packets `index`, this rank's `own` in its place among them.
+    fn sum<T: Element>(&self, index: usize, own: &Payload) -> Payload {
+        let mut all = [Payload::default(); MAX_WORLD];
+        all[self.rank()] = *own;
+        for source in self.peers() {
+            all[source] = self.sections.receive(source, index).unwrap_or_default();
+        }
+        let mut total = Payload::default();
+        let ranks = all[..self.sections.areas().world()].iter();
+        // SAFETY: a payload holds so many elements and is aligned for them.
+        unsafe {
+            let into = std::slice::from_raw_parts_mut(
+                total.as_mut_ptr().cast::<T>(),
+                PAYLOAD / size_of::<T>(),
+            );
+            elements::sum(ranks.map(|data| data.as_ptr().cast()), into);
+        }
+        total
+    }
+
+    unsafe fn all_gather(&self) {
+        let Operands {
+            input,
+            output,
+            bytes,
+            ..
+        } = *self.operands;
+        let packets = packets_of(bytes);
+        let rank = self.rank();
+        // SAFETY: the caller's obligation.
+        unsafe {
+            for index in 0..packets {
+                let own = self.load(0, index, bytes);
+                self.send_all(index, &own);
+                if output.cast_const().wrapping_add(rank * bytes) != input {
+                    self.store(rank, index, bytes, &own);
+                }
+            }
+            for index in 0..packets {
+                self.receive_all(index);
+            }
+        }
+        self.sections.scrub(packets, 0);
+    }
+
+    unsafe fn all_to_all(&self) {
+        let Operands {
+            input,
+            output,
+            bytes,
+            ..
+        } = *self.operands;
+        let packets = packets_of(bytes);
+        let rank = self.rank();
+        // SAFETY: the caller's obligation.
+        unsafe {
+            for index in 0..packets {
+                for peer in self.peers() {
+                    let data = self.load(peer, index, bytes);
+                    self.sections.send(peer, index, &data);
+                }
+                if output.cast_const() != input {
+                    self.store(rank, index, bytes, &self.load(rank, index, bytes));
+                }
+            }
+            for index in 0..packets {
+                self.receive_all(index);
+            }
+        }
+        self.sections.scrub(packets, 0);
+    }
+
+    /// The root sends its data and everybody else one empty packet.
+    unsafe fn broadcast(&self) {
+        let Operands {
+            input,
+            output,
+            bytes,
+            root,
+            ..
+        } = *self.operands;
+        let packets = packets_of(bytes);
+        let is_root = self.rank() == root;
+        // SAFETY: the caller's obligation.
+        unsafe {
+            if is_root {
+                for index in 0..packets {
+                    let own = self.load(0, index, bytes);
+                    self.send_all(index, &own);
+                    if output.cast_const() != input {
+                        self.store(0, index, bytes, &own);
+                    }
+                }
+            } else {
+                self.send_all(0, &Payload::default());
+            }
+            for source in self.peers() {
+                for index in 0..if source == root { packets } else { 1 } {
+                    let data = self.sections.receive(source, index);
+                    if let Some(data) = data.filter(|_| source == root) {
+                        self.store(0, index, bytes, &data);
+                    }
+                }
+            }
+        }
+        self.sections.scrub(packets, 0);
+    }
+
+    unsafe fn reduce_scatter<T: Element>(&self) {
+        let bytes = self.operands.bytes;
+        let packets = packets_of(bytes);
+        let rank = self.rank();
+        // SAFETY: the caller's obligation.
+        unsafe {
+            for index in 0..packets {
+                for peer in self.peers() {
+                    let data = self.load(peer, index, bytes);
+                    self.sections.send(peer, index, &data);
+                }
+            }
+            for index in 0..packets {
+                let own = self.load(rank, index, bytes);
+                self.store(0, index, bytes, &self.sum::<T>(index, &own));
+            }
+        }
+        self.sections.scrub(packets, 0);
+    }
+
+    /// Every rank sends everything to all and sums everything.
+    unsafe fn all_reduce_one_shot<T: Element>(&self) {
+        let bytes = self.operands.bytes;
+        let packets = packets_of(bytes);
+        // SAFETY: the caller's obligation.
+        unsafe {
+            for index in 0..packets {
+                self.send_all(index, &self.load(0, index, bytes));
+            }
+            for index in 0..packets {
+                let own = self.load(0, index, bytes);
+                self.store(0, index, bytes, &self.sum::<T>(index, &own));
+            }
+        }
+        self.sections.scrub(packets, 0);
+    }
+
+    /// Every rank sums one chunk and sends the sum to all, behind the middle of the sections.
+    unsafe fn all_reduce_two_shot<T: Element>(&self) {
+        let packets = packets_of(self.operands.bytes);
+        let middle = self.sections.areas().capacity() / 2;
+        let rank = self.rank();
+        // SAFETY: the caller's obligation.
+        unsafe {
+            for peer in self.peers() {
+                let bytes = self.part(peer);
+                for index in 0..packets_of(bytes) {
+                    let data = self.load(peer, index, bytes);
+                    self.sections.send(peer, index, &data);
+                }
+            }
+            let bytes = self.part(rank);
+            for index in 0..packets_of(bytes) {
+                let own = self.load(rank, index, bytes);
+                let sum = self.sum::<T>(index, &own);
+                self.send_all(middle + index, &sum);
+                self.store(rank, index, bytes, &sum);
+            }
+            for source in self.peers() {
+                let bytes = self.part(source);
+                for index in 0..packets_of(bytes) {
+                    if let Some(data) = self.sections.receive(source, middle + index) {
+                        self.store(source, index, bytes, &data);
+                    }
+                }
+            }
+        }
+        self.sections.scrub(packets, packets);
+    }
+}

@@ -1,0 +1,197 @@
+//! The reference of `tree.cu`, which describes the protocol: partial sums climb in f32, the result descends.
+
+use super::elements::Element;
+use super::group::HostGroup;
+use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
+use crate::collective::launch::{PAYLOAD, Tree};
+use crate::collective::tree::NOBODY;
+
+/// Units that a tree carries before it is the other's turn: those of a warp.
+const TURN: usize = 32;
+
+/// Words of a packet.
+const WORDS: usize = PAYLOAD / 4;
+
+/// Most elements of a unit.
+const ELEMENTS: usize = PAYLOAD / 2;
+
+/// An all-reduce along two trees.
+///
+/// # Safety
+/// As for [`CollectiveKernels::tree`](crate::CollectiveKernels::tree), for elements of type `T`.
+pub(super) unsafe fn all_reduce<T: Element>(launch: &Tree) {
+    // SAFETY: the caller's obligations.
+    unsafe {
+        let group = HostGroup::new(&launch.packets.group);
+        let areas = HostAreas::new(&group, &launch.packets);
+        let epoch = group.epoch();
+        let call = Call {
+            sections: &Sections::new(&areas, epoch),
+            trees: launch,
+        };
+        call.all_reduce::<T>();
+        group.advance(epoch);
+    }
+}
+
+/// A call as one rank sees it. The methods ask of their caller what [`all_reduce`] does.
+pub(super) struct Call<'a, A> {
+    /// The packets.
+    pub sections: &'a Sections<'a, A>,
+    /// The message, and this rank's neighbours; the group and the areas are those of the sections.
+    pub trees: &'a Tree,
+}
+
+/// Which tree carries a unit.
+const fn tree_of(unit: usize) -> usize {
+    unit / TURN & 1
+}
+
+/// Packets that the partial sums of a unit take, and places of a unit in a section.
+const fn places<T>() -> usize {
+    4 / size_of::<T>()
+}
+
+impl<A: Areas> Call<'_, A> {
+    /// # Safety
+    /// As for [`all_reduce`].
+    pub(super) unsafe fn all_reduce<T: Element>(&self) {
+        // SAFETY: the caller's obligation.
+        unsafe {
+            if self.climb::<T>().is_some() {
+                self.descend::<T>();
+            }
+        }
+        self.scrub::<T>();
+    }
+
+    fn units(&self) -> usize {
+        packets_of(self.bytes())
+    }
+
+    fn bytes(&self) -> usize {
+        self.trees.packets.bytes as usize
+    }
+
+    fn parent(&self, unit: usize) -> Option<usize> {
+        Some(self.trees.parent[tree_of(unit)])
+            .filter(|&parent| parent != NOBODY)
+            .map(|parent| parent as usize)
+    }
+
+    fn children(&self, unit: usize) -> impl Iterator<Item = usize> {
+        let children = self.trees.children[tree_of(unit)];
+        children
+            .into_iter()
+            .filter(|&child| child != NOBODY)
+            .map(|child| child as usize)
+    }
+
+    fn send_down<T>(&self, unit: usize, data: &Payload) {
+        for child in self.children(unit) {
+            self.sections.send(child, unit * places::<T>(), data);
+        }
+    }
+
+    /// # Safety
+    /// As for [`all_reduce`].
+    unsafe fn load<T: Element>(&self, unit: usize) -> [f32; ELEMENTS] {
+        let count = (self.bytes() - unit * PAYLOAD).min(PAYLOAD) / size_of::<T>();
+        let from = self.trees.packets.input.add(unit * PAYLOAD).as_host::<T>();
+        let mut values = [0.0; ELEMENTS];
+        // SAFETY: the elements lie in the message, aligned, and nothing writes them meanwhile.
+        let elements = unsafe { std::slice::from_raw_parts(from, count) };
+        T::widen(elements, &mut values[..count]);
+        values
+    }
+
+    /// # Safety
+    /// As for [`all_reduce`].
+    unsafe fn store(&self, unit: usize, data: &Payload) {
+        let count = (self.bytes() - unit * PAYLOAD).min(PAYLOAD);
+        let to = self
+            .trees
+            .packets
+            .output
+            .add(unit * PAYLOAD)
+            .as_host::<u8>();
+        // SAFETY: the bytes lie in the message, which nothing else touches meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, count) };
+    }
+
+    /// Partial sums to the parent; the root's are the result. Nothing if a child's did not come in time: then nothing more is
+    /// passed on, and whoever waits for it runs into its own deadline.
+    ///
+    /// # Safety
+    /// As for [`all_reduce`].
+    unsafe fn climb<T: Element>(&self) -> Option<()> {
+        for unit in 0..self.units() {
+            // SAFETY: the caller's obligation.
+            let mut sum = unsafe { self.load::<T>(unit) };
+            let packets = WORDS * places::<T>();
+            for child in self.children(unit) {
+                for (place, sums) in sum[..packets].chunks_exact_mut(WORDS).enumerate() {
+                    let index = unit * places::<T>() + place;
+                    let data = self.sections.receive(child, index)?;
+                    for (sum, word) in sums.iter_mut().zip(data) {
+                        *sum += f32::from_bits(word);
+                    }
+                }
+            }
+            match self.parent(unit) {
+                Some(parent) => {
+                    for (place, sums) in sum[..packets].chunks_exact(WORDS).enumerate() {
+                        let data = std::array::from_fn(|word| sums[word].to_bits());
+                        let index = unit * places::<T>() + place;
+                        self.sections.send(parent, index, &data);
+                    }
+                }
+                None => {
+                    let result = rounded::<T>(&sum);
+                    self.send_down::<T>(unit, &result);
+                    // SAFETY: the caller's obligation.
+                    unsafe { self.store(unit, &result) };
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// # Safety
+    /// As for [`all_reduce`].
+    unsafe fn descend<T: Element>(&self) -> Option<()> {
+        for unit in 0..self.units() {
+            if let Some(parent) = self.parent(unit) {
+                let result = self.sections.receive(parent, unit * places::<T>())?;
+                self.send_down::<T>(unit, &result);
+                // SAFETY: the caller's obligation.
+                unsafe { self.store(unit, &result) };
+            }
+        }
+        Some(())
+    }
+
+    /// Each rank's packets are in places of their own.
+    fn scrub<T>(&self) {
+        let places = places::<T>();
+        self.sections.scrub_unless(|source, index| {
+            let unit = index / places;
+            let climbing = self.children(unit).any(|child| child == source);
+            let descending = self.parent(unit) == Some(source) && index % places == 0;
+            unit < self.units() && (climbing || descending)
+        });
+    }
+}
+
+/// A unit of elements from its sums.
+fn rounded<T: Element>(sums: &[f32; ELEMENTS]) -> Payload {
+    let count = PAYLOAD / size_of::<T>();
+    let mut elements = [T::default(); ELEMENTS];
+    T::round(&sums[..count], &mut elements[..count]);
+    let mut data = Payload::default();
+    // SAFETY: so many elements fill a payload.
+    unsafe {
+        std::ptr::copy_nonoverlapping(elements.as_ptr().cast(), data.as_mut_ptr(), WORDS);
+    }
+    data
+}

@@ -1,0 +1,359 @@
+//! Collectives over symmetric memory: each operation in several variants, each of which names its transport.
+//!
+//! # What all of them share
+//! - They are enqueued on a stream and neither block nor allocate: they can be captured in a graph and replayed.
+//! - A call ends when its outputs are there and its inputs may be changed; calls may follow each other with no other
+//!   synchronisation. All ranks make the same calls in the same order, each rank's ordered on its device.
+//! - Sums are taken in f32, in the order of ranks: the result is the same on every rank and in every run. Every variant of
+//!   an operation gives the same bits, but for those that send partial sums.
+//! - A peer that does not come is a fault with a deadline, which [`Collectives::check`] reports; the context survives.
+//!
+//! # Protocols
+//! *Packets* carry their epoch with every 12 bytes of data into memory of this library's own, and need neither signal nor
+//! fence: the shortest way for small messages. The others touch symmetric operands where they lie, between two *meetings*
+//! of the ranks: one before the first access, so that inputs are ready and outputs free, one behind the last.
+
+mod backend;
+mod begin;
+mod bulk;
+mod call;
+mod cuda;
+mod enqueue;
+mod host;
+pub mod launch;
+mod multicast;
+mod staging;
+pub mod tree;
+mod variant;
+
+use std::sync::Arc;
+
+use warpweave_symm_mem::{
+    DType, Error, Exchange, Memory, Priority, Result, SignalPad, SymmetricBuffer,
+};
+
+pub use backend::{CollectiveKernels, Move};
+pub use call::{Call, Operand, Operation};
+pub use variant::Variant;
+
+use launch::{Addresses, Group, MAX_BLOCKS, MAX_WORLD, PACKET_SLOT};
+
+/// How much memory the collectives of a group keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectiveOptions {
+    /// The largest chunk that can travel by packets, in bytes. Takes `2.7 * world` times as much.
+    pub packet_bytes: usize,
+    /// The largest message that can be summed by way of staging memory, in bytes. Takes as much.
+    pub staging_bytes: usize,
+    /// The largest grid of a kernel, in blocks of 512 threads: what is left of the device computes meanwhile.
+    pub max_blocks: u32,
+}
+
+impl Default for CollectiveOptions {
+    fn default() -> Self {
+        Self {
+            packet_bytes: 1 << 20,
+            staging_bytes: 64 << 20,
+            max_blocks: MAX_BLOCKS as u32,
+        }
+    }
+}
+
+/// Pieces in which a message goes through staging memory: while one is summed the next is on its way.
+const PIECES: usize = 2;
+
+/// The collectives of a group of ranks, with the memory in which they meet.
+#[derive(Debug)]
+pub struct Collectives<B: CollectiveKernels> {
+    name: String,
+    backend: B,
+    rank: usize,
+    world: usize,
+    /// One for the launches on a call's stream, one for those on the side.
+    lanes: [Lane<B>; 2],
+    areas: SymmetricBuffer<B>,
+    staging: SymmetricBuffer<B>,
+    capacity: usize,
+    blocks: u32,
+    side: B::Stream,
+    pushed: [B::Event; PIECES],
+    summed: [B::Event; PIECES],
+}
+
+/// Where launches that follow each other meet.
+#[derive(Debug)]
+struct Lane<B: CollectiveKernels> {
+    pad: SignalPad<B>,
+    epochs: B::Memory,
+}
+
+impl<B: CollectiveKernels> Lane<B> {
+    fn new(backend: &B, exchange: &Arc<dyn Exchange>, name: &str) -> Result<Self> {
+        Ok(Self {
+            pad: SignalPad::new(backend, exchange, name, PACKET_SLOT + 1)?,
+            epochs: backend.allocate(4 * MAX_BLOCKS)?,
+        })
+    }
+
+    fn group(&self) -> Group {
+        let words = self.pad.words();
+        Group {
+            pad: self.pad.view(),
+            words: Addresses::by_rank(words.world(), |rank| words.peer(rank)),
+            epochs: self.epochs.address(),
+            reserved: 0,
+        }
+    }
+
+    fn recover(&self, backend: &B, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
+        let epoch = self.pad.recover(stream, exchange)?;
+        let epochs = epoch.to_ne_bytes().repeat(MAX_BLOCKS);
+        // SAFETY: all ranks are quiet; the range is the lane's own.
+        unsafe { backend.upload(stream, self.epochs.address(), &epochs) }
+    }
+}
+
+impl<B: CollectiveKernels> Collectives<B> {
+    /// Allocates what the collectives need. Collective: all ranks give the same `name` and `options`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks; what the backend and the exchange report.
+    pub fn new(
+        backend: &B,
+        exchange: &Arc<dyn Exchange>,
+        name: &str,
+        options: CollectiveOptions,
+    ) -> Result<Self> {
+        let (rank, world) = (exchange.rank(), exchange.world());
+        if world > MAX_WORLD {
+            return Err(Error::InvalidArgument {
+                what: "world",
+                why: format!(
+                    "collectives over symmetric memory serve {MAX_WORLD} ranks at most, not {world}: use NCCL"
+                ),
+            });
+        }
+        let _span = tracing::info_span!("comm.collectives", name, rank, world).entered();
+        backend.preload_collectives()?;
+        // Half a section holds the chunks of an all-reduce in two shots, and half the sums.
+        let capacity = (options.packet_bytes.div_ceil(launch::PAYLOAD) + 1).next_multiple_of(64);
+        let area = 2 * world * capacity * launch::PACKET;
+        let event = || backend.event();
+        let this = Self {
+            name: name.into(),
+            backend: backend.clone(),
+            rank,
+            world,
+            lanes: [
+                Lane::new(backend, exchange, name)?,
+                Lane::new(backend, exchange, &format!("{name}.side"))?,
+            ],
+            areas: SymmetricBuffer::new(backend, exchange, &format!("{name}.packets"), area)?,
+            staging: SymmetricBuffer::new(
+                backend,
+                exchange,
+                &format!("{name}.staging"),
+                options.staging_bytes,
+            )?,
+            capacity,
+            blocks: 0,
+            side: backend.stream(Priority::High)?,
+            pushed: [event()?, event()?],
+            summed: [event()?, event()?],
+        };
+        let blocks = backend
+            .resident_blocks()?
+            .min(options.max_blocks)
+            .clamp(1, MAX_BLOCKS as u32);
+        // Blocks meet the blocks of their number: the smallest device has the say.
+        let all = exchange.all_gather("collectives.blocks", &blocks.to_le_bytes())?;
+        let smallest = all
+            .iter()
+            .filter_map(|bytes| bytes.as_slice().try_into().ok().map(u32::from_le_bytes))
+            .min();
+        Ok(Self {
+            blocks: smallest.unwrap_or(1),
+            ..this
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The largest chunk that can travel by packets, in bytes.
+    pub fn packet_bytes(&self) -> usize {
+        self.capacity * launch::PAYLOAD
+    }
+
+    /// After a synchronisation of `stream`: the fault of a peer that did not come, as an error.
+    ///
+    /// # Errors
+    /// [`Error::SignalTimeout`]; what the backend reports.
+    pub fn check(&self, stream: &B::Stream) -> Result<()> {
+        self.lanes.iter().try_for_each(|lane| lane.pad.check(stream))
+    }
+
+    /// Makes the collectives usable again after a fault. Collective, with no call of any rank under way.
+    ///
+    /// # Errors
+    /// What the backend and the exchange report.
+    pub fn recover(&self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
+        self.backend.synchronize(&self.side)?;
+        self.backend.synchronize(stream)?;
+        exchange.barrier("collectives.recover")?;
+        let area = self.areas.bytes();
+        // SAFETY: all ranks are quiet; the ranges are this object's own.
+        unsafe { self.backend.fill(stream, self.areas.local(), 0, area)? };
+        for lane in &self.lanes {
+            lane.recover(&self.backend, stream, exchange)?;
+        }
+        exchange.barrier("collectives.recovered")?;
+        Ok(())
+    }
+
+    /// Frees the memory once all ranks have called this with their calls ended.
+    ///
+    /// # Errors
+    /// What the backend and the exchange report.
+    pub fn close(self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
+        self.backend.synchronize(&self.side)?;
+        self.backend.synchronize(stream)?;
+        exchange.barrier("collectives.close")?;
+        Ok(())
+    }
+
+    /// What stands in the way of `variant` for this call, if anything does.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a call that no variant can do, [`Error::Unavailable`] if another could.
+    pub fn validate(&self, call: &Call, variant: Variant) -> Result<()> {
+        let size = call.dtype.size();
+        let misaligned = |operand: &Operand| !operand.address().0.is_multiple_of(size as u64);
+        if misaligned(&call.input) || misaligned(&call.output) {
+            return Err(Error::InvalidArgument {
+                what: "operand",
+                why: format!("its address is not aligned to elements of {}", call.dtype),
+            });
+        }
+        if call.root >= self.world {
+            return Err(Error::InvalidArgument {
+                what: "root",
+                why: format!("rank {} of {}", call.root, self.world),
+            });
+        }
+        let refuse = |why: String| {
+            Err(Error::Unavailable {
+                what: format!("variant `{variant}` of this {}", call.operation),
+                why,
+            })
+        };
+        if !Variant::of(call.operation).contains(&variant) {
+            return refuse("the operation has no such variant".into());
+        }
+        let (input, output) = (call.input.is_symmetric(), call.output.is_symmetric());
+        let bytes = call.bytes();
+        use Operation::{AllReduce, AllToAll};
+        match variant {
+            Variant::Packets if bytes > self.packet_bytes() => refuse(format!(
+                "{bytes} bytes, and packets take {} at most",
+                self.packet_bytes()
+            )),
+            Variant::PacketsTwoShot if bytes.div_ceil(self.world) > self.packet_bytes() / 2 - 16 => {
+                refuse(format!(
+                    "{bytes} bytes on {} ranks, and packets take chunks of {} at most",
+                    self.world,
+                    self.packet_bytes() / 2 - 16
+                ))
+            }
+            Variant::Push | Variant::PushTma | Variant::PushBatched if !output => {
+                refuse("the output is not symmetric".into())
+            }
+            Variant::PushCopyEngine if call.operation == AllReduce && !output => {
+                refuse("the output is not symmetric".into())
+            }
+            Variant::PushCopyEngine
+                if !matches!(call.operation, AllReduce | Operation::ReduceScatter) && !output =>
+            {
+                refuse("the output is not symmetric".into())
+            }
+            Variant::PushCopyEngine
+                if matches!(call.operation, AllReduce | Operation::ReduceScatter)
+                    && self.chunk(call) * self.world > self.staging.bytes() =>
+            {
+                refuse(format!(
+                    "it needs {} bytes of staging memory and has {}",
+                    self.chunk(call) * self.world,
+                    self.staging.bytes()
+                ))
+            }
+            Variant::Pull | Variant::PullTma | Variant::OneShot if !input => {
+                refuse("the input is not symmetric".into())
+            }
+            Variant::TwoShot | Variant::TwoShotTma if !(input && output) => {
+                refuse("input and output are not both symmetric".into())
+            }
+            Variant::Multimem | Variant::MulticastCopy => {
+                match self.multicast_refusal(call, variant) {
+                    Some(why) => refuse(why.into()),
+                    None => Ok(()),
+                }
+            }
+            Variant::OneShot if call.in_place() => {
+                refuse("input and output are the same memory".into())
+            }
+            _ if call.operation == AllToAll
+                && call.in_place()
+                && variant != Variant::Packets
+                && self.world > 1 =>
+            {
+                refuse("input and output are the same memory".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of the chunk that each rank sums: what one rank gets, cut so that chunks stay aligned to vectors.
+    fn chunk(&self, call: &Call) -> usize {
+        match call.operation {
+            Operation::AllReduce => call.bytes().div_ceil(self.world).next_multiple_of(16),
+            _ => call.bytes(),
+        }
+    }
+
+    /// A barrier of the ranks' streams: work behind it starts when all ranks' work before it has ended.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    pub fn barrier(&self, stream: &B::Stream) -> Result<()> {
+        if self.world == 1 {
+            return Ok(());
+        }
+        // SAFETY: the group is this object's own and no other memory is touched.
+        unsafe { self.backend.meet(stream, &self.lanes[0].group()) }
+    }
+
+    /// A call with nothing to do: everything counts as elements of one type.
+    pub fn barrier_call(&self) -> Call {
+        let nothing = Operand::local(warpweave_symm_mem::DevicePtr::NULL);
+        Call {
+            operation: Operation::Barrier,
+            dtype: DType::F32,
+            count: 0,
+            root: 0,
+            input: nothing,
+            output: nothing,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Sums by way of staging memory, to which copy engines bring the peers' data.
+
+use warpweave_symm_mem::{DevicePtr, Result};
+
+use super::backend::CollectiveKernels;
+use super::call::{Call, Operation};
+use super::launch::{Addresses, Direct};
+use super::{Collectives, PIECES};
+
+/// Bytes of a chunk from which on it goes through staging memory in pieces.
+const TWO_PIECES: usize = 8 << 20;
+
+impl<B: CollectiveKernels> Collectives<B> {
+    /// Chunks to the staging memory of the ranks that sum them, a piece at a time, sums on a stream of its own while the next
+    /// piece is on its way; an all-reduce then sends the sums to all.
+    ///
+    /// Staging memory is free at the start: a rank leaves a call when all ranks have summed. A peer's output is free once its
+    /// first piece has come.
+    ///
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    pub(super) unsafe fn by_staging(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+        let backend = &self.backend;
+        let chunk = self.chunk(call);
+        let everywhere = call.operation == Operation::AllReduce;
+        let part = |rank| match everywhere {
+            true => self.part(call, rank),
+            false => chunk,
+        };
+        let count = if chunk < TWO_PIECES { 1 } else { PIECES };
+        let piece = chunk.div_ceil(count).next_multiple_of(16);
+        let pieces = |bytes: usize, index: usize| {
+            let start = (index * piece).min(bytes);
+            (start, (bytes - start).min(piece))
+        };
+        let peers: Vec<usize> = (1..self.world)
+            .map(|step| (self.rank + step) % self.world)
+            .collect();
+        // Where the sums of this rank's chunk go.
+        let sums = match everywhere {
+            true => call.output.address().add(self.rank * chunk),
+            false => call.output.address(),
+        };
+        // SAFETY: the caller's obligations, and the order that the description above argues.
+        unsafe {
+            for index in 0..count {
+                for &peer in &peers {
+                    let (start, bytes) = pieces(part(peer), index);
+                    let src = call.input.address().add(peer * chunk + start);
+                    let dst = self.staging.peer(peer).add(self.rank * chunk + start);
+                    backend.copy(stream, dst, src, bytes)?;
+                }
+                backend.record(&self.pushed[index], stream)?;
+            }
+            for index in 0..count {
+                let last = index + 1 == count;
+                let (start, bytes) = pieces(part(self.rank), index);
+                let launch = Direct {
+                    group: self.lanes[1].group(),
+                    from: Addresses::by_rank(self.world, |rank| match rank == self.rank {
+                        true => call.input.address().add(self.rank * chunk + start),
+                        false => self.staging.local().add(rank * chunk + start),
+                    }),
+                    to: Addresses::by_rank(self.world, |rank| match rank == self.rank {
+                        true => sums.add(start),
+                        false => DevicePtr::NULL,
+                    }),
+                    bytes: bytes as u64,
+                    // The peers' pieces have come when they have come here behind their copies.
+                    enter: 1,
+                    leave: u32::from(last && !everywhere),
+                };
+                backend.wait_event(&self.side, &self.pushed[index])?;
+                let blocks = self.direct_blocks(piece);
+                backend.reduce(&self.side, call.dtype, &launch, blocks)?;
+                backend.record(&self.summed[index], &self.side)?;
+            }
+            for index in 0..count {
+                backend.wait_event(stream, &self.summed[index])?;
+                for &peer in peers.iter().filter(|_| everywhere) {
+                    let (start, bytes) = pieces(part(self.rank), index);
+                    let dst = call.output.of(peer).add(self.rank * chunk + start);
+                    backend.copy(stream, dst, sums.add(start), bytes)?;
+                }
+            }
+            match everywhere {
+                true => backend.meet(stream, &self.lanes[0].group()),
+                false => Ok(()),
+            }
+        }
+    }
+}

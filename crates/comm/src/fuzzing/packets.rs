@@ -1,0 +1,6 @@
+//! What ranks tell each other beside the store: contacts, greetings, labels of descriptors, receipts.
+
+/// Bytes as each of the exchange's messages.
+pub fn packets(data: &[u8]) {
+    crate::exchange::understand(data);
+}

@@ -1,0 +1,204 @@
+//! The store's wire format, and its server without sockets.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::job::JobToken;
+use crate::store::reception::{Post, Posts, Reception};
+use crate::store::wire::{
+    Answer, GREETING_LIMIT, HEADER, Inbox, Offer, Op, REQUEST_LIMIT, Refusal, ToClient, ToServer,
+    encode,
+};
+
+/// The token of the session's job, which the corpus knows: past the door there is more to break.
+pub const TOKEN: &[u8] = b"fuzzing token";
+/// What a connection's socket is read in at once, here.
+const CHUNK: usize = 300;
+
+/// Bytes as frames of either direction. The first byte says where they are cut: a cut must change nothing.
+pub fn frames(data: &[u8]) {
+    let Some((&cut, bytes)) = data.split_first() else {
+        return;
+    };
+    both_ways::<ToServer>(bytes, usize::from(cut) + 1);
+    both_ways::<ToClient>(bytes, usize::from(cut) + 1);
+}
+
+fn both_ways<T: Serialize + DeserializeOwned>(bytes: &[u8], chunk: usize) {
+    let whole = take_all::<T>(&mut bytes.chunks(bytes.len().max(1)));
+    let cut = take_all::<T>(&mut bytes.chunks(chunk));
+    assert_eq!(whole, cut, "a cut changes what is read");
+}
+
+/// Every message in its canonical form, and the refusal that ended them.
+fn take_all<T: Serialize + DeserializeOwned>(
+    chunks: &mut dyn Iterator<Item = &[u8]>,
+) -> (Vec<Vec<u8>>, Option<Refusal>) {
+    let (mut inbox, mut messages) = (Inbox::default(), Vec::new());
+    for chunk in chunks {
+        inbox.push(chunk);
+        loop {
+            match inbox.next::<T>(REQUEST_LIMIT) {
+                Ok(Some(message)) => {
+                    let frame = encode(&message, "again", REQUEST_LIMIT)
+                        .expect("what was read is no longer than its frame");
+                    let mut again = Inbox::default();
+                    again.push(&frame);
+                    let message: T = again
+                        .next(REQUEST_LIMIT)
+                        .expect("an own frame is well formed")
+                        .expect("and whole");
+                    let twice = encode(&message, "again", REQUEST_LIMIT).expect("as above");
+                    assert_eq!(frame, twice);
+                    messages.push(frame);
+                }
+                Ok(None) => break,
+                Err(refusal) => return (messages, Some(refusal)),
+            }
+        }
+        assert!(inbox.held() < HEADER + REQUEST_LIMIT, "more than one frame");
+    }
+    (messages, None)
+}
+
+/// One hostile connection after another at a server with two honest ranks of three, who must be able to talk whatever
+/// comes, and to meet unless the third rank was taken.
+///
+/// `data` is a list of (connection, length, bytes): one byte, two bytes (little endian), as many as there are. Length 0
+/// closes the connection; at length 0xffff all deadlines come.
+pub fn session(data: &[u8]) {
+    let mut hall = Hall::new();
+    hall.honest();
+    let mut rest = data;
+    while let [connection, low, high, more @ ..] = rest {
+        let length = usize::from(u16::from_le_bytes([*low, *high]));
+        let connection = 10 + u64::from(connection % 4);
+        if length == usize::from(u16::MAX) {
+            hall.now += Duration::from_secs(100_000);
+            let posts = hall.reception.expire(hall.now);
+            hall.deliver(posts);
+            rest = more;
+            continue;
+        }
+        let (bytes, more) = more.split_at(length.min(more.len()));
+        rest = more;
+        if length == 0 {
+            hall.hang_up(connection);
+        } else {
+            bytes.chunks(CHUNK).for_each(|b| hall.feed(connection, b));
+        }
+    }
+    hall.honest();
+}
+
+struct Hall {
+    reception: Reception,
+    inboxes: BTreeMap<u64, Inbox>,
+    parted: Vec<u64>,
+    answers: Vec<(u64, Answer)>,
+    now: Instant,
+    next: u64,
+}
+
+impl Hall {
+    fn new() -> Self {
+        let token = JobToken::new(TOKEN).expect("long enough");
+        let mut hall = Self {
+            reception: Reception::new(3, token),
+            inboxes: BTreeMap::new(),
+            parted: Vec::new(),
+            answers: Vec::new(),
+            now: Instant::now(),
+            next: 1 << 40,
+        };
+        for rank in 0..2 {
+            let hello = ToServer::Hello {
+                token: Offer::new(TOKEN),
+                rank,
+                world: 3,
+            };
+            let posts = hall.reception.heed(rank.into(), hello, hall.now);
+            assert_eq!(posts.len(), 2, "seated and welcomed");
+        }
+        hall
+    }
+
+    /// As the server does with what it read.
+    fn feed(&mut self, connection: u64, bytes: &[u8]) {
+        if self.parted.contains(&connection) {
+            return;
+        }
+        self.inboxes.entry(connection).or_default().push(bytes);
+        while let Some(inbox) = self.inboxes.get_mut(&connection) {
+            let limit = self.reception.limit(connection);
+            let posts = match inbox.next(limit) {
+                Ok(Some(message)) => self.reception.heed(connection, message, self.now),
+                Ok(None) => break,
+                Err(refusal) => self.reception.refuse(connection, refusal),
+            };
+            self.deliver(posts);
+        }
+        let (held, limit) = (
+            self.inboxes.get(&connection).map_or(0, Inbox::held),
+            self.reception.limit(connection),
+        );
+        assert!(held < HEADER + limit, "{held} bytes are held");
+        assert!(limit == GREETING_LIMIT || limit == REQUEST_LIMIT);
+    }
+
+    fn hang_up(&mut self, connection: u64) {
+        self.inboxes.remove(&connection);
+        self.parted.retain(|&c| c != connection);
+        let posts = self.reception.gone(connection, "hung up");
+        self.deliver(posts);
+    }
+
+    fn deliver(&mut self, posts: Posts) {
+        for post in posts {
+            match post {
+                Post::Seat(_) => {}
+                Post::Part(connection) => {
+                    self.inboxes.remove(&connection);
+                    self.parted.push(connection);
+                }
+                Post::Send(connection, message) => {
+                    encode(&message, "reply", crate::store::wire::REPLY_LIMIT)
+                        .expect("every answer fits a frame");
+                    if let ToClient::Reply { answer, .. } = message {
+                        self.answers.push((connection, answer));
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, rank: u64, op: Op) -> Option<Answer> {
+        self.next += 1;
+        let request = ToServer::Request {
+            id: self.next,
+            timeout_ms: 1000,
+            op,
+        };
+        self.answers.clear();
+        let posts = self.reception.heed(rank, request, self.now);
+        self.deliver(posts);
+        let own = |(to, answer): (u64, Answer)| (to == rank).then_some(answer);
+        std::mem::take(&mut self.answers).into_iter().find_map(own)
+    }
+
+    /// The two honest ranks are served whatever else goes on.
+    fn honest(&mut self) {
+        assert_eq!(self.ask(0, Op::Ping), Some(Answer::Done));
+        let key = format!("honest {}", self.next);
+        let value = self.next.to_le_bytes().to_vec();
+        let set = Op::Set {
+            key: key.clone(),
+            value: value.clone(),
+        };
+        assert_eq!(self.ask(0, set), Some(Answer::Done));
+        assert_eq!(self.ask(1, Op::Get { key }), Some(Answer::Value(value)));
+    }
+}

@@ -1,0 +1,45 @@
+//! NCCL's own words for what went wrong.
+
+use std::ffi::{CStr, c_char};
+use std::ptr::null_mut;
+
+use super::api::{code_name, hint};
+use super::library::NcclLibrary;
+use crate::error::CommError;
+
+/// The error of `call`, which has just returned `code` on this thread.
+pub(super) fn failure(
+    library: &NcclLibrary,
+    rank: usize,
+    call: &'static str,
+    code: i32,
+) -> CommError {
+    let meaning = library.api.get_error_string.get().ok();
+    // SAFETY: takes any code, and returns a constant of NCCL's.
+    let meaning = meaning.map(|get| text(unsafe { get(code) }));
+    let last = library.api.get_last_error.get().ok();
+    // SAFETY: the communicator may be null; the string is NCCL's until its next call on this thread.
+    let last = last.map(|get| text(unsafe { get(null_mut()) }));
+    let said: Vec<String> = [meaning, last]
+        .into_iter()
+        .flatten()
+        .filter(|said| !said.is_empty())
+        .collect();
+    CommError::Nccl {
+        rank,
+        call,
+        code,
+        name: code_name(code),
+        detail: format!("{}; {}", said.join(": "), hint(code)),
+    }
+}
+
+/// A string of NCCL's, which ends with a zero byte, or null.
+fn text(said: *const c_char) -> String {
+    if said.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, and the callers pass what NCCL has just returned.
+    let said = unsafe { CStr::from_ptr(said) };
+    said.to_string_lossy().trim().to_owned()
+}

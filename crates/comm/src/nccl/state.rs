@@ -1,0 +1,309 @@
+//! What the owner of a communicator, its registrations and whoever aborts it share.
+//!
+//! NCCL wants no thread inside a call on a communicator that is being aborted, and none between the start and the end of
+//! a group with it. So a call holds the lock, and an abort that comes while a call or a group is open *dooms* the
+//! communicator: no call begins any more, and whoever ends the open one carries the abort out.
+
+use std::ffi::CString;
+use std::mem::{forget, replace, take};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cudarc::nccl::sys::{ncclComm, ncclComm_t};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::api::{IN_PROGRESS, INVALID_USAGE, SUCCESS, code_name};
+use super::config::CtaPolicy;
+use super::fault::failure;
+use super::library::NcclLibrary;
+use super::registration::Registration;
+use super::teardown::{Handle, TEARDOWN, abort, bounded};
+use crate::error::{CommError, Result};
+
+pub(super) struct Shared {
+    pub library: Arc<NcclLibrary>,
+    pub rank: usize,
+    pub world: usize,
+    pub deadline: Duration,
+    pub policy: CtaPolicy,
+    /// Set before the lock is asked for, so that whoever holds it sees it when leaving.
+    doomed: AtomicBool,
+    state: Mutex<State>,
+}
+
+pub(super) struct State {
+    /// Null once the communicator has ended.
+    pub raw: ncclComm_t,
+    /// The non-blocking communicator that a blocking one was split from.
+    pub parent: ncclComm_t,
+    /// In an open group of some thread.
+    grouped: bool,
+    /// A thread of NCCL's is at work on it.
+    busy: bool,
+    pub registrations: Vec<Registration>,
+    /// NCCL points into them for as long as the communicators live.
+    names: Vec<CString>,
+}
+
+// SAFETY: NCCL ties communicators and registrations to a device and not to a thread; the lock admits one at a time.
+unsafe impl Send for State {}
+
+impl Shared {
+    pub fn new(
+        library: &Arc<NcclLibrary>,
+        (rank, world): (usize, usize),
+        (deadline, policy): (Duration, CtaPolicy),
+        (raw, name): (ncclComm_t, Option<CString>),
+    ) -> Self {
+        Self {
+            library: library.clone(),
+            rank,
+            world,
+            deadline,
+            policy,
+            doomed: AtomicBool::new(false),
+            state: Mutex::new(State {
+                raw,
+                parent: null_mut(),
+                grouped: false,
+                busy: false,
+                registrations: Vec::new(),
+                names: name.into_iter().collect(),
+            }),
+        }
+    }
+
+    /// From a communicator that is alive to inside a call on it.
+    pub fn enter(&self, call: &'static str) -> Result<MutexGuard<'_, State>> {
+        let limit = self.deadline.max(TEARDOWN);
+        let Some(state) = self.state.try_lock_for(limit) else {
+            return Err(self.timeout(call, limit, "another thread is in a call on it"));
+        };
+        if state.raw.is_null() || self.doomed.load(Ordering::Acquire) {
+            drop(state);
+            return Err(self.ended(call));
+        }
+        Ok(state)
+    }
+
+    /// Out of a call, carrying out an abort that came meanwhile.
+    pub fn leave(&self, state: MutexGuard<'_, State>) {
+        drop(state);
+        if self.doomed.load(Ordering::Acquire) {
+            self.finish();
+        }
+    }
+
+    /// One call that returns soon.
+    pub fn call(&self, call: &'static str, make: impl FnOnce(ncclComm_t) -> i32) -> Result<i32> {
+        let mut state = self.enter(call)?;
+        let code = make(state.raw);
+        if !state.grouped {
+            state.busy = code == IN_PROGRESS;
+        }
+        self.leave(state);
+        Ok(code)
+    }
+
+    /// One call that may wait for peers inside NCCL. If it does for longer than `limit`, the communicator is left to it
+    /// and has ended for everyone else: to abort it beside a thread of its own is what NCCL forbids.
+    pub fn call_bounded(
+        &self,
+        call: &'static str,
+        limit: Duration,
+        make: impl FnOnce(ncclComm_t) -> i32 + Send + 'static,
+    ) -> Result<i32> {
+        let mut state = self.enter(call)?;
+        let handle = Handle(state.raw);
+        let code = bounded(call, limit, move || make(handle.get()));
+        match code {
+            Some(code) => state.busy = code == IN_PROGRESS,
+            None => state.abandon(),
+        }
+        self.leave(state);
+        code.ok_or_else(|| self.left_behind(call, limit))
+    }
+
+    /// What NCCL says of work in the background. Never waits for it.
+    pub fn poll(&self, call: &'static str) -> Result<i32> {
+        let get_async_error = self.library.api.get_async_error.get()?;
+        self.call(call, |raw| {
+            let mut state = SUCCESS;
+            // SAFETY: the communicator is alive, and the pointer is to this frame.
+            match unsafe { get_async_error(raw, &mut state) } {
+                SUCCESS => state,
+                code => code,
+            }
+        })
+    }
+
+    /// Takes the result of a call that may go on in the background, and waits until it has ended one way or the other.
+    /// A call that does not end by the deadline, or that `watch` ends, takes the communicator with it.
+    pub fn settle(
+        &self,
+        call: &'static str,
+        code: i32,
+        watch: &dyn Fn(&str) -> Result<()>,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let mut code = code;
+        let mut polls = 0u32;
+        while code == IN_PROGRESS {
+            let waited = start.elapsed();
+            if waited >= self.deadline {
+                return Err(self.late(call, waited));
+            }
+            if let Err(e) = watch(call) {
+                self.abort();
+                return Err(e);
+            }
+            // A launch takes microseconds, coming up seconds.
+            match polls {
+                0..64 => std::thread::yield_now(),
+                64..256 => std::thread::sleep(Duration::from_micros(20)),
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+            polls += 1;
+            code = self.poll(call)?;
+        }
+        match code {
+            SUCCESS => Ok(()),
+            code => Err(self.error(call, code)),
+        }
+    }
+
+    /// Ends the communicator now, or has it ended by whoever is in a call or a group with it. True: it has ended.
+    pub fn abort(&self) -> bool {
+        self.doomed.store(true, Ordering::Release);
+        self.finish()
+    }
+
+    fn finish(&self) -> bool {
+        let Some(mut state) = self.state.try_lock_for(TEARDOWN) else {
+            return false;
+        };
+        if state.grouped {
+            return false;
+        }
+        let comms = [
+            replace(&mut state.raw, null_mut()),
+            replace(&mut state.parent, null_mut()),
+        ];
+        let kept = (take(&mut state.registrations), take(&mut state.names));
+        drop(state);
+        let live = comms.into_iter().filter(|raw| !raw.is_null());
+        let ended: Vec<bool> = live
+            .map(|raw| abort(&self.library, raw, TEARDOWN))
+            .collect();
+        let ended = ended.into_iter().all(|ended| ended);
+        if !ended {
+            // NCCL may still reach for what was registered with it.
+            forget(kept);
+        }
+        ended
+    }
+
+    /// From alive to in a group of this thread, if it has not ended.
+    pub fn join_group(&self, call: &'static str) -> Result<()> {
+        self.enter(call)?.grouped = true;
+        Ok(())
+    }
+
+    /// From in a group to what the group's end made of it.
+    ///
+    /// # Errors
+    /// When it was aborted meanwhile.
+    pub fn leave_group(&self, call: &'static str, code: i32) -> Result<()> {
+        let mut state = self.state.lock();
+        state.grouped = false;
+        state.busy = code == IN_PROGRESS;
+        drop(state);
+        if self.doomed.load(Ordering::Acquire) {
+            self.finish();
+            return Err(self.ended(call));
+        }
+        Ok(())
+    }
+
+    pub fn is_grouped(&self) -> bool {
+        self.state.lock().grouped
+    }
+
+    /// The handle, and null once it has ended.
+    pub fn raw(&self) -> ncclComm_t {
+        self.state.lock().raw
+    }
+
+    /// From a split that is done to owning what it was split from, which ends with it.
+    pub fn adopt_parent(&self, parent: &Self) {
+        let (mut mine, mut theirs) = (self.state.lock(), parent.state.lock());
+        mine.parent = replace(&mut theirs.raw, null_mut());
+        mine.names.append(&mut theirs.names);
+    }
+
+    /// From alive to ended, with the handle in the caller's hands.
+    pub fn take(&self, call: &'static str) -> Result<Handle<ncclComm>> {
+        let mut state = self.enter(call)?;
+        let raw = replace(&mut state.raw, null_mut());
+        self.leave(state);
+        Ok(Handle(raw))
+    }
+
+    /// The lock, whatever has become of the communicator.
+    pub fn lock_for_teardown(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock_for(TEARDOWN)
+    }
+
+    /// The lock of a communicator that is alive and that NCCL is not at work on.
+    pub fn idle(&self) -> Option<MutexGuard<'_, State>> {
+        let state = self.lock_for_teardown()?;
+        let alive = !state.raw.is_null() && !self.doomed.load(Ordering::Acquire);
+        (alive && !state.grouped && !state.busy).then_some(state)
+    }
+
+    pub fn error(&self, call: &'static str, code: i32) -> CommError {
+        failure(&self.library, self.rank, call, code)
+    }
+
+    pub fn late(&self, call: &'static str, after: Duration) -> CommError {
+        self.abort();
+        self.timeout(
+            call,
+            after,
+            "a peer is dead, stalled or at another call; the communicator was aborted",
+        )
+    }
+
+    pub fn left_behind(&self, call: &'static str, after: Duration) -> CommError {
+        self.timeout(call, after, "the communicator was left behind in it")
+    }
+
+    fn timeout(&self, call: &'static str, after: Duration, why: &str) -> CommError {
+        CommError::Timeout {
+            rank: self.rank,
+            what: format!("{call} ({why})"),
+            waiting_for: Vec::new(),
+            after,
+        }
+    }
+
+    fn ended(&self, call: &'static str) -> CommError {
+        CommError::Nccl {
+            rank: self.rank,
+            call,
+            code: INVALID_USAGE,
+            name: code_name(INVALID_USAGE),
+            detail: "the communicator was aborted".into(),
+        }
+    }
+}
+
+impl State {
+    /// Leaves the communicator, and what it may still reach, to the thread that is stuck in it.
+    pub fn abandon(&mut self) {
+        self.raw = null_mut();
+        forget((take(&mut self.registrations), take(&mut self.names)));
+    }
+}

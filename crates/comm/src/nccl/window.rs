@@ -1,0 +1,311 @@
+//! Windows and buffers: memory that NCCL knows beforehand, so that it moves data without copies of its own.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use warpweave_symm_mem::Exchange;
+
+use super::api::SUCCESS;
+use super::comm::NcclComm;
+use super::config::Launch;
+use super::memory::NcclMemory;
+use super::opening::together;
+use super::registration::{Hold, Kind};
+use super::teardown::Handle;
+use crate::error::{CommError, Result, as_comm_error};
+
+/// What a window promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WindowKind {
+    /// Nothing about where the peers' buffers lie.
+    Default,
+    /// In every collective the buffers lie at the same offset of the window on all ranks: `NCCL_WIN_COLL_SYMMETRIC`,
+    /// which symmetric kernels and the zero-CTA policy need.
+    #[default]
+    Symmetric,
+}
+
+/// What the address of a window must be a multiple of.
+const ALIGNMENT: u64 = 4096;
+
+/// Memory that all ranks have registered together with `ncclCommWindowRegister`. From 2.27.
+///
+/// It holds a share of the communicator and of its memory: whichever is dropped first, NCCL lets go of the window before
+/// the memory is freed. Dropping it deregisters it on this rank alone, in ten seconds at most; while NCCL is at work or
+/// a group is open, that is left to the next registration or to the communicator's end. [`NcclWindow::close`] is the
+/// orderly way. Do neither while a stream uses the window or is being captured.
+pub struct NcclWindow {
+    hold: Hold,
+    range: Range<u64>,
+    kind: WindowKind,
+}
+
+/// Memory that this rank has registered with `ncclCommRegister`. From 2.19. Dropped as an [`NcclWindow`] is.
+pub struct NcclRegistration {
+    _hold: Hold,
+    range: Range<u64>,
+}
+
+impl fmt::Debug for NcclWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NcclWindow({:#x?}, {:?})", self.range, self.kind)
+    }
+}
+
+impl fmt::Debug for NcclRegistration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NcclRegistration({:#x?})", self.range)
+    }
+}
+
+impl NcclWindow {
+    /// The device address of its beginning.
+    pub fn address(&self) -> u64 {
+        self.range.start
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+
+    /// What it promises.
+    pub fn kind(&self) -> WindowKind {
+        self.kind
+    }
+
+    /// Deregisters it on all ranks, once no rank's stream uses it any more. Collective.
+    ///
+    /// # Errors
+    /// [`CommError::Nccl`], [`CommError::PeerFailed`] where that is a peer's, and those of the exchange.
+    pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
+        const TAG: &str = "warpweave.nccl.window-close";
+        exchange
+            .barrier(TAG)
+            .map_err(|e| as_comm_error(e, exchange.rank()))?;
+        let closed = self.hold.deregister("ncclCommWindowDeregister");
+        together(exchange, TAG, ("a window's end", ""), closed)
+    }
+}
+
+impl NcclRegistration {
+    /// The device address of its beginning.
+    pub fn address(&self) -> u64 {
+        self.range.start
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+}
+
+impl NcclComm {
+    /// Makes a window of the whole of `memory`, with the memory that every other rank gives. Collective: `exchange` is
+    /// that of [`NcclComm::init`], or another among the same ranks.
+    ///
+    /// # Errors
+    /// On all ranks when it fails on one. [`CommError::NcclTooOld`], [`CommError::Disagreement`] when sizes or kinds
+    /// differ, [`CommError::InvalidArgument`] for memory that lies in a window already,
+    /// [`CommError::NcclUnregistered`]: the communicator is as before. [`CommError::Nccl`] and [`CommError::Timeout`]: it
+    /// was aborted.
+    pub fn window(
+        &self,
+        exchange: &dyn Exchange,
+        memory: &Arc<NcclMemory>,
+        kind: WindowKind,
+    ) -> Result<NcclWindow> {
+        let range = self.range(memory.address(), memory.bytes());
+        self.window_over(exchange, range, kind, Some(memory.clone()))
+    }
+
+    /// As [`NcclComm::window`], over `bytes` of other memory that NCCL takes: mapped by CUDA's virtual memory management,
+    /// with handles that can be exported, beginning at a multiple of 4096.
+    ///
+    /// # Safety
+    /// The memory stays mapped until the window is closed, or dropped with no work on it and none of NCCL's in progress,
+    /// or the communicator has ended.
+    ///
+    /// # Errors
+    /// As [`NcclComm::window`].
+    pub unsafe fn window_at(
+        &self,
+        exchange: &dyn Exchange,
+        address: u64,
+        bytes: usize,
+        kind: WindowKind,
+    ) -> Result<NcclWindow> {
+        let range = self.range(address, bytes);
+        self.window_over(exchange, range, kind, None)
+    }
+
+    fn window_over(
+        &self,
+        exchange: &dyn Exchange,
+        range: Result<Range<u64>>,
+        kind: WindowKind,
+        memory: Option<Arc<NcclMemory>>,
+    ) -> Result<NcclWindow> {
+        const PREPARED: &str = "warpweave.nccl.window";
+        const REGISTERED: &str = "warpweave.nccl.window-registered";
+        const CALL: &str = "ncclCommWindowRegister";
+        // What can be seen beforehand is, so that no rank waits in NCCL for one that cannot come.
+        let range = range
+            .and_then(|range| self.may_register(range))
+            .and_then(|range| self.of_these_ranks(exchange, range));
+        let size = range.as_ref().map_or(0, |range| range.end - range.start);
+        let word = format!("{size} bytes, {kind:?}");
+        let range = together(exchange, PREPARED, ("a window", word), range)?;
+        let symmetric = kind == WindowKind::Symmetric;
+        let registered = self.register_window(&range, symmetric).and_then(|handle| {
+            let entry = (range.clone(), Kind::Window { symmetric });
+            Hold::new(&self.shared, CALL, entry, handle, memory)
+        });
+        if let Err(CommError::Nccl { .. }) = registered {
+            // The peers are in the same call: this ends it for them too.
+            self.abort();
+        }
+        let hold = together(exchange, REGISTERED, ("a window", ""), registered)?;
+        Ok(NcclWindow { hold, range, kind })
+    }
+
+    fn register_window(&self, range: &Range<u64>, symmetric: bool) -> Result<Handle<c_void>> {
+        let register = &self.library().api.window_register;
+        let (call, register) = (register.name, register.get()?);
+        self.shared.deregister_retired(call)?;
+        // NCCL writes the handle when all ranks have come, which may be after this call has given up.
+        let place = Arc::new(AtomicPtr::new(null_mut()));
+        let theirs = Arc::into_raw(place.clone());
+        let handle = Handle(theirs.cast_mut());
+        let (address, bytes) = (pointer(range.start), (range.end - range.start) as usize);
+        let address = Handle(address);
+        let make = move |raw| {
+            let (place, flags) = (handle.get(), i32::from(symmetric));
+            // SAFETY: the communicator is alive while the call runs; the place lives until NCCL has written it; that the
+            // memory stays is vouched for by its share in the registration, or by the caller of `window_at`.
+            unsafe { register(raw, address.get(), bytes, (*place).as_ptr(), flags) }
+        };
+        let code = match self.launch {
+            Launch::NonBlocking => self.shared.call(call, make),
+            Launch::Blocking => self.shared.call_bounded(call, self.shared.deadline, make),
+        };
+        code.and_then(|code| self.shared.settle(call, code, &|_| Ok(())))?;
+        // SAFETY: from `into_raw` above. NCCL is done with it; where it may not be, it was left to it.
+        drop(unsafe { Arc::from_raw(theirs) });
+        self.had(Handle(place.load(Ordering::Acquire)), call)
+    }
+
+    /// Registers the whole of `memory` on this rank. Every rank must do so before its buffers are used together.
+    ///
+    /// # Errors
+    /// [`CommError::NcclTooOld`], [`CommError::NcclUnregistered`], [`CommError::Nccl`].
+    pub fn register(&self, memory: &Arc<NcclMemory>) -> Result<NcclRegistration> {
+        let range = self.range(memory.address(), memory.bytes())?;
+        self.register_over(range, Some(memory.clone()))
+    }
+
+    /// As [`NcclComm::register`], over `bytes` of other memory that NCCL takes.
+    ///
+    /// # Safety
+    /// As [`NcclComm::window_at`].
+    ///
+    /// # Errors
+    /// As [`NcclComm::register`].
+    pub unsafe fn register_at(&self, address: u64, bytes: usize) -> Result<NcclRegistration> {
+        self.register_over(self.range(address, bytes)?, None)
+    }
+
+    fn register_over(
+        &self,
+        range: Range<u64>,
+        memory: Option<Arc<NcclMemory>>,
+    ) -> Result<NcclRegistration> {
+        let register = &self.library().api.register;
+        let (call, register) = (register.name, register.get()?);
+        self.shared.deregister_retired(call)?;
+        let mut handle = null_mut();
+        let (address, bytes) = (pointer(range.start), (range.end - range.start) as usize);
+        let code = self.shared.call(call, |raw| {
+            // SAFETY: the communicator is alive, and the handle's place is in this frame, where it is written before the
+            // return; the memory is vouched for as in `register_window`.
+            unsafe { register(raw, address, bytes, &mut handle) }
+        })?;
+        if code != SUCCESS {
+            return Err(self.shared.error(call, code));
+        }
+        let handle = self.had(Handle(handle), call)?;
+        let entry = (range.clone(), Kind::Buffer);
+        let _hold = Hold::new(&self.shared, call, entry, handle, memory)?;
+        Ok(NcclRegistration { _hold, range })
+    }
+
+    fn range(&self, address: u64, bytes: usize) -> Result<Range<u64>> {
+        let end = address.checked_add(bytes as u64);
+        match end.filter(|&end| address > 0 && end > address) {
+            Some(end) => Ok(address..end),
+            None => Err(invalid(format!("{bytes} bytes at {address:#x}"))),
+        }
+    }
+
+    /// Whether `range` may become a window, as far as this rank can tell.
+    fn may_register(&self, range: Range<u64>) -> Result<Range<u64>> {
+        let register = &self.library().api.window_register;
+        register.get()?;
+        self.library().api.window_deregister.get()?;
+        if self.shared.is_grouped() {
+            return Err(invalid("a group is open".into()));
+        }
+        if !range.start.is_multiple_of(ALIGNMENT) {
+            let why = format!("{:#x} is no multiple of {ALIGNMENT}", range.start);
+            return Err(invalid(why));
+        }
+        let window = |kind| matches!(kind, Kind::Window { .. });
+        let state = self.shared.enter(register.name)?;
+        let overlaps = state.registrations.iter().any(|known| {
+            window(known.kind) && known.range.start < range.end && range.start < known.range.end
+        });
+        self.shared.leave(state);
+        match overlaps {
+            true => Err(invalid(format!("{range:#x?} lies in a window already"))),
+            false => Ok(range),
+        }
+    }
+
+    fn of_these_ranks<T>(&self, exchange: &dyn Exchange, checked: T) -> Result<T> {
+        let (mine, theirs) = (
+            (self.rank(), self.world()),
+            (exchange.rank(), exchange.world()),
+        );
+        if mine == theirs {
+            return Ok(checked);
+        }
+        Err(CommError::InvalidArgument {
+            what: "exchange",
+            why: format!("(rank, world) is {theirs:?} there and {mine:?} here"),
+        })
+    }
+
+    /// A null handle is NCCL's way to say that it did nothing.
+    fn had(&self, handle: Handle<c_void>, call: &'static str) -> Result<Handle<c_void>> {
+        if handle.get().is_null() {
+            let rank = self.rank();
+            return Err(CommError::NcclUnregistered { rank, call });
+        }
+        Ok(handle)
+    }
+}
+
+fn pointer(address: u64) -> *mut c_void {
+    address as usize as *mut c_void
+}
+
+fn invalid(why: String) -> CommError {
+    CommError::InvalidArgument {
+        what: "memory to register",
+        why,
+    }
+}

@@ -1,0 +1,105 @@
+//! Backends that can carry transfers.
+
+use cudarc::driver::sys::CUstream;
+use warpweave_symm_mem::{Backend, DevicePtr, PadView};
+
+use super::role::Role;
+use crate::error::Result;
+
+/// Which kernel does a transfer in one launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// `transfer_sm`: loads and stores.
+    Sm,
+    /// `transfer_bulk`: bulk copies through shared memory. Addresses that differ modulo 16 go by [`Engine::Sm`].
+    Bulk,
+}
+
+impl Engine {
+    /// The kernel.
+    pub const fn kernel(self) -> &'static str {
+        match self {
+            Engine::Sm => "transfer_sm",
+            Engine::Bulk => "transfer_bulk",
+        }
+    }
+}
+
+/// A transfer in one launch: waits for the peer's word, copies, signals the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct FusedTransfer {
+    /// [`Role::Get`] or [`Role::Put`].
+    pub role: Role,
+    /// The kernel.
+    pub engine: Engine,
+    /// The peer.
+    pub peer: usize,
+    /// The lane.
+    pub lane: usize,
+    /// Where the bytes go.
+    pub to: DevicePtr,
+    /// Where they come from.
+    pub from: DevicePtr,
+    /// How many.
+    pub bytes: usize,
+    /// The pad of the endpoint.
+    pub pad: PadView,
+    /// The word that the peer signals in this rank's pad.
+    pub awaited: DevicePtr,
+    /// The word that this rank signals in the peer's pad.
+    pub announced: DevicePtr,
+    /// Most blocks of the grid, if there is a limit.
+    pub max_blocks: Option<u32>,
+}
+
+impl FusedTransfer {
+    /// Slot of the word that is waited for.
+    pub fn wait_slot(&self) -> usize {
+        self.role.awaited().slot(self.lane)
+    }
+
+    /// Slot of the word that is signalled.
+    pub fn signal_slot(&self) -> usize {
+        self.role.announced().slot(self.lane)
+    }
+}
+
+/// A backend with the kernels of transfers.
+pub trait TransferBackend: Backend {
+    /// Loads the kernels that the device can run, so that no launch has to while a peer waits.
+    ///
+    /// # Errors
+    /// What the driver reports; not what the device or the build lacks.
+    fn preload_transfers(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The driver's stream, where there is one.
+    fn driver_stream(stream: &Self::Stream) -> Option<CUstream>;
+
+    /// Signals `peer` in `slot` on `stream`, unless a wait of the pad has failed.
+    ///
+    /// # Errors
+    /// What the device or the build lacks; what the driver reports.
+    ///
+    /// # Safety
+    /// As [`Backend::signal`].
+    unsafe fn announce(
+        &self,
+        stream: &Self::Stream,
+        pad: &PadView,
+        slot: usize,
+        peer: usize,
+    ) -> Result<()>;
+
+    /// Enqueues `launch` on `stream`.
+    ///
+    /// # Errors
+    /// As [`TransferBackend::announce`].
+    ///
+    /// # Safety
+    /// - Both ranges are mapped until the work has ended, do not overlap, and no unordered work conflicts but the peer's,
+    ///   which the signals order.
+    /// - `launch.pad` is the view of a live pad that has the slots, and `awaited` and `announced` are its words.
+    unsafe fn fused_transfer(&self, stream: &Self::Stream, launch: &FusedTransfer) -> Result<()>;
+}

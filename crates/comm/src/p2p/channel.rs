@@ -1,0 +1,268 @@
+//! The way to one peer on one lane by one transport: where transfers are posted.
+
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+use warpweave_symm_mem::DevicePtr;
+
+use super::backend::{Engine, FusedTransfer, TransferBackend};
+use super::endpoint::{Account, Books, Shared};
+use super::range::MemoryRange;
+use super::role::Role;
+use super::token::Token;
+use super::transport::Transport;
+use crate::error::{CommError, Result};
+
+/// The way to one peer on one lane by one transport; [`PointToPoint::channel`](super::PointToPoint::channel) gives it.
+/// Channels are cheap: make one for each use or keep it.
+///
+/// # What the unsafe calls ask for
+/// - The ranges are mapped until the work has ended, and do not overlap.
+/// - Nothing writes a range that is read, and nothing touches one that is written, unless it is ordered before the post or
+///   behind the wait for its token. The peer's end of the transfer is ordered by the signals.
+/// - What this rank does on a lane with a peer is ordered among itself on the device.
+/// - The k-th post of one end has the length of the k-th post of the other.
+#[derive(Debug)]
+pub struct Channel<B: TransferBackend> {
+    shared: Arc<Shared<B>>,
+    peer: usize,
+    lane: usize,
+    transport: Transport,
+}
+
+impl<B: TransferBackend> Clone for Channel<B> {
+    fn clone(&self) -> Self {
+        Channel::new(self.shared.clone(), self.peer, self.lane, self.transport)
+    }
+}
+
+impl<B: TransferBackend> Channel<B> {
+    pub(super) fn new(
+        shared: Arc<Shared<B>>,
+        peer: usize,
+        lane: usize,
+        transport: Transport,
+    ) -> Self {
+        Channel {
+            shared,
+            peer,
+            lane,
+            transport,
+        }
+    }
+
+    /// The rank at the other end.
+    pub fn peer(&self) -> usize {
+        self.peer
+    }
+
+    /// Lets the peer read `range`, which is this rank's. The token is through when it has.
+    ///
+    /// # Safety
+    /// As [`Channel`] says.
+    ///
+    /// # Errors
+    /// [`CommError::InvalidArgument`] for a range of another rank, [`CommError::TokenDropped`]; what the transport lacks,
+    /// as [`CommError::is_unavailable`] tells; what the backend reports. After an error of the backend the ranks may be at
+    /// different transfers: the peer's deadline ends its wait, and all recover.
+    pub unsafe fn expose(&self, stream: &B::Stream, range: MemoryRange) -> Result<Token<B>> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.post(stream, Role::Expose, range, None) }
+    }
+
+    /// Reads `from`, which the peer exposes, to `to`, which is this rank's and as long.
+    ///
+    /// # Safety
+    /// As [`Channel`] says.
+    ///
+    /// # Errors
+    /// As [`Channel::expose`].
+    pub unsafe fn get(
+        &self,
+        stream: &B::Stream,
+        from: MemoryRange,
+        to: MemoryRange,
+    ) -> Result<Token<B>> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.post(stream, Role::Get, to, Some(from)) }
+    }
+
+    /// Lets the peer write to `range`, which is this rank's. The token is through when it has.
+    ///
+    /// # Safety
+    /// As [`Channel`] says.
+    ///
+    /// # Errors
+    /// As [`Channel::expose`].
+    pub unsafe fn accept(&self, stream: &B::Stream, range: MemoryRange) -> Result<Token<B>> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.post(stream, Role::Accept, range, None) }
+    }
+
+    /// Writes `from`, which is this rank's, to `to`, into which the peer accepts and which is as long.
+    ///
+    /// # Safety
+    /// As [`Channel`] says.
+    ///
+    /// # Errors
+    /// As [`Channel::expose`].
+    pub unsafe fn put(
+        &self,
+        stream: &B::Stream,
+        from: MemoryRange,
+        to: MemoryRange,
+    ) -> Result<Token<B>> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.post(stream, Role::Put, from, Some(to)) }
+    }
+
+    /// # Safety
+    /// As [`Channel`] says.
+    unsafe fn post(
+        &self,
+        stream: &B::Stream,
+        role: Role,
+        mine: MemoryRange,
+        theirs: Option<MemoryRange>,
+    ) -> Result<Token<B>> {
+        let _span = self.span(role, mine.bytes).entered();
+        self.validate(role, mine, theirs)?;
+        let by_nccl = self.transport == Transport::Nccl;
+        let of = Account {
+            peer: self.peer,
+            lane: self.lane,
+            role,
+            by_nccl,
+        };
+        let shared = &*self.shared;
+        // Before the books: a group holds this lock while its thread posts.
+        let nccl = by_nccl.then(|| shared.nccl()).transpose()?;
+        let mut books = self.open(of)?;
+        // SAFETY: the caller's obligation; peer, lane and lengths were checked.
+        unsafe {
+            match nccl {
+                Some(nccl) => {
+                    super::nccl::transfer::<B>(&nccl, stream, role, self.peer, mine)?;
+                }
+                None => self.enqueue(stream, role, mine.address, theirs, mine.bytes)?,
+            }
+        }
+        let index = books.ledger(of).post();
+        let life = books.life;
+        Ok(Token::new(
+            self.shared.clone(),
+            of,
+            index,
+            life,
+            stream.clone(),
+        ))
+    }
+
+    /// The books, if no token of the account was lost.
+    fn open(&self, of: Account) -> Result<MutexGuard<'_, Books>> {
+        let mut books = self.shared.books.lock();
+        match books.ledger(of).lost() {
+            None => Ok(books),
+            Some(index) => Err(CommError::TokenDropped {
+                rank: self.shared.rank,
+                peer: of.peer,
+                lane: of.lane,
+                what: of.role.name(),
+                index,
+            }),
+        }
+    }
+
+    /// By any transport but NCCL.
+    ///
+    /// # Safety
+    /// As [`Channel`] says.
+    unsafe fn enqueue(
+        &self,
+        stream: &B::Stream,
+        role: Role,
+        mine: DevicePtr,
+        theirs: Option<MemoryRange>,
+        bytes: usize,
+    ) -> Result<()> {
+        let Shared {
+            backend, pad, rank, ..
+        } = &*self.shared;
+        let view = pad.view();
+        let announced = role.announced().slot(self.lane);
+        let Some(theirs) = theirs else {
+            // SAFETY: peer and lane were checked, and dropping the pad's memory waits for enqueued work.
+            return unsafe { backend.announce(stream, &view, announced, self.peer) };
+        };
+        let awaited = role.awaited().slot(self.lane);
+        let (from, to) = match role {
+            Role::Put => (mine, theirs.address),
+            _ => (theirs.address, mine),
+        };
+        let engine = match self.transport {
+            Transport::Tma => Engine::Bulk,
+            Transport::Sm => Engine::Sm,
+            _ => {
+                pad.wait(stream, awaited, &[self.peer], 0)?;
+                // SAFETY: the caller's obligation; for the signal as above.
+                unsafe {
+                    backend.copy(stream, to, from, bytes)?;
+                    return backend.announce(stream, &view, announced, self.peer);
+                }
+            }
+        };
+        let launch = FusedTransfer {
+            role,
+            engine,
+            peer: self.peer,
+            lane: self.lane,
+            to,
+            from,
+            bytes,
+            pad: view,
+            awaited: pad.word(*rank, awaited, self.peer)?,
+            announced: pad.word(self.peer, announced, *rank)?,
+            max_blocks: self.shared.options.max_blocks,
+        };
+        // SAFETY: the caller's obligation for the ranges; the words are those of the pad.
+        unsafe { backend.fused_transfer(stream, &launch) }
+    }
+
+    fn validate(&self, role: Role, mine: MemoryRange, theirs: Option<MemoryRange>) -> Result<()> {
+        let refused = |why| {
+            Err(CommError::InvalidArgument {
+                what: "range of a transfer",
+                why,
+            })
+        };
+        let rank = self.shared.rank;
+        if mine.rank != rank {
+            return refused(format!(
+                "rank {rank} is to {} memory of its own, and this is rank {}'s",
+                role.name(),
+                mine.rank
+            ));
+        }
+        match theirs {
+            Some(theirs) if theirs.rank != self.peer => refused(format!(
+                "the channel is to rank {}, and the other end lies on rank {}",
+                self.peer, theirs.rank
+            )),
+            Some(theirs) if theirs.bytes != mine.bytes => refused(format!(
+                "{} bytes on this rank and {} on rank {}",
+                mine.bytes, theirs.bytes, self.peer
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn span(&self, role: Role, bytes: usize) -> tracing::Span {
+        let (peer, transport) = (self.peer, self.transport.name());
+        match role {
+            Role::Expose => tracing::info_span!("comm.expose", peer, bytes, transport),
+            Role::Get => tracing::info_span!("comm.get", peer, bytes, transport),
+            Role::Accept => tracing::info_span!("comm.accept", peer, bytes, transport),
+            Role::Put => tracing::info_span!("comm.put", peer, bytes, transport),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The device code: which kernel, how many blocks, which parameters.
+//!
+//! `transfer_sm` runs from compute capability 8.0 on, `transfer_bulk` on Hopper alone.
+
+mod grid;
+mod image;
+mod parameters;
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys::CUstream;
+use warpweave_symm_mem::cuda::{CudaQueue, LaunchConfig};
+use warpweave_symm_mem::{Cuda, PadView};
+
+use super::backend::{Engine, FusedTransfer, TransferBackend};
+use crate::error::Result;
+use grid::Limits;
+use parameters::Transfer;
+
+fn argument<T>(value: &mut T) -> *mut c_void {
+    (&raw mut *value).cast()
+}
+
+impl TransferBackend for Cuda {
+    fn preload_transfers(&self) -> Result<()> {
+        for (image, name) in image::all() {
+            match self.function(image, name) {
+                Err(error) if !error.is_unavailable() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn driver_stream(stream: &CudaQueue) -> Option<CUstream> {
+        Some(stream.raw())
+    }
+
+    unsafe fn announce(
+        &self,
+        stream: &CudaQueue,
+        pad: &PadView,
+        slot: usize,
+        peer: usize,
+    ) -> Result<()> {
+        let (mut pad, mut slot, mut peer) = (*pad, slot as u32, peer as u32);
+        let mut parameters = [argument(&mut pad), argument(&mut slot), argument(&mut peer)];
+        let function = self.function(&image::COPY, image::ANNOUNCE)?;
+        // SAFETY: the kernel takes a pad, a slot and a peer by value; the pad is the caller's obligation.
+        unsafe {
+            self.launch(
+                stream,
+                &function,
+                LaunchConfig::linear(1, 1),
+                &mut parameters,
+            )?
+        };
+        Ok(())
+    }
+
+    unsafe fn fused_transfer(&self, stream: &CudaQueue, launch: &FusedTransfer) -> Result<()> {
+        let congruent = launch.to.0 % 16 == launch.from.0 % 16;
+        let engine = if congruent { launch.engine } else { Engine::Sm };
+        let limits = Limits {
+            multiprocessors: self.multiprocessors(),
+            max_blocks: launch.max_blocks,
+        };
+        let (image, threads, shape) = match engine {
+            Engine::Sm => (
+                &image::COPY,
+                grid::SM_THREADS,
+                grid::sm(launch.bytes, limits),
+            ),
+            Engine::Bulk => (
+                &image::BULK_COPY,
+                grid::BULK_THREADS,
+                grid::bulk(launch.bytes, limits),
+            ),
+        };
+        let function = self.function(image, engine.kernel())?;
+        let config = LaunchConfig {
+            shared_bytes: shape.shared_bytes(),
+            ..LaunchConfig::linear(shape.blocks, threads)
+        };
+        let mut transfer = Transfer::new(launch, shape);
+        // SAFETY: the structure is the kernel's parameter; the rest is the caller's obligation.
+        unsafe { self.launch(stream, &function, config, &mut [argument(&mut transfer)])? };
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! The host references: the protocol as work of a stream.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cudarc::driver::sys::CUstream;
+use warpweave_symm_mem::host::{HostStream, expect_signal, send_signal};
+use warpweave_symm_mem::{Host, PadView};
+
+use super::backend::{FusedTransfer, TransferBackend};
+use super::protocol::{self, Link};
+use super::role::Signal;
+use crate::error::Result;
+
+/// The end of a lane in a pad.
+struct PadLink {
+    pad: PadView,
+    lane: usize,
+    peer: usize,
+}
+
+impl PadLink {
+    /// # Safety
+    /// While the value is used, `pad` is the view of a live pad of the host backend with the slots of `lane` and a word for
+    /// `peer`, and no other thread of this rank signals or waits on them.
+    unsafe fn new(pad: &PadView, lane: usize, peer: usize) -> Self {
+        PadLink {
+            pad: *pad,
+            lane,
+            peer,
+        }
+    }
+}
+
+impl Link for PadLink {
+    fn announce(&self, signal: Signal) {
+        // SAFETY: as `new` was promised.
+        unsafe { send_signal(&self.pad, signal.slot(self.lane), self.peer) }
+    }
+
+    fn expect(&self, signal: Signal) -> bool {
+        // SAFETY: as `new` was promised.
+        unsafe { expect_signal(&self.pad, signal.slot(self.lane), self.peer, 0) }
+    }
+
+    fn is_broken(&self) -> bool {
+        // SAFETY: the record begins with its state, which is accessed by atomics only; the pad lives.
+        let state = unsafe { AtomicU32::from_ptr(self.pad.fault.as_host()) };
+        state.load(Ordering::Acquire) != 0
+    }
+}
+
+impl TransferBackend for Host {
+    fn driver_stream(_stream: &HostStream) -> Option<CUstream> {
+        None
+    }
+
+    unsafe fn announce(
+        &self,
+        stream: &HostStream,
+        pad: &PadView,
+        slot: usize,
+        peer: usize,
+    ) -> Result<()> {
+        let (lane, signal) = Signal::of_slot(slot);
+        // SAFETY: the caller's obligation, until the work has ended.
+        let link = unsafe { PadLink::new(pad, lane, peer) };
+        let work = move || {
+            protocol::announce(&link, signal);
+            Ok(())
+        };
+        Ok(self.launch(stream, "announce", work)?)
+    }
+
+    unsafe fn fused_transfer(&self, stream: &HostStream, launch: &FusedTransfer) -> Result<()> {
+        let launch = *launch;
+        // SAFETY: the caller's obligation, until the work has ended.
+        let link = unsafe { PadLink::new(&launch.pad, launch.lane, launch.peer) };
+        let work = move || {
+            protocol::transfer(&link, launch.role, || {
+                let from = launch.from.as_host::<u8>();
+                // SAFETY: the caller vouches for both ranges, and the peer has granted its own.
+                unsafe { std::ptr::copy_nonoverlapping(from, launch.to.as_host(), launch.bytes) }
+            });
+            Ok(())
+        };
+        Ok(self.launch(stream, launch.engine.kernel(), work)?)
+    }
+}

@@ -1,0 +1,100 @@
+//! The protocol of a transfer, generic over the words and the memory: what the host backend runs is what loom explores.
+//! `cuda/transfer.cuh` is its twin.
+//!
+//! ```text
+//! owner     expose: ready ──►                                  ──► done: its token is through
+//! reader              get: ready ─► read the range ─► done ──┘
+//!
+//! receiver  accept: free ──►                                   ──► arrived: its token is through
+//! writer               put: free ─► write the range ─► arrived ─┘
+//! ```
+//!
+//! Nothing is signalled behind a wait that failed: what the signal would say has not happened. The peer's own deadline
+//! tells it then.
+
+use super::role::{Role, Signal};
+
+/// One rank's end of a lane to one peer. One thread at a time.
+pub(crate) trait Link {
+    /// Signals the peer: a release behind all that this thread did.
+    fn announce(&self, signal: Signal);
+
+    /// Waits for the peer's next signal of this kind: an acquire. False if it did not come in time.
+    fn expect(&self, signal: Signal) -> bool;
+
+    /// Whether an earlier wait of this rank has failed.
+    fn is_broken(&self) -> bool;
+}
+
+/// Signals outside of a kernel that copies: the offer of the rank that exposes or accepts, or the end of a copy by other
+/// means.
+pub(crate) fn announce(link: &impl Link, signal: Signal) {
+    if !link.is_broken() {
+        link.announce(signal);
+    }
+}
+
+/// The part of the rank that gets or puts: `copy` runs when the peer has let it, and the peer hears when it has ended.
+/// False if it did not run.
+pub(crate) fn transfer(link: &impl Link, role: Role, copy: impl FnOnce()) -> bool {
+    if !link.expect(role.awaited()) || link.is_broken() {
+        return false;
+    }
+    copy();
+    link.announce(role.announced());
+    true
+}
+
+/// The other half of an offer: waits until the peer has ended `due` more transfers.
+#[cfg(all(test, loom))]
+pub(crate) fn conclude(link: &impl Link, role: Role, due: u64) -> bool {
+    (0..due).all(|_| link.expect(role.awaited()))
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// A peer that lets the first `granted` waits through.
+    struct Peer {
+        granted: Cell<usize>,
+        heard: RefCell<Vec<Signal>>,
+    }
+
+    impl Link for Peer {
+        fn announce(&self, signal: Signal) {
+            self.heard.borrow_mut().push(signal);
+        }
+
+        fn expect(&self, _signal: Signal) -> bool {
+            let left = self.granted.get();
+            self.granted.set(left.saturating_sub(1));
+            left > 0
+        }
+
+        fn is_broken(&self) -> bool {
+            self.granted.get() == 0
+        }
+    }
+
+    #[test]
+    fn behind_a_wait_that_failed_nothing_is_copied_or_signalled() {
+        let peer = Peer {
+            granted: Cell::new(2),
+            heard: RefCell::default(),
+        };
+        let copied = Cell::new(0);
+        let get = || transfer(&peer, Role::Get, || copied.set(copied.get() + 1));
+        assert_eq!([get(), get(), get()], [true, false, false]);
+        announce(&peer, Signal::Free);
+        assert_eq!(
+            (copied.get(), peer.heard.borrow().as_slice()),
+            (1, &[Signal::Done][..])
+        );
+    }
+}

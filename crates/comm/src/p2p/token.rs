@@ -1,0 +1,132 @@
+//! What a post leaves in the hands of its caller.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::backend::TransferBackend;
+use super::endpoint::{Account, Shared};
+use super::role::Role;
+use crate::error::{CommError, Result};
+
+/// A transfer that was posted. It remembers what it was posted with; [`Token::wait`] consumes it.
+///
+/// A token that is dropped enqueues nothing. The next post of its kind on its lane is then
+/// [`CommError::TokenDropped`], unless a later token was waited for meanwhile.
+#[must_use = "a transfer that nobody waits for makes the next one on its lane an error"]
+pub struct Token<B: TransferBackend> {
+    shared: Arc<Shared<B>>,
+    of: Account,
+    index: u64,
+    life: u64,
+    posted_on: B::Stream,
+    waited: bool,
+}
+
+impl<B: TransferBackend> Token<B> {
+    pub(super) fn new(
+        shared: Arc<Shared<B>>,
+        of: Account,
+        index: u64,
+        life: u64,
+        posted_on: B::Stream,
+    ) -> Self {
+        Token {
+            shared,
+            of,
+            index,
+            life,
+            posted_on,
+            waited: false,
+        }
+    }
+
+    /// The part of this rank.
+    pub fn role(&self) -> Role {
+        self.of.role
+    }
+
+    /// The rank at the other end.
+    pub fn peer(&self) -> usize {
+        self.of.peer
+    }
+
+    /// The lane.
+    pub fn lane(&self) -> usize {
+        self.of.lane
+    }
+
+    /// Makes later work on `stream` wait for the end of the transfer. Behind it
+    /// - the range of an *expose* may be written: the reader has read it;
+    /// - the range of an *accept* may be read: the writer has written it;
+    /// - what a *get* read is there, and what a *put* was to write has left its range.
+    ///
+    /// Tokens may be waited for in any order. Who copies has nothing to wait for but the stream on which it was posted: on
+    /// that stream this enqueues nothing, and another stream waits for all that is on it now.
+    ///
+    /// Waits on one lane are ordered among each other, as posts are. A peer that does not come in time is the error of
+    /// [`PointToPoint::check`](super::PointToPoint::check).
+    ///
+    /// # Errors
+    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post; what the backend reports:
+    /// then the transfer counts as dropped.
+    pub fn wait(mut self, stream: &B::Stream) -> Result<()> {
+        let shared = self.shared.clone();
+        let mut books = shared.books.lock();
+        if books.life != self.life {
+            return Err(CommError::InvalidArgument {
+                what: "token",
+                why: format!(
+                    "{} number {} with rank {} was given up when the endpoint recovered from a fault",
+                    self.of.role.name(),
+                    self.index,
+                    self.of.peer
+                ),
+            });
+        }
+        if self.of.role.is_active() || self.of.by_nccl {
+            self.follow(stream)?;
+        }
+        let due = books.ledger(self.of).due(self.index);
+        shared.enqueue_waits(stream, self.of, due, &mut books)?;
+        self.waited = true;
+        // The drop that follows looks at the books.
+        drop(books);
+        Ok(())
+    }
+
+    /// Orders `stream` behind the one on which the transfer was posted.
+    fn follow(&self, stream: &B::Stream) -> Result<()> {
+        let backend = &self.shared.backend;
+        if backend.is_same_stream(stream, &self.posted_on) {
+            return Ok(());
+        }
+        let event = backend.event()?;
+        backend.record(&event, &self.posted_on)?;
+        Ok(backend.wait_event(stream, &event)?)
+    }
+}
+
+impl<B: TransferBackend> Drop for Token<B> {
+    fn drop(&mut self) {
+        if self.waited {
+            return;
+        }
+        let mut books = self.shared.books.lock();
+        if books.life == self.life {
+            books.ledger(self.of).abandon(self.index);
+        }
+    }
+}
+
+impl<B: TransferBackend> fmt::Debug for Token<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} number {} with rank {} on lane {}",
+            self.of.role.name(),
+            self.index,
+            self.of.peer,
+            self.of.lane
+        )
+    }
+}

@@ -1,0 +1,80 @@
+//! What moves the bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::CommError;
+
+/// What moves the bytes of a transfer. Both ends of a transfer name the same kind: NCCL, or one of the others, of which
+/// the one that copies has the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Transport {
+    /// A copy engine, between a wait and a signal: three launches, the full bandwidth of a link, no multiprocessor.
+    CopyEngine,
+    /// Loads and stores of the multiprocessors: one launch, the lowest latency, any alignment.
+    Sm,
+    /// Bulk copies through shared memory (Hopper): one launch, the bandwidth of a link with few multiprocessors.
+    /// Addresses that differ modulo 16 go by [`Transport::Sm`].
+    Tma,
+    /// Send and receive of NCCL, which needs [`PointToPoint::attach_nccl`](super::PointToPoint::attach_nccl).
+    Nccl,
+}
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Transport; 4] = [
+        Transport::CopyEngine,
+        Transport::Sm,
+        Transport::Tma,
+        Transport::Nccl,
+    ];
+
+    /// "copy-engine", "sm", "tma" or "nccl".
+    pub const fn name(self) -> &'static str {
+        match self {
+            Transport::CopyEngine => "copy-engine",
+            Transport::Sm => "sm",
+            Transport::Tma => "tma",
+            Transport::Nccl => "nccl",
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Transport {
+    type Err = CommError;
+
+    fn from_str(name: &str) -> Result<Self, CommError> {
+        let found = Transport::ALL.into_iter().find(|t| t.name() == name);
+        found.ok_or_else(|| CommError::InvalidArgument {
+            what: "transport",
+            why: format!(
+                "`{name}`; there are {}",
+                Transport::ALL.map(Transport::name).join(", ")
+            ),
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for transport in Transport::ALL {
+            assert_eq!(transport.name().parse::<Transport>().unwrap(), transport);
+        }
+        let error = "pigeon".parse::<Transport>().unwrap_err().to_string();
+        assert!(
+            error.contains("pigeon") && error.contains("copy-engine"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! Where the threads of a rank wait for the store's answers, and where its reader lays them down.
+//!
+//! ```text
+//! register ──▶ open ──hear(Reply)──▶ answered ──wait──▶ gone
+//!               ├────deadline──────────────────wait──▶ gone   an answer that comes later is dropped
+//!               └────close─────────────────────wait──▶ gone   with the failure that ended the connection
+//! ```
+//!
+//! An answer that is there wins over a deadline and over the end. The first failure that was heard stands.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::sync::{Condvar, Mutex};
+use super::wire::{Answer, Failure, FailureKind, ToClient};
+
+/// Tells those who wait on descriptors that the job has failed.
+pub(super) trait Ring {
+    fn ring(&self);
+}
+
+pub(super) struct Desk<B> {
+    replies: Mutex<Replies>,
+    arrived: Condvar,
+    failed: B,
+}
+
+#[derive(Default)]
+struct Replies {
+    next: u64,
+    /// By request; `None` until it is answered.
+    answers: HashMap<u64, Option<Answer>>,
+    /// The first failure of the job that this rank heard of.
+    failure: Option<Failure>,
+    /// No answer will come any more. `failure` says why, and is the root cause where that was heard before the end.
+    closed: bool,
+}
+
+impl Replies {
+    fn end(&self) -> Option<Failure> {
+        self.failure.clone().filter(|_| self.closed)
+    }
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Answered(Answer),
+    Ended(Failure),
+    Late,
+}
+
+impl<B: Ring> Desk<B> {
+    pub(super) fn new(failed: B) -> Self {
+        Self {
+            replies: Mutex::new(Replies::default()),
+            arrived: Condvar::new(),
+            failed,
+        }
+    }
+
+    /// Rung once [`Desk::failure`] is some.
+    pub(super) fn failed(&self) -> &B {
+        &self.failed
+    }
+
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.replies.lock().failure.clone()
+    }
+
+    /// A number for a request that is about to be sent; the failure if no answer can come any more.
+    pub(super) fn register(&self) -> Result<u64, Failure> {
+        let mut replies = self.replies.lock();
+        if let Some(failure) = replies.end() {
+            return Err(failure);
+        }
+        replies.next += 1;
+        let id = replies.next;
+        replies.answers.insert(id, None);
+        Ok(id)
+    }
+
+    /// For a request that was never sent.
+    pub(super) fn withdraw(&self, id: u64) {
+        self.replies.lock().answers.remove(&id);
+    }
+
+    /// Waits for the answer to a request that was registered, and forgets the request.
+    pub(super) fn wait(&self, id: u64, deadline: Instant) -> Outcome {
+        let mut replies = self.replies.lock();
+        let mut late = false;
+        let outcome = loop {
+            if let Some(answer) = replies.answers.get_mut(&id).and_then(Option::take) {
+                break Outcome::Answered(answer);
+            }
+            if let Some(failure) = replies.end() {
+                break Outcome::Ended(failure);
+            }
+            if late {
+                break Outcome::Late;
+            }
+            late = self.arrived.wait_until(&mut replies, deadline).timed_out();
+        };
+        replies.answers.remove(&id);
+        outcome
+    }
+
+    /// Takes in a message of the store. Some if it was the last one, with what the end is to be called.
+    pub(super) fn hear(&self, message: ToClient) -> Option<Failure> {
+        let mut replies = self.replies.lock();
+        match message {
+            ToClient::Reply { id, answer } => {
+                // Nobody waits any more for the answer to a request that was given up.
+                if let Some(slot) = replies.answers.get_mut(&id) {
+                    *slot = Some(answer);
+                }
+            }
+            ToClient::Failed(failure) => {
+                replies.failure.get_or_insert(failure);
+                self.failed.ring();
+            }
+            ToClient::Closing => {
+                return Some(Failure {
+                    rank: 0,
+                    kind: FailureKind::Left,
+                    cause: "it closed the job's store".into(),
+                });
+            }
+            ToClient::Refused(refusal) => {
+                return Some(lost(format!("its store ended the connection: {refusal}")));
+            }
+            ToClient::Welcome => {}
+        }
+        drop(replies);
+        self.arrived.notify_all();
+        None
+    }
+
+    /// No message will come any more.
+    pub(super) fn close(&self, failure: Failure) {
+        let mut replies = self.replies.lock();
+        replies.failure.get_or_insert(failure);
+        replies.closed = true;
+        self.failed.ring();
+        drop(replies);
+        self.arrived.notify_all();
+    }
+}
+
+#[cfg(all(loom, test))]
+impl<B: Ring> Desk<B> {
+    /// The deadline of all who wait now comes, and of all who will.
+    pub(super) fn strike(&self) {
+        self.arrived.strike(&self.replies.lock());
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.replies.lock().answers.len()
+    }
+}
+
+/// The end of the store that rank 0 serves.
+pub(super) fn lost(cause: String) -> Failure {
+    Failure {
+        rank: 0,
+        kind: FailureKind::Lost,
+        cause,
+    }
+}

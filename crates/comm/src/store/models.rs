@@ -1,0 +1,424 @@
+//! What loom explores: the store's server and the desks of its ranks, with a queue where the sockets are.
+//!
+//! The [`Reception`] and the [`Desk`]s are the ones that run. A test that ends has shown that no wait hangs in any
+//! interleaving: loom reports a thread that can never go on.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use loom::model::Builder;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+
+use super::desk::{Desk, Outcome, Ring, lost};
+use super::reception::{Post, Posts, Reception};
+use super::sync::{Condvar, Mutex};
+use super::wire::{Answer, Failure, FailureKind, Offer, Op, Refusal, ToClient, ToServer};
+use crate::job::JobToken;
+
+const TOKEN: &str = "the models' token";
+
+/// In place of the eventfd.
+struct Bell(AtomicBool);
+
+impl Ring for Bell {
+    fn ring(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Bell {
+    fn is_rung(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What reaches the server, in the order of one socket after another.
+enum Event {
+    Message(usize, ToServer),
+    Broken(usize),
+    /// Every deadline has come.
+    Late,
+    Stop,
+}
+
+/// The wires between the ranks and the server. The rank's number is its connection's.
+struct Job {
+    events: Mutex<VecDeque<Event>>,
+    came: Condvar,
+    desks: Vec<Desk<Bell>>,
+}
+
+impl Job {
+    fn new(world: usize) -> Arc<Self> {
+        let desk = |_| Desk::new(Bell(AtomicBool::new(false)));
+        Arc::new(Self {
+            events: Mutex::new(VecDeque::new()),
+            came: Condvar::new(),
+            desks: (0..world).map(desk).collect(),
+        })
+    }
+
+    fn post(&self, event: Event) {
+        self.events.lock().push_back(event);
+        self.came.notify_all();
+    }
+
+    /// What a rank's `ask` does.
+    fn ask(&self, rank: usize, op: Op) -> Outcome {
+        match self.desks[rank].register() {
+            Err(failure) => Outcome::Ended(failure),
+            Ok(id) => {
+                let request = ToServer::Request {
+                    id,
+                    timeout_ms: 1000,
+                    op,
+                };
+                self.post(Event::Message(rank, request));
+                self.desks[rank].wait(id, Instant::now())
+            }
+        }
+    }
+
+    fn meet(&self, rank: usize) -> Outcome {
+        let bytes = vec![rank as u8];
+        self.ask(
+            rank,
+            Op::Meet {
+                scope: "s".into(),
+                call: 0,
+                tag: "t".into(),
+                bytes,
+            },
+        )
+    }
+
+    /// The server's thread and every rank's reader in one: what the server sends to a rank arrives in order.
+    fn serve(&self, reception: &mut Reception) {
+        loop {
+            let event = {
+                let mut events = self.events.lock();
+                loop {
+                    match events.pop_front() {
+                        Some(event) => break event,
+                        None => self.came.wait(&mut events),
+                    }
+                }
+            };
+            let now = Instant::now();
+            let posts = match event {
+                Event::Message(rank, message) => reception.heed(rank as u64, message, now),
+                Event::Broken(rank) => reception.gone(rank as u64, "killed"),
+                Event::Late => reception.expire(now + Duration::from_secs(3600)),
+                Event::Stop => {
+                    let posts = reception.close();
+                    self.deliver(posts);
+                    for desk in &self.desks {
+                        desk.close(lost("the connection closed".into()));
+                    }
+                    return;
+                }
+            };
+            self.deliver(posts);
+        }
+    }
+
+    fn deliver(&self, posts: Posts) {
+        for post in posts {
+            if let Post::Send(rank, message) = post {
+                let desk = &self.desks[rank as usize];
+                if let Some(end) = desk.hear(message) {
+                    desk.close(end);
+                }
+            }
+        }
+    }
+
+    /// No request is left over, whichever way its wait ended.
+    fn is_tidy(&self) -> bool {
+        self.desks.iter().all(|desk| desk.requests() == 0)
+    }
+}
+
+fn reception(world: usize) -> Reception {
+    let mut reception = Reception::new(world, JobToken::new(TOKEN).unwrap());
+    for rank in 0..world {
+        let hello = ToServer::Hello {
+            token: Offer::new(TOKEN.as_bytes()),
+            rank: rank as u32,
+            world: world as u32,
+        };
+        let posts = reception.heed(rank as u64, hello, Instant::now());
+        assert_eq!(posts.len(), 2);
+    }
+    reception
+}
+
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// Runs the server and `others` beside this thread's `own`, and then stops the server.
+fn with_server<T>(
+    job: &Arc<Job>,
+    others: Vec<Box<dyn FnOnce(&Job) + Send>>,
+    own: impl FnOnce(&Job) -> T,
+) -> T {
+    let serving = {
+        let job = job.clone();
+        let mut reception = reception(job.desks.len());
+        thread::spawn(move || job.serve(&mut reception))
+    };
+    let others: Vec<_> = others
+        .into_iter()
+        .map(|other| {
+            let job = job.clone();
+            thread::spawn(move || other(&job))
+        })
+        .collect();
+    let value = own(job);
+    for other in others {
+        other.join().unwrap();
+    }
+    job.post(Event::Stop);
+    serving.join().unwrap();
+    assert!(job.is_tidy());
+    assert!(job.desks.iter().all(|desk| desk.failed().is_rung()));
+    value
+}
+
+fn set(value: u8) -> Op {
+    Op::Set {
+        key: "k".into(),
+        value: vec![value],
+    }
+}
+
+fn get() -> Op {
+    Op::Get { key: "k".into() }
+}
+
+#[test]
+fn loom_a_wait_ends_by_its_value_or_by_the_servers_deadline() {
+    explore(3, || {
+        let job = Job::new(2);
+        let set = |job: &Job| {
+            let stored = job.ask(0, set(7));
+            assert!(matches!(stored, Outcome::Answered(Answer::Done)));
+        };
+        let clock = |job: &Job| job.post(Event::Late);
+        let got = with_server(&job, vec![Box::new(set), Box::new(clock)], |job| {
+            job.ask(1, get())
+        });
+        match got {
+            Outcome::Answered(Answer::Value(value)) => assert_eq!(value, [7]),
+            Outcome::Answered(Answer::TimedOut { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// The deadline of the client's own, for a store that does not answer, comes at the same time as the answer.
+#[test]
+fn loom_an_answer_that_is_there_wins_over_the_deadline() {
+    explore(4, || {
+        let desk = Arc::new(Desk::new(Bell(AtomicBool::new(false))));
+        let id = desk.register().unwrap();
+        let peer = desk.clone();
+        let answering = thread::spawn(move || {
+            let answer = Answer::Done;
+            assert!(peer.hear(ToClient::Reply { id, answer }).is_none());
+            peer.strike();
+        });
+        let outcome = desk.wait(id, Instant::now());
+        assert!(
+            matches!(outcome, Outcome::Answered(Answer::Done)),
+            "{outcome:?}"
+        );
+        answering.join().unwrap();
+        assert_eq!(desk.requests(), 0);
+    });
+}
+
+#[test]
+fn loom_an_answer_after_the_deadline_is_dropped() {
+    explore(4, || {
+        let desk = Arc::new(Desk::new(Bell(AtomicBool::new(false))));
+        let id = desk.register().unwrap();
+        let (answerer, clock) = (desk.clone(), desk.clone());
+        let answering = thread::spawn(move || {
+            let answer = Answer::Done;
+            assert!(answerer.hear(ToClient::Reply { id, answer }).is_none());
+        });
+        let striking = thread::spawn(move || clock.strike());
+        let outcome = desk.wait(id, Instant::now());
+        assert!(
+            matches!(outcome, Outcome::Answered(Answer::Done) | Outcome::Late),
+            "{outcome:?}"
+        );
+        answering.join().unwrap();
+        striking.join().unwrap();
+        assert_eq!(desk.requests(), 0);
+    });
+}
+
+#[test]
+fn loom_threads_of_a_rank_get_their_own_answers() {
+    explore(2, || {
+        let job = Job::new(1);
+        let setting = |job: &Job| {
+            assert!(matches!(
+                job.ask(0, set(7)),
+                Outcome::Answered(Answer::Done)
+            ));
+        };
+        let pinging = |job: &Job| {
+            assert!(matches!(
+                job.ask(0, Op::Ping),
+                Outcome::Answered(Answer::Done)
+            ));
+        };
+        let got = with_server(&job, vec![Box::new(setting), Box::new(pinging)], |job| {
+            job.ask(0, get())
+        });
+        assert!(matches!(got, Outcome::Answered(Answer::Value(v)) if v == [7]));
+    });
+}
+
+#[test]
+fn loom_a_lost_rank_ends_the_waits_of_the_others() {
+    explore(2, || {
+        let job = Job::new(3);
+        let ended = |outcome: Outcome| {
+            assert!(
+                matches!(&outcome, Outcome::Answered(Answer::Failed(f)) if f.rank == 2 && f.kind == FailureKind::Lost),
+                "{outcome:?}"
+            );
+        };
+        let meeting = move |job: &Job| ended(job.meet(0));
+        let dying = |job: &Job| job.post(Event::Broken(2));
+        with_server(&job, vec![Box::new(meeting), Box::new(dying)], |job| {
+            ended(job.meet(1));
+            // Its own word on it may not come before the announcement, which rings the bell.
+            let cause = job.desks[1].failure().map(|f| f.rank);
+            assert!(cause.is_none_or(|rank| rank == 2));
+        });
+        let cause = job.desks[0].failure().unwrap();
+        assert_eq!((cause.rank, cause.kind), (2, FailureKind::Lost));
+    });
+}
+
+/// All ranks meet or none does, whenever the abort comes.
+#[test]
+fn loom_an_abort_during_a_barrier_is_the_same_for_all() {
+    explore(2, || {
+        let job = Job::new(2);
+        let results = Arc::new(Mutex::new(Vec::new()));
+        let met = |outcome: Outcome| match outcome {
+            Outcome::Answered(Answer::Met(all)) => {
+                assert_eq!(all, [[0], [1]]);
+                true
+            }
+            Outcome::Answered(Answer::Failed(Failure {
+                rank: 1,
+                kind: FailureKind::Aborted,
+                ..
+            })) => false,
+            other => panic!("{other:?}"),
+        };
+        let theirs = results.clone();
+        let meeting = move |job: &Job| {
+            let met = met(job.meet(0));
+            theirs.lock().push(met);
+        };
+        let aborting = |job: &Job| {
+            let message = "no memory".into();
+            let done = job.ask(1, Op::Abort { message });
+            assert!(matches!(done, Outcome::Answered(Answer::Done)));
+        };
+        let mine = with_server(&job, vec![Box::new(meeting), Box::new(aborting)], |job| {
+            met(job.meet(1))
+        });
+        assert_eq!(*results.lock(), [mine]);
+    });
+}
+
+/// A barrier whose deadline comes: all ranks meet, or none.
+#[test]
+fn loom_a_deadline_during_a_barrier_is_the_same_for_all() {
+    explore(2, || {
+        let job = Job::new(2);
+        let results = Arc::new(Mutex::new(Vec::new()));
+        let met = |outcome: Outcome| match outcome {
+            Outcome::Answered(Answer::Met(_)) => true,
+            Outcome::Answered(Answer::TimedOut { .. } | Answer::Failed(_)) => false,
+            other => panic!("{other:?}"),
+        };
+        let theirs = results.clone();
+        let meeting = move |job: &Job| {
+            let met = met(job.meet(0));
+            theirs.lock().push(met);
+        };
+        let clock = |job: &Job| job.post(Event::Late);
+        let mine = with_server(&job, vec![Box::new(meeting), Box::new(clock)], |job| {
+            met(job.meet(1))
+        });
+        assert_eq!(*results.lock(), [mine]);
+    });
+}
+
+#[test]
+fn loom_the_end_of_the_store_ends_every_wait() {
+    explore(3, || {
+        let job = Job::new(2);
+        let serving = {
+            let job = job.clone();
+            let mut reception = reception(2);
+            thread::spawn(move || job.serve(&mut reception))
+        };
+        let other = {
+            let job = job.clone();
+            thread::spawn(move || job.ask(1, get()))
+        };
+        job.post(Event::Stop);
+        let mine = job.ask(1, Op::Ping);
+        for outcome in [other.join().unwrap(), mine] {
+            match outcome {
+                Outcome::Ended(f) => assert_eq!((f.rank, f.kind), (0, FailureKind::Left)),
+                Outcome::Answered(Answer::Done) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        serving.join().unwrap();
+        assert!(job.is_tidy());
+    });
+}
+
+/// A rank that breaks the protocol is refused, and lost to those who wait for it.
+#[test]
+fn loom_a_refused_rank_is_lost_to_the_others() {
+    explore(3, || {
+        let job = Job::new(2);
+        let babbling = |job: &Job| {
+            let again = ToServer::Hello {
+                token: Offer::new(TOKEN.as_bytes()),
+                rank: 1,
+                world: 2,
+            };
+            job.post(Event::Message(1, again));
+        };
+        let outcome = with_server(&job, vec![Box::new(babbling)], |job| job.meet(0));
+        assert!(
+            matches!(&outcome, Outcome::Answered(Answer::Failed(f)) if f.rank == 1 && f.kind == FailureKind::Lost),
+            "{outcome:?}"
+        );
+        let end = job.desks[1].failure().unwrap();
+        assert!(
+            end.cause.contains(&Refusal::Malformed.to_string()),
+            "{end:?}"
+        );
+    });
+}

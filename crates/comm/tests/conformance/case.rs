@@ -1,0 +1,136 @@
+//! What a call of a script is.
+
+use warpweave_comm::collective::{Operation, Variant};
+use warpweave_symm_mem::DType;
+
+/// The types that collectives know.
+pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
+/// The operations that have operands.
+pub const OPERATIONS: [Operation; 5] = [
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::AllReduce,
+    Operation::Broadcast,
+    Operation::AllToAll,
+];
+
+/// Which operands peers can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    pub input: bool,
+    pub output: bool,
+}
+
+impl Reach {
+    pub const NONE: Reach = Reach::of(false, false);
+    pub const INPUT: Reach = Reach::of(true, false);
+    pub const OUTPUT: Reach = Reach::of(false, true);
+    pub const BOTH: Reach = Reach::of(true, true);
+    pub const ALL: [Reach; 4] = [Reach::NONE, Reach::INPUT, Reach::OUTPUT, Reach::BOTH];
+
+    const fn of(input: bool, output: bool) -> Self {
+        Reach { input, output }
+    }
+}
+
+/// One call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    pub operation: Operation,
+    pub variant: Variant,
+    pub dtype: DType,
+    pub count: usize,
+    pub root: usize,
+    pub reach: Reach,
+    /// Elements by which operands miss the alignment of vectors. If there are any, operands that no peer reaches miss it by one
+    /// more on every other rank.
+    pub offset: usize,
+    pub in_place: bool,
+}
+
+/// What the variants of a group can do.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub world: usize,
+    pub packet_bytes: usize,
+    pub staging_bytes: usize,
+    pub multicast: bool,
+}
+
+impl Case {
+    /// A call with aligned operands in places of their own, which peers reach if `reach` says so.
+    pub fn new(
+        operation: Operation,
+        variant: Variant,
+        dtype: DType,
+        count: usize,
+        reach: Reach,
+    ) -> Self {
+        Case {
+            operation,
+            variant,
+            dtype,
+            count,
+            root: 0,
+            reach,
+            offset: 0,
+            in_place: false,
+        }
+    }
+
+    /// Bytes of the input and of the output.
+    pub fn bytes(&self, world: usize) -> (usize, usize) {
+        let (input, output) = self.operation.elements(self.count, world);
+        (input * self.dtype.size(), output * self.dtype.size())
+    }
+
+    pub fn sums(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::AllReduce | Operation::ReduceScatter
+        )
+    }
+
+    /// Whether the variant can do it, as its documentation says.
+    pub fn applies(&self, limits: &Limits) -> bool {
+        let Limits {
+            world,
+            packet_bytes,
+            staging_bytes,
+            multicast,
+        } = *limits;
+        let Reach { input, output } = self.reach;
+        let bytes = self.count * self.dtype.size();
+        let chunk = match self.operation {
+            Operation::AllReduce => bytes.div_ceil(world).next_multiple_of(16),
+            _ => bytes,
+        };
+        let shuffles_in_place =
+            self.operation == Operation::AllToAll && self.in_place && world > 1;
+        let has_places = match self.variant {
+            Variant::Packets => bytes <= packet_bytes,
+            Variant::PacketsTwoShot => bytes.div_ceil(world) <= packet_bytes / 2 - 16,
+            Variant::Tree => true,
+            Variant::Push | Variant::PushTma | Variant::PushBatched => output,
+            Variant::PushCopyEngine if self.operation == Operation::ReduceScatter => {
+                chunk * world <= staging_bytes
+            }
+            Variant::PushCopyEngine if self.operation == Operation::AllReduce => {
+                output && chunk * world <= staging_bytes
+            }
+            Variant::PushCopyEngine => output,
+            Variant::Pull | Variant::PullTma => input,
+            Variant::OneShot => input && !self.in_place,
+            Variant::TwoShot | Variant::TwoShotTma => input && output,
+            Variant::Multimem => {
+                multicast
+                    && (input || !self.sums())
+                    && (output || self.operation == Operation::ReduceScatter)
+            }
+            Variant::MulticastCopy => multicast && output && !self.in_place,
+            other => panic!("the suite does not know the variant {other}"),
+        };
+        has_places && (!shuffles_in_place || self.variant == Variant::Packets)
+    }
+}

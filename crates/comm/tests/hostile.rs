@@ -1,0 +1,219 @@
+//! A store among strangers: whatever they send over real sockets, the ranks are served and the strangers go.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use warpweave_comm::{Job, JobToken, Store, StoreServer};
+
+const TOKEN: &str = "a token of these tests";
+/// Five seconds to greet, and one to part.
+const GONE: Duration = Duration::from_secs(8);
+
+fn server(world: usize) -> StoreServer {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    StoreServer::bind(any, world, JobToken::new(TOKEN).expect("long enough")).expect("a server")
+}
+
+fn join(server: &StoreServer, rank: usize, world: usize) -> Store {
+    let token = JobToken::new(TOKEN).expect("long enough");
+    let job = Job::new(rank, world, server.address().to_string(), token).expect("a place");
+    Store::join(&job).expect("a welcome")
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("a listener");
+    stream.set_read_timeout(Some(GONE)).expect("a timeout");
+    stream
+}
+
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_le_bytes();
+    [b"WW\x01\x00".as_slice(), &length, payload].concat()
+}
+
+fn hello(token: &str, rank: u8, world: u8) -> Vec<u8> {
+    let token = token.as_bytes();
+    frame(&[&[0, token.len() as u8], token, &[rank, world]].concat())
+}
+
+/// How long until the other end closes.
+fn ends(stream: &mut TcpStream) -> Duration {
+    let start = Instant::now();
+    let mut chunk = [0; 4096];
+    loop {
+        match stream.read(&mut chunk) {
+            Ok(0) => return start.elapsed(),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => return start.elapsed(),
+            Err(e) => panic!("still open after {:?}: {e}", start.elapsed()),
+        }
+    }
+}
+
+#[test]
+fn silent_and_slow_strangers_go_and_hold_nobody_up() {
+    let server = server(3);
+    let store = join(&server, 2, 3);
+    let greeting = hello(TOKEN, 1, 3);
+    let starts: [&[u8]; 4] = [&[], b"WW", &greeting[..8], &greeting[..greeting.len() - 1]];
+    let mut slow = connect(server.address());
+    let drip = std::thread::spawn(move || {
+        // A byte now and then does not buy more time.
+        let start = Instant::now();
+        for byte in hello(TOKEN, 1, 3) {
+            if slow.write_all(&[byte]).is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(400));
+        }
+        ends(&mut slow);
+        start.elapsed()
+    });
+    let mut strangers: Vec<_> = starts
+        .map(|bytes| {
+            let mut stream = connect(server.address());
+            stream.write_all(bytes).expect("room to send");
+            stream
+        })
+        .into();
+    for _ in 0..20 {
+        assert!(store.ping().expect("an answer") < Duration::from_secs(1));
+    }
+    let start = Instant::now();
+    strangers.iter_mut().for_each(|s| {
+        ends(s);
+    });
+    assert!(start.elapsed() < GONE);
+    assert!(drip.join().expect("no panic") < 2 * GONE);
+    store.ping().expect("still served");
+}
+
+#[test]
+fn a_rank_joins_through_a_flood_of_strangers() {
+    let server = server(3);
+    let flood: Vec<_> = (0..300).map(|_| connect(server.address())).collect();
+    let stores = [join(&server, 1, 3), join(&server, 2, 3)];
+    stores[0].set("key", b"value").expect("served");
+    let more: Vec<_> = (0..300).map(|_| connect(server.address())).collect();
+    assert_eq!(stores[1].get("key").expect("served"), b"value");
+    assert!(stores[1].ping().expect("served") < Duration::from_secs(1));
+    drop((flood, more));
+}
+
+/// SplitMix64.
+fn roll(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn spoilt_greetings_over_sockets_end_and_hurt_nobody() {
+    let server = server(3);
+    let store = join(&server, 2, 3);
+    let mut dice = 11;
+    let mut open = Vec::new();
+    for _ in 0..300 {
+        let mut bytes = hello("another job's token", 1, 3);
+        for _ in 0..=roll(&mut dice) % 4 {
+            let at = roll(&mut dice) as usize % bytes.len();
+            bytes[at] = roll(&mut dice) as u8;
+        }
+        bytes.truncate(1 + roll(&mut dice) as usize % bytes.len());
+        let mut stream = connect(server.address());
+        stream.write_all(&bytes).expect("room to send");
+        open.push(stream);
+        if open.len() == 40 {
+            store.ping().expect("served");
+            open.clear();
+        }
+    }
+    // What is larger than a greeting is not even read to its end.
+    for claimed in [513u32, 1 << 20, u32::MAX] {
+        let mut stream = connect(server.address());
+        let header = [b"WW\x01\x00".as_slice(), &claimed.to_le_bytes()].concat();
+        stream.write_all(&header).expect("room to send");
+        assert!(ends(&mut stream) < Duration::from_secs(2));
+    }
+    let other = join(&server, 1, 3);
+    other.set("k", b"v").expect("served");
+    assert_eq!(store.get("k").expect("served"), b"v");
+}
+
+#[test]
+fn a_member_that_babbles_is_served_without_starving_the_others() {
+    let server = server(3);
+    let store = join(&server, 2, 3);
+    let mut babbler = connect(server.address());
+    babbler.write_all(&hello(TOKEN, 1, 3)).expect("room");
+    const PINGS: usize = 200_000;
+    let mut reader = babbler.try_clone().expect("a descriptor");
+    let reading = std::thread::spawn(move || {
+        let (mut total, mut chunk) = (0, [0; 1 << 16]);
+        // Nine bytes of welcome, and eleven of each answer: reply, id, done.
+        while total < 9 + 11 * PINGS {
+            total += match reader.read(&mut chunk) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => n,
+            };
+        }
+        total
+    });
+    let start = Instant::now();
+    let pings = frame(&[1, 1, 1, 7]).repeat(PINGS);
+    babbler.write_all(&pings).expect("it is read");
+    let mut worst = Duration::ZERO;
+    while !reading.is_finished() && start.elapsed() < GONE {
+        worst = worst.max(store.ping().expect("served"));
+    }
+    assert!(worst < Duration::from_secs(2), "{worst:?}");
+    assert_eq!(reading.join().expect("no panic"), 9 + 11 * PINGS);
+    assert!(start.elapsed() < GONE, "{:?}", start.elapsed());
+}
+
+/// A token made of a launcher's job id is no secret, so the store asks the kernel who is calling. Where the tests run as
+/// root, another user calls, and knows the token.
+#[test]
+fn with_a_token_that_is_no_secret_only_the_own_user_gets_in() {
+    let place = |rank: usize| {
+        Job::from_lookup(|name| {
+            let value = match name {
+                "OMPI_COMM_WORLD_RANK" | "OMPI_COMM_WORLD_LOCAL_RANK" => rank.to_string(),
+                "OMPI_COMM_WORLD_SIZE" | "OMPI_COMM_WORLD_LOCAL_SIZE" => "3".into(),
+                "PMIX_NAMESPACE" => "job".into(),
+                "WARPWEAVE_STORE" => "127.0.0.1:1".into(),
+                _ => return None,
+            };
+            Some(value)
+        })
+        .expect("a place")
+    };
+    let known = place(1).token().clone();
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let server = StoreServer::bind(any, 3, known.clone()).expect("a server");
+    let address = server.address().to_string();
+    let own = Job::new(2, 3, &address, known.clone()).expect("a place");
+    let own = Store::join(&own).expect("the own user is let in");
+    if rustix::process::geteuid().is_root() {
+        let token = String::from_utf8(known.as_bytes().to_vec()).expect("text");
+        let octal: String = hello(&token, 1, 3)
+            .iter()
+            .map(|b| format!("\\{b:03o}"))
+            .collect();
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{}; printf '{octal}' >&3; cat <&3",
+            server.address().port()
+        );
+        let said = std::os::unix::process::CommandExt::uid(
+            std::process::Command::new("bash").args(["-c", &script]),
+            65534,
+        )
+        .output()
+        .expect("bash");
+        // Refused, because of its user: the messages' second kind and the refusals' eighth.
+        assert_eq!(said.stdout, frame(&[1, 7]), "{said:?}");
+    }
+    own.ping().expect("served");
+}

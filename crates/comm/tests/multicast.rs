@@ -1,0 +1,216 @@
+//! Collectives on operands with a multicast address: on the host backend, where a store through it is one to every mapping.
+//! The other variants take such operands as well, and all give the same.
+
+use std::sync::Arc;
+
+use warpweave_comm::collective::{Call, Operation, Variant};
+use warpweave_comm::{CollectiveOptions, Collectives, Operand};
+use warpweave_symm_mem::multicast::MulticastBuffer;
+use warpweave_symm_mem::{
+    Backend, DType, Error, Exchange, Host, Priority, SymmetricBuffer, ThreadExchange,
+};
+
+const BYTES: usize = 1 << 16;
+
+/// One rank's collectives with two symmetric buffers.
+struct Rank {
+    backend: Host,
+    exchange: Arc<dyn Exchange>,
+    stream: <Host as Backend>::Stream,
+    collectives: Collectives<Host>,
+    buffers: [(SymmetricBuffer<Host>, MulticastBuffer<Host>); 2],
+}
+
+impl Rank {
+    fn new(exchange: Arc<dyn Exchange>) -> Self {
+        let backend = Host::new();
+        let options = CollectiveOptions {
+            packet_bytes: 1 << 13,
+            staging_bytes: BYTES,
+            ..CollectiveOptions::default()
+        };
+        let buffers = ["a", "b"].map(|name| {
+            let buffer = SymmetricBuffer::new(&backend, &exchange, name, BYTES).unwrap();
+            let multicast = MulticastBuffer::new(&backend, &exchange, &buffer).unwrap();
+            (buffer, multicast)
+        });
+        Rank {
+            stream: backend.stream(Priority::Normal).unwrap(),
+            collectives: Collectives::new(&backend, &exchange, "multicast", options).unwrap(),
+            backend,
+            exchange,
+            buffers,
+        }
+    }
+
+    fn operand(&self, buffer: usize, offset: usize) -> Operand {
+        let (buffer, multicast) = &self.buffers[buffer];
+        Operand::multicast(buffer, multicast, offset, BYTES - offset).unwrap()
+    }
+
+    fn close(self) {
+        let exchange = self.exchange.as_ref();
+        self.collectives.close(&self.stream, exchange).unwrap();
+        for (buffer, multicast) in self.buffers {
+            multicast.close(exchange).unwrap();
+            buffer.close(exchange).unwrap();
+        }
+    }
+}
+
+fn ranks(world: usize, rank: impl Fn(Rank) + Send + Sync) {
+    let rank = &rank;
+    std::thread::scope(|scope| {
+        for exchange in ThreadExchange::group(world) {
+            scope.spawn(move || rank(Rank::new(Arc::new(exchange))));
+        }
+    });
+}
+
+/// Element `index` of what `rank` gives: small, so that sums are exact in any order.
+fn given(rank: usize, call: usize, index: usize) -> f32 {
+    ((index * 7 + rank * 3 + call) % 13) as f32
+}
+
+/// What `rank` of `world` has to have in the end.
+fn expected(operation: Operation, world: usize, rank: usize, root: usize, call: usize, count: usize) -> Vec<f32> {
+    let sums = |start: usize| {
+        (start..start + count)
+            .map(|index| (0..world).map(|rank| given(rank, call, index)).sum())
+            .collect()
+    };
+    let from = |rank: usize, start: usize| {
+        (start..start + count).map(move |index| given(rank, call, index))
+    };
+    match operation {
+        Operation::AllGather => (0..world).flat_map(|rank| from(rank, 0)).collect(),
+        Operation::AllToAll => (0..world).flat_map(|peer| from(peer, rank * count)).collect(),
+        Operation::Broadcast => from(root, 0).collect(),
+        Operation::ReduceScatter => sums(rank * count),
+        Operation::AllReduce => sums(0),
+        Operation::Barrier => vec![],
+    }
+}
+
+fn all_variants(rank: Rank) {
+    let (me, world) = (rank.exchange.rank(), rank.exchange.world());
+    let mut call = 0;
+    for operation in Operation::ALL {
+        for &variant in Variant::of(operation) {
+            for count in [1, 3, 100, 777] {
+                for offset in [0, 4, 16] {
+                    call += 1;
+                    let root = call % world;
+                    let (given_count, got_count) = operation.elements(count, world);
+                    let asked = Call {
+                        operation,
+                        dtype: DType::F32,
+                        count,
+                        root,
+                        input: rank.operand(0, offset),
+                        output: rank.operand(1, offset),
+                    };
+                    let input: Vec<u8> = (0..given_count)
+                        .flat_map(|index| given(me, call, index).to_ne_bytes())
+                        .collect();
+                    let mut output = vec![0; 4 * got_count];
+                    // SAFETY: the buffers hold the longest call; peers touch them between the meetings of a call only.
+                    unsafe {
+                        let (from, to) = (asked.input.address(), asked.output.address());
+                        rank.backend.upload(&rank.stream, from, &input).unwrap();
+                        rank.collectives.enqueue(&rank.stream, &asked, variant).unwrap();
+                        rank.backend.download(&rank.stream, to, &mut output).unwrap();
+                    }
+                    rank.collectives.check(&rank.stream).unwrap();
+                    let wanted = expected(operation, world, me, root, call, count);
+                    let wanted: Vec<u8> = wanted.into_iter().flat_map(f32::to_ne_bytes).collect();
+                    assert!(
+                        output == wanted,
+                        "{operation} by {variant}, {count} at {offset}, rank {me} of {world}"
+                    );
+                }
+            }
+        }
+    }
+    rank.close();
+}
+
+#[test]
+fn every_variant_takes_multicast_operands() {
+    for world in [1, 2, 3, 4, 8] {
+        ranks(world, all_variants);
+    }
+}
+
+#[test]
+fn in_place() {
+    ranks(3, |rank| {
+        let (me, world) = (rank.exchange.rank(), rank.exchange.world());
+        for (call, operation) in [Operation::AllReduce, Operation::AllGather].into_iter().enumerate() {
+            let count = 500;
+            let mine = match operation {
+                Operation::AllGather => 4 * me * count,
+                _ => 0,
+            };
+            let asked = Call {
+                operation,
+                dtype: DType::F32,
+                count,
+                root: 0,
+                input: rank.operand(0, mine),
+                output: rank.operand(0, 0),
+            };
+            let input: Vec<u8> = (0..count)
+                .flat_map(|index| given(me, call, index).to_ne_bytes())
+                .collect();
+            let wanted = expected(operation, world, me, 0, call, count);
+            let mut output = vec![0; 4 * wanted.len()];
+            // SAFETY: the buffers hold the call.
+            unsafe {
+                let (from, to) = (asked.input.address(), asked.output.address());
+                rank.backend.upload(&rank.stream, from, &input).unwrap();
+                let sum = rank.collectives.enqueue(&rank.stream, &asked, Variant::Multimem);
+                sum.unwrap();
+                rank.backend.download(&rank.stream, to, &mut output).unwrap();
+            }
+            let wanted: Vec<u8> = wanted.into_iter().flat_map(f32::to_ne_bytes).collect();
+            assert!(output == wanted, "{operation}, rank {me}");
+            if operation == Operation::AllGather {
+                let refused = rank.collectives.validate(&asked, Variant::MulticastCopy);
+                assert!(refused.unwrap_err().is_unavailable());
+            }
+        }
+        rank.close();
+    });
+}
+
+#[test]
+fn without_an_address_there_is_an_answer() {
+    ranks(2, |rank| {
+        let plain = |buffer: usize| {
+            Operand::symmetric(&rank.buffers[buffer].0, 0, BYTES).unwrap()
+        };
+        for (operation, variant) in [
+            (Operation::AllGather, Variant::Multimem),
+            (Operation::AllGather, Variant::MulticastCopy),
+            (Operation::Broadcast, Variant::MulticastCopy),
+            (Operation::AllReduce, Variant::Multimem),
+            (Operation::ReduceScatter, Variant::Multimem),
+        ] {
+            let asked = Call {
+                operation,
+                dtype: DType::F32,
+                count: 16,
+                root: 0,
+                input: plain(0),
+                output: plain(1),
+            };
+            let refused = rank.collectives.validate(&asked, variant).unwrap_err();
+            assert!(refused.is_unavailable(), "{refused}");
+            assert!(refused.to_string().contains("multicast address"), "{refused}");
+        }
+        let other = Operand::multicast(&rank.buffers[0].0, &rank.buffers[1].1, 0, 16);
+        assert!(matches!(other, Err(Error::InvalidArgument { .. })));
+        rank.close();
+    });
+}

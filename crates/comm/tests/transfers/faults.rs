@@ -1,0 +1,146 @@
+//! What is refused, what is lost, and what a silent peer does.
+
+use warpweave_comm::CommError;
+use warpweave_comm::p2p::{MemoryRange, TransferBackend, Transport};
+use warpweave_symm_mem::{Memory, SymmetricBuffer};
+
+use super::ring::{Ring, WAYS};
+use super::{Rank, content};
+
+const BYTES: usize = 100;
+
+fn buffer<B: TransferBackend>(rank: &Rank<B>) -> SymmetricBuffer<B> {
+    SymmetricBuffer::new(&rank.backend, &rank.exchange, "parts", BYTES).unwrap()
+}
+
+/// Posts that contradict themselves are errors, and enqueue nothing that a peer could see.
+pub fn refusals<B: TransferBackend>(rank: &Rank<B>) {
+    let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
+    let parts = buffer(rank);
+    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
+    let refused = |what: &str, error: CommError| {
+        assert!(
+            matches!(error, CommError::InvalidArgument { .. }),
+            "{what}: {error}"
+        );
+    };
+    assert!(MemoryRange::of(&parts, peer, 1, BYTES).is_err());
+    let lanes = rank.p2p.options().lanes;
+    for (to, lane) in [(rank.world(), 0), (peer, lanes)] {
+        refused(
+            "channel",
+            rank.p2p.channel(to, lane, Transport::Sm).unwrap_err(),
+        );
+    }
+    let channel = rank.p2p.channel(peer, 0, Transport::Sm).unwrap();
+    let short = MemoryRange::of(&parts, peer, 0, BYTES - 1).unwrap();
+    // SAFETY: nothing is enqueued.
+    unsafe {
+        let s = &rank.stream;
+        refused("expose", channel.expose(s, whole(peer)).unwrap_err());
+        refused("accept", channel.accept(s, whole(peer)).unwrap_err());
+        refused("get", channel.get(s, whole(peer), whole(peer)).unwrap_err());
+        refused("put", channel.put(s, whole(me), whole(me)).unwrap_err());
+        refused("get", channel.get(s, short, whole(me)).unwrap_err());
+        let nccl = rank.p2p.channel(peer, 0, Transport::Nccl).unwrap();
+        let error = nccl.expose(s, whole(me)).unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+    }
+    rank.finish();
+    rank.meet();
+}
+
+/// A dropped token makes the next post an error until its end was waited for, and loses no epoch.
+pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
+    let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
+    let (parts, stream) = (buffer(rank), &rank.stream);
+    let fetched = rank.memory(BYTES);
+    let channel = rank.p2p.channel(peer, 0, Transport::Sm).unwrap();
+    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
+    let mine = rank.mine(&fetched, 0, BYTES);
+    for call in 0..4 {
+        rank.write(parts.local(), &content(me, call, BYTES));
+        // SAFETY: the ranges live and the stream orders their uses.
+        unsafe {
+            drop(channel.expose(stream, whole(me)).unwrap());
+            let error = channel.expose(stream, whole(me)).unwrap_err();
+            let index = call as u64 + 1;
+            assert!(
+                matches!(error, CommError::TokenDropped { what: "expose", peer: p, index: i, .. } if p == peer && i == index),
+                "{error}"
+            );
+            let got = channel.get(stream, whole(peer), mine).unwrap();
+            got.wait(stream).unwrap();
+        }
+        rank.p2p.settle(stream, peer, 0).unwrap();
+        rank.finish();
+        assert_eq!(
+            rank.read(fetched.address(), BYTES),
+            content(peer, call, BYTES)
+        );
+    }
+    rank.meet();
+}
+
+/// Rank 0 is silent: the wait of rank 1 for it is an error that names it, nothing is signalled that did not happen, and
+/// after recovery all is as it was.
+pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
+    let (parts, stream) = (buffer(rank), &rank.stream);
+    let lane = rank.p2p.options().lanes - 1;
+    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
+    rank.write(parts.local(), &content(rank.rank(), 0, BYTES));
+    rank.meet();
+    let mut stale = None;
+    if rank.rank() == 1 {
+        let channel = rank.p2p.channel(0, lane, transport).unwrap();
+        let source = rank.memory(BYTES);
+        // SAFETY: the ranges live; nobody uses rank 0's part meanwhile.
+        unsafe {
+            let put = channel.put(stream, rank.mine(&source, 0, BYTES), whole(0));
+            put.unwrap().wait(stream).unwrap();
+            stale = Some(channel.accept(stream, whole(1)).unwrap());
+        }
+        rank.backend.synchronize(stream).unwrap();
+        let error = rank.p2p.check(stream).unwrap_err();
+        assert!(
+            matches!(&error, CommError::Transfer { lane: l, peer: 0, signal: "free", .. } if *l == lane),
+            "{error}"
+        );
+        assert_eq!(error.culprit(), Some(0));
+    }
+    rank.meet();
+    if rank.rank() == 0 {
+        // The put of rank 1 did not happen, so it does not arrive; and rank 1 gives no credit any more.
+        let channel = rank.p2p.channel(1, lane, transport).unwrap();
+        // SAFETY: the range lives.
+        let token = unsafe { channel.accept(stream, whole(0)).unwrap() };
+        token.wait(stream).unwrap();
+        rank.backend.synchronize(stream).unwrap();
+        let error = rank.p2p.check(stream).unwrap_err();
+        assert!(
+            matches!(
+                &error,
+                CommError::Transfer {
+                    peer: 1,
+                    signal: "arrived",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        if transport != Transport::CopyEngine {
+            assert_eq!(rank.read(parts.local(), BYTES), content(0, 0, BYTES));
+        }
+    }
+    rank.meet();
+    rank.p2p.recover(stream, rank.exchange.as_ref()).unwrap();
+    if let Some(stale) = stale {
+        let error = stale.wait(stream).unwrap_err().to_string();
+        assert!(error.contains("given up"), "{error}");
+    }
+    rank.p2p.check(stream).unwrap();
+    rank.meet();
+    for way in WAYS {
+        Ring::new(rank, way, transport, BYTES).exact(10, 100, false);
+    }
+}
