@@ -8,6 +8,7 @@ use warpweave_symm_mem::{Backend, DevicePtr, Memory};
 use crate::error::{BenchError, Result};
 use crate::inputs::{Numbers, Source};
 use crate::session::Session;
+use crate::timing::{Call, Contender, Measures};
 
 /// Which part of A a plan takes from its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +81,49 @@ impl<B: ExecuteBackend> Candidate<B> {
     }
 }
 
-/// How a call is enqueued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// Operation by operation.
-    Run,
-    /// As a graph.
-    Replay,
+/// A candidate that is bound, with the inputs that it is timed with.
+pub struct BoundCandidate<'a, B: ExecuteBackend> {
+    /// This rank.
+    pub session: &'a Session<B>,
+    /// The candidate.
+    pub candidate: &'a Candidate<B>,
+    /// Its bound plan.
+    pub bound: &'a Bound<B>,
+    /// The inputs, which change with every call.
+    pub inputs: &'a InputSets<B>,
+    /// Whether calls in a row and graph launches are timed too.
+    pub in_a_row: bool,
+}
+
+impl<B: ExecuteBackend> Contender for BoundCandidate<'_, B> {
+    fn name(&self) -> &str {
+        &self.candidate.name
+    }
+
+    fn measures(&self) -> Measures {
+        Measures {
+            single_replays: false,
+            in_a_row: self.in_a_row,
+            replays_in_a_row: self.in_a_row,
+        }
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.inputs.load_b(self.session, self.bound)
+    }
+
+    fn load(&self, set: usize) -> Result<()> {
+        self.inputs
+            .load_a(self.session, self.bound, self.candidate.takes, set)
+    }
+
+    fn call(&self, how: Call) -> Result<()> {
+        self.candidate.call(self.session, self.bound, how)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(self.bound.synchronize()?)
+    }
 }
 
 /// The only buffer of this role.

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::DType;
 
+use crate::collectives::{self, Bytes};
 use crate::inject::InjectedFault;
 use crate::shape::Shape;
 use crate::suite::Suite;
@@ -59,6 +61,12 @@ pub struct BenchArgs {
     /// Element type; by default bf16 for shapes that are given, the suite's choice for its own.
     #[arg(long, value_name = "bf16|f16|f32")]
     pub dtype: Option<DType>,
+    /// Suite collectives: what a rank brings in bytes, by comma; 4K to 256M in steps of four without.
+    #[arg(long, value_name = "4K,64K,1M", value_delimiter = ',')]
+    pub sizes: Vec<Bytes>,
+    /// Suite collectives: operations, by comma; all without.
+    #[arg(long = "op", value_name = "A,B", value_delimiter = ',', value_parser = collectives::operation)]
+    pub operations: Vec<Operation>,
     /// Implementations, by comma; all without.
     #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
     pub implementations: Vec<String>,
@@ -71,6 +79,15 @@ pub struct BenchArgs {
     /// Also write the report of all problems to this file as Markdown.
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
+    /// Suite collectives: also draw times over sizes to this file as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Suite collectives: also write the variants' times to this file, as the library's `select` takes them.
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
+    /// Suite collectives: figures of PyTorch's operators on the same machine, as rows beside ours; JSON or printed lines.
+    #[arg(long, value_name = "FILE")]
+    pub peers: Option<PathBuf>,
     /// Name the suites and their implementations, check the other options, and do nothing else.
     #[arg(long)]
     pub list: bool,

@@ -116,6 +116,16 @@ impl BenchError {
         }
     }
 
+    /// Whether the cause is something that this machine or build lacks, so that other rows can go on.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            BenchError::Execute(error) => error.is_unavailable(),
+            BenchError::Memory(error) => error.is_unavailable(),
+            BenchError::Comm(error) => error.is_unavailable(),
+            _ => false,
+        }
+    }
+
     /// Whether all that went wrong here is that another rank died, stalled or failed.
     pub fn blames_a_peer(&self) -> bool {
         match self {

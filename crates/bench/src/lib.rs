@@ -14,6 +14,7 @@
 //!   each other, and graph launches that do.
 //! - **The limit** ([`limit`]) of a problem is the larger of the product alone and the bytes of A over the bandwidth of
 //!   a copy-engine all-gather, both of the same run; efficiency is limit over time.
+//! - **Collectives** ([`collectives`]) are calls and not plans; they share clock, rounds and verdicts.
 //! - **The breakdown** ([`breakdown`]) of one implementation times its parts as plans of their own, in the same rounds.
 //!
 //! The report's views, and the JSON file among them, are described in [`report`].
@@ -22,6 +23,7 @@ pub mod breakdown;
 pub mod candidate;
 pub mod cli;
 pub mod clock;
+pub mod collectives;
 pub mod command;
 pub mod error;
 pub mod inject;

@@ -29,6 +29,10 @@ static_assert(sizeof(Group) == 64 + 64 + 16, "as in Rust");
 
 enum Phase : uint32_t { kEnter = 0, kLeave = 1 };
 
+// Slots behind those of the meetings: for each slice of a block.
+constexpr uint32_t kSliceSlot = 2 * kMaxBlocks;
+constexpr uint32_t kMaxSlices = 8;
+
 // The epoch of this launch.
 __device__ __forceinline__ uint32_t epoch_of(const Group& group) { return load_counter(group.epochs + blockIdx.x) + 1; }
 

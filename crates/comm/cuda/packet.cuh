@@ -88,7 +88,7 @@ struct Packets {
 static_assert(sizeof(Packets) == sizeof(Group) + 64 + 48, "as in Rust");
 
 // The slot that faults of packets name: no word belongs to it.
-constexpr uint32_t kPacketSlot = 2 * kMaxBlocks;
+constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 
 // The packets of one call as a rank sees them.
 struct Sections {

@@ -156,10 +156,15 @@ impl Sweep {
     /// What any call costs: nothing, a launch, a meeting.
     fn floors(&self) -> Result<()> {
         let nothing = self.measure(|_| Ok(()), 31)?;
-        let launch = self.measure(|_| Ok(self.backend.delay(&self.stream, Duration::ZERO)?), 31)?;
+        let launch = self.measure(
+            |_| Ok(self.backend.delay(&self.stream, Duration::ZERO)?),
+            31,
+        )?;
         let meeting = self.measure(|_| Ok(self.collectives.barrier(&self.stream)?), 31)?;
         if self.collectives.rank() == 0 {
-            println!("nothing {nothing:.1} us, an empty launch {launch:.1}, a barrier {meeting:.1}");
+            println!(
+                "nothing {nothing:.1} us, an empty launch {launch:.1}, a barrier {meeting:.1}"
+            );
         }
         Ok(())
     }
@@ -216,11 +221,12 @@ impl Sweep {
                 .iter()
                 .map(|call| {
                     Ok(self.backend.capture(&self.stream, || {
-                        self.enqueue(way, call)
-                            .map_err(|error| warpweave_symm_mem::Error::InvalidArgument {
+                        self.enqueue(way, call).map_err(|error| {
+                            warpweave_symm_mem::Error::InvalidArgument {
                                 what: "captured call",
                                 why: error.to_string(),
-                            })
+                            }
+                        })
                     })?)
                 })
                 .collect::<Result<Vec<_>>>()?;
@@ -228,7 +234,10 @@ impl Sweep {
                 |i| Ok(self.backend.launch_graph(&graphs[i % SETS], &self.stream)?),
                 iterations,
             )?;
-            line += &format!(" | {single:7.1} {graph:7.1}{}", if good { "" } else { " WRONG" });
+            line += &format!(
+                " | {single:7.1} {graph:7.1}{}",
+                if good { "" } else { " WRONG" }
+            );
         }
         if self.collectives.rank() == 0 {
             println!("{line}");
@@ -257,17 +266,15 @@ impl Sweep {
                         Operation::AllGather => {
                             self.nccl.all_gather(input, output, n, element, stream)?
                         }
-                        Operation::ReduceScatter => {
-                            self.nccl
-                                .reduce_scatter(input, output, n, element, sum, stream)?
-                        }
-                        Operation::AllReduce => {
-                            self.nccl.all_reduce(input, output, n, element, sum, stream)?
-                        }
-                        Operation::Broadcast => {
-                            self.nccl
-                                .broadcast(input, output, n, element, call.root, stream)?
-                        }
+                        Operation::ReduceScatter => self
+                            .nccl
+                            .reduce_scatter(input, output, n, element, sum, stream)?,
+                        Operation::AllReduce => self
+                            .nccl
+                            .all_reduce(input, output, n, element, sum, stream)?,
+                        Operation::Broadcast => self
+                            .nccl
+                            .broadcast(input, output, n, element, call.root, stream)?,
                         _ => {}
                     }
                 }
@@ -322,7 +329,8 @@ impl Sweep {
             .collect();
         for i in 0..calls {
             let (start, end) = &self.marks[i];
-            self.backend.delay(&self.stream, Duration::from_micros(150))?;
+            self.backend
+                .delay(&self.stream, Duration::from_micros(150))?;
             self.clock.signal(&self.stream, 0, &peers)?;
             self.clock.wait(&self.stream, 0, &peers, 0)?;
             self.backend.record(start, &self.stream)?;
@@ -342,7 +350,9 @@ impl Sweep {
         let mut slowest: Vec<f64> = (0..calls)
             .map(|i| {
                 let of = |bytes: &Vec<u8>| {
-                    bytes[8 * i..][..8].try_into().map_or(f64::NAN, f64::from_le_bytes)
+                    bytes[8 * i..][..8]
+                        .try_into()
+                        .map_or(f64::NAN, f64::from_le_bytes)
                 };
                 all.iter().map(of).fold(0.0, f64::max)
             })

@@ -239,7 +239,9 @@ impl Communicator {
                 });
             }
         }
-        NcclComm::init_watched(&library, self.exchange.as_ref(), options, &|what| self.check(what))
+        NcclComm::init_watched(&library, self.exchange.as_ref(), options, &|what| {
+            self.check(what)
+        })
     }
 }
 

@@ -7,9 +7,7 @@ use half::{bf16, f16};
 use warpweave_comm::collective::tree::{NOBODY, Neighbours};
 use warpweave_comm::collective::{Call, Operation, Variant};
 use warpweave_comm::{CollectiveOptions, Collectives, Operand};
-use warpweave_symm_mem::{
-    Backend, DType, Exchange, Host, Memory, Priority, ThreadExchange,
-};
+use warpweave_symm_mem::{Backend, DType, Exchange, Host, Memory, Priority, ThreadExchange};
 
 /// Elements of a type in memory, and the f32 that they stand for.
 trait Element: Copy + PartialEq + std::fmt::Debug + Send + 'static {
@@ -110,7 +108,11 @@ fn calls<T: Element>(exchange: Arc<dyn Exchange>) {
         let shift = call % 3 * size;
         let mine: Vec<T> = (0..count).map(|index| given(rank, call, index)).collect();
         let from = input.address().add(shift);
-        let to = if call % 2 == 0 { output.address().add(shift) } else { from };
+        let to = if call % 2 == 0 {
+            output.address().add(shift)
+        } else {
+            from
+        };
         let sums = |variant, count| {
             let call = Call {
                 operation: Operation::AllReduce,
@@ -137,7 +139,14 @@ fn calls<T: Element>(exchange: Arc<dyn Exchange>) {
             T::DTYPE
         );
         // Packets of other calls lie where this one's do.
-        sums(if call % 4 == 0 { Variant::Packets } else { Variant::Tree }, 7);
+        sums(
+            if call % 4 == 0 {
+                Variant::Packets
+            } else {
+                Variant::Tree
+            },
+            7,
+        );
         sums(Variant::Tree, 100);
     }
     collectives.close(&stream, exchange.as_ref()).unwrap();

@@ -6,6 +6,7 @@
 #include "gather.cuh"
 #include "lane.cuh"
 #include "scalar_product.cuh"
+#include "warpweave/multimem.cuh"
 
 namespace warpweave {
 
@@ -25,18 +26,6 @@ struct MultimemGather {
   uint32_t neighbours;  // rows of B and C are aligned to four elements
 };
 static_assert(sizeof(MultimemGather) == 144, "as in Rust");
-
-// Stores 16 bytes to the staging of all ranks.
-__device__ __forceinline__ void store_everywhere(void* multicast, const uint4& v) {
-  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};"
-               :
-               : "l"(multicast), "f"(__uint_as_float(v.x)), "f"(__uint_as_float(v.y)), "f"(__uint_as_float(v.z)),
-                 "f"(__uint_as_float(v.w))
-               : "memory");
-}
-
-// Orders accesses to the same memory through its multicast and through its plain address.
-__device__ __forceinline__ void fence_alias() { asm volatile("fence.proxy.alias;" ::: "memory"); }
 
 // 16 bytes at an address that is aligned to elements only.
 template <typename T>
@@ -76,7 +65,7 @@ __device__ __forceinline__ void store_rows(const MultimemGather& p) {
 #pragma unroll
     for (int i = 0; i < kLoadsInFlight; ++i) {
       const size_t packet = first + i * threads;
-      if (packet < packets) store_everywhere(to + head + 16 * packet, held[i]);
+      if (packet < packets) multimem_store(reinterpret_cast<uint64_t>(to + head + 16 * packet), held[i]);
     }
   }
   const size_t loose = head + (bytes - tail), offset = thread * sizeof(T);

@@ -65,6 +65,9 @@ struct What {
     /// Suite `collectives`: draw times over sizes to this file, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Suite `collectives`: write the variants' times to this file, as the library's `select` takes them
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
     /// Suite `collectives`: figures of PyTorch's operators on the same machine, as rows beside ours
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
@@ -112,6 +115,7 @@ impl What {
         add("--json", self.json.as_ref().map(Into::into));
         add("--markdown", self.markdown.as_ref().map(Into::into));
         add("--plot", self.plot.as_ref().map(Into::into));
+        add("--costs", self.costs.as_ref().map(Into::into));
         add("--peers", self.peers.as_ref().map(Into::into));
         add("--log", self.log.as_ref().map(Into::into));
         args
@@ -234,10 +238,10 @@ mod tests {
             ranks: 4,
         };
         let line = "--suite collectives --sizes 4K,64K --sizes 1M --op all-gather,all-reduce --impl nccl,push \
-            --plot out.svg --peers torch.json";
+            --plot out.svg --costs a.tsv --peers torch.json";
         let words: Vec<_> = line.split_whitespace().collect();
         let expected = "bench --device host --suite collectives --sizes 4K,64K,1M --op all-gather,all-reduce \
-            --impl nccl,push --plot out.svg --peers torch.json";
+            --impl nccl,push --plot out.svg --costs a.tsv --peers torch.json";
         let expected: Vec<_> = expected.split_whitespace().collect();
         assert_eq!(mapped(&words, host), expected);
     }

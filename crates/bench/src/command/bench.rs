@@ -5,15 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use warpweave_comm::Job;
-use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::{DType, Host};
 
 use super::device::{self, Choice};
 use super::exit;
 use crate::cli::BenchArgs;
+use crate::collectives::{self, NcclBackend, Peers};
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
-use crate::report::{self, Report};
+use crate::report::{self, View};
 use crate::session::Session;
 use crate::suite::{Settings, Suite, run};
 
@@ -43,23 +43,59 @@ pub(super) fn bench(args: &BenchArgs) -> Result<bool> {
     }
 }
 
+/// What a suite is to measure.
+enum Wanted {
+    Plans(Settings),
+    Collectives(collectives::Settings),
+}
+
 /// What `args` ask for, where all of it exists.
-fn settings(args: &BenchArgs) -> Result<Settings> {
-    args.suite.implementations(&args.implementations)?;
+fn settings(args: &BenchArgs) -> Result<Wanted> {
     device::timeout()?;
-    for (option, path) in [("--json", &args.json), ("--markdown", &args.markdown)] {
+    for (option, path) in [
+        ("--json", &args.json),
+        ("--markdown", &args.markdown),
+        ("--plot", &args.plot),
+        ("--costs", &args.costs),
+    ] {
         if let Some(path) = path {
             check_place(option, path)?;
         }
     }
     let dtype = args.dtype.unwrap_or(DType::Bf16);
-    Ok(Settings {
+    let iterations = args.iterations.map(|n| n as usize);
+    let foreign = |option: &str, given: bool| match given {
+        true => Err(BenchError::Usage(format!(
+            "{option} says nothing to the suite {}",
+            args.suite.name()
+        ))),
+        false => Ok(()),
+    };
+    if args.suite == Suite::Collectives {
+        foreign("--shape", !args.shapes.is_empty())?;
+        collectives::ways(&args.implementations)?;
+        return Ok(Wanted::Collectives(collectives::Settings {
+            implementations: args.implementations.clone(),
+            operations: args.operations.clone(),
+            sizes: args.sizes.clone(),
+            dtype,
+            iterations,
+            peers: args.peers.as_deref().map(Peers::read).transpose()?,
+        }));
+    }
+    foreign("--sizes", !args.sizes.is_empty())?;
+    foreign("--op", !args.operations.is_empty())?;
+    foreign("--plot", args.plot.is_some())?;
+    foreign("--costs", args.costs.is_some())?;
+    foreign("--peers", args.peers.is_some())?;
+    args.suite.implementations(&args.implementations)?;
+    Ok(Wanted::Plans(Settings {
         suite: args.suite,
         implementations: args.implementations.clone(),
         problems: args.shapes.iter().map(|&shape| (shape, dtype)).collect(),
         dtype: args.dtype,
-        iterations: args.iterations.map(|n| n as usize),
-    })
+        iterations,
+    }))
 }
 
 /// A report that cannot be written is better known before the run than after it.
@@ -81,9 +117,9 @@ fn check_place(option: &str, path: &Path) -> Result<()> {
     )))
 }
 
-fn take_part<B: ExecuteBackend>(
+fn take_part<B: NcclBackend>(
     args: &BenchArgs,
-    settings: &Settings,
+    wanted: &Wanted,
     job: &Job,
     backend: B,
 ) -> Result<bool> {
@@ -91,14 +127,14 @@ fn take_part<B: ExecuteBackend>(
     let patience = backend.timeout() * 3 + job.timeout() + Duration::from_secs(1);
     let injection = Injection::new(args.inject, job.rank(), patience);
     let session = Session::join(job, backend, injection)?;
-    let outcome = run(&session, settings).and_then(|report| {
-        if session.rank() == 0 {
-            write(&report, args)?;
+    let outcome = match wanted {
+        Wanted::Plans(settings) => {
+            run(&session, settings).and_then(|report| finish(&session, &report, args))
         }
-        // Rank 0 keeps the store until all have come this far.
-        session.settle("end", Ok(Vec::new()))?;
-        Ok(report.wrong().next().is_none())
-    });
+        Wanted::Collectives(settings) => {
+            collectives::run(&session, settings).and_then(|report| finish(&session, &report, args))
+        }
+    };
     if let Err(error) = &outcome {
         session.abandon(error);
         // The session is alive here: to drop it may take longer than there is.
@@ -107,7 +143,20 @@ fn take_part<B: ExecuteBackend>(
     outcome
 }
 
-fn write(report: &Report, args: &BenchArgs) -> Result<()> {
+fn finish<B: NcclBackend>(
+    session: &Session<B>,
+    report: &impl View,
+    args: &BenchArgs,
+) -> Result<bool> {
+    if session.rank() == 0 {
+        write(report, args)?;
+    }
+    // Rank 0 keeps the store until all have come this far.
+    session.settle("end", Ok(Vec::new()))?;
+    Ok(report.is_right())
+}
+
+fn write(report: &impl View, args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.json {
         write_file(path, |out| {
             serde_json::to_writer_pretty(&mut *out, report)?;
@@ -116,10 +165,18 @@ fn write(report: &Report, args: &BenchArgs) -> Result<()> {
         })?;
     }
     if let Some(path) = &args.markdown {
-        write_file(path, |out| report::markdown(report, out))?;
+        write_file(path, |out| report.markdown(out))?;
+    }
+    for (path, text) in [(&args.plot, report.plot()), (&args.costs, report.costs())] {
+        if let (Some(path), Some(text)) = (path, text) {
+            write_file(path, |out| {
+                out.extend_from_slice(text.as_bytes());
+                Ok(())
+            })?;
+        }
     }
     let mut out = std::io::stdout().lock();
-    report::terminal(report, report::width(), &mut out)?;
+    report.terminal(report::width(), &mut out)?;
     Ok(out.flush()?)
 }
 

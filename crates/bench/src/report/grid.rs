@@ -5,7 +5,7 @@ use crate::statistics::Spread;
 
 /// A table of text.
 #[derive(Clone, Debug)]
-pub(super) struct Grid {
+pub(crate) struct Grid {
     pub headings: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
@@ -151,7 +151,7 @@ pub(super) fn ms(value: f64) -> String {
 }
 
 /// TFLOP/s or GB/s.
-pub(super) fn rate(value: f64) -> String {
+pub(crate) fn rate(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
         v if v >= 1.0 => format!("{v:.1}"),

@@ -9,7 +9,7 @@ use super::{Report, sentences};
 ///
 /// # Errors
 /// What `out` reports.
-pub fn markdown(report: &Report, out: &mut impl Write) -> io::Result<()> {
+pub fn markdown(report: &Report, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     writeln!(out, "# {}\n\n{}", report.suite, report.provenance)?;
     if let Some(overview) = Grid::of_all_problems(report) {
         writeln!(out, "\n## All problems\n")?;
@@ -31,7 +31,7 @@ pub fn markdown(report: &Report, out: &mut impl Write) -> io::Result<()> {
     list(&sentences::LEGEND, out)
 }
 
-fn table(grid: &Grid, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn table(grid: &Grid, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     row(&grid.headings, out)?;
     let rules = (0..grid.headings.len()).map(|column| match grid.is_words(column) {
         true => "---",
@@ -41,7 +41,10 @@ fn table(grid: &Grid, out: &mut impl Write) -> io::Result<()> {
     grid.rows.iter().try_for_each(|cells| row(cells, out))
 }
 
-fn row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, out: &mut impl Write) -> io::Result<()> {
+fn row<S: AsRef<str>>(
+    cells: impl IntoIterator<Item = S>,
+    out: &mut (impl Write + ?Sized),
+) -> io::Result<()> {
     write!(out, "|")?;
     for cell in cells {
         write!(out, " {} |", escaped(cell.as_ref()))?;
@@ -49,7 +52,7 @@ fn row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, out: &mut impl Write) 
     writeln!(out)
 }
 
-fn list<S: AsRef<str>>(lines: &[S], out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn list<S: AsRef<str>>(lines: &[S], out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     lines
         .iter()
         .try_for_each(|line| writeln!(out, "- {}", escaped(line.as_ref())))

@@ -7,10 +7,12 @@
 //! field that does not apply is `null`. The fields are those of the types of this module, under the same names; the
 //! crate's README lists them.
 
-mod grid;
-mod markdown;
+pub(crate) mod grid;
+pub(crate) mod markdown;
 mod sentences;
-mod terminal;
+pub(crate) mod terminal;
+
+use std::io::{self, Write};
 
 use serde::Serialize;
 
@@ -21,6 +23,48 @@ use crate::verification::Verdict;
 
 pub use markdown::markdown;
 pub use terminal::{terminal, width};
+
+/// What is written of a report, whichever suite it is of.
+pub trait View: Serialize {
+    /// Whether every row that ran was right.
+    fn is_right(&self) -> bool;
+
+    /// For eyes, in at most `width` columns where words allow it.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    fn terminal(&self, width: u16, out: &mut dyn Write) -> io::Result<()>;
+
+    /// As a Markdown document.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    fn markdown(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// As what the library chooses variants by, where the suite measures them.
+    fn costs(&self) -> Option<String> {
+        None
+    }
+
+    /// As a drawing in SVG, where the suite has one.
+    fn plot(&self) -> Option<String> {
+        None
+    }
+}
+
+impl View for Report {
+    fn is_right(&self) -> bool {
+        self.wrong().next().is_none()
+    }
+
+    fn terminal(&self, width: u16, out: &mut dyn Write) -> io::Result<()> {
+        terminal(self, width, out)
+    }
+
+    fn markdown(&self, out: &mut dyn Write) -> io::Result<()> {
+        markdown(self, out)
+    }
+}
 
 /// Identifies the layout of the JSON file.
 pub const SCHEMA: &str = "warpweave-bench/1";

@@ -33,7 +33,7 @@ pub fn width() -> u16 {
 ///
 /// # Errors
 /// What `out` reports.
-pub fn terminal(report: &Report, width: u16, out: &mut impl Write) -> io::Result<()> {
+pub fn terminal(report: &Report, width: u16, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     writeln!(out, "{}: {}", report.suite, report.provenance)?;
     for result in &report.results {
         writeln!(out, "\n{}", sentences::problem(result))?;
@@ -60,7 +60,7 @@ pub fn terminal(report: &Report, width: u16, out: &mut impl Write) -> io::Result
     Ok(())
 }
 
-fn print(grid: &Grid, width: u16, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn print(grid: &Grid, width: u16, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     let whole = table(grid);
     let fits = |table: &Table| {
         let lines = table.lines();
@@ -112,7 +112,7 @@ fn shrink(table: &mut Table, width: u16) {
     }
 }
 
-fn write(table: &Table, out: &mut impl Write) -> io::Result<()> {
+fn write(table: &Table, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     table
         .lines()
         .try_for_each(|line| writeln!(out, "{}", line.trim_end()))

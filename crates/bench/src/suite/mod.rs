@@ -8,6 +8,7 @@ use warpweave_overlap::plan::{GemmProvider, Problem};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::candidate::{Implementation, PartOfA};
+use crate::collectives;
 use crate::error::{BenchError, Result};
 use crate::limit::product_alone;
 use crate::shape::Shape;
@@ -25,17 +26,20 @@ pub enum Suite {
     /// The matrix products of the providers, without communication: every rank computes all of C on its own device, all
     /// ranks at once, and the slowest counts. A job of one rank tells of one GPU alone.
     Gemm,
+    /// Collectives over symmetric memory beside NCCL; no plans: [`collectives`] measures them.
+    Collectives,
 }
 
 impl Suite {
     /// All suites.
-    pub const ALL: [Suite; 2] = [Suite::FusedMatmul, Suite::Gemm];
+    pub const ALL: [Suite; 3] = [Suite::FusedMatmul, Suite::Gemm, Suite::Collectives];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Suite::FusedMatmul => "fused-matmul",
             Suite::Gemm => "gemm",
+            Suite::Collectives => "collectives",
         }
     }
 
@@ -56,6 +60,7 @@ impl Suite {
                     "the CUTLASS SM90 kernels, tile and schedule timed",
                 ),
             ],
+            Suite::Collectives => collectives::catalogue(),
         }
     }
 
@@ -90,6 +95,7 @@ impl Suite {
                     plan: Box::new(algorithm.build),
                 })
             }
+            (Suite::Collectives, name) => Err(BenchError::Usage(format!("`{name}` is no plan"))),
             (Suite::Gemm, "cutlass") => Ok(product_alone(name, GemmProvider::Cutlass)),
             (Suite::Gemm, name) => Ok(product_alone(name, GemmProvider::CublasLt)),
         }
@@ -98,6 +104,7 @@ impl Suite {
     /// The problems that the suite is about, where the command line names none.
     pub fn problems(self, kind: BackendKind) -> Vec<(Shape, DType)> {
         match (self, kind) {
+            (Suite::Collectives, _) => Vec::new(),
             (_, BackendKind::Host) => vec![
                 (Shape::new(256, 256, 256), DType::F16),
                 // 131 rows do not divide by four, and no size is a multiple of anything.

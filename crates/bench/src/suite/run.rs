@@ -7,7 +7,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 use super::means::means;
 use super::{Suite, problem};
 use crate::breakdown;
-use crate::candidate::{Candidate, Implementation, InputSets, PartOfA};
+use crate::candidate::{BoundCandidate, Candidate, Implementation, InputSets, PartOfA};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::inputs::Numbers;
@@ -64,7 +64,7 @@ pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Resu
     progress.at(0, problems.len(), "links");
     let links = match settings.suite {
         Suite::FusedMatmul => push_bandwidth(session, &clock)?,
-        Suite::Gemm => None,
+        Suite::Gemm | Suite::Collectives => None,
     };
     let mut results = Vec::new();
     for (i, &(shape, dtype)) in problems.iter().enumerate() {
@@ -87,7 +87,7 @@ pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Resu
         suite: settings.suite.name().into(),
         provenance: Provenance::of(session)?,
         means: match settings.suite {
-            Suite::FusedMatmul => Vec::new(),
+            Suite::FusedMatmul | Suite::Collectives => Vec::new(),
             Suite::Gemm => means(&results),
         },
         results,
@@ -146,7 +146,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         }
         let mut parts = match self.suite {
             Suite::FusedMatmul => breakdown::bind(session, &candidates, &self.problem)?,
-            Suite::Gemm => Vec::new(),
+            Suite::Gemm | Suite::Collectives => Vec::new(),
         };
         (self.progress)("inputs and reference");
         let whole = candidates.iter().any(|c| c.takes == PartOfA::Whole);
@@ -162,9 +162,11 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let mut verdicts = self.verify(&candidates, &verifier, sets)?;
         let contender = |(candidate, in_a_row)| {
             let Candidate { bound, .. }: &Candidate<B> = candidate;
-            Some(Contender {
+            Some(BoundCandidate {
+                session,
                 candidate,
                 bound: bound.as_ref().ok()?,
+                inputs: &reals,
                 in_a_row,
             })
         };
@@ -174,9 +176,9 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let timing = Timing {
             session,
             clock: self.clock,
-            inputs: &reals,
             effort: self.effort,
         };
+        let contenders: Vec<_> = contenders.iter().map(|c| c as &dyn Contender).collect();
         let mut times = timing.measure(&contenders, |round, rounds| {
             (self.progress)(&format!("timing, round {} of {rounds}", round + 1));
         })?;

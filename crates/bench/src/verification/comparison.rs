@@ -166,7 +166,8 @@ impl Expectation {
     }
 }
 
-fn decode(dtype: DType, bytes: &[u8]) -> f32 {
+/// One element.
+pub(crate) fn decode(dtype: DType, bytes: &[u8]) -> f32 {
     match (dtype, bytes) {
         (DType::F16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f32(),
         (DType::Bf16, &[a, b]) => bf16::from_ne_bytes([a, b]).to_f32(),

@@ -6,7 +6,7 @@ use crate::inputs::Numbers;
 
 /// What one rank found.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     calls: u64,
     elements: u64,
     wrong: u64,

@@ -2,7 +2,7 @@
 //! every element of every rank compared.
 
 pub mod comparison;
-mod findings;
+pub(crate) mod findings;
 pub mod reference;
 
 use std::collections::BTreeMap;
@@ -13,15 +13,16 @@ use warpweave_overlap::execute::{Bound, ExecuteBackend};
 use warpweave_overlap::plan::{Problem, Role};
 use warpweave_symm_mem::{Backend, Memory};
 
-use crate::candidate::{Call, Candidate, InputSets, buffer_of};
+use crate::candidate::{Candidate, InputSets, buffer_of};
 use crate::error::Result;
 use crate::inputs::Numbers;
 use crate::session::Session;
+use crate::timing::Call;
 use findings::Findings;
 use reference::{Reference, ReferenceOf};
 
 /// Not a number in every element type: an element that a call does not write is found.
-const POISON: u8 = 0xff;
+pub(crate) const POISON: u8 = 0xff;
 
 /// The outcome over all calls and all ranks.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -55,6 +56,20 @@ impl Verdict {
     /// Whether all was right.
     pub fn is_right(&self) -> bool {
         self.wrong == 0 && self.relative_error <= self.tolerance
+    }
+
+    /// The verdict of all ranks, from what each has found.
+    pub(crate) fn of_ranks(all: &[Vec<u8>]) -> Self {
+        let ranks = all.iter().enumerate();
+        ranks.fold(Verdict::default(), |verdict, (rank, words)| {
+            let rank = Findings::from_words(words).verdict(rank);
+            // All ranks make the same calls.
+            let calls = rank.calls;
+            Verdict {
+                calls,
+                ..verdict.and(rank)
+            }
+        })
     }
 
     /// Both verdicts as one.
@@ -140,18 +155,7 @@ impl<B: ExecuteBackend> Verifier<B> {
         );
         let words = mine.map(|findings| findings.to_words());
         let all = session.settle(&format!("verification of {}", candidate.name), words)?;
-        Ok(all
-            .iter()
-            .enumerate()
-            .fold(Verdict::default(), |verdict, (rank, words)| {
-                let rank = Findings::from_words(words).verdict(rank);
-                // All ranks make the same calls.
-                let calls = rank.calls;
-                Verdict {
-                    calls,
-                    ..verdict.and(rank)
-                }
-            }))
+        Ok(Verdict::of_ranks(&all))
     }
 
     fn call_all(

@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::{Backend, DType, DevicePtr, Result};
 
-use super::launch::{Direct, Group, Multimem, PacketKernel, Packets, Tree};
+use super::launch::{Direct, Group, Multimem, PacketKernel, Packets, PushReduce, Tree};
 
 /// One of several copies.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,18 @@ pub trait CollectiveKernels: Backend {
         stream: &Self::Stream,
         dtype: DType,
         launch: &Direct,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// Pushes a chunk to each peer's staging memory, and sums what the peers push here, slice by slice.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn push_reduce(
+        &self,
+        stream: &Self::Stream,
+        dtype: DType,
+        launch: &PushReduce,
         blocks: u32,
     ) -> Result<()>;
 

@@ -168,19 +168,6 @@ impl Operand {
         self.multicast
     }
 
-    /// What lies `bytes` behind the start, on every rank.
-    pub(super) fn at(&self, bytes: usize) -> Self {
-        let on = |address: DevicePtr| match address {
-            DevicePtr::NULL => address,
-            address => address.add(bytes),
-        };
-        Operand {
-            local: on(self.local),
-            peers: self.peers.map(|peers| Addresses(peers.0.map(on))),
-            multicast: self.multicast.map(on),
-        }
-    }
-
     /// The memory of `rank`; null where that cannot be reached.
     pub(super) fn of(&self, rank: usize) -> DevicePtr {
         self.peers.map_or(DevicePtr::NULL, |peers| peers.0[rank])

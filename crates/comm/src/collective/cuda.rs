@@ -5,10 +5,12 @@ use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
 
 use super::backend::{CollectiveKernels, Move};
 use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
-use super::launch::{Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, Tree};
+use super::launch::{Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, Tree};
+use super::pushed::vector as push_vector;
 
 static PACKETS: Image = device_image!("packets", sm_90a, compute_80);
 static DIRECT: Image = device_image!("direct", sm_90a, compute_80);
+static PUSH_REDUCE: Image = device_image!("push_reduce", sm_90a, compute_80);
 
 /// The worlds for which kernels are compiled: the smallest that holds all ranks is taken.
 const WORLDS: [usize; 3] = [2, 4, MAX_WORLD];
@@ -73,6 +75,13 @@ fn reduce_kernel(dtype: DType, world: usize, vector: usize) -> Option<&'static s
     }
 }
 
+fn push_reduce_kernel(dtype: DType, world: usize, vector: usize) -> Option<&'static str> {
+    match vector {
+        16 => by_dtype_and_world!(dtype, world, "push_reduce_16"),
+        _ => by_dtype_and_world!(dtype, world, "push_reduce_1"),
+    }
+}
+
 /// Every kernel with the image that holds it.
 fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     use PacketKernel::*;
@@ -86,7 +95,11 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     ];
     let packets = WORLDS.into_iter().flat_map(move |world| {
         kernels.into_iter().flat_map(move |kernel| {
-            let dtypes = if kernel.reduces() { &DTYPES[..] } else { &DTYPES[..1] };
+            let dtypes = if kernel.reduces() {
+                &DTYPES[..]
+            } else {
+                &DTYPES[..1]
+            };
             let names: Vec<_> = dtypes
                 .iter()
                 .filter_map(|&dtype| packet_kernel(kernel, dtype, world))
@@ -99,10 +112,20 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         let sums = DTYPES
             .into_iter()
             .flat_map(move |dtype| [16, 1].map(|vector| reduce_kernel(dtype, world, vector)));
-        moves.into_iter().chain(sums.flatten()).map(|name| (&DIRECT, name))
+        moves
+            .into_iter()
+            .chain(sums.flatten())
+            .map(|name| (&DIRECT, name))
+    });
+    let pushed = WORLDS.into_iter().flat_map(move |world| {
+        let names = DTYPES
+            .into_iter()
+            .flat_map(move |dtype| [16, 1].map(|vector| push_reduce_kernel(dtype, world, vector)));
+        names.flatten().map(|name| (&PUSH_REDUCE, name))
     });
     packets
         .chain(direct)
+        .chain(pushed)
         .chain([(&DIRECT, "collective_meet")])
         .chain(bulk::all())
         .chain(tree::all())
@@ -165,6 +188,21 @@ impl CollectiveKernels for Cuda {
         let grid = (blocks, DIRECT_THREADS as u32);
         // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
         unsafe { launch(self, stream, &DIRECT, name, grid, *direct) }
+    }
+
+    unsafe fn push_reduce(
+        &self,
+        stream: &CudaQueue,
+        dtype: DType,
+        push: &PushReduce,
+        blocks: u32,
+    ) -> Result<()> {
+        let world = push.group.pad.world as usize;
+        let name = push_reduce_kernel(dtype, world, push_vector(push, dtype.size()))
+            .ok_or_else(|| unknown(dtype))?;
+        let grid = (blocks, DIRECT_THREADS as u32);
+        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
+        unsafe { launch(self, stream, &PUSH_REDUCE, name, grid, *push) }
     }
 
     unsafe fn exchange_tma(&self, stream: &CudaQueue, direct: &Direct, blocks: u32) -> Result<()> {
@@ -278,7 +316,14 @@ unsafe fn launch_shared<P>(
 ) -> Result<()> {
     let function = cuda.function(image, name)?;
     // SAFETY: the caller's obligation.
-    unsafe { cuda.launch(stream, &function, config, &mut [(&raw mut parameter).cast()]) }
+    unsafe {
+        cuda.launch(
+            stream,
+            &function,
+            config,
+            &mut [(&raw mut parameter).cast()],
+        )
+    }
 }
 
 fn unknown(dtype: DType) -> Error {
@@ -298,9 +343,9 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         // For each world: three that move and three that sum in three types by packets; moves of three widths, sums in two
-        // widths of three types; sums of three types by bulk copies. Then the meeting, moves by bulk copies, sums of three
+        // widths of three types, the same of what was pushed; sums of three types by bulk copies. Then the meeting, moves by bulk copies, sums of three
         // types along trees and through multicast addresses, and stores to these.
-        let by_world = 3 + 3 * 3 + 3 + 3 * 2 + 3;
+        let by_world = 3 + 3 * 3 + 3 + 3 * 2 + 3 * 2 + 3;
         assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {

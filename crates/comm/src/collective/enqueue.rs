@@ -2,11 +2,11 @@
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
+use super::Collectives;
 use super::backend::{CollectiveKernels, Move};
 use super::call::{Call, Operation};
 use super::launch::{Addresses, Direct, PAYLOAD, PacketKernel, Packets};
 use super::variant::Variant;
-use super::Collectives;
 
 /// Threads of a block of `packet_*`.
 pub(super) const PACKET_THREADS: usize = 256;
@@ -68,8 +68,12 @@ impl<B: CollectiveKernels> Collectives<B> {
                 (Variant::Packets | Variant::PacketsTwoShot, _) => {
                     self.by_packets(stream, call, variant)
                 }
+                (Variant::Push, Operation::ReduceScatter) | (Variant::TwoShotPush, _) => {
+                    self.by_pushed_sums(stream, call)
+                }
                 (Variant::Push, _) => self.by_exchange(stream, call, Direction::Push),
-                (Variant::Pull, Operation::ReduceScatter) | (Variant::OneShot | Variant::TwoShot, _) => {
+                (Variant::Pull, Operation::ReduceScatter)
+                | (Variant::OneShot | Variant::TwoShot, _) => {
                     self.by_reduction(stream, call, variant)
                 }
                 (Variant::Pull, _) => self.by_exchange(stream, call, Direction::Pull),
@@ -105,9 +109,13 @@ impl<B: CollectiveKernels> Collectives<B> {
             PacketKernel::AllReduceTwoShot => total.div_ceil(self.world).next_multiple_of(4),
             _ => total,
         };
-        let aligned = [call.input.address().0, call.output.address().0, bytes as u64]
-            .iter()
-            .all(|value| value.is_multiple_of(4));
+        let aligned = [
+            call.input.address().0,
+            call.output.address().0,
+            bytes as u64,
+        ]
+        .iter()
+        .all(|value| value.is_multiple_of(4));
         let launch = Packets {
             group: self.lanes[0].group(),
             areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),
@@ -143,7 +151,12 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    pub(super) unsafe fn by_reduction(&self, stream: &B::Stream, call: &Call, variant: Variant) -> Result<()> {
+    pub(super) unsafe fn by_reduction(
+        &self,
+        stream: &B::Stream,
+        call: &Call,
+        variant: Variant,
+    ) -> Result<()> {
         let launch = self.reduction_of(call, variant);
         // All ranks have the same grid, whatever is left for the last.
         let blocks = self.direct_blocks(self.chunk(call).max(launch.bytes as usize));

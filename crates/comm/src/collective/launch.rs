@@ -11,8 +11,11 @@ pub const MAX_BLOCKS: usize = 128;
 /// Slots of the pad in which the blocks of a launch meet: a phase each.
 pub(super) const MEETING_SLOTS: usize = 2 * MAX_BLOCKS;
 
+/// Slices of a block at most, each with a slot behind those: `kMaxSlices`.
+pub const MAX_SLICES: usize = 8;
+
 /// The slot that faults of packets name: `kPacketSlot`.
-pub(super) const PACKET_SLOT: usize = MEETING_SLOTS;
+pub(super) const PACKET_SLOT: usize = MEETING_SLOTS + MAX_SLICES * MAX_BLOCKS;
 
 /// Addresses by rank; null where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +41,7 @@ impl Addresses {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Group {
-    /// The pad: slots by (phase, block), then the one that faults of packets name.
+    /// The pad: slots by (phase, block) and (slice, block), then the one that faults of packets name.
     pub pad: PadView,
     /// The words of every rank's pad.
     pub words: Addresses,
@@ -116,7 +119,34 @@ pub struct Multimem {
     pub to: DevicePtr,
 }
 
+/// Parameter of `push_reduce_*`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PushReduce {
+    /// Where the ranks meet.
+    pub group: Group,
+    /// By rank: where this rank's data for that rank goes, in its staging memory.
+    pub staging: Addresses,
+    /// By rank: where the sums of this rank's chunk go; null where they do not.
+    pub to: Addresses,
+    /// This rank's staging memory, a chunk from each source.
+    pub received: DevicePtr,
+    /// A chunk for each rank.
+    pub input: DevicePtr,
+    /// Bytes from one chunk to the next.
+    pub chunk: u64,
+    /// Bytes of all chunks; the last ones may be shorter.
+    pub total: u64,
+    /// Bytes of a slice, the part of a chunk that a block handles at a time.
+    pub slice: u64,
+    /// Slices of a block, [`MAX_SLICES`] at most: with as many of all blocks a chunk is covered.
+    pub slices: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 const _: () = {
+    assert!(size_of::<PushReduce>() == size_of::<Group>() + 2 * 64 + 48);
     assert!(size_of::<Tree>() == size_of::<Packets>() + 24);
     assert!(size_of::<Multimem>() == size_of::<Direct>() + 16);
     assert!(size_of::<Group>() == 64 + 64 + 16);

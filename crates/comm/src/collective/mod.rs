@@ -22,8 +22,11 @@ mod enqueue;
 mod host;
 pub mod launch;
 mod multicast;
+mod pushed;
+mod select;
 mod staging;
 pub mod tree;
+mod validate;
 mod variant;
 
 use std::sync::Arc;
@@ -34,6 +37,7 @@ use warpweave_symm_mem::{
 
 pub use backend::{CollectiveKernels, Move};
 pub use call::{Call, Operand, Operation};
+pub use select::{Costs, MalformedCosts};
 pub use variant::Variant;
 
 use launch::{Addresses, Group, MAX_BLOCKS, MAX_WORLD, PACKET_SLOT};
@@ -65,7 +69,6 @@ const PIECES: usize = 2;
 /// The collectives of a group of ranks, with the memory in which they meet.
 #[derive(Debug)]
 pub struct Collectives<B: CollectiveKernels> {
-    name: String,
     backend: B,
     rank: usize,
     world: usize,
@@ -78,6 +81,7 @@ pub struct Collectives<B: CollectiveKernels> {
     side: B::Stream,
     pushed: [B::Event; PIECES],
     summed: [B::Event; PIECES],
+    costs: Costs,
 }
 
 /// Where launches that follow each other meet.
@@ -140,7 +144,6 @@ impl<B: CollectiveKernels> Collectives<B> {
         let area = 2 * world * capacity * launch::PACKET;
         let event = || backend.event();
         let this = Self {
-            name: name.into(),
             backend: backend.clone(),
             rank,
             world,
@@ -160,6 +163,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             side: backend.stream(Priority::High)?,
             pushed: [event()?, event()?],
             summed: [event()?, event()?],
+            costs: Costs::built_in::<B>(),
         };
         let blocks = backend
             .resident_blocks()?
@@ -202,7 +206,9 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Errors
     /// [`Error::SignalTimeout`]; what the backend reports.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
-        self.lanes.iter().try_for_each(|lane| lane.pad.check(stream))
+        self.lanes
+            .iter()
+            .try_for_each(|lane| lane.pad.check(stream))
     }
 
     /// Makes the collectives usable again after a fault. Collective, with no call of any rank under way.
@@ -232,96 +238,6 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.backend.synchronize(stream)?;
         exchange.barrier("collectives.close")?;
         Ok(())
-    }
-
-    /// What stands in the way of `variant` for this call, if anything does.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a call that no variant can do, [`Error::Unavailable`] if another could.
-    pub fn validate(&self, call: &Call, variant: Variant) -> Result<()> {
-        let size = call.dtype.size();
-        let misaligned = |operand: &Operand| !operand.address().0.is_multiple_of(size as u64);
-        if misaligned(&call.input) || misaligned(&call.output) {
-            return Err(Error::InvalidArgument {
-                what: "operand",
-                why: format!("its address is not aligned to elements of {}", call.dtype),
-            });
-        }
-        if call.root >= self.world {
-            return Err(Error::InvalidArgument {
-                what: "root",
-                why: format!("rank {} of {}", call.root, self.world),
-            });
-        }
-        let refuse = |why: String| {
-            Err(Error::Unavailable {
-                what: format!("variant `{variant}` of this {}", call.operation),
-                why,
-            })
-        };
-        if !Variant::of(call.operation).contains(&variant) {
-            return refuse("the operation has no such variant".into());
-        }
-        let (input, output) = (call.input.is_symmetric(), call.output.is_symmetric());
-        let bytes = call.bytes();
-        use Operation::{AllReduce, AllToAll};
-        match variant {
-            Variant::Packets if bytes > self.packet_bytes() => refuse(format!(
-                "{bytes} bytes, and packets take {} at most",
-                self.packet_bytes()
-            )),
-            Variant::PacketsTwoShot if bytes.div_ceil(self.world) > self.packet_bytes() / 2 - 16 => {
-                refuse(format!(
-                    "{bytes} bytes on {} ranks, and packets take chunks of {} at most",
-                    self.world,
-                    self.packet_bytes() / 2 - 16
-                ))
-            }
-            Variant::Push | Variant::PushTma | Variant::PushBatched if !output => {
-                refuse("the output is not symmetric".into())
-            }
-            Variant::PushCopyEngine if call.operation == AllReduce && !output => {
-                refuse("the output is not symmetric".into())
-            }
-            Variant::PushCopyEngine
-                if !matches!(call.operation, AllReduce | Operation::ReduceScatter) && !output =>
-            {
-                refuse("the output is not symmetric".into())
-            }
-            Variant::PushCopyEngine
-                if matches!(call.operation, AllReduce | Operation::ReduceScatter)
-                    && self.chunk(call) * self.world > self.staging.bytes() =>
-            {
-                refuse(format!(
-                    "it needs {} bytes of staging memory and has {}",
-                    self.chunk(call) * self.world,
-                    self.staging.bytes()
-                ))
-            }
-            Variant::Pull | Variant::PullTma | Variant::OneShot if !input => {
-                refuse("the input is not symmetric".into())
-            }
-            Variant::TwoShot | Variant::TwoShotTma if !(input && output) => {
-                refuse("input and output are not both symmetric".into())
-            }
-            Variant::Multimem | Variant::MulticastCopy => {
-                match self.multicast_refusal(call, variant) {
-                    Some(why) => refuse(why.into()),
-                    None => Ok(()),
-                }
-            }
-            Variant::OneShot if call.in_place() => {
-                refuse("input and output are the same memory".into())
-            }
-            _ if call.operation == AllToAll
-                && call.in_place()
-                && variant != Variant::Packets
-                && self.world > 1 =>
-            {
-                refuse("input and output are the same memory".into())
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Bytes of the chunk that each rank sums: what one rank gets, cut so that chunks stay aligned to vectors.

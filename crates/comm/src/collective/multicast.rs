@@ -15,7 +15,10 @@ use super::variant::Variant;
 impl<B: CollectiveKernels> Collectives<B> {
     /// What keeps a call from going through multicast addresses.
     pub(super) fn multicast_refusal(&self, call: &Call, variant: Variant) -> Option<&'static str> {
-        let (input, output) = (call.input.multicast_address(), call.output.multicast_address());
+        let (input, output) = (
+            call.input.multicast_address(),
+            call.output.multicast_address(),
+        );
         let sums = matches!(
             call.operation,
             Operation::AllReduce | Operation::ReduceScatter
@@ -28,7 +31,9 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let place = call.output.address().add(self.place(call));
         if variant == Variant::MulticastCopy && place == call.input.address() {
-            return Some("a copy engine cannot copy memory to itself, and the output holds the input");
+            return Some(
+                "a copy engine cannot copy memory to itself, and the output holds the input",
+            );
         }
         None
     }
@@ -53,10 +58,17 @@ impl<B: CollectiveKernels> Collectives<B> {
             Some(address) if address != DevicePtr::NULL => address.add(offset),
             _ => DevicePtr::NULL,
         };
-        let (from, to) = (call.input.multicast_address(), call.output.multicast_address());
+        let (from, to) = (
+            call.input.multicast_address(),
+            call.output.multicast_address(),
+        );
         if let Operation::AllReduce | Operation::ReduceScatter = call.operation {
             let everywhere = call.operation == Operation::AllReduce;
-            let variant = if everywhere { Variant::TwoShot } else { Variant::Pull };
+            let variant = if everywhere {
+                Variant::TwoShot
+            } else {
+                Variant::Pull
+            };
             let start = self.rank * self.chunk(call);
             let launch = Multimem {
                 direct: self.reduction_of(call, variant),
@@ -65,14 +77,14 @@ impl<B: CollectiveKernels> Collectives<B> {
             };
             let blocks = self.direct_blocks(self.chunk(call));
             // SAFETY: the caller's obligations.
-            return unsafe { self.backend.multimem_reduce(stream, call.dtype, &launch, blocks) };
+            return unsafe {
+                self.backend
+                    .multimem_reduce(stream, call.dtype, &launch, blocks)
+            };
         }
         let launch = Multimem {
             direct: self.exchange_of(call, Direction::Push),
-            from: at(
-                Some(call.input.address()).filter(|_| self.gives(call)),
-                0,
-            ),
+            from: at(Some(call.input.address()).filter(|_| self.gives(call)), 0),
             to: at(to, self.place(call)),
         };
         // SAFETY: the caller's obligations.
@@ -95,7 +107,9 @@ impl<B: CollectiveKernels> Collectives<B> {
         let moves = match to {
             _ if !self.gives(call) => vec![],
             // The host backend has no such address: what it emulates is a store to every mapping.
-            DevicePtr::NULL => (0..self.world).map(|rank| copy(call.output.of(rank))).collect(),
+            DevicePtr::NULL => (0..self.world)
+                .map(|rank| copy(call.output.of(rank)))
+                .collect(),
             to => vec![copy(to)],
         };
         // SAFETY: the caller's obligations; every rank is between the two meetings while its output is written.

@@ -14,10 +14,12 @@ pub enum Variant {
     Packets,
     /// An all-reduce by packets in two shots: chunks to their ranks, sums to everybody.
     PacketsTwoShot,
-    /// Multiprocessors store to symmetric outputs.
+    /// Multiprocessors store to symmetric outputs; where elements are summed, to staging memory.
     Push,
     /// Multiprocessors load from symmetric inputs; where elements are summed, each rank sums its chunk.
     Pull,
+    /// As [`Variant::TwoShot`], but chunks are pushed to staging memory: stores leave more of the links to data than loads.
+    TwoShotPush,
     /// Bulk copies of the tensor memory accelerator, to symmetric outputs.
     PushTma,
     /// Copy engines write to symmetric outputs; where elements are summed, to staging memory.
@@ -68,12 +70,13 @@ impl Variant {
                 PushCopyEngine,
                 PushBatched,
             ],
-            Operation::ReduceScatter => &[Packets, Pull, PullTma, PushCopyEngine, Multimem],
+            Operation::ReduceScatter => &[Packets, Push, Pull, PullTma, PushCopyEngine, Multimem],
             Operation::AllReduce => &[
                 Packets,
                 PacketsTwoShot,
                 OneShot,
                 TwoShot,
+                TwoShotPush,
                 TwoShotTma,
                 Tree,
                 PushCopyEngine,
@@ -84,7 +87,7 @@ impl Variant {
     }
 
     /// All of them.
-    pub const ALL: [Variant; 14] = [
+    pub const ALL: [Variant; 15] = [
         Variant::Packets,
         Variant::PacketsTwoShot,
         Variant::Push,
@@ -95,6 +98,7 @@ impl Variant {
         Variant::OneShot,
         Variant::TwoShot,
         Variant::PullTma,
+        Variant::TwoShotPush,
         Variant::TwoShotTma,
         Variant::Tree,
         Variant::Multimem,
@@ -124,6 +128,7 @@ impl Variant {
             Variant::OneShot => "one-shot",
             Variant::TwoShot => "two-shot",
             Variant::PullTma => "pull-tma",
+            Variant::TwoShotPush => "two-shot-push",
             Variant::TwoShotTma => "two-shot-tma",
             Variant::Tree => "tree",
             Variant::Multimem => "multimem",

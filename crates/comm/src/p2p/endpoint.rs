@@ -275,7 +275,7 @@ impl<B: TransferBackend> Shared<B> {
         books: &mut Books,
     ) -> Result<()> {
         for _ in 0..due {
-            if false {
+            if !of.role.is_active() && !of.by_nccl {
                 let slot = of.role.awaited().slot(of.lane);
                 self.pad.wait(stream, slot, &[of.peer], 0)?;
             }

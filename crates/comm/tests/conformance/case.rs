@@ -106,22 +106,28 @@ impl Case {
             Operation::AllReduce => bytes.div_ceil(world).next_multiple_of(16),
             _ => bytes,
         };
-        let shuffles_in_place =
-            self.operation == Operation::AllToAll && self.in_place && world > 1;
+        let in_place = self.in_place && world > 1;
+        let shuffles_in_place = self.operation == Operation::AllToAll && in_place;
+        let is_staged = chunk * world <= staging_bytes;
         let has_places = match self.variant {
             Variant::Packets => bytes <= packet_bytes,
             Variant::PacketsTwoShot => bytes.div_ceil(world) <= packet_bytes / 2 - 16,
             Variant::Tree => true,
-            Variant::Push | Variant::PushTma | Variant::PushBatched => output,
-            Variant::PushCopyEngine if self.operation == Operation::ReduceScatter => {
-                chunk * world <= staging_bytes
+            Variant::Push | Variant::PushCopyEngine
+                if self.operation == Operation::ReduceScatter =>
+            {
+                is_staged
             }
-            Variant::PushCopyEngine if self.operation == Operation::AllReduce => {
-                output && chunk * world <= staging_bytes
+            Variant::PushCopyEngine | Variant::TwoShotPush
+                if self.operation == Operation::AllReduce =>
+            {
+                output && is_staged
             }
-            Variant::PushCopyEngine => output,
+            Variant::Push | Variant::PushTma | Variant::PushCopyEngine | Variant::PushBatched => {
+                output
+            }
             Variant::Pull | Variant::PullTma => input,
-            Variant::OneShot => input && !self.in_place,
+            Variant::OneShot => input && !in_place,
             Variant::TwoShot | Variant::TwoShotTma => input && output,
             Variant::Multimem => {
                 multicast

@@ -91,7 +91,11 @@ impl<B: CollectiveKernels> Rank<B> {
             sources.resize(end, 0);
             if case.applies(&limits) {
                 let case = *case;
-                pending.push(Pending { case, seed, log: logs });
+                pending.push(Pending {
+                    case,
+                    seed,
+                    log: logs,
+                });
             }
             logs += log;
         }
@@ -99,7 +103,9 @@ impl<B: CollectiveKernels> Rank<B> {
         // SAFETY: the sources have the bytes of a round, and no work of this rank is under way.
         unsafe {
             let at = self.sources.address();
-            self.backend.upload(&self.stream, at, &sources).map_err(failed)?;
+            self.backend
+                .upload(&self.stream, at, &sources)
+                .map_err(failed)?;
         }
         self.enqueue(steps).map_err(failed)?;
         self.backend.synchronize(&self.stream).map_err(failed)?;
@@ -108,7 +114,9 @@ impl<B: CollectiveKernels> Rank<B> {
         // SAFETY: the logs have the bytes of a round.
         unsafe {
             let at = self.logs.address();
-            self.backend.download(&self.stream, at, &mut log).map_err(failed)?;
+            self.backend
+                .download(&self.stream, at, &mut log)
+                .map_err(failed)?;
         }
         for call in &pending {
             self.compare(call, &log)?;
@@ -184,7 +192,12 @@ impl<B: CollectiveKernels> Rank<B> {
     }
 
     /// Sets the memory up, calls, and keeps what the memory is then.
-    fn perform(&self, case: &Case, source: DevicePtr, log: DevicePtr) -> warpweave_symm_mem::Result<()> {
+    fn perform(
+        &self,
+        case: &Case,
+        source: DevicePtr,
+        log: DevicePtr,
+    ) -> warpweave_symm_mem::Result<()> {
         let (backend, stream) = (&self.backend, &self.stream);
         let place = self.place(case)?;
         let (input_bytes, _) = case.bytes(self.world());
@@ -219,7 +232,11 @@ impl<B: CollectiveKernels> Rank<B> {
     }
 
     fn compare(&self, call: &Pending, log: &[u8]) -> Played {
-        let Pending { case, seed, log: at } = call;
+        let Pending {
+            case,
+            seed,
+            log: at,
+        } = call;
         let (limits, rank) = (self.limits(), self.rank());
         let place = self.place(case).map_err(|error| error.to_string())?;
         let elements = case.operation.elements(case.count, self.world()).0;
@@ -227,15 +244,26 @@ impl<B: CollectiveKernels> Rank<B> {
         let output = encoded(case.dtype, &result(case, &limits, *seed, rank));
         let mut wanted = vec![POISON; place.output.1];
         let mut behind = vec![POISON; place.input.map_or(0, |(_, bytes)| bytes)];
-        let holder = if case.in_place { &mut wanted } else { &mut behind };
+        let holder = if case.in_place {
+            &mut wanted
+        } else {
+            &mut behind
+        };
         holder[place.input_at..][..input.len()].copy_from_slice(&input);
         wanted[place.output_at..][..output.len()].copy_from_slice(&output);
         wanted.extend(behind);
         let got = &log[*at..][..wanted.len()];
-        match got.iter().zip(&wanted).position(|(got, wanted)| got != wanted) {
+        match got
+            .iter()
+            .zip(&wanted)
+            .position(|(got, wanted)| got != wanted)
+        {
             None => Ok(()),
             Some(at) => {
-                let differ = got.iter().zip(&wanted).filter(|(got, wanted)| got != wanted);
+                let differ = got
+                    .iter()
+                    .zip(&wanted)
+                    .filter(|(got, wanted)| got != wanted);
                 Err(format!(
                     "rank {rank} of {}: {case:?}: {} bytes differ, the first {} bytes behind the start of the output ({} \
                      bytes): {:02x?}, not {:02x?}",

@@ -117,7 +117,8 @@ impl<B: CollectiveKernels> Rank<B> {
         if let Some(multicast) = self.multicast {
             multicast.close(self.exchange.as_ref())?;
         }
-        self.collectives.close(&self.stream, self.exchange.as_ref())?;
+        self.collectives
+            .close(&self.stream, self.exchange.as_ref())?;
         self.shared.close(self.exchange.as_ref())
     }
 
@@ -142,7 +143,9 @@ impl<B: CollectiveKernels> Rank<B> {
         let region = Self::region(&self.sizes);
         let chunk = case.count * size;
         // The part of the larger operand that is this rank's, where the smaller one lies.
-        let part = |bytes: usize, rank: usize| match case.in_place && bytes < input_bytes.max(output_bytes) {
+        let part = |bytes: usize, rank: usize| match case.in_place
+            && bytes < input_bytes.max(output_bytes)
+        {
             true => rank * chunk,
             false => 0,
         };

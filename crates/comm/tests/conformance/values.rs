@@ -44,7 +44,7 @@ pub fn given(dtype: DType, seed: u64, rank: usize, range: Range<usize>) -> Vec<f
             match mixed & 63 {
                 0 => -0.0,
                 1 => 0.0,
-                2 => f32::from_bits((mixed >> 8) as u32 & 0x8000_0003 | 0x3380_0000),
+                2 => rounded(dtype, value / (1 << 23) as f32),
                 _ => rounded(dtype, value),
             }
         })

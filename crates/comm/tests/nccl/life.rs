@@ -213,7 +213,7 @@ fn a_watch_ends_a_pending_initialisation() {
 
 #[test]
 fn an_abort_from_another_thread_waits_for_the_call_that_is_open() {
-    let fake = Fake::new(&["REDUCE_SECONDS=1"]);
+    let fake = Fake::new(&["REDUCE_SECONDS=2"]);
     let comm = single(&fake.open(), patient()).expect("comes up");
     let aborter = comm.aborter();
     std::thread::scope(|s| {
@@ -235,7 +235,7 @@ fn an_abort_from_another_thread_waits_for_the_call_that_is_open() {
 
 #[test]
 fn an_abort_beside_a_call_that_takes_too_long_is_left_to_that_call() {
-    let fake = Fake::new(&["REDUCE_SECONDS=7"]);
+    let fake = Fake::new(&["REDUCE_SECONDS=8"]);
     let comm = single(&fake.open(), patient()).expect("comes up");
     let aborter = comm.aborter();
     std::thread::scope(|s| {

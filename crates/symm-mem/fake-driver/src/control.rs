@@ -17,6 +17,12 @@ pub enum When {
     Instead,
     /// The call does its work and answers with the code, as a driver does that reports an earlier failure.
     After,
+    /// As [`When::Instead`], and so does every later call of the rank: the context is lost.
+    Onward,
+}
+
+impl When {
+    const ALL: [When; 3] = [When::Instead, When::After, When::Onward];
 }
 
 /// The call that is to fail.
@@ -33,6 +39,12 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Whether it strikes the call of this number.
+    pub(crate) fn strikes(self, rank: usize, number: u64) -> bool {
+        let from = number > self.call && self.when == When::Onward;
+        rank == self.rank && (number == self.call || from)
+    }
+
     pub(crate) fn result(self) -> CUresult {
         use CUresult as R;
         let known = [
@@ -73,7 +85,7 @@ type Text = unsafe extern "C" fn(*mut u8, usize) -> usize;
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     rank: extern "C" fn(usize),
-    restart: extern "C" fn(usize, u64, u32, bool),
+    restart: extern "C" fn(usize, u64, u32, usize),
     fired: extern "C" fn() -> bool,
     calls: Text,
     faults: Text,
@@ -105,7 +117,7 @@ impl Control {
                 rank: std::mem::transmute::<*const c_void, extern "C" fn(usize)>(symbol(
                     c"warpweave_fake_rank",
                 )?),
-                restart: std::mem::transmute::<*const c_void, extern "C" fn(usize, u64, u32, bool)>(
+                restart: std::mem::transmute::<*const c_void, extern "C" fn(usize, u64, u32, usize)>(
                     symbol(c"warpweave_fake_restart")?,
                 ),
                 fired: std::mem::transmute::<*const c_void, extern "C" fn() -> bool>(symbol(
@@ -135,7 +147,7 @@ impl Control {
             when: When::Instead,
         };
         let f = failure.unwrap_or(none);
-        (self.restart)(f.rank, f.call, f.code, f.when == When::After);
+        (self.restart)(f.rank, f.call, f.code, f.when as usize);
     }
 
     /// Whether the call that was to fail has been made.
@@ -211,8 +223,8 @@ extern "C" fn warpweave_fake_rank(rank: usize) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn warpweave_fake_restart(rank: usize, call: u64, code: u32, after: bool) {
-    let when = if after { When::After } else { When::Instead };
+extern "C" fn warpweave_fake_restart(rank: usize, call: u64, code: u32, when: usize) {
+    let when = When::ALL[when.min(When::ALL.len() - 1)];
     let failure = Failure {
         rank,
         call,

@@ -116,14 +116,12 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> CUresu
     let (number, failure) = {
         let mut journal = JOURNAL.lock();
         let number = journal.count(rank);
-        let due = journal
-            .failure
-            .filter(|f| f.rank == rank && f.call == number);
+        let due = journal.failure.filter(|f| f.strikes(rank, number));
         journal.fired |= due.is_some();
         (number, due)
     };
     let outcome = match failure {
-        Some(failure) if failure.when == When::Instead => Ok(failure.result()),
+        Some(failure) if failure.when != When::After => Ok(failure.result()),
         _ => match catch_unwind(AssertUnwindSafe(body)) {
             Ok(Ok(())) => Ok(failure.map_or(CUresult::CUDA_SUCCESS, |f| f.result())),
             Ok(Err(refusal)) => Err(refusal),

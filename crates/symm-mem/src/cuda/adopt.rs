@@ -25,6 +25,8 @@ use crate::error::{Error, Result};
 pub struct SharedSlice<T> {
     slice: ManuallyDrop<CudaSlice<T>>,
     memory: CudaMemory,
+    // Behind the memory: the device knows the stream as long as this lives, so that freeing waits for it.
+    _queue: CudaQueue,
 }
 
 impl<T: DeviceRepr> SharedSlice<T> {
@@ -74,7 +76,6 @@ impl Cuda {
         stream: &Arc<CudaStream>,
         len: usize,
     ) -> Result<SharedSlice<T>> {
-        // Known to the device, so that freeing waits for it.
         let queue = self.adopt_stream(stream.clone())?;
         let bytes = len
             .checked_mul(size_of::<T>())
@@ -88,6 +89,7 @@ impl Cuda {
         Ok(SharedSlice {
             slice: ManuallyDrop::new(slice),
             memory,
+            _queue: queue,
         })
     }
 

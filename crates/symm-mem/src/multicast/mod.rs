@@ -16,7 +16,8 @@
 //!
 //! # The rule
 //!
-//! The multicast address is stored to and never read: plain loads through it are undefined. What was stored is read
+//! The multicast address is stored to and never read: plain loads through it are undefined, and the one instruction that may
+//! load through it brings the sum of what all ranks hold (`cuda/include/warpweave/multimem.cuh`). What was stored is read
 //! through the buffer's own mapping, behind a signal.
 
 mod buffer;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use warpweave_fake_driver::{Call, Control, Failure, When};
 use warpweave_symm_mem::Error;
 
-use super::scenarios::Scenario;
+use super::scenarios::{Ended, Scenario};
 
 /// Functions that give something back. Their callers are mostly drops, which cannot return an error.
 pub const GIVE_BACK: [&str; 15] = [
@@ -83,12 +83,68 @@ pub fn busy(driver: &Control) {
     }
 }
 
+/// From every call on, in turn, the rank's context is lost: no panic, no hang, an error on every rank, and no descriptor
+/// left open. What the driver holds is lost with the context.
+pub fn lost(driver: &Control) {
+    let scenario = Scenario::named(&std::env::var("PART").unwrap());
+    let whole = scenario.run(driver, None, Duration::from_secs(20));
+    let calls = driver.calls();
+    let mut wrong = Vec::new();
+    for call in &calls {
+        let Call {
+            rank,
+            number,
+            function,
+            ..
+        } = call;
+        let what = format!(
+            "{}: call {number} of rank {rank}, {function}: lost",
+            scenario.name
+        );
+        println!("{what}");
+        let when = When::Onward;
+        let failure = Failure {
+            rank: *rank,
+            call: *number,
+            code: LAUNCH_FAILED,
+            when,
+        };
+        let ended = run_until_fired(driver, scenario, failure);
+        let of_work = number..=&whole[*rank].calls;
+        let mut later = calls
+            .iter()
+            .filter(|c| c.rank == *rank && of_work.contains(&&c.number));
+        if later.any(|later| !may_be_silent(&calls, later)) {
+            let silent = ended.iter().enumerate().filter(|(_, e)| e.outcome.is_ok());
+            wrong.extend(silent.map(|(rank, _)| format!("{what}: rank {rank} noticed nothing")));
+        }
+        let live = driver.live();
+        if live.iter().any(|what| what == "descriptor") {
+            wrong.push(format!("{what}: {live:?}"));
+        }
+        driver.wipe();
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Runs the scenario until it comes to the call that is to fail.
+fn run_until_fired(driver: &Control, scenario: &Scenario, failure: Failure) -> Vec<Ended> {
+    for timeout in TIMEOUTS {
+        driver.wipe();
+        let ended = scenario.run(driver, Some(failure), timeout);
+        if driver.fired() {
+            return ended;
+        }
+    }
+    panic!("{}: {failure:?} was not met", scenario.name);
+}
+
 const OUT_OF_MEMORY: u32 = 2;
+const LAUNCH_FAILED: u32 = 719;
 const NOT_READY: u32 = 600;
 
 /// A code that the function may well answer with.
 pub fn code(function: &str) -> u32 {
-    const LAUNCH_FAILED: u32 = 719;
     const NOT_SUPPORTED: u32 = 801;
     match function {
         "cuMemCreate" | "cuMemAlloc_v2" | "cuMemAddressReserve" | "cuMulticastCreate" => {
@@ -127,15 +183,7 @@ fn inject(
     );
     // Before the run, so that a hang or an abort is of a call that is named.
     println!("{what}");
-    let mut ended = Vec::new();
-    for timeout in TIMEOUTS {
-        driver.wipe();
-        ended = scenario.run(driver, Some(failure), timeout);
-        if driver.fired() {
-            break;
-        }
-    }
-    assert!(driver.fired(), "{what}: it was not made");
+    let ended = run_until_fired(driver, scenario, failure);
     let gives_back = GIVE_BACK.contains(&function.as_str());
     let mut wrong = Vec::new();
     let own = &ended[*rank];

@@ -86,6 +86,26 @@ fn processes_share_fabric_memory_whatever_fails() {
 }
 
 #[test]
+fn processes_take_nothing_away_under_work() {
+    for scenario in SCENARIOS
+        .iter()
+        .filter(|s| s.world > 1 && s.needs != "pools")
+    {
+        processes::start_asynchronous(scenario.name);
+    }
+}
+
+#[test]
+fn a_lost_context_is_a_typed_error_on_every_rank() {
+    for name in ["buffer-2", "pad", "graph", "plain-memory", "pool"] {
+        injection("lost", Scenario::named(name)).run();
+    }
+    injection("lost", Scenario::named("multicast"))
+        .multicast()
+        .run();
+}
+
+#[test]
 fn busy_streams_are_looked_at_again() {
     for name in ["buffer-2", "graph", "plain-memory"] {
         injection("busy", Scenario::named(name)).run();
@@ -107,7 +127,9 @@ fn the_driver_enforces_its_rules() {
 
 #[test]
 fn the_driver_keeps_memory_from_being_taken_away_under_work() {
-    Child::new("work_rules").set(warpweave_fake_driver::ASYNCHRONOUS, "1").run();
+    Child::new("work_rules")
+        .set(warpweave_fake_driver::ASYNCHRONOUS, "1")
+        .run();
 }
 
 #[test]
@@ -159,6 +181,7 @@ fn child() {
         "sound" => scenarios::all_are_sound(&driver),
         "calls" => scenarios::calls_of_an_allocation(&driver),
         "injection" => injection::run(&driver),
+        "lost" => injection::lost(&driver),
         "busy" => injection::busy(&driver),
         "process" => processes::run(&driver),
         "rules" => rules::enforced(&driver),

@@ -3,10 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{env, fs};
 
-use warpweave_fake_driver::{Call, Control, Failure, When};
+use warpweave_fake_driver::{ASYNCHRONOUS, Call, Control, Failure, When};
 use warpweave_symm_mem::Exchange;
 
 use super::child::{Child, run_all};
@@ -18,8 +19,17 @@ const WAIT: Duration = Duration::from_secs(20);
 
 /// Runs the ranks of a scenario in processes, first with nothing failing, then with every call failing in turn.
 pub fn start(name: &str) {
+    run_ranks(name, |child| child);
+}
+
+/// Runs them with streams that have threads. Then the calls are not the same every time, and nothing fails.
+pub fn start_asynchronous(name: &str) {
+    run_ranks(name, |child| child.set(ASYNCHRONOUS, "1"));
+}
+
+fn run_ranks(name: &str, prepare: fn(Child) -> Child) {
     let scenario = Scenario::named(name);
-    let place = tempfile_in_target(name);
+    let place = folder();
     let children = (0..scenario.world).map(|rank| {
         let child = Child::new("process")
             .set("PART", name)
@@ -28,6 +38,7 @@ pub fn start(name: &str) {
             .set(warpweave_fake_driver::DEVICES, &scenario.world.to_string())
             .set(warpweave_fake_driver::GRANULARITY, "65536")
             .set(warpweave_fake_driver::WITH, scenario.needs);
+        let child = prepare(child);
         if scenario.multicast {
             child.multicast()
         } else {
@@ -38,9 +49,12 @@ pub fn start(name: &str) {
     fs::remove_dir_all(place).unwrap();
 }
 
-fn tempfile_in_target(name: &str) -> PathBuf {
+/// A folder for the sockets of one group.
+fn folder() -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
     // Short, for the path of a socket.
-    let place = env::temp_dir().join(format!("warpweave-{}-{name}", std::process::id()));
+    let place = env::temp_dir().join(format!("warpweave-{}-{number}", std::process::id()));
     fs::create_dir_all(&place).unwrap();
     place
 }
@@ -161,6 +175,9 @@ pub fn run(driver: &Control) {
     sound.outcome.unwrap();
     assert_eq!(driver.faults(), [""; 0]);
     assert_eq!(driver.live(), [""; 0]);
+    if env::var_os(ASYNCHRONOUS).is_some() {
+        return;
+    }
     let own = driver.calls();
     let mut wrong = Vec::new();
     for calls in process.share(&own) {

@@ -36,6 +36,12 @@ macro_rules! done {
     };
 }
 
+mod multicast;
+mod work;
+
+pub use multicast::multicast_enforced;
+pub use work::enforced_under_work;
+
 fn location(device: i32) -> sys::CUmemLocation {
     sys::CUmemLocation {
         type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -371,122 +377,4 @@ fn modules() {
     done!(cuModuleUnload(module));
     refused!(CUDA_ERROR_INVALID_HANDLE, cuFuncLoad(function));
     refused!(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload(module));
-}
-
-/// With streams that have threads: what is in use stays.
-pub fn enforced_under_work(driver: &Control) {
-    done!(cuInit(0));
-    context(0);
-    let (mut module, mut function, mut stream) = (null_mut(), null_mut(), null_mut());
-    let (mut event, mut address) = (null_mut(), 0);
-    let code = c"warpweave_delay".as_ptr();
-    done!(cuModuleLoadDataEx(&mut module, code.cast(), 0, null_mut(), null_mut()));
-    done!(cuModuleGetFunction(&mut function, module, code));
-    done!(cuStreamCreate(&mut stream, 0));
-    done!(cuEventCreate(&mut event, 0));
-    done!(cuMemAlloc_v2(&mut address, 64));
-    let mut ns = 200_000_000u64;
-    let mut parameters = [(&raw mut ns).cast()];
-    let config = sys::CUlaunchConfig {
-        gridDimX: 1,
-        gridDimY: 1,
-        gridDimZ: 1,
-        blockDimX: 1,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: 0,
-        hStream: stream,
-        attrs: null_mut(),
-        numAttrs: 0,
-    };
-    done!(cuLaunchKernelEx(&config, function, parameters.as_mut_ptr(), null_mut()));
-    done!(cuMemsetD8Async(address, 3, 64, stream));
-    done!(cuEventRecord(event, stream));
-    refused!(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
-    refused!(CUDA_ERROR_NOT_READY, cuEventQuery(event));
-    assert_eq!(driver.faults(), [""; 0], "to be busy is no fault");
-    refused!(CUDA_ERROR_ILLEGAL_STATE, cuMemFree_v2(address));
-    done!(cuEventSynchronize(event));
-    done!(cuStreamSynchronize(stream));
-    done!(cuMemFree_v2(address));
-    assert_eq!(driver.faults().len(), 1, "{:?}", driver.faults());
-    // Work on what is gone fails later, and for the whole context.
-    done!(cuMemsetD8Async(address, 3, 64, stream));
-    refused!(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
-    refused!(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamQuery(stream));
-    driver.wipe();
-}
-
-pub fn multicast_enforced(driver: &Control) {
-    done!(cuInit(0));
-    context(0);
-    let prop = sys::CUmulticastObjectProp {
-        numDevices: 2,
-        size: UNIT,
-        handleTypes: DESCRIPTOR.0 as u64,
-        flags: 0,
-    };
-    let odd = sys::CUmulticastObjectProp { size: 100, ..prop };
-    let mut object = 0;
-    refused!(
-        CUDA_ERROR_INVALID_VALUE,
-        cuMulticastCreate(&mut object, &odd)
-    );
-    done!(cuMulticastCreate(&mut object, &prop));
-    let (near, far) = (memory(0), memory(1));
-    let base = addresses(UNIT);
-    done!(cuMulticastAddDevice(object, 0));
-    refused!(CUDA_ERROR_INVALID_VALUE, cuMulticastAddDevice(object, 0));
-    refused!(CUDA_ERROR_INVALID_VALUE, cuMulticastAddDevice(near, 0));
-    refused!(
-        CUDA_ERROR_ILLEGAL_STATE,
-        cuMulticastBindMem(object, 0, near, 0, UNIT, 0)
-    );
-    done!(cuMulticastAddDevice(object, 1));
-    refused!(CUDA_ERROR_ILLEGAL_STATE, cuMemMap(base, UNIT, 0, object, 0));
-    refused!(
-        CUDA_ERROR_INVALID_VALUE,
-        cuMulticastBindMem(object, 0, near, 0, 2 * UNIT, 0)
-    );
-    refused!(
-        CUDA_ERROR_INVALID_VALUE,
-        cuMulticastBindMem(object, 0, object, 0, UNIT, 0)
-    );
-    done!(cuMulticastBindMem(object, 0, near, 0, UNIT, 0));
-    refused!(
-        CUDA_ERROR_INVALID_VALUE,
-        cuMulticastBindMem(object, 0, near, 0, UNIT, 0)
-    );
-    refused!(CUDA_ERROR_ILLEGAL_STATE, cuMulticastAddDevice(object, 1));
-    refused!(CUDA_ERROR_ILLEGAL_STATE, cuMemMap(base, UNIT, 0, object, 0));
-    done!(cuMulticastBindMem(object, 0, far, 0, UNIT, 0));
-    done!(cuMemMap(base, UNIT, 0, object, 0));
-    done!(cuMemSetAccess(base, UNIT, &access(0), 1));
-    assert_eq!(write(base), R::CUDA_SUCCESS);
-    assert_eq!(read(base), R::CUDA_ERROR_ILLEGAL_ADDRESS, "invariant 7");
-    driver.restart(None);
-    done!(cuMulticastUnbind(object, 0, 0, UNIT));
-    let fault = &driver.faults()[0];
-    assert!(
-        fault.contains("unbound while the multicast object is mapped"),
-        "{fault}"
-    );
-    refused!(
-        CUDA_ERROR_INVALID_VALUE,
-        cuMulticastUnbind(object, 0, 0, UNIT)
-    );
-    done!(cuMemUnmap(base, UNIT));
-    done!(cuMemAddressFree(base, UNIT));
-    driver.restart(None);
-    done!(cuMemRelease(object));
-    assert!(
-        driver.faults()[0].contains("released with memory bound"),
-        "{:?}",
-        driver.faults()
-    );
-    for handle in [near, far] {
-        done!(cuMemRelease(handle));
-    }
-    done!(cuDevicePrimaryCtxRelease_v2(0));
-    assert_eq!(driver.live(), [""; 0]);
 }

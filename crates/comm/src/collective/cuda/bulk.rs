@@ -4,9 +4,7 @@ use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image};
 
 use super::{DTYPES, WORLDS, launch_shared, unknown};
-use crate::collective::bulk::{
-    MOVE_STAGES, MOVE_THREADS, STAGE, SUM_STAGES, SUM_THREADS, SUMS,
-};
+use crate::collective::bulk::{MOVE_STAGES, MOVE_THREADS, STAGE, SUM_STAGES, SUM_THREADS, SUMS};
 use crate::collective::launch::Direct;
 
 static BULK: Image = device_image!("bulk", sm_90a);

@@ -5,6 +5,7 @@ mod elements;
 mod group;
 mod packet;
 mod packets;
+mod push_reduce;
 mod tree;
 
 #[cfg(all(test, loom))]
@@ -14,7 +15,7 @@ use warpweave_symm_mem::host::HostStream;
 use warpweave_symm_mem::{DType, Error, Host, Result};
 
 use super::backend::CollectiveKernels;
-use super::launch::{Direct, Group, Multimem, PacketKernel, Packets, Tree};
+use super::launch::{Direct, Group, Multimem, PacketKernel, Packets, PushReduce, Tree};
 use elements::with_element;
 
 impl CollectiveKernels for Host {
@@ -65,6 +66,20 @@ impl CollectiveKernels for Host {
     ) -> Result<()> {
         // SAFETY: the caller's obligation.
         unsafe { reduce(self, stream, "reduce", dtype, launch) }
+    }
+
+    unsafe fn push_reduce(
+        &self,
+        stream: &HostStream,
+        dtype: DType,
+        launch: &PushReduce,
+        _blocks: u32,
+    ) -> Result<()> {
+        use push_reduce::push_reduce;
+        let launch = *launch;
+        // SAFETY: the caller's obligation, kept until the work has ended.
+        let work = move || unsafe { with_element!(dtype, push_reduce(&launch)) };
+        self.launch(stream, "push_reduce", work)
     }
 
     unsafe fn exchange_tma(

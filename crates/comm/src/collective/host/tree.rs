@@ -44,7 +44,7 @@ pub(super) struct Call<'a, A> {
 
 /// Which tree carries a unit.
 const fn tree_of(unit: usize) -> usize {
-    unit / TURN & 1
+    (unit / TURN) & 1
 }
 
 /// Packets that the partial sums of a unit take, and places of a unit in a section.

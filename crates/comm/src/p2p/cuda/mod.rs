@@ -25,6 +25,10 @@ impl TransferBackend for Cuda {
     fn preload_transfers(&self) -> Result<()> {
         for (image, name) in image::all() {
             match self.function(image, name) {
+                // Raises the function's limit on shared memory, which a launch would do otherwise.
+                Ok(function) if name == Engine::Bulk.kernel() => {
+                    function.max_resident_blocks(grid::BULK_THREADS, grid::MOST_SHARED)?;
+                }
                 Err(error) if !error.is_unavailable() => return Err(error.into()),
                 _ => {}
             }

@@ -129,16 +129,17 @@ __device__ __noinline__ void record_fault(const PadView& pad, uint32_t slot, uin
   atomicExch(&fault->state, 2u);
 }
 
-// Waits until `word`, which `peer` writes in `slot` of this rank's pad, has reached `wanted`. False if it did not in time:
-// the fault is recorded, the caller leaves the peer's data alone and ends as it would have.
-__device__ __forceinline__ bool wait_word(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
-                                          uint32_t wanted) {
+// Looks at `word`, which `peer` writes in `slot` of this rank's pad, until `enough` of its epoch. False if that did not come
+// in time: the fault is recorded, the caller leaves the peer's data alone and ends as it would have.
+template <typename Enough>
+__device__ __forceinline__ bool watch_word(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
+                                           uint32_t wanted, Enough enough) {
   uint32_t seen = load_acquire_sys(word);
-  if (reached(seen, wanted)) return true;
+  if (enough(seen)) return true;
   const uint64_t start = global_time();
   for (uint32_t looks = 1;; ++looks) {
     seen = load_acquire_sys(word);
-    if (reached(seen, wanted)) return true;
+    if (enough(seen)) return true;
     // The clock and the fault record are looked at now and then, so that a look at the word costs its own latency alone.
     if (looks % 64 == 0) {
       const uint64_t waited = global_time() - start;
@@ -150,6 +151,18 @@ __device__ __forceinline__ bool wait_word(const PadView& pad, const uint32_t* wo
       if (waited > 20000) __nanosleep(200);
     }
   }
+}
+
+// Waits until `word` has reached `wanted`.
+__device__ __forceinline__ bool wait_word(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
+                                          uint32_t wanted) {
+  return watch_word(pad, word, slot, peer, wanted, [&](uint32_t seen) { return reached(seen, wanted); });
+}
+
+// Waits until `word` is `wanted`, where its writer cannot have gone on.
+__device__ __forceinline__ bool wait_equal(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
+                                           uint32_t wanted) {
+  return watch_word(pad, word, slot, peer, wanted, [&](uint32_t seen) { return seen == wanted; });
 }
 
 // As `wait_word`, for the word of (`slot`, `peer`).

@@ -63,7 +63,10 @@ impl Driver {
     /// Refuses to take a range away that work needs.
     pub fn unused(&self, base: u64, bytes: usize) -> Outcome {
         let gone = base..base + bytes as u64;
-        let items = self.queues.values().flat_map(|q| q.waiting.iter().chain(&q.running));
+        let items = self
+            .queues
+            .values()
+            .flat_map(|q| q.waiting.iter().chain(&q.running));
         let mut used = items.flat_map(|item| match item {
             Item::Run(work) => work.ranges(),
             _ => Vec::new(),
@@ -101,7 +104,10 @@ fn work_off((stream, context): Key) {
             Some(Item::Run(work)) => {
                 // SAFETY: whoever enqueued it vouches for it until it has ended.
                 if let Err(refusal) = unsafe { run(context, &work) } {
-                    fault(format!("{work:?} failed ({:?}): {}", refusal.code, refusal.why));
+                    fault(format!(
+                        "{work:?} failed ({:?}): {}",
+                        refusal.code, refusal.why
+                    ));
                     lock().failed.insert(context, refusal.code);
                 }
             }

@@ -233,7 +233,12 @@ pub fn dropped(rank: &Rank) -> Result<Kept> {
     };
     let graph = device.capture(&stream, fill)?;
     let mut ns = Duration::from_millis(3).as_nanos() as u64;
-    launch(&device, &stream, "warpweave_delay", &mut [(&raw mut ns).cast()])?;
+    launch(
+        &device,
+        &stream,
+        "warpweave_delay",
+        &mut [(&raw mut ns).cast()],
+    )?;
     device.record(&event, &stream)?;
     fill()?;
     device.launch_graph(&graph, &stream)?;

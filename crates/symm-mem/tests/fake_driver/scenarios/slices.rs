@@ -1,8 +1,9 @@
 //! Slices of cudarc in memory that peers can open.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::{DriverError, result, sys};
+use cudarc::driver::{CudaStream, DriverError, result, sys};
 use warpweave_symm_mem::{Cuda, Error, IpcCache, Result};
 
 use super::bodies::{BYTES, KERNELS};
@@ -24,35 +25,47 @@ pub fn shared(rank: &Rank) -> Result<Kept> {
     assert_eq!(shared.local(), slice.address());
     cache.release(exchange, shared)?;
     cache.close(exchange)?;
-    let module = Loaded::new(&device)?;
-    module.delay(&stream, Duration::from_millis(3))?;
+    let module = Loaded::new(&device, &stream)?;
+    module.delay(Duration::from_millis(3))?;
     // SAFETY: the slice is alive, and dropping it waits for this.
-    let filled = unsafe { result::memset_d8_async(slice.address().0, 1, slice.bytes(), stream.cu_stream()) };
+    let filled =
+        unsafe { result::memset_d8_async(slice.address().0, 1, slice.bytes(), stream.cu_stream()) };
     filled.map_err(theirs)?;
-    drop(slice);
     rank.barrier("done")?;
-    stream.synchronize().map_err(theirs)?;
-    Ok(Box::new((module, stream, device)))
+    // In this order: the slice goes while the work on it is under way.
+    Ok(Box::new((slice, module, device)))
 }
 
 /// Device code that a program loaded without this crate.
-struct Loaded(sys::CUmodule);
+struct Loaded {
+    module: sys::CUmodule,
+    stream: Arc<CudaStream>,
+}
 
 impl Loaded {
-    fn new(device: &Cuda) -> Result<Self> {
+    fn new(device: &Cuda, stream: &Arc<CudaStream>) -> Result<Self> {
+        device.bind()?;
         let mut module = std::ptr::null_mut();
         let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the image ends with a zero, and the place of the module is a local.
         let loaded = unsafe {
-            sys::cuModuleLoadDataEx(&mut module, KERNELS.sm_90a.as_ptr().cast(), 0, options, values)
+            sys::cuModuleLoadDataEx(
+                &mut module,
+                KERNELS.sm_90a.as_ptr().cast(),
+                0,
+                options,
+                values,
+            )
         };
-        device.bind()?;
         ok(loaded)?;
-        Ok(Loaded(module))
+        Ok(Loaded {
+            module,
+            stream: stream.clone(),
+        })
     }
 
-    /// Keeps `stream` busy.
-    fn delay(&self, stream: &cudarc::driver::CudaStream, time: Duration) -> Result<()> {
+    /// Keeps the stream busy.
+    fn delay(&self, time: Duration) -> Result<()> {
         let mut function = std::ptr::null_mut();
         let mut ns = time.as_nanos() as u64;
         let mut parameters = [(&raw mut ns).cast()];
@@ -64,15 +77,24 @@ impl Loaded {
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: 0,
-            hStream: stream.cu_stream(),
+            hStream: self.stream.cu_stream(),
             attrs: std::ptr::null_mut(),
             numAttrs: 0,
         };
         // SAFETY: the module is loaded; the kernel takes nanoseconds, and all arguments live through the calls.
         unsafe {
-            ok(sys::cuModuleGetFunction(&mut function, self.0, c"warpweave_delay".as_ptr()))?;
+            ok(sys::cuModuleGetFunction(
+                &mut function,
+                self.module,
+                c"warpweave_delay".as_ptr(),
+            ))?;
             let none = std::ptr::null_mut();
-            ok(sys::cuLaunchKernelEx(&config, function, parameters.as_mut_ptr(), none))
+            ok(sys::cuLaunchKernelEx(
+                &config,
+                function,
+                parameters.as_mut_ptr(),
+                none,
+            ))
         }
     }
 }
@@ -80,7 +102,10 @@ impl Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         // SAFETY: loaded once and unloaded once, with its work done.
-        let _ = unsafe { sys::cuModuleUnload(self.0) };
+        unsafe {
+            let _ = sys::cuStreamSynchronize(self.stream.cu_stream());
+            let _ = sys::cuModuleUnload(self.module);
+        }
     }
 }
 

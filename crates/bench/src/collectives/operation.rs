@@ -1,0 +1,96 @@
+//! The operations that are measured, and what a size means for each.
+
+use warpweave_comm::collective::Operation;
+use warpweave_symm_mem::DType;
+
+/// What is measured where the command line names nothing, in the order of the report.
+pub const DEFAULT_OPERATIONS: [Operation; 5] = [
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::AllReduce,
+    Operation::Broadcast,
+    Operation::AllToAll,
+];
+
+/// The operation of this name.
+///
+/// # Errors
+/// Naming what there is.
+pub fn operation(name: &str) -> Result<Operation, String> {
+    let found = DEFAULT_OPERATIONS.into_iter().find(|o| o.name() == name);
+    found.ok_or_else(|| {
+        let names = DEFAULT_OPERATIONS.map(Operation::name).join(", ");
+        format!("there is no operation `{name}` to measure; known are {names}")
+    })
+}
+
+/// The place in the order of the report.
+pub(super) fn place(operation: Operation) -> usize {
+    let found = DEFAULT_OPERATIONS.iter().position(|&o| o == operation);
+    found.unwrap_or(DEFAULT_OPERATIONS.len())
+}
+
+/// Elements to which chunks are rounded down: whole vectors of 16 bytes, whatever the type.
+const VECTOR: usize = 8;
+
+/// The count of a call whose rank brings `bytes`, rounded down to what divides among the ranks; one element at least.
+pub(super) fn count(operation: Operation, dtype: DType, bytes: usize, world: usize) -> usize {
+    let elements = bytes / dtype.size();
+    let count = match operation {
+        Operation::ReduceScatter | Operation::AllToAll => match elements / world {
+            chunk if !elements.is_multiple_of(world) && chunk > VECTOR => chunk / VECTOR * VECTOR,
+            chunk => chunk,
+        },
+        _ => elements,
+    };
+    count.max(1)
+}
+
+/// The fewest bytes that come into some rank where each brings `input`; none into a rank alone.
+pub(super) fn least_bytes(operation: Operation, input: usize, world: usize) -> usize {
+    match world {
+        1 => 0,
+        _ => operation.incoming(input, world),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Operation::*;
+
+    #[test]
+    fn a_size_is_what_a_rank_brings() {
+        let count = |operation, world| count(operation, DType::Bf16, 4096, world);
+        assert_eq!(
+            [AllGather, AllReduce, Broadcast].map(|o| count(o, 4)),
+            [2048; 3]
+        );
+        assert_eq!([ReduceScatter, AllToAll].map(|o| count(o, 4)), [512; 2]);
+        // Three ranks cannot share 2048 elements: 682 become whole vectors.
+        assert_eq!([ReduceScatter, AllToAll].map(|o| count(o, 3)), [680; 2]);
+        assert_eq!(super::count(AllToAll, DType::F32, 4, 8), 1);
+    }
+
+    #[test]
+    fn the_fewest_bytes_are_those_that_a_rank_lacks() {
+        let bytes = |operation| least_bytes(operation, 4000, 4);
+        assert_eq!(
+            DEFAULT_OPERATIONS.map(bytes),
+            [12_000, 3000, 6000, 4000, 3000]
+        );
+        assert_eq!(DEFAULT_OPERATIONS.map(|o| least_bytes(o, 4000, 1)), [0; 5]);
+    }
+
+    #[test]
+    fn operations_are_known_by_name() {
+        for wanted in DEFAULT_OPERATIONS {
+            assert_eq!(operation(wanted.name()), Ok(wanted));
+        }
+        let error = operation("all-scatter").unwrap_err();
+        assert!(
+            error.contains("all-scatter") && error.contains("reduce-scatter"),
+            "{error}"
+        );
+    }
+}

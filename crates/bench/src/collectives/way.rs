@@ -1,0 +1,126 @@
+//! The rows: variants of ours, NCCL, and what is chosen.
+
+use warpweave_comm::collective::{Operation, Variant};
+
+use crate::error::{BenchError, Result};
+
+/// A way to do an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// NCCL on memory that it was told nothing about.
+    Nccl,
+    /// NCCL on memory of its own in symmetric windows.
+    NcclWindow,
+    /// One of ours, on symmetric operands.
+    Ours(Variant),
+}
+
+/// The row of what is chosen is the row of the variant itself: it is not timed twice.
+pub(super) const SELECT: &str = "select";
+
+impl Way {
+    /// The name in tables and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Way::Nccl => "nccl",
+            Way::NcclWindow => "nccl-window",
+            Way::Ours(variant) => variant.name(),
+        }
+    }
+
+    /// All ways to do `operation` that are among `wanted`; all of them where nothing is wanted.
+    pub fn of(operation: Operation, wanted: &[String]) -> Vec<Self> {
+        let ours = Variant::of(operation).iter().map(|&v| Way::Ours(v));
+        [Way::Nccl, Way::NcclWindow]
+            .into_iter()
+            .chain(ours)
+            .filter(|way| wants(wanted, way.name()))
+            .collect()
+    }
+}
+
+/// Whether a row of this name is among `wanted`.
+pub(super) fn wants(wanted: &[String], name: &str) -> bool {
+    wanted.is_empty() || wanted.iter().any(|w| w == name)
+}
+
+/// Every row by name with a sentence, the baseline first.
+pub fn catalogue() -> Vec<(&'static str, &'static str)> {
+    let variants = Variant::ALL.into_iter();
+    let variants = variants.map(|variant| (variant.name(), summary(variant)));
+    [
+        ("nccl", "NCCL on plain buffers, the baseline"),
+        ("nccl-window", "NCCL on its own memory in symmetric windows"),
+    ]
+    .into_iter()
+    .chain(variants)
+    .chain([(
+        SELECT,
+        "the row of the variant that is chosen by size and machine",
+    )])
+    .collect()
+}
+
+fn summary(variant: Variant) -> &'static str {
+    match variant.name() {
+        "packets" => "data with its epoch in packets, one launch",
+        "packets-two-shot" => "all-reduce by packets in two steps",
+        "push" => "multiprocessors store to all outputs",
+        "pull" => "multiprocessors load from all inputs",
+        "push-tma" => "TMA bulk copies to all outputs",
+        "pull-tma" => "TMA bulk copies from all inputs",
+        "push-copy-engine" => "copy engines write to the peers",
+        "push-batched" => "the same in one batch of the driver",
+        "one-shot" => "every rank sums all inputs",
+        "two-shot" => "each rank sums a chunk and stores it to all",
+        "two-shot-push" => "two-shot, chunks pushed to staging memory",
+        "two-shot-tma" => "two-shot by TMA bulk copies",
+        "tree" => "two binary trees of packets",
+        "multimem" => "stores and loads by multicast, the switch adds",
+        "multicast-copy" => "a copy engine writes to a multicast address",
+        _ => "over symmetric memory",
+    }
+}
+
+/// Makes sure that every name of `wanted` is a row.
+///
+/// # Errors
+/// [`BenchError::Usage`] naming what there is.
+pub fn ways(wanted: &[String]) -> Result<()> {
+    let known: Vec<_> = catalogue().into_iter().map(|(name, _)| name).collect();
+    match wanted.iter().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(BenchError::Usage(format!(
+            "suite collectives has no implementation `{name}`; it has {}",
+            known.join(", ")
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_baseline_comes_first_and_names_choose() {
+        let all = Way::of(Operation::AllReduce, &[]);
+        assert_eq!(all[..2], [Way::Nccl, Way::NcclWindow]);
+        assert_eq!(all.len(), 2 + Variant::of(Operation::AllReduce).len());
+        let wanted = ["push", "nccl"].map(String::from);
+        let two = Way::of(Operation::AllGather, &wanted);
+        assert_eq!(two, [Way::Nccl, Way::Ours(Variant::Push)]);
+        // An all-reduce has no variant `push`.
+        assert_eq!(Way::of(Operation::AllReduce, &wanted), [Way::Nccl]);
+    }
+
+    #[test]
+    fn every_row_has_a_name_of_its_own() {
+        let mut names: Vec<_> = catalogue().into_iter().map(|(name, _)| name).collect();
+        ways(&names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>()).unwrap();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 3 + Variant::ALL.len());
+        let error = ways(&["fastest".into()]).unwrap_err().to_string();
+        assert!(error.contains("packets-two-shot"), "{error}");
+    }
+}

@@ -1,0 +1,167 @@
+// Sums of what peers push to this rank's staging memory, one launch: stores are the cheapest use of the links after copy
+// engines, for they need no requests on the way back as loads do.
+//
+// Each block owns slices of every chunk. It pushes a slice of each peer's chunk to that peer's staging memory and says so,
+// goes on to the next slice, and sums the slice before, which the peers' blocks of its number have pushed meanwhile.
+//
+// Staging memory is free at the start: whoever leaves a launch knows that all ranks have summed. A peer's destinations are
+// free once it has pushed its first slice. A word is compared for equality: its writer writes it again in a later launch
+// only, which it cannot begin before this rank has left this one.
+
+#include "direct.cuh"
+#include "elements.cuh"
+
+namespace {
+
+using warpweave::Addresses;
+using warpweave::Group;
+using warpweave::kMaxBlocks;
+using warpweave::kSliceSlot;
+using warpweave::Vector;
+
+// The layout of `PushReduce` in `launch.rs`.
+struct PushReduce {
+  Group group;
+  Addresses staging;  // by rank: where this rank's data for that rank goes
+  Addresses to;       // by rank: where the sums go, null where they do not
+  uint64_t received;  // this rank's staging memory, a chunk from each source
+  uint64_t input;     // a chunk for each rank
+  uint64_t chunk;     // bytes from one chunk to the next
+  uint64_t total;     // bytes of all chunks; the last ones may be shorter
+  uint64_t slice;     // bytes
+  uint32_t slices;    // of a block
+  uint32_t reserved;
+};
+static_assert(sizeof(PushReduce) == sizeof(Group) + 2 * 64 + 48, "as in Rust");
+
+template <typename T, int W, int kBytes>
+struct Block {
+  using V = Vector<kBytes>;
+  static constexpr int kUnroll = W > 4 ? 2 : 4;
+
+  const PushReduce& p;
+  const uint32_t epoch;
+  const uint32_t rank;
+  const uint32_t world;
+
+  __device__ __forceinline__ explicit Block(const PushReduce& p)
+      : p(p), epoch(next_epoch_of(p.group)), rank(p.group.pad.rank), world(p.group.pad.world) {}
+
+  __device__ __forceinline__ uint64_t part(uint32_t owner) const {
+    const uint64_t start = owner * p.chunk;
+    return start >= p.total ? 0 : min(p.total - start, p.chunk);
+  }
+  __device__ __forceinline__ uint64_t begin(uint32_t index) const {
+    return (uint64_t(index) * gridDim.x + blockIdx.x) * p.slice;
+  }
+  __device__ __forceinline__ uint32_t* word(uint32_t owner, uint32_t index, uint32_t source) const {
+    const uint32_t slot = kSliceSlot + index * kMaxBlocks + blockIdx.x;
+    return reinterpret_cast<uint32_t*>(p.group.words.of[owner] +
+                                       uint64_t(counter_index(p.group.pad, slot, source)) * warpweave::kWordStride);
+  }
+
+  // A slice of every peer's chunk to that peer, and word of it.
+  __device__ __forceinline__ void push(uint32_t index) const {
+    const uint64_t end = begin(index) + p.slice;
+    for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end; at += uint64_t(kUnroll) * blockDim.x * kBytes) {
+      V values[W][kUnroll];
+#pragma unroll
+      for (int turn = 1; turn < W; ++turn) {
+        const uint32_t peer = (rank + turn) % world;
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const uint64_t place = at + u * blockDim.x * kBytes;
+          if (turn < world && place < min(end, part(peer))) values[turn][u].load(p.input + peer * p.chunk + place);
+        }
+      }
+#pragma unroll
+      for (int turn = 1; turn < W; ++turn) {
+        const uint32_t peer = (rank + turn) % world;
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const uint64_t place = at + u * blockDim.x * kBytes;
+          if (turn < world && place < min(end, part(peer))) values[turn][u].store(p.staging.of[peer] + place);
+        }
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x < world && threadIdx.x != rank)
+      warpweave::store_release_sys(word(threadIdx.x, index, rank), epoch);
+  }
+
+  // Whether every peer's slice has come.
+  __device__ __forceinline__ bool arrived(uint32_t index) const {
+    bool here = true;
+    if (threadIdx.x < world && threadIdx.x != rank) {
+      const uint32_t slot = kSliceSlot + index * kMaxBlocks + blockIdx.x;
+      here = wait_equal(p.group.pad, word(rank, index, threadIdx.x), slot, threadIdx.x, epoch);
+    }
+    return __syncthreads_and(here);
+  }
+
+  // The sum of a slice of this rank's chunk, in the order of ranks, to every destination.
+  __device__ __forceinline__ void sum(uint32_t index) const {
+    const uint64_t end = min(begin(index) + p.slice, part(rank));
+    for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end; at += uint64_t(kUnroll) * blockDim.x * kBytes) {
+      V values[W][kUnroll];
+#pragma unroll
+      for (int source = 0; source < W; ++source) {
+        if (source >= world) break;
+        const uint64_t from = source == rank ? p.input + rank * p.chunk : p.received + source * p.chunk;
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          const uint64_t place = at + u * blockDim.x * kBytes;
+          if (place < end) values[source][u].load(from + place);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const uint64_t place = at + u * blockDim.x * kBytes;
+        if (place >= end) break;
+        warpweave::Sum<T, V::kWords> sum;
+        sum.clear();
+#pragma unroll
+        for (int source = 0; source < W; ++source)
+          if (source < world) sum.add(values[source][u].words);
+        V total;
+        sum.pack(total.words);
+#pragma unroll
+        for (int turn = 0; turn < W; ++turn) {
+          const uint32_t peer = (rank + turn) % world;
+          if (turn < world && p.to.of[peer] != 0) total.store(p.to.of[peer] + place);
+        }
+      }
+    }
+  }
+};
+
+template <typename T, int W, int kBytes>
+__device__ __forceinline__ void push_reduce(const PushReduce& p) {
+  const Block<T, W, kBytes> block(p);
+  block.push(0);
+  for (uint32_t index = 0; index < p.slices; ++index) {
+    if (index + 1 < p.slices) block.push(index + 1);
+    if (!block.arrived(index)) break;
+    block.sum(index);
+  }
+  meet(p.group, warpweave::kLeave, block.epoch);
+}
+
+}  // namespace
+
+#define KERNEL(name, ...) \
+  extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ PushReduce p) { __VA_ARGS__(p); }
+
+// Moves and sums one vector of 16 bytes or one element at a time.
+#define FOR_TYPE(T, suffix, W)                                            \
+  KERNEL(push_reduce_16_##suffix##_##W, push_reduce<T, W, 16>)            \
+  KERNEL(push_reduce_1_##suffix##_##W, push_reduce<T, W, int(sizeof(T))>)
+
+#define FOR_WORLD(W)                  \
+  FOR_TYPE(float, f32, W)             \
+  FOR_TYPE(__half, f16, W)            \
+  FOR_TYPE(__nv_bfloat16, bf16, W)
+
+FOR_WORLD(2)
+FOR_WORLD(4)
+FOR_WORLD(8)

@@ -1,0 +1,43 @@
+//! The reference of `push_reduce.cu`, all slices at once: what peers push to this rank's staging memory, summed.
+
+use super::direct;
+use super::elements::Element;
+use super::group::{self, HostGroup, Member, Phase};
+use crate::collective::launch::{Addresses, Direct, PushReduce};
+
+/// # Safety
+/// As for [`CollectiveKernels::push_reduce`](crate::CollectiveKernels::push_reduce), for elements of type `T`.
+pub(super) unsafe fn push_reduce<T: Element>(launch: &PushReduce) {
+    // SAFETY: the caller's obligation.
+    let group = unsafe { HostGroup::new(&launch.group) };
+    let (rank, epoch) = (group.rank(), group.epoch());
+    let part = |owner: usize| {
+        let start = owner as u64 * launch.chunk;
+        launch.total.saturating_sub(start).min(launch.chunk)
+    };
+    let chunk = launch.chunk as usize;
+    for peer in group.peers() {
+        let from = launch.input.add(peer * chunk).as_host::<u8>();
+        let to = launch.staging.0[peer].as_host::<u8>();
+        // SAFETY: the caller's obligation; staging memory is free until its owner hears of what is there.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, part(peer) as usize) };
+    }
+    // Here the meeting tells that the peers' chunks have come.
+    if group::meet(&group, Phase::Enter, epoch) {
+        let sum = Direct {
+            group: launch.group,
+            from: Addresses::by_rank(group.world(), |source| match source == rank {
+                true => launch.input.add(rank * chunk),
+                false => launch.received.add(source * chunk),
+            }),
+            to: launch.to,
+            bytes: part(rank),
+            enter: 0,
+            leave: 0,
+        };
+        // SAFETY: the caller's obligation.
+        unsafe { direct::reduce::<T>(&sum) };
+    }
+    group::meet(&group, Phase::Leave, epoch);
+    group.advance(epoch);
+}

@@ -1,0 +1,61 @@
+//! Sums of what multiprocessors push to staging memory: see `cuda/push_reduce.cu`.
+
+use warpweave_symm_mem::{DevicePtr, Result};
+
+use super::Collectives;
+use super::backend::CollectiveKernels;
+use super::call::{Call, Operation};
+use super::enqueue::DIRECT_THREADS;
+use super::launch::{Addresses, MAX_SLICES, PushReduce};
+
+/// Bytes of a slice at least: two vectors of each thread.
+const SLICE: usize = 2 * 16 * DIRECT_THREADS;
+
+impl<B: CollectiveKernels> Collectives<B> {
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    pub(super) unsafe fn by_pushed_sums(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+        let chunk = self.chunk(call);
+        let everywhere = call.operation == Operation::AllReduce;
+        let blocks = (chunk.div_ceil(SLICE) as u32).clamp(1, self.blocks);
+        let slices = chunk.div_ceil(SLICE * blocks as usize).clamp(1, MAX_SLICES);
+        let slice = chunk
+            .div_ceil(blocks as usize * slices)
+            .next_multiple_of(16 * DIRECT_THREADS);
+        let launch = PushReduce {
+            group: self.lanes[0].group(),
+            staging: Addresses::by_rank(self.world, |rank| {
+                self.staging.peer(rank).add(self.rank * chunk)
+            }),
+            to: Addresses::by_rank(self.world, |rank| match everywhere {
+                true => call.output.of(rank).add(self.rank * chunk),
+                false if rank == self.rank => call.output.address(),
+                false => DevicePtr::NULL,
+            }),
+            received: self.staging.local(),
+            input: call.input.address(),
+            chunk: chunk as u64,
+            total: match everywhere {
+                true => call.bytes() as u64,
+                false => (chunk * self.world) as u64,
+            },
+            slice: slice as u64,
+            slices: slices as u32,
+            reserved: 0,
+        };
+        // SAFETY: the caller's obligations.
+        unsafe {
+            self.backend
+                .push_reduce(stream, call.dtype, &launch, blocks)
+        }
+    }
+}
+
+/// As for other launches on operands where they lie: 16 bytes or one element.
+pub(super) fn vector(launch: &PushReduce, element: usize) -> usize {
+    let mut all = launch.input.0 | launch.chunk | launch.total;
+    for address in launch.staging.0.iter().chain(&launch.to.0) {
+        all |= address.0;
+    }
+    if all.is_multiple_of(16) { 16 } else { element }
+}

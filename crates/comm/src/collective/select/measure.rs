@@ -1,0 +1,118 @@
+//! Measuring the variants on the machine at hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpweave_symm_mem::{DType, Exchange, Result, SymmetricBuffer};
+
+use super::costs::Costs;
+use crate::collective::Collectives;
+use crate::collective::backend::CollectiveKernels;
+use crate::collective::call::{Call, Operand, Operation};
+use crate::collective::variant::Variant;
+
+/// Calls of which the median is taken.
+const CALLS: usize = 9;
+
+/// Time in which the host gets ahead of the device, so that no launch is waited for.
+const LEAD: Duration = Duration::from_micros(200);
+
+impl<B: CollectiveKernels> Collectives<B> {
+    /// Times every variant of `operations` that can do them on symmetric operands, at each [size](Operation::size), with all
+    /// ranks aligned before each call: medians of the slowest rank. Collective; takes about a second for each gigabyte.
+    ///
+    /// # Errors
+    /// What the backend and the exchange report; a fault of a peer.
+    pub fn measure(
+        &self,
+        stream: &B::Stream,
+        exchange: &Arc<dyn Exchange>,
+        operations: &[Operation],
+        sizes: &[usize],
+    ) -> Result<Costs> {
+        let mut costs = Costs::default();
+        let calls = operations.iter().flat_map(|&operation| {
+            let sizes = sizes.iter().map(move |&size| (operation, size));
+            sizes.filter(|&(operation, _)| operation != Operation::Barrier)
+        });
+        if self.world == 1 {
+            return Ok(costs);
+        }
+        for (operation, size) in calls {
+            let dtype = DType::Bf16;
+            let parts = operation.size(dtype.size(), self.world);
+            let count = size.div_ceil(parts).max(1);
+            let bytes = |elements: usize| elements * dtype.size();
+            let (inputs, outputs) = operation.elements(count, self.world);
+            let (inputs, outputs) = (bytes(inputs), bytes(outputs));
+            let buffer = |name, bytes| SymmetricBuffer::new(&self.backend, exchange, name, bytes);
+            let (input, output) = (
+                buffer("measure.in", inputs)?,
+                buffer("measure.out", outputs)?,
+            );
+            let call = Call {
+                operation,
+                dtype,
+                count,
+                root: 0,
+                input: Operand::symmetric(&input, 0, inputs)?,
+                output: Operand::symmetric(&output, 0, outputs)?,
+            };
+            for &variant in Variant::of(operation) {
+                if self.validate(&call, variant).is_ok() {
+                    let time = self.time(stream, exchange.as_ref(), &call, variant)?;
+                    costs.insert(
+                        operation,
+                        variant,
+                        self.world,
+                        bytes(count) * parts / dtype.size(),
+                        time,
+                    );
+                }
+            }
+            exchange.barrier("measure.end")?;
+        }
+        Ok(costs)
+    }
+
+    /// The median time of the slowest rank, in microseconds.
+    fn time(
+        &self,
+        stream: &B::Stream,
+        exchange: &dyn Exchange,
+        call: &Call,
+        variant: Variant,
+    ) -> Result<f64> {
+        let backend = &self.backend;
+        let marks = (0..CALLS)
+            .map(|_| Ok((backend.event()?, backend.event()?)))
+            .collect::<Result<Vec<_>>>()?;
+        for (start, end) in &marks {
+            backend.delay(stream, LEAD)?;
+            self.barrier(stream)?;
+            backend.record(start, stream)?;
+            // SAFETY: the operands are those of `measure`, which synchronises before it frees them; nothing else uses them.
+            unsafe { self.enqueue(stream, call, variant)? };
+            backend.record(end, stream)?;
+        }
+        backend.synchronize(stream)?;
+        self.check(stream)?;
+        let mine = marks.iter().map(|(start, end)| {
+            let time = backend.elapsed(start, end)?.as_secs_f64() * 1e6;
+            Ok(time.to_le_bytes())
+        });
+        let mine = mine.collect::<Result<Vec<[u8; 8]>>>()?.concat();
+        let all = exchange.all_gather("measure.times", &mine)?;
+        let slowest = |index: usize| {
+            let of = |bytes: &Vec<u8>| {
+                let bytes = bytes.get(8 * index..8 * index + 8)?;
+                bytes.try_into().ok().map(f64::from_le_bytes)
+            };
+            all.iter().filter_map(of).fold(0.0, f64::max)
+        };
+        let mut times: Vec<f64> = (0..CALLS).map(slowest).collect();
+        times.sort_by(f64::total_cmp);
+        // A clock that does not tick within a call says nothing of it.
+        Ok(times[CALLS / 2].max(1e-3))
+    }
+}

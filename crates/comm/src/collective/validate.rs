@@ -1,0 +1,89 @@
+//! Which variants can do a call.
+
+use warpweave_symm_mem::{Error, Result};
+
+use super::Collectives;
+use super::backend::CollectiveKernels;
+use super::call::{Call, Operand, Operation};
+use super::variant::Variant;
+
+impl<B: CollectiveKernels> Collectives<B> {
+    /// What stands in the way of `variant` for this call, if anything does. The same on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a call that no variant can do, [`Error::Unavailable`] if another could.
+    pub fn validate(&self, call: &Call, variant: Variant) -> Result<()> {
+        let size = call.dtype.size();
+        let misaligned = |operand: &Operand| !operand.address().0.is_multiple_of(size as u64);
+        if misaligned(&call.input) || misaligned(&call.output) {
+            return Err(Error::InvalidArgument {
+                what: "operand",
+                why: format!("its address is not aligned to elements of {}", call.dtype),
+            });
+        }
+        if call.root >= self.world {
+            return Err(Error::InvalidArgument {
+                what: "root",
+                why: format!("rank {} of {}", call.root, self.world),
+            });
+        }
+        match self.refusal(call, variant) {
+            None => Ok(()),
+            Some(why) => Err(Error::Unavailable {
+                what: format!("variant `{variant}` of this {}", call.operation),
+                why,
+            }),
+        }
+    }
+
+    fn refusal(&self, call: &Call, variant: Variant) -> Option<String> {
+        use Variant::*;
+        if !Variant::of(call.operation).contains(&variant) {
+            return Some("the operation has no such variant".into());
+        }
+        if matches!(variant, Multimem | MulticastCopy) {
+            return self.multicast_refusal(call, variant).map(Into::into);
+        }
+        let sums = matches!(
+            call.operation,
+            Operation::AllReduce | Operation::ReduceScatter
+        );
+        let staged = sums && matches!(variant, Push | TwoShotPush | PushCopyEngine);
+        // The result of a reduce-scatter stays where it is summed.
+        let reaches_outputs = match variant {
+            Push | PushTma | PushCopyEngine | PushBatched => {
+                call.operation != Operation::ReduceScatter
+            }
+            TwoShot | TwoShotPush | TwoShotTma => true,
+            _ => false,
+        };
+        let reaches_inputs = matches!(variant, Pull | PullTma | OneShot | TwoShot | TwoShotTma);
+        let in_place = call.in_place() && self.world > 1;
+        let bytes = call.bytes();
+        if reaches_inputs && !call.input.is_symmetric() {
+            return Some("the input is not symmetric".into());
+        }
+        if reaches_outputs && !call.output.is_symmetric() {
+            return Some("the output is not symmetric".into());
+        }
+        if staged && self.chunk(call) * self.world > self.staging.bytes() {
+            return Some(format!(
+                "it needs {} bytes of staging memory and has {}",
+                self.chunk(call) * self.world,
+                self.staging.bytes()
+            ));
+        }
+        if in_place
+            && (variant == OneShot || call.operation == Operation::AllToAll && variant != Packets)
+        {
+            return Some("input and output are the same memory".into());
+        }
+        let (chunk, most) = match variant {
+            Packets => (bytes, self.packet_bytes()),
+            // Half a section is for chunks and half for sums.
+            PacketsTwoShot => (bytes.div_ceil(self.world), self.packet_bytes() / 2 - 16),
+            _ => return None,
+        };
+        (chunk > most).then(|| format!("chunks of {chunk} bytes, and packets take {most} at most"))
+    }
+}

@@ -1,0 +1,224 @@
+//! The suite on GPUs: a thread for each rank, on a GPU of its own where there are enough, else all on the first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpweave_symm_mem::{Cuda, Exchange, ThreadExchange};
+
+use crate::faults;
+use crate::play::Played;
+use crate::random::Random;
+use crate::rank::{Rank, Sizes};
+use crate::suite::{self, Mixture};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Ranks that share a GPU wait for each other: all their blocks must be resident at once.
+const SHARED_BLOCKS: u32 = 4;
+
+fn devices() -> usize {
+    Cuda::device_count().expect("a GPU")
+}
+
+/// Every world that the GPUs can hold, and some on one of them.
+fn worlds() -> impl Iterator<Item = usize> {
+    1..=devices().clamp(4, 8)
+}
+
+fn sizes(world: usize) -> Sizes {
+    let mut sizes = Sizes::SMALL;
+    sizes.options.packet_bytes = 48 << 10;
+    sizes.options.staging_bytes = 1 << 20;
+    sizes.room = 8 << 20;
+    sizes.round = 96 << 20;
+    if world > devices() {
+        sizes.options.max_blocks = SHARED_BLOCKS;
+    }
+    sizes
+}
+
+fn on(world: usize, sizes: Sizes, timeout: Duration, body: impl Fn(&Rank<Cuda>) -> Played + Sync) {
+    let devices = devices();
+    let body = &body;
+    let run = move |exchange: Arc<dyn Exchange>| {
+        let device = if world > devices { 0 } else { exchange.rank() };
+        let backend = Cuda::new(device)
+            .map_err(|error| error.to_string())?
+            .with_timeout(timeout);
+        let rank = Rank::new(backend, exchange, sizes).map_err(|error| error.to_string())?;
+        body(&rank)?;
+        rank.close().map_err(|error| error.to_string())
+    };
+    let group = ThreadExchange::group_with_timeout(world, Duration::from_secs(120));
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = group
+            .into_iter()
+            .map(|exchange| scope.spawn(move || run(Arc::new(exchange))))
+            .collect();
+        ranks
+            .into_iter()
+            .filter_map(|rank| {
+                rank.join()
+                    .unwrap_or_else(|_| Err("a rank panicked".into()))
+                    .err()
+            })
+            .collect()
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn every_variant_type_and_small_length() {
+    for world in worlds() {
+        on(world, sizes(world), TIMEOUT, |rank| {
+            rank.play(&suite::small(&rank.limits()), world as u64)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn lengths_at_which_variants_change() {
+    for world in worlds() {
+        on(world, sizes(world), TIMEOUT, |rank| {
+            rank.play(&suite::boundaries(&rank.limits()), world as u64)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn large_calls_and_sizes_up_and_down() {
+    for world in worlds() {
+        on(world, sizes(world), TIMEOUT, |rank| {
+            let mut steps = suite::large(&rank.limits(), rank.sizes.room);
+            steps.extend(suite::sizes_up_and_down(&rank.limits()));
+            rank.play(&steps, world as u64)
+        });
+    }
+}
+
+/// With room for chunks of which staging memory takes two pieces, and for packets as large as by default.
+#[test]
+#[ignore = "needs GPUs"]
+fn calls_of_many_megabytes() {
+    let world = devices().clamp(2, 8);
+    let mut sizes = sizes(world);
+    sizes.options.packet_bytes = 1 << 20;
+    sizes.options.staging_bytes = 80 << 20;
+    sizes.room = 72 << 20;
+    sizes.round = 160 << 20;
+    on(world, sizes, TIMEOUT, |rank| {
+        rank.play(&suite::large(&rank.limits(), rank.sizes.room), 2)
+    });
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn mixed_calls_with_delays_and_graphs() {
+    let mixture = Mixture {
+        calls: 2000,
+        most: 20_000,
+        micros: 200,
+        graphs: 12,
+    };
+    for world in worlds().skip(1) {
+        on(world, sizes(world), TIMEOUT, |rank| {
+            let mut random = Random::new(world as u64);
+            rank.play(&suite::mixed(&mut random, &rank.limits(), &mixture), 1)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn epochs_wrap_around() {
+    for world in [2, devices().clamp(2, 8)] {
+        on(world, sizes(world), TIMEOUT, suite::epochs_wrap_around);
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn barriers_order_work_and_bad_calls_are_refused() {
+    for world in worlds() {
+        on(world, sizes(world), TIMEOUT, |rank| {
+            suite::barriers_order_work(rank).map_err(|error| error.to_string())?;
+            suite::bad_calls_are_refused(rank)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn a_silent_peer_is_named_and_the_group_goes_on() {
+    let timeout = Duration::from_millis(500);
+    for world in [2, devices().clamp(3, 8)] {
+        on(world, sizes(world), timeout, |rank| {
+            faults::CALLS
+                .iter()
+                .try_for_each(|&call| faults::a_silent_peer_is_named(rank, call, timeout))
+        });
+    }
+}
+
+/// Calls back to back with random delays and graphs among them, every result compared, and nothing left behind.
+fn soak(world: usize, calls: usize, timeout: Duration) {
+    let mixture = Mixture {
+        calls: 500,
+        most: 4000,
+        micros: 60,
+        graphs: 16,
+    };
+    let mut sizes = sizes(world);
+    sizes.room = 1 << 20;
+    sizes.round = 32 << 20;
+    on(world, sizes, timeout, |rank| {
+        let free = || {
+            rank.backend
+                .free_memory()
+                .map_err(|error| error.to_string())
+        };
+        let limits = rank.limits();
+        let mut random = Random::new(calls as u64);
+        let mut before = None;
+        for seed in 0..calls.div_ceil(mixture.calls) as u64 {
+            let most = if seed % 20 == 19 {
+                60_000
+            } else {
+                mixture.most
+            };
+            let some = Mixture {
+                most,
+                calls: mixture.calls.min(calls),
+                ..mixture
+            };
+            rank.play(&suite::mixed(&mut random, &limits, &some), seed)
+                .map_err(|why| format!("about call {}: {why}", seed as usize * mixture.calls))?;
+            // What the driver keeps of the first graphs it keeps for all.
+            before.get_or_insert(free()?);
+        }
+        rank.exchange
+            .barrier("played")
+            .map_err(|error| error.to_string())?;
+        let (before, after) = (before.unwrap_or_default(), free()?);
+        match before.saturating_sub(after) {
+            lost if lost > 16 << 20 => Err(format!("{lost} bytes of device memory are gone")),
+            _ => Ok(()),
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn a_hundred_thousand_calls() {
+    soak(devices().clamp(2, 8), 100_000, TIMEOUT);
+}
+
+/// Short enough for compute-sanitizer, under which everything takes its time.
+#[test]
+#[ignore = "needs GPUs"]
+fn a_few_calls_for_compute_sanitizer() {
+    soak(devices().clamp(2, 4), 60, Duration::from_secs(200));
+}

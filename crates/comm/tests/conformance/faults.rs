@@ -1,0 +1,79 @@
+//! A rank that stays away is named within the deadline, and then the group goes on.
+
+use std::time::{Duration, Instant};
+
+use warpweave_comm::CollectiveKernels;
+use warpweave_comm::collective::{Operation, Variant};
+use warpweave_symm_mem::{DType, Error};
+
+use crate::case::{Case, Reach};
+use crate::play::{Played, Step};
+use crate::random::Random;
+use crate::rank::Rank;
+use crate::suite::{Mixture, mixed};
+
+/// Calls of which every kernel that waits has one.
+pub const CALLS: [(Operation, Variant); 10] = [
+    (Operation::AllGather, Variant::Packets),
+    (Operation::Broadcast, Variant::Packets),
+    (Operation::AllReduce, Variant::PacketsTwoShot),
+    (Operation::AllToAll, Variant::Push),
+    (Operation::AllGather, Variant::PushCopyEngine),
+    (Operation::ReduceScatter, Variant::Pull),
+    (Operation::AllReduce, Variant::TwoShotTma),
+    (Operation::AllReduce, Variant::PushCopyEngine),
+    (Operation::AllReduce, Variant::TwoShotPush),
+    (Operation::AllReduce, Variant::Tree),
+];
+
+/// One rank does not come to a call of the operation; the others do, twice.
+pub fn a_silent_peer_is_named<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    (operation, variant): (Operation, Variant),
+    timeout: Duration,
+) -> Played {
+    let failed = |error: Error| format!("rank {}: {operation} {variant}: {error}", rank.rank());
+    let case = Case::new(operation, variant, DType::F32, 100, Reach::BOTH);
+    let place = rank.place(&case).map_err(failed)?;
+    let silent = rank.world() - 1;
+    if rank.rank() != silent {
+        let start = Instant::now();
+        for _ in 0..2 {
+            // SAFETY: the place is live; nothing is done with what it holds afterwards.
+            unsafe {
+                rank.collectives
+                    .enqueue(&rank.stream, &place.call, variant)
+                    .map_err(failed)?;
+            }
+        }
+        rank.backend.synchronize(&rank.stream).map_err(failed)?;
+        let took = start.elapsed();
+        // What comes behind the first fault ends at once.
+        assert!(took < 4 * timeout + Duration::from_secs(2), "{took:?}");
+        match rank.collectives.check(&rank.stream) {
+            Err(Error::SignalTimeout(fault)) => {
+                assert_eq!(fault.rank, rank.rank(), "{fault}");
+                assert!(fault.waited >= timeout, "{fault}");
+                // In a tree a rank hears from its neighbours alone, who may be waiting themselves.
+                let by_way = variant == Variant::Tree && rank.world() > 2;
+                assert!(fault.peer == silent || by_way, "{variant}: {fault}");
+            }
+            other => return Err(format!("{operation} {variant}: no fault but {other:?}")),
+        }
+    }
+    let exchange = rank.exchange.as_ref();
+    rank.collectives
+        .recover(&rank.stream, exchange)
+        .map_err(failed)?;
+    rank.collectives.check(&rank.stream).map_err(failed)?;
+    let mixture = Mixture {
+        calls: 12,
+        most: 500,
+        micros: 50,
+        graphs: 6,
+    };
+    let mut steps = vec![Step::Call(case)];
+    steps.extend(mixed(&mut Random::new(7), &rank.limits(), &mixture));
+    rank.play(&steps, 7)
+        .map_err(|why| format!("behind the fault of {operation} {variant}: {why}"))
+}

@@ -1,0 +1,204 @@
+//! The suite on the host backend, ranks as threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpweave_comm::Communicator;
+use warpweave_comm::collective::{Operation, Variant};
+use warpweave_symm_mem::{DType, Exchange, Host, ThreadExchange};
+
+use crate::case::{Case, Reach};
+use crate::faults;
+use crate::play::{Played, Step};
+use crate::random::Random;
+use crate::rank::{Rank, Sizes};
+use crate::suite::{self, Mixture};
+
+/// Long enough for many ranks on few cores.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs `body` on every rank of a group of threads; what went wrong on any of them.
+pub fn on(
+    exchanges: Vec<Arc<dyn Exchange>>,
+    timeout: Duration,
+    sizes: Sizes,
+    body: impl Fn(&Rank<Host>) -> Played + Sync,
+) -> Played {
+    let body = &body;
+    let run = move |exchange| {
+        let backend = Host::with_timeout(timeout);
+        let rank = Rank::new(backend, exchange, sizes).map_err(|error| error.to_string())?;
+        body(&rank)?;
+        rank.close().map_err(|error| error.to_string())
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = exchanges
+            .into_iter()
+            .map(|exchange| scope.spawn(move || run(exchange)))
+            .collect();
+        let played: Vec<_> = ranks
+            .into_iter()
+            .map(|rank| {
+                rank.join()
+                    .unwrap_or_else(|_| Err("a rank panicked".into()))
+            })
+            .collect();
+        match played
+            .into_iter()
+            .filter_map(Result::err)
+            .collect::<Vec<_>>()
+        {
+            failures if failures.is_empty() => Ok(()),
+            failures => Err(failures.join("\n")),
+        }
+    })
+}
+
+pub fn on_threads(
+    world: usize,
+    timeout: Duration,
+    body: impl Fn(&Rank<Host>) -> Played + Sync,
+) -> Played {
+    let group = ThreadExchange::group_with_timeout(world, Duration::from_secs(120));
+    let exchanges = group.into_iter().map(|e| Arc::new(e) as Arc<dyn Exchange>);
+    on(exchanges.collect(), timeout, Sizes::SMALL, body)
+}
+
+fn plays(world: usize, script: impl Fn(&Rank<Host>) -> Vec<Step> + Sync) {
+    on_threads(world, TIMEOUT, |rank| {
+        rank.play(&script(rank), world as u64)
+    })
+    .unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn every_variant_type_and_small_length_of_one_to_four_ranks() {
+    for world in 1..=4 {
+        plays(world, |rank| suite::small(&rank.limits()));
+    }
+}
+
+#[test]
+fn every_variant_type_and_small_length_of_five_to_eight_ranks() {
+    for world in 5..=8 {
+        plays(world, |rank| suite::small(&rank.limits()));
+    }
+}
+
+#[test]
+fn lengths_at_which_variants_change() {
+    for world in [1, 2, 3, 8] {
+        plays(world, |rank| suite::boundaries(&rank.limits()));
+    }
+}
+
+#[test]
+fn large_calls() {
+    for world in [2, 5] {
+        plays(world, |rank| suite::large(&rank.limits(), rank.sizes.room));
+    }
+}
+
+#[test]
+fn sizes_up_and_down() {
+    plays(4, |rank| suite::sizes_up_and_down(&rank.limits()));
+}
+
+/// Chunks of more than 8 MiB go through staging memory in two pieces.
+#[test]
+fn staging_in_pieces() {
+    let mut sizes = Sizes::SMALL;
+    sizes.options.staging_bytes = 18 << 20;
+    sizes.room = 18 << 20;
+    sizes.round = 40 << 20;
+    let group = ThreadExchange::group_with_timeout(2, Duration::from_secs(120));
+    let exchanges = group.into_iter().map(|e| Arc::new(e) as Arc<dyn Exchange>);
+    let steps = [
+        (Operation::AllReduce, (17 << 20) / 2 + 11, false),
+        (Operation::AllReduce, (17 << 20) / 2 + 5, true),
+        (Operation::ReduceScatter, (9 << 20) / 2 - 7, true),
+        (Operation::ReduceScatter, (8 << 20) / 2, false),
+    ]
+    .map(|(operation, count, in_place)| {
+        let variant = Variant::PushCopyEngine;
+        Step::Call(Case {
+            in_place,
+            ..Case::new(operation, variant, DType::Bf16, count, Reach::BOTH)
+        })
+    });
+    on(exchanges.collect(), TIMEOUT, sizes, |rank| {
+        rank.play(&steps, 3)
+    })
+    .unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn mixed_calls_with_delays_and_graphs() {
+    let mixture = Mixture {
+        calls: 400,
+        most: 3000,
+        micros: 400,
+        graphs: 12,
+    };
+    for world in [2, 4, 7] {
+        plays(world, |rank| {
+            suite::mixed(&mut Random::new(world as u64), &rank.limits(), &mixture)
+        });
+    }
+}
+
+#[test]
+fn epochs_wrap_around() {
+    for world in [2, 3] {
+        on_threads(world, TIMEOUT, suite::epochs_wrap_around).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn barriers_order_work() {
+    for world in [1, 2, 5] {
+        let body =
+            |rank: &Rank<Host>| suite::barriers_order_work(rank).map_err(|error| error.to_string());
+        on_threads(world, TIMEOUT, body).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn bad_calls_are_refused() {
+    on_threads(3, TIMEOUT, suite::bad_calls_are_refused).unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn a_silent_peer_is_named_and_the_group_goes_on() {
+    let timeout = Duration::from_millis(1500);
+    for (world, calls) in [(2, &faults::CALLS[..]), (4, &faults::CALLS[..3])] {
+        on_threads(world, timeout, |rank| {
+            calls
+                .iter()
+                .try_for_each(|&call| faults::a_silent_peer_is_named(rank, call, timeout))
+        })
+        .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn ranks_of_a_communicator() {
+    let exchanges = Communicator::threads(3)
+        .expect("a job")
+        .iter()
+        .map(Communicator::shared_exchange)
+        .collect();
+    let mixture = Mixture {
+        calls: 60,
+        most: 2000,
+        micros: 100,
+        graphs: 8,
+    };
+    on(exchanges, TIMEOUT, Sizes::SMALL, |rank| {
+        rank.play(
+            &suite::mixed(&mut Random::new(11), &rank.limits(), &mixture),
+            11,
+        )
+    })
+    .unwrap_or_else(|why| panic!("{why}"));
+}

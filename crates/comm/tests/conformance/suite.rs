@@ -1,0 +1,294 @@
+//! The scripts that every backend plays.
+
+use warpweave_comm::CollectiveKernels;
+use warpweave_comm::collective::{Operation, Variant};
+use warpweave_symm_mem::{DType, Error};
+
+use crate::case::{Case, DTYPES, Limits, OPERATIONS, Reach};
+use crate::play::{Played, Step};
+use crate::random::Random;
+use crate::rank::Rank;
+
+/// The fewest operands that peers must reach for this variant; both where it has nothing to work with here.
+fn least_reach(operation: Operation, variant: Variant, limits: &Limits) -> Reach {
+    let applies =
+        |reach: &Reach| Case::new(operation, variant, DType::F32, 1, *reach).applies(limits);
+    Reach::ALL.into_iter().find(applies).unwrap_or(Reach::BOTH)
+}
+
+fn every_variant() -> impl Iterator<Item = (Operation, Variant)> {
+    OPERATIONS.into_iter().flat_map(|operation| {
+        let variants = Variant::of(operation).iter();
+        variants.map(move |&variant| (operation, variant))
+    })
+}
+
+/// Every variant, type and small length, aligned and not, in and out of place, with every choice of what peers reach.
+pub fn small(limits: &Limits) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (operation, variant) in every_variant() {
+        let least = least_reach(operation, variant, limits);
+        for dtype in DTYPES {
+            for (turn, count) in [0, 1, 2, 3, 5, 6, 7, 8, 13, 64, 97].into_iter().enumerate() {
+                let root = turn % limits.world;
+                for (offset, in_place) in [(0, false), (1, false), (0, true), (1, true)] {
+                    let reach = if in_place { Reach::BOTH } else { least };
+                    steps.push(Step::Call(Case {
+                        root,
+                        offset,
+                        in_place,
+                        ..Case::new(operation, variant, dtype, count, reach)
+                    }));
+                }
+            }
+            for (reach, in_place) in Reach::ALL.into_iter().zip([false, true, true, false]) {
+                steps.push(Step::Call(Case {
+                    in_place,
+                    ..Case::new(operation, variant, dtype, 10, reach)
+                }));
+            }
+        }
+    }
+    steps
+}
+
+/// Lengths around those at which a variant changes its ways or ends.
+pub fn boundaries(limits: &Limits) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let Limits {
+        world,
+        packet_bytes,
+        staging_bytes,
+        ..
+    } = *limits;
+    for (turn, (operation, variant)) in every_variant().enumerate() {
+        let reach = least_reach(operation, variant, limits);
+        for (dtype, offset) in DTYPES.into_iter().zip([0, 1, 0]) {
+            let mut at = |count: usize| {
+                steps.push(Step::Call(Case {
+                    root: turn % world,
+                    offset,
+                    in_place: count % 2 == 1,
+                    ..Case::new(operation, variant, dtype, count, reach)
+                }));
+            };
+            let size = dtype.size();
+            let vectors = 16 / size * 512;
+            let packets = packet_bytes / size;
+            for count in [
+                vectors - 1,
+                vectors,
+                vectors + 1,
+                packets - 1,
+                packets,
+                packets + 1,
+            ] {
+                at(count);
+            }
+            if operation == Operation::AllReduce {
+                let two_shots = (packet_bytes / 2 - 16) * world / size;
+                let staging = staging_bytes / size;
+                for count in [two_shots, two_shots + 1, staging, staging + 8 * world + 1] {
+                    at(count);
+                }
+            }
+            if operation == Operation::ReduceScatter {
+                let staging = staging_bytes / world / size;
+                at(staging);
+                at(staging + 1);
+            }
+        }
+    }
+    steps
+}
+
+/// Every variant with as much as there is room for.
+pub fn large(limits: &Limits, room: usize) -> Vec<Step> {
+    every_variant()
+        .zip(DTYPES.into_iter().cycle())
+        .map(|((operation, variant), dtype)| {
+            let (input, output) = operation.elements(1, limits.world);
+            let count = room / dtype.size() / input.max(output);
+            let reach = least_reach(operation, variant, limits);
+            Step::Call(Case::new(operation, variant, dtype, count - 3, reach))
+        })
+        .collect()
+}
+
+/// A call that some variant can do, of `most` elements at most.
+pub fn any_case(random: &mut Random, limits: &Limits, most: usize) -> Case {
+    loop {
+        let operation = random.of(&OPERATIONS);
+        let case = Case {
+            root: random.below(limits.world),
+            offset: random.of(&[0, 0, 1, 3]),
+            in_place: random.once_in(3),
+            ..Case::new(
+                operation,
+                random.of(Variant::of(operation)),
+                random.of(&DTYPES),
+                random.size(most),
+                random.of(&Reach::ALL),
+            )
+        };
+        if case.applies(limits) {
+            return case;
+        }
+    }
+}
+
+/// How a mixture is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Mixture {
+    pub calls: usize,
+    /// Elements of the largest call.
+    pub most: usize,
+    /// The longest delay of a rank.
+    pub micros: u64,
+    /// One step in so many is a graph with three replays.
+    pub graphs: usize,
+}
+
+/// Calls of all kinds and sizes in any order, ranks held up at random, graphs replayed among them.
+pub fn mixed(random: &mut Random, limits: &Limits, mixture: &Mixture) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut calls = 0;
+    while calls < mixture.calls {
+        let rank = random.below(limits.world);
+        let micros = random.below(mixture.micros as usize + 1) as u64;
+        if random.once_in(mixture.graphs) {
+            let cases: Vec<_> = (0..1 + random.below(4))
+                .map(|_| any_case(random, limits, mixture.most))
+                .collect();
+            calls += 3 * cases.len();
+            steps.push(Step::Replay { cases, times: 3 });
+            continue;
+        }
+        match random.below(16) {
+            0..3 => steps.push(Step::Delay { rank, micros }),
+            3 => steps.push(Step::Sleep { rank, micros }),
+            4 => steps.push(Step::Barrier),
+            _ => {
+                steps.push(Step::Call(any_case(random, limits, mixture.most)));
+                calls += 1;
+            }
+        }
+    }
+    steps
+}
+
+/// Mixtures in groups whose counters are about to wrap around, or to look as if they had.
+pub fn epochs_wrap_around<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
+    let mixture = Mixture {
+        calls: 40,
+        most: 300,
+        micros: 100,
+        graphs: 10,
+    };
+    for epoch in [u32::MAX - 20, i32::MAX as u32 - 20, u32::MAX / 4 - 20] {
+        let begun = rank
+            .collectives
+            .begin_at(&rank.stream, rank.exchange.as_ref(), epoch);
+        begun.map_err(|error| error.to_string())?;
+        let steps = mixed(&mut Random::new(u64::from(epoch)), &rank.limits(), &mixture);
+        rank.play(&steps, u64::from(epoch))
+            .map_err(|why| format!("from epoch {epoch}: {why}"))?;
+    }
+    Ok(())
+}
+
+/// What is done behind a barrier comes behind what every rank has done before it.
+pub fn barriers_order_work<B: CollectiveKernels>(rank: &Rank<B>) -> warpweave_symm_mem::Result<()> {
+    use warpweave_symm_mem::{Memory, SymmetricBuffer};
+    const CALLS: usize = 24;
+    const BYTES: usize = 4096;
+    let (backend, stream) = (&rank.backend, &rank.stream);
+    let (me, world) = (rank.rank(), rank.world());
+    let board = SymmetricBuffer::new(backend, &rank.exchange, "board", BYTES)?;
+    let log = backend.allocate(CALLS * BYTES)?;
+    let value = |rank: usize, call: usize| (16 * call + rank) as u8;
+    for call in 0..CALLS {
+        if me == call % world {
+            backend.delay(stream, std::time::Duration::from_micros(300))?;
+        }
+        let to = log.address().add(call * BYTES);
+        // SAFETY: a rank writes the board of the next one and reads its own, with barriers between; the memory lives.
+        unsafe {
+            backend.fill(stream, board.peer((me + 1) % world), value(me, call), BYTES)?;
+            rank.collectives.barrier(stream)?;
+            backend.copy(stream, to, board.local(), BYTES)?;
+        }
+        rank.collectives.barrier(stream)?;
+    }
+    let mut seen = vec![0; CALLS * BYTES];
+    // SAFETY: the whole of the log.
+    unsafe { backend.download(stream, log.address(), &mut seen)? };
+    rank.collectives.check(stream)?;
+    for (call, seen) in seen.chunks(BYTES).enumerate() {
+        let wanted = value((me + world - 1) % world, call);
+        assert!(
+            seen.iter().all(|&byte| byte == wanted),
+            "rank {me}, call {call}"
+        );
+    }
+    board.close(rank.exchange.as_ref())
+}
+
+/// Calls that no variant can do are the same error on all ranks, and leave the group as it was.
+pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
+    let good = Case::new(
+        Operation::AllGather,
+        Variant::Push,
+        DType::F32,
+        8,
+        Reach::BOTH,
+    );
+    let place = rank.place(&good).map_err(|error| error.to_string())?;
+    let mut bad = place.call;
+    bad.root = rank.world();
+    let refused = rank.collectives.validate(&bad, Variant::Push);
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument { what: "root", .. })),
+        "{refused:?}"
+    );
+    let mut bad = place.call;
+    bad.output = warpweave_comm::Operand::local(bad.output.address().add(2));
+    let refused = rank.collectives.validate(&bad, Variant::Packets);
+    assert!(
+        matches!(
+            refused,
+            Err(Error::InvalidArgument {
+                what: "operand",
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+    for (operation, variant) in [
+        (Operation::AllGather, Variant::OneShot),
+        (Operation::ReduceScatter, Variant::OneShot),
+        (Operation::Broadcast, Variant::Tree),
+    ] {
+        let call = warpweave_comm::collective::Call {
+            operation,
+            ..place.call
+        };
+        let refused = rank.collectives.validate(&call, variant);
+        assert!(
+            matches!(refused, Err(Error::Unavailable { .. })),
+            "{refused:?}"
+        );
+    }
+    rank.play(&[Step::Call(good)], 1)
+}
+
+/// The blocks of an epoch's absent words and the grids of every size: sizes up and down, one call behind the other.
+pub fn sizes_up_and_down(limits: &Limits) -> Vec<Step> {
+    let sizes = [1, 4000, 17, 900, 2, 6000, 300, 1, 2000];
+    every_variant()
+        .flat_map(|(operation, variant)| {
+            let reach = least_reach(operation, variant, limits);
+            sizes.map(|count| Step::Call(Case::new(operation, variant, DType::F16, count, reach)))
+        })
+        .collect()
+}
