@@ -124,7 +124,7 @@ struct Sections {
 #pragma unroll
         for (int w = 0; w < 3; ++w) data[i][w] = packets[i].data[w];
       }
-      if (looks % 64 != 0) continue;
+      if (looks % 64 != 0 || missing == 0) continue;
       if (start == 0) start = global_time();
       const uint64_t waited = global_time() - start;
       if (waited > pad.timeout_ns) record_fault(pad, kPacketSlot, source(__ffs(missing) - 1), flag, 0, waited);
@@ -134,21 +134,23 @@ struct Sections {
   }
   // Packet `index` of each source for which `wanted`, this rank's own left alone. Undefined where one did not come in time.
   template <int W, typename Wanted>
-  __device__ __forceinline__ void receive(uint32_t index, uint32_t (&data)[W][3], Wanted wanted) const {
+  __device__ __forceinline__ bool receive(uint32_t index, uint32_t (&data)[W][3], Wanted wanted) const {
     const PadView& pad = p.group.pad;
     uint32_t missing = 0;
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < pad.world && source != pad.rank && wanted(source)) missing |= 1u << source;
-    take(missing, data, [&](uint32_t source) { return at(pad.rank, source, index); }, [](uint32_t source) { return source; });
+    return take(missing, data, [&](uint32_t source) { return at(pad.rank, source, index); }, [](uint32_t source) { return source; });
   }
 
   // Zeroes a few packets that this call does not use, in turn, so that no packet lives on until its flag comes again.
   // `used`: packets at the start of each section that this call uses; `second`: the same behind the section's middle.
   __device__ __forceinline__ void scrub(uint32_t used, uint32_t second) const {
-    if (blockIdx.x != 0 || threadIdx.x >= 32) return;
+    // By the warp that is the least likely to have packets of its own.
+    const uint32_t lane = threadIdx.x - (blockDim.x - 32);
+    if (blockIdx.x != 0 || lane >= 32) return;
     const uint32_t middle = p.capacity / 2;
-    const uint32_t index = (epoch / 2 * 32 + threadIdx.x) % p.capacity;
+    const uint32_t index = (epoch / 2 * 32 + lane) % p.capacity;
     if (index < used || (index >= middle && index < middle + second)) return;
     for (uint32_t source = 0; source < p.group.pad.world; ++source)
       store_packet(at(p.group.pad.rank, source, index), {{0, 0, 0}, 0});

@@ -1,5 +1,6 @@
 // Collectives by packets, one launch each: every thread sends its packets, then takes in those of the peers with the same
-// indices. Operands are this rank's own memory; input and output may be the same.
+// indices. Operands are this rank's own memory; input and output may be the same. What has not come in time is neither
+// stored nor passed on.
 
 #include "elements.cuh"
 #include "packet.cuh"
@@ -84,9 +85,9 @@ struct Thread {
   }
   // What a launch owes the next one, done while packets are on their way. By all threads.
   __device__ __forceinline__ void settle(uint32_t used, uint32_t second = 0) const {
-    sections.scrub(used, second);
     __syncthreads();
     warpweave::advance_epoch(p.group, sections.epoch);
+    sections.scrub(used, second);
   }
 };
 
@@ -103,7 +104,7 @@ __device__ __forceinline__ void all_gather(const Packets& p) {
   t.settle(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
-    t.sections.template receive<W>(i, data, Any{});
+    if (!t.sections.template receive<W>(i, data, Any{})) continue;
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < t.world && source != t.rank) t.store(source, i, p.bytes, data[source]);
@@ -125,7 +126,7 @@ __device__ __forceinline__ void all_to_all(const Packets& p) {
   t.settle(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
-    t.sections.template receive<W>(i, data, Any{});
+    if (!t.sections.template receive<W>(i, data, Any{})) continue;
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < t.world && source != t.rank) t.store(source, i, p.bytes, data[source]);
@@ -147,7 +148,7 @@ __device__ __forceinline__ void broadcast(const Packets& p) {
   t.settle(packets);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t data[W][3];
-    t.sections.template receive<W>(i, data, [&](uint32_t source) { return source == p.root || i == 0; });
+    if (!t.sections.template receive<W>(i, data, [&](uint32_t source) { return source == p.root || i == 0; })) continue;
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source == p.root && !root) t.store(0, i, p.bytes, data[source]);
@@ -165,7 +166,7 @@ __device__ __forceinline__ void reduce_scatter(const Packets& p) {
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3], data[W][3], sum[3];
     t.load(own, t.rank, i, p.bytes);
-    t.sections.template receive<W>(i, data, Any{});
+    if (!t.sections.template receive<W>(i, data, Any{})) continue;
     t.template sum<T>(data, own, sum);
     t.store(0, i, p.bytes, sum);
   }
@@ -185,7 +186,7 @@ __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3], data[W][3], sum[3];
     t.load(own, 0, i, p.bytes);
-    t.sections.template receive<W>(i, data, Any{});
+    if (!t.sections.template receive<W>(i, data, Any{})) continue;
     t.template sum<T>(data, own, sum);
     t.store(0, i, p.bytes, sum);
   }
@@ -205,7 +206,7 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
   for (uint32_t i = t.first; i < packets_of(own_bytes); i += t.stride) {
     uint32_t own[3], data[W][3], sum[3];
     t.load(own, t.rank, i, own_bytes);
-    t.sections.template receive<W>(i, data, Any{});
+    if (!t.sections.template receive<W>(i, data, Any{})) continue;
     t.template sum<T>(data, own, sum);
     t.send_all(middle + i, sum);
     t.store(t.rank, i, own_bytes, sum);
@@ -213,7 +214,7 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     const auto wanted = [&](uint32_t source) { return i < packets_of(t.part(source)); };
     uint32_t data[W][3];
-    t.sections.template receive<W>(middle + i, data, wanted);
+    if (!t.sections.template receive<W>(middle + i, data, wanted)) continue;
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < t.world && source != t.rank && wanted(source)) t.store(source, i, t.part(source), data[source]);

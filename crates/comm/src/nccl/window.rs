@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
 
 use warpweave_symm_mem::Exchange;
 
@@ -28,6 +29,9 @@ pub enum WindowKind {
     #[default]
     Symmetric,
 }
+
+/// How long a handle may be missing once NCCL has said that the window is there.
+const WRITTEN: Duration = Duration::from_secs(2);
 
 /// What the address of a window must be a multiple of.
 const ALIGNMENT: u64 = 4096;
@@ -193,10 +197,27 @@ impl NcclComm {
             Launch::NonBlocking => self.shared.call(call, make),
             Launch::Blocking => self.shared.call_bounded(call, self.shared.deadline, make),
         };
+        // Success of a communicator that does not block means that it has begun.
+        let code = code.and_then(|code| match self.launch {
+            Launch::NonBlocking if code == SUCCESS => self.shared.poll(call),
+            _ => Ok(code),
+        });
         code.and_then(|code| self.shared.settle(call, code, &|_| Ok(())))?;
-        // SAFETY: from `into_raw` above. NCCL is done with it; where it may not be, it was left to it.
-        drop(unsafe { Arc::from_raw(theirs) });
-        self.had(Handle(place.load(Ordering::Acquire)), call)
+        // A communicator that does not block may say that it is done a moment before it has written the handle.
+        let start = Instant::now();
+        let late = match self.launch {
+            Launch::NonBlocking => WRITTEN.min(self.shared.deadline),
+            Launch::Blocking => Duration::ZERO,
+        };
+        while place.load(Ordering::Acquire).is_null() && start.elapsed() < late {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let written = place.load(Ordering::Acquire);
+        if !written.is_null() || self.launch == Launch::Blocking {
+            // SAFETY: from `into_raw` above. NCCL is done with it; where it may not be, it is left to it.
+            drop(unsafe { Arc::from_raw(theirs) });
+        }
+        self.had(Handle(written), call)
     }
 
     /// Registers the whole of `memory` on this rank. Every rank must do so before its buffers are used together.

@@ -66,7 +66,7 @@ fn in_world(steps: &[Step], world: usize) -> Vec<Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 48,
+        cases: 128,
         max_shrink_iters: 60,
         failure_persistence: None,
         ..ProptestConfig::default()

@@ -122,12 +122,12 @@ impl<A: Areas> Call<'_, A> {
         }
     }
 
-    /// The sum of all ranks' packets `index`, this rank's `own` in its place among them.
-    fn sum<T: Element>(&self, index: usize, own: &Payload) -> Payload {
+    /// The sum of all ranks' packets `index`, this rank's `own` in its place among them; nothing where one did not come in time.
+    fn sum<T: Element>(&self, index: usize, own: &Payload) -> Option<Payload> {
         let mut all = [Payload::default(); MAX_WORLD];
         all[self.rank()] = *own;
         for source in self.peers() {
-            all[source] = self.sections.receive(source, index).unwrap_or_default();
+            all[source] = self.sections.receive(source, index)?;
         }
         let mut total = Payload::default();
         let ranks = all[..self.sections.areas().world()].iter();
@@ -139,7 +139,7 @@ impl<A: Areas> Call<'_, A> {
             );
             elements::sum(ranks.map(|data| data.as_ptr().cast()), into);
         }
-        total
+        Some(total)
     }
 
     unsafe fn all_gather(&self) {
@@ -244,7 +244,9 @@ impl<A: Areas> Call<'_, A> {
             }
             for index in 0..packets {
                 let own = self.load(rank, index, bytes);
-                self.store(0, index, bytes, &self.sum::<T>(index, &own));
+                if let Some(sum) = self.sum::<T>(index, &own) {
+                    self.store(0, index, bytes, &sum);
+                }
             }
         }
         self.sections.scrub(packets, 0);
@@ -261,7 +263,9 @@ impl<A: Areas> Call<'_, A> {
             }
             for index in 0..packets {
                 let own = self.load(0, index, bytes);
-                self.store(0, index, bytes, &self.sum::<T>(index, &own));
+                if let Some(sum) = self.sum::<T>(index, &own) {
+                    self.store(0, index, bytes, &sum);
+                }
             }
         }
         self.sections.scrub(packets, 0);
@@ -284,9 +288,10 @@ impl<A: Areas> Call<'_, A> {
             let bytes = self.part(rank);
             for index in 0..packets_of(bytes) {
                 let own = self.load(rank, index, bytes);
-                let sum = self.sum::<T>(index, &own);
-                self.send_all(middle + index, &sum);
-                self.store(rank, index, bytes, &sum);
+                if let Some(sum) = self.sum::<T>(index, &own) {
+                    self.send_all(middle + index, &sum);
+                    self.store(rank, index, bytes, &sum);
+                }
             }
             for source in self.peers() {
                 let bytes = self.part(source);

@@ -17,12 +17,12 @@ const H200: &str = include_str!("h200.tsv");
 
 /// The order in which variants are tried where nothing was measured.
 const UNMEASURED: [Variant; 6] = [
+    Variant::TwoShot,
+    Variant::Push,
+    Variant::Pull,
+    Variant::TwoShotPush,
     Variant::Packets,
     Variant::PacketsTwoShot,
-    Variant::Push,
-    Variant::TwoShotPush,
-    Variant::Pull,
-    Variant::TwoShot,
 ];
 
 impl Costs {
@@ -37,15 +37,16 @@ impl Costs {
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// The variant for `call` that takes the least time according to [`Collectives::costs`], of those that can do it. The
-    /// same on all ranks. Without any measurement of the operation the first of a fixed order that can.
+    /// The variant for `call` that takes the least time according to [`Collectives::costs`], of those that can do it
+    /// and give the same result in every run. The same on all ranks. Without any measurement of the operation the first of a fixed order that can.
     ///
     /// # Errors
     /// As [`Collectives::validate`], if no variant can do it: make the operands symmetric, or let NCCL do it.
     pub fn select(&self, call: &Call) -> Result<Variant> {
         let mut refused = None;
         let mut able = Vec::new();
-        for &variant in Variant::of(call.operation) {
+        let reliable = |variant: &&Variant| variant.is_deterministic();
+        for &variant in Variant::of(call.operation).iter().filter(reliable) {
             match self.validate(call, variant) {
                 Ok(()) => able.push(variant),
                 Err(error) if error.is_unavailable() => refused = Some(error),

@@ -1,0 +1,121 @@
+//! Picking variants: what can do the call, what was measured, and the same on every rank.
+
+use std::sync::Arc;
+
+use warpweave_comm::collective::{Call, Costs, Operation, Variant};
+use warpweave_comm::{CollectiveOptions, Collectives, Operand};
+use warpweave_symm_mem::{
+    Backend, DType, DevicePtr, Exchange, Host, Memory, SymmetricBuffer, ThreadExchange,
+};
+
+/// Runs `body` on two ranks that are threads.
+fn ranks(body: impl Fn(Arc<dyn Exchange>, &mut Collectives<Host>) + Sync) {
+    std::thread::scope(|scope| {
+        for exchange in ThreadExchange::group(2) {
+            let body = &body;
+            scope.spawn(move || {
+                let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                let options = CollectiveOptions {
+                    packet_bytes: 4096,
+                    staging_bytes: 64 << 10,
+                    ..CollectiveOptions::default()
+                };
+                let mut collectives =
+                    Collectives::new(&Host::new(), &exchange, "select", options).unwrap();
+                body(exchange, &mut collectives);
+            });
+        }
+    });
+}
+
+fn call(operation: Operation, count: usize, input: Operand, output: Operand) -> Call {
+    Call {
+        operation,
+        dtype: DType::F32,
+        count,
+        root: 1,
+        input,
+        output,
+    }
+}
+
+#[test]
+fn what_is_picked_can_do_the_call() {
+    ranks(|exchange, collectives| {
+        let host = Host::new();
+        let shared = SymmetricBuffer::new(&host, &exchange, "shared", 1 << 20).unwrap();
+        let symmetric = Operand::symmetric(&shared, 0, 1 << 20).unwrap();
+        let private = host.allocate(1 << 20).unwrap();
+        let local = Operand::local(private.address());
+        for operation in Operation::ALL {
+            for count in [0, 1, 500, 5000, 60_000] {
+                for (input, output) in [(symmetric, local), (local, symmetric), (local, local)] {
+                    let call = call(operation, count, input, output);
+                    match collectives.select(&call) {
+                        Ok(variant) => collectives.validate(&call, variant).unwrap(),
+                        Err(error) => {
+                            assert!(error.is_unavailable(), "{error}");
+                            let none = Variant::of(operation)
+                                .iter()
+                                .all(|&variant| collectives.validate(&call, variant).is_err());
+                            assert!(none, "{operation} of {count}: {error}");
+                        }
+                    }
+                }
+            }
+        }
+        let misaligned = Operand::local(DevicePtr(private.address().0 + 2));
+        let error = collectives
+            .select(&call(Operation::AllReduce, 8, misaligned, local))
+            .unwrap_err();
+        assert!(!error.is_unavailable(), "{error}");
+        exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn what_was_measured_decides() {
+    ranks(|_, collectives| {
+        let local = Operand::local(DevicePtr(4096));
+        let small = call(Operation::AllReduce, 100, local, local);
+        let two_shot = "all-reduce 2 packets 400=9\nall-reduce 2 packets-two-shot 400=8\n";
+        let one_shot = "all-reduce 2 packets 400=7\nall-reduce 2 packets-two-shot 400=8\n";
+        // What cannot do the call does not count, however fast.
+        let out_of_reach = "all-reduce 2 two-shot 400=0.1\n";
+        for (text, wanted) in [
+            (two_shot, Variant::PacketsTwoShot),
+            (one_shot, Variant::Packets),
+        ] {
+            let costs: Costs = format!("{text}{out_of_reach}").parse().unwrap();
+            collectives.set_costs(costs);
+            assert_eq!(collectives.select(&small).unwrap(), wanted);
+        }
+    });
+}
+
+#[test]
+fn measuring_gives_costs_that_are_the_same_everywhere() {
+    ranks(|exchange, collectives| {
+        let stream = Host::new().stream(Default::default()).unwrap();
+        let operations = [
+            Operation::AllGather,
+            Operation::ReduceScatter,
+            Operation::AllReduce,
+            Operation::AllToAll,
+        ];
+        let costs = collectives
+            .measure(&stream, &exchange, &operations, &[256, 4096])
+            .unwrap();
+        for operation in operations {
+            for variant in [Variant::Packets, Variant::PushCopyEngine] {
+                let time = costs.predict(operation, variant, 2, 1000);
+                assert!(time.is_some_and(|time| time > 0.0), "{operation} {variant}");
+            }
+        }
+        let mine = costs.to_string();
+        let all = exchange.all_gather("costs", mine.as_bytes()).unwrap();
+        assert!(all.iter().all(|theirs| theirs == mine.as_bytes()));
+        collectives.set_costs(costs);
+        exchange.barrier("end").unwrap();
+    });
+}
