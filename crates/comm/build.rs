@@ -9,7 +9,14 @@ fn main() {
         let device = warpweave_nvcc::Builder::new()?
             .include(signals)
             .include("cuda");
-        for source in ["packets", "direct", "push_reduce", "tree", "copy"] {
+        for source in [
+            "packets",
+            "direct",
+            "push_reduce",
+            "scatter_all_gather",
+            "tree",
+            "copy",
+        ] {
             device.cubin(format!("cuda/{source}.cu"), "sm_90a")?;
             device.ptx(format!("cuda/{source}.cu"), "compute_80")?;
         }

@@ -58,6 +58,13 @@ __device__ __forceinline__ uint32_t* meeting_word(const Group& group, uint32_t o
   return reinterpret_cast<uint32_t*>(group.words.of[owner] + index * kWordStride);
 }
 
+// The slot of a slice of this block, and the word that `source` writes in it on `owner`.
+__device__ __forceinline__ uint32_t slice_slot(uint32_t index) { return kSliceSlot + index * kMaxBlocks + blockIdx.x; }
+__device__ __forceinline__ uint32_t* slice_word(const Group& group, uint32_t owner, uint32_t index, uint32_t source) {
+  const uint64_t word = counter_index(group.pad, slice_slot(index), source);
+  return reinterpret_cast<uint32_t*>(group.words.of[owner] + word * kWordStride);
+}
+
 // Every block meets the block of its number on each peer: what the peers' blocks did before is visible to this one
 // afterwards. False on all threads if a peer did not come in time. By all threads; a barrier.
 __device__ __forceinline__ bool meet(const Group& group, Phase phase, uint32_t epoch) {

@@ -15,8 +15,6 @@ namespace {
 
 using warpweave::Addresses;
 using warpweave::Group;
-using warpweave::kMaxBlocks;
-using warpweave::kSliceSlot;
 using warpweave::Vector;
 
 // The layout of `PushReduce` in `launch.rs`.
@@ -54,11 +52,6 @@ struct Block {
   __device__ __forceinline__ uint64_t begin(uint32_t index) const {
     return (uint64_t(index) * gridDim.x + blockIdx.x) * p.slice;
   }
-  __device__ __forceinline__ uint32_t* word(uint32_t owner, uint32_t index, uint32_t source) const {
-    const uint32_t slot = kSliceSlot + index * kMaxBlocks + blockIdx.x;
-    return reinterpret_cast<uint32_t*>(p.group.words.of[owner] +
-                                       uint64_t(counter_index(p.group.pad, slot, source)) * warpweave::kWordStride);
-  }
 
   // A slice of every peer's chunk to that peer, and word of it.
   __device__ __forceinline__ void push(uint32_t index) const {
@@ -86,15 +79,15 @@ struct Block {
     }
     __syncthreads();
     if (threadIdx.x < world && threadIdx.x != rank)
-      warpweave::store_release_sys(word(threadIdx.x, index, rank), epoch);
+      warpweave::store_release_sys(slice_word(p.group, threadIdx.x, index, rank), epoch);
   }
 
   // Whether every peer's slice has come.
   __device__ __forceinline__ bool arrived(uint32_t index) const {
     bool here = true;
     if (threadIdx.x < world && threadIdx.x != rank) {
-      const uint32_t slot = kSliceSlot + index * kMaxBlocks + blockIdx.x;
-      here = wait_equal(p.group.pad, word(rank, index, threadIdx.x), slot, threadIdx.x, epoch);
+      const uint32_t* word = slice_word(p.group, rank, index, threadIdx.x);
+      here = wait_equal(p.group.pad, word, warpweave::slice_slot(index), threadIdx.x, epoch);
     }
     return __syncthreads_and(here);
   }

@@ -75,6 +75,7 @@ fn summary(variant: Variant) -> &'static str {
         "two-shot" => "each rank sums a chunk and stores it to all",
         "two-shot-push" => "two-shot, chunks pushed to staging memory",
         "two-shot-tma" => "two-shot by TMA bulk copies",
+        "scatter-all-gather" => "the root scatters, the others pass on",
         "tree" => "two binary trees of packets",
         "multimem" => "stores and loads by multicast, the switch adds",
         "multicast-copy" => "a copy engine writes to a multicast address",

@@ -2,7 +2,9 @@
 
 use warpweave_symm_mem::{Backend, DType, DevicePtr, Result};
 
-use super::launch::{Direct, Group, Multimem, PacketKernel, Packets, PushReduce, Tree};
+use super::launch::{
+    Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
+};
 
 /// One of several copies.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +82,17 @@ pub trait CollectiveKernels: Backend {
         stream: &Self::Stream,
         dtype: DType,
         launch: &PushReduce,
+        blocks: u32,
+    ) -> Result<()>;
+
+    /// Scatters the root's message over the other ranks, each of which passes its chunk on to the rest.
+    ///
+    /// # Safety
+    /// See [the trait](CollectiveKernels).
+    unsafe fn scatter_all_gather(
+        &self,
+        stream: &Self::Stream,
+        launch: &ScatterAllGather,
         blocks: u32,
     ) -> Result<()>;
 

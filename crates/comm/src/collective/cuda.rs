@@ -5,11 +5,15 @@ use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
 
 use super::backend::{CollectiveKernels, Move};
 use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
-use super::launch::{Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, Tree};
+use super::launch::{
+    Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
+};
 use super::pushed::vector as push_vector;
+use super::scattered::vector as scatter_vector;
 
 static PACKETS: Image = device_image!("packets", sm_90a, compute_80);
 static DIRECT: Image = device_image!("direct", sm_90a, compute_80);
+static SCATTER_ALL_GATHER: Image = device_image!("scatter_all_gather", sm_90a, compute_80);
 static PUSH_REDUCE: Image = device_image!("push_reduce", sm_90a, compute_80);
 
 /// The worlds for which kernels are compiled: the smallest that holds all ranks is taken.
@@ -82,6 +86,14 @@ fn push_reduce_kernel(dtype: DType, world: usize, vector: usize) -> Option<&'sta
     }
 }
 
+fn scatter_all_gather_kernel(world: usize, vector: usize) -> &'static str {
+    match vector {
+        16 => by_world!(world, "scatter_all_gather_16"),
+        4 => by_world!(world, "scatter_all_gather_4"),
+        _ => by_world!(world, "scatter_all_gather_2"),
+    }
+}
+
 /// Every kernel with the image that holds it.
 fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     use PacketKernel::*;
@@ -123,9 +135,14 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
             .flat_map(move |dtype| [16, 1].map(|vector| push_reduce_kernel(dtype, world, vector)));
         names.flatten().map(|name| (&PUSH_REDUCE, name))
     });
+    let scattered = WORLDS.into_iter().flat_map(|world| {
+        let names = [16, 4, 2].map(|vector| scatter_all_gather_kernel(world, vector));
+        names.map(|name| (&SCATTER_ALL_GATHER, name))
+    });
     packets
         .chain(direct)
         .chain(pushed)
+        .chain(scattered)
         .chain([(&DIRECT, "collective_meet")])
         .chain(bulk::all())
         .chain(tree::all())
@@ -203,6 +220,19 @@ impl CollectiveKernels for Cuda {
         let grid = (blocks, DIRECT_THREADS as u32);
         // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
         unsafe { launch(self, stream, &PUSH_REDUCE, name, grid, *push) }
+    }
+
+    unsafe fn scatter_all_gather(
+        &self,
+        stream: &CudaQueue,
+        scatter: &ScatterAllGather,
+        blocks: u32,
+    ) -> Result<()> {
+        let world = scatter.group.pad.world as usize;
+        let name = scatter_all_gather_kernel(world, scatter_vector(scatter));
+        let grid = (blocks, DIRECT_THREADS as u32);
+        // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
+        unsafe { launch(self, stream, &SCATTER_ALL_GATHER, name, grid, *scatter) }
     }
 
     unsafe fn exchange_tma(&self, stream: &CudaQueue, direct: &Direct, blocks: u32) -> Result<()> {
@@ -343,9 +373,9 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         // For each world: three that move and three that sum in three types by packets; moves of three widths, sums in two
-        // widths of three types, the same of what was pushed; sums of three types by bulk copies. Then the meeting, moves by bulk copies, sums of three
+        // widths of three types, the same of what was pushed; sums of three types by bulk copies; broadcasts of three widths. Then the meeting, moves by bulk copies, sums of three
         // types along trees and through multicast addresses, and stores to these.
-        let by_world = 3 + 3 * 3 + 3 + 3 * 2 + 3 * 2 + 3;
+        let by_world = 3 + 3 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3;
         assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {

@@ -82,6 +82,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                     self.by_bulk_sums(stream, call, variant)
                 }
                 (Variant::PullTma, _) => self.by_bulk_moves(stream, call, Direction::Pull),
+                (Variant::ScatterAllGather, _) => self.by_scatter_all_gather(stream, call),
                 (Variant::Tree, _) => self.by_tree(stream, call),
                 (Variant::Multimem, _) => self.by_multimem(stream, call),
                 (Variant::MulticastCopy, _) => self.by_multicast_copy(stream, call),

@@ -145,7 +145,30 @@ pub struct PushReduce {
     pub reserved: u32,
 }
 
+/// Parameter of `scatter_all_gather_*`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ScatterAllGather {
+    /// Where the ranks meet.
+    pub group: Group,
+    /// By rank: where the message goes.
+    pub output: Addresses,
+    /// The message; the root's is read.
+    pub input: DevicePtr,
+    /// Bytes of the part of a rank that is not the root.
+    pub chunk: u64,
+    /// Bytes of the message; the last chunks may be shorter.
+    pub total: u64,
+    /// Bytes of a slice, the part of a chunk that a block handles at a time.
+    pub slice: u64,
+    /// Slices of a block, [`MAX_SLICES`] at most: with as many of all blocks a chunk is covered.
+    pub slices: u32,
+    /// The rank whose message it is.
+    pub root: u32,
+}
+
 const _: () = {
+    assert!(size_of::<ScatterAllGather>() == size_of::<Group>() + 64 + 40);
     assert!(size_of::<PushReduce>() == size_of::<Group>() + 2 * 64 + 48);
     assert!(size_of::<Tree>() == size_of::<Packets>() + 24);
     assert!(size_of::<Multimem>() == size_of::<Direct>() + 16);

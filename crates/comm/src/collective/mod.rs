@@ -23,6 +23,7 @@ mod host;
 pub mod launch;
 mod multicast;
 mod pushed;
+mod scattered;
 mod select;
 mod staging;
 pub mod tree;

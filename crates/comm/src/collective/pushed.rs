@@ -12,16 +12,22 @@ use super::launch::{Addresses, MAX_SLICES, PushReduce};
 const SLICE: usize = 2 * 16 * DIRECT_THREADS;
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// # Safety
-    /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_pushed_sums(&self, stream: &B::Stream, call: &Call) -> Result<()> {
-        let chunk = self.chunk(call);
-        let everywhere = call.operation == Operation::AllReduce;
+    /// Blocks, slices of a block and bytes of a slice that cover a chunk.
+    pub(super) fn slices(&self, chunk: usize) -> (u32, usize, usize) {
         let blocks = (chunk.div_ceil(SLICE) as u32).clamp(1, self.blocks);
         let slices = chunk.div_ceil(SLICE * blocks as usize).clamp(1, MAX_SLICES);
         let slice = chunk
             .div_ceil(blocks as usize * slices)
             .next_multiple_of(16 * DIRECT_THREADS);
+        (blocks, slices, slice)
+    }
+
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    pub(super) unsafe fn by_pushed_sums(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+        let chunk = self.chunk(call);
+        let everywhere = call.operation == Operation::AllReduce;
+        let (blocks, slices, slice) = self.slices(chunk);
         let launch = PushReduce {
             group: self.lanes[0].group(),
             staging: Addresses::by_rank(self.world, |rank| {

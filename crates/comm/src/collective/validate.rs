@@ -54,7 +54,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             Push | PushTma | PushCopyEngine | PushBatched => {
                 call.operation != Operation::ReduceScatter
             }
-            TwoShot | TwoShotPush | TwoShotTma => true,
+            TwoShot | TwoShotPush | TwoShotTma | ScatterAllGather => true,
             _ => false,
         };
         let reaches_inputs = matches!(variant, Pull | PullTma | OneShot | TwoShot | TwoShotTma);

@@ -35,6 +35,8 @@ pub enum Variant {
     PullTma,
     /// As [`Variant::TwoShot`], by bulk copies in and out of shared memory.
     TwoShotTma,
+    /// A broadcast whose root scatters the message over the other ranks, each of which passes its chunk on to the rest.
+    ScatterAllGather,
     /// Along two binary trees, each of which carries half of the message, by packets: partial sums climb in f32, the result
     /// descends. Any operands. The order of a sum is that of the trees, not of ranks.
     Tree,
@@ -50,10 +52,22 @@ impl Variant {
     pub const fn of(operation: Operation) -> &'static [Variant] {
         use Variant::*;
         match operation {
-            Operation::AllGather | Operation::Broadcast => &[
+            Operation::AllGather => &[
                 Packets,
                 Push,
                 Pull,
+                PushTma,
+                PullTma,
+                PushCopyEngine,
+                PushBatched,
+                Multimem,
+                MulticastCopy,
+            ],
+            Operation::Broadcast => &[
+                Packets,
+                Push,
+                Pull,
+                ScatterAllGather,
                 PushTma,
                 PullTma,
                 PushCopyEngine,
@@ -87,7 +101,7 @@ impl Variant {
     }
 
     /// All of them.
-    pub const ALL: [Variant; 15] = [
+    pub const ALL: [Variant; 16] = [
         Variant::Packets,
         Variant::PacketsTwoShot,
         Variant::Push,
@@ -100,6 +114,7 @@ impl Variant {
         Variant::PullTma,
         Variant::TwoShotPush,
         Variant::TwoShotTma,
+        Variant::ScatterAllGather,
         Variant::Tree,
         Variant::Multimem,
         Variant::MulticastCopy,
@@ -130,6 +145,7 @@ impl Variant {
             Variant::PullTma => "pull-tma",
             Variant::TwoShotPush => "two-shot-push",
             Variant::TwoShotTma => "two-shot-tma",
+            Variant::ScatterAllGather => "scatter-all-gather",
             Variant::Tree => "tree",
             Variant::Multimem => "multimem",
             Variant::MulticastCopy => "multicast-copy",

@@ -123,9 +123,11 @@ impl Case {
             {
                 output && is_staged
             }
-            Variant::Push | Variant::PushTma | Variant::PushCopyEngine | Variant::PushBatched => {
-                output
-            }
+            Variant::Push
+            | Variant::PushTma
+            | Variant::PushCopyEngine
+            | Variant::PushBatched
+            | Variant::ScatterAllGather => output,
             Variant::Pull | Variant::PullTma => input,
             Variant::OneShot => input && !in_place,
             Variant::TwoShot | Variant::TwoShotTma => input && output,

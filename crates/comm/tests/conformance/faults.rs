@@ -13,7 +13,7 @@ use crate::rank::Rank;
 use crate::suite::{Mixture, mixed};
 
 /// Calls of which every kernel that waits has one.
-pub const CALLS: [(Operation, Variant); 10] = [
+pub const CALLS: [(Operation, Variant); 11] = [
     (Operation::AllGather, Variant::Packets),
     (Operation::Broadcast, Variant::Packets),
     (Operation::AllReduce, Variant::PacketsTwoShot),
@@ -23,6 +23,7 @@ pub const CALLS: [(Operation, Variant); 10] = [
     (Operation::AllReduce, Variant::TwoShotTma),
     (Operation::AllReduce, Variant::PushCopyEngine),
     (Operation::AllReduce, Variant::TwoShotPush),
+    (Operation::Broadcast, Variant::ScatterAllGather),
     (Operation::AllReduce, Variant::Tree),
 ];
 

@@ -69,7 +69,7 @@ struct Line {
 }
 
 /// Colours that can be told apart, also by most of the colour-blind, in the order of the names below.
-const STYLES: [(&str, &str, &str); 20] = [
+const STYLES: [(&str, &str, &str); 21] = [
     ("nccl", "#000000", ""),
     ("nccl-window", "#7f7f7f", ""),
     ("packets", "#d62728", ""),
@@ -84,6 +84,7 @@ const STYLES: [(&str, &str, &str); 20] = [
     ("pull-tma", "#98df8a", ""),
     ("two-shot-tma", "#c49c94", ""),
     ("two-shot-push", "#5254a3", ""),
+    ("scatter-all-gather", "#637939", ""),
     ("tree", "#000080", "8 2"),
     ("multimem", "#31a354", "1 2"),
     ("multicast-copy", "#756bb1", "1 2"),

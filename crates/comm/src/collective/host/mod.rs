@@ -12,10 +12,12 @@ mod tree;
 mod models;
 
 use warpweave_symm_mem::host::HostStream;
-use warpweave_symm_mem::{DType, Error, Host, Result};
+use warpweave_symm_mem::{DType, DevicePtr, Error, Host, Result};
 
 use super::backend::CollectiveKernels;
-use super::launch::{Direct, Group, Multimem, PacketKernel, Packets, PushReduce, Tree};
+use super::launch::{
+    Addresses, Direct, Group, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
+};
 use elements::with_element;
 
 impl CollectiveKernels for Host {
@@ -80,6 +82,31 @@ impl CollectiveKernels for Host {
         // SAFETY: the caller's obligation, kept until the work has ended.
         let work = move || unsafe { with_element!(dtype, push_reduce(&launch)) };
         self.launch(stream, "push_reduce", work)
+    }
+
+    unsafe fn scatter_all_gather(
+        &self,
+        stream: &HostStream,
+        launch: &ScatterAllGather,
+        _blocks: u32,
+    ) -> Result<()> {
+        // What comes out is what the root's message to everybody comes to.
+        let (root, world) = (launch.root as usize, launch.group.pad.world as usize);
+        let gives = launch.group.pad.rank as usize == root;
+        let to = |rank: usize| match gives && launch.output.0[rank] != launch.input {
+            true => (launch.input, launch.output.0[rank]),
+            false => (DevicePtr::NULL, DevicePtr::NULL),
+        };
+        let moves = Direct {
+            group: launch.group,
+            from: Addresses::by_rank(world, |rank| to(rank).0),
+            to: Addresses::by_rank(world, |rank| to(rank).1),
+            bytes: launch.total,
+            enter: 1,
+            leave: 1,
+        };
+        // SAFETY: the caller's obligation.
+        unsafe { exchange(self, stream, "scatter_all_gather", &moves) }
     }
 
     unsafe fn exchange_tma(

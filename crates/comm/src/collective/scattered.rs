@@ -1,0 +1,45 @@
+//! Broadcasts that every rank takes part in: see `cuda/scatter_all_gather.cu`.
+
+use warpweave_symm_mem::Result;
+
+use super::Collectives;
+use super::backend::CollectiveKernels;
+use super::call::Call;
+use super::launch::{Addresses, ScatterAllGather};
+
+impl<B: CollectiveKernels> Collectives<B> {
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    pub(super) unsafe fn by_scatter_all_gather(
+        &self,
+        stream: &B::Stream,
+        call: &Call,
+    ) -> Result<()> {
+        let total = call.bytes();
+        let chunk = total.div_ceil(self.world - 1).next_multiple_of(16);
+        let (blocks, slices, slice) = self.slices(chunk);
+        let launch = ScatterAllGather {
+            group: self.lanes[0].group(),
+            output: Addresses::by_rank(self.world, |rank| call.output.of(rank)),
+            input: call.input.address(),
+            chunk: chunk as u64,
+            total: total as u64,
+            slice: slice as u64,
+            slices: slices as u32,
+            root: call.root as u32,
+        };
+        // SAFETY: the caller's obligations.
+        unsafe { self.backend.scatter_all_gather(stream, &launch, blocks) }
+    }
+}
+
+/// 16 bytes, a word, or two bytes, as addresses and message are aligned.
+pub(super) fn vector(launch: &ScatterAllGather) -> usize {
+    let addresses = launch.output.0.iter().chain([&launch.input]);
+    let all = addresses.fold(launch.total, |all, address| all | address.0);
+    match all {
+        _ if all.is_multiple_of(16) => 16,
+        _ if all.is_multiple_of(4) => 4,
+        _ => 2,
+    }
+}
