@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
 
 // Packets of a chunk. Never none: that every rank hears from every other is what the protocol rests on.
 __device__ __forceinline__ uint32_t packets_of(uint64_t bytes) {
-  return bytes == 0 ? 1u : uint32_t((bytes + kPayload - 1) / kPayload);
+  return bytes == 0 ? 1u : (uint32_t(bytes) + kPayload - 1) / kPayload;
 }
 
 // The layout of `Packets` in `launch.rs`.
@@ -82,10 +82,32 @@ struct Packets {
   uint64_t total;     // of an all-reduce whose chunks are its parts: all of them
   uint32_t capacity;  // packets of a section
   uint32_t root;
-  uint32_t aligned;   // input, output and chunks are aligned to 4 bytes
+  uint32_t aligned;   // input, output, chunks and message are multiples of 4 bytes
   uint32_t reserved;
 };
 static_assert(sizeof(Packets) == sizeof(Group) + 64 + 48, "as in Rust");
+
+// As these, for messages of whole words alone: a fraction of the code, which each launch has to fetch.
+template <bool kWords>
+__device__ __forceinline__ void load_payload(uint32_t (&data)[3], uint64_t from, uint32_t bytes) {
+  if constexpr (kWords) {
+#pragma unroll
+    for (int w = 0; w < 3; ++w) data[w] = 4 * w < bytes ? reinterpret_cast<const uint32_t*>(from)[w] : 0u;
+  } else {
+    load_payload(data, from, bytes, false);
+  }
+}
+
+template <bool kWords>
+__device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data)[3], uint32_t bytes) {
+  if constexpr (kWords) {
+#pragma unroll
+    for (int w = 0; w < 3; ++w)
+      if (4 * w < bytes) reinterpret_cast<uint32_t*>(to)[w] = data[w];
+  } else {
+    store_payload(to, data, bytes, false);
+  }
+}
 
 // The slot that faults of packets name: no word belongs to it.
 constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;

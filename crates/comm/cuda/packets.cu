@@ -17,7 +17,7 @@ struct Any {
 };
 
 // A call as one thread sees it.
-template <int W>
+template <int W, bool kWords>
 struct Thread {
   const Packets& p;
   const Sections sections;
@@ -41,11 +41,11 @@ struct Thread {
   }
   __device__ __forceinline__ void load(uint32_t (&data)[3], uint32_t chunk, uint32_t index, uint64_t bytes) const {
     const uint64_t offset = uint64_t(index) * kPayload;
-    warpweave::load_payload(data, p.input + chunk * p.bytes + offset, bytes - offset, p.aligned);
+    warpweave::load_payload<kWords>(data, p.input + chunk * p.bytes + offset, uint32_t(bytes - offset));
   }
   __device__ __forceinline__ void store(uint32_t chunk, uint32_t index, uint64_t bytes, const uint32_t (&data)[3]) const {
     const uint64_t offset = uint64_t(index) * kPayload;
-    warpweave::store_payload(p.output + chunk * p.bytes + offset, data, bytes - offset, p.aligned);
+    warpweave::store_payload<kWords>(p.output + chunk * p.bytes + offset, data, uint32_t(bytes - offset));
   }
   // The peer that is served in this turn.
   __device__ __forceinline__ uint32_t peer(int turn) const {
@@ -91,9 +91,9 @@ struct Thread {
   }
 };
 
-template <int W>
+template <int W, bool kWords>
 __device__ __forceinline__ void all_gather(const Packets& p) {
-  const Thread<W> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3];
@@ -111,9 +111,9 @@ __device__ __forceinline__ void all_gather(const Packets& p) {
   }
 }
 
-template <int W>
+template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all(const Packets& p) {
-  const Thread<W> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
@@ -134,9 +134,9 @@ __device__ __forceinline__ void all_to_all(const Packets& p) {
 }
 
 // The root sends its data and everybody else one empty packet.
-template <int W>
+template <int W, bool kWords>
 __device__ __forceinline__ void broadcast(const Packets& p) {
-  const Thread<W> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   const bool root = t.rank == p.root;
   uint32_t own[3] = {0, 0, 0};
@@ -155,9 +155,9 @@ __device__ __forceinline__ void broadcast(const Packets& p) {
   }
 }
 
-template <typename T, int W>
+template <typename T, int W, bool kWords>
 __device__ __forceinline__ void reduce_scatter(const Packets& p) {
-  const Thread<W> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
@@ -173,9 +173,9 @@ __device__ __forceinline__ void reduce_scatter(const Packets& p) {
 }
 
 // Every rank sends everything to all and sums everything.
-template <typename T, int W>
+template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
-  const Thread<W> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3];
@@ -193,9 +193,9 @@ __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
 }
 
 // Every rank sums one chunk and sends the sum to all, behind the middle of the sections.
-template <typename T, int W>
+template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
-  const Thread<W> t(p);
+  const Thread<W, kWords> t(p);
   const uint32_t packets = packets_of(p.bytes);
   const uint32_t middle = p.capacity / 2;
   for (uint32_t i = t.first; i < packets; i += t.stride) {
@@ -227,24 +227,31 @@ __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
 #define KERNEL(name, ...) \
   extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ Packets p) { __VA_ARGS__(p); }
 
-#define FOR_WORLDS(name, body)   \
-  KERNEL(name##_2, body<2>)      \
-  KERNEL(name##_4, body<4>)      \
-  KERNEL(name##_8, body<8>)
+#define FOR_WORLDS(name, body, kWords) \
+  KERNEL(name##_2, body<2, kWords>)    \
+  KERNEL(name##_4, body<4, kWords>)    \
+  KERNEL(name##_8, body<8, kWords>)
 
-#define FOR_TYPE(name, body, T)  \
-  KERNEL(name##_2, body<T, 2>)   \
-  KERNEL(name##_4, body<T, 4>)   \
-  KERNEL(name##_8, body<T, 8>)
+#define FOR_TYPE(name, body, T, kWords)  \
+  KERNEL(name##_2, body<T, 2, kWords>)   \
+  KERNEL(name##_4, body<T, 4, kWords>)   \
+  KERNEL(name##_8, body<T, 8, kWords>)
 
-#define FOR_TYPES(name, body)              \
-  FOR_TYPE(name##_f32, body, float)        \
-  FOR_TYPE(name##_f16, body, __half)       \
-  FOR_TYPE(name##_bf16, body, __nv_bfloat16)
+// For messages of whole words, and of any number of halves.
+#define MOVES(name, body)         \
+  FOR_WORLDS(name, body, true)    \
+  FOR_WORLDS(name##_halves, body, false)
 
-FOR_WORLDS(packet_all_gather, all_gather)
-FOR_WORLDS(packet_all_to_all, all_to_all)
-FOR_WORLDS(packet_broadcast, broadcast)
-FOR_TYPES(packet_reduce_scatter, reduce_scatter)
-FOR_TYPES(packet_all_reduce_one_shot, all_reduce_one_shot)
-FOR_TYPES(packet_all_reduce_two_shot, all_reduce_two_shot)
+#define SUMS(name, body)                                       \
+  FOR_TYPE(name##_f32, body, float, true)                      \
+  FOR_TYPE(name##_f16, body, __half, true)                     \
+  FOR_TYPE(name##_bf16, body, __nv_bfloat16, true)             \
+  FOR_TYPE(name##_halves_f16, body, __half, false)             \
+  FOR_TYPE(name##_halves_bf16, body, __nv_bfloat16, false)
+
+MOVES(packet_all_gather, all_gather)
+MOVES(packet_all_to_all, all_to_all)
+MOVES(packet_broadcast, broadcast)
+SUMS(packet_reduce_scatter, reduce_scatter)
+SUMS(packet_all_reduce_one_shot, all_reduce_one_shot)
+SUMS(packet_all_reduce_two_shot, all_reduce_two_shot)

@@ -34,7 +34,7 @@ macro_rules! by_world {
 }
 
 macro_rules! by_dtype_and_world {
-    ($dtype:expr, $world:expr, $name:literal) => {
+    ($dtype:expr, $world:expr, $name:expr) => {
         match $dtype {
             DType::F32 => Some(by_world!($world, $name, "_f32")),
             DType::F16 => Some(by_world!($world, $name, "_f16")),
@@ -49,18 +49,36 @@ mod bulk;
 mod multimem;
 mod tree;
 
-fn packet_kernel(kernel: PacketKernel, dtype: DType, world: usize) -> Option<&'static str> {
+/// `words`: for messages of whole words, of which those of f32 always are.
+fn packet_kernel(
+    kernel: PacketKernel,
+    dtype: DType,
+    world: usize,
+    words: bool,
+) -> Option<&'static str> {
+    macro_rules! moves {
+        ($name:literal) => {
+            Some(match words {
+                true => by_world!(world, $name),
+                false => by_world!(world, $name, "_halves"),
+            })
+        };
+    }
+    macro_rules! sums {
+        ($name:literal) => {
+            match words || dtype == DType::F32 {
+                true => by_dtype_and_world!(dtype, world, $name),
+                false => by_dtype_and_world!(dtype, world, concat!($name, "_halves")),
+            }
+        };
+    }
     match kernel {
-        PacketKernel::AllGather => Some(by_world!(world, "packet_all_gather")),
-        PacketKernel::AllToAll => Some(by_world!(world, "packet_all_to_all")),
-        PacketKernel::Broadcast => Some(by_world!(world, "packet_broadcast")),
-        PacketKernel::ReduceScatter => by_dtype_and_world!(dtype, world, "packet_reduce_scatter"),
-        PacketKernel::AllReduceOneShot => {
-            by_dtype_and_world!(dtype, world, "packet_all_reduce_one_shot")
-        }
-        PacketKernel::AllReduceTwoShot => {
-            by_dtype_and_world!(dtype, world, "packet_all_reduce_two_shot")
-        }
+        PacketKernel::AllGather => moves!("packet_all_gather"),
+        PacketKernel::AllToAll => moves!("packet_all_to_all"),
+        PacketKernel::Broadcast => moves!("packet_broadcast"),
+        PacketKernel::ReduceScatter => sums!("packet_reduce_scatter"),
+        PacketKernel::AllReduceOneShot => sums!("packet_all_reduce_one_shot"),
+        PacketKernel::AllReduceTwoShot => sums!("packet_all_reduce_two_shot"),
     }
 }
 
@@ -114,7 +132,10 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
             };
             let names: Vec<_> = dtypes
                 .iter()
-                .filter_map(|&dtype| packet_kernel(kernel, dtype, world))
+                .flat_map(|&dtype| {
+                    [true, false].map(|words| packet_kernel(kernel, dtype, world, words))
+                })
+                .flatten()
                 .collect();
             names.into_iter().map(|name| (&PACKETS, name))
         })
@@ -178,8 +199,8 @@ impl CollectiveKernels for Cuda {
         packets: &Packets,
         blocks: u32,
     ) -> Result<()> {
-        let name = packet_kernel(kernel, dtype, packets.group.pad.world as usize)
-            .ok_or_else(|| unknown(dtype))?;
+        let (world, words) = (packets.group.pad.world as usize, packets.aligned != 0);
+        let name = packet_kernel(kernel, dtype, world, words).ok_or_else(|| unknown(dtype))?;
         let grid = (blocks, PACKET_THREADS as u32);
         // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
         unsafe { launch(self, stream, &PACKETS, name, grid, *packets) }
@@ -372,10 +393,11 @@ mod tests {
         let mut names: Vec<_> = all().map(|(_, name)| name).collect();
         names.sort_unstable();
         names.dedup();
-        // For each world: three that move and three that sum in three types by packets; moves of three widths, sums in two
+        // For each world: by packets three that move, words and halves, and three that sum, words of three types and halves of
+        // two; moves of three widths, sums in two
         // widths of three types, the same of what was pushed; sums of three types by bulk copies; broadcasts of three widths. Then the meeting, moves by bulk copies, sums of three
         // types along trees and through multicast addresses, and stores to these.
-        let by_world = 3 + 3 * 3 + 3 + 3 * 2 + 3 * 2 + 3 + 3;
+        let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3;
         assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {

@@ -105,18 +105,13 @@ impl<B: CollectiveKernels> Collectives<B> {
             _ => PacketKernel::AllReduceOneShot,
         };
         let total = call.bytes();
-        // Chunks of whole words, so that they are all aligned if the first is.
+        // Chunks of whole words, so that they all are if the message is.
         let bytes = match kernel {
             PacketKernel::AllReduceTwoShot => total.div_ceil(self.world).next_multiple_of(4),
             _ => total,
         };
-        let aligned = [
-            call.input.address().0,
-            call.output.address().0,
-            bytes as u64,
-        ]
-        .iter()
-        .all(|value| value.is_multiple_of(4));
+        let addresses = call.input.address().0 | call.output.address().0;
+        let aligned = (addresses | bytes as u64 | total as u64).is_multiple_of(4);
         let launch = Packets {
             group: self.lanes[0].group(),
             areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),

@@ -71,7 +71,7 @@ pub struct Packets {
     pub capacity: u32,
     /// The rank whose data a broadcast spreads.
     pub root: u32,
-    /// 1 if input, output and chunks are aligned to four bytes.
+    /// 1 if input, output, chunks and message are multiples of four bytes.
     pub aligned: u32,
     /// Zero.
     pub reserved: u32,
