@@ -206,7 +206,7 @@ fn a_choice_has_its_row() {
     );
     let table = outcome.report();
     assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
-    for part in ["\npackets ", "\nselect ", "\nselect / best  1.000"] {
+    for part in ["\ntwo-shot ", "\nselect ", "\nselect / best  1.000"] {
         assert!(table.contains(part), "{part}: {table}");
     }
 }
