@@ -127,6 +127,36 @@ pub enum PlanCommand {
         #[command(flatten)]
         problem: ProblemArgs,
     },
+    /// Predict how long the plans of all ranks take on a machine, and by way of what.
+    Simulate(SimulateArgs),
+    /// Write the predicted timeline of all ranks for Perfetto.
+    Trace {
+        /// What to simulate.
+        #[command(flatten)]
+        simulate: SimulateArgs,
+        /// The file, JSON in Chrome's trace event format.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+}
+
+/// What to simulate, and on what.
+#[derive(Clone, Debug, Args)]
+pub struct SimulateArgs {
+    /// The algorithm.
+    pub name: String,
+    /// A machine of the crate (h200x4, h100x8, h200x4-2nodes, nvl72), or a TOML file that describes one.
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200x4")]
+    pub machine: String,
+    /// Number of ranks.
+    #[arg(long, default_value_t = 4)]
+    pub world: usize,
+    /// Calls that follow each other.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub calls: u16,
+    /// The problem.
+    #[command(flatten)]
+    pub problem: ProblemArgs,
 }
 
 /// The problem of a plan.

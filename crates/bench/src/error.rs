@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use warpweave_comm::CommError;
 use warpweave_overlap::PlanError;
 use warpweave_overlap::execute::ExecuteError;
+use warpweave_overlap::simulate::SimulateError;
 use warpweave_symm_mem::{Error as MemoryError, ExchangeError};
 
 /// Result of this crate.
@@ -71,6 +72,9 @@ pub enum BenchError {
     /// A plan could not be built.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Plans could not be simulated.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
     /// A plan could not be bound or run.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
@@ -86,7 +90,7 @@ pub enum BenchError {
     /// The exchange with the peers failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
-    /// A file could not be written.
+    /// A file could not be read or written.
     #[error("{}: {source}", .path.display())]
     File {
         /// The file.

@@ -12,11 +12,11 @@ use crate::program;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Options {
-    /// As `show ALGORITHM` or `check all`; `--help` lists them
+    /// As `show ALGORITHM`, `check all` or `simulate ALGORITHM --machine h200x4`; `--help` lists them
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "show|check …"
+        value_name = "show|check|simulate|trace …"
     )]
     words: Vec<OsString>,
 }

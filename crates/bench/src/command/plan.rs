@@ -1,12 +1,13 @@
 //! `warpweave plan`.
 
 use std::io::Write;
+use std::path::Path;
 
 use warpweave_overlap::algorithms::{self, Algorithm};
 use warpweave_overlap::plan::Problem;
-use warpweave_overlap::{check, show};
+use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
-use crate::cli::{PlanCommand, ProblemArgs};
+use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs};
 use crate::error::{BenchError, Result};
 
 /// Prints what `command` asks for. False if a plan does not hold.
@@ -30,7 +31,7 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             problem,
         } => {
             let algorithms = match name.as_str() {
-                "all" => algorithms::all(),
+                "all" => algorithms::every(),
                 name => std::slice::from_ref(algorithms::find(name)?),
             };
             if *calls == 0 || world.is_empty() || world.contains(&0) {
@@ -40,7 +41,43 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             }
             check_all(algorithms, (world, *calls), problem, out)
         }
+        PlanCommand::Simulate(args) => {
+            write!(out, "{}", timeline(args)?)?;
+            Ok(true)
+        }
+        PlanCommand::Trace {
+            simulate,
+            out: path,
+        } => {
+            let text = trace(&timeline(simulate)?);
+            std::fs::write(path, text).map_err(|source| BenchError::File {
+                path: path.clone(),
+                source,
+            })?;
+            writeln!(out, "{}: open it in ui.perfetto.dev", path.display())?;
+            Ok(true)
+        }
     }
+}
+
+fn timeline(args: &SimulateArgs) -> Result<Timeline> {
+    let algorithm = algorithms::find(&args.name)?;
+    let plans = algorithm.build_all(args.world, &of(&args.problem))?;
+    let machine = machine(&args.machine)?;
+    Ok(simulate(&plans, &machine, args.calls.into())?)
+}
+
+/// A machine of the crate by its name, or else of a file.
+fn machine(name: &str) -> Result<Machine> {
+    let path = Path::new(name);
+    if Machine::names().contains(&name) || !path.exists() {
+        return Ok(Machine::named(name)?);
+    }
+    let text = std::fs::read_to_string(path).map_err(|source| BenchError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Machine::from_toml(&text)?)
 }
 
 fn check_all(

@@ -64,12 +64,19 @@ impl Suite {
         }
     }
 
-    /// The implementations of these names, in the order of the table; all of them without names.
+    /// The implementations of these names, in the order of the table; all of the catalogue without names.
+    ///
+    /// By name, all-gather + matmul has the pipelines besides its catalogue.
     ///
     /// # Errors
     /// [`BenchError::Usage`] naming what there is.
     pub fn implementations(self, names: &[String]) -> Result<Vec<Implementation>> {
-        let known: Vec<_> = self.catalogue().iter().map(|(name, _)| *name).collect();
+        let known: Vec<&str> = match self {
+            Suite::FusedMatmul if !names.is_empty() => {
+                algorithms::every().iter().map(|a| a.name).collect()
+            }
+            _ => self.catalogue().iter().map(|(name, _)| *name).collect(),
+        };
         if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
             return Err(BenchError::Usage(format!(
                 "suite {} has no implementation `{name}`; it has {}",
@@ -185,6 +192,10 @@ mod tests {
         let two = Suite::FusedMatmul.implementations(&names).unwrap();
         let two: Vec<_> = two.iter().map(|i| i.name.as_str()).collect();
         assert_eq!(two, ["baselineCudaAllgatherMatmul", "naiveRemoteRead"]);
+        let pipelines = ["pushChunks:4", "ringGet"].map(String::from);
+        let pipelines = Suite::FusedMatmul.implementations(&pipelines).unwrap();
+        let pipelines: Vec<_> = pipelines.iter().map(|i| i.name.as_str()).collect();
+        assert_eq!(pipelines, ["ringGet", "pushChunks:4"]);
         let unknown = Suite::Gemm
             .implementations(&names)
             .err()

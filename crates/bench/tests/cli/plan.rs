@@ -53,3 +53,37 @@ fn what_does_not_exist_is_an_error() {
     let (code, _, _) = plan(&["check", "all", "--calls", "0"]);
     assert_eq!(code, Some(2));
 }
+
+#[test]
+fn a_simulation_says_how_long_and_by_way_of_what() {
+    let args = ["simulate", "baselineCudaAllgatherMatmul", "--dtype", "bf16"];
+    let shape = ["--shape", "8192x3584x8192"];
+    let (code, out, err) = plan(&[&args[..], &shape].concat());
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("h200x4") && out.contains("critical path") && out.contains("gemm"),
+        "{out}"
+    );
+    let (code, _, err) = plan(&["simulate", "naiveRemoteRead", "--machine", "none"]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("none") && err.contains("h100x8"), "{err}");
+    let (code, _, err) = plan(&["simulate", "naiveRemoteRead", "--world", "5"]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("5 GPUs"), "{err}");
+}
+
+#[test]
+fn a_trace_of_a_machine_of_ones_own_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (machine, trace) = (dir.path().join("mine.toml"), dir.path().join("trace.json"));
+    let text = include_str!("../../../overlap/machines/h200x4.toml");
+    std::fs::write(&machine, text.replace("\"h200x4\"", "\"mine\"")).unwrap();
+    let [machine, file] = [&machine, &trace].map(|p| p.to_str().unwrap());
+    let args = ["trace", "threadloadGatherThenCutlass", "--world", "2"];
+    let (code, _, err) = plan(&[&args[..], &["--machine", machine, "--out", file]].concat());
+    assert_eq!(code, Some(0), "{err}");
+    let json = std::fs::read_to_string(&trace).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["otherData"]["machine"], "mine");
+    assert!(json["traceEvents"].as_array().unwrap().len() > 10);
+}

@@ -58,21 +58,26 @@ impl Algorithm {
     }
 }
 
-/// Every algorithm, in the order of the tables.
+/// The seven algorithms of the tables, in their order.
 pub fn all() -> &'static [Algorithm] {
+    &every()[..all_gather_matmul::TABLE]
+}
+
+/// Every algorithm: the seven, then the pipelines.
+pub fn every() -> &'static [Algorithm] {
     all_gather_matmul::ALGORITHMS
 }
 
-/// The algorithm of this name.
+/// The algorithm of this name, whose number of streams or chunks, if it is not the usual one, is part of it.
 ///
 /// # Errors
 /// There is none; the error lists the names there are.
 pub fn find(name: &str) -> Result<&'static Algorithm, PlanError> {
-    all()
+    every()
         .iter()
         .find(|a| a.name == name)
         .ok_or_else(|| PlanError::UnknownAlgorithm {
             name: name.to_owned(),
-            known: all().iter().map(|a| a.name.to_owned()).collect(),
+            known: every().iter().map(|a| a.name.to_owned()).collect(),
         })
 }

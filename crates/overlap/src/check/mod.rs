@@ -28,7 +28,7 @@ mod agreement;
 mod coverage;
 mod deadlock;
 mod order;
-mod program;
+pub(crate) mod program;
 mod races;
 mod report;
 mod run;
@@ -62,13 +62,8 @@ pub fn check(plans: &[Plan], calls: usize) -> Report {
         calls: 0,
         steps: 0,
         conflicts: 0,
-        violations: plans
-            .iter()
-            .flat_map(faults_of)
-            .map(Violation::Fault)
-            .collect(),
+        violations: objections(plans),
     };
-    report.violations.extend(agreement::disagreements(plans));
     if !report.holds() {
         return report;
     }
@@ -100,6 +95,12 @@ pub fn check(plans: &[Plan], calls: usize) -> Report {
         .violations
         .extend(coverage::unwritten(&program, &order));
     report
+}
+
+/// What keeps the plans from being unrolled: faults of one of them, or that they do not belong together.
+pub(crate) fn objections(plans: &[Plan]) -> Vec<Violation> {
+    let faults = plans.iter().flat_map(faults_of).map(Violation::Fault);
+    faults.chain(agreement::disagreements(plans)).collect()
 }
 
 /// The calls without which the argument of this module's documentation does not hold.

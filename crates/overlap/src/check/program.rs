@@ -5,7 +5,7 @@ use crate::plan::{Effect, Op, OpKind, Plan, Region, Role, SlotId};
 use std::collections::HashSet;
 
 /// Index of a step.
-pub(super) type NodeId = usize;
+pub(crate) type NodeId = usize;
 
 /// Where a step stands in its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,54 +33,54 @@ pub enum Site {
 
 /// A wait for one signal from each of some ranks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait<'a> {
-    pub(super) slot: SlotId,
-    pub(super) from: &'a [usize],
-    pub(super) lag: u32,
+pub(crate) struct Wait<'a> {
+    pub(crate) slot: SlotId,
+    pub(crate) from: &'a [usize],
+    pub(crate) lag: u32,
 }
 
 /// A step: it runs once everything in `preds` has, and its wait, if it has one, is satisfied.
 #[derive(Clone, Debug)]
-pub(super) struct Node<'a> {
-    pub(super) rank: usize,
+pub(crate) struct Node<'a> {
+    pub(crate) rank: usize,
     /// Counted from 0.
-    pub(super) call: usize,
-    pub(super) site: Site,
+    pub(crate) call: usize,
+    pub(crate) site: Site,
     /// Steps of the same rank.
-    pub(super) preds: Vec<NodeId>,
+    pub(crate) preds: Vec<NodeId>,
     /// At the end of a collective: the beginnings on all ranks.
-    pub(super) entries: Vec<NodeId>,
+    pub(crate) entries: Vec<NodeId>,
     /// At the end of a collective: a rank that never enters it.
-    pub(super) absent: Option<usize>,
-    pub(super) wait: Option<Wait<'a>>,
-    pub(super) signal: Option<(SlotId, &'a [usize])>,
+    pub(crate) absent: Option<usize>,
+    pub(crate) wait: Option<Wait<'a>>,
+    pub(crate) signal: Option<(SlotId, &'a [usize])>,
 }
 
 /// All steps of all ranks.
-pub(super) struct Program<'a> {
+pub(crate) struct Program<'a> {
     /// Indexed by rank.
-    pub(super) plans: Vec<&'a Plan>,
-    pub(super) nodes: Vec<Node<'a>>,
+    pub(crate) plans: Vec<&'a Plan>,
+    pub(crate) nodes: Vec<Node<'a>>,
     pub(super) accesses: Vec<Access>,
     /// Collectives of each rank in the order of its list: beginning and end.
-    pub(super) collectives: Vec<Vec<(NodeId, NodeId)>>,
+    pub(crate) collectives: Vec<Vec<(NodeId, NodeId)>>,
     /// Steps of the first call that must follow its start or precede its end: the first and last of each stream.
-    pub(super) stream_ends: Vec<StreamEnds>,
+    pub(crate) stream_ends: Vec<StreamEnds>,
 }
 
 /// The first and the last step of a stream other than the caller's in the first call, and the call's own.
-pub(super) struct StreamEnds {
-    pub(super) rank: usize,
-    pub(super) stream: usize,
-    pub(super) start: NodeId,
-    pub(super) first: NodeId,
-    pub(super) last: NodeId,
-    pub(super) end: NodeId,
+pub(crate) struct StreamEnds {
+    pub(crate) rank: usize,
+    pub(crate) stream: usize,
+    pub(crate) start: NodeId,
+    pub(crate) first: NodeId,
+    pub(crate) last: NodeId,
+    pub(crate) end: NodeId,
 }
 
 impl<'a> Program<'a> {
     /// `plans` is indexed by rank and has no faults.
-    pub(super) fn unroll(plans: Vec<&'a Plan>, calls: usize) -> Self {
+    pub(crate) fn unroll(plans: Vec<&'a Plan>, calls: usize) -> Self {
         let mut program = Program {
             nodes: Vec::new(),
             accesses: Vec::new(),
@@ -99,7 +99,7 @@ impl<'a> Program<'a> {
     }
 
     /// Whether `later` comes after `earlier` by the streams and events of their rank.
-    pub(super) fn follows(&self, later: NodeId, earlier: NodeId) -> bool {
+    pub(crate) fn follows(&self, later: NodeId, earlier: NodeId) -> bool {
         let mut seen = HashSet::from([later]);
         let mut open = vec![later];
         while let Some(id) = open.pop() {

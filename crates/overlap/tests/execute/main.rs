@@ -6,7 +6,7 @@ mod fixtures;
 use std::time::Duration;
 
 use fixtures::{calls, element, matrix, on_ranks, product};
-use warpweave_overlap::algorithms;
+use warpweave_overlap::algorithms::{self, Algorithm};
 use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::{
     MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport,
@@ -15,6 +15,28 @@ use warpweave_symm_mem::{DType, Host};
 
 fn host(_rank: usize) -> Host {
     Host::with_timeout(Duration::from_secs(20))
+}
+
+/// Runs five calls on every rank, run and replayed by turns, and compares every element of every call.
+fn computes_the_product(algorithm: &Algorithm, world: usize, problem: Problem) {
+    let got = on_ranks(world, host, move |rank| {
+        let (me, world) = rank.place();
+        let plan = (algorithm.build)(me, world, &problem).unwrap();
+        let mut bound = rank.bind(plan).unwrap();
+        let outputs = calls(&mut bound, &problem, 5).unwrap();
+        rank.exchange.barrier("end").unwrap();
+        outputs
+    });
+    for (rank, outputs) in got.iter().enumerate() {
+        for (call, c) in outputs.iter().enumerate() {
+            let right = *c == product(&problem, call);
+            assert!(
+                right,
+                "{}, rank {rank} of {world}, call {call}",
+                algorithm.name
+            );
+        }
+    }
 }
 
 #[test]
@@ -28,27 +50,52 @@ fn every_algorithm_computes_the_product_call_after_call() {
     ] {
         for algorithm in algorithms::all() {
             for multicast in [false, true] {
-                let problem = problem.with_multicast(multicast);
-                let got = on_ranks(world, host, move |rank| {
-                    let (me, world) = rank.place();
-                    let plan = (algorithm.build)(me, world, &problem).unwrap();
-                    let mut bound = rank.bind(plan).unwrap();
-                    let outputs = calls(&mut bound, &problem, 5).unwrap();
-                    rank.exchange.barrier("end").unwrap();
-                    outputs
-                });
-                for (rank, outputs) in got.iter().enumerate() {
-                    for (call, c) in outputs.iter().enumerate() {
-                        let right = *c == product(&problem, call);
-                        assert!(
-                            right,
-                            "{}, rank {rank} of {world}, call {call}",
-                            algorithm.name
-                        );
-                    }
-                }
+                computes_the_product(algorithm, world, problem.with_multicast(multicast));
             }
         }
+    }
+}
+
+#[test]
+fn every_pipeline_computes_the_product_at_every_world() {
+    for algorithm in &algorithms::every()[algorithms::all().len()..] {
+        for world in 1..=8 {
+            // Even, ragged, and from two ranks on one shard that is empty.
+            for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
+                computes_the_product(algorithm, world, Problem::new(m, 7, 18, DType::F32));
+            }
+        }
+    }
+}
+
+#[test]
+fn pipelines_are_right_when_ranks_drift_apart() {
+    let problem = Problem::new(13, 5, 9, DType::F32);
+    for algorithm in &algorithms::every()[algorithms::all().len()..] {
+        let wrong = on_ranks(4, host, |rank| {
+            let (me, world) = rank.place();
+            let plan = (algorithm.build)(me, world, &problem).unwrap();
+            let bound = rank.bind(plan).unwrap();
+            let (own, all) = (problem.shard(me, world), problem.m * problem.n * 4);
+            let b = matrix(DType::F32, (1, 0), 0..problem.k, problem.n);
+            bound.write("b", &b).unwrap();
+            let wrong = (0..60).find(|&call| {
+                // In each eight calls another rank dawdles, so that the others are as far ahead as they can be.
+                if call / 8 % world == me {
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+                let a = matrix(DType::F32, (0, call), own.clone(), problem.k);
+                bound.write("a", &a).unwrap();
+                bound.run().unwrap();
+                let mut c = vec![0xff; all];
+                bound.read("c", &mut c).unwrap();
+                c != product(&problem, call)
+            });
+            bound.synchronize().unwrap();
+            rank.exchange.barrier("end").unwrap();
+            wrong
+        });
+        assert_eq!(wrong, [None; 4], "{}", algorithm.name);
     }
 }
 
@@ -214,7 +261,15 @@ fn a_plan_that_is_wrong_on_one_rank_is_refused_on_all() {
 #[test]
 fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
     let impatient = |_| Host::with_timeout(Duration::from_millis(300));
-    for name in ["baselineNcclAllgatherMatmul", "threadloadGatherThenCutlass"] {
+    for name in [
+        "baselineNcclAllgatherMatmul",
+        "threadloadGatherThenCutlass",
+        "directExchangePipeline",
+        "ringGet",
+        "ringPut",
+        "pushChunks",
+        "broadcastPipeline",
+    ] {
         let problem = Problem::new(6, 4, 5, DType::F32);
         let outcomes = on_ranks(2, impatient, move |rank| {
             let (me, world) = rank.place();

@@ -6,12 +6,15 @@ use std::collections::BTreeSet;
 use warpweave_overlap::plan::{Effect, Op, OpKind, Plan, SlotId};
 use warpweave_overlap::{Report, algorithms, check};
 
-/// The plans that are taken apart: the seven, the multicast variant of the second, and a pipeline with events.
+/// The plans that are taken apart: all algorithms, the multicast variant of the second, and a pipeline with events.
+/// Variants with more chunks than a shard has rows are left out, and with more streams than two ranks have steps.
 fn subjects(world: usize) -> Vec<(String, Vec<Plan>)> {
     // Three rows more than an even number of shards: ragged, but no shard is empty.
     let problem = problem(2 * world + 3);
-    let mut subjects: Vec<(String, Vec<Plan>)> = algorithms::all()
+    let more = |name: &str| name.ends_with(":4") || name.ends_with(":8");
+    let mut subjects: Vec<(String, Vec<Plan>)> = algorithms::every()
         .iter()
+        .filter(|a| !more(a.name))
         .map(|a| (a.name.to_owned(), plans(a, world, &problem)))
         .collect();
     let multicast = plans(&algorithms::all()[1], world, &problem.with_multicast(true));

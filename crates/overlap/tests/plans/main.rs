@@ -6,6 +6,7 @@ mod faults;
 mod fixtures;
 mod generated;
 mod interpreter;
+mod pipelines;
 mod printed;
 mod sequences;
 mod violations;

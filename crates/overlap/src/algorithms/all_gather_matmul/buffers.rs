@@ -1,7 +1,8 @@
-//! The buffers that the seven plans share.
+//! The buffers that the plans share, and products of parts of the rows.
 
 use crate::plan::{BufferId, KernelShape, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use crate::plan::{GemmProvider, shard};
+use std::ops::Range;
 
 /// A plan under construction, with its operands.
 pub(super) struct Operands {
@@ -76,5 +77,38 @@ impl Operands {
     pub(super) fn gemm(&mut self, provider: GemmProvider, staging: BufferId) {
         let [a, b, c] = [staging, self.b, self.c].map(|id| self.builder.whole(id));
         self.builder.gemm(StreamId::MAIN, provider, a, b, c);
+    }
+
+    /// The rows of A that `rank` holds.
+    pub(super) fn rows_of(&self, rank: usize) -> Range<usize> {
+        self.problem.shard(rank, self.world)
+    }
+
+    /// These rows of A in the staging of `rank`.
+    pub(super) fn staged_rows(&self, rank: usize, staging: BufferId, rows: Range<usize>) -> Region {
+        self.builder.on(rank, staging, rows, 0..self.problem.k)
+    }
+
+    /// Multiplies this rank's shard where it lies.
+    pub(super) fn gemm_own(&mut self, stream: StreamId) {
+        let (src, rows) = (self.own_shard(), self.rows_of(self.rank));
+        self.gemm_of(stream, src, rows);
+    }
+
+    /// Multiplies these rows, which are in this rank's staging.
+    pub(super) fn gemm_staged(&mut self, stream: StreamId, staging: BufferId, rows: Range<usize>) {
+        let src = self.staged_rows(self.rank, staging, rows.clone());
+        self.gemm_of(stream, src, rows);
+    }
+
+    /// Rows of C from rows of A by cuBLASLt; nothing where there are none.
+    fn gemm_of(&mut self, stream: StreamId, src: Region, rows: Range<usize>) {
+        if rows.is_empty() {
+            return;
+        }
+        let dst = self.builder.own(self.c, rows, 0..self.problem.n);
+        let b = self.builder.whole(self.b);
+        self.builder
+            .gemm(stream, GemmProvider::CublasLt, src, b, dst);
     }
 }

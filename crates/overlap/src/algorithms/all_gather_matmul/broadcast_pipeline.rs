@@ -1,0 +1,58 @@
+//! `broadcastPipeline`: shard by shard, one owner at a time.
+
+use super::buffers::Operands;
+use crate::error::PlanError;
+use crate::plan::{Placement, Plan, Problem, StreamId};
+
+/// The exact name.
+pub const NAME: &str = "broadcastPipeline";
+
+/// At step s rank s pushes its shard into the staging of all others, which multiply it while the next owner pushes its
+/// own. An owner begins only when the shard before its own has arrived, so one rank at a time uses the links.
+///
+/// `ready`: "my shard is in your staging". `free`: "my products have read all shards", a credit that only rank 0 needs for
+/// the next call's push: every later owner pushes behind the arrival of rank 0's shard.
+///
+/// # Errors
+/// The problem is empty, or `rank` is not below `world`.
+pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    problem.validate(rank, world)?;
+    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+    let main = StreamId::MAIN;
+    if world == 1 {
+        plan.gemm_own(main);
+        return plan.builder.finish();
+    }
+    let staging = plan.staging(Placement::Symmetric);
+    let ready = plan.builder.slot("ready");
+    let free = plan.builder.slot("free");
+    let peers = plan.builder.peers();
+
+    let transfers = plan.builder.fork();
+    plan.gemm_own(main);
+    for owner in 0..world {
+        if owner == rank {
+            if rank == 0 {
+                plan.builder.wait_credit(transfers, free, peers.clone());
+            }
+            for &to in &peers {
+                let (src, dst) = (plan.own_shard(), plan.staged_on(to, staging));
+                plan.builder.copy(transfers, src, dst);
+            }
+            plan.builder.signal(transfers, ready, peers.clone());
+        } else {
+            let rows = plan.rows_of(owner);
+            plan.builder
+                .wait(transfers, ready, [owner])
+                .order(transfers, main);
+            plan.gemm_staged(main, staging, rows);
+        }
+    }
+    if rank > 0 {
+        plan.builder.signal(main, free, [0]);
+    }
+    if rank + 1 == world {
+        plan.builder.join(transfers);
+    }
+    plan.builder.finish()
+}

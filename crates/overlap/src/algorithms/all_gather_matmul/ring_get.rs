@@ -1,0 +1,63 @@
+//! `ringGet`: the ring, each rank fetching from its left neighbour.
+
+use super::buffers::Operands;
+use crate::error::PlanError;
+use crate::plan::{Placement, Plan, Problem, StreamId};
+
+/// The exact name.
+pub const NAME: &str = "ringGet";
+
+/// At step s a rank multiplies the shard of rank (r − s) mod world, which it got from its left neighbour r − 1 while it
+/// multiplied the shard before.
+///
+/// The first get reads the neighbour's `a`, the later ones its `staging`, where each shard has its own rows: within a call
+/// nothing is overwritten, so no barrier is needed.
+///
+/// `ready`: its n-th signal of a call says "the shard of your n-th get is here". `taken`: "I have read your A"; the call
+/// ends only then. `free`: "I have read your staging", a credit for the next call's gets into it.
+///
+/// # Errors
+/// The problem is empty, or `rank` is not below `world`.
+pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    problem.validate(rank, world)?;
+    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Symmetric);
+    let main = StreamId::MAIN;
+    if world == 1 {
+        plan.gemm_own(main);
+        return plan.builder.finish();
+    }
+    let staging = plan.staging(Placement::Symmetric);
+    let (right, left) = ((rank + 1) % world, (rank + world - 1) % world);
+    let ready = plan.builder.slot("ready");
+    let taken = plan.builder.slot("taken");
+    // Two ranks read nothing but each other's A.
+    let free = (world > 2).then(|| plan.builder.slot("free"));
+
+    plan.builder.signal(main, ready, [right]);
+    let gets = plan.builder.fork();
+    plan.gemm_own(main);
+    if let Some(free) = free {
+        plan.builder.wait_credit(gets, free, [right]);
+    }
+    for step in 1..world {
+        let rows = plan.rows_of((rank + world - step) % world);
+        let src = match step {
+            1 => plan.builder.on(left, plan.a, 0..rows.len(), 0..problem.k),
+            _ => plan.staged_rows(left, staging, rows.clone()),
+        };
+        let dst = plan.staged_rows(rank, staging, rows.clone());
+        plan.builder.wait(gets, ready, [left]).copy(gets, src, dst);
+        if step == 1 {
+            plan.builder.signal(gets, taken, [left]);
+        }
+        if step + 1 < world {
+            plan.builder.signal(gets, ready, [right]);
+        } else if let Some(free) = free {
+            plan.builder.signal(gets, free, [left]);
+        }
+        plan.builder.order(gets, main);
+        plan.gemm_staged(main, staging, rows);
+    }
+    plan.builder.wait(main, taken, [right]);
+    plan.builder.finish()
+}

@@ -1,0 +1,56 @@
+//! `ringPut`: the ring, each rank sending on to its right neighbour.
+
+use super::buffers::Operands;
+use crate::error::PlanError;
+use crate::plan::{Placement, Plan, Problem, StreamId};
+
+/// The exact name.
+pub const NAME: &str = "ringPut";
+
+/// At step s a rank multiplies the shard of rank (r − s) mod world and meanwhile puts it into the staging of its right
+/// neighbour r + 1, which multiplies it at step s + 1.
+///
+/// `staging` has rows of its own for each shard: within a call nothing is overwritten, so no barrier is needed. A is read
+/// by its owner alone.
+///
+/// `ready`: its n-th signal of a call says "the shard of your step n is in your staging". `free`: "I have multiplied and
+/// sent on all that you put", a credit for the next call's puts.
+///
+/// # Errors
+/// The problem is empty, or `rank` is not below `world`.
+pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    problem.validate(rank, world)?;
+    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+    let main = StreamId::MAIN;
+    if world == 1 {
+        plan.gemm_own(main);
+        return plan.builder.finish();
+    }
+    let staging = plan.staging(Placement::Symmetric);
+    let (right, left) = ((rank + 1) % world, (rank + world - 1) % world);
+    let ready = plan.builder.slot("ready");
+    let free = plan.builder.slot("free");
+
+    let puts = plan.builder.fork();
+    plan.gemm_own(main);
+    plan.builder.wait_credit(puts, free, [right]);
+    let (src, dst) = (plan.own_shard(), plan.staged_on(right, staging));
+    plan.builder
+        .copy(puts, src, dst)
+        .signal(puts, ready, [right]);
+    for step in 1..world {
+        let rows = plan.rows_of((rank + world - step) % world);
+        plan.builder.wait(puts, ready, [left]).order(puts, main);
+        if step + 1 < world {
+            let src = plan.staged_rows(rank, staging, rows.clone());
+            let dst = plan.staged_rows(right, staging, rows.clone());
+            plan.builder
+                .copy(puts, src, dst)
+                .signal(puts, ready, [right]);
+        }
+        plan.gemm_staged(main, staging, rows);
+    }
+    // The last arrival stands behind all puts, and main behind it.
+    plan.builder.signal(main, free, [left]);
+    plan.builder.finish()
+}

@@ -1,0 +1,235 @@
+//! What each step costs on a machine.
+
+use super::machine::Machine;
+use super::sharing::{Loads, Resource};
+use crate::check::Site;
+use crate::check::program::Node;
+use crate::plan::{Effect, GemmProvider, Kernel, MulticastRegion, OpKind, Plan, Region, Transport};
+
+/// What a step costs alone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cost {
+    /// Before it runs, µs.
+    pub(super) latency: f64,
+    /// How long it runs at full speed, µs.
+    pub(super) time: f64,
+    /// What it takes while it runs.
+    pub(super) loads: Loads,
+    /// The peer of a copy between ranks that needs an engine of this rank; for a local copy the rank itself.
+    pub(super) engine: Option<usize>,
+}
+
+impl Cost {
+    fn latency(latency: f64) -> Cost {
+        Cost {
+            latency,
+            ..Cost::default()
+        }
+    }
+}
+
+/// Bytes over GB/s, in µs.
+fn micros(bytes: f64, gbs: f64) -> f64 {
+    bytes / (gbs * 1e3)
+}
+
+pub(super) struct Costs<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) plan: &'a Plan,
+}
+
+impl Costs<'_> {
+    pub(super) fn of(&self, node: &Node<'_>) -> Cost {
+        let t = &self.machine.latency;
+        match node.site {
+            Site::CallerWrites | Site::CallerReads => Cost::default(),
+            Site::Begin(op) => match &self.plan.ops[op].kind {
+                OpKind::Kernel { .. } => Cost::latency(t.launch_us),
+                _ => Cost::default(),
+            },
+            Site::Effect { op, lane, index } => match &self.plan.ops[op].kind {
+                OpKind::Kernel { kernel, lanes } => self.effect(kernel, &lanes[lane][index]),
+                _ => Cost::default(),
+            },
+            Site::End(op) | Site::Op(op) => self.op(&self.plan.ops[op].kind),
+        }
+    }
+
+    fn op(&self, kind: &OpKind) -> Cost {
+        let t = &self.machine.latency;
+        let link = &self.machine.link;
+        match kind {
+            OpKind::Copy {
+                src,
+                dst,
+                transport,
+            } => {
+                let (rate, latency, engine) = match transport {
+                    Transport::ThreadLoads if src.rank == self.plan.rank => {
+                        (link.sm_push_gbs, t.launch_us, false)
+                    }
+                    Transport::ThreadLoads => (link.sm_pull_gbs, t.launch_us, false),
+                    _ => (link.copy_engine_gbs, t.copy_us, true),
+                };
+                let mut cost = self.transfer(src.rank, &[dst.rank], self.bytes(dst), rate);
+                cost.latency += latency;
+                if engine {
+                    let own = self.plan.rank;
+                    let peer = if src.rank == own { dst.rank } else { src.rank };
+                    cost.engine = Some(peer);
+                    if peer != own {
+                        cost.loads.push((Resource::Engines(own), 1.0));
+                    }
+                }
+                cost
+            }
+            OpKind::MulticastCopy { src, dst } => {
+                let mut cost = self.multicast(dst, src.rank, link.copy_engine_gbs);
+                cost.latency += t.copy_us;
+                cost.engine = Some(self.plan.rank);
+                cost
+            }
+            OpKind::Gemm { a, c, provider, .. } => {
+                let shape = (c.rows.len(), c.cols.len(), a.cols.len());
+                let dtype = self.plan.buffers[c.buffer.0].dtype;
+                let (mut time, busy) = self.machine.product(shape, dtype);
+                if *provider == GemmProvider::Cutlass {
+                    time /= self.machine.product.cutlass;
+                }
+                Cost {
+                    latency: self.machine.product.launch_us,
+                    time,
+                    loads: vec![(Resource::Multiprocessors(self.plan.rank), busy)],
+                    engine: None,
+                }
+            }
+            OpKind::AllGather { src, dst, .. } => {
+                let bytes = self.bytes(dst) - self.bytes(src);
+                let rank = self.plan.rank;
+                let crosses = !self.machine.same_node(0, self.plan.world - 1);
+                let mut rate = link.nccl_gbs;
+                let mut cost = Cost::latency(t.collective_us);
+                if crosses {
+                    // A ring through all nodes goes at the pace of its slowest link.
+                    rate = rate.min(self.machine.network.gbs);
+                    cost.latency += self.machine.network.latency_us;
+                }
+                cost.time = micros(bytes, rate);
+                let share = (rate / link.gbs).min(1.0);
+                cost.loads = vec![
+                    (Resource::LinkOut(rank), share),
+                    (Resource::LinkIn(rank), share),
+                ];
+                cost
+            }
+            OpKind::Signal { .. } => Cost::latency(t.launch_us),
+            OpKind::Wait { .. } => Cost::latency(t.wait_us),
+            OpKind::Record { .. } => Cost::default(),
+            OpKind::WaitEvent { .. } => Cost::latency(t.event_us),
+            // The lanes have their own costs.
+            OpKind::Kernel { .. } => Cost::default(),
+        }
+    }
+
+    fn effect(&self, kernel: &Kernel, effect: &Effect) -> Cost {
+        let (own, link) = (self.plan.rank, &self.machine.link);
+        match effect {
+            Effect::Read(region) if region.rank != own => {
+                self.transfer(region.rank, &[own], self.bytes(region), link.sm_pull_gbs)
+            }
+            Effect::Write(region) if region.rank != own => {
+                self.transfer(own, &[region.rank], self.bytes(region), link.sm_push_gbs)
+            }
+            Effect::Write(region) => match self.scalar_product(kernel, region) {
+                Some(time) => Cost {
+                    time,
+                    loads: vec![(Resource::Multiprocessors(own), 1.0)],
+                    ..Cost::default()
+                },
+                None => self.local(self.bytes(region)),
+            },
+            // Loads stream beside whatever consumes them.
+            Effect::Read(_) => Cost::default(),
+            Effect::WriteMulticast(region) => self.multicast(region, own, link.sm_push_gbs),
+            Effect::Signal { .. } => Cost::default(),
+            Effect::Wait { .. } => Cost::latency(self.machine.latency.wait_us),
+        }
+    }
+
+    /// The time of the scalar product whose result `region` is, if it is one.
+    fn scalar_product(&self, kernel: &Kernel, region: &Region) -> Option<f64> {
+        let product = &self.machine.product;
+        let (result, tflops) = match kernel {
+            Kernel::NaiveRemoteRead { c, .. } => (*c, product.naive_tflops),
+            Kernel::ThreadloadGatherMatmul { c, .. } | Kernel::MultimemGatherMatmul { c, .. } => {
+                (*c, product.scalar_tflops)
+            }
+            _ => return None,
+        };
+        let flops = 2.0 * region.len() as f64 * kernel.shape().k as f64;
+        (region.buffer == result).then_some(flops / (tflops * 1e6))
+    }
+
+    fn bytes(&self, region: &Region) -> f64 {
+        region.len() as f64 * self.plan.buffers[region.buffer.0].dtype.size() as f64
+    }
+
+    /// A copy within this GPU reads and writes its memory.
+    fn local(&self, bytes: f64) -> Cost {
+        Cost {
+            time: micros(2.0 * bytes, self.machine.gpu.memory_gbs),
+            loads: vec![(Resource::Memory(self.plan.rank), 1.0)],
+            ..Cost::default()
+        }
+    }
+
+    fn multicast(&self, region: &MulticastRegion, from: usize, rate: f64) -> Cost {
+        let all: Vec<usize> = (0..self.plan.world).collect();
+        self.transfer(from, &all, self.bytes(&region.on(from)), rate)
+    }
+
+    /// Bytes from one rank to others at once, at `rate` within a node.
+    fn transfer(&self, from: usize, to: &[usize], bytes: f64, rate: f64) -> Cost {
+        let peers: Vec<usize> = to.iter().copied().filter(|&p| p != from).collect();
+        if peers.is_empty() {
+            return self.local(bytes);
+        }
+        let machine = self.machine;
+        let far = |p: &usize| !machine.same_node(from, *p);
+        let crosses = peers.iter().any(far);
+        let rate = rate.min(machine.link.gbs);
+        let rate = if crosses {
+            rate.min(machine.network.gbs)
+        } else {
+            rate
+        };
+        let (link, network) = (
+            rate / machine.link.gbs,
+            (rate / machine.network.gbs).min(1.0),
+        );
+        let mut loads = Vec::new();
+        if !peers.iter().all(far) {
+            loads.push((Resource::LinkOut(from), link));
+        }
+        if crosses {
+            loads.push((Resource::NetworkOut(from), network));
+        }
+        loads.extend(peers.iter().map(|&p| {
+            if far(&p) {
+                (Resource::NetworkIn(p), network)
+            } else {
+                (Resource::LinkIn(p), link)
+            }
+        }));
+        Cost {
+            latency: if crosses {
+                machine.network.latency_us
+            } else {
+                0.0
+            },
+            time: micros(bytes, rate),
+            loads,
+            engine: None,
+        }
+    }
+}

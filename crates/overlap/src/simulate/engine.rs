@@ -1,0 +1,351 @@
+//! Stepping through the program in simulated time.
+
+use super::cost::{Cost, Costs};
+use super::error::SimulateError;
+use super::machine::Machine;
+use super::sharing::{Loads, Resource, speeds};
+use super::timeline::{Cause, Span, Timeline};
+use crate::check::Site;
+use crate::check::program::{NodeId, Program};
+use crate::plan::{OpKind, SlotId};
+use crate::show;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Runs the program to its end.
+pub(super) fn run(program: &Program<'_>, machine: &Machine) -> Result<Timeline, SimulateError> {
+    let mut engine = Engine::new(program, machine);
+    for id in 0..program.nodes.len() {
+        if engine.missing[id] == 0 {
+            engine.reach(id);
+        }
+    }
+    while engine.advance() {}
+    engine.timeline()
+}
+
+/// One word of the pads: slot, source, destination.
+#[derive(Default)]
+struct Word {
+    /// When each value can be seen, and who stored it.
+    signals: Vec<(f64, NodeId)>,
+    waits: usize,
+    /// Waits that were reached, and the value that they need.
+    pending: Vec<(NodeId, usize)>,
+}
+
+struct Engine<'a, 'p> {
+    program: &'a Program<'p>,
+    machine: &'a Machine,
+    costs: Vec<Cost>,
+    successors: Vec<Vec<NodeId>>,
+    missing: Vec<usize>,
+    unmet: Vec<usize>,
+    now: f64,
+    start: Vec<Option<f64>>,
+    end: Vec<Option<f64>>,
+    cause: Vec<(Cause, Option<NodeId>)>,
+    /// When what held a step up was over.
+    held: Vec<f64>,
+    words: BTreeMap<(SlotId, usize, usize), Word>,
+    /// Steps in their fixed part, and when that ends.
+    delayed: BTreeMap<NodeId, f64>,
+    /// Steps that run, and what is left of them at full speed, µs.
+    running: BTreeMap<NodeId, f64>,
+    engines: Vec<usize>,
+    queued: Vec<VecDeque<NodeId>>,
+}
+
+impl<'a, 'p> Engine<'a, 'p> {
+    fn new(program: &'a Program<'p>, machine: &'a Machine) -> Self {
+        let count = program.nodes.len();
+        let mut successors = vec![Vec::new(); count];
+        let mut missing = vec![0; count];
+        for (id, node) in program.nodes.iter().enumerate() {
+            let all: BTreeSet<NodeId> = node.preds.iter().chain(&node.entries).copied().collect();
+            // A rank that never enters a collective holds its end up for ever.
+            missing[id] = all.len() + usize::from(node.absent.is_some());
+            for pred in all {
+                successors[pred].push(id);
+            }
+        }
+        let costs = program.nodes.iter().map(|node| {
+            let plan = program.plans[node.rank];
+            Costs { machine, plan }.of(node)
+        });
+        Engine {
+            costs: costs.collect(),
+            program,
+            machine,
+            successors,
+            missing,
+            unmet: vec![0; count],
+            now: 0.0,
+            start: vec![None; count],
+            end: vec![None; count],
+            cause: vec![(Cause::Start, None); count],
+            held: vec![f64::NEG_INFINITY; count],
+            words: BTreeMap::new(),
+            delayed: BTreeMap::new(),
+            running: BTreeMap::new(),
+            engines: vec![machine.gpu.copy_engines; program.plans.len()],
+            queued: vec![VecDeque::new(); program.plans.len()],
+        }
+    }
+
+    /// `id` could not go on before `until`, because of `by`.
+    fn hold(&mut self, id: NodeId, until: f64, cause: Cause, by: NodeId) {
+        if until >= self.held[id] {
+            self.held[id] = until;
+            self.cause[id] = (cause, Some(by));
+        }
+    }
+
+    /// Its turn has come: everything before it has ended.
+    fn reach(&mut self, id: NodeId) {
+        self.start[id] = Some(self.now);
+        let node = &self.program.nodes[id];
+        if let Some(wait) = node.wait {
+            for &from in wait.from {
+                let word = self.words.entry((wait.slot, from, node.rank)).or_default();
+                word.waits += 1;
+                let needs = word.waits.saturating_sub(wait.lag as usize);
+                if needs == 0 {
+                    continue;
+                }
+                match word.signals.get(needs - 1).copied() {
+                    Some((seen, by)) => {
+                        if seen > self.now {
+                            self.hold(id, seen, Cause::Signal, by);
+                        }
+                    }
+                    None => {
+                        word.pending.push((id, needs));
+                        self.unmet[id] += 1;
+                    }
+                }
+            }
+        }
+        if self.unmet[id] == 0 {
+            self.release(id);
+        }
+    }
+
+    /// Nothing is missing any more: its fixed part begins, or its place in the queue for an engine.
+    fn release(&mut self, id: NodeId) {
+        let rank = self.program.nodes[id].rank;
+        if self.costs[id].engine.is_some() {
+            if self.engines[rank] == 0 {
+                self.queued[rank].push_back(id);
+                return;
+            }
+            self.engines[rank] -= 1;
+        }
+        let begin = self.held[id].max(self.now);
+        self.delayed.insert(id, begin + self.costs[id].latency);
+    }
+
+    /// Goes on to the next moment at which something happens.
+    fn advance(&mut self) -> bool {
+        let speeds = self.speeds();
+        let ends = self.running.iter().zip(&speeds);
+        let next = ends
+            .map(|((_, left), speed)| self.now + left / speed)
+            .chain(self.delayed.values().copied())
+            .min_by(f64::total_cmp);
+        let Some(next) = next else {
+            return false;
+        };
+        // What happens within a picosecond happens at once.
+        let step = (next - self.now).max(0.0);
+        let mut ended = Vec::new();
+        for ((&id, left), speed) in self.running.iter_mut().zip(&speeds) {
+            *left -= step * speed;
+            if *left <= 1e-6 * speed {
+                ended.push(id);
+            }
+        }
+        self.now = self.now.max(next);
+        for &id in &ended {
+            self.running.remove(&id);
+        }
+        let due = |at: &f64| *at <= self.now + 1e-6;
+        let started: Vec<NodeId> = self
+            .delayed
+            .iter()
+            .filter(|(_, at)| due(at))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in started {
+            self.delayed.remove(&id);
+            if self.costs[id].time > 0.0 {
+                self.running.insert(id, self.costs[id].time);
+            } else {
+                ended.push(id);
+            }
+        }
+        ended.sort_unstable();
+        for id in ended {
+            self.finish(id);
+        }
+        true
+    }
+
+    fn speeds(&self) -> Vec<f64> {
+        let jobs: Vec<&Loads> = self
+            .running
+            .keys()
+            .map(|&id| &self.costs[id].loads)
+            .collect();
+        let mut peers: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for &id in self.running.keys() {
+            let rank = self.program.nodes[id].rank;
+            if let Some(peer) = self.costs[id].engine.filter(|&p| p != rank) {
+                peers.entry(rank).or_default().insert(peer);
+            }
+        }
+        speeds(&jobs, |resource| match resource {
+            Resource::Engines(rank) if peers.get(&rank).is_some_and(|p| p.len() > 1) => {
+                self.machine.link.concurrent_copies
+            }
+            _ => 1.0,
+        })
+    }
+
+    fn finish(&mut self, id: NodeId) {
+        self.end[id] = Some(self.now);
+        let node = &self.program.nodes[id];
+        if self.costs[id].engine.is_some() {
+            self.engines[node.rank] += 1;
+            if let Some(next) = self.queued[node.rank].pop_front() {
+                self.hold(next, self.now, Cause::Engine, id);
+                self.release(next);
+            }
+        }
+        if let Some((slot, to)) = node.signal {
+            for &to in to {
+                self.signal(id, slot, to);
+            }
+        }
+        for next in self.successors[id].clone() {
+            self.missing[next] -= 1;
+            let theirs = &self.program.nodes[next];
+            let cause = if theirs.entries.contains(&id) {
+                Cause::Collective
+            } else if theirs.preds.first() != Some(&id) && self.is_event(next) {
+                Cause::Event
+            } else {
+                Cause::Order
+            };
+            self.hold(next, self.now, cause, id);
+            if self.missing[next] == 0 {
+                self.reach(next);
+            }
+        }
+    }
+
+    fn is_event(&self, id: NodeId) -> bool {
+        let node = &self.program.nodes[id];
+        let Site::Op(op) = node.site else {
+            return false;
+        };
+        matches!(
+            self.program.plans[node.rank].ops[op].kind,
+            OpKind::WaitEvent { .. }
+        )
+    }
+
+    fn signal(&mut self, id: NodeId, slot: SlotId, to: usize) {
+        let from = self.program.nodes[id].rank;
+        let mut seen = self.now;
+        if to != from {
+            seen += self.machine.latency.signal_us;
+        }
+        if !self.machine.same_node(from, to) {
+            seen += self.machine.network.latency_us;
+        }
+        let word = self.words.entry((slot, from, to)).or_default();
+        word.signals.push((seen, id));
+        let value = word.signals.len();
+        let met: Vec<NodeId> = word
+            .pending
+            .iter()
+            .filter(|p| p.1 <= value)
+            .map(|p| p.0)
+            .collect();
+        word.pending.retain(|p| p.1 > value);
+        for wait in met {
+            self.hold(wait, seen, Cause::Signal, id);
+            self.unmet[wait] -= 1;
+            if self.unmet[wait] == 0 {
+                self.release(wait);
+            }
+        }
+    }
+
+    fn timeline(self) -> Result<Timeline, SimulateError> {
+        let program = self.program;
+        let blocked: Vec<NodeId> = (0..program.nodes.len())
+            .filter(|&id| self.end[id].is_none() && self.start[id].is_some())
+            .collect();
+        let unfinished = self.end.iter().any(Option::is_none);
+        if unfinished {
+            return Err(SimulateError::Deadlock {
+                after_us: self.now as u64,
+                blocked: blocked.iter().map(|&id| self.describe(id)).collect(),
+            });
+        }
+        let spans = program.nodes.iter().enumerate().map(|(id, node)| Span {
+            rank: node.rank,
+            call: node.call + 1,
+            stream: op_of(node.site).map_or(0, |op| program.plans[node.rank].ops[op].stream.0),
+            site: node.site,
+            text: self.text(id),
+            start: self.start[id].unwrap_or_default(),
+            end: self.end[id].unwrap_or_default(),
+            cause: self.cause[id].0,
+            after: self.cause[id].1,
+        });
+        Ok(Timeline {
+            plan: program
+                .plans
+                .first()
+                .map_or_else(String::new, |p| p.name.clone()),
+            machine: self.machine.name.clone(),
+            world: program.plans.len(),
+            spans: spans.collect(),
+        })
+    }
+
+    fn describe(&self, id: NodeId) -> String {
+        let node = &self.program.nodes[id];
+        format!(
+            "rank {} call {} {}",
+            node.rank,
+            node.call + 1,
+            self.text(id)
+        )
+    }
+
+    fn text(&self, id: NodeId) -> String {
+        let node = &self.program.nodes[id];
+        let plan = self.program.plans[node.rank];
+        match node.site {
+            Site::CallerWrites => "the caller writes its inputs".into(),
+            Site::CallerReads => "the caller reads its outputs".into(),
+            Site::Op(op) | Site::End(op) | Site::Begin(op) => {
+                show::op_line(plan, &plan.ops[op].kind)
+            }
+            Site::Effect { op, lane, index } => match &plan.ops[op].kind {
+                OpKind::Kernel { lanes, .. } => show::effect_line(plan, &lanes[lane][index]),
+                kind => show::op_line(plan, kind),
+            },
+        }
+    }
+}
+
+fn op_of(site: Site) -> Option<usize> {
+    match site {
+        Site::CallerWrites | Site::CallerReads => None,
+        Site::Op(op) | Site::Begin(op) | Site::End(op) | Site::Effect { op, .. } => Some(op),
+    }
+}

@@ -1,0 +1,47 @@
+//! Why plans could not be simulated.
+
+use thiserror::Error;
+
+/// Why plans could not be simulated.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SimulateError {
+    /// No machine of this name comes with the crate.
+    #[error("there is no machine `{name}`; known are: {}", known.join(", "))]
+    UnknownMachine {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// A text that describes no machine.
+    #[error("not the description of a machine: {what}")]
+    Malformed {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// More ranks than the machine has GPUs.
+    #[error("{world} ranks need {world} GPUs, machine `{machine}` has {gpus}")]
+    TooFewGpus {
+        /// The machine.
+        machine: String,
+        /// Its GPUs.
+        gpus: usize,
+        /// The ranks.
+        world: usize,
+    },
+    /// Plans that *check* refuses to unroll.
+    #[error("the plans cannot be run: {what}")]
+    Unsound {
+        /// The first objection.
+        what: String,
+    },
+    /// Steps that wait for what never comes.
+    #[error("deadlock after {after_us} µs; what waits for ever: {}", blocked.join("; "))]
+    Deadlock {
+        /// Whole microseconds of simulated time.
+        after_us: u64,
+        /// The steps that were reached and did not end.
+        blocked: Vec<String>,
+    },
+}

@@ -1,0 +1,270 @@
+//! A machine as figures.
+
+use super::error::SimulateError;
+use serde::{Deserialize, Serialize};
+use warpweave_symm_mem::DType;
+
+/// The machines that come with the crate, by name.
+const KNOWN: [(&str, &str); 4] = [
+    ("h200x4", include_str!("../../machines/h200x4.toml")),
+    ("h100x8", include_str!("../../machines/h100x8.toml")),
+    (
+        "h200x4-2nodes",
+        include_str!("../../machines/h200x4-2nodes.toml"),
+    ),
+    ("nvl72", include_str!("../../machines/nvl72.toml")),
+];
+
+/// Figures of a machine; rank r is GPU r mod [`gpus_per_node`](Machine::gpus_per_node) of its node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Its name in reports.
+    pub name: String,
+    /// Nodes.
+    pub nodes: usize,
+    /// GPUs of a node, all connected by a switch.
+    pub gpus_per_node: usize,
+    /// Each GPU.
+    pub gpu: Gpu,
+    /// Matrix products.
+    pub product: Product,
+    /// Links within a node.
+    pub link: Link,
+    /// What things cost before they move a byte.
+    pub latency: Latency,
+    /// Links between nodes.
+    pub network: Network,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// Multiprocessors.
+    pub multiprocessors: usize,
+    /// Bandwidth of its memory, GB/s.
+    pub memory_gbs: f64,
+    /// Copies that can be under way at once.
+    pub copy_engines: usize,
+}
+
+/// Matrix products.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Product {
+    /// TFLOP/s of a long product whose tiles fill all multiprocessors, by element type.
+    pub sustained_tflops: Rates,
+    /// From launch to the first tile, µs.
+    pub launch_us: f64,
+    /// The rate of a CUTLASS product as a part of the library's.
+    pub cutlass: f64,
+    /// Tiles that the library chooses from.
+    pub tiles: Vec<Tile>,
+    /// TFLOP/s of one thread an element with operands from afar.
+    pub naive_tflops: f64,
+    /// TFLOP/s of a scalar kernel with operands in staging.
+    pub scalar_tflops: f64,
+}
+
+/// TFLOP/s by element type.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rates {
+    /// bf16.
+    pub bf16: f64,
+    /// f16.
+    pub f16: f64,
+    /// f32.
+    pub f32: f64,
+}
+
+/// A tile of C that one multiprocessor computes at a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tile {
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Its rate as a part of the sustained one.
+    pub efficiency: f64,
+}
+
+/// Links of a GPU within its node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Raw bandwidth each way, GB/s, which all transfers share.
+    pub gbs: f64,
+    /// What one copy by copy engine reaches, GB/s.
+    pub copy_engine_gbs: f64,
+    /// What stores of the multiprocessors reach, GB/s.
+    pub sm_push_gbs: f64,
+    /// What loads of the multiprocessors reach, GB/s.
+    pub sm_pull_gbs: f64,
+    /// What NCCL reaches into each GPU, GB/s.
+    pub nccl_gbs: f64,
+    /// The part of one copy's rate that copies of one GPU to different peers reach together.
+    pub concurrent_copies: f64,
+}
+
+/// What things cost before they move a byte, µs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latency {
+    /// A kernel, or a signal that is an operation of a stream.
+    pub launch_us: f64,
+    /// A copy by copy engine.
+    pub copy_us: f64,
+    /// From a signal to the peer that could see it.
+    pub signal_us: f64,
+    /// A wait whose signal is there.
+    pub wait_us: f64,
+    /// An event between two streams.
+    pub event_us: f64,
+    /// A collective of NCCL, from the last rank's entry.
+    pub collective_us: f64,
+}
+
+/// Links of a GPU to other nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Bandwidth each way, GB/s.
+    pub gbs: f64,
+    /// What a transfer, a signal or a collective costs more if it leaves the node, µs.
+    pub latency_us: f64,
+}
+
+impl Machine {
+    /// The names of the machines that come with the crate.
+    pub fn names() -> Vec<&'static str> {
+        KNOWN.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The machine of this name.
+    ///
+    /// # Errors
+    /// There is none; the error lists the names there are.
+    pub fn named(name: &str) -> Result<Machine, SimulateError> {
+        match KNOWN.iter().find(|(known, _)| *known == name) {
+            Some((_, text)) => Machine::from_toml(text),
+            None => Err(SimulateError::UnknownMachine {
+                name: name.to_owned(),
+                known: Machine::names().into_iter().map(str::to_owned).collect(),
+            }),
+        }
+    }
+
+    /// Reads a description in TOML.
+    ///
+    /// # Errors
+    /// The text is no TOML, a key is missing or unknown, or a figure is not one of a machine.
+    pub fn from_toml(text: &str) -> Result<Machine, SimulateError> {
+        let machine: Machine = toml::from_str(text).map_err(|e| SimulateError::Malformed {
+            what: e.to_string(),
+        })?;
+        machine.validate()?;
+        Ok(machine)
+    }
+
+    /// GPUs of all nodes.
+    pub fn gpus(&self) -> usize {
+        self.nodes.saturating_mul(self.gpus_per_node)
+    }
+
+    /// Whether two ranks stand in one node.
+    pub fn same_node(&self, a: usize, b: usize) -> bool {
+        a / self.gpus_per_node == b / self.gpus_per_node
+    }
+
+    /// Says whether every figure is one of a machine: counts and rates above 0, latencies not below.
+    ///
+    /// # Errors
+    /// Names the first figure that is not.
+    pub fn validate(&self) -> Result<(), SimulateError> {
+        let refuse = |what: String| Err(SimulateError::Malformed { what });
+        let (p, l, t) = (&self.product, &self.link, &self.latency);
+        let counts = [
+            ("nodes", self.nodes),
+            ("gpus_per_node", self.gpus_per_node),
+            ("gpu.multiprocessors", self.gpu.multiprocessors),
+            ("gpu.copy_engines", self.gpu.copy_engines),
+            ("the number of product.tiles", p.tiles.len()),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, n)| *n == 0) {
+            return refuse(format!("{name} is 0"));
+        }
+        let rates = [
+            ("gpu.memory_gbs", self.gpu.memory_gbs),
+            ("product.sustained_tflops.bf16", p.sustained_tflops.bf16),
+            ("product.sustained_tflops.f16", p.sustained_tflops.f16),
+            ("product.sustained_tflops.f32", p.sustained_tflops.f32),
+            ("product.cutlass", p.cutlass),
+            ("product.naive_tflops", p.naive_tflops),
+            ("product.scalar_tflops", p.scalar_tflops),
+            ("link.gbs", l.gbs),
+            ("link.copy_engine_gbs", l.copy_engine_gbs),
+            ("link.sm_push_gbs", l.sm_push_gbs),
+            ("link.sm_pull_gbs", l.sm_pull_gbs),
+            ("link.nccl_gbs", l.nccl_gbs),
+            ("network.gbs", self.network.gbs),
+        ];
+        if let Some((name, rate)) = rates.iter().find(|(_, r)| !(r.is_finite() && *r > 0.0)) {
+            return refuse(format!("{name} is {rate}, a rate is above 0"));
+        }
+        if !(l.concurrent_copies > 0.0 && l.concurrent_copies <= 1.0) {
+            return refuse("link.concurrent_copies is a part of 1".into());
+        }
+        let whole =
+            |t: &Tile| t.rows > 0 && t.cols > 0 && t.efficiency > 0.0 && t.efficiency.is_finite();
+        if !p.tiles.iter().all(whole) {
+            return refuse("a tile has rows, columns and an efficiency above 0".into());
+        }
+        let latencies = [
+            ("product.launch_us", p.launch_us),
+            ("latency.launch_us", t.launch_us),
+            ("latency.copy_us", t.copy_us),
+            ("latency.signal_us", t.signal_us),
+            ("latency.wait_us", t.wait_us),
+            ("latency.event_us", t.event_us),
+            ("latency.collective_us", t.collective_us),
+            ("network.latency_us", self.network.latency_us),
+        ];
+        match latencies
+            .iter()
+            .find(|(_, t)| !(t.is_finite() && *t >= 0.0))
+        {
+            Some((name, t)) => refuse(format!("{name} is {t}, a latency is not below 0")),
+            None => Ok(()),
+        }
+    }
+
+    /// How long a product of m × k by k × n takes alone, µs without its launch, and the part of the multiprocessors
+    /// that it keeps busy, for the tile that is quickest.
+    pub fn product(&self, (m, n, k): (usize, usize, usize), dtype: DType) -> (f64, f64) {
+        let rates = &self.product.sustained_tflops;
+        let tflops = match dtype {
+            DType::Bf16 => rates.bf16,
+            DType::F16 => rates.f16,
+            // f32, and whatever has no rate of its own: the slowest.
+            _ => rates.f32,
+        };
+        let sms = self.gpu.multiprocessors;
+        let time = |t: &Tile| {
+            let tiles = m.div_ceil(t.rows).saturating_mul(n.div_ceil(t.cols));
+            let flops = 2.0 * t.rows as f64 * t.cols as f64 * k as f64;
+            let one = flops * sms as f64 / (tflops * t.efficiency * 1e6);
+            let busy = (tiles as f64 / sms as f64).min(1.0);
+            (tiles.div_ceil(sms) as f64 * one, busy)
+        };
+        let quickest = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
+        self.product
+            .tiles
+            .iter()
+            .map(time)
+            .min_by(quickest)
+            .unwrap_or((0.0, 0.0))
+    }
+}

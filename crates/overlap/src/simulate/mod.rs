@@ -1,0 +1,61 @@
+//! Predicting schedules.
+//!
+//! [`simulate`] runs the plans of all ranks on a [`Machine`], which is nothing but figures, and gives the [`Timeline`]
+//! that they predict. It steps through the same unrolled program that [`check`](mod@crate::check) proves: streams in order,
+//! events, words that only grow, collectives that meet, lanes side by side. So plans that *check* passes end here too; what
+//! would not end is [`SimulateError::Deadlock`].
+//!
+//! A step first takes a fixed time (launch, start-up of a copy, a signal's way), then it runs. While it runs it shares
+//! multiprocessors, memory, links and copy engines with whatever else runs; the shares are max-min fair and are made anew
+//! whenever something begins or ends. Nothing is random: the same plans on the same machine give the same timeline.
+//!
+//! # What it leaves out
+//!
+//! Programmatic dependents that start while their predecessor ends; products slowed by the power or the memory that others
+//! take; what the switch does when several pull from one GPU; the different protocols of NCCL: it has one latency and one
+//! rate. All ranks begin at the same moment.
+
+mod cost;
+mod engine;
+mod error;
+mod machine;
+mod sharing;
+mod timeline;
+
+pub use error::SimulateError;
+pub use machine::{Gpu, Latency, Link, Machine, Network, Product, Rates, Tile};
+pub use timeline::{Cause, Span, Timeline};
+
+use crate::check::objections;
+use crate::check::program::Program;
+use crate::plan::Plan;
+
+/// The timeline of `calls` calls back to back, at least one, of the plans of all ranks on `machine`.
+///
+/// The plans may come in any order of ranks.
+///
+/// # Errors
+/// A figure of the machine that is none, more ranks than GPUs, plans that *check* would not unroll, a deadlock.
+pub fn simulate(
+    plans: &[Plan],
+    machine: &Machine,
+    calls: usize,
+) -> Result<Timeline, SimulateError> {
+    machine.validate()?;
+    if plans.len() > machine.gpus() {
+        return Err(SimulateError::TooFewGpus {
+            machine: machine.name.clone(),
+            gpus: machine.gpus(),
+            world: plans.len(),
+        });
+    }
+    if let Some(first) = objections(plans).first() {
+        return Err(SimulateError::Unsound {
+            what: first.to_string(),
+        });
+    }
+    let mut by_rank: Vec<&Plan> = plans.iter().collect();
+    by_rank.sort_by_key(|plan| plan.rank);
+    let program = Program::unroll(by_rank, calls.max(1));
+    engine::run(&program, machine)
+}

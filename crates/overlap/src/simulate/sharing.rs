@@ -1,0 +1,94 @@
+//! Sharing: who gets how much of what while several things run.
+
+/// Something that several jobs can use at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Resource {
+    /// The multiprocessors of a GPU.
+    Multiprocessors(usize),
+    /// A GPU's memory.
+    Memory(usize),
+    /// A GPU's link into its node's switch.
+    LinkOut(usize),
+    /// The way back.
+    LinkIn(usize),
+    /// A GPU's port to other nodes.
+    NetworkOut(usize),
+    /// The way back.
+    NetworkIn(usize),
+    /// A GPU's copy engines.
+    Engines(usize),
+}
+
+/// The parts of resources that a job takes while it runs at full speed; none above 1.
+pub(super) type Loads = Vec<(Resource, f64)>;
+
+/// The speeds of all jobs, as parts of full speed: max-min fair, so that none can be raised but at the cost of one
+/// that is not faster.
+///
+/// All speeds rise together; whoever meets a full resource, or full speed, stays where it is (progressive filling).
+/// `capacity` is 1 for a resource that nothing slows down.
+pub(super) fn speeds(jobs: &[&Loads], capacity: impl Fn(Resource) -> f64) -> Vec<f64> {
+    let mut resources: Vec<Resource> = jobs.iter().flat_map(|j| j.iter().map(|l| l.0)).collect();
+    resources.sort_unstable();
+    resources.dedup();
+    let index = |r: Resource| resources.partition_point(|&x| x < r);
+    let loads: Vec<Vec<(usize, f64)>> = jobs
+        .iter()
+        .map(|job| job.iter().map(|&(r, load)| (index(r), load)).collect())
+        .collect();
+    let mut free: Vec<f64> = resources.iter().map(|&r| capacity(r)).collect();
+    let mut speeds = vec![0.0; jobs.len()];
+    let mut rising: Vec<usize> = (0..jobs.len()).collect();
+    let mut level = 0.0;
+    while !rising.is_empty() {
+        let mut demand = vec![0.0; resources.len()];
+        for &(r, load) in rising.iter().flat_map(|&j| &loads[j]) {
+            demand[r] += load;
+        }
+        let room = |r: usize| (free[r] / demand[r]).max(0.0);
+        let step = (0..resources.len())
+            .filter(|&r| demand[r] > 0.0)
+            .map(room)
+            .fold(1.0 - level, f64::min);
+        level += step;
+        let full: Vec<bool> = (0..resources.len())
+            .map(|r| demand[r] > 0.0 && room(r) <= step * (1.0 + 1e-12) + 1e-15)
+            .collect();
+        for (free, demand) in free.iter_mut().zip(&demand) {
+            *free -= demand * step;
+        }
+        rising.retain(|&job| {
+            let stays = level >= 1.0 - 1e-12 || loads[job].iter().any(|&(r, l)| l > 0.0 && full[r]);
+            if stays {
+                speeds[job] = level.min(1.0);
+            }
+            !stays
+        });
+    }
+    speeds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Resource::*, speeds};
+
+    #[test]
+    fn alone_at_full_speed() {
+        assert_eq!(speeds(&[&vec![(LinkOut(0), 0.9)]], |_| 1.0), [1.0]);
+        assert_eq!(speeds(&[&vec![]], |_| 1.0), [1.0]);
+    }
+
+    #[test]
+    fn what_one_cannot_use_is_the_others() {
+        // Three share a link; one of them is held back elsewhere.
+        let (a, b) = (vec![(LinkIn(0), 1.0)], vec![(LinkIn(0), 1.0)]);
+        let slow = vec![(LinkIn(0), 1.0), (LinkOut(1), 1.0)];
+        let found = speeds(
+            &[&a, &b, &slow],
+            |r| if r == LinkOut(1) { 0.1 } else { 1.0 },
+        );
+        for (found, expected) in found.iter().zip([0.45, 0.45, 0.1]) {
+            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        }
+    }
+}

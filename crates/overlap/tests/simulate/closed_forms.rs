@@ -1,0 +1,222 @@
+//! Schedules so small that their time is a formula.
+
+use warpweave_overlap::plan::{
+    GemmProvider, Placement, Plan, PlanBuilder, Region, Role, StreamId, Transport,
+};
+use warpweave_overlap::simulate::{Cause, SimulateError};
+use warpweave_overlap::{Machine, Timeline, simulate};
+use warpweave_symm_mem::DType;
+
+const MAIN: StreamId = StreamId::MAIN;
+const ROWS: usize = 4096;
+const COLS: usize = 8192;
+const BYTES: f64 = (ROWS * COLS * 2) as f64;
+
+fn machine() -> Machine {
+    Machine::named("h200x4").unwrap()
+}
+
+fn near(found: f64, expected: f64) {
+    assert!(
+        (found - expected).abs() <= 1e-3 + 1e-6 * expected,
+        "{found} µs, expected {expected}"
+    );
+}
+
+/// Each rank has an input, a symmetric box of `world` blocks, a square weight and a product.
+fn plans(world: usize, ops: impl Fn(&mut PlanBuilder, usize, [Region; 3])) -> Vec<Plan> {
+    let build = |rank| {
+        let mut plan = PlanBuilder::new("closed form", rank, world);
+        let mut buffer =
+            |name, placement, role, shape| plan.buffer(name, placement, role, DType::Bf16, shape);
+        let input = buffer("in", Placement::Symmetric, Role::Input, (ROWS, COLS));
+        let (block, all) = ((ROWS, COLS), (world * ROWS, COLS));
+        let boxes = buffer("box", Placement::Symmetric, Role::Staging, all);
+        let weight = buffer("weight", Placement::Local, Role::Weight, (COLS, COLS));
+        let out = buffer("out", Placement::Local, Role::Output, block);
+        assert_eq!((input.0, boxes.0), (0, 1));
+        let regions = [input, weight, out].map(|id| plan.whole(id));
+        ops(&mut plan, rank, regions);
+        plan.finish().unwrap()
+    };
+    (0..world).map(build).collect()
+}
+
+/// Puts this rank's input into its block of the box of `to`.
+fn put(plan: &mut PlanBuilder, stream: StreamId, input: &Region, to: usize) {
+    let boxes = plan.draft().buffer_named("box").unwrap();
+    let rows = input.rank * ROWS..(input.rank + 1) * ROWS;
+    let there = plan.on(to, boxes, rows, 0..COLS);
+    plan.copy(stream, input.clone(), there);
+}
+
+fn multiply(plan: &mut PlanBuilder, stream: StreamId, [a, b, c]: [Region; 3]) {
+    plan.gemm(stream, GemmProvider::CublasLt, a, b, c);
+}
+
+fn run(plans: &[Plan]) -> Timeline {
+    simulate(plans, &machine(), 1).unwrap()
+}
+
+fn copy_us() -> f64 {
+    6.5 + BYTES / 388e3
+}
+
+/// 4096 × 8192 × 8192 in tiles of 128 × 256: 1024 tiles on 132 multiprocessors are 8 waves.
+fn product_us() -> f64 {
+    1.5 + 8.0 * 2.0 * 128.0 * 256.0 * COLS as f64 * 132.0 / 805e6
+}
+
+#[test]
+fn one_copy() {
+    let plans = plans(2, |plan, rank, [input, ..]| {
+        if rank == 0 {
+            put(plan, MAIN, &input, 1);
+        }
+    });
+    near(run(&plans).total(), copy_us());
+}
+
+#[test]
+fn one_product() {
+    near(
+        run(&plans(1, |p, _, r| multiply(p, MAIN, r))).total(),
+        product_us(),
+    );
+}
+
+#[test]
+fn two_copies_into_one_gpu_share_its_link() {
+    let plans = plans(3, |plan, rank, [input, ..]| {
+        if rank > 0 {
+            put(plan, MAIN, &input, 0);
+        }
+    });
+    // Together they fill the raw link.
+    near(run(&plans).total(), 6.5 + 2.0 * BYTES / 450e3);
+}
+
+#[test]
+fn copies_of_one_gpu_to_two_peers_on_two_streams_are_slower_than_one_after_the_other() {
+    let both = |overlapped: bool| {
+        let plans = plans(3, |plan, rank, [input, ..]| {
+            if rank == 0 {
+                let side = if overlapped { plan.fork() } else { MAIN };
+                put(plan, MAIN, &input, 1);
+                put(plan, side, &input, 2);
+                if overlapped {
+                    plan.join(side);
+                }
+            }
+        });
+        run(&plans).total()
+    };
+    near(both(false), 2.0 * copy_us());
+    assert!(both(true) > 1.5 * both(false));
+}
+
+#[test]
+fn a_copy_beside_a_product_takes_as_long_as_the_longer() {
+    let plans = plans(2, |plan, rank, regions| {
+        if rank == 0 {
+            let side = plan.fork();
+            put(plan, side, &regions[0], 1);
+            multiply(plan, MAIN, regions);
+            plan.join(side);
+        }
+    });
+    let events = 1.0;
+    near(
+        run(&plans).total(),
+        product_us().max(copy_us() + events) + events,
+    );
+}
+
+#[test]
+fn a_chain_takes_the_sum() {
+    let plans = plans(2, |plan, rank, regions| {
+        let slot = plan.slot("sent");
+        if rank == 0 {
+            put(plan, MAIN, &regions[0], 1);
+            plan.signal(MAIN, slot, [1]);
+        } else {
+            plan.wait(MAIN, slot, [0]);
+            multiply(plan, MAIN, regions);
+        }
+    });
+    let timeline = run(&plans);
+    // The signal's launch, its way, and the wait.
+    near(timeline.total(), copy_us() + 1.5 + 2.7 + 1.0 + product_us());
+    let path = timeline.critical_path();
+    let ranks: Vec<usize> = path.iter().map(|&i| timeline.spans[i].rank).collect();
+    assert_eq!(ranks, [0, 0, 0, 1, 1, 1], "{timeline}");
+    assert_eq!(timeline.spans[path[3]].cause, Cause::Signal);
+}
+
+#[test]
+fn two_products_at_once_share_the_multiprocessors() {
+    let plans = plans(1, |plan, _, regions| {
+        let side = plan.fork();
+        multiply(plan, MAIN, regions.clone());
+        multiply(plan, side, regions);
+        plan.join(side);
+    });
+    // One starts an event later, both are done when all the work is, and then comes the event back.
+    let work = product_us() - 1.5;
+    near(run(&plans).total(), 1.5 + 2.0 * work + 1.0);
+}
+
+#[test]
+fn a_collective_begins_when_the_last_rank_has_come() {
+    let plans = plans(2, |plan, rank, regions| {
+        let boxes = plan.draft().buffer_named("box").unwrap();
+        let all = plan.whole(boxes);
+        let input = regions[0].clone();
+        if rank == 1 {
+            multiply(plan, MAIN, regions);
+        }
+        plan.all_gather(MAIN, input, all, Transport::Nccl);
+    });
+    near(run(&plans).total(), product_us() + 11.0 + BYTES / 325e3);
+}
+
+#[test]
+fn a_credit_costs_nothing_in_the_first_call_and_calls_follow_on() {
+    let plans = plans(2, |plan, rank, regions| {
+        let slot = plan.slot("free");
+        plan.wait_credit(MAIN, slot, [1 - rank]);
+        multiply(plan, MAIN, regions);
+        plan.signal(MAIN, slot, [1 - rank]);
+    });
+    let one = 1.0 + product_us() + 1.5;
+    near(simulate(&plans, &machine(), 1).unwrap().total(), one);
+    near(
+        simulate(&plans, &machine(), 3).unwrap().total(),
+        3.0 * one + 2.0 * 2.7,
+    );
+}
+
+#[test]
+fn a_deadlock_is_an_error_that_names_who_waits() {
+    let plans = plans(2, |plan, rank, _| {
+        let slot = plan.slot("never");
+        plan.wait(MAIN, slot, [1 - rank])
+            .signal(MAIN, slot, [1 - rank]);
+    });
+    let error = simulate(&plans, &machine(), 1).unwrap_err();
+    assert!(
+        matches!(&error, SimulateError::Deadlock { blocked, .. } if blocked.len() == 2),
+        "{error}"
+    );
+    assert!(error.to_string().contains("never"), "{error}");
+}
+
+#[test]
+fn plans_that_do_not_belong_together_are_an_error() {
+    let mut plans = plans(2, |_, _, _| {});
+    plans.pop();
+    assert!(matches!(
+        simulate(&plans, &machine(), 1),
+        Err(SimulateError::Unsound { .. })
+    ));
+}

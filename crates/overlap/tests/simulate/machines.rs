@@ -1,0 +1,35 @@
+//! Descriptions of machines.
+
+use warpweave_overlap::simulate::{Machine, SimulateError};
+
+const H200: &str = include_str!("../../machines/h200x4.toml");
+
+#[test]
+fn every_machine_of_the_crate_can_be_read_under_its_name() {
+    for name in Machine::names() {
+        assert_eq!(Machine::named(name).unwrap().name, name);
+    }
+    let error = Machine::named("h300").unwrap_err().to_string();
+    assert!(error.contains("h300") && error.contains("nvl72"), "{error}");
+}
+
+#[test]
+fn figures_that_are_none_are_refused() {
+    for (right, wrong) in [
+        ("copy_engine_gbs = 388", "copy_engine_gbs = 0"),
+        ("copy_engine_gbs = 388", "copy_engine_gbs = nan"),
+        ("copy_us = 6.5", "copy_us = -1"),
+        ("nodes = 1", "nodes = 0"),
+        ("copy_engines = 4", "copy_engines = 0"),
+        ("concurrent_copies = 0.6", "concurrent_copies = 1.5"),
+        ("event_us = 1.0", "event = 1.0"),
+        ("nodes = 1", "nodes = = 1"),
+    ] {
+        assert!(H200.contains(right), "{right}");
+        let found = Machine::from_toml(&H200.replace(right, wrong));
+        assert!(
+            matches!(found, Err(SimulateError::Malformed { .. })),
+            "{wrong}: {found:?}"
+        );
+    }
+}

@@ -1,0 +1,6 @@
+//! What a simulation predicts.
+
+mod closed_forms;
+mod machines;
+mod measured;
+mod worlds;
