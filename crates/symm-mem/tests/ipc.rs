@@ -7,40 +7,11 @@ mod faulty;
 
 use std::sync::Arc;
 
-use faulty::{Faulty, Step, all_blame, ranks};
+use faulty::{Faulty, Step, all_blame, both, ranks, read, write};
 use warpweave_symm_mem::ipc::CacheLimits;
-use warpweave_symm_mem::{
-    Backend, DevicePtr, Error, Exchange, IpcCache, Memory, Registration, Result,
-};
+use warpweave_symm_mem::{Backend, DevicePtr, Error, IpcCache, Memory, Registration, Result};
 
 type Memories = <Faulty as Backend>::Memory;
-
-fn read(device: &Faulty, at: DevicePtr, bytes: usize) -> Vec<u8> {
-    let stream = device.setup_stream().unwrap();
-    let mut out = vec![0; bytes];
-    // SAFETY: the tests pass ranges of live registrations.
-    unsafe { device.download(&stream, at, &mut out).unwrap() };
-    out
-}
-
-fn write(device: &Faulty, at: DevicePtr, bytes: &[u8]) {
-    let stream = device.setup_stream().unwrap();
-    // SAFETY: the tests pass ranges of live registrations.
-    unsafe { device.upload(&stream, at, bytes).unwrap() };
-}
-
-/// Runs `body` with threads that share their addresses and with threads that do not.
-fn both<T: Send + 'static>(
-    world: usize,
-    body: impl Fn(Faulty, Arc<dyn Exchange>) -> T + Send + Sync + Clone + 'static,
-) -> Vec<T> {
-    let other = body.clone();
-    let mut results = ranks(world, move |exchange| body(Faulty::new(), exchange));
-    results.extend(ranks(world, move |exchange| {
-        other(Faulty::apart(), exchange)
-    }));
-    results
-}
 
 #[test]
 fn every_rank_reaches_every_part_wherever_it_lies() {

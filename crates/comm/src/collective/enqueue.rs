@@ -284,13 +284,23 @@ impl<B: CollectiveKernels> Collectives<B> {
 
 /// The widest vector, 16 bytes or one element's or four, to which everything that a launch touches is aligned.
 pub(super) fn vector(launch: &Direct, element: usize) -> usize {
-    let mut all = launch.bytes;
-    for address in launch.from.0.iter().chain(&launch.to.0) {
-        all |= address.0;
-    }
+    widest(
+        launch.from.0.iter().chain(&launch.to.0),
+        launch.bytes,
+        element,
+    )
+}
+
+/// The widest vector of which `addresses` and `sizes`, several of them or-ed together, are multiples: 16 bytes or one element's.
+/// An `element` of 0 stands for bytes without a type: words if they are, else halves.
+pub(super) fn widest<'a>(
+    addresses: impl Iterator<Item = &'a DevicePtr>,
+    sizes: u64,
+    element: usize,
+) -> usize {
+    let all = addresses.fold(sizes, |all, address| all | address.0);
     match element {
         _ if all.is_multiple_of(16) => 16,
-        // Bytes without a type: words if they are.
         0 if all.is_multiple_of(4) => 4,
         0 => 2,
         size => size,

@@ -5,7 +5,7 @@ use warpweave_symm_mem::{DevicePtr, Result};
 use super::Collectives;
 use super::backend::CollectiveKernels;
 use super::call::{Call, Operation};
-use super::enqueue::DIRECT_THREADS;
+use super::enqueue::{DIRECT_THREADS, widest};
 use super::launch::{Addresses, MAX_SLICES, PushReduce};
 
 /// Bytes of a slice at least: two vectors of each thread.
@@ -57,11 +57,12 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 }
 
-/// As for other launches on operands where they lie: 16 bytes or one element.
+/// As for other launches on operands where they lie.
 pub(super) fn vector(launch: &PushReduce, element: usize) -> usize {
-    let mut all = launch.input.0 | launch.chunk | launch.total;
-    for address in launch.staging.0.iter().chain(&launch.to.0) {
-        all |= address.0;
-    }
-    if all.is_multiple_of(16) { 16 } else { element }
+    let addresses = launch.staging.0.iter().chain(&launch.to.0);
+    widest(
+        addresses.chain([&launch.input]),
+        launch.chunk | launch.total,
+        element,
+    )
 }

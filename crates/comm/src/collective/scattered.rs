@@ -5,6 +5,7 @@ use warpweave_symm_mem::Result;
 use super::Collectives;
 use super::backend::CollectiveKernels;
 use super::call::Call;
+use super::enqueue::widest;
 use super::launch::{Addresses, ScatterAllGather};
 
 impl<B: CollectiveKernels> Collectives<B> {
@@ -33,13 +34,11 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 }
 
-/// 16 bytes, a word, or two bytes, as addresses and message are aligned.
+/// As for other launches on operands where they lie.
 pub(super) fn vector(launch: &ScatterAllGather) -> usize {
-    let addresses = launch.output.0.iter().chain([&launch.input]);
-    let all = addresses.fold(launch.total, |all, address| all | address.0);
-    match all {
-        _ if all.is_multiple_of(16) => 16,
-        _ if all.is_multiple_of(4) => 4,
-        _ => 2,
-    }
+    widest(
+        launch.output.0.iter().chain([&launch.input]),
+        launch.total,
+        0,
+    )
 }

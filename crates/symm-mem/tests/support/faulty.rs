@@ -293,3 +293,32 @@ pub fn all_blame<T>(culprit: usize, step: Step, outcomes: Vec<Result<T>>) {
         }
     }
 }
+
+/// `bytes` of memory.
+pub fn read(device: &Faulty, at: DevicePtr, bytes: usize) -> Vec<u8> {
+    let stream = device.setup_stream().unwrap();
+    let mut out = vec![0; bytes];
+    // SAFETY: the tests pass ranges of live registrations.
+    unsafe { device.download(&stream, at, &mut out).unwrap() };
+    out
+}
+
+/// Fills memory.
+pub fn write(device: &Faulty, at: DevicePtr, bytes: &[u8]) {
+    let stream = device.setup_stream().unwrap();
+    // SAFETY: the tests pass ranges of live registrations.
+    unsafe { device.upload(&stream, at, bytes).unwrap() };
+}
+
+/// Runs `body` with threads that share their addresses and with threads that do not.
+pub fn both<T: Send + 'static>(
+    world: usize,
+    body: impl Fn(Faulty, Arc<dyn Exchange>) -> T + Send + Sync + Clone + 'static,
+) -> Vec<T> {
+    let other = body.clone();
+    let mut results = ranks(world, move |exchange| body(Faulty::new(), exchange));
+    results.extend(ranks(world, move |exchange| {
+        other(Faulty::apart(), exchange)
+    }));
+    results
+}
