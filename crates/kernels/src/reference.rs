@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use warpweave_symm_mem::DType;
 
-use crate::host::element::Element;
+use warpweave_symm_mem::host::Element;
 
 /// Columns whose sums are kept together: with [`ROWS`] they fit the first cache.
 const COLUMNS: usize = 256;

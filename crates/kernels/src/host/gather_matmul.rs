@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use warpweave_symm_mem::DevicePtr;
-use warpweave_symm_mem::host::{expect_signal, send_signal};
+use warpweave_symm_mem::host::{Element, expect_signal, send_signal};
 
-use super::element::Element;
 use super::product::{Product, ROWS};
 use super::{entry, peers, rotation};
 use crate::{GatherMatmul, GatherMode, shard};

@@ -1,8 +1,7 @@
 //! The reference of `naive_remote_read.cu`.
 
-use warpweave_symm_mem::host::{expect_signal, send_signal};
+use warpweave_symm_mem::host::{Element, expect_signal, send_signal};
 
-use super::element::Element;
 use super::product::Product;
 use super::{entry, peers, rotation};
 use crate::{NaiveRemoteRead, shard};

@@ -3,7 +3,7 @@
 //! B is widened once a kernel into panels that the inner loop walks contiguously. Multiplications and additions are
 //! separate operations, so every CPU computes the same bits.
 
-use super::element::Element;
+use warpweave_symm_mem::host::Element;
 
 /// Columns of a panel: two AVX registers of f32.
 const COLUMNS: usize = 16;

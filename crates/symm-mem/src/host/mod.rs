@@ -1,6 +1,7 @@
 //! The backend of a machine without a GPU: ranks are processes or threads, memory is shared by descriptor, streams
 //! are threads with queues, and kernels are their host references.
 
+mod element;
 mod event;
 mod graph;
 mod ipc;
@@ -23,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::PadView;
 
+pub use element::Element;
 pub use event::HostEvent;
 pub use graph::HostGraph;
 pub use ipc::HostPeerMemory;

@@ -1,8 +1,9 @@
 //! The references of `direct.cu`: moves and sums of symmetric operands where they lie, and the meeting by itself.
 
-use super::elements::{self, BATCH, Element};
+use super::elements::{self, BATCH};
 use super::group::{self, HostGroup, Member, Phase};
 use crate::collective::launch::{Direct, Group};
+use warpweave_symm_mem::host::Element;
 
 /// All ranks come here before any leaves.
 ///

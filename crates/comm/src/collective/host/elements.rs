@@ -1,46 +1,6 @@
 //! The twin of `elements.cuh`: sums of elements in f32, whatever they are stored as.
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
-/// An element type: exact widening to f32, and one rounding back.
-pub(super) trait Element: Copy + Default + 'static {
-    /// Widens `from` into `to`, of the same length.
-    fn widen(from: &[Self], to: &mut [f32]);
-
-    /// Rounds `from` into `to`, of the same length, to nearest even.
-    fn round(from: &[f32], to: &mut [Self]);
-}
-
-impl Element for f32 {
-    fn widen(from: &[Self], to: &mut [f32]) {
-        to.copy_from_slice(from);
-    }
-
-    fn round(from: &[f32], to: &mut [Self]) {
-        to.copy_from_slice(from);
-    }
-}
-
-impl Element for f16 {
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
-    }
-
-    fn round(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
-    }
-}
-
-impl Element for bf16 {
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
-    }
-
-    fn round(from: &[f32], to: &mut [Self]) {
-        to.convert_from_f32_slice(from);
-    }
-}
+use warpweave_symm_mem::host::Element;
 
 /// Elements that are summed at once.
 pub(super) const BATCH: usize = 512;
@@ -82,6 +42,8 @@ pub(super) use with_element;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
 
     fn of<T: Element>(ranks: &[&[T]]) -> Vec<T> {

@@ -1,9 +1,10 @@
 //! The references of `packets.cu`: each rank sends its packets, then takes in those of the peers.
 
-use super::elements::{self, Element};
+use super::elements;
 use super::group::HostGroup;
 use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
 use crate::collective::launch::{MAX_WORLD, PAYLOAD, PacketKernel, Packets};
+use warpweave_symm_mem::host::Element;
 
 /// The reference of `kernel`.
 ///

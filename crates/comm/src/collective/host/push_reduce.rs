@@ -1,9 +1,9 @@
 //! The reference of `push_reduce.cu`, all slices at once: what peers push to this rank's staging memory, summed.
 
 use super::direct;
-use super::elements::Element;
 use super::group::{self, HostGroup, Member, Phase};
 use crate::collective::launch::{Addresses, Direct, PushReduce};
+use warpweave_symm_mem::host::Element;
 
 /// # Safety
 /// As for [`CollectiveKernels::push_reduce`](crate::CollectiveKernels::push_reduce), for elements of type `T`.

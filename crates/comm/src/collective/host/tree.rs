@@ -1,10 +1,10 @@
 //! The reference of `tree.cu`, which describes the protocol: partial sums climb in f32, the result descends.
 
-use super::elements::Element;
 use super::group::HostGroup;
 use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
 use crate::collective::launch::{PAYLOAD, Tree};
 use crate::collective::tree::NOBODY;
+use warpweave_symm_mem::host::Element;
 
 /// Units that a tree carries before it is the other's turn: those of a warp.
 const TURN: usize = 32;

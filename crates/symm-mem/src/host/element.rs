@@ -1,8 +1,9 @@
-//! The element types of host matrices.
+//! The element types as the CPU holds them: what every host reference computes with.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use warpweave_symm_mem::DType;
+
+use crate::dtype::DType;
 
 mod sealed {
     pub trait Sealed {}
@@ -11,7 +12,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// An element type of a [`GemmProblem`](crate::GemmProblem) as the CPU holds it.
+/// An element type as the CPU holds it: exact widening to f32, and one rounding back.
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     /// The element type's name at run time.
     const DTYPE: DType;
