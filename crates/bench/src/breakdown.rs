@@ -143,7 +143,10 @@ mod tests {
     #[test]
     fn the_gather_is_that_of_the_whole() {
         let problem = Problem::new(10, 6, 24, DType::F16);
-        let whole = (algorithms::find(WHOLE).unwrap().build)(1, 4, &problem).unwrap();
+        let whole = algorithms::find(WHOLE)
+            .unwrap()
+            .plan(1, 4, &problem)
+            .unwrap();
         let alone = gather_plan(1, 4, &problem).unwrap();
         let kernel_of = |plan: &Plan| {
             let named = plan.ops.iter().find_map(|op| match &op.kind {

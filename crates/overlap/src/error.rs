@@ -14,6 +14,19 @@ pub enum PlanError {
         /// The names there are.
         known: Vec<String>,
     },
+    /// The algorithm has no such parameter, or the parameter no such value.
+    #[error("algorithm `{algorithm}` takes no `{option}`; {}", match known.is_empty() {
+        true => "there is nothing to choose".to_owned(),
+        false => format!("it takes {}", known.join(", ")),
+    })]
+    UnknownOption {
+        /// The algorithm.
+        algorithm: String,
+        /// What was asked for.
+        option: String,
+        /// What there is to choose.
+        known: Vec<String>,
+    },
     /// A rank that does not take part.
     #[error("rank {rank} is not one of the {world} ranks 0..{world}")]
     RankOutsideWorld {

@@ -4,13 +4,16 @@ pub mod algorithms;
 pub mod check;
 pub mod error;
 pub mod execute;
+pub mod operation;
 pub mod plan;
 pub mod show;
 pub mod simulate;
 pub mod trace;
 
+pub use algorithms::Configuration;
 pub use check::{Report, Violation, check};
 pub use error::PlanError;
+pub use operation::Operation;
 pub use plan::{Plan, PlanBuilder, Problem};
 pub use show::show;
 pub use simulate::{Machine, Timeline, simulate};

@@ -20,8 +20,14 @@ impl fmt::Display for Text<'_> {
         let Text(plan) = self;
         writeln!(
             f,
-            "%Plan {} {{ (rank {} of {})",
-            plan.name, plan.rank, plan.world
+            "%Plan {} {{ (rank {} of {}{})",
+            plan.name,
+            plan.rank,
+            plan.world,
+            match plan.node_size >= plan.world {
+                true => String::new(),
+                false => format!(", {} a node", plan.node_size),
+            }
         )?;
         let name_width = plan.buffers.iter().map(|b| b.name.len()).max().unwrap_or(0);
         for (id, b) in plan.buffers.iter().enumerate() {
@@ -38,7 +44,7 @@ impl fmt::Display for Text<'_> {
         writeln!(
             f,
             "  {}, {}",
-            count(plan.streams, "stream"),
+            count(plan.streams.len(), "stream"),
             count(plan.events, "event")
         )?;
         writeln!(f)?;
@@ -87,21 +93,46 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
         OpKind::Wait { slot, from, lag } => wait_line(plan, *slot, from, *lag),
         OpKind::Record { event } => format!("record event {}", event.0),
         OpKind::WaitEvent { event } => format!("wait-event {}", event.0),
-        OpKind::AllGather {
+        OpKind::Collective {
+            collective,
             src,
             dst,
+            ranks: members,
             transport,
         } => format!(
-            "all-gather {} -> {} by {transport}",
+            "{collective} {} -> {}{} by {transport}",
             region(plan, src),
-            region(plan, dst)
+            region(plan, dst),
+            match members.iter().copied().eq(0..plan.world) {
+                true => String::new(),
+                false => format!(" among {}", ranks(members)),
+            }
         ),
-        OpKind::Gemm { a, b, c, provider } => format!(
-            "gemm {} = {} * {} by {provider}",
+        OpKind::Gemm {
+            a,
+            b,
+            c,
+            bias,
+            b_transposed,
+            batch,
+            provider,
+        } => format!(
+            "gemm {} = {} * {}{}{}{} by {provider}",
             region(plan, c),
             region(plan, a),
-            region(plan, b)
+            region(plan, b),
+            if *b_transposed { "^T" } else { "" },
+            bias.as_ref()
+                .map_or(String::new(), |bias| format!(" + {}", region(plan, bias))),
+            match batch.count {
+                1 => String::new(),
+                count => format!(", {count} times every {} rows", batch.stride),
+            }
         ),
+        OpKind::Sum { srcs, dst } => {
+            let srcs: Vec<String> = srcs.iter().map(|src| region(plan, src)).collect();
+            format!("sum {} = {}", region(plan, dst), srcs.join(" + "))
+        }
         OpKind::Kernel { kernel, .. } => kernel_line(plan, kernel),
     }
 }

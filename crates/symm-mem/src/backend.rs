@@ -98,7 +98,8 @@ pub struct DeviceInfo {
 }
 
 /// Urgency of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Priority {
     /// As the driver's default.
     #[default]

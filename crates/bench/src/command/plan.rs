@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use warpweave_overlap::algorithms::{self, Algorithm};
+use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
@@ -20,7 +20,7 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             problem,
         } => {
             let algorithm = algorithms::find(name)?;
-            let plan = (algorithm.build)(*rank, *world, &of(problem))?;
+            let plan = algorithm.plan(*rank, *world, &of(problem))?;
             write!(out, "{}", show(&plan))?;
             Ok(true)
         }
@@ -32,14 +32,14 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
         } => {
             let algorithms = match name.as_str() {
                 "all" => algorithms::every(),
-                name => std::slice::from_ref(algorithms::find(name)?),
+                name => vec![algorithms::find(name)?],
             };
             if *calls == 0 || world.is_empty() || world.contains(&0) {
                 return Err(BenchError::Usage(
                     "a check needs at least one rank and one call".into(),
                 ));
             }
-            check_all(algorithms, (world, *calls), problem, out)
+            check_all(&algorithms, (world, *calls), problem, out)
         }
         PlanCommand::Simulate(args) => {
             write!(out, "{}", timeline(args)?)?;
@@ -62,7 +62,7 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
 
 fn timeline(args: &SimulateArgs) -> Result<Timeline> {
     let algorithm = algorithms::find(&args.name)?;
-    let plans = algorithm.build_all(args.world, &of(&args.problem))?;
+    let plans = algorithm.plans(args.world, &of(&args.problem))?;
     let machine = machine(&args.machine)?;
     Ok(simulate(&plans, &machine, args.calls.into())?)
 }
@@ -81,7 +81,7 @@ fn machine(name: &str) -> Result<Machine> {
 }
 
 fn check_all(
-    algorithms: &[Algorithm],
+    algorithms: &[Configuration],
     (worlds, calls): (&[usize], usize),
     problem: &ProblemArgs,
     out: &mut impl Write,
@@ -89,7 +89,7 @@ fn check_all(
     let mut holds = true;
     for algorithm in algorithms {
         for &world in worlds {
-            let plans = algorithm.build_all(world, &of(problem))?;
+            let plans = algorithm.plans(world, &of(problem))?;
             let report = check(&plans, calls);
             holds &= report.holds();
             writeln!(out, "{report}")?;

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::plan::{GemmProvider, Problem};
@@ -46,9 +47,9 @@ impl Suite {
     /// Its implementations in the order of the table, the baseline first, each with a sentence.
     pub fn catalogue(self) -> Vec<(&'static str, &'static str)> {
         match self {
-            Suite::FusedMatmul => algorithms::all()
+            Suite::FusedMatmul => algorithms::table()
                 .iter()
-                .map(|a| (a.name, a.summary))
+                .map(|c| (c.algorithm().name, c.algorithm().summary))
                 .collect(),
             Suite::Gemm => vec![
                 (
@@ -71,12 +72,11 @@ impl Suite {
     /// # Errors
     /// [`BenchError::Usage`] naming what there is.
     pub fn implementations(self, names: &[String]) -> Result<Vec<Implementation>> {
-        let known: Vec<&str> = match self {
-            Suite::FusedMatmul if !names.is_empty() => {
-                algorithms::every().iter().map(|a| a.name).collect()
-            }
-            _ => self.catalogue().iter().map(|(name, _)| *name).collect(),
-        };
+        if self == Suite::FusedMatmul && !names.is_empty() {
+            // Any algorithm of the operation, in any configuration.
+            return names.iter().map(|name| self.implementation(name)).collect();
+        }
+        let known: Vec<&str> = self.catalogue().iter().map(|(name, _)| *name).collect();
         if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
             return Err(BenchError::Usage(format!(
                 "suite {} has no implementation `{name}`; it has {}",
@@ -95,11 +95,20 @@ impl Suite {
     fn implementation(self, name: &str) -> Result<Implementation> {
         match (self, name) {
             (Suite::FusedMatmul, name) => {
-                let algorithm = algorithms::find(name)?;
+                let configuration = algorithms::find(name)?;
+                if configuration.operation() != Operation::AllGatherMatmul {
+                    return Err(BenchError::Usage(format!(
+                        "`{name}` computes {}, not {}",
+                        configuration.operation(),
+                        Operation::AllGatherMatmul
+                    )));
+                }
                 Ok(Implementation {
-                    name: name.into(),
+                    name: configuration.name(),
                     takes: PartOfA::Shard,
-                    plan: Box::new(algorithm.build),
+                    plan: Box::new(move |rank, world, problem| {
+                        configuration.plan(rank, world, problem)
+                    }),
                 })
             }
             (Suite::Collectives, name) => Err(BenchError::Usage(format!("`{name}` is no plan"))),
@@ -192,10 +201,10 @@ mod tests {
         let two = Suite::FusedMatmul.implementations(&names).unwrap();
         let two: Vec<_> = two.iter().map(|i| i.name.as_str()).collect();
         assert_eq!(two, ["baselineCudaAllgatherMatmul", "naiveRemoteRead"]);
-        let pipelines = ["pushChunks:4", "ringGet"].map(String::from);
+        let pipelines = ["pushChunks:chunks=4", "ringGet"].map(String::from);
         let pipelines = Suite::FusedMatmul.implementations(&pipelines).unwrap();
         let pipelines: Vec<_> = pipelines.iter().map(|i| i.name.as_str()).collect();
-        assert_eq!(pipelines, ["ringGet", "pushChunks:4"]);
+        assert_eq!(pipelines, ["ringGet", "pushChunks:chunks=4"]);
         let unknown = Suite::Gemm
             .implementations(&names)
             .err()

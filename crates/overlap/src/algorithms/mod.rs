@@ -1,9 +1,16 @@
 //! The registry: every algorithm of this crate by its exact name.
 
 pub mod all_gather_matmul;
+mod configuration;
+mod parameter;
 
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
+use std::ops::Range;
+
+pub use configuration::{Configuration, Options};
+pub use parameter::{Parameter, Value, Values};
 
 /// What a machine must have to run an algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -15,6 +22,12 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Nothing.
+    pub const NONE: Capabilities = Capabilities {
+        multicast: false,
+        sm90: false,
+    };
+
     /// What `self` asks for and `machine` has not.
     pub fn missing_on(self, machine: Capabilities) -> Capabilities {
         Capabilities {
@@ -29,55 +42,85 @@ impl Capabilities {
     }
 }
 
-/// A function that gives the plan of one rank for a problem.
-pub type Build = fn(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError>;
+/// Gives the plan of one rank for a problem. A configuration has validated rank, world and problem before.
+pub type Build = fn(&Options, rank: usize, world: usize, &Problem) -> Result<Plan, PlanError>;
 
-/// One way to solve a problem.
+/// Gives the rows of A that a rank holds, in the order in which it holds them.
+pub type Rows = fn(&Options, rank: usize, world: usize, &Problem) -> Vec<Range<usize>>;
+
+/// One way to compute an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Algorithm {
     /// The name in tables, on command lines and in plans.
     pub name: &'static str,
+    /// What it computes.
+    pub operation: Operation,
     /// One sentence.
     pub summary: &'static str,
     /// What it needs on a GPU; the host backend runs all of them.
     pub needs: Capabilities,
+    /// What can be chosen.
+    pub parameters: &'static [Parameter],
     /// Builds the plan of one rank.
     pub build: Build,
+    /// The rows of A that a rank holds, where they are not [`Problem::shard`].
+    pub rows: Option<Rows>,
 }
 
-impl Algorithm {
-    /// The plans of all ranks.
-    ///
-    /// # Errors
-    /// As the algorithm's own function: an empty problem, or a world of no ranks.
-    pub fn build_all(&self, world: usize, problem: &Problem) -> Result<Vec<Plan>, PlanError> {
-        problem.validate(0, world)?;
-        (0..world)
-            .map(|rank| (self.build)(rank, world, problem))
-            .collect()
+/// Two algorithms are the same if they have the same name.
+impl PartialEq for Algorithm {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
     }
 }
 
-/// The seven algorithms of the tables, in their order.
-pub fn all() -> &'static [Algorithm] {
-    &every()[..all_gather_matmul::TABLE]
+/// The algorithms of each operation.
+const REGISTRY: &[&[Algorithm]] = &[all_gather_matmul::ALGORITHMS];
+
+/// Every algorithm, by operation.
+pub fn algorithms() -> impl Iterator<Item = &'static Algorithm> {
+    REGISTRY.iter().copied().flatten()
 }
 
-/// Every algorithm: the seven, then the pipelines.
-pub fn every() -> &'static [Algorithm] {
-    all_gather_matmul::ALGORITHMS
+/// The seven algorithms of nvFuser's table, in its order.
+pub fn table() -> Vec<Configuration> {
+    let seven = &all_gather_matmul::ALGORITHMS[..all_gather_matmul::TABLE];
+    seven.iter().map(Configuration::usual).collect()
 }
 
-/// The algorithm of this name, whose number of streams or chunks, if it is not the usual one, is part of it.
+/// Every algorithm as it usually is, and with each of its parameters chosen otherwise.
+pub fn every() -> Vec<Configuration> {
+    algorithms().flat_map(Configuration::variations).collect()
+}
+
+/// All that is worth a try for an operation.
+pub fn candidates(operation: Operation) -> Vec<Configuration> {
+    algorithms()
+        .filter(|algorithm| algorithm.operation == operation)
+        .flat_map(Configuration::combinations)
+        .collect()
+}
+
+/// The algorithm of this name, with what is to be chosen otherwise than usual behind it: `pushChunks:chunks=4`.
 ///
 /// # Errors
-/// There is none; the error lists the names there are.
-pub fn find(name: &str) -> Result<&'static Algorithm, PlanError> {
-    every()
-        .iter()
-        .find(|a| a.name == name)
+/// There is none, with the names there are; it has no such parameter or value, with those that it has.
+pub fn find(name: &str) -> Result<Configuration, PlanError> {
+    let mut parts = name.split(':');
+    let base = parts.next().unwrap_or_default();
+    let algorithm = algorithms()
+        .find(|algorithm| algorithm.name == base)
         .ok_or_else(|| PlanError::UnknownAlgorithm {
-            name: name.to_owned(),
-            known: every().iter().map(|a| a.name.to_owned()).collect(),
-        })
+            name: base.to_owned(),
+            known: algorithms().map(|a| a.name.to_owned()).collect(),
+        })?;
+    parts.try_fold(Configuration::usual(algorithm), |configuration, part| {
+        configuration
+            .with(part)
+            .ok_or_else(|| PlanError::UnknownOption {
+                algorithm: base.to_owned(),
+                option: part.to_owned(),
+                known: algorithm.parameters.iter().map(|p| p.to_string()).collect(),
+            })
+    })
 }

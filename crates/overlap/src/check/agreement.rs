@@ -31,6 +31,9 @@ pub(super) fn disagreements(plans: &[Plan]) -> Vec<Violation> {
         if plan.name != first.name {
             differ(format!("{pair} run `{}` and `{}`", first.name, plan.name));
         }
+        if plan.node_size != first.node_size {
+            differ(format!("{pair} have nodes of different sizes"));
+        }
         if plan.slots != first.slots {
             differ(format!("{pair} have different rows in their signal pads"));
         }
@@ -111,38 +114,65 @@ pub(super) fn unmatched_signals(plans: &[&Plan]) -> Vec<Violation> {
         .collect()
 }
 
-/// The first collective, if any, that is not the same on all ranks.
+/// The first collective, if any, that is not the same on two ranks that both take part.
+///
+/// Of two ranks the collectives that both take part in must be the same in the same order: with that, no two collectives
+/// can wait for each other.
 pub(super) fn mismatched_collectives(plans: &[&Plan]) -> Option<Violation> {
-    let sequences: Vec<Vec<String>> = plans.iter().map(|p| collectives(p)).collect();
-    let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-    (0..longest).find_map(|index| {
-        let mine = sequences[0].get(index);
-        let other = sequences.iter().position(|s| s.get(index) != mine)?;
-        let say = |s: Option<&String>| s.cloned().unwrap_or_else(|| "none".into());
-        Some(Violation::CollectiveMismatch {
-            index,
-            ranks: [0, other],
-            calls: [say(mine), say(sequences[other].get(index))],
-        })
+    let lists: Vec<Vec<Entered>> = plans.iter().map(|p| collectives(p)).collect();
+    (0..plans.len()).find_map(|one| {
+        (one + 1..plans.len()).find_map(|other| mismatch(&lists[one], &lists[other], [one, other]))
     })
 }
 
-/// What has to be the same on all ranks of each collective.
-fn collectives(plan: &Plan) -> Vec<String> {
-    let describe = |kind: &OpKind| match kind {
-        OpKind::AllGather { dst, transport, .. } => {
-            let dtype = plan.buffer(dst.buffer).map(|b| b.dtype);
-            Some(format!(
-                "all-gather of {}x{} {} by {transport}",
-                dst.rows.len(),
-                dst.cols.len(),
-                dtype.map_or("?", |d| d.name())
-            ))
-        }
-        _ => None,
+/// The first difference between what rank `one` enters together with `other`, and the other with it.
+fn mismatch(mine: &[Entered], theirs: &[Entered], [one, other]: [usize; 2]) -> Option<Violation> {
+    let with = |list: &[Entered], peer: usize| -> Vec<String> {
+        let both = list.iter().filter(|entered| entered.ranks.contains(&peer));
+        both.map(|entered| entered.what.clone()).collect()
     };
-    plan.ops
-        .iter()
-        .filter_map(|op| describe(&op.kind))
-        .collect()
+    let [mine, theirs] = [with(mine, other), with(theirs, one)];
+    let index = (0..mine.len().max(theirs.len())).find(|&i| mine.get(i) != theirs.get(i))?;
+    let say = |list: &[String]| list.get(index).cloned().unwrap_or_else(|| "none".into());
+    Some(Violation::CollectiveMismatch {
+        index,
+        ranks: [one, other],
+        calls: [say(&mine), say(&theirs)],
+    })
+}
+
+/// A collective of a plan: who takes part, and what has to be the same on all of them.
+struct Entered {
+    ranks: Vec<usize>,
+    what: String,
+}
+
+fn collectives(plan: &Plan) -> Vec<Entered> {
+    let entered = |kind: &OpKind| {
+        let OpKind::Collective {
+            collective,
+            src,
+            dst,
+            ranks,
+            transport,
+        } = kind
+        else {
+            return None;
+        };
+        let dtype = plan.buffer(dst.buffer).map(|b| b.dtype);
+        let mut what = format!(
+            "{collective} of {}x{} {} by {transport}",
+            collective.all_rows(src, dst),
+            dst.cols.len(),
+            dtype.map_or("?", |d| d.name())
+        );
+        if !ranks.iter().copied().eq(0..plan.world) {
+            what += &format!(" among {ranks:?}");
+        }
+        Some(Entered {
+            ranks: ranks.clone(),
+            what,
+        })
+    };
+    plan.ops.iter().filter_map(|op| entered(&op.kind)).collect()
 }

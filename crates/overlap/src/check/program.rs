@@ -2,7 +2,7 @@
 
 use super::access::{Access, AccessKind};
 use crate::plan::{Effect, Op, OpKind, Plan, Region, Role, SlotId};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Index of a step.
 pub(crate) type NodeId = usize;
@@ -56,14 +56,23 @@ pub(crate) struct Node<'a> {
     pub(crate) signal: Option<(SlotId, &'a [usize])>,
 }
 
+/// One rank's part in a collective.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    pub(crate) begin: NodeId,
+    pub(crate) end: NodeId,
+    /// Who takes part.
+    pub(crate) ranks: &'a [usize],
+}
+
 /// All steps of all ranks.
 pub(crate) struct Program<'a> {
     /// Indexed by rank.
     pub(crate) plans: Vec<&'a Plan>,
     pub(crate) nodes: Vec<Node<'a>>,
     pub(super) accesses: Vec<Access>,
-    /// Collectives of each rank in the order of its list: beginning and end.
-    pub(crate) collectives: Vec<Vec<(NodeId, NodeId)>>,
+    /// Collectives of each rank in the order of its list.
+    pub(crate) collectives: Vec<Vec<Entry<'a>>>,
     /// Steps of the first call that must follow its start or precede its end: the first and last of each stream.
     pub(crate) stream_ends: Vec<StreamEnds>,
 }
@@ -89,7 +98,7 @@ impl<'a> Program<'a> {
             plans: plans.clone(),
         };
         for plan in plans {
-            let mut streams: Vec<Option<NodeId>> = vec![None; plan.streams];
+            let mut streams: Vec<Option<NodeId>> = vec![None; plan.streams.len()];
             for call in 0..calls {
                 program.call(plan, call, &mut streams);
             }
@@ -117,7 +126,7 @@ impl<'a> Program<'a> {
     fn call(&mut self, plan: &'a Plan, call: usize, streams: &mut [Option<NodeId>]) {
         let start = self.caller(plan, call, Site::CallerWrites, streams);
         let mut events: Vec<Option<NodeId>> = vec![None; plan.events];
-        let mut ends: Vec<Option<(NodeId, NodeId)>> = vec![None; plan.streams];
+        let mut ends: Vec<Option<(NodeId, NodeId)>> = vec![None; plan.streams.len()];
         for (index, Op { stream, kind }) in plan.ops.iter().enumerate() {
             let mut preds: Vec<NodeId> = streams[stream.0].into_iter().collect();
             if let OpKind::WaitEvent { event } = kind {
@@ -189,40 +198,31 @@ impl<'a> Program<'a> {
         if let OpKind::Kernel { lanes, .. } = kind {
             return self.kernel(plan, call, index, lanes, preds);
         }
-        if let OpKind::AllGather { src, dst, .. } = kind {
+        let (begin, end) = if let OpKind::Collective { ranks, .. } = kind {
             let begin = self.node(plan, call, Site::Begin(index), preds);
             let end = self.node(plan, call, Site::End(index), vec![begin]);
-            self.access(begin, end, Read, src.clone());
-            self.access(begin, end, Write, dst.clone());
-            self.collectives[plan.rank].push((begin, end));
-            return (begin, end);
+            self.collectives[plan.rank].push(Entry { begin, end, ranks });
+            (begin, end)
+        } else {
+            let node = self.node(plan, call, Site::Op(index), preds);
+            (node, node)
+        };
+        for region in kind.reads() {
+            self.access(begin, end, Read, region);
         }
-        let node = self.node(plan, call, Site::Op(index), preds);
+        for region in kind.writes(plan.world) {
+            self.access(begin, end, Write, region);
+        }
+        let node = begin;
         match kind {
-            OpKind::Copy { src, dst, .. } => {
-                self.access(node, node, Read, src.clone());
-                self.access(node, node, Write, dst.clone());
-            }
-            OpKind::MulticastCopy { src, dst } => {
-                self.access(node, node, Read, src.clone());
-                for rank in 0..plan.world {
-                    self.access(node, node, Write, dst.on(rank));
-                }
-            }
-            OpKind::Gemm { a, b, c, .. } => {
-                self.access(node, node, Read, a.clone());
-                self.access(node, node, Read, b.clone());
-                self.access(node, node, Write, c.clone());
-            }
             OpKind::Signal { slot, to } => self.nodes[node].signal = Some((*slot, to)),
             OpKind::Wait { slot, from, lag } => {
                 let (slot, lag) = (*slot, *lag);
                 self.nodes[node].wait = Some(Wait { slot, from, lag });
             }
-            OpKind::Record { .. } | OpKind::WaitEvent { .. } => {}
-            OpKind::AllGather { .. } | OpKind::Kernel { .. } => {}
+            _ => {}
         }
-        (node, node)
+        (begin, end)
     }
 
     fn kernel(
@@ -287,16 +287,21 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// The i-th collective of one rank meets the i-th of every other: none ends before all have begun.
+    /// The i-th collective of some ranks meets the i-th of the same ranks on each of them: none ends before all have begun.
     fn enter_collectives(&mut self) {
-        for rank in 0..self.collectives.len() {
-            for (index, &(_, end)) in self.collectives[rank].iter().enumerate() {
-                for (peer, theirs) in self.collectives.iter().enumerate() {
-                    match theirs.get(index) {
-                        Some(&(begin, _)) => self.nodes[end].entries.push(begin),
-                        None => self.nodes[end].absent = Some(peer),
+        for mine in &self.collectives {
+            let mut before: HashMap<&[usize], usize> = HashMap::new();
+            for entry in mine {
+                let index = before.entry(entry.ranks).or_default();
+                for &peer in entry.ranks {
+                    let theirs = &self.collectives[peer];
+                    let same = |e: &&Entry<'_>| e.ranks == entry.ranks;
+                    match theirs.iter().filter(same).nth(*index) {
+                        Some(theirs) => self.nodes[entry.end].entries.push(theirs.begin),
+                        None => self.nodes[entry.end].absent = Some(peer),
                     }
                 }
+                *index += 1;
             }
         }
     }

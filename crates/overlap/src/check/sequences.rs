@@ -35,8 +35,13 @@ pub(super) fn unordered(
     }
     for collectives in &program.collectives {
         for pair in collectives.windows(2) {
-            let [(begin, end), (next, _)] = [pair[0], pair[1]];
-            collector.pair(Sequence::Collectives, None, (begin, end), next);
+            let [one, next] = [pair[0], pair[1]];
+            collector.pair(
+                Sequence::Collectives,
+                None,
+                (one.begin, one.end),
+                next.begin,
+            );
         }
     }
     collector.found

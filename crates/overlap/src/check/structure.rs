@@ -1,8 +1,8 @@
 //! What can be said of one plan by itself, before anything is unrolled.
 
 use crate::plan::{
-    Buffer, BufferId, Effect, EventId, MulticastRegion, OpKind, Placement, Plan, Region, Role,
-    SlotId, shard,
+    Batch, Buffer, BufferId, Collective, Effect, EventId, MulticastRegion, OpKind, Placement, Plan,
+    Region, Role, SlotId, shard,
 };
 use crate::show;
 use std::collections::HashSet;
@@ -94,10 +94,13 @@ impl<'a> Inspector<'a> {
     fn plan(&mut self) {
         let plan = self.plan;
         self.rank(plan.rank);
-        self.expect(plan.streams > 0, FaultKind::NoSuchThing, || {
+        self.expect(!plan.streams.is_empty(), FaultKind::NoSuchThing, || {
             "there is no stream 0".into()
         });
-        for (what, count) in [("streams", plan.streams), ("events", plan.events)] {
+        self.expect(plan.node_size > 0, FaultKind::NoSuchThing, || {
+            "a node has at least one rank".into()
+        });
+        for (what, count) in [("streams", plan.streams.len()), ("events", plan.events)] {
             self.expect(count <= MAX_COUNT, FaultKind::Excess, || {
                 format!("{count} {what} are more than {MAX_COUNT}")
             });
@@ -118,9 +121,11 @@ impl<'a> Inspector<'a> {
         let mut recorded = HashSet::new();
         for (op, crate::plan::Op { stream, kind }) in plan.ops.iter().enumerate() {
             self.op = Some(op);
-            self.expect(stream.0 < plan.streams, FaultKind::NoSuchThing, || {
-                format!("there is no stream {}", stream.0)
-            });
+            self.expect(
+                stream.0 < plan.streams.len(),
+                FaultKind::NoSuchThing,
+                || format!("there is no stream {}", stream.0),
+            );
             self.op(kind, &mut recorded);
         }
     }
@@ -160,15 +165,37 @@ impl<'a> Inspector<'a> {
                     },
                 );
             }
-            OpKind::AllGather { src, dst, .. } => self.all_gather(src, dst),
-            OpKind::Gemm { a, b, c, .. } => {
-                self.read(a);
-                self.read(b);
-                self.write(c);
-                self.product(a, b, c);
-                self.apart(a, c);
-                self.apart(b, c);
+            OpKind::Collective {
+                collective,
+                src,
+                dst,
+                ranks,
+                ..
+            } => self.collective(*collective, src, dst, ranks),
+            OpKind::Gemm {
+                a,
+                b,
+                c,
+                bias,
+                b_transposed,
+                batch,
+                ..
+            } => {
+                if !self.batch(*batch, c) {
+                    return;
+                }
+                let read: Vec<Region> = kind.reads();
+                read.iter().for_each(|region| self.read(region));
+                for written in batch.of(c) {
+                    self.write(&written);
+                    read.iter().for_each(|region| self.apart(region, &written));
+                }
+                self.product(a, (b, *b_transposed), c);
+                if let Some(bias) = bias {
+                    self.bias(bias, c);
+                }
             }
+            OpKind::Sum { srcs, dst } => self.sum(srcs, dst),
             OpKind::Kernel { kernel, lanes } => {
                 for id in kernel.buffers() {
                     self.buffer(id);
@@ -195,7 +222,18 @@ impl<'a> Inspector<'a> {
 
     fn signal(&mut self, slot: SlotId, to: &[usize]) {
         self.slot(slot);
-        to.iter().for_each(|&rank| self.rank(rank));
+        for &rank in to {
+            self.rank(rank);
+            self.same_node(rank, || format!("signals do not reach rank {rank}"));
+        }
+    }
+
+    fn same_node(&mut self, rank: usize, what: impl FnOnce() -> String) {
+        let plan = self.plan;
+        let near = plan.node_of(plan.rank).contains(&rank) || rank >= plan.world;
+        self.expect(near, FaultKind::Unreachable, || {
+            format!("{} on another node", what())
+        });
     }
 
     fn wait(&mut self, slot: SlotId, from: &[usize], lag: u32) {
@@ -257,6 +295,7 @@ impl<'a> Inspector<'a> {
         self.expect(reachable, FaultKind::Unreachable, || {
             format!("{} is local to its rank", show::region(plan, region))
         });
+        self.same_node(region.rank, || show::region(plan, region));
     }
 
     fn write(&mut self, region: &Region) {
@@ -325,12 +364,57 @@ impl<'a> Inspector<'a> {
         });
     }
 
-    fn product(&mut self, a: &Region, b: &Region, c: &Region) {
+    /// Whether there are as many products as a plan may have, each with rows of its own.
+    fn batch(&mut self, batch: Batch, c: &Region) -> bool {
+        let apart = batch.count == 1 || batch.stride >= c.rows.len();
+        self.expect(apart, FaultKind::InPlace, || {
+            format!(
+                "{} rows every {} rows are written twice",
+                c.rows.len(),
+                batch.stride
+            )
+        });
+        let sane = (1..=MAX_COUNT).contains(&batch.count);
+        self.expect(sane, FaultKind::Excess, || {
+            format!("a batch of {} products", batch.count)
+        });
+        sane
+    }
+
+    fn bias(&mut self, bias: &Region, c: &Region) {
+        self.same_dtype(bias, c);
+        let fits = bias.rows.len() == 1 && bias.cols.len() == c.cols.len();
+        let plan = self.plan;
+        self.expect(fits, FaultKind::WrongShape, || {
+            let [bias, c] = [bias, c].map(|r| show::region(plan, r));
+            format!("{bias} is no bias of {c}")
+        });
+    }
+
+    /// Summands are one element type and shape; one that is the sum's own box is the in-place form.
+    fn sum(&mut self, srcs: &[Region], dst: &Region) {
+        self.write(dst);
+        self.own(dst);
+        self.expect(!srcs.is_empty(), FaultKind::WrongShape, || {
+            "a sum of nothing".into()
+        });
+        for src in srcs {
+            self.read(src);
+            self.same_shape(src, dst);
+            if src != dst {
+                self.apart(src, dst);
+            }
+        }
+    }
+
+    fn product(&mut self, a: &Region, (b, b_transposed): (&Region, bool), c: &Region) {
         self.same_dtype(a, b);
         self.same_dtype(a, c);
-        let fits = a.rows.len() == c.rows.len()
-            && b.cols.len() == c.cols.len()
-            && a.cols.len() == b.rows.len();
+        let (depth, width) = match b_transposed {
+            false => (b.rows.len(), b.cols.len()),
+            true => (b.cols.len(), b.rows.len()),
+        };
+        let fits = a.rows.len() == c.rows.len() && width == c.cols.len() && a.cols.len() == depth;
         let plan = self.plan;
         self.expect(fits, FaultKind::WrongShape, || {
             let [a, b, c] = [a, b, c].map(|r| show::region(plan, r));
@@ -338,29 +422,46 @@ impl<'a> Inspector<'a> {
         });
     }
 
-    fn all_gather(&mut self, src: &Region, dst: &Region) {
+    fn collective(&mut self, collective: Collective, src: &Region, dst: &Region, ranks: &[usize]) {
         self.read(src);
         self.write(dst);
         self.own(src);
         self.own(dst);
         self.same_dtype(src, dst);
         let plan = self.plan;
-        let mine = shard(dst.rows.len(), plan.rank, plan.world);
-        let fits = src.rows.len() == mine.len() && src.cols.len() == dst.cols.len();
+        ranks.iter().for_each(|&rank| self.rank(rank));
+        let unique: HashSet<&usize> = ranks.iter().collect();
+        self.expect(unique.len() == ranks.len(), FaultKind::NoSuchThing, || {
+            format!("a rank takes part twice in a collective of ranks {ranks:?}")
+        });
+        let place = ranks.iter().position(|&rank| rank == plan.rank);
+        let Some(index) = place else {
+            let what = format!("rank {} is none of {ranks:?}", plan.rank);
+            return self.fault(FaultKind::NoSuchThing, what);
+        };
+        let rows = collective.all_rows(src, dst);
+        let fits = collective.rows(rows, index, ranks.len()) == (src.rows.len(), dst.rows.len())
+            && src.cols.len() == dst.cols.len();
         self.expect(fits, FaultKind::WrongShape, || {
+            let [src, dst] = [src, dst].map(|r| show::region(plan, r));
             format!(
-                "{} is not the shard of rank {} of {}",
-                show::region(plan, src),
+                "{src} -> {dst} is no {collective} of rank {} among {} ranks",
                 plan.rank,
-                show::region(plan, dst)
+                ranks.len()
             )
         });
-        // A source that already lies where it belongs is the in-place form that collectives allow.
-        let place = Region {
-            rows: dst.rows.start + mine.start..dst.rows.start + mine.end,
-            ..dst.clone()
+        // What lies already where it belongs is the in-place form that collectives allow.
+        let shard = shard(rows, index, ranks.len());
+        let part = |whole: &Region| Region {
+            rows: whole.rows.start + shard.start..whole.rows.start + shard.end,
+            ..whole.clone()
         };
-        if *src != place {
+        let in_place = match collective {
+            Collective::AllGather => *src == part(dst),
+            Collective::ReduceScatter => *dst == part(src),
+            Collective::AllReduce => src == dst,
+        };
+        if !in_place {
             self.apart(src, dst);
         }
     }

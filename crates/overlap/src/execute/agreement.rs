@@ -63,7 +63,10 @@ pub(super) fn same_interface(exchange: &dyn Exchange, plan: &Plan) -> Result<()>
 
 /// What a plan shares with its peers, one line each. Local buffers are a rank's own business.
 fn interface(plan: &Plan) -> Vec<String> {
-    let mut lines = vec![format!("plan {} of {} ranks", plan.name, plan.world)];
+    let mut lines = vec![format!(
+        "plan {} of {} ranks, {} a node",
+        plan.name, plan.world, plan.node_size
+    )];
     for b in &plan.buffers {
         if b.placement != Placement::Local {
             lines.push(format!(
@@ -77,9 +80,15 @@ fn interface(plan: &Plan) -> Vec<String> {
     }
     for op in &plan.ops {
         match &op.kind {
-            OpKind::AllGather { dst, transport, .. } => lines.push(format!(
-                "all-gather of {} rows of {} by {transport}",
-                dst.rows.len(),
+            OpKind::Collective {
+                collective,
+                src,
+                dst,
+                ranks,
+                transport,
+            } if ranks.len() == plan.world => lines.push(format!(
+                "{collective} of {} rows of {} by {transport}",
+                collective.all_rows(src, dst),
                 dst.cols.len()
             )),
             OpKind::Kernel { kernel, .. } => {

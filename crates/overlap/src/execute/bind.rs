@@ -31,7 +31,10 @@ pub(super) fn products<B: ExecuteBackend>(
     plan: &Plan,
 ) -> Result<Products<B>> {
     let product = |kind: &OpKind| {
-        let OpKind::Gemm { a, b, c, provider } = kind else {
+        let OpKind::Gemm {
+            a, b, c, provider, ..
+        } = kind
+        else {
             return Ok(None);
         };
         if c.is_empty() || a.cols.is_empty() {
@@ -66,7 +69,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     pub fn all_gathers(&self) -> Result<Vec<B::AllGather>> {
         let mut gathers = Vec::new();
         for op in &self.plan.ops {
-            let OpKind::AllGather { dst, .. } = &op.kind else {
+            let OpKind::Collective { dst, .. } = &op.kind else {
                 continue;
             };
             let shape = AllGatherShape {
@@ -114,7 +117,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 },
                 OpKind::Record { event } => Action::Record(event.0),
                 OpKind::WaitEvent { event } => Action::WaitEvent(event.0),
-                OpKind::AllGather { src, dst, .. } => {
+                OpKind::Sum { .. } => continue,
+                OpKind::Collective { src, dst, .. } => {
                     let Some(gather) = gathers.next() else {
                         continue;
                     };

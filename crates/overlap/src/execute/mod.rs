@@ -23,7 +23,7 @@
 //!
 //!             let problem = Problem::new(2, 1, 2, DType::F32);
 //!             let algorithm = warpweave_overlap::algorithms::find("naiveRemoteRead")?;
-//!             let plan = (algorithm.build)(rank, world, &problem)?;
+//!             let plan = algorithm.plan(rank, world, &problem)?;
 //!             let product = executor.bind(plan, &stream)?;
 //!             product.write("a", &[1.0f32, rank as f32].map(f32::to_ne_bytes).concat())?;
 //!             product.write("b", &[10.0f32, 1.0].map(f32::to_ne_bytes).concat())?;
@@ -56,7 +56,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use warpweave_gemm::{Gemm, GemmBackend, GemmProblem, Provider};
 use warpweave_kernels::KernelBackend;
-use warpweave_symm_mem::{Exchange, Priority, SignalPad};
+use warpweave_symm_mem::{Exchange, SignalPad};
 
 use crate::plan::{Placement, Plan};
 use agreement::{same_interface, together};
@@ -186,8 +186,8 @@ impl<B: ExecuteBackend> Executor<B> {
         let products = bind::products(self, plan)?;
         let local = buffers::allocate_local(&self.backend, plan)?;
         let mut streams = vec![stream.clone()];
-        for _ in 1..plan.streams {
-            streams.push(self.backend.stream(Priority::High)?);
+        for &priority in plan.streams.iter().skip(1) {
+            streams.push(self.backend.stream(priority)?);
         }
         let events = (0..plan.events)
             .map(|_| self.backend.event())

@@ -50,7 +50,7 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn op(&self, kind: &OpKind) -> Check {
         match kind {
-            OpKind::AllGather { src, dst, .. } => self.all_gather(src, dst),
+            OpKind::Collective { src, dst, .. } => self.all_gather(src, dst),
             OpKind::Kernel { kernel, lanes } => {
                 ensure(
                     *lanes == kernel.lanes(self.plan.rank, self.plan.world),

@@ -1,13 +1,13 @@
 //! Building a plan operation by operation.
 
 use super::{
-    Buffer, BufferId, EventId, GemmProvider, Kernel, MulticastRegion, Op, OpKind, Placement, Plan,
-    Region, Role, Slot, SlotId, StreamId, Transport,
+    Batch, Buffer, BufferId, Collective, EventId, GemmProvider, Kernel, MulticastRegion, Op,
+    OpKind, Placement, Plan, Region, Role, Slot, SlotId, StreamId, Transport,
 };
 use crate::check;
 use crate::error::PlanError;
 use std::ops::Range;
-use warpweave_symm_mem::DType;
+use warpweave_symm_mem::{DType, Priority};
 
 /// Builds the [`Plan`] of one rank.
 ///
@@ -26,8 +26,9 @@ impl PlanBuilder {
                 name: name.into(),
                 rank,
                 world,
+                node_size: world,
                 buffers: Vec::new(),
-                streams: 1,
+                streams: vec![Priority::Normal],
                 events: 0,
                 slots: Vec::new(),
                 ops: Vec::new(),
@@ -41,6 +42,12 @@ impl PlanBuilder {
         (1..world)
             .map(|step| (rank % world + step) % world)
             .collect()
+    }
+
+    /// Says that `size` ranks in a row share a node. Without it all do.
+    pub fn nodes_of(&mut self, size: usize) -> &mut Self {
+        self.plan.node_size = size;
+        self
     }
 
     /// Adds a buffer of `rows` × `cols` elements.
@@ -75,10 +82,15 @@ impl PlanBuilder {
         EventId(self.plan.events - 1)
     }
 
-    /// Adds a stream that begins after what is on the main stream so far.
+    /// Adds an urgent stream, for communication, that begins after what is on the main stream so far.
     pub fn fork(&mut self) -> StreamId {
-        let stream = StreamId(self.plan.streams);
-        self.plan.streams += 1;
+        self.fork_with(Priority::High)
+    }
+
+    /// Adds a stream that begins after what is on the main stream so far.
+    pub fn fork_with(&mut self, priority: Priority) -> StreamId {
+        let stream = StreamId(self.plan.streams.len());
+        self.plan.streams.push(priority);
         self.order(StreamId::MAIN, stream);
         stream
     }
@@ -213,19 +225,35 @@ impl PlanBuilder {
         self.push(stream, OpKind::WaitEvent { event })
     }
 
-    /// Gathers every rank's rows.
-    pub fn all_gather(
+    /// A collective of all ranks.
+    pub fn collective(
         &mut self,
         stream: StreamId,
+        collective: Collective,
         src: Region,
         dst: Region,
         transport: Transport,
     ) -> &mut Self {
+        let ranks = (0..self.plan.world).collect();
+        self.collective_of(stream, collective, (src, dst), ranks, transport)
+    }
+
+    /// A collective of `ranks`, in the order of their shards.
+    pub fn collective_of(
+        &mut self,
+        stream: StreamId,
+        collective: Collective,
+        (src, dst): (Region, Region),
+        ranks: Vec<usize>,
+        transport: Transport,
+    ) -> &mut Self {
         self.push(
             stream,
-            OpKind::AllGather {
+            OpKind::Collective {
+                collective,
                 src,
                 dst,
+                ranks,
                 transport,
             },
         )
@@ -240,7 +268,48 @@ impl PlanBuilder {
         b: Region,
         c: Region,
     ) -> &mut Self {
-        self.push(stream, OpKind::Gemm { a, b, c, provider })
+        self.push(
+            stream,
+            OpKind::Gemm {
+                a,
+                b,
+                c,
+                bias: None,
+                b_transposed: false,
+                batch: Batch::ONE,
+                provider,
+            },
+        )
+    }
+
+    /// Computes c = a · wᵀ, with `bias` added to every row if there is one: a linear layer, whose weight is stored n × k.
+    pub fn linear(
+        &mut self,
+        stream: StreamId,
+        (a, weight, bias): (Region, Region, Option<Region>),
+        c: Region,
+        batch: Batch,
+    ) -> &mut Self {
+        self.push(
+            stream,
+            OpKind::Gemm {
+                a,
+                b: weight,
+                c,
+                bias,
+                b_transposed: true,
+                batch,
+                provider: GemmProvider::CublasLt,
+            },
+        )
+    }
+
+    /// Adds boxes of one shape in the order given.
+    pub fn sum(&mut self, stream: StreamId, srcs: Vec<Region>, dst: Region) -> &mut Self {
+        if dst.is_empty() && srcs.iter().all(Region::is_empty) {
+            return self;
+        }
+        self.push(stream, OpKind::Sum { srcs, dst })
     }
 
     /// Launches a kernel, declaring the lanes that it has on this rank.

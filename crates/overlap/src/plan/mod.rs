@@ -24,8 +24,11 @@
 //! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order. All lanes begin after the
 //! operations before the kernel on its stream; the kernel ends when every lane has ended.
 //!
-//! **Collectives.** Each rank reads its own source and writes its own destination; no rank leaves before every rank has
-//! entered. All ranks must enter the same collectives in the same order.
+//! **Collectives.** Each rank reads its own source and writes its own destination; no rank leaves before all ranks that
+//! take part have entered. Ranks that take part in several must enter them in the same order.
+//!
+//! **Nodes.** Ranks in a row share a node; symmetric memory and signals reach no further. Between nodes there are
+//! collectives.
 //!
 //! **Calls.** One execution of the list is a call. Between calls the caller's own work runs on stream 0: it overwrites
 //! every [`Role::Input`] buffer of its rank before each call and reads every [`Role::Output`] buffer of its rank
@@ -39,12 +42,14 @@ mod problem;
 mod region;
 
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use warpweave_symm_mem::Priority;
 
 pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
 pub use builder::PlanBuilder;
 pub use kernel::{Kernel, KernelShape};
-pub use op::{Effect, GemmProvider, Op, OpKind, Transport};
-pub use problem::{Problem, shard};
+pub use op::{Batch, Collective, Effect, GemmProvider, Op, OpKind, Transport};
+pub use problem::{Problem, chunks, shard};
 pub use region::{MulticastRegion, Region};
 
 /// The program of one rank.
@@ -56,10 +61,12 @@ pub struct Plan {
     pub rank: usize,
     /// How many ranks take part.
     pub world: usize,
+    /// How many ranks share a node; the last node may have fewer.
+    pub node_size: usize,
     /// Buffers, indexed by [`BufferId`].
     pub buffers: Vec<Buffer>,
-    /// Number of streams; stream 0 is the caller's.
-    pub streams: usize,
+    /// Streams, indexed by [`StreamId`]; stream 0 is the caller's, with whatever urgency that has.
+    pub streams: Vec<Priority>,
     /// Number of events.
     pub events: usize,
     /// Rows of the signal pad, indexed by [`SlotId`].
@@ -82,12 +89,22 @@ impl Plan {
             .map(BufferId)
     }
 
-    /// How many kernels, products and collectives a call launches; copies, signals and events are not counted.
+    /// The ranks of the node of `rank`.
+    pub fn node_of(&self, rank: usize) -> Range<usize> {
+        let size = self.node_size.max(1);
+        let first = rank / size * size;
+        first..first.saturating_add(size).min(self.world)
+    }
+
+    /// How many kernels, products, sums and collectives a call launches; copies, signals and events are not counted.
     pub fn launches(&self) -> usize {
         let launch = |op: &&Op| {
             matches!(
                 op.kind,
-                OpKind::Kernel { .. } | OpKind::Gemm { .. } | OpKind::AllGather { .. }
+                OpKind::Kernel { .. }
+                    | OpKind::Gemm { .. }
+                    | OpKind::Sum { .. }
+                    | OpKind::Collective { .. }
             )
         };
         self.ops.iter().filter(launch).count()
@@ -103,7 +120,10 @@ impl Plan {
                     dst,
                     transport,
                 } if src.rank != dst.rank => *transport,
-                OpKind::AllGather { transport, .. } => *transport,
+                OpKind::Collective { transport, .. } => *transport,
+                OpKind::Sum { srcs, .. } if srcs.iter().any(|src| src.rank != self.rank) => {
+                    Transport::ThreadLoads
+                }
                 OpKind::MulticastCopy { .. } => Transport::MulticastCopy,
                 OpKind::Kernel { kernel, .. } => kernel.transport(),
                 _ => continue,

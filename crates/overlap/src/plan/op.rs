@@ -1,6 +1,6 @@
 //! Operations, and the effects of a kernel's lanes.
 
-use super::{EventId, Kernel, MulticastRegion, Region, SlotId, StreamId};
+use super::{EventId, Kernel, MulticastRegion, Region, SlotId, StreamId, shard};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -58,28 +58,42 @@ pub enum OpKind {
         /// The event.
         event: EventId,
     },
-    /// A collective: every rank's rows, one shard after the other, on every rank.
-    ///
-    /// `dst` is split over the ranks by [`shard`](super::shard), so shards may differ by one row; `src` is this
-    /// rank's shard. With equal shards it is one all-gather, otherwise a group of broadcasts.
-    AllGather {
-        /// This rank's shard.
+    /// A collective of some ranks, or of all.
+    Collective {
+        /// What it does.
+        collective: Collective,
+        /// What this rank gives.
         src: Region,
-        /// All shards.
+        /// What this rank gets.
         dst: Region,
+        /// Who takes part, in the order of their shards; this rank is one of them.
+        ranks: Vec<usize>,
         /// What moves the bytes.
         transport: Transport,
     },
-    /// A matrix product, c = a · b, with sums in f32.
+    /// A matrix product, c = a · b or c = a · b + bias, with sums in f32.
     Gemm {
         /// m × k.
         a: Region,
-        /// k × n.
+        /// k × n, or n × k if it is stored transposed.
         b: Region,
         /// m × n.
         c: Region,
+        /// 1 × n, added to every row of the product before it is rounded.
+        bias: Option<Region>,
+        /// Whether `b` is stored transposed, as the weights of linear layers are.
+        b_transposed: bool,
+        /// The same product for further rows of `a` and `c`, in one launch.
+        batch: Batch,
         /// Whose kernel.
         provider: GemmProvider,
+    },
+    /// Adds boxes of one shape in the order of the list, in f32, and rounds once. `dst` may be one of them.
+    Sum {
+        /// The summands; on a peer they are loaded by the multiprocessors.
+        srcs: Vec<Region>,
+        /// Their sum, this rank's own.
+        dst: Region,
     },
     /// One kernel that declares what it does.
     Kernel {
@@ -88,6 +102,101 @@ pub enum OpKind {
         /// What it does, lane by lane; see [`Kernel::lanes`].
         lanes: Vec<Vec<Effect>>,
     },
+}
+
+impl OpKind {
+    /// The boxes that the operation itself reads. A kernel declares its own in its lanes.
+    pub fn reads(&self) -> Vec<Region> {
+        match self {
+            OpKind::Copy { src, .. }
+            | OpKind::MulticastCopy { src, .. }
+            | OpKind::Collective { src, .. } => vec![src.clone()],
+            OpKind::Gemm {
+                a, b, bias, batch, ..
+            } => {
+                let mut regions = batch.of(a);
+                regions.push(b.clone());
+                regions.extend(bias.clone());
+                regions
+            }
+            OpKind::Sum { srcs, .. } => srcs.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The boxes that the operation itself writes on any of `world` ranks.
+    pub fn writes(&self, world: usize) -> Vec<Region> {
+        match self {
+            OpKind::Copy { dst, .. } | OpKind::Collective { dst, .. } | OpKind::Sum { dst, .. } => {
+                vec![dst.clone()]
+            }
+            OpKind::MulticastCopy { dst, .. } => (0..world).map(|rank| dst.on(rank)).collect(),
+            OpKind::Gemm { c, batch, .. } => batch.of(c),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What a collective does. Shards are rows, as even as can be, by [`shard`](super::shard).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Collective {
+    /// Each rank gives its shard of `dst` and gets all of it. Where shards differ by a row it is a group of broadcasts.
+    AllGather,
+    /// Each rank gives all of `src` and gets the sum of its shard.
+    ReduceScatter,
+    /// Each rank gives all of `src` and gets the sum of all of it.
+    AllReduce,
+}
+
+impl Collective {
+    /// Rows that the rank at place `index` of `ranks` gives and gets, of `rows` in all.
+    pub fn rows(self, rows: usize, index: usize, ranks: usize) -> (usize, usize) {
+        let mine = shard(rows, index, ranks).len();
+        match self {
+            Collective::AllGather => (mine, rows),
+            Collective::ReduceScatter => (rows, mine),
+            Collective::AllReduce => (rows, rows),
+        }
+    }
+
+    /// Rows of all shards, from what one rank gives and gets.
+    pub fn all_rows(self, src: &Region, dst: &Region) -> usize {
+        match self {
+            Collective::AllGather => dst.rows.len(),
+            Collective::ReduceScatter | Collective::AllReduce => src.rows.len(),
+        }
+    }
+}
+
+/// Products of one shape in one launch: the i-th has its rows of `a` and `c` `i * stride` rows below the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Batch {
+    /// Number of products, 1 for a plain one.
+    pub count: usize,
+    /// Rows from one to the next.
+    pub stride: usize,
+}
+
+impl Batch {
+    /// One product.
+    pub const ONE: Batch = Batch {
+        count: 1,
+        stride: 0,
+    };
+
+    /// The boxes of all products, where the first has `region`.
+    pub fn of(self, region: &Region) -> Vec<Region> {
+        (0..self.count)
+            .map(|i| {
+                let down = |row: usize| row.saturating_add(i.saturating_mul(self.stride));
+                Region {
+                    rows: down(region.rows.start)..down(region.rows.end),
+                    ..region.clone()
+                }
+            })
+            .collect()
+    }
 }
 
 /// One step of a kernel's lane.
@@ -123,6 +232,8 @@ pub enum Effect {
 pub enum Transport {
     /// A collective of NCCL; on the host backend the host's own collective.
     Nccl,
+    /// A collective over symmetric memory, in the variant that `warpweave_comm` selects for its size.
+    SymmetricMemory,
     /// A copy engine, driven by the stream.
     CopyEngine,
     /// Loads and stores of the SMs.
@@ -147,10 +258,21 @@ impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Transport::Nccl => "nccl",
+            Transport::SymmetricMemory => "symmetric-memory",
             Transport::CopyEngine => "copy-engine",
             Transport::ThreadLoads => "thread-loads",
             Transport::Multimem => "multimem",
             Transport::MulticastCopy => "multicast-copy",
+        })
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Collective::AllGather => "all-gather",
+            Collective::ReduceScatter => "reduce-scatter",
+            Collective::AllReduce => "all-reduce",
         })
     }
 }

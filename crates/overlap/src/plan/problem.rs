@@ -78,9 +78,25 @@ pub fn shard(total: usize, rank: usize, world: usize) -> Range<usize> {
     start(rank)..start(rank + 1)
 }
 
+/// Rows in `count` chunks as even as can be, without those that would be empty.
+pub fn chunks(rows: Range<usize>, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let Range { start, end } = rows;
+    (0..count)
+        .map(move |chunk| shard(end - start, chunk, count))
+        .map(move |part| start + part.start..start + part.end)
+        .filter(|part| !part.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::shard;
+    use super::{chunks, shard};
+
+    #[test]
+    fn chunks_leave_nothing_out() {
+        assert_eq!(chunks(4..11, 3).collect::<Vec<_>>(), [4..7, 7..9, 9..11]);
+        assert_eq!(chunks(4..6, 5).collect::<Vec<_>>(), [4..5, 5..6]);
+        assert_eq!(chunks(4..4, 2).count(), 0);
+    }
 
     #[test]
     fn shards_are_even_and_in_order() {

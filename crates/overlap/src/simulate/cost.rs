@@ -4,7 +4,9 @@ use super::machine::Machine;
 use super::sharing::{Loads, Resource};
 use crate::check::Site;
 use crate::check::program::Node;
-use crate::plan::{Effect, GemmProvider, Kernel, MulticastRegion, OpKind, Plan, Region, Transport};
+use crate::plan::{
+    Collective, Effect, GemmProvider, Kernel, MulticastRegion, OpKind, Plan, Region, Transport,
+};
 
 /// What a step costs alone.
 #[derive(Clone, Debug, Default)]
@@ -89,8 +91,15 @@ impl Costs<'_> {
                 cost.engine = Some(self.plan.rank);
                 cost
             }
-            OpKind::Gemm { a, c, provider, .. } => {
-                let shape = (c.rows.len(), c.cols.len(), a.cols.len());
+            OpKind::Gemm {
+                a,
+                c,
+                batch,
+                provider,
+                ..
+            } => {
+                // The tiles of a batch fill the device like those of one product with as many rows.
+                let shape = (c.rows.len() * batch.count, c.cols.len(), a.cols.len());
                 let dtype = self.plan.buffers[c.buffer.0].dtype;
                 let (mut time, busy) = self.machine.product(shape, dtype);
                 if *provider == GemmProvider::Cutlass {
@@ -103,10 +112,35 @@ impl Costs<'_> {
                     engine: None,
                 }
             }
-            OpKind::AllGather { src, dst, .. } => {
-                let bytes = self.bytes(dst) - self.bytes(src);
+            OpKind::Sum { srcs, dst } => {
+                let own = self.plan.rank;
+                let (here, there): (Vec<_>, Vec<_>) = srcs.iter().partition(|s| s.rank == own);
+                let mut cost = self.local(self.bytes(dst) * (here.len() + 1) as f64 / 2.0);
+                cost.latency = t.launch_us;
+                // Loads from peers run beside those from here.
+                for src in there {
+                    let pull = self.transfer(src.rank, &[own], self.bytes(src), link.sm_pull_gbs);
+                    cost.time = cost.time.max(pull.time);
+                    cost.loads.extend(pull.loads);
+                }
+                cost
+            }
+            OpKind::Collective {
+                collective,
+                src,
+                dst,
+                ranks,
+                ..
+            } => {
+                // Bytes into each rank: the shards of the others once, or twice where sums are sent on.
+                let whole = self.bytes(src).max(self.bytes(dst));
+                let others = whole * (ranks.len() - 1) as f64 / ranks.len() as f64;
+                let bytes = match collective {
+                    Collective::AllReduce => 2.0 * others,
+                    Collective::AllGather | Collective::ReduceScatter => others,
+                };
                 let rank = self.plan.rank;
-                let crosses = !self.machine.same_node(0, self.plan.world - 1);
+                let crosses = ranks.iter().any(|&r| !self.machine.same_node(ranks[0], r));
                 let mut rate = link.nccl_gbs;
                 let mut cost = Cost::latency(t.collective_us);
                 if crosses {

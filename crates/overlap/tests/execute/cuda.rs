@@ -35,7 +35,7 @@ fn one_rank_stays_away(name: &str, bound_of_time: Duration) -> Vec<ExecuteError>
     let gpu = |rank| Cuda::new(rank).unwrap().with_timeout(PATIENCE);
     let errors = on_ranks(world, gpu, |rank| {
         let (me, world) = rank.place();
-        let plan = (algorithm.build)(me, world, &problem).unwrap();
+        let plan = algorithm.plan(me, world, &problem).unwrap();
         let mut bound = rank.bind(plan).unwrap();
         let before = calls(&mut bound, &problem, 3).unwrap();
         assert!(before == wanted, "{name}, rank {me}, before the fault");

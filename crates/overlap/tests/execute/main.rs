@@ -6,10 +6,11 @@ mod fixtures;
 use std::time::Duration;
 
 use fixtures::{calls, element, matrix, on_ranks, product};
-use warpweave_overlap::algorithms::{self, Algorithm};
+use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::{
-    MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport,
+    Collective, MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
+    Transport,
 };
 use warpweave_symm_mem::{DType, Host};
 
@@ -18,10 +19,10 @@ fn host(_rank: usize) -> Host {
 }
 
 /// Runs five calls on every rank, run and replayed by turns, and compares every element of every call.
-fn computes_the_product(algorithm: &Algorithm, world: usize, problem: Problem) {
+fn computes_the_product(algorithm: &Configuration, world: usize, problem: Problem) {
     let got = on_ranks(world, host, move |rank| {
         let (me, world) = rank.place();
-        let plan = (algorithm.build)(me, world, &problem).unwrap();
+        let plan = algorithm.plan(me, world, &problem).unwrap();
         let mut bound = rank.bind(plan).unwrap();
         let outputs = calls(&mut bound, &problem, 5).unwrap();
         rank.exchange.barrier("end").unwrap();
@@ -33,7 +34,7 @@ fn computes_the_product(algorithm: &Algorithm, world: usize, problem: Problem) {
             assert!(
                 right,
                 "{}, rank {rank} of {world}, call {call}",
-                algorithm.name
+                algorithm.name()
             );
         }
     }
@@ -48,7 +49,7 @@ fn every_algorithm_computes_the_product_call_after_call() {
         // More ranks than rows: two shards are empty.
         (5, Problem::new(3, 4, 5, DType::F32)),
     ] {
-        for algorithm in algorithms::all() {
+        for algorithm in &algorithms::table() {
             for multicast in [false, true] {
                 computes_the_product(algorithm, world, problem.with_multicast(multicast));
             }
@@ -58,7 +59,7 @@ fn every_algorithm_computes_the_product_call_after_call() {
 
 #[test]
 fn every_pipeline_computes_the_product_at_every_world() {
-    for algorithm in &algorithms::every()[algorithms::all().len()..] {
+    for algorithm in &algorithms::every()[algorithms::table().len()..] {
         for world in 1..=8 {
             // Even, ragged, and from two ranks on one shard that is empty.
             for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
@@ -71,10 +72,10 @@ fn every_pipeline_computes_the_product_at_every_world() {
 #[test]
 fn pipelines_are_right_when_ranks_drift_apart() {
     let problem = Problem::new(13, 5, 9, DType::F32);
-    for algorithm in &algorithms::every()[algorithms::all().len()..] {
+    for algorithm in &algorithms::every()[algorithms::table().len()..] {
         let wrong = on_ranks(4, host, |rank| {
             let (me, world) = rank.place();
-            let plan = (algorithm.build)(me, world, &problem).unwrap();
+            let plan = algorithm.plan(me, world, &problem).unwrap();
             let bound = rank.bind(plan).unwrap();
             let (own, all) = (problem.shard(me, world), problem.m * problem.n * 4);
             let b = matrix(DType::F32, (1, 0), 0..problem.k, problem.n);
@@ -95,7 +96,7 @@ fn pipelines_are_right_when_ranks_drift_apart() {
             rank.exchange.barrier("end").unwrap();
             wrong
         });
-        assert_eq!(wrong, [None; 4], "{}", algorithm.name);
+        assert_eq!(wrong, [None; 4], "{}", algorithm.name());
     }
 }
 
@@ -199,7 +200,7 @@ fn plans_of_different_problems_are_told_apart_on_every_rank() {
         let (me, world) = rank.place();
         let problem = Problem::new(8, 8, if me == 1 { 16 } else { 24 }, DType::F16);
         let algorithm = algorithms::find("threadloadGatherScalarCompute").unwrap();
-        rank.bind((algorithm.build)(me, world, &problem).unwrap())
+        rank.bind(algorithm.plan(me, world, &problem).unwrap())
             .unwrap_err()
     });
     for (me, error) in errors.iter().enumerate() {
@@ -239,7 +240,7 @@ fn a_plan_that_is_wrong_on_one_rank_is_refused_on_all() {
             let (me, world) = rank.place();
             let problem = Problem::new(8, 8, 8, DType::F16);
             let algorithm = algorithms::find("baselineCudaAllgatherMatmul").unwrap();
-            let mut plan = (algorithm.build)(me, world, &problem).unwrap();
+            let mut plan = algorithm.plan(me, world, &problem).unwrap();
             if me == 1 {
                 spoil(&mut plan);
             }
@@ -275,7 +276,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
             let (me, world) = rank.place();
             let algorithm = algorithms::find(name).unwrap();
             let mut bound = rank
-                .bind((algorithm.build)(me, world, &problem).unwrap())
+                .bind(algorithm.plan(me, world, &problem).unwrap())
                 .unwrap();
             let fault = (me == 0).then(|| {
                 bound.run().unwrap();
@@ -301,9 +302,7 @@ fn what_a_bound_plan_cannot_do_is_an_error() {
     on_ranks(1, host, |rank| {
         let problem = Problem::new(2, 2, 2, DType::F32);
         let algorithm = algorithms::find("naiveRemoteRead").unwrap();
-        let bound = rank
-            .bind((algorithm.build)(0, 1, &problem).unwrap())
-            .unwrap();
+        let bound = rank.bind(algorithm.plan(0, 1, &problem).unwrap()).unwrap();
         assert!(matches!(
             bound.replay(),
             Err(ExecuteError::NotCaptured { .. })
@@ -322,9 +321,15 @@ fn an_all_gather_of_parts_of_rows_is_refused() {
         let a = plan.buffer("a", Placement::Local, Role::Input, DType::F32, (2, 4));
         let c = plan.buffer("c", Placement::Local, Role::Output, DType::F32, (2, 4));
         let (src, dst) = (plan.own(a, 0..2, 0..4), plan.own(c, 0..2, 0..4));
-        plan.all_gather(StreamId::MAIN, src, dst, Transport::Nccl);
+        plan.collective(
+            StreamId::MAIN,
+            Collective::AllGather,
+            src,
+            dst,
+            Transport::Nccl,
+        );
         let mut plan = plan.finish().unwrap();
-        if let OpKind::AllGather { src, dst, .. } = &mut plan.ops[0].kind {
+        if let OpKind::Collective { src, dst, .. } = &mut plan.ops[0].kind {
             (src.cols, dst.cols) = (0..2, 0..2);
         }
         let error = rank.bind(plan).unwrap_err().to_string();

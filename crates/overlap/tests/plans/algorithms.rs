@@ -9,7 +9,7 @@ use warpweave_symm_mem::DType;
 
 #[test]
 fn every_algorithm_holds_at_every_world_and_shape() {
-    for algorithm in algorithms::all() {
+    for algorithm in &algorithms::table() {
         for world in [1, 2, 3, 4, 8] {
             // Even, ragged, fewer rows than ranks, a single row.
             for m in [8 * world, 8 * world + 3, 3, 1] {
@@ -52,7 +52,7 @@ fn in_one_lane(lanes: &[Vec<Effect>], rank: usize) -> Vec<Effect> {
 
 #[test]
 fn kernels_that_take_their_lanes_in_turn_hold_too() {
-    for algorithm in algorithms::all() {
+    for algorithm in &algorithms::table() {
         for world in [1, 2, 3, 4, 8] {
             let mut plans = plans(algorithm, world, &problem(2 * world + 1));
             for plan in &mut plans {
@@ -70,7 +70,7 @@ fn kernels_that_take_their_lanes_in_turn_hold_too() {
 #[test]
 fn kernels_that_take_whole_lanes_in_turn_deadlock() {
     // Each rank finishes with one peer before it turns to the next: with three ranks, all wait in a circle.
-    let mut plans = plans(&algorithms::all()[2], 3, &problem(6));
+    let mut plans = plans(&algorithms::table()[2], 3, &problem(6));
     for plan in &mut plans {
         for op in &mut plan.ops {
             if let OpKind::Kernel { lanes, .. } = &mut op.kind {
@@ -85,7 +85,7 @@ fn kernels_that_take_whole_lanes_in_turn_deadlock() {
 
 #[test]
 fn more_calls_change_nothing() {
-    for algorithm in algorithms::all() {
+    for algorithm in &algorithms::table() {
         for calls in [0, 1, 2, 7] {
             let report = check(&plans(algorithm, 3, &problem(7)), calls);
             holds(&report);
@@ -96,7 +96,7 @@ fn more_calls_change_nothing() {
 
 #[test]
 fn eight_ranks_take_well_under_a_second() {
-    for algorithm in algorithms::all() {
+    for algorithm in &algorithms::table() {
         let plans = plans(algorithm, 8, &problem(64));
         let began = Instant::now();
         holds(&check(&plans, 3));
@@ -104,14 +104,14 @@ fn eight_ranks_take_well_under_a_second() {
         assert!(
             took < Duration::from_secs(1),
             "{} took {took:?}",
-            algorithm.name
+            algorithm.name()
         );
     }
 }
 
 #[test]
 fn the_order_of_the_plans_does_not_matter() {
-    let mut plans = plans(&algorithms::all()[2], 4, &problem(9));
+    let mut plans = plans(&algorithms::table()[2], 4, &problem(9));
     let report = check(&plans, 3);
     plans.reverse();
     assert_eq!(check(&plans, 3), report);
@@ -126,7 +126,7 @@ fn a_pipeline_on_two_streams_holds() {
 
 #[test]
 fn algorithms_are_found_by_their_exact_names() {
-    let names: Vec<&str> = algorithms::all().iter().map(|a| a.name).collect();
+    let names: Vec<String> = algorithms::table().iter().map(|a| a.name()).collect();
     assert_eq!(
         names,
         [
@@ -140,26 +140,26 @@ fn algorithms_are_found_by_their_exact_names() {
         ]
     );
     for name in names {
-        let algorithm = algorithms::find(name).unwrap();
-        let plans = plans(algorithm, 2, &problem(4));
+        let algorithm = algorithms::find(&name).unwrap();
+        let plans = plans(&algorithm, 2, &problem(4));
         assert!(plans.iter().all(|p| p.name == name));
     }
     let error = algorithms::find("naiveremoteread").unwrap_err();
     assert!(
-        matches!(&error, PlanError::UnknownAlgorithm { known, .. } if known.len() == algorithms::every().len())
+        matches!(&error, PlanError::UnknownAlgorithm { known, .. } if known.len() == algorithms::algorithms().count())
     );
     assert!(error.to_string().contains("naiveRemoteRead"));
 }
 
 #[test]
 fn impossible_problems_are_errors() {
-    for algorithm in algorithms::all() {
-        let build = algorithm.build;
+    for algorithm in &algorithms::table() {
+        let build = |rank, world, problem: &Problem| algorithm.plan(rank, world, problem);
         assert!(matches!(
             build(2, 2, &problem(4)),
             Err(PlanError::RankOutsideWorld { rank: 2, world: 2 })
         ));
-        assert!(algorithm.build_all(0, &problem(4)).is_err());
+        assert!(algorithm.plans(0, &problem(4)).is_err());
         for (m, n, k) in [(0, 1, 1), (1, 0, 1), (1, 1, 0)] {
             let empty = Problem::new(m, n, k, DType::F16);
             assert!(matches!(
@@ -187,15 +187,15 @@ fn capabilities_transports_and_launches_are_those_of_the_table() {
         (true, true, 2, Transport::Multimem),
     ];
     for (algorithm, (multicast, sm90, launches, transport)) in
-        algorithms::all().iter().zip(expected)
+        algorithms::table().iter().zip(expected)
     {
-        assert_eq!(algorithm.needs, Capabilities { multicast, sm90 });
-        let plan = (algorithm.build)(1, 4, &problem(8)).unwrap();
+        assert_eq!(algorithm.needs(), Capabilities { multicast, sm90 });
+        let plan = algorithm.plan(1, 4, &problem(8)).unwrap();
         assert_eq!(plan.launches(), launches, "{}", plan.name);
         assert_eq!(plan.transports(), [transport], "{}", plan.name);
     }
     let multicast = problem(8).with_multicast(true);
-    let plan = (algorithms::all()[1].build)(1, 4, &multicast).unwrap();
+    let plan = algorithms::table()[1].plan(1, 4, &multicast).unwrap();
     assert_eq!(plan.transports(), [Transport::MulticastCopy]);
 }
 
@@ -205,7 +205,7 @@ fn missing_capabilities_are_named() {
         multicast: false,
         sm90: true,
     };
-    let missing = |name| algorithms::find(name).unwrap().needs.missing_on(machine);
+    let missing = |name| algorithms::find(name).unwrap().needs().missing_on(machine);
     assert!(missing("threadloadGatherThenCutlass").is_empty());
     let multimem = missing("multimemGatherThenCutlass");
     assert_eq!(
@@ -219,7 +219,7 @@ fn missing_capabilities_are_named() {
 
 #[test]
 fn plans_survive_serialisation() {
-    for algorithm in algorithms::all() {
+    for algorithm in &algorithms::table() {
         for plan in plans(algorithm, 3, &problem(7)) {
             let text = serde_json::to_string(&plan).unwrap();
             assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);

@@ -14,10 +14,14 @@ fn subjects(world: usize) -> Vec<(String, Vec<Plan>)> {
     let more = |name: &str| name.ends_with(":4") || name.ends_with(":8");
     let mut subjects: Vec<(String, Vec<Plan>)> = algorithms::every()
         .iter()
-        .filter(|a| !more(a.name))
-        .map(|a| (a.name.to_owned(), plans(a, world, &problem)))
+        .filter(|a| !more(&a.name()))
+        .map(|a| (a.name(), plans(a, world, &problem)))
         .collect();
-    let multicast = plans(&algorithms::all()[1], world, &problem.with_multicast(true));
+    let multicast = plans(
+        &algorithms::table()[1],
+        world,
+        &problem.with_multicast(true),
+    );
     subjects.push(("multicast copy".into(), multicast));
     subjects.push(("pipeline".into(), pipelines(world)));
     subjects

@@ -3,11 +3,11 @@
 use crate::fixtures::{MAIN, Pair};
 use warpweave_overlap::check::{Fault, FaultKind};
 use warpweave_overlap::plan::{
-    BufferId, Effect, EventId, GemmProvider, Kernel, KernelShape, MulticastRegion, OpKind,
-    Placement, Plan, PlanBuilder, Role, SlotId, StreamId, Transport,
+    BufferId, Collective, Effect, EventId, GemmProvider, Kernel, KernelShape, MulticastRegion,
+    OpKind, Placement, Plan, PlanBuilder, Role, SlotId, StreamId, Transport,
 };
 use warpweave_overlap::{PlanError, Violation, check};
-use warpweave_symm_mem::DType;
+use warpweave_symm_mem::{DType, Priority};
 
 /// Builds the plan of rank 0 with one fault: the builder refuses it, and so does *check* when the fault comes from
 /// elsewhere.
@@ -145,7 +145,8 @@ fn memory_that_cannot_be_reached() {
             (2, 4),
         );
         let (src, dst) = (p.at(0, p.input), p.builder.on(1, dst, 0..2, 0..4));
-        p.builder.all_gather(MAIN, src, dst, Transport::Nccl);
+        p.builder
+            .collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
     });
 }
 
@@ -176,7 +177,8 @@ fn shapes_that_do_not_fit() {
             .builder
             .buffer("all", Placement::Local, Role::Staging, DType::F32, (3, 4));
         let (src, dst) = (p.at(0, p.input), p.builder.whole(all));
-        p.builder.all_gather(MAIN, src, dst, Transport::Nccl);
+        p.builder
+            .collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
     });
     expect(FaultKind::WrongShape, |p| {
         let huge = (usize::MAX, 2);
@@ -199,7 +201,8 @@ fn operations_that_overwrite_what_they_read() {
             .builder
             .buffer("all", Placement::Local, Role::Staging, DType::F32, (2, 4));
         let (src, dst) = (p.builder.own(all, 1..2, 0..4), p.builder.whole(all));
-        p.builder.all_gather(MAIN, src, dst, Transport::Nccl);
+        p.builder
+            .collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
     });
 }
 
@@ -234,7 +237,7 @@ fn numbers_are_sensible() {
 fn a_plan_of_nonsense_is_reported_and_does_not_panic() {
     let mut plan = Pair::new(0).builder.finish().unwrap();
     plan.rank = usize::MAX;
-    plan.streams = usize::MAX;
+    plan.streams = vec![Priority::Normal; (1 << 16) + 1];
     plan.events = usize::MAX;
     for world in [0, 1, usize::MAX] {
         plan.world = world;

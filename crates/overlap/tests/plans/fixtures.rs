@@ -1,6 +1,6 @@
 //! Plans that several tests use, and ways to look at reports.
 
-use warpweave_overlap::algorithms::Algorithm;
+use warpweave_overlap::algorithms::Configuration;
 use warpweave_overlap::plan::{
     BufferId, GemmProvider, Placement, Plan, PlanBuilder, Problem, Region, Role, StreamId, shard,
 };
@@ -13,10 +13,8 @@ pub fn problem(m: usize) -> Problem {
     Problem::new(m, 3, 5, DType::F32)
 }
 
-pub fn plans(algorithm: &Algorithm, world: usize, problem: &Problem) -> Vec<Plan> {
-    algorithm
-        .build_all(world, problem)
-        .expect("a sound problem")
+pub fn plans(algorithm: &Configuration, world: usize, problem: &Problem) -> Vec<Plan> {
+    algorithm.plans(world, problem).expect("a sound problem")
 }
 
 pub fn holds(report: &Report) {

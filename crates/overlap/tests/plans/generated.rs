@@ -7,8 +7,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use warpweave_overlap::check;
 use warpweave_overlap::plan::{
-    Effect, Kernel, KernelShape, OpKind, Placement, Plan, PlanBuilder, Region, Role, SlotId,
-    StreamId, Transport,
+    Collective, Effect, Kernel, KernelShape, OpKind, Placement, Plan, PlanBuilder, Region, Role,
+    SlotId, StreamId, Transport,
 };
 use warpweave_symm_mem::DType;
 
@@ -150,7 +150,9 @@ fn plan(
                 dst: row(rank, output, *r),
                 transport: Transport::CopyEngine,
             },
-            Draft::Collective => OpKind::AllGather {
+            Draft::Collective => OpKind::Collective {
+                collective: Collective::AllGather,
+                ranks: vec![0, 1],
                 src: row(rank, input, 0),
                 dst: Region {
                     rank,

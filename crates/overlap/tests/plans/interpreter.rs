@@ -175,7 +175,7 @@ impl Machine {
                 }
                 self.atom(key(Site::End(op)), tails)
             }
-            OpKind::AllGather { src, dst, .. } => {
+            OpKind::Collective { src, dst, .. } => {
                 let begin = self.atom(key(Site::Begin(op)), after);
                 let end = self.atom(key(Site::End(op)), vec![begin]);
                 self.access((begin, end), false, src);
@@ -197,10 +197,34 @@ impl Machine {
                             self.access(here, true, &dst.on(rank));
                         }
                     }
-                    OpKind::Gemm { a, b, c, .. } => {
-                        self.access(here, false, a);
+                    OpKind::Gemm {
+                        a,
+                        b,
+                        c,
+                        bias,
+                        batch,
+                        ..
+                    } => {
                         self.access(here, false, b);
-                        self.access(here, true, c);
+                        if let Some(bias) = bias {
+                            self.access(here, false, bias);
+                        }
+                        for i in 0..batch.count {
+                            let mut a = a.clone();
+                            let mut c = c.clone();
+                            for rows in [&mut a.rows, &mut c.rows] {
+                                rows.start += i * batch.stride;
+                                rows.end += i * batch.stride;
+                            }
+                            self.access(here, false, &a);
+                            self.access(here, true, &c);
+                        }
+                    }
+                    OpKind::Sum { srcs, dst } => {
+                        for src in srcs {
+                            self.access(here, false, src);
+                        }
+                        self.access(here, true, dst);
                     }
                     OpKind::Signal { slot, to } => {
                         let effect = Effect::Signal {

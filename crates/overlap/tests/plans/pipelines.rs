@@ -1,17 +1,22 @@
 //! The pipelines hold, and are the pipelines that their names say.
 
 use crate::fixtures::{holds, plans, problem};
-use warpweave_overlap::algorithms::{self, Algorithm, Capabilities};
+use warpweave_overlap::algorithms::{self, Capabilities, Configuration};
 use warpweave_overlap::plan::{OpKind, Plan, Problem, Transport};
-use warpweave_overlap::{PlanError, check, show};
+use warpweave_overlap::{Operation, PlanError, check, show};
 use warpweave_symm_mem::DType;
 
-fn all() -> &'static [Algorithm] {
-    &algorithms::every()[algorithms::all().len()..]
+fn all() -> Vec<Configuration> {
+    let mut all = algorithms::every();
+    all.retain(|c| c.operation() == Operation::AllGatherMatmul);
+    all.split_off(algorithms::table().len())
 }
 
 fn plan(name: &str, rank: usize, world: usize, problem: &Problem) -> Plan {
-    (algorithms::find(name).unwrap().build)(rank, world, problem).unwrap()
+    algorithms::find(name)
+        .unwrap()
+        .plan(rank, world, problem)
+        .unwrap()
 }
 
 #[test]
@@ -20,7 +25,7 @@ fn every_pipeline_holds_at_every_world_and_shape() {
         for world in 1..=8 {
             // Even, ragged, fewer rows than ranks, a single row.
             for m in [8 * world, 8 * world + 3, 3, 1] {
-                let plans = plans(algorithm, world, &problem(m));
+                let plans = plans(&algorithm, world, &problem(m));
                 holds(&check(&plans, 3));
             }
         }
@@ -29,27 +34,27 @@ fn every_pipeline_holds_at_every_world_and_shape() {
 
 #[test]
 fn pipelines_are_found_by_their_exact_names() {
-    let names: Vec<&str> = all().iter().map(|a| a.name).collect();
+    let names: Vec<String> = all().iter().map(|a| a.name()).collect();
     assert_eq!(
         names,
         [
             "directExchangePipeline",
-            "directExchangePipeline:1",
-            "directExchangePipeline:2",
-            "directExchangePipeline:8",
+            "directExchangePipeline:streams=1",
+            "directExchangePipeline:streams=2",
+            "directExchangePipeline:streams=8",
             "ringGet",
             "ringPut",
             "pushChunks",
-            "pushChunks:1",
-            "pushChunks:4",
-            "pushChunks:8",
+            "pushChunks:chunks=1",
+            "pushChunks:chunks=4",
+            "pushChunks:chunks=8",
             "broadcastPipeline",
         ]
     );
     for name in names {
-        let algorithm = algorithms::find(name).unwrap();
-        assert_eq!(algorithm.needs, Capabilities::default());
-        let plans = plans(algorithm, 4, &problem(8));
+        let algorithm = algorithms::find(&name).unwrap();
+        assert_eq!(algorithm.needs(), Capabilities::default());
+        let plans = plans(&algorithm, 4, &problem(8));
         assert!(plans.iter().all(|p| p.name == name));
         assert!(
             plans
@@ -57,24 +62,30 @@ fn pipelines_are_found_by_their_exact_names() {
                 .all(|p| p.transports() == [Transport::CopyEngine])
         );
     }
-    assert!(algorithms::find("pushChunks:3").is_err());
+    assert!(algorithms::find("pushChunks:chunks=3").is_ok());
+    for wrong in ["chunks", "chunks=0", "chunks=x", "streams=2", "3"] {
+        let error = algorithms::find(&format!("pushChunks:{wrong}")).unwrap_err();
+        assert!(matches!(&error, PlanError::UnknownOption { option, .. } if option == wrong));
+        assert!(error.to_string().contains("chunks=2|1|4|8|…"), "{error}");
+    }
+    assert!(algorithms::find("ringGet:chunks=2").is_err());
 }
 
 #[test]
 fn impossible_problems_are_errors() {
     for algorithm in all() {
         assert!(matches!(
-            (algorithm.build)(2, 2, &problem(4)),
+            algorithm.plan(2, 2, &problem(4)),
             Err(PlanError::RankOutsideWorld { rank: 2, world: 2 })
         ));
         let empty = Problem::new(1, 1, 0, DType::F16);
         assert!(matches!(
-            (algorithm.build)(0, 1, &empty),
+            algorithm.plan(0, 1, &empty),
             Err(PlanError::EmptyProblem { .. })
         ));
         let huge = Problem::new(usize::MAX, usize::MAX, 2, DType::F16);
         assert!(matches!(
-            (algorithm.build)(0, 2, &huge),
+            algorithm.plan(0, 2, &huge),
             Err(PlanError::Malformed { .. })
         ));
     }
@@ -83,9 +94,14 @@ fn impossible_problems_are_errors() {
 #[test]
 fn streams_and_chunks_are_those_of_the_name() {
     let at = |name: &str, world: usize| plan(name, 1, world, &problem(16 * world));
-    for (name, streams) in [("", 4), (":1", 1), (":2", 2), (":8", 8)] {
+    for (name, streams) in [
+        ("", 4),
+        (":streams=1", 1),
+        (":streams=2", 2),
+        (":streams=8", 8),
+    ] {
         let plan = at(&format!("directExchangePipeline{name}"), 8);
-        assert_eq!((plan.streams, plan.launches()), (1 + streams, 8));
+        assert_eq!((plan.streams.len(), plan.launches()), (1 + streams, 8));
         // Step j is on stream j mod p, behind the caller's.
         let gemms = plan.ops.iter().filter_map(|op| match op.kind {
             OpKind::Gemm { .. } => Some(op.stream.0),
@@ -94,9 +110,14 @@ fn streams_and_chunks_are_those_of_the_name() {
         let wanted: Vec<usize> = (0..8).map(|j| 1 + j % streams).collect();
         assert_eq!(gemms.collect::<Vec<_>>(), wanted);
     }
-    for (name, chunks) in [("", 2), (":1", 1), (":4", 4), (":8", 8)] {
+    for (name, chunks) in [
+        ("", 2),
+        (":chunks=1", 1),
+        (":chunks=4", 4),
+        (":chunks=8", 8),
+    ] {
         let plan = at(&format!("pushChunks{name}"), 4);
-        assert_eq!((plan.streams, plan.launches()), (2, 1 + 3 * chunks));
+        assert_eq!((plan.streams.len(), plan.launches()), (2, 1 + 3 * chunks));
     }
 }
 
@@ -115,13 +136,18 @@ fn transfers_go_the_way_of_the_algorithm() {
     assert_eq!(of("directExchangePipeline"), [(2, 1), (3, 1), (0, 1)]);
     assert_eq!(of("ringGet"), [(0, 1); 3]);
     assert_eq!(of("ringPut"), [(1, 2); 3]);
-    assert_eq!(of("pushChunks:1"), [(1, 2), (1, 3), (1, 0)]);
+    assert_eq!(of("pushChunks:chunks=1"), [(1, 2), (1, 3), (1, 0)]);
     assert_eq!(of("broadcastPipeline"), [(1, 2), (1, 3), (1, 0)]);
 }
 
 #[test]
 fn the_direct_exchange_is_printed() {
-    insta::assert_snapshot!(show(&plan("directExchangePipeline:2", 1, 4, &problem(10))));
+    insta::assert_snapshot!(show(&plan(
+        "directExchangePipeline:streams=2",
+        1,
+        4,
+        &problem(10)
+    )));
 }
 
 #[test]

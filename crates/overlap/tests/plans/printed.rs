@@ -5,16 +5,16 @@ use warpweave_overlap::{algorithms, check, show};
 
 #[test]
 fn every_algorithm_at_rank_1_of_4() {
-    for algorithm in algorithms::all() {
-        let plan = (algorithm.build)(1, 4, &problem(10)).unwrap();
-        insta::assert_snapshot!(algorithm.name, show(&plan));
+    for algorithm in &algorithms::table() {
+        let plan = algorithm.plan(1, 4, &problem(10)).unwrap();
+        insta::assert_snapshot!(algorithm.name(), show(&plan));
     }
 }
 
 #[test]
 fn the_multicast_variant_of_the_copy_engine_baseline() {
     let problem = problem(10).with_multicast(true);
-    let plan = (algorithms::all()[1].build)(1, 4, &problem).unwrap();
+    let plan = algorithms::table()[1].plan(1, 4, &problem).unwrap();
     insta::assert_snapshot!(show(&plan));
 }
 
@@ -25,7 +25,7 @@ fn streams_and_events() {
 
 #[test]
 fn a_report_that_holds() {
-    let report = check(&plans(&algorithms::all()[1], 4, &problem(10)), 3);
+    let report = check(&plans(&algorithms::table()[1], 4, &problem(10)), 3);
     insta::assert_snapshot!(report);
 }
 

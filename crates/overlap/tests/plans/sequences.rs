@@ -2,7 +2,7 @@
 
 use crate::fixtures::{MAIN, Pair, has_race, holds, only, pair, pipelines};
 use warpweave_overlap::check::{Awaited, Sequence};
-use warpweave_overlap::plan::{Placement, Plan, Role, StreamId, Transport};
+use warpweave_overlap::plan::{Collective, Placement, Plan, Role, StreamId, Transport};
 use warpweave_overlap::{Violation, check};
 use warpweave_symm_mem::DType;
 
@@ -66,7 +66,8 @@ fn gathers(p: &mut Pair, order: [usize; 2], streams: [StreamId; 2], rows: [usize
     });
     for i in order {
         let (src, dst) = (p.builder.whole(parts[i]), p.builder.whole(all[i]));
-        p.builder.all_gather(streams[i], src, dst, Transport::Nccl);
+        p.builder
+            .collective(streams[i], Collective::AllGather, src, dst, Transport::Nccl);
     }
     p.fill_output(MAIN);
 }

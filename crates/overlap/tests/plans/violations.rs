@@ -74,7 +74,11 @@ fn a_race_within_a_call() {
 #[test]
 fn a_race_on_the_callers_input() {
     // Without the handshake at the end, the caller overwrites A under its peers' loads.
-    let mut plans = plans(algorithms::find("naiveRemoteRead").unwrap(), 2, &problem(4));
+    let mut plans = plans(
+        &algorithms::find("naiveRemoteRead").unwrap(),
+        2,
+        &problem(4),
+    );
     for op in plans.iter_mut().flat_map(|p| &mut p.ops) {
         let OpKind::Kernel { lanes, .. } = &mut op.kind else {
             continue;

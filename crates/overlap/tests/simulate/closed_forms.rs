@@ -1,7 +1,7 @@
 //! Schedules so small that their time is a formula.
 
 use warpweave_overlap::plan::{
-    GemmProvider, Placement, Plan, PlanBuilder, Region, Role, StreamId, Transport,
+    Collective, GemmProvider, Placement, Plan, PlanBuilder, Region, Role, StreamId, Transport,
 };
 use warpweave_overlap::simulate::{Cause, SimulateError};
 use warpweave_overlap::{Machine, Timeline, simulate};
@@ -175,7 +175,7 @@ fn a_collective_begins_when_the_last_rank_has_come() {
         if rank == 1 {
             multiply(plan, MAIN, regions);
         }
-        plan.all_gather(MAIN, input, all, Transport::Nccl);
+        plan.collective(MAIN, Collective::AllGather, input, all, Transport::Nccl);
     });
     near(run(&plans).total(), product_us() + 11.0 + BYTES / 325e3);
 }

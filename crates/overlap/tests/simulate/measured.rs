@@ -39,9 +39,7 @@ fn the_seven_on_four_h200s() {
     for ((m, n, k), dtype, measured) in cases {
         let predicted = NAMES.map(|name| {
             let algorithm = algorithms::find(name).unwrap();
-            let plans = algorithm
-                .build_all(4, &Problem::new(m, n, k, dtype))
-                .unwrap();
+            let plans = algorithm.plans(4, &Problem::new(m, n, k, dtype)).unwrap();
             simulate(&plans, &machine, 1).unwrap().total() + CLOCK
         });
         for ((name, p), m) in NAMES.iter().zip(predicted).zip(measured) {

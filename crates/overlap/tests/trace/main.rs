@@ -9,7 +9,7 @@ fn traced(name: &str, world: usize) -> String {
     let problem = Problem::new(4096, 4096, 4096, DType::Bf16);
     let plans = algorithms::find(name)
         .unwrap()
-        .build_all(world, &problem)
+        .plans(world, &problem)
         .unwrap();
     let machine = Machine::named("h200x4").unwrap();
     trace(&simulate(&plans, &machine, 1).unwrap())
@@ -27,8 +27,8 @@ fn a_kernel_with_lanes() {
 
 #[test]
 fn slices_of_a_thread_follow_each_other_and_arrows_have_two_ends() {
-    for algorithm in algorithms::all() {
-        let json: Value = serde_json::from_str(&traced(algorithm.name, 4)).unwrap();
+    for algorithm in &algorithms::table() {
+        let json: Value = serde_json::from_str(&traced(&algorithm.name(), 4)).unwrap();
         let events = json["traceEvents"].as_array().unwrap();
         let of = |ph: &str| -> Vec<&Value> { events.iter().filter(|e| e["ph"] == ph).collect() };
         let mut last = std::collections::HashMap::new();
@@ -42,6 +42,6 @@ fn slices_of_a_thread_follow_each_other_and_arrows_have_two_ends() {
             assert!(ts >= before - 1e-3 && dur >= 0.0, "{slice}");
         }
         let ids = |ph| -> Vec<&Value> { of(ph).into_iter().map(|e| &e["id"]).collect() };
-        assert_eq!(ids("s"), ids("f"), "{}", algorithm.name);
+        assert_eq!(ids("s"), ids("f"), "{}", algorithm.name());
     }
 }

@@ -1,11 +1,21 @@
 //! `baselineCudaAllgatherMatmul`: the project's own all-gather, with no SM taken from the product.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{GemmProvider, MulticastRegion, Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "baselineCudaAllgatherMatmul";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "baselineCudaAllgatherMatmul",
+    operation: Operation::AllGatherMatmul,
+    summary: "push by copy engine, or one multicast copy where it is enabled, then cuBLASLt",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// Every rank pushes its shard into the staging of all ranks, then cuBLASLt.
 ///
@@ -13,12 +23,8 @@ pub const NAME: &str = "baselineCudaAllgatherMatmul";
 /// GPUs). Where the problem allows multicast, one multicast copy takes the place of the pushes.
 ///
 /// `ready`: "my rows are in your staging". `free`: "my product has read your rows", a credit for the next call's push.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let multicast = problem.multicast && world > 1;
     let staging = plan.staging(if multicast {
         Placement::Multicast

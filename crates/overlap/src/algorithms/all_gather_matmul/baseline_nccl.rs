@@ -1,24 +1,35 @@
 //! `baselineNcclAllgatherMatmul`: what a framework does.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
-use crate::plan::{GemmProvider, Placement, Plan, Problem, StreamId, Transport};
+use crate::operation::Operation;
+use crate::plan::{Collective, GemmProvider, Placement, Plan, Problem, StreamId, Transport};
 
-/// The exact name.
-pub const NAME: &str = "baselineNcclAllgatherMatmul";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "baselineNcclAllgatherMatmul",
+    operation: Operation::AllGatherMatmul,
+    summary: "NCCL all-gather, then cuBLASLt",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// An NCCL all-gather, then cuBLASLt; NCCL brings its own synchronisation.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let staging = plan.staging(Placement::Local);
 
     let (src, dst) = (plan.own_shard(), plan.builder.whole(staging));
-    plan.builder
-        .all_gather(StreamId::MAIN, src, dst, Transport::Nccl);
+    plan.builder.collective(
+        StreamId::MAIN,
+        Collective::AllGather,
+        src,
+        dst,
+        Transport::Nccl,
+    );
     plan.gemm(GemmProvider::CublasLt, staging);
     plan.builder.finish()
 }

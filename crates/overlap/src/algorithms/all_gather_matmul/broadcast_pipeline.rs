@@ -1,23 +1,29 @@
 //! `broadcastPipeline`: shard by shard, one owner at a time.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "broadcastPipeline";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "broadcastPipeline",
+    operation: Operation::AllGatherMatmul,
+    summary: "one owner after the other pushes to all, products behind",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// At step s rank s pushes its shard into the staging of all others, which multiply it while the next owner pushes its
 /// own. An owner begins only when the shard before its own has arrived, so one rank at a time uses the links.
 ///
 /// `ready`: "my shard is in your staging". `free`: "my products have read all shards", a credit that only rank 0 needs for
 /// the next call's push: every later owner pushes behind the arrival of rank 0's shard.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);

@@ -1,18 +1,29 @@
 //! `directExchangePipeline`: every rank pulls every shard from its owner, step by step over a pool of streams.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// The name of the pipeline on [`DEFAULT_STREAMS`] streams; another number stands behind it and a colon.
-pub const NAME: &str = "directExchangePipeline";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "directExchangePipeline",
+    operation: Operation::AllGatherMatmul,
+    summary: "pull every shard from its owner, step by step over a pool of streams",
+    needs: Capabilities::NONE,
+    parameters: &[Parameter {
+        key: "streams",
+        summary: "streams of the pool",
+        values: Values::Counts(&[4, 1, 2, 8]),
+    }],
+    build,
+    rows: None,
+};
 
-/// Streams of the pipeline where its name does not say how many.
-pub const DEFAULT_STREAMS: usize = 4;
-
-/// nvFuser's lowered pipeline on a pool of `STREAMS` streams. With j the step, from 0 to world − 1:
+/// nvFuser's lowered pipeline on a pool of S streams, the parameter `streams`. With j the step, from 0 to world − 1:
 ///
-/// - stream(j) = j mod `STREAMS`, all forked from the caller's stream and joined to it;
+/// - stream(j) = j mod S, all forked from the caller's stream and joined to it;
 /// - recv_peer(j) = (rank + j) mod world: whose shard this rank gets and multiplies at step j;
 /// - send_peer(j) = (world + rank − j) mod world: who gets this rank's shard at step j.
 ///
@@ -21,20 +32,13 @@ pub const DEFAULT_STREAMS: usize = 4;
 ///
 /// `ready`: "my A may be read". `done`: "I have read your A"; the call ends only after all peers have said so, since its
 /// caller may overwrite A from then on.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build<const STREAMS: usize>(
+fn build(
+    options: &Options,
     rank: usize,
     world: usize,
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let name = match STREAMS {
-        DEFAULT_STREAMS => NAME.to_owned(),
-        streams => format!("{NAME}:{streams}"),
-    };
-    let mut plan = Operands::new(&name, (rank, world), problem, Placement::Symmetric);
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);
@@ -46,7 +50,7 @@ pub fn build<const STREAMS: usize>(
 
     let send_peers: Vec<usize> = (1..world).map(|j| (world + rank - j) % world).collect();
     plan.builder.signal(main, ready, send_peers.clone());
-    let streams: Vec<StreamId> = (0..STREAMS.clamp(1, world))
+    let streams: Vec<StreamId> = (0..options.count("streams").clamp(1, world))
         .map(|_| plan.builder.fork())
         .collect();
     for j in 0..world {

@@ -1,20 +1,29 @@
 //! `multimemGatherThenCutlass`: gather by multicast stores, then a tensor-core product.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{GemmProvider, Kernel, Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "multimemGatherThenCutlass";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "multimemGatherThenCutlass",
+    operation: Operation::AllGatherMatmul,
+    summary: "a gather kernel of multicast stores, then the CUTLASS SM90 product",
+    needs: Capabilities {
+        sm90: true,
+        multicast: true,
+    },
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// The gather kernel, which ends when all rows have arrived, then the CUTLASS product, then `free`, which only now is
 /// true.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let staging = plan.staging(Placement::Multicast);
     let ready = plan.builder.slot("ready");
     let free = plan.builder.slot("free");

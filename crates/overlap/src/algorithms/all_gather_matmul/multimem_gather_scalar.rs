@@ -1,23 +1,32 @@
 //! `multimemGatherScalarCompute`: gather by multicast stores, scalar product, one launch.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "multimemGatherScalarCompute";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "multimemGatherScalarCompute",
+    operation: Operation::AllGatherMatmul,
+    summary: "one kernel: owners store their rows by multicast, then a scalar product",
+    needs: Capabilities {
+        sm90: true,
+        multicast: true,
+    },
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// One kernel in which each owner stores its rows to all stagings at once and all compute from the unicast alias of
 /// their own.
 ///
 /// `ready`: "my rows are in your staging". `free`: "I have read your rows", a credit for the next call's stores. A is
 /// read by its owner alone, so its caller may overwrite it as soon as the kernel has ended.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let kernel = Kernel::MultimemGatherMatmul {
         shape: plan.shape(),
         a: plan.a,

@@ -1,22 +1,28 @@
 //! `naiveRemoteRead`: no gather at all.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "naiveRemoteRead";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "naiveRemoteRead",
+    operation: Operation::AllGatherMatmul,
+    summary: "one kernel, one thread an element of C, reading A from its owner",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// One kernel that reads each row of A from its owner, once for every element of C.
 ///
 /// `ready`: "my A may be read". `done`: "I have read your A"; the kernel ends only after all peers have said so,
 /// since its caller may overwrite A from then on.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Symmetric);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let kernel = Kernel::NaiveRemoteRead {
         shape: plan.shape(),
         a: plan.a,

@@ -1,36 +1,40 @@
 //! `pushChunks`: every rank pushes its shard in chunks, and a chunk is multiplied as soon as it is here.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
-use crate::plan::{Placement, Plan, Problem, StreamId, shard};
-use std::ops::Range;
+use crate::operation::Operation;
+use crate::plan::{Placement, Plan, Problem, StreamId, chunks};
 
-/// The name of the plan with [`DEFAULT_CHUNKS`] chunks a shard; another number stands behind it and a colon.
-pub const NAME: &str = "pushChunks";
-
-/// Chunks of a shard where the name does not say how many.
-pub const DEFAULT_CHUNKS: usize = 2;
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "pushChunks",
+    operation: Operation::AllGatherMatmul,
+    summary: "push by copy engine in chunks of a shard, products chunk by chunk",
+    needs: Capabilities::NONE,
+    parameters: &[Parameter {
+        key: "chunks",
+        summary: "chunks of a shard",
+        values: Values::Counts(&[2, 1, 4, 8]),
+    }],
+    build,
+    rows: None,
+};
 
 /// Pushes by copy engine on one stream, the fastest all-gather by copy engines: to rank r + 1 first, then r + 2 and so on,
-/// so that at each time every rank receives from one other. Each shard goes in `CHUNKS` chunks of rows with a signal
+/// so that at each time every rank receives from one other. Each shard goes in `chunks` chunks of rows with a signal
 /// behind each. The caller's stream multiplies this rank's shard, then chunk after chunk in the order of their arrival.
 ///
 /// `ready`: its n-th signal of a call says "the n-th chunk of my shard is in your staging". `free`: "my products have read
 /// your rows", a credit for the next call's pushes.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build<const CHUNKS: usize>(
+fn build(
+    options: &Options,
     rank: usize,
     world: usize,
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let name = match CHUNKS {
-        DEFAULT_CHUNKS => NAME.to_owned(),
-        chunks => format!("{NAME}:{chunks}"),
-    };
-    let mut plan = Operands::new(&name, (rank, world), problem, Placement::Local);
+    let count = options.count("chunks");
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);
@@ -45,7 +49,7 @@ pub fn build<const CHUNKS: usize>(
     plan.gemm_own(main);
     for to in plan.builder.peers() {
         plan.builder.wait_credit(pushes, free, [to]);
-        for rows in chunks(own.clone(), CHUNKS) {
+        for rows in chunks(own.clone(), count) {
             let (start, end) = (rows.start - own.start, rows.end - own.start);
             let src = plan.builder.own(plan.a, start..end, 0..problem.k);
             let dst = plan.staged_rows(to, staging, rows);
@@ -57,7 +61,7 @@ pub fn build<const CHUNKS: usize>(
     // Whoever has this rank as the first of its peers is the first to arrive here.
     for step in 1..world {
         let from = (rank + world - step) % world;
-        for rows in chunks(plan.rows_of(from), CHUNKS) {
+        for rows in chunks(plan.rows_of(from), count) {
             plan.builder.wait(main, ready, [from]);
             plan.gemm_staged(main, staging, rows);
         }
@@ -65,13 +69,4 @@ pub fn build<const CHUNKS: usize>(
     let peers = plan.builder.peers();
     plan.builder.signal(main, free, peers).join(pushes);
     plan.builder.finish()
-}
-
-/// The rows in `count` chunks as even as can be, without those that are empty.
-fn chunks(rows: Range<usize>, count: usize) -> impl Iterator<Item = Range<usize>> {
-    let Range { start, end } = rows;
-    (0..count)
-        .map(move |chunk| shard(end - start, chunk, count))
-        .map(move |part| start + part.start..start + part.end)
-        .filter(|part| !part.is_empty())
 }

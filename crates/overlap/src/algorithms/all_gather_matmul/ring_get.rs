@@ -1,11 +1,21 @@
 //! `ringGet`: the ring, each rank fetching from its left neighbour.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "ringGet";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "ringGet",
+    operation: Operation::AllGatherMatmul,
+    summary: "the ring: get the next shard from the left neighbour beside the present product",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// At step s a rank multiplies the shard of rank (r − s) mod world, which it got from its left neighbour r − 1 while it
 /// multiplied the shard before.
@@ -15,12 +25,8 @@ pub const NAME: &str = "ringGet";
 ///
 /// `ready`: its n-th signal of a call says "the shard of your n-th get is here". `taken`: "I have read your A"; the call
 /// ends only then. `free`: "I have read your staging", a credit for the next call's gets into it.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Symmetric);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);

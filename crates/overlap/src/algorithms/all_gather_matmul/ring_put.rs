@@ -1,11 +1,21 @@
 //! `ringPut`: the ring, each rank sending on to its right neighbour.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "ringPut";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "ringPut",
+    operation: Operation::AllGatherMatmul,
+    summary: "the ring: put the present shard to the right neighbour beside its product",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// At step s a rank multiplies the shard of rank (r − s) mod world and meanwhile puts it into the staging of its right
 /// neighbour r + 1, which multiplies it at step s + 1.
@@ -15,12 +25,8 @@ pub const NAME: &str = "ringPut";
 ///
 /// `ready`: its n-th signal of a call says "the shard of your step n is in your staging". `free`: "I have multiplied and
 /// sent on all that you put", a credit for the next call's puts.
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Local);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);

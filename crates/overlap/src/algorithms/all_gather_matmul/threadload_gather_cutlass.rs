@@ -1,20 +1,29 @@
 //! `threadloadGatherThenCutlass`: gather by thread loads, then a tensor-core product.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{GemmProvider, Kernel, Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "threadloadGatherThenCutlass";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "threadloadGatherThenCutlass",
+    operation: Operation::AllGatherMatmul,
+    summary: "a gather kernel of thread loads, then the CUTLASS SM90 product",
+    needs: Capabilities {
+        sm90: true,
+        ..Capabilities::NONE
+    },
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// The gather kernel, then the CUTLASS product: two launches on one stream. `ready` and `done` as in
 /// [`naive_remote_read`](super::naive_remote_read::build).
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Symmetric);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let staging = plan.staging(Placement::Local);
     let kernel = Kernel::ThreadloadGather {
         shape: plan.gather_shape(),

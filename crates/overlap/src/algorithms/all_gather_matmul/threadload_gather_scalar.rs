@@ -1,20 +1,26 @@
 //! `threadloadGatherScalarCompute`: gather by thread loads, scalar product, one launch.
 
 use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// The exact name.
-pub const NAME: &str = "threadloadGatherScalarCompute";
+/// See [`build`].
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "threadloadGatherScalarCompute",
+    operation: Operation::AllGatherMatmul,
+    summary: "one kernel: rows gathered into staging by thread loads, then a scalar product",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
 
 /// One kernel that gathers A into local staging and computes from there; `ready` and `done` as in
 /// [`naive_remote_read`](super::naive_remote_read::build).
-///
-/// # Errors
-/// The problem is empty, or `rank` is not below `world`.
-pub fn build(rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let mut plan = Operands::new(NAME, (rank, world), problem, Placement::Symmetric);
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let kernel = Kernel::ThreadloadGatherMatmul {
         shape: plan.shape(),
         a: plan.a,

@@ -1,0 +1,168 @@
+//! An algorithm with everything chosen.
+
+use super::{Algorithm, Capabilities, Value};
+use crate::error::PlanError;
+use crate::operation::{Operand, Operation};
+use crate::plan::{Plan, Problem};
+use std::fmt;
+
+/// An algorithm with a value for each of its parameters. Its name is the algorithm's, with what is not as usual behind it:
+/// `rowParallelLinear:chunks=4:output=symmetric`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    algorithm: &'static Algorithm,
+    options: Options,
+}
+
+/// A value for each parameter of an algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Options(Vec<(&'static str, Value)>);
+
+impl Options {
+    /// The number that `key` was given; 1 if the algorithm has no such parameter.
+    pub fn count(&self, key: &str) -> usize {
+        match self.value(key) {
+            Some(Value::Count(count)) => count,
+            _ => 1,
+        }
+    }
+
+    /// The word that `key` was given; empty if the algorithm has no such parameter.
+    pub fn word(&self, key: &str) -> &'static str {
+        match self.value(key) {
+            Some(Value::Word(word)) => word,
+            _ => "",
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<Value> {
+        let found = self.0.iter().find(|(own, _)| *own == key);
+        found.map(|(_, value)| *value)
+    }
+}
+
+impl Configuration {
+    /// The algorithm as it usually is.
+    pub fn usual(algorithm: &'static Algorithm) -> Self {
+        let usual = algorithm.parameters.iter().filter_map(|parameter| {
+            let value = parameter.tries().into_iter().next()?;
+            Some((parameter.key, value))
+        });
+        Configuration {
+            algorithm,
+            options: Options(usual.collect()),
+        }
+    }
+
+    /// Every combination of the values that are worth a try, the usual one first.
+    pub fn combinations(algorithm: &'static Algorithm) -> Vec<Self> {
+        let mut all = vec![Options(Vec::new())];
+        for parameter in algorithm.parameters {
+            all = all
+                .into_iter()
+                .flat_map(|Options(chosen)| {
+                    parameter.tries().into_iter().map(move |value| {
+                        let mut chosen = chosen.clone();
+                        chosen.push((parameter.key, value));
+                        Options(chosen)
+                    })
+                })
+                .collect();
+        }
+        all.into_iter()
+            .map(|options| Configuration { algorithm, options })
+            .collect()
+    }
+
+    /// The usual configuration and those that differ from it in one parameter.
+    pub fn variations(algorithm: &'static Algorithm) -> Vec<Self> {
+        let usual = Configuration::usual(algorithm);
+        let mut all = vec![usual.clone()];
+        for (place, parameter) in algorithm.parameters.iter().enumerate() {
+            for value in parameter.tries().into_iter().skip(1) {
+                let mut other = usual.clone();
+                other.options.0[place].1 = value;
+                all.push(other);
+            }
+        }
+        all
+    }
+
+    /// This configuration with `text`, which reads `key=value`, chosen otherwise; `None` if the algorithm has no such
+    /// parameter or value.
+    pub fn with(mut self, text: &str) -> Option<Self> {
+        let (key, value) = text.split_once('=')?;
+        let mut parameters = self.algorithm.parameters.iter();
+        let place = parameters.position(|parameter| parameter.key == key)?;
+        self.options.0[place].1 = self.algorithm.parameters[place].parse(value)?;
+        Some(self)
+    }
+
+    /// The algorithm.
+    pub fn algorithm(&self) -> &'static Algorithm {
+        self.algorithm
+    }
+
+    /// What was chosen.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What it computes.
+    pub fn operation(&self) -> Operation {
+        self.algorithm.operation
+    }
+
+    /// What it needs on a GPU; the host backend runs all of them.
+    pub fn needs(&self) -> Capabilities {
+        self.algorithm.needs
+    }
+
+    /// The name in tables, on command lines and in plans.
+    pub fn name(&self) -> String {
+        self.to_string()
+    }
+
+    /// The plan of one rank.
+    ///
+    /// # Errors
+    /// The problem is empty, or `rank` is not below `world`.
+    pub fn plan(&self, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+        problem.validate(rank, world)?;
+        let mut plan = (self.algorithm.build)(&self.options, rank, world, problem)?;
+        plan.name = self.name();
+        Ok(plan)
+    }
+
+    /// The plans of all ranks.
+    ///
+    /// # Errors
+    /// As [`Configuration::plan`]; a world of no ranks.
+    pub fn plans(&self, world: usize, problem: &Problem) -> Result<Vec<Plan>, PlanError> {
+        problem.validate(0, world)?;
+        (0..world)
+            .map(|rank| self.plan(rank, world, problem))
+            .collect()
+    }
+
+    /// The caller's buffers of `rank`.
+    pub fn operands(&self, rank: usize, world: usize, problem: &Problem) -> Vec<Operand> {
+        let rows = self
+            .algorithm
+            .rows
+            .map(|rows| rows(&self.options, rank, world, problem));
+        self.operation().operands((rank, world), problem, rows)
+    }
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.algorithm.name)?;
+        for (parameter, (key, value)) in self.algorithm.parameters.iter().zip(&self.options.0) {
+            if parameter.tries().first() != Some(value) {
+                write!(f, ":{key}={value}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! What is computed, apart from how: the problems that algorithms solve, and which parts of them each rank holds.
+//!
+//! C\[M,N\] = A\[M,K\] · B\[K,N\] in every operation; what is sharded over the ranks, by [`shard`](crate::plan::shard),
+//! and what the product waits for or is followed by, tells them apart.
+
+mod operand;
+
+use crate::plan::{Problem, shard};
+use std::fmt;
+use std::ops::Range;
+
+pub use operand::{Matrix, Operand};
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Operation {
+    /// A is sharded by rows, B whole on each rank; each rank gets all of C.
+    AllGatherMatmul,
+    /// A is sharded by columns, B by rows; each rank gets its rows of the sum of all products.
+    MatmulReduceScatter,
+    /// A is sharded by columns, B by rows; each rank gets the sum of all products.
+    MatmulAllReduce,
+    /// [`Operation::MatmulAllReduce`] as a linear layer: x\[t, 4h/d\] · W\[h, 4h/d\]ᵀ, with M = t, N = h, K = 4h and the
+    /// weight stored N × K.
+    RowParallelLinear,
+    /// [`Operation::AllGatherMatmul`] as a linear layer with a bias: A · Wᵀ + bias, with the weight stored N × K.
+    ColumnParallelLinear,
+    /// A product on each rank, and beside it an all-gather that it has nothing to do with: of M/2 rows of K elements from each
+    /// rank, which is 64 MiB at 8192 × 8192 × 8192 f16.
+    MatmulBesideAllGather,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Operation; 6] = [
+        Operation::AllGatherMatmul,
+        Operation::MatmulReduceScatter,
+        Operation::MatmulAllReduce,
+        Operation::RowParallelLinear,
+        Operation::ColumnParallelLinear,
+        Operation::MatmulBesideAllGather,
+    ];
+
+    /// The name in tables and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operation::AllGatherMatmul => "all-gather-matmul",
+            Operation::MatmulReduceScatter => "matmul-reduce-scatter",
+            Operation::MatmulAllReduce => "matmul-all-reduce",
+            Operation::RowParallelLinear => "row-parallel-linear",
+            Operation::ColumnParallelLinear => "column-parallel-linear",
+            Operation::MatmulBesideAllGather => "matmul-beside-all-gather",
+        }
+    }
+
+    /// The caller's buffers of `rank`: what it writes before a call, and what it reads after one.
+    ///
+    /// `rows` are the rows of A that the rank holds, where A is sharded by rows and not all its rows in a row.
+    pub fn operands(
+        self,
+        (rank, world): (usize, usize),
+        problem: &Problem,
+        rows: Option<Vec<Range<usize>>>,
+    ) -> Vec<Operand> {
+        let Problem { m, n, k, .. } = *problem;
+        let mine = |total: usize| shard(total, rank, world);
+        let shard_of_a = || {
+            let shard = Operand::new("a", Matrix::A, mine(m), 0..k);
+            match rows.clone() {
+                Some(rows) => Operand { rows, ..shard },
+                None => shard,
+            }
+        };
+        let beside = (m / 2).max(1);
+        let operand = Operand::new;
+        let (a, b, c) = (Matrix::A, Matrix::B, Matrix::C);
+        match self {
+            Operation::AllGatherMatmul => vec![
+                shard_of_a(),
+                operand("b", b, 0..k, 0..n),
+                operand("c", c, 0..m, 0..n),
+            ],
+            Operation::MatmulReduceScatter => vec![
+                operand("a", a, 0..m, mine(k)),
+                operand("b", b, mine(k), 0..n),
+                operand("c", c, mine(m), 0..n),
+            ],
+            Operation::MatmulAllReduce => vec![
+                operand("a", a, 0..m, mine(k)),
+                operand("b", b, mine(k), 0..n),
+                operand("c", c, 0..m, 0..n),
+            ],
+            Operation::RowParallelLinear => vec![
+                operand("a", a, 0..m, mine(k)),
+                operand("b", b, mine(k), 0..n).transposed(),
+                operand("c", c, 0..m, 0..n),
+            ],
+            Operation::ColumnParallelLinear => vec![
+                shard_of_a(),
+                operand("b", b, 0..k, 0..n).transposed(),
+                operand("bias", Matrix::Bias, 0..1, 0..n),
+                operand("c", c, 0..m, 0..n),
+            ],
+            Operation::MatmulBesideAllGather => vec![
+                operand("a", a, 0..m, 0..k),
+                operand("b", b, 0..k, 0..n),
+                operand("x", Matrix::X, rank * beside..(rank + 1) * beside, 0..k),
+                operand("c", c, 0..m, 0..n),
+                operand("y", Matrix::Y, 0..world * beside, 0..k),
+            ],
+        }
+    }
+
+    /// The fewest bytes that must come into a rank.
+    pub fn bytes_in(self, world: usize, problem: &Problem) -> f64 {
+        let Problem { m, n, k, dtype, .. } = *problem;
+        let others = |rows: usize, cols: usize| {
+            let bytes = (rows * cols * dtype.size()) as f64;
+            bytes * world.saturating_sub(1) as f64 / world.max(1) as f64
+        };
+        match self {
+            Operation::AllGatherMatmul | Operation::ColumnParallelLinear => others(m, k),
+            Operation::MatmulReduceScatter => others(m, n),
+            Operation::MatmulAllReduce | Operation::RowParallelLinear => 2.0 * others(m, n),
+            Operation::MatmulBesideAllGather => others(world * (m / 2).max(1), k),
+        }
+    }
+
+    /// The product that a rank computes by itself: rows and columns of its result, and terms of each sum.
+    pub fn product(self, world: usize, problem: &Problem) -> (usize, usize, usize) {
+        let Problem { m, n, k, .. } = *problem;
+        match self {
+            Operation::AllGatherMatmul
+            | Operation::ColumnParallelLinear
+            | Operation::MatmulBesideAllGather => (m, n, k),
+            Operation::MatmulReduceScatter
+            | Operation::MatmulAllReduce
+            | Operation::RowParallelLinear => (m, n, k.div_ceil(world.max(1))),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

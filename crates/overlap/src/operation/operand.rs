@@ -1,0 +1,81 @@
+//! The caller's side of a plan: which part of which matrix a buffer holds.
+
+use crate::plan::Role;
+use std::ops::Range;
+
+/// A matrix of the problem, the same for all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Matrix {
+    /// M × K.
+    A,
+    /// K × N.
+    B,
+    /// 1 × N.
+    Bias,
+    /// M × N.
+    C,
+    /// What is gathered beside a product.
+    X,
+    /// X, gathered.
+    Y,
+}
+
+/// A buffer of a plan that its caller writes or reads.
+///
+/// The buffer holds `rows` of the matrix, one range behind the other from its first row, restricted to `cols`. It may have
+/// more rows than these: shards may differ by a row, and a symmetric buffer has the rows of the largest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// Name of the buffer in every plan of the operation.
+    pub buffer: &'static str,
+    /// The matrix.
+    pub matrix: Matrix,
+    /// Rows of the matrix.
+    pub rows: Vec<Range<usize>>,
+    /// Columns of the matrix.
+    pub cols: Range<usize>,
+    /// Whether the buffer holds the transpose of that part: a row of it is a column of the matrix.
+    pub transposed: bool,
+}
+
+impl Operand {
+    pub(super) fn new(
+        buffer: &'static str,
+        matrix: Matrix,
+        rows: Range<usize>,
+        cols: Range<usize>,
+    ) -> Self {
+        Operand {
+            buffer,
+            matrix,
+            rows: [rows].to_vec(),
+            cols,
+            transposed: false,
+        }
+    }
+
+    pub(super) fn transposed(self) -> Self {
+        Operand {
+            transposed: true,
+            ..self
+        }
+    }
+
+    /// What the buffer is to the caller.
+    pub fn role(&self) -> Role {
+        match self.matrix {
+            Matrix::A | Matrix::X => Role::Input,
+            Matrix::B | Matrix::Bias => Role::Weight,
+            Matrix::C | Matrix::Y => Role::Output,
+        }
+    }
+
+    /// Rows and columns of the part, as stored.
+    pub fn stored(&self) -> (usize, usize) {
+        let rows = self.rows.iter().map(Range::len).sum();
+        match self.transposed {
+            false => (rows, self.cols.len()),
+            true => (self.cols.len(), rows),
+        }
+    }
+}
