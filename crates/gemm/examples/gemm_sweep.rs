@@ -8,7 +8,7 @@ use std::time::Duration;
 use half::{bf16, f16};
 use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPlan};
 use warpweave_gemm::cutlass::{self, Candidate, Raster};
-use warpweave_gemm::{GemmBackend, GemmProblem, Provider, host, timing};
+use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Provider, host, timing};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, Priority};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -60,8 +60,8 @@ struct Operands {
 }
 
 impl Operands {
-    fn addresses(&self) -> (DevicePtr, DevicePtr, DevicePtr) {
-        (self.a.address(), self.b.address(), self.c.address())
+    fn addresses(&self) -> GemmOperands {
+        GemmOperands::new(self.a.address(), self.b.address(), self.c.address())
     }
 }
 
@@ -106,10 +106,9 @@ impl Sweep {
     }
 
     fn launch(&self, plan: &CudaPlan, operands: &Operands) -> Result<(), warpweave_gemm::Error> {
-        let (a, b, c) = operands.addresses();
         // SAFETY: the operands have the plan's sizes and outlive the work: every path waits for the stream before they
         // are dropped; all work is on one stream.
-        unsafe { self.backend.gemm(&self.stream, plan, a, b, c) }
+        unsafe { self.backend.gemm(&self.stream, plan, operands.addresses()) }
     }
 
     /// The product over a poisoned C.
@@ -134,10 +133,13 @@ impl Sweep {
                 let problem = GemmProblem::new(m, n, k, dtype);
                 let (operands, [a, b]) = self.operands(&problem, |bits| (bits % 5) as f32 - 2.0)?;
                 let mut expected = vec![0u8; operands.c.bytes()];
+                let copies = GemmOperands::new(
+                    DevicePtr(a.as_ptr() as u64),
+                    DevicePtr(b.as_ptr() as u64),
+                    DevicePtr(expected.as_mut_ptr() as u64),
+                );
                 // SAFETY: the host copies have the problem's sizes; vectors are aligned to more than two bytes.
-                unsafe {
-                    host::multiply_raw(&problem, a.as_ptr(), b.as_ptr(), expected.as_mut_ptr())?
-                };
+                unsafe { host::multiply_raw(&problem, copies)? };
                 let mut choices = vec![
                     self.gemm
                         .choices(&self.backend, &problem, Provider::CublasLt)?[0],
@@ -212,7 +214,6 @@ impl Sweep {
             let problem = GemmProblem::new(m, n, k, dtype);
             let (operands, _) =
                 self.operands(&problem, |bits| (bits % 2048) as f32 / 1024.0 - 1.0)?;
-            let (a, b, c) = operands.addresses();
             // SAFETY: as in `launch`.
             let reference = unsafe {
                 self.backend.gemm_tune(
@@ -220,9 +221,7 @@ impl Sweep {
                     &self.stream,
                     &problem,
                     Provider::CublasLt,
-                    a,
-                    b,
-                    c,
+                    operands.addresses(),
                 )?
             };
             let mut plans = vec![reference];

@@ -2,9 +2,77 @@
 
 use std::fmt::Debug;
 
-use warpweave_symm_mem::{Backend, DevicePtr};
+use warpweave_symm_mem::{Backend, DType, DevicePtr};
 
 use crate::{Error, GemmProblem, Provider};
+
+/// Where the operands of a product lie. Those of a batch are the addresses of its first product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GemmOperands {
+    /// The first element of A, of the problem's type for inputs.
+    pub a: DevicePtr,
+    /// The first element of B, of the problem's type for inputs.
+    pub b: DevicePtr,
+    /// The first element of C, of the problem's type for outputs.
+    pub c: DevicePtr,
+    /// The first element of the bias, of the problem's type for outputs; ignored by a problem without one.
+    pub bias: DevicePtr,
+}
+
+impl GemmOperands {
+    /// Operands without a bias.
+    pub const fn new(a: DevicePtr, b: DevicePtr, c: DevicePtr) -> Self {
+        Self {
+            a,
+            b,
+            c,
+            bias: DevicePtr::NULL,
+        }
+    }
+
+    /// Adds the bias at `bias`.
+    #[must_use]
+    pub const fn with_bias(mut self, bias: DevicePtr) -> Self {
+        self.bias = bias;
+        self
+    }
+
+    /// The operands that `problem` uses, with their names and element types.
+    pub(crate) fn used_by(
+        self,
+        problem: &GemmProblem,
+    ) -> impl Iterator<Item = (&'static str, DevicePtr, DType)> {
+        let matrices = [
+            ("A", self.a, problem.dtype),
+            ("B", self.b, problem.dtype),
+            ("C", self.c, problem.out),
+        ];
+        let bias = problem.bias.then_some(("bias", self.bias, problem.out));
+        matrices.into_iter().chain(bias)
+    }
+
+    /// Checks that the operands of `problem` lie at multiples of `alignment` of their element type, in bytes.
+    pub(crate) fn check(
+        self,
+        problem: &GemmProblem,
+        alignment: impl Fn(DType) -> u64,
+    ) -> Result<(), Error> {
+        for (operand, address, dtype) in self.used_by(problem) {
+            let alignment = alignment(dtype);
+            if address.0 == 0 || address.0 % alignment != 0 {
+                return Err(Error::Operand {
+                    operand,
+                    problem: Box::new(*problem),
+                    reason: format!(
+                        "address {:#x} must be a multiple of {alignment} bytes and not null",
+                        address.0
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+}
 
 /// A backend that can multiply matrices.
 ///
@@ -34,33 +102,28 @@ pub trait GemmBackend: Backend {
     ///
     /// # Safety
     /// As [`gemm`](Self::gemm). C is overwritten.
-    #[allow(clippy::too_many_arguments)]
     unsafe fn gemm_tune(
         &self,
         handle: &Self::GemmHandle,
         stream: &Self::Stream,
         problem: &GemmProblem,
         provider: Provider,
-        a: DevicePtr,
-        b: DevicePtr,
-        c: DevicePtr,
+        operands: GemmOperands,
     ) -> Result<Self::GemmPlan, Error>;
 
-    /// Enqueues C = A·B on `stream`.
+    /// Enqueues C = A·B, with the bias if the problem has one, on `stream`.
     ///
     /// To capture a plan in a graph, launch it once before: a provider may load its code at the first launch.
     ///
     /// # Safety
-    /// - A, B and C hold [`GemmProblem::a_len`], [`GemmProblem::b_len`] and [`GemmProblem::c_len`] elements and stay
-    ///   mapped until the product has ended; C overlaps neither A nor B.
-    /// - No unordered work writes A or B, accesses C, or launches the same plan.
+    /// - A, B, C and the bias hold [`GemmProblem::a_len`], [`GemmProblem::b_len`], [`GemmProblem::c_len`] and
+    ///   [`GemmProblem::bias_len`] elements and stay mapped until the product has ended; C overlaps none of the others.
+    /// - No unordered work writes A, B or the bias, accesses C, or launches the same plan.
     unsafe fn gemm(
         &self,
         stream: &Self::Stream,
         plan: &Self::GemmPlan,
-        a: DevicePtr,
-        b: DevicePtr,
-        c: DevicePtr,
+        operands: GemmOperands,
     ) -> Result<(), Error>;
 
     /// The problem that a plan computes.
@@ -110,12 +173,12 @@ impl<B: GemmBackend> Gemm<B> {
         stream: &B::Stream,
         problem: &GemmProblem,
         provider: Provider,
-        (a, b, c): (DevicePtr, DevicePtr, DevicePtr),
+        operands: GemmOperands,
     ) -> Result<B::GemmPlan, Error> {
         // SAFETY: the caller gives the guarantees that this method asks for.
         unsafe {
             self.backend
-                .gemm_tune(&self.handle, stream, problem, provider, a, b, c)
+                .gemm_tune(&self.handle, stream, problem, provider, operands)
         }
     }
 
@@ -127,9 +190,9 @@ impl<B: GemmBackend> Gemm<B> {
         &self,
         stream: &B::Stream,
         plan: &B::GemmPlan,
-        (a, b, c): (DevicePtr, DevicePtr, DevicePtr),
+        operands: GemmOperands,
     ) -> Result<(), Error> {
         // SAFETY: the caller gives the guarantees that this method asks for.
-        unsafe { self.backend.gemm(stream, plan, a, b, c) }
+        unsafe { self.backend.gemm(stream, plan, operands) }
     }
 }

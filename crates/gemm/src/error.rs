@@ -12,7 +12,7 @@ pub enum Error {
     #[error("invalid product {problem}: {reason}")]
     InvalidProblem {
         /// The problem that was refused.
-        problem: GemmProblem,
+        problem: Box<GemmProblem>,
         /// Which of its numbers is wrong, and what it must be.
         reason: String,
     },
@@ -22,7 +22,7 @@ pub enum Error {
         /// The provider that was asked.
         provider: Provider,
         /// The problem that was refused.
-        problem: GemmProblem,
+        problem: Box<GemmProblem>,
         /// What the provider needs.
         requirement: String,
     },
@@ -37,10 +37,10 @@ pub enum Error {
     /// A plan of one provider or device was used where another is needed, or a buffer is too small or misplaced.
     #[error("operand {operand} of {problem}: {reason}")]
     Operand {
-        /// `A`, `B` or `C`.
+        /// `A`, `B`, `C` or `bias`.
         operand: &'static str,
         /// The problem being computed.
-        problem: GemmProblem,
+        problem: Box<GemmProblem>,
         /// What is wrong with it.
         reason: String,
     },
@@ -101,7 +101,7 @@ pub enum Error {
     #[error("cuBLASLt has no algorithm for {problem} within a workspace of {workspace} bytes")]
     NoAlgorithm {
         /// The problem that was asked.
-        problem: GemmProblem,
+        problem: Box<GemmProblem>,
         /// The workspace that was offered, in bytes.
         workspace: usize,
     },

@@ -9,6 +9,6 @@ pub mod host;
 mod problem;
 pub mod timing;
 
-pub use backend::{Gemm, GemmBackend};
+pub use backend::{Gemm, GemmBackend, GemmOperands};
 pub use error::Error;
-pub use problem::{GemmProblem, Layout, Provider};
+pub use problem::{GemmBatch, GemmProblem, Layout, Provider};

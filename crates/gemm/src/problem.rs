@@ -55,7 +55,38 @@ impl fmt::Display for Provider {
     }
 }
 
-/// C\[m,n\] = A\[m,k\]·B\[k,n\] with f32 accumulation and one rounding to `out` at the end.
+/// Products of one shape that are computed together: the matrices of product i start i strides behind those of the first.
+///
+/// The default is a single product, whose strides mean nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GemmBatch {
+    /// Number of products.
+    pub count: usize,
+    /// Distance between successive A, in elements; 0 if all products read the same A.
+    pub a_stride: usize,
+    /// Distance between successive B, in elements; 0 if all products read the same B.
+    pub b_stride: usize,
+    /// Distance between successive C, in elements: at least the extent of one C, so that no product writes into another's.
+    pub c_stride: usize,
+}
+
+impl Default for GemmBatch {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl GemmBatch {
+    /// A single product.
+    pub const ONE: Self = Self {
+        count: 1,
+        a_stride: 0,
+        b_stride: 0,
+        c_stride: 0,
+    };
+}
+
+/// C\[m,n\] = A\[m,k\]·B\[k,n\] (+ bias\[n\]) with f32 accumulation and one rounding to `out` at the end, once or for a batch.
 ///
 /// C is always row-major. Leading dimensions count elements and may exceed the row length, so that a product can read and
 /// write boxes of larger matrices.
@@ -81,6 +112,14 @@ pub struct GemmProblem {
     pub ldb: usize,
     /// Distance between rows of C, in elements.
     pub ldc: usize,
+    /// Whether a vector of n contiguous elements of type `out` is added to every row of every product, in f32 before the
+    /// rounding.
+    ///
+    /// `out`, f32 for an f32 output of f16 or bf16 inputs too, is the type that cuBLASLt takes for it: `cublasLt.h` says at
+    /// `CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE` that the bias has the output's type but for integer and fp8 kernels.
+    pub bias: bool,
+    /// How many such products, and where.
+    pub batch: GemmBatch,
 }
 
 impl GemmProblem {
@@ -97,6 +136,8 @@ impl GemmProblem {
             lda: k,
             ldb: n,
             ldc: n,
+            bias: false,
+            batch: GemmBatch::ONE,
         }
     }
 
@@ -126,36 +167,70 @@ impl GemmProblem {
         self
     }
 
-    /// Floating-point operations: 2·m·n·k.
+    /// Adds a bias to every row.
+    #[must_use]
+    pub const fn with_bias(mut self) -> Self {
+        self.bias = true;
+        self
+    }
+
+    /// Computes a batch of such products.
+    #[must_use]
+    pub const fn with_batch(mut self, batch: GemmBatch) -> Self {
+        self.batch = batch;
+        self
+    }
+
+    /// Floating-point operations of the multiplications: 2·m·n·k for each product.
     pub fn flops(&self) -> f64 {
-        2.0 * self.m as f64 * self.n as f64 * self.k as f64
+        2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch.count as f64
     }
 
-    /// Elements from the first to the last of A, inclusive.
+    /// Elements from the first to the last of A, inclusive, over the whole batch.
     pub fn a_len(&self) -> usize {
-        extent(self.a_layout.stored(self.m, self.k), self.lda)
+        let one = extent(self.a_layout.stored(self.m, self.k), self.lda);
+        extent((self.batch.count, one), self.batch.a_stride)
     }
 
-    /// Elements from the first to the last of B, inclusive.
+    /// Elements from the first to the last of B, inclusive, over the whole batch.
     pub fn b_len(&self) -> usize {
-        extent(self.b_layout.stored(self.k, self.n), self.ldb)
+        let one = extent(self.b_layout.stored(self.k, self.n), self.ldb);
+        extent((self.batch.count, one), self.batch.b_stride)
     }
 
-    /// Elements from the first to the last of C, inclusive.
+    /// Elements from the first to the last of C, inclusive, over the whole batch.
     pub fn c_len(&self) -> usize {
+        extent((self.batch.count, self.one_c()), self.batch.c_stride)
+    }
+
+    /// Elements of the bias: n, or none.
+    pub const fn bias_len(&self) -> usize {
+        if self.bias { self.n } else { 0 }
+    }
+
+    fn one_c(&self) -> usize {
         extent((self.m, self.n), self.ldc)
     }
 
-    /// Checks what every provider needs: positive extents that fit in 31 bits, leading dimensions that hold a row, and an
-    /// output type that is the input type or f32.
+    /// Checks what every provider needs: positive extents that fit in 31 bits, leading dimensions that hold a row, an
+    /// output type that is the input type or f32, at least one product, outputs that do not overlap, and matrices that fit
+    /// into an address space.
+    ///
+    /// # Errors
+    /// [`Error::InvalidProblem`].
     pub fn validate(&self) -> Result<(), Error> {
         let invalid = |reason: String| {
             Err(Error::InvalidProblem {
-                problem: *self,
+                problem: Box::new(*self),
                 reason,
             })
         };
-        for (name, extent) in [("m", self.m), ("n", self.n), ("k", self.k)] {
+        for (name, extent) in [
+            ("m", self.m),
+            ("n", self.n),
+            ("k", self.k),
+            ("batch count", self.batch.count),
+        ] {
             if extent == 0 || extent > i32::MAX as usize {
                 return invalid(format!("{name} = {extent} must lie in 1..={}", i32::MAX));
             }
@@ -178,6 +253,22 @@ impl GemmProblem {
                 self.dtype, self.dtype, self.out
             ));
         }
+        if self.batch.count > 1 && self.batch.c_stride < self.one_c() {
+            return invalid(format!(
+                "c_stride = {} must be at least {}, the extent of one C, or the products overlap",
+                self.batch.c_stride,
+                self.one_c()
+            ));
+        }
+        for (name, len, dtype) in [
+            ("A", self.a_len(), self.dtype),
+            ("B", self.b_len(), self.dtype),
+            ("C", self.c_len(), self.out),
+        ] {
+            if len > isize::MAX as usize / dtype.size() {
+                return invalid(format!("{name} does not fit into an address space"));
+            }
+        }
         Ok(())
     }
 }
@@ -193,15 +284,28 @@ impl fmt::Display for GemmProblem {
                 write!(f, " {name}^T")?;
             }
         }
+        if self.bias {
+            f.write_str(" +bias")?;
+        }
+        let GemmBatch {
+            count,
+            a_stride,
+            b_stride,
+            c_stride,
+        } = self.batch;
+        if count != 1 {
+            write!(f, " batch {count} by {a_stride},{b_stride},{c_stride}")?;
+        }
         Ok(())
     }
 }
 
+/// Elements from the first to the last of `rows` rows of `cols` elements, `ld` apart; saturates, for `validate` to see.
 fn extent((rows, cols): (usize, usize), ld: usize) -> usize {
     if rows == 0 || cols == 0 {
         0
     } else {
-        (rows - 1) * ld + cols
+        (rows - 1).saturating_mul(ld).saturating_add(cols)
     }
 }
 
@@ -226,9 +330,57 @@ mod tests {
     }
 
     #[test]
+    fn extents_include_the_batch() {
+        let batch = |count, a_stride, b_stride, c_stride| GemmBatch {
+            count,
+            a_stride,
+            b_stride,
+            c_stride,
+        };
+        let p = GemmProblem::new(5, 7, 3, DType::F16);
+        let three = p.with_batch(batch(3, 20, 0, 35));
+        assert_eq!((three.a_len(), three.b_len(), three.c_len()), (55, 21, 105));
+        assert_eq!(three.flops(), 3.0 * p.flops());
+        three.validate().unwrap();
+        // The strides of a single product mean nothing.
+        let single = p.with_batch(batch(1, 20, 30, 1));
+        assert_eq!(single.c_len(), 35);
+        single.validate().unwrap();
+        assert_eq!((p.bias_len(), p.with_bias().bias_len()), (0, 7));
+    }
+
+    #[test]
+    fn biases_and_batches_are_shown() {
+        let p = GemmProblem::new(5, 7, 3, DType::F16);
+        assert_eq!(p.to_string(), "5x7x3 f16");
+        let batch = GemmBatch {
+            count: 2,
+            a_stride: 15,
+            b_stride: 0,
+            c_stride: 40,
+        };
+        assert_eq!(
+            p.with_bias().with_batch(batch).to_string(),
+            "5x7x3 f16 +bias batch 2 by 15,0,40"
+        );
+    }
+
+    #[test]
     fn bad_problems_are_named() {
         let p = GemmProblem::new(4, 4, 4, DType::Bf16);
+        let batch = |count, a_stride, c_stride| {
+            p.with_batch(GemmBatch {
+                count,
+                a_stride,
+                b_stride: 0,
+                c_stride,
+            })
+        };
         let cases = [
+            (batch(0, 16, 16), "batch count = 0"),
+            (batch(2, 16, 15), "c_stride = 15 must be at least 16"),
+            (batch(3, usize::MAX / 2, 16), "A does not fit"),
+            (batch(3, 0, usize::MAX), "C does not fit"),
             (GemmProblem { m: 0, ..p }, "m = 0"),
             (GemmProblem { k: 1 << 31, ..p }, "k = 2147483648"),
             (GemmProblem { ldb: 3, ..p }, "ldb = 3"),

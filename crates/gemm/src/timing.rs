@@ -149,7 +149,7 @@ mod tests {
     fn refused() -> Error {
         Error::Unsupported {
             provider: Provider::Cutlass,
-            problem: GemmProblem::new(1, 1, 1, DType::F16),
+            problem: Box::new(GemmProblem::new(1, 1, 1, DType::F16)),
             requirement: "a test".into(),
         }
     }

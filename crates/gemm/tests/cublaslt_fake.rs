@@ -6,8 +6,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use warpweave_gemm::cublaslt::{Handle, Library, Matmul};
-use warpweave_gemm::{Error, GemmProblem, Layout};
-use warpweave_symm_mem::DType;
+use warpweave_gemm::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
+use warpweave_symm_mem::{DType, DevicePtr};
 
 /// The library's log is global, so that tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -84,13 +84,18 @@ impl Fake {
 }
 
 fn launch(matmul: &Matmul) -> Result<(), Error> {
+    launch_with_bias(matmul, 0)
+}
+
+fn launch_with_bias(matmul: &Matmul, bias: u64) -> Result<(), Error> {
+    let operands = GemmOperands::new(DevicePtr(0xa00), DevicePtr(0xb00), DevicePtr(0xc00));
     let algorithms = matmul.heuristics(8, 1 << 20, 16)?;
     assert_eq!(algorithms.len(), 2, "the third proposal is not usable");
     // SAFETY: the library dereferences no address but those of the scalars.
     unsafe {
         matmul.launch(
             &algorithms[1],
-            (0xa00, 0xb00, 0xc00),
+            operands.with_bias(DevicePtr(bias)),
             0xf00,
             0x500 as *mut _,
         )
@@ -146,6 +151,100 @@ fn transposed_operands_swap_their_stored_extents() {
     assert!(
         log.contains("A type=2 rows=7 cols=3 ld=7\nB type=2 rows=5 cols=3 ld=5\n"),
         "{log}"
+    );
+}
+
+#[test]
+fn a_bias_is_set_for_the_heuristics_and_for_every_launch() {
+    let fake = Fake::new("libfake_bias.so");
+    let problem = GemmProblem::new(5, 7, 3, DType::F16).with_bias();
+    let matmul = Matmul::new(&fake.handle, &problem).unwrap();
+    // CUBLASLT_EPILOGUE_BIAS = 4. The heuristics see an address of the alignment that they are promised.
+    for bias in [0xd00, 0xd00, 0xe00] {
+        fake.clear();
+        launch_with_bias(&matmul, bias).unwrap();
+        let log = fake.log();
+        assert!(log.contains("heuristic epilogue=4 bias=0x10\n"), "{log}");
+        assert!(
+            log.contains(&format!("matmul epilogue=4 bias={bias:#x}\n")),
+            "{log}"
+        );
+    }
+
+    fake.clear();
+    let plain = GemmProblem {
+        bias: false,
+        ..problem
+    };
+    launch_with_bias(&Matmul::new(&fake.handle, &plain).unwrap(), 0xd00).unwrap();
+    assert!(!fake.log().contains("epilogue"), "{}", fake.log());
+}
+
+#[test]
+fn threads_that_share_a_plan_launch_with_their_own_bias() {
+    let fake = Fake::new("libfake_bias_threads.so");
+    let problem = GemmProblem::new(5, 7, 3, DType::F16).with_bias();
+    let matmul = Matmul::new(&fake.handle, &problem).unwrap();
+    let algorithm = matmul.heuristics(1, 1 << 20, 16).unwrap()[0];
+    fake.clear();
+    const LAUNCHES: u64 = 16;
+    std::thread::scope(|threads| {
+        for thread in 1..=2u64 {
+            let matmul = &matmul;
+            threads.spawn(move || {
+                // The stream tells the log whose launch it is.
+                let (bias, stream) = (DevicePtr(thread << 12), (thread << 12) as *mut _);
+                let address = DevicePtr(0xa00);
+                let operands = GemmOperands::new(address, address, address).with_bias(bias);
+                for _ in 0..LAUNCHES {
+                    // SAFETY: the library dereferences no address but those of the scalars.
+                    unsafe { matmul.launch(&algorithm, operands, 0, stream).unwrap() };
+                }
+            });
+        }
+    });
+    let log = fake.log();
+    let launches: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("matmul "))
+        .collect();
+    assert_eq!(launches.len() as u64, 2 * 2 * LAUNCHES, "{log}");
+    for launch in launches.chunks_exact(2) {
+        let after = |line: &str, key: &str| line.rsplit_once(key).unwrap().1.to_owned();
+        assert_eq!(after(launch[0], "bias="), after(launch[1], "stream="));
+    }
+}
+
+#[test]
+fn a_batch_is_described_by_every_layout() {
+    let fake = Fake::new("libfake_batch.so");
+    let batch = GemmBatch {
+        count: 3,
+        a_stride: 15,
+        b_stride: 0,
+        c_stride: 40,
+    };
+    let problem = GemmProblem::new(5, 7, 3, DType::F16).with_batch(batch);
+    launch(&Matmul::new(&fake.handle, &problem).unwrap()).unwrap();
+    let log = fake.log();
+    let layouts = "A type=2 rows=7 cols=3 ld=7 batch=3 by 0\n\
+                   B type=2 rows=3 cols=5 ld=3 batch=3 by 15\n\
+                   C type=2 rows=7 cols=5 ld=7 batch=3 by 40\n";
+    assert_eq!(
+        log.matches(layouts).count(),
+        2,
+        "heuristic and launch: {log}"
+    );
+    assert!(
+        log.contains("D type=2 rows=7 cols=5 ld=7 batch=3 by 40\n"),
+        "{log}"
+    );
+
+    fake.fail("cublasLtMatrixLayoutSetAttribute", 7);
+    let error = Matmul::new(&fake.handle, &problem).unwrap_err();
+    assert!(
+        matches!(error, Error::CublasLt { status: 7, .. }),
+        "{error}"
     );
 }
 

@@ -2,7 +2,7 @@
 
 use half::f16;
 use warpweave_gemm::host::reference;
-use warpweave_gemm::{Error, Gemm, GemmProblem, Provider};
+use warpweave_gemm::{Error, Gemm, GemmOperands, GemmProblem, Provider};
 use warpweave_symm_mem::{Backend, DType, DevicePtr, Host, Memory, Priority};
 
 struct Operands {
@@ -26,7 +26,7 @@ impl Operands {
             a,
             b,
         };
-        let (pa, pb, _) = this.addresses();
+        let GemmOperands { a: pa, b: pb, .. } = this.addresses();
         // SAFETY: the ranges lie inside the allocation, which nothing else uses yet.
         unsafe {
             host.upload(stream, pa, bytes(&this.a)).unwrap();
@@ -35,16 +35,16 @@ impl Operands {
         this
     }
 
-    fn addresses(&self) -> (DevicePtr, DevicePtr, DevicePtr) {
+    fn addresses(&self) -> GemmOperands {
         let a = self.memory.address();
         let b = a.add(2 * self.a.len());
-        (a, b, b.add(2 * self.b.len()))
+        GemmOperands::new(a, b, b.add(2 * self.b.len()))
     }
 
     fn check(&self, host: &Host, stream: &<Host as Backend>::Stream) {
         let mut c = vec![0u8; 2 * self.problem.c_len()];
         // SAFETY: C lies inside the allocation.
-        unsafe { host.download(stream, self.addresses().2, &mut c).unwrap() };
+        unsafe { host.download(stream, self.addresses().c, &mut c).unwrap() };
         let exact = reference(&self.problem, &self.a, &self.b).unwrap();
         for (i, (got, want)) in c.chunks_exact(2).zip(exact).enumerate() {
             let got = f16::from_le_bytes([got[0], got[1]]);
@@ -89,7 +89,7 @@ fn a_captured_product_is_computed_at_each_launch() {
     for _ in 0..2 {
         // SAFETY: C lies inside the allocation.
         unsafe {
-            host.fill(&stream, operands.addresses().2, 0xff, 2 * 9 * 16)
+            host.fill(&stream, operands.addresses().c, 0xff, 2 * 9 * 16)
                 .unwrap()
         };
         host.launch_graph(&graph, &stream).unwrap();
@@ -118,10 +118,20 @@ fn bad_problems_and_addresses_are_refused_before_the_launch() {
         )
         .unwrap();
     let odd = DevicePtr(0x1001);
+    let operands = GemmOperands::new(odd, odd, odd);
     // SAFETY: the misaligned address is refused before anything is enqueued.
-    let error = unsafe { gemm.launch(&stream, &plan, (odd, odd, odd)) }.unwrap_err();
+    let error = unsafe { gemm.launch(&stream, &plan, operands) }.unwrap_err();
     assert!(
         matches!(error, Error::Operand { operand: "A", .. }),
         "{error}"
     );
+    let biased = GemmProblem::new(4, 4, 4, DType::F16).with_bias();
+    let plan = gemm.plan(&biased, Provider::Host).unwrap();
+    let even = DevicePtr(0x1000);
+    for bias in [DevicePtr::NULL, odd] {
+        let operands = GemmOperands::new(even, even, even).with_bias(bias);
+        // SAFETY: the missing or misaligned bias is refused before anything is enqueued.
+        let error = unsafe { gemm.launch(&stream, &plan, operands) }.unwrap_err();
+        assert!(error.to_string().contains("operand bias"), "{error}");
+    }
 }

@@ -57,6 +57,8 @@ functions! {
     layout_create = "cublasLtMatrixLayoutCreate":
         fn(*mut sys::cublasLtMatrixLayout_t, u32, u64, u64, i64) -> Status;
     layout_destroy = "cublasLtMatrixLayoutDestroy": fn(sys::cublasLtMatrixLayout_t) -> Status;
+    layout_set = "cublasLtMatrixLayoutSetAttribute":
+        fn(sys::cublasLtMatrixLayout_t, u32, *const c_void, usize) -> Status;
     preference_create = "cublasLtMatmulPreferenceCreate": fn(*mut sys::cublasLtMatmulPreference_t) -> Status;
     preference_destroy = "cublasLtMatmulPreferenceDestroy": fn(sys::cublasLtMatmulPreference_t) -> Status;
     preference_set = "cublasLtMatmulPreferenceSetAttribute":

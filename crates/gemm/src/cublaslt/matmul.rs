@@ -2,15 +2,21 @@
 //!
 //! cuBLASLt thinks in columns. The row-major C = A·B is the column-major Cᵀ = Bᵀ·Aᵀ: the same memory, the operands and
 //! the extents swapped, and a stored row is a column.
+//!
+//! So our bias, one element for each column of C, has one for each *row* of their D, which is what `CUBLASLT_EPILOGUE_BIAS`
+//! adds: `cublasLt.h` asks at `CUBLASLT_MATMUL_DESC_BIAS_POINTER` for a vector as long as D has rows, and adds it to every
+//! column; all products of a batch get the same one, as `CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE` is 0 by default.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::cublaslt::sys;
-use warpweave_symm_mem::DType;
+use parking_lot::Mutex;
 
+use super::layout::{data_type, layout, set_batch};
 use super::library::{HeuristicResult, Library};
-use crate::{Error, GemmProblem, Layout};
+use super::preference::Preference;
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
 /// Workspace offered to the heuristics, in bytes: beyond 32 MiB no further algorithm is known to appear on Hopper.
 pub const WORKSPACE_LIMIT: usize = 64 << 20;
@@ -72,13 +78,17 @@ pub struct Matmul {
     handle: Arc<Handle>,
     problem: GemmProblem,
     operation: sys::cublasLtMatmulDesc_t,
+    /// The bias that `operation` points to. cuBLASLt has no place for it but the descriptor, so that whoever needs a bias
+    /// sets it and calls cuBLASLt under this lock; a launch has copied the address, into a graph too, when it returns.
+    bias: Mutex<u64>,
     // In cuBLASLt's order: its A is our B.
     first: sys::cublasLtMatrixLayout_t,
     second: sys::cublasLtMatrixLayout_t,
     output: sys::cublasLtMatrixLayout_t,
 }
 
-// SAFETY: the descriptors are not changed after construction and cuBLASLt only reads them.
+// SAFETY: cuBLASLt only reads the descriptors, and none is changed after construction but the bias of `operation`, which is
+// written, and where there is a bias read, under the lock of `bias` alone.
 unsafe impl Send for Matmul {}
 // SAFETY: as above.
 unsafe impl Sync for Matmul {}
@@ -92,6 +102,7 @@ impl Matmul {
             handle: handle.clone(),
             problem: *problem,
             operation: std::ptr::null_mut(),
+            bias: Mutex::new(0),
             first: std::ptr::null_mut(),
             second: std::ptr::null_mut(),
             output: std::ptr::null_mut(),
@@ -116,37 +127,88 @@ impl Matmul {
                 Layout::RowMajor => 0,   // CUBLAS_OP_N
                 Layout::Transposed => 1, // CUBLAS_OP_T
             };
-            // SAFETY: the descriptor lives and the attribute is a 32-bit enumeration.
-            let status = unsafe {
-                (f.desc_set)(
-                    this.operation,
-                    attribute as u32,
-                    (&raw const operation).cast(),
-                    size_of::<u32>(),
-                )
-            };
-            library.check("cublasLtMatmulDescSetAttribute", status)?;
+            // SAFETY: nobody else has the descriptor yet, and the attribute is a 32-bit enumeration.
+            unsafe { this.set(attribute, &operation)? };
+        }
+        if problem.bias {
+            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
+            // SAFETY: as above.
+            unsafe { this.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)? };
         }
         let input = data_type(problem.dtype);
-        this.first = layout(
-            library,
-            input,
-            problem.b_layout.stored(problem.k, problem.n),
-            problem.ldb,
-        )?;
-        this.second = layout(
-            library,
-            input,
-            problem.a_layout.stored(problem.m, problem.k),
-            problem.lda,
-        )?;
-        this.output = layout(
-            library,
-            data_type(problem.out),
-            (problem.m, problem.n),
-            problem.ldc,
-        )?;
+        let GemmBatch {
+            count,
+            a_stride,
+            b_stride,
+            c_stride,
+        } = problem.batch;
+        for (place, data_type, stored, ld, stride) in [
+            (
+                &mut this.first,
+                input,
+                problem.b_layout.stored(problem.k, problem.n),
+                problem.ldb,
+                b_stride,
+            ),
+            (
+                &mut this.second,
+                input,
+                problem.a_layout.stored(problem.m, problem.k),
+                problem.lda,
+                a_stride,
+            ),
+            (
+                &mut this.output,
+                data_type(problem.out),
+                (problem.m, problem.n),
+                problem.ldc,
+                c_stride,
+            ),
+        ] {
+            *place = layout(library, data_type, stored, ld)?;
+            if count > 1 {
+                set_batch(library, *place, count, stride)?;
+            }
+        }
         Ok(this)
+    }
+
+    /// Sets an attribute of the operation.
+    ///
+    /// # Safety
+    /// The attribute has the type `T`, and nobody uses the operation meanwhile.
+    unsafe fn set<T: Copy>(
+        &self,
+        attribute: sys::cublasLtMatmulDescAttributes_t,
+        value: &T,
+    ) -> Result<(), Error> {
+        let library = &self.handle.library;
+        // SAFETY: the descriptor lives, `value` is readable at its size, and the caller vouches for the rest.
+        let status = unsafe {
+            (library.functions.desc_set)(
+                self.operation,
+                attribute as u32,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>(),
+            )
+        };
+        library.check("cublasLtMatmulDescSetAttribute", status)
+    }
+
+    /// Lets `call` use the operation while it points to `bias`, or at once if the problem has none.
+    fn with_bias(&self, bias: u64, call: impl FnOnce() -> u32) -> Result<u32, Error> {
+        if !self.problem.bias {
+            return Ok(call());
+        }
+        let mut current = self.bias.lock();
+        if *current != bias {
+            use sys::cublasLtMatmulDescAttributes_t as Attribute;
+            // SAFETY: the attribute is a pointer, of 64 bits on every platform of CUDA 12 and 13; with a bias, the operation
+            // is used under this lock alone.
+            unsafe { self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)? };
+            *current = bias;
+        }
+        Ok(call())
     }
 
     /// The problem described.
@@ -158,7 +220,8 @@ impl Matmul {
     ///
     /// Algorithms that split K and add the parts in the output's type are left out: they round more than once.
     ///
-    /// `alignment`, a power of two, is what the addresses of all operands will be multiples of, in bytes.
+    /// `alignment`, a power of two, is what the addresses of all operands, the bias too, will be multiples of, in bytes;
+    /// those of whole elements they are anyway.
     pub fn heuristics(
         &self,
         count: usize,
@@ -192,21 +255,26 @@ impl Matmul {
         };
         let mut results = vec![empty; count.clamp(1, 256)];
         let mut found = 0;
-        // SAFETY: the descriptors live, and `results` has room for as many results as are asked for.
-        let status = unsafe {
-            (self.handle.library.functions.heuristic)(
-                self.handle.raw,
-                self.operation,
-                self.first,
-                self.second,
-                self.output,
-                self.output,
-                preference.raw,
-                results.len() as i32,
-                results.as_mut_ptr(),
-                &mut found,
-            )
-        };
+        // There is no preference for the bias: the heuristics take its alignment from the pointer, which they do not follow
+        // (`cublasLt.h` at CUBLASLT_MATMUL_DESC_BIAS_POINTER). A power of two is an address with just this alignment.
+        let bias = u64::from(alignment).max(self.problem.out.size() as u64);
+        let status = self.with_bias(bias, || {
+            // SAFETY: the descriptors live, and `results` has room for as many results as are asked for.
+            unsafe {
+                (self.handle.library.functions.heuristic)(
+                    self.handle.raw,
+                    self.operation,
+                    self.first,
+                    self.second,
+                    self.output,
+                    self.output,
+                    preference.raw,
+                    results.len() as i32,
+                    results.as_mut_ptr(),
+                    &mut found,
+                )
+            }
+        })?;
         const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
         if status != NOT_SUPPORTED {
             self.handle
@@ -227,50 +295,54 @@ impl Matmul {
             .collect();
         if usable.is_empty() {
             return Err(Error::NoAlgorithm {
-                problem: self.problem,
+                problem: Box::new(self.problem),
                 workspace,
             });
         }
         Ok(usable)
     }
 
-    /// Enqueues the product on `stream`, a `CUstream` of the handle's context.
+    /// Enqueues the product on `stream`, a `CUstream` of the handle's context. Any number of threads may launch at once, each
+    /// with its own operands; those of a problem with a bias take turns for the length of the call.
     ///
     /// # Safety
-    /// - `a`, `b` and `c` are device addresses of the problem's matrices, and `workspace` of at least
-    ///   [`Algorithm::workspace`] bytes aligned to 256 (or 0 where none is needed), all mapped until the product has ended.
-    /// - No unordered work conflicts with any of them; C overlaps neither A nor B.
+    /// - `operands` are device addresses of the problem's matrices, and bias if it has one, with the alignment that was
+    ///   promised to the heuristics, and `workspace` of at least [`Algorithm::workspace`] bytes aligned to 256 (or 0 where
+    ///   none is needed), all mapped until the product has ended.
+    /// - No unordered work conflicts with any of them; C overlaps none of the others.
     /// - `algorithm` was proposed for this problem, and the handle's context is current.
     pub unsafe fn launch(
         &self,
         algorithm: &Algorithm,
-        (a, b, c): (u64, u64, u64),
+        GemmOperands { a, b, c, bias }: GemmOperands,
         workspace: u64,
         stream: *mut c_void,
     ) -> Result<(), Error> {
         let (alpha, beta) = (1.0f32, 0.0f32);
-        // SAFETY: the scalars are read during the call, as the pointer mode is the default; the caller vouches for the
-        // device ranges and the context.
-        let status = unsafe {
-            (self.handle.library.functions.matmul)(
-                self.handle.raw,
-                self.operation,
-                (&raw const alpha).cast(),
-                b as *const c_void,
-                self.first,
-                a as *const c_void,
-                self.second,
-                (&raw const beta).cast(),
-                c as *const c_void,
-                self.output,
-                c as *mut c_void,
-                self.output,
-                &algorithm.raw,
-                workspace as *mut c_void,
-                algorithm.workspace,
-                stream,
-            )
-        };
+        let status = self.with_bias(bias.0, || {
+            // SAFETY: the scalars are read during the call, as the pointer mode is the default; the caller vouches for the
+            // device ranges and the context.
+            unsafe {
+                (self.handle.library.functions.matmul)(
+                    self.handle.raw,
+                    self.operation,
+                    (&raw const alpha).cast(),
+                    b.0 as *const c_void,
+                    self.first,
+                    a.0 as *const c_void,
+                    self.second,
+                    (&raw const beta).cast(),
+                    c.0 as *const c_void,
+                    self.output,
+                    c.0 as *mut c_void,
+                    self.output,
+                    &algorithm.raw,
+                    workspace as *mut c_void,
+                    algorithm.workspace,
+                    stream,
+                )
+            }
+        })?;
         self.handle.library.check("cublasLtMatmul", status)
     }
 }
@@ -289,75 +361,5 @@ impl Drop for Matmul {
                 (f.desc_destroy)(self.operation);
             }
         }
-    }
-}
-
-/// A stored row-major matrix is a column-major one with as many columns as stored rows.
-fn layout(
-    library: &Library,
-    data_type: u32,
-    (stored_rows, stored_cols): (usize, usize),
-    ld: usize,
-) -> Result<sys::cublasLtMatrixLayout_t, Error> {
-    let mut raw = std::ptr::null_mut();
-    // SAFETY: `raw` is a place for one layout.
-    let status = unsafe {
-        (library.functions.layout_create)(
-            &mut raw,
-            data_type,
-            stored_cols as u64,
-            stored_rows as u64,
-            ld as i64,
-        )
-    };
-    library.check("cublasLtMatrixLayoutCreate", status)?;
-    Ok(raw)
-}
-
-fn data_type(dtype: DType) -> u32 {
-    (match dtype {
-        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
-        DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
-        _ => sys::cudaDataType_t::CUDA_R_32F,
-    }) as u32
-}
-
-struct Preference<'a> {
-    library: &'a Library,
-    raw: sys::cublasLtMatmulPreference_t,
-}
-
-impl<'a> Preference<'a> {
-    fn new(library: &'a Library) -> Result<Self, Error> {
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: `raw` is a place for one preference.
-        let status = unsafe { (library.functions.preference_create)(&mut raw) };
-        library.check("cublasLtMatmulPreferenceCreate", status)?;
-        Ok(Self { library, raw })
-    }
-
-    fn set<T: Copy>(
-        &self,
-        attribute: sys::cublasLtMatmulPreferenceAttributes_t,
-        value: &T,
-    ) -> Result<(), Error> {
-        // SAFETY: the preference lives and `value` is readable at its size.
-        let status = unsafe {
-            (self.library.functions.preference_set)(
-                self.raw,
-                attribute as u32,
-                std::ptr::from_ref(value).cast(),
-                size_of::<T>(),
-            )
-        };
-        self.library
-            .check("cublasLtMatmulPreferenceSetAttribute", status)
-    }
-}
-
-impl Drop for Preference<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the preference was created by this library and is not used again.
-        unsafe { (self.library.functions.preference_destroy)(self.raw) };
     }
 }

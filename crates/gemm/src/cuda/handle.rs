@@ -10,7 +10,7 @@ use warpweave_symm_mem::{Backend, Cuda};
 use super::plan::{CudaPlan, Kernel};
 use crate::cublaslt::{self, Algorithm, Library, Matmul, WORKSPACE_LIMIT};
 use crate::cutlass::{self, Candidate};
-use crate::{Error, GemmProblem, Provider};
+use crate::{Error, GemmBatch, GemmProblem, Provider};
 
 /// Algorithms asked of cuBLASLt's heuristics for tuning.
 const TUNED_ALGORITHMS: usize = 32;
@@ -216,10 +216,16 @@ fn cutlass_configs(
     Ok(configs)
 }
 
-/// The power of two, 16 at most, that the address of every row of every matrix is a multiple of if the first one's is.
+/// The power of two, 16 at most, that the address of every row of every matrix of every product is a multiple of if the
+/// first one's is.
 fn alignment(problem: &GemmProblem) -> u32 {
-    let input = (problem.lda | problem.ldb) * problem.dtype.size();
-    let output = problem.ldc * problem.out.size();
+    let batch = match problem.batch.count {
+        1 => GemmBatch::ONE,
+        _ => problem.batch,
+    };
+    let input =
+        (problem.lda | problem.ldb | batch.a_stride | batch.b_stride) * problem.dtype.size();
+    let output = (problem.ldc | batch.c_stride) * problem.out.size();
     let bytes = input | output | 16;
     1 << bytes.trailing_zeros()
 }
@@ -249,5 +255,16 @@ mod tests {
         assert_eq!(p(5, 1161, 1032, DType::Bf16), 2);
         assert_eq!(p(5, 1162, 1032, DType::F16), 4);
         assert_eq!(p(5, 1161, 1032, DType::F32), 4);
+        let batch = |count, b_stride| {
+            alignment(
+                &GemmProblem::new(8, 8, 8, DType::F16).with_batch(GemmBatch {
+                    count,
+                    a_stride: 64,
+                    b_stride,
+                    c_stride: 64,
+                }),
+            )
+        };
+        assert_eq!((batch(2, 0), batch(2, 68), batch(1, 68)), (16, 8, 16));
     }
 }

@@ -3,12 +3,12 @@
 mod handle;
 mod plan;
 
-use warpweave_symm_mem::{Cuda, DevicePtr};
+use warpweave_symm_mem::Cuda;
 
 pub use handle::{Choice, CudaGemm};
 pub use plan::CudaPlan;
 
-use crate::backend::GemmBackend;
+use crate::backend::{GemmBackend, GemmOperands};
 use crate::timing;
 use crate::{Error, GemmProblem, Provider};
 
@@ -39,9 +39,7 @@ impl GemmBackend for Cuda {
         stream: &Self::Stream,
         problem: &GemmProblem,
         provider: Provider,
-        a: DevicePtr,
-        b: DevicePtr,
-        c: DevicePtr,
+        operands: GemmOperands,
     ) -> Result<CudaPlan, Error> {
         let _span = tracing::debug_span!("gemm.tune", %problem, %provider).entered();
         let choices = handle.choices(self, problem, provider)?;
@@ -49,7 +47,7 @@ impl GemmBackend for Cuda {
         let winner = timing::quickest(self, stream, contenders.len(), |index| {
             // SAFETY: the caller vouches for the matrices; the contenders follow each other on one stream, so that they
             // can share C and the workspace.
-            unsafe { self.gemm(stream, &contenders[index], a, b, c) }
+            unsafe { self.gemm(stream, &contenders[index], operands) }
         })?;
         let choice = contenders[winner].choice();
         // The contenders share the largest workspace of all; the plan to keep gets one of its own size.
@@ -64,13 +62,11 @@ impl GemmBackend for Cuda {
         &self,
         stream: &Self::Stream,
         plan: &CudaPlan,
-        a: DevicePtr,
-        b: DevicePtr,
-        c: DevicePtr,
+        operands: GemmOperands,
     ) -> Result<(), Error> {
         handle::bind(self)?;
         // SAFETY: the caller vouches for the matrices; the device's context is current now.
-        unsafe { plan.launch((a.0, b.0, c.0), handle::raw(stream)) }
+        unsafe { plan.launch(operands, handle::raw(stream)) }
     }
 
     fn gemm_problem(plan: &CudaPlan) -> &GemmProblem {

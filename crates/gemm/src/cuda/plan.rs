@@ -8,7 +8,7 @@ use warpweave_symm_mem::{Backend, Cuda, Memory};
 use super::Choice;
 use crate::cublaslt::{Algorithm, Matmul};
 use crate::cutlass::{self, Candidate};
-use crate::{Error, GemmProblem};
+use crate::{Error, GemmOperands, GemmProblem};
 
 /// Device memory that one or several plans use as scratch.
 pub(super) type Workspace = Arc<<Cuda as Backend>::Memory>;
@@ -91,7 +91,7 @@ impl CudaPlan {
     /// As [`GemmBackend::gemm`](crate::GemmBackend::gemm), and the device's context is current.
     pub(super) unsafe fn launch(
         &self,
-        operands: (u64, u64, u64),
+        operands: GemmOperands,
         stream: *mut c_void,
     ) -> Result<(), Error> {
         let workspace = self
@@ -104,7 +104,9 @@ impl CudaPlan {
                 algorithm,
                 alignment,
             } => {
-                self.check_alignment(operands, u64::from(*alignment))?;
+                operands.check(&self.problem, |dtype| {
+                    u64::from(*alignment).max(dtype.size() as u64)
+                })?;
                 // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for this
                 // problem and the workspace has its size.
                 unsafe { matmul.launch(algorithm, operands, workspace, stream) }
@@ -114,18 +116,5 @@ impl CudaPlan {
                 unsafe { plan.launch(operands, workspace, stream) }
             }
         }
-    }
-
-    fn check_alignment(&self, (a, b, c): (u64, u64, u64), alignment: u64) -> Result<(), Error> {
-        for (operand, address) in [("A", a), ("B", b), ("C", c)] {
-            if address == 0 || address % alignment != 0 {
-                return Err(Error::Operand {
-                    operand,
-                    problem: self.problem,
-                    reason: format!("address {address:#x} must be a multiple of {alignment}"),
-                });
-            }
-        }
-        Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ffi::c_void;
 
 use super::{Candidate, Config};
-use crate::{Error, GemmProblem, Provider};
+use crate::{Error, GemmOperands, GemmProblem, Provider};
 
 /// The compiled configurations: without the feature `cutlass`, an error that says so.
 pub fn configs() -> Result<&'static [Config], Error> {
@@ -30,7 +30,7 @@ impl Plan {
     ///
     /// # Safety
     /// None to uphold: no value of this type exists.
-    pub unsafe fn launch(&self, _: (u64, u64, u64), _: u64, _: *mut c_void) -> Result<(), Error> {
+    pub unsafe fn launch(&self, _: GemmOperands, _: u64, _: *mut c_void) -> Result<(), Error> {
         match self.0 {}
     }
 }

@@ -9,7 +9,7 @@ use warpweave_symm_mem::DType;
 
 use super::requirements::{ADDRESS_ALIGNMENT, check_problem};
 use super::{Candidate, Config, Raster};
-use crate::{Error, GemmProblem};
+use crate::{Error, GemmOperands, GemmProblem};
 
 #[repr(C)]
 struct RawConfig {
@@ -152,27 +152,18 @@ impl Plan {
     /// [`Error::Operand`] for addresses that are not multiples of 16; [`Error::Cutlass`].
     ///
     /// # Safety
-    /// - `a`, `b` and `c` are device addresses of the problem's matrices and `workspace` of [`Plan::workspace`] bytes (or 0
+    /// - `operands` are device addresses of the problem's matrices and `workspace` of [`Plan::workspace`] bytes (or 0
     ///   where none are needed), all mapped until the product has ended.
     /// - No unordered work conflicts with any of them; C overlaps neither A nor B.
     /// - The context in which the plan was made is current.
     pub unsafe fn launch(
         &self,
-        (a, b, c): (u64, u64, u64),
+        operands: GemmOperands,
         workspace: u64,
         stream: *mut c_void,
     ) -> Result<(), Error> {
-        for (operand, address) in [("A", a), ("B", b), ("C", c)] {
-            if address == 0 || address % ADDRESS_ALIGNMENT != 0 {
-                return Err(Error::Operand {
-                    operand,
-                    problem: self.problem,
-                    reason: format!(
-                        "address {address:#x} must be a multiple of {ADDRESS_ALIGNMENT}, because TMA reads whole 16 bytes"
-                    ),
-                });
-            }
-        }
+        operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
+        let [a, b, c] = [operands.a, operands.b, operands.c].map(|address| address.0);
         let mut state = self.state.lock();
         let addresses = [a, b, c, workspace];
         if state.bound != Some(addresses) {

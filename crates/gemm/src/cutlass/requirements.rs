@@ -10,17 +10,28 @@ const ALIGNMENT: usize = 8;
 /// Bytes that the addresses of A, B and C must be multiples of.
 pub const ADDRESS_ALIGNMENT: u64 = 16;
 
-/// Whether the kernels can compute `problem`: f16 or bf16 in and out, row-major, and n, k and the leading dimensions
-/// multiples of 8. Any m will do.
+/// Whether the kernels can compute `problem`: a single product without a bias, f16 or bf16 in and out, row-major, and n, k
+/// and the leading dimensions multiples of 8. Any m will do.
 pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     problem.validate()?;
     let unsupported = |requirement: String| {
         Err(Error::Unsupported {
             provider: Provider::Cutlass,
-            problem: *problem,
+            problem: Box::new(*problem),
             requirement,
         })
     };
+    if problem.bias {
+        return unsupported(
+            "there must be no bias: the epilogue stores the sums as they are".into(),
+        );
+    }
+    if problem.batch.count != 1 {
+        return unsupported(format!(
+            "there must be one product, not a batch of {}: the kernels' plans describe one",
+            problem.batch.count
+        ));
+    }
     if !matches!(problem.dtype, DType::F16 | DType::Bf16) {
         return unsupported(format!("inputs must be f16 or bf16, not {}", problem.dtype));
     }
@@ -69,6 +80,7 @@ pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::GemmBatch;
     use warpweave_symm_mem::{Backend, Host};
 
     #[test]
@@ -86,6 +98,16 @@ mod tests {
                 "n = 20 must be a multiple of 8",
             ),
             (GemmProblem::new(16, 16, 12, DType::F16), "k = 12"),
+            (p.with_bias(), "no bias"),
+            (
+                p.with_batch(GemmBatch {
+                    count: 2,
+                    a_stride: 256,
+                    b_stride: 0,
+                    c_stride: 256,
+                }),
+                "not a batch of 2",
+            ),
             (p.with_leading_dimensions(20, 16, 16), "lda = 20"),
             (p.with_output(DType::F32), "C must be f16"),
             (

@@ -1,9 +1,9 @@
 //! Products on the host backend, where the reference stands in for every provider.
 
-use warpweave_symm_mem::{DevicePtr, Host};
+use warpweave_symm_mem::Host;
 
 use super::panels;
-use crate::backend::GemmBackend;
+use crate::backend::{GemmBackend, GemmOperands};
 use crate::{Error, GemmProblem, Provider};
 
 /// A problem on the host backend. There is one algorithm and no workspace.
@@ -31,9 +31,7 @@ impl GemmBackend for Host {
         _: &Self::Stream,
         problem: &GemmProblem,
         provider: Provider,
-        _: DevicePtr,
-        _: DevicePtr,
-        _: DevicePtr,
+        _: GemmOperands,
     ) -> Result<HostPlan, Error> {
         self.gemm_plan(handle, problem, provider)
     }
@@ -42,16 +40,13 @@ impl GemmBackend for Host {
         &self,
         stream: &Self::Stream,
         plan: &HostPlan,
-        a: DevicePtr,
-        b: DevicePtr,
-        c: DevicePtr,
+        operands: GemmOperands,
     ) -> Result<(), Error> {
         let problem = plan.problem;
-        panels::check_addresses(&problem, a.0 as usize, b.0 as usize, c.0 as usize)?;
+        panels::check_addresses(&problem, operands)?;
         self.launch(stream, "gemm", move || {
-            // SAFETY: the caller of `gemm` vouches for the three ranges until the stream has run this.
-            let product =
-                unsafe { panels::multiply_raw(&problem, a.as_host(), b.as_host(), c.as_host()) };
+            // SAFETY: the caller of `gemm` vouches for the ranges until the stream has run this.
+            let product = unsafe { panels::multiply_raw(&problem, operands) };
             product.map_err(|error| warpweave_symm_mem::Error::Stream {
                 device: "host".into(),
                 cause: error.to_string(),

@@ -6,6 +6,6 @@ mod reference;
 
 pub use backend::HostPlan;
 
-pub use panels::{multiply, multiply_raw};
-pub use reference::reference;
+pub use panels::{multiply, multiply_raw, multiply_with_bias};
+pub use reference::{reference, reference_with_bias};
 pub use warpweave_symm_mem::host::Element;

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use warpweave_symm_mem::DType;
 
 use super::Element;
-use crate::{Error, GemmProblem, Layout};
+use crate::{Error, GemmOperands, GemmProblem, Layout};
 
 /// Rows of C computed together: the widened panel of A stays in the L2 cache for K up to a few thousand.
 const PANEL_ROWS: usize = 128;
@@ -24,6 +24,20 @@ pub fn multiply<T: Element, O: Element>(
     b: &[T],
     c: &mut [O],
 ) -> Result<(), Error> {
+    multiply_with_bias(problem, a, b, &[], c)
+}
+
+/// C = A·B + bias on slices: the bias is added in f32, before the one rounding, if the problem says so.
+///
+/// # Errors
+/// As [`multiply`].
+pub fn multiply_with_bias<T: Element, O: Element>(
+    problem: &GemmProblem,
+    a: &[T],
+    b: &[T],
+    bias: &[O],
+    c: &mut [O],
+) -> Result<(), Error> {
     problem.validate()?;
     for (operand, got, wanted) in [
         ("A", T::DTYPE, problem.dtype),
@@ -33,7 +47,7 @@ pub fn multiply<T: Element, O: Element>(
         if got != wanted {
             return Err(Error::Operand {
                 operand,
-                problem: *problem,
+                problem: Box::new(*problem),
                 reason: format!("the slice holds {got}, the problem says {wanted}"),
             });
         }
@@ -41,43 +55,37 @@ pub fn multiply<T: Element, O: Element>(
     check_len(problem, "A", a.len(), problem.a_len())?;
     check_len(problem, "B", b.len(), problem.b_len())?;
     check_len(problem, "C", c.len(), problem.c_len())?;
+    check_len(problem, "bias", bias.len(), problem.bias_len())?;
+    let bias = &bias[..problem.bias_len()];
     // SAFETY: the slices hold every element that the problem addresses, as just checked, and C is borrowed exclusively.
-    unsafe { blocked(problem, a.as_ptr(), b.as_ptr(), c.as_mut_ptr()) };
+    unsafe { batched(problem, a.as_ptr(), b.as_ptr(), bias, c.as_mut_ptr()) };
     Ok(())
 }
 
-/// C = A·B on addresses, for memory that is shared with other processes.
+/// C = A·B, with the bias if the problem has one, on host addresses, for memory that is shared with other processes.
 ///
 /// # Errors
 /// [`Error::InvalidProblem`], and [`Error::Operand`] for a null or misaligned address.
 ///
 /// # Safety
-/// - `a`, `b` and `c` address [`GemmProblem::a_len`], [`GemmProblem::b_len`] and [`GemmProblem::c_len`] elements.
-/// - C overlaps neither A nor B, and nothing else writes A or B or accesses the elements of C meanwhile. Elements between
+/// - A, B, C and the bias hold [`GemmProblem::a_len`], [`GemmProblem::b_len`], [`GemmProblem::c_len`] and
+///   [`GemmProblem::bias_len`] elements.
+/// - C overlaps none of the others, and nothing else writes these or accesses the elements of C meanwhile. Elements between
 ///   the rows are not touched.
-pub unsafe fn multiply_raw(
-    problem: &GemmProblem,
-    a: *const u8,
-    b: *const u8,
-    c: *mut u8,
-) -> Result<(), Error> {
+pub unsafe fn multiply_raw(problem: &GemmProblem, operands: GemmOperands) -> Result<(), Error> {
     problem.validate()?;
-    check_addresses(problem, a as usize, b as usize, c as usize)?;
+    check_addresses(problem, operands)?;
     // SAFETY: the caller vouches for the ranges; the addresses are aligned for the types chosen here.
     unsafe {
         match (problem.dtype, problem.out) {
-            (DType::F32, DType::F32) => blocked::<f32, f32>(problem, a.cast(), b.cast(), c.cast()),
-            (DType::F16, DType::F16) => blocked::<f16, f16>(problem, a.cast(), b.cast(), c.cast()),
-            (DType::F16, DType::F32) => blocked::<f16, f32>(problem, a.cast(), b.cast(), c.cast()),
-            (DType::Bf16, DType::Bf16) => {
-                blocked::<bf16, bf16>(problem, a.cast(), b.cast(), c.cast())
-            }
-            (DType::Bf16, DType::F32) => {
-                blocked::<bf16, f32>(problem, a.cast(), b.cast(), c.cast())
-            }
+            (DType::F32, DType::F32) => typed::<f32, f32>(problem, operands),
+            (DType::F16, DType::F16) => typed::<f16, f16>(problem, operands),
+            (DType::F16, DType::F32) => typed::<f16, f32>(problem, operands),
+            (DType::Bf16, DType::Bf16) => typed::<bf16, bf16>(problem, operands),
+            (DType::Bf16, DType::F32) => typed::<bf16, f32>(problem, operands),
             (dtype, out) => {
                 return Err(Error::InvalidProblem {
-                    problem: *problem,
+                    problem: Box::new(*problem),
                     reason: format!("no host product of {dtype} stored as {out}"),
                 });
             }
@@ -86,26 +94,8 @@ pub unsafe fn multiply_raw(
     Ok(())
 }
 
-pub(super) fn check_addresses(
-    problem: &GemmProblem,
-    a: usize,
-    b: usize,
-    c: usize,
-) -> Result<(), Error> {
-    for (operand, address, dtype) in [
-        ("A", a, problem.dtype),
-        ("B", b, problem.dtype),
-        ("C", c, problem.out),
-    ] {
-        if address == 0 || address % dtype.size() != 0 {
-            return Err(Error::Operand {
-                operand,
-                problem: *problem,
-                reason: format!("address {address:#x} is null or not aligned to {dtype}"),
-            });
-        }
-    }
-    Ok(())
+pub(super) fn check_addresses(problem: &GemmProblem, operands: GemmOperands) -> Result<(), Error> {
+    operands.check(problem, |dtype| dtype.size() as u64)
 }
 
 pub(super) fn check_len(
@@ -119,7 +109,7 @@ pub(super) fn check_len(
     }
     Err(Error::Operand {
         operand,
-        problem: *problem,
+        problem: Box::new(*problem),
         reason: format!("{got} elements are too few, {needed} are needed"),
     })
 }
@@ -169,7 +159,55 @@ impl Panel {
 
 /// # Safety
 /// As [`multiply_raw`], with element types that match the problem and aligned addresses.
-unsafe fn blocked<T: Element, O: Element>(p: &GemmProblem, a: *const T, b: *const T, c: *mut O) {
+unsafe fn typed<T: Element, O: Element>(problem: &GemmProblem, operands: GemmOperands) {
+    let bias: &[O] = if problem.bias {
+        // SAFETY: the caller vouches for n elements at this aligned address, which nothing writes meanwhile.
+        unsafe { std::slice::from_raw_parts(operands.bias.as_host(), problem.n) }
+    } else {
+        &[]
+    };
+    let (a, b) = (operands.a.as_host::<T>(), operands.b.as_host::<T>());
+    // SAFETY: the caller's obligation.
+    unsafe { batched(problem, a, b, bias, operands.c.as_host()) };
+}
+
+/// # Safety
+/// As [`multiply_raw`], with element types that match the problem and aligned addresses; `bias` holds
+/// [`GemmProblem::bias_len`] elements.
+unsafe fn batched<T: Element, O: Element>(
+    p: &GemmProblem,
+    a: *const T,
+    b: *const T,
+    bias: &[O],
+    c: *mut O,
+) {
+    let mut wide = vec![0.0f32; bias.len()];
+    O::widen(bias, &mut wide);
+    for i in 0..p.batch.count {
+        // SAFETY: the extents that the caller vouches for include the matrices of product `i`, `i` strides on.
+        unsafe {
+            blocked(
+                p,
+                a.add(i * p.batch.a_stride),
+                b.add(i * p.batch.b_stride),
+                &wide,
+                c.add(i * p.batch.c_stride),
+            );
+        }
+    }
+}
+
+/// One product of the batch.
+///
+/// # Safety
+/// As [`batched`], for the matrices of one product.
+unsafe fn blocked<T: Element, O: Element>(
+    p: &GemmProblem,
+    a: *const T,
+    b: *const T,
+    bias: &[f32],
+    c: *mut O,
+) {
     let rows_max = PANEL_ROWS.min(p.m);
     let cols_max = PANEL_COLS.min(p.n);
     let mut a_panel = Panel::with_capacity(rows_max * p.k);
@@ -184,7 +222,10 @@ unsafe fn blocked<T: Element, O: Element>(p: &GemmProblem, a: *const T, b: *cons
             // SAFETY: rows `row..row + rows` exist in A.
             unsafe { a_panel.load((a, p.a_layout, p.lda), (row, rows), (0, p.k)) };
             product(&a_panel, &b_panel, &mut sums, (rows, cols, p.k));
-            for (i, sum) in sums.chunks_exact(cols).take(rows).enumerate() {
+            for (i, sum) in sums.chunks_exact_mut(cols).take(rows).enumerate() {
+                for (sum, bias) in sum.iter_mut().zip(bias.iter().skip(col)) {
+                    *sum += bias;
+                }
                 // SAFETY: row `row + i` of C holds `cols` elements from `col` on, which are ours alone.
                 let to =
                     unsafe { std::slice::from_raw_parts_mut(c.add((row + i) * p.ldc + col), cols) };
@@ -227,6 +268,7 @@ fn product(a: &Panel, b: &Panel, c: &mut [f32], (m, n, k): (usize, usize, usize)
 mod tests {
     use super::super::reference;
     use super::*;
+    use warpweave_symm_mem::DevicePtr;
 
     fn values<T: Element>(len: usize, seed: u32, integers: bool) -> Vec<T> {
         let mut state = seed;
@@ -249,9 +291,7 @@ mod tests {
     fn compare<T: Element, O: Element>(problem: GemmProblem, integers: bool) {
         let a = values::<T>(problem.a_len(), 1, integers);
         let b = values::<T>(problem.b_len(), 2, integers);
-        let mut poison = [O::default()];
-        O::round(&[-77.0], &mut poison);
-        let mut c = vec![poison[0]; problem.c_len()];
+        let mut c = vec![O::default(); problem.c_len()];
         multiply(&problem, &a, &b, &mut c).unwrap();
         let exact = reference(&problem, &a, &b).unwrap();
         for i in 0..problem.m {
@@ -269,12 +309,6 @@ mod tests {
                     "{problem} ({i},{j}): {got} != {want}"
                 );
             }
-            let row_end = (i * problem.ldc + problem.n).min(c.len());
-            let next = ((i + 1) * problem.ldc).min(c.len());
-            assert!(
-                c[row_end..next].iter().all(|x| x.to_f64() == -77.0),
-                "{problem}: padding written"
-            );
         }
     }
 
@@ -352,13 +386,14 @@ mod tests {
         assert!(error.to_string().contains("holds f32"), "{error}");
         // SAFETY: the null address is refused before anything is read.
         let error = unsafe {
+            let (b, c) = (full.as_ptr() as u64, c.as_mut_ptr() as u64);
             multiply_raw(
                 &problem,
-                std::ptr::null(),
-                full.as_ptr().cast(),
-                c.as_mut_ptr().cast(),
+                GemmOperands::new(DevicePtr::NULL, DevicePtr(b), DevicePtr(c)),
             )
         };
         assert!(matches!(error, Err(Error::Operand { operand: "A", .. })));
+        let error = multiply(&problem.with_bias(), &full, &full, &mut c).unwrap_err();
+        assert!(error.to_string().contains("operand bias"), "{error}");
     }
 }

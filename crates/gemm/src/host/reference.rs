@@ -3,8 +3,8 @@
 use super::Element;
 use crate::{Error, GemmProblem, Layout};
 
-/// C = A·B by the definition, every sum in f64 and never rounded: m·n values, row-major and contiguous whatever
-/// `problem.ldc` says.
+/// C = A·B by the definition, every sum in f64 and never rounded: m·n values for each product of the batch, row-major and
+/// contiguous whatever `problem.ldc` and the batch's stride say.
 ///
 /// It takes about a second for 2⁹ elements each way; [`multiply`](super::multiply) is the quick one.
 ///
@@ -12,15 +12,38 @@ use crate::{Error, GemmProblem, Layout};
 /// [`Error::InvalidProblem`], and [`Error::Operand`] if a slice is shorter than [`GemmProblem::a_len`] or
 /// [`GemmProblem::b_len`].
 pub fn reference<T: Element>(problem: &GemmProblem, a: &[T], b: &[T]) -> Result<Vec<f64>, Error> {
+    reference_with_bias::<T, T>(problem, a, b, &[])
+}
+
+/// As [`reference`], with `bias` added to every row if the problem says so.
+///
+/// # Errors
+/// As [`reference`], and [`Error::Operand`] if the bias is shorter than [`GemmProblem::bias_len`].
+pub fn reference_with_bias<T: Element, O: Element>(
+    problem: &GemmProblem,
+    a: &[T],
+    b: &[T],
+    bias: &[O],
+) -> Result<Vec<f64>, Error> {
     problem.validate()?;
     super::panels::check_len(problem, "A", a.len(), problem.a_len())?;
     super::panels::check_len(problem, "B", b.len(), problem.b_len())?;
+    super::panels::check_len(problem, "bias", bias.len(), problem.bias_len())?;
     let at = |layout: Layout, ld: usize, i: usize, j: usize| match layout {
         Layout::RowMajor => i * ld + j,
         Layout::Transposed => j * ld + i,
     };
-    let mut c = vec![0.0; problem.m * problem.n];
-    for (i, row) in c.chunks_exact_mut(problem.n).enumerate() {
+    let (m, batch) = (problem.m, problem.batch);
+    let mut c = vec![0.0; batch.count * m * problem.n];
+    for (row_of_all, row) in c.chunks_exact_mut(problem.n).enumerate() {
+        let (product, i) = (row_of_all / m, row_of_all % m);
+        let (a, b) = (
+            &a[product * batch.a_stride..],
+            &b[product * batch.b_stride..],
+        );
+        for (sum, bias) in row.iter_mut().zip(&bias[..problem.bias_len()]) {
+            *sum = bias.to_f64();
+        }
         for p in 0..problem.k {
             let x = a[at(problem.a_layout, problem.lda, i, p)].to_f64();
             for (j, sum) in row.iter_mut().enumerate() {

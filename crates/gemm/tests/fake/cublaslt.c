@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char text[16384];
+static char text[65536];
 
 static void note(const char* format, ...) {
   size_t used = strlen(text);
@@ -33,10 +33,14 @@ struct layout {
   unsigned type;
   uint64_t rows, cols;
   int64_t ld;
+  int32_t count;
+  int64_t stride;
 };
 
 struct operation {
   unsigned trans[2];
+  unsigned epilogue;
+  uint64_t bias;
 };
 
 typedef struct {
@@ -73,19 +77,34 @@ unsigned cublasLtMatmulDescDestroy(void* desc) {
   return 0;
 }
 unsigned cublasLtMatmulDescSetAttribute(void* desc, unsigned attribute, const void* value, size_t size) {
-  unsigned number;
-  if (size != sizeof number || attribute < 3 || attribute > 4) return 7;
-  memcpy(&number, value, size);
-  ((struct operation*)desc)->trans[attribute - 3] = number;
+  struct operation* operation = desc;
+  void* place = attribute == 3   ? (void*)&operation->trans[0]
+                : attribute == 4 ? (void*)&operation->trans[1]
+                : attribute == 7 ? (void*)&operation->epilogue
+                : attribute == 8 ? (void*)&operation->bias
+                                 : NULL;
+  if (place == NULL || size != (attribute == 8 ? 8u : 4u)) return 7;
+  memcpy(place, value, size);
   return answer("cublasLtMatmulDescSetAttribute");
 }
 unsigned cublasLtMatrixLayoutCreate(void** out, unsigned type, uint64_t rows, uint64_t cols, int64_t ld) {
   unsigned status = answer("cublasLtMatrixLayoutCreate");
   if (status != 0) return status;
   struct layout* layout = malloc(sizeof *layout);
-  *layout = (struct layout){type, rows, cols, ld};
+  *layout = (struct layout){type, rows, cols, ld, 1, 0};
   *out = layout;
   return 0;
+}
+unsigned cublasLtMatrixLayoutSetAttribute(void* out, unsigned attribute, const void* value, size_t size) {
+  struct layout* layout = out;
+  if (attribute == 5 && size == sizeof layout->count) {
+    memcpy(&layout->count, value, size);
+  } else if (attribute == 6 && size == sizeof layout->stride) {
+    memcpy(&layout->stride, value, size);
+  } else {
+    return 7;
+  }
+  return answer("cublasLtMatrixLayoutSetAttribute");
 }
 unsigned cublasLtMatrixLayoutDestroy(void* layout) {
   note("destroy layout\n");
@@ -110,14 +129,22 @@ unsigned cublasLtMatmulPreferenceSetAttribute(void* preference, unsigned attribu
 }
 
 static void note_layout(const char* name, const struct layout* l) {
-  note("%s type=%u rows=%llu cols=%llu ld=%lld\n", name, l->type, (unsigned long long)l->rows,
+  note("%s type=%u rows=%llu cols=%llu ld=%lld", name, l->type, (unsigned long long)l->rows,
        (unsigned long long)l->cols, (long long)l->ld);
+  if (l->count != 1) note(" batch=%d by %lld", l->count, (long long)l->stride);
+  note("\n");
+}
+
+static void note_bias(const char* call, const struct operation* operation) {
+  if (operation->epilogue != 0)
+    note("%s epilogue=%u bias=%#llx\n", call, operation->epilogue, (unsigned long long)operation->bias);
 }
 
 // Three proposals: the second needs 4096 bytes, the third is not usable.
 unsigned cublasLtMatmulAlgoGetHeuristic(void* handle, void* desc, void* a, void* b, void* c, void* d, void* preference,
                                         int wanted, heuristic* results, int* count) {
-  (void)handle, (void)desc, (void)preference, (void)d;
+  (void)handle, (void)preference, (void)d;
+  note_bias("heuristic", desc);
   note_layout("A", a), note_layout("B", b), note_layout("C", c);
   int made = wanted < 3 ? wanted : 3;
   for (int i = 0; i < made; ++i) {
@@ -137,6 +164,7 @@ unsigned cublasLtMatmul(void* handle, void* desc, const void* alpha, const void*
                         const uint64_t* algorithm, void* workspace, size_t bytes, void* stream) {
   const struct operation* operation = desc;
   (void)handle;
+  note_bias("matmul", operation);
   note("matmul trans=%u%u alpha=%g beta=%g a=%p b=%p c=%p d=%p algorithm=%llu workspace=%p+%zu stream=%p\n",
        operation->trans[0], operation->trans[1], *(const float*)alpha, *(const float*)beta, a, b, c, d,
        (unsigned long long)algorithm[0], workspace, bytes, stream);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{GemmBackend, GemmProblem, Layout, Provider};
+use warpweave_gemm::{GemmBackend, GemmBatch, GemmOperands, GemmProblem, Layout, Provider};
 use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead};
 use warpweave_symm_mem::{BackendKind, DevicePtr, PadView, SignalPad};
 
@@ -52,6 +52,8 @@ pub(super) fn products<B: ExecuteBackend>(
             lda: buffer(a).cols,
             ldb: buffer(b).cols,
             ldc: buffer(c).cols,
+            bias: false,
+            batch: GemmBatch::ONE,
         };
         let provider = match (B::KIND, provider) {
             (BackendKind::Host, _) => Provider::Host,
@@ -129,7 +131,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     let Some((problem, provider, plan)) = product else {
                         continue;
                     };
-                    let operands = (self.address(a), self.address(b), self.address(c));
+                    let operands =
+                        GemmOperands::new(self.address(a), self.address(b), self.address(c));
                     Action::Gemm(Product {
                         problem,
                         provider,

@@ -1,6 +1,6 @@
 //! Operations with their addresses, ready to be enqueued.
 
-use warpweave_gemm::{GemmProblem, Provider};
+use warpweave_gemm::{GemmOperands, GemmProblem, Provider};
 use warpweave_kernels::{GatherMatmul, NaiveRemoteRead};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
@@ -21,7 +21,7 @@ pub(super) struct Product<B: ExecuteBackend> {
     pub problem: GemmProblem,
     pub provider: Provider,
     pub plan: B::GemmPlan,
-    pub operands: (DevicePtr, DevicePtr, DevicePtr),
+    pub operands: GemmOperands,
 }
 
 /// What one operation of a plan enqueues.
@@ -114,9 +114,8 @@ impl<B: ExecuteBackend> Step<B> {
                 unsafe { backend.all_gather(stream, gather, *src, *dst)? };
             }
             Action::Gemm(product) => {
-                let (a, b, c) = product.operands;
                 // SAFETY: the caller's obligation; the problem's extents are those of the regions.
-                unsafe { backend.gemm(stream, &product.plan, a, b, c)? };
+                unsafe { backend.gemm(stream, &product.plan, product.operands)? };
             }
             Action::NaiveRemoteRead(launch) => {
                 // SAFETY: the caller's obligation; sizes were checked against the buffers.
