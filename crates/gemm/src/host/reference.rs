@@ -15,10 +15,10 @@ pub fn reference<T: Element>(problem: &GemmProblem, a: &[T], b: &[T]) -> Result<
     reference_with_bias::<T, T>(problem, a, b, &[])
 }
 
-/// As [`reference`], with `bias` added to every row if the problem says so.
+/// As [`reference()`], with `bias` added to every row if the problem says so.
 ///
 /// # Errors
-/// As [`reference`], and [`Error::Operand`] if the bias is shorter than [`GemmProblem::bias_len`].
+/// As [`reference()`], and [`Error::Operand`] if the bias is shorter than [`GemmProblem::bias_len`].
 pub fn reference_with_bias<T: Element, O: Element>(
     problem: &GemmProblem,
     a: &[T],
