@@ -129,6 +129,26 @@ pub enum PlanCommand {
     },
     /// Predict how long the plans of all ranks take on a machine, and by way of what.
     Simulate(SimulateArgs),
+    /// Say which algorithm is the quickest for a problem on a machine, and why.
+    Explain {
+        /// What is computed, such as all-gather-matmul.
+        operation: warpweave_overlap::Operation,
+        /// Where, by how many ranks and on what.
+        #[command(flatten)]
+        choice: ChoiceArgs,
+        /// The problem.
+        #[command(flatten)]
+        problem: ProblemArgs,
+    },
+    /// Hold what would be chosen for each measured problem, without having seen it, against what was measured.
+    Evaluate {
+        /// Where and on what.
+        #[command(flatten)]
+        choice: ChoiceArgs,
+        /// As for a machine on which multicast may be used.
+        #[arg(long)]
+        multicast: bool,
+    },
     /// Write the predicted timeline of all ranks for Perfetto.
     Trace {
         /// What to simulate.
@@ -138,6 +158,23 @@ pub enum PlanCommand {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
+}
+
+/// On what a choice rests.
+#[derive(Clone, Debug, Args)]
+pub struct ChoiceArgs {
+    /// A machine of the crate, or a TOML file that describes one.
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200x4")]
+    pub machine: String,
+    /// Number of ranks; `evaluate` takes that of each measurement.
+    #[arg(long, default_value_t = 4)]
+    pub world: usize,
+    /// What was measured: reports of `bench --json`, or lines of configuration, world, MxNxK, element type and µs.
+    #[arg(long, value_name = "FILE,…", value_delimiter = ',')]
+    pub measured: Vec<PathBuf>,
+    /// The machine's GPUs are not of compute capability 9.0.
+    #[arg(long)]
+    pub no_sm90: bool,
 }
 
 /// What to simulate, and on what.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use warpweave_comm::CommError;
 use warpweave_overlap::PlanError;
 use warpweave_overlap::execute::ExecuteError;
+use warpweave_overlap::select::SelectError;
 use warpweave_overlap::simulate::SimulateError;
 use warpweave_symm_mem::{Error as MemoryError, ExchangeError};
 
@@ -75,6 +76,9 @@ pub enum BenchError {
     /// Plans could not be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
+    /// No algorithm could be chosen.
+    #[error(transparent)]
+    Select(#[from] SelectError),
     /// A plan could not be bound or run.
     #[error(transparent)]
     Execute(#[from] ExecuteError),

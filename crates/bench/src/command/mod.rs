@@ -1,6 +1,7 @@
 //! What the binary's subcommands do.
 
 mod bench;
+mod choice;
 mod device;
 mod exit;
 mod plan;

@@ -7,6 +7,7 @@ use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
+use super::choice;
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs};
 use crate::error::{BenchError, Result};
 
@@ -41,6 +42,21 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             }
             check_all(&algorithms, (world, *calls), problem, out)
         }
+        PlanCommand::Explain {
+            operation,
+            choice: args,
+            problem,
+        } => {
+            choice::explain(*operation, args, &of(problem), out)?;
+            Ok(true)
+        }
+        PlanCommand::Evaluate {
+            choice: args,
+            multicast,
+        } => {
+            choice::evaluate(args, *multicast, out)?;
+            Ok(true)
+        }
         PlanCommand::Simulate(args) => {
             write!(out, "{}", timeline(args)?)?;
             Ok(true)
@@ -68,7 +84,7 @@ fn timeline(args: &SimulateArgs) -> Result<Timeline> {
 }
 
 /// A machine of the crate by its name, or else of a file.
-fn machine(name: &str) -> Result<Machine> {
+pub(super) fn machine(name: &str) -> Result<Machine> {
     let path = Path::new(name);
     if Machine::names().contains(&name) || !path.exists() {
         return Ok(Machine::named(name)?);

@@ -87,3 +87,34 @@ fn a_trace_of_a_machine_of_ones_own_is_written() {
     assert_eq!(json["otherData"]["machine"], "mine");
     assert!(json["traceEvents"].as_array().unwrap().len() > 10);
 }
+
+#[test]
+fn a_choice_is_explained_and_held_against_what_was_measured() {
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
+    let report = format!("{results}fused-matmul-4xh200.json");
+    let shape = ["--shape", "8192x3584x8192", "--dtype", "bf16"];
+    let args = ["explain", "all-gather-matmul", "--measured", &report];
+    let (code, out, err) = plan(&[&args[..], &shape].concat());
+    assert_eq!(code, Some(0), "{err}");
+    for part in [
+        "h200x4",
+        "measured",
+        "limit",
+        "critical path",
+        "The next algorithm",
+    ] {
+        assert!(out.contains(part), "{part} in\n{out}");
+    }
+    let (code, out, err) = plan(&["evaluate", "--measured", &report]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("3 problems"), "{out}");
+    let (code, _, err) = plan(&["explain", "all-scatter"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        err.contains("all-scatter") && err.contains("row-parallel-linear"),
+        "{err}"
+    );
+    let (code, _, err) = plan(&["evaluate", "--measured", "nowhere.json"]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("nowhere.json"), "{err}");
+}

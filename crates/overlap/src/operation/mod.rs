@@ -8,6 +8,7 @@ mod operand;
 use crate::plan::{Problem, shard};
 use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
 pub use operand::{Matrix, Operand};
 
@@ -138,6 +139,18 @@ impl Operation {
             | Operation::MatmulAllReduce
             | Operation::RowParallelLinear => (m, n, k.div_ceil(world.max(1))),
         }
+    }
+}
+
+impl FromStr for Operation {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let named = |operation: &Operation| operation.name() == name;
+        Operation::ALL.into_iter().find(named).ok_or_else(|| {
+            let known = Operation::ALL.map(Operation::name).join(", ");
+            format!("there is no operation `{name}`; known are {known}")
+        })
     }
 }
 

@@ -140,6 +140,16 @@ impl Kernel {
         }
     }
 
+    /// The buffer of the product that it computes, if it computes one.
+    pub fn result(&self) -> Option<BufferId> {
+        match *self {
+            Kernel::NaiveRemoteRead { c, .. }
+            | Kernel::ThreadloadGatherMatmul { c, .. }
+            | Kernel::MultimemGatherMatmul { c, .. } => Some(c),
+            _ => None,
+        }
+    }
+
     /// The slots it signals or waits on: first the one that says that data may be read, then the one that says that
     /// it has been read.
     pub fn slots(&self) -> [SlotId; 2] {

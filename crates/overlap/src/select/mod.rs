@@ -1,0 +1,224 @@
+//! Choosing a schedule.
+//!
+//! [`select`] simulates every configuration that is worth a try for an operation, corrects each prediction by what was
+//! measured, and ranks them. What was measured for the very problem counts as it stands; measurements of the same
+//! configuration, or at least of the same algorithm, on other problems tell by which factor the model errs there, the more
+//! so the nearer they are; where there are none, the model has the say.
+//!
+//! Nothing is run: all ranks that ask with the same figures get the same answer, with no exchange. A [`Selection`] keeps the
+//! whole ranking and prints why its first stands first.
+
+mod breakdown;
+mod correction;
+mod evaluation;
+mod explanation;
+mod measurements;
+
+use crate::algorithms::{self, Capabilities, Configuration};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::Problem;
+use crate::simulate::{Machine, SimulateError, simulate};
+use thiserror::Error;
+
+use correction::Point;
+
+pub use breakdown::Breakdown;
+pub use correction::Basis;
+pub use evaluation::{Evaluation, evaluate};
+pub use measurements::{MalformedMeasurements, Measurement, Measurements};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// What is to be computed.
+    pub operation: Operation,
+    /// On what.
+    pub problem: Problem,
+    /// By how many ranks.
+    pub world: usize,
+    /// Figures of the machine.
+    pub machine: &'a Machine,
+    /// What the machine has.
+    pub capabilities: Capabilities,
+    /// What was measured on it; may be empty.
+    pub measurements: &'a Measurements,
+}
+
+/// Why nothing could be chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// No algorithm of the operation can run on the machine.
+    #[error("no algorithm of {operation} can run on `{machine}`{}", match reasons.is_empty() {
+        true => String::new(),
+        false => format!(": {}", reasons.join("; ")),
+    })]
+    NothingRuns {
+        /// The operation.
+        operation: Operation,
+        /// The machine.
+        machine: String,
+        /// Why each was left out.
+        reasons: Vec<String>,
+    },
+    /// A plan could not be built.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A plan could not be simulated.
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
+}
+
+/// One configuration with what is expected of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The configuration.
+    pub configuration: Configuration,
+    /// What the model says, µs.
+    pub predicted_us: f64,
+    /// What is expected with all that is known, µs.
+    pub expected_us: f64,
+    /// On what the expectation rests.
+    pub basis: Basis,
+    /// What its critical path consists of, by the model.
+    pub breakdown: Breakdown,
+}
+
+/// All that can run, the quickest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selection {
+    operation: Operation,
+    problem: Problem,
+    world: usize,
+    machine: String,
+    limit: Limit,
+    ranking: Vec<Choice>,
+    left_out: Vec<String>,
+}
+
+/// What no schedule on the machine can beat, by the model, µs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Limit {
+    product_us: f64,
+    transfer_us: f64,
+}
+
+impl Limit {
+    fn us(self) -> f64 {
+        self.product_us.max(self.transfer_us)
+    }
+}
+
+impl Selection {
+    /// The quickest.
+    pub fn best(&self) -> &Choice {
+        &self.ranking[0]
+    }
+
+    /// All that can run, the quickest first; never empty.
+    pub fn ranking(&self) -> &[Choice] {
+        &self.ranking
+    }
+
+    /// What cannot run on the machine, each with the reason.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// What no schedule on the machine can beat, by the model, µs: the longer of the product alone and of the bytes that must
+    /// come into a rank, at the rate of a copy engine.
+    pub fn limit_us(&self) -> f64 {
+        self.limit.us()
+    }
+}
+
+/// Ranks all configurations of an operation.
+///
+/// # Errors
+/// An empty problem, more ranks than the machine has GPUs, an operation of which nothing can run there.
+pub fn select(request: &Request<'_>) -> Result<Selection, SelectError> {
+    select_among(request, algorithms::candidates(request.operation))
+}
+
+/// Ranks these configurations of an operation.
+///
+/// # Errors
+/// As [`select`].
+pub fn select_among(
+    request: &Request<'_>,
+    candidates: Vec<Configuration>,
+) -> Result<Selection, SelectError> {
+    let Request {
+        operation,
+        problem,
+        world,
+        machine,
+        ..
+    } = *request;
+    problem.validate(0, world)?;
+    let (ranking, left_out): (Vec<_>, Vec<_>) = candidates
+        .into_iter()
+        .partition(|c| c.needs().missing_on(request.capabilities).is_empty());
+    let left_out: Vec<String> = left_out
+        .iter()
+        .map(|c| {
+            let lacks = lacks(c.needs().missing_on(request.capabilities));
+            format!("{c} needs {lacks}")
+        })
+        .collect();
+    let points = Point::of(request);
+    let mut ranking = ranking
+        .into_iter()
+        .map(|configuration| choice(request, &points, configuration))
+        .collect::<Result<Vec<_>, _>>()?;
+    if ranking.is_empty() {
+        return Err(SelectError::NothingRuns {
+            operation,
+            machine: machine.name.clone(),
+            reasons: left_out,
+        });
+    }
+    // A stable sort: of equals the one that stands first in the registry, whose parameters are the usual ones.
+    ranking.sort_by(|a, b| a.expected_us.total_cmp(&b.expected_us));
+    let (product, _) = machine.product(operation.product(world, &problem), problem.dtype);
+    let bytes = operation.bytes_in(world, &problem);
+    Ok(Selection {
+        operation,
+        problem,
+        world,
+        machine: machine.name.clone(),
+        limit: Limit {
+            product_us: product,
+            transfer_us: bytes / (machine.link.copy_engine_gbs * 1e3),
+        },
+        ranking,
+        left_out,
+    })
+}
+
+fn choice(
+    request: &Request<'_>,
+    points: &[Point<'_>],
+    configuration: Configuration,
+) -> Result<Choice, SelectError> {
+    let plans = configuration.plans(request.world, &request.problem)?;
+    let timeline = simulate(&plans, request.machine, 1)?;
+    let predicted_us = timeline.total();
+    let basis = correction::basis(points, &configuration, request);
+    Ok(Choice {
+        expected_us: basis.expected(predicted_us),
+        breakdown: Breakdown::of(&timeline, &plans),
+        configuration,
+        predicted_us,
+        basis,
+    })
+}
+
+fn lacks(missing: Capabilities) -> &'static str {
+    match (missing.multicast, missing.sm90) {
+        (true, true) => "multicast and compute capability 9.0",
+        (true, false) => "multicast",
+        _ => "compute capability 9.0",
+    }
+}

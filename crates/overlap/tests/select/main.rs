@@ -1,0 +1,239 @@
+//! What is chosen, and why.
+
+use warpweave_overlap::algorithms::{self, Capabilities};
+use warpweave_overlap::plan::Problem;
+use warpweave_overlap::select::{
+    Basis, Measurement, Measurements, Request, SelectError, Selection, evaluate, select,
+};
+use warpweave_overlap::{Machine, Operation};
+use warpweave_symm_mem::DType;
+
+const SM90: Capabilities = Capabilities {
+    multicast: false,
+    sm90: true,
+};
+
+const OPERATION: Operation = Operation::AllGatherMatmul;
+
+fn machine() -> Machine {
+    Machine::named("h200x4").unwrap()
+}
+
+fn problem(m: usize, n: usize, k: usize) -> Problem {
+    Problem::new(m, n, k, DType::Bf16)
+}
+
+fn chosen(problem: Problem, capabilities: Capabilities, measurements: &Measurements) -> Selection {
+    let request = Request {
+        operation: OPERATION,
+        problem,
+        world: 4,
+        machine: &machine(),
+        capabilities,
+        measurements,
+    };
+    select(&request).unwrap()
+}
+
+fn measured(name: &str, problem: Problem, us: f64) -> Measurement {
+    Measurement {
+        configuration: algorithms::find(name).unwrap(),
+        world: 4,
+        problem,
+        us,
+    }
+}
+
+fn all(list: impl IntoIterator<Item = Measurement>) -> Measurements {
+    let mut measurements = Measurements::none();
+    list.into_iter().for_each(|m| measurements.push(m));
+    measurements
+}
+
+fn expected(selection: &Selection, name: &str) -> (f64, f64, Basis) {
+    let named = |c: &&warpweave_overlap::select::Choice| c.configuration.name() == name;
+    let choice = selection.ranking().iter().find(named).unwrap();
+    (choice.expected_us, choice.predicted_us, choice.basis)
+}
+
+#[test]
+fn without_measurements_the_model_ranks_and_nothing_beats_the_limit() {
+    for problem in [problem(32768, 8192, 16384), problem(4096, 1792, 4096)] {
+        let selection = chosen(problem, SM90, &Measurements::none());
+        let ranking = selection.ranking();
+        assert!(ranking.is_sorted_by(|a, b| a.expected_us <= b.expected_us));
+        assert!(ranking.iter().all(|c| c.basis == Basis::Model));
+        assert!(selection.best().predicted_us >= selection.limit_us());
+        // All that the machine can run is ranked or left out.
+        let candidates = algorithms::candidates(OPERATION).len();
+        assert_eq!(ranking.len() + selection.left_out().len(), candidates);
+        // The pipelines win where there is something to hide.
+        let baseline = expected(&selection, "baselineNcclAllgatherMatmul").0;
+        assert!(selection.best().expected_us < 0.95 * baseline);
+    }
+}
+
+#[test]
+fn a_breakdown_adds_up_to_the_prediction() {
+    let selection = chosen(problem(8192, 3584, 8192), SM90, &Measurements::none());
+    for choice in selection.ranking() {
+        let b = choice.breakdown;
+        let sum =
+            b.products_us + b.transfers_us + b.collectives_us + b.sums_us + b.synchronisation_us;
+        let off = (sum - choice.predicted_us).abs();
+        assert!(
+            off < 1e-6 * choice.predicted_us,
+            "{}: {b}",
+            choice.configuration
+        );
+        assert!(b.products_us > 0.0, "{}", choice.configuration);
+    }
+}
+
+#[test]
+fn what_was_measured_here_counts_as_it_stands() {
+    let here = problem(8192, 3584, 8192);
+    let measurements = all([700.0, 10.0, 600.0].map(|us| measured("ringGet", here, us)));
+    let selection = chosen(here, SM90, &measurements);
+    let (us, _, basis) = expected(&selection, "ringGet");
+    assert_eq!((us, basis), (600.0, Basis::Measured { us: 600.0 }));
+    let quick = all([measured("naiveRemoteRead", here, 1.0)]);
+    let best = chosen(here, SM90, &quick);
+    assert_eq!(best.best().configuration.name(), "naiveRemoteRead");
+}
+
+#[test]
+fn the_nearer_a_measurement_the_more_it_corrects() {
+    let here = problem(8192, 3584, 8192);
+    let factor = |at: Problem, name: &str| {
+        let model = chosen(at, SM90, &Measurements::none());
+        let slow = 2.0 * expected(&model, "pushChunks").1;
+        let selection = chosen(here, SM90, &all([measured("pushChunks", at, slow)]));
+        let (us, predicted, basis) = expected(&selection, name);
+        match basis {
+            Basis::Corrected { factor, points } => {
+                assert_eq!(points, 1);
+                assert!((us - predicted * factor).abs() < 1e-9 * us);
+                factor
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let near = factor(problem(16384, 3584, 8192), "pushChunks");
+    let far = factor(problem(512, 512, 512), "pushChunks");
+    let other_chunks = factor(problem(16384, 3584, 8192), "pushChunks:chunks=8");
+    assert!(near > 1.7 && near < 2.0, "{near}");
+    assert!(far > 1.0 && far < other_chunks && other_chunks < near);
+    // Measurements of another element type, or of another algorithm, tell nothing.
+    let f16 = Problem::new(16384, 3584, 8192, DType::F16);
+    let selection = chosen(here, SM90, &all([measured("pushChunks", f16, 1.0)]));
+    assert_eq!(expected(&selection, "pushChunks").2, Basis::Model);
+    assert_eq!(expected(&selection, "ringGet").2, Basis::Model);
+}
+
+#[test]
+fn what_the_machine_lacks_is_left_out_with_the_reason() {
+    let selection = chosen(
+        problem(64, 64, 64),
+        Capabilities::NONE,
+        &Measurements::none(),
+    );
+    let reasons = selection.left_out().join("\n");
+    assert!(
+        reasons.contains("multimemGatherThenCutlass needs multicast and compute capability 9.0")
+    );
+    assert!(reasons.contains("threadloadGatherThenCutlass needs compute capability 9.0"));
+    assert!(
+        selection
+            .ranking()
+            .iter()
+            .all(|c| c.configuration.needs().is_empty())
+    );
+}
+
+#[test]
+fn what_cannot_be_is_an_error() {
+    let none = Measurements::none();
+    let ask = |world, problem| {
+        let request = Request {
+            operation: OPERATION,
+            problem,
+            world,
+            machine: &machine(),
+            capabilities: SM90,
+            measurements: &none,
+        };
+        select(&request).unwrap_err()
+    };
+    assert!(matches!(ask(5, problem(8, 8, 8)), SelectError::Simulate(_)));
+    assert!(matches!(ask(0, problem(8, 8, 8)), SelectError::Plan(_)));
+    assert!(matches!(ask(2, problem(8, 0, 8)), SelectError::Plan(_)));
+}
+
+#[test]
+fn measurements_are_read_as_they_are_written() {
+    let measurements = all([
+        measured("pushChunks:chunks=4", problem(8192, 3584, 8192), 751.25),
+        measured("ringPut", problem(131, 71, 90), 12.0),
+    ]);
+    let text = measurements.to_string();
+    assert_eq!(Measurements::from_text(&text).unwrap(), measurements);
+    assert_eq!(
+        Measurements::from_text("\n# nothing\n"),
+        Ok(Measurements::none())
+    );
+    for (line, what) in [
+        ("ringPut\t4\t1x1x1\tbf16", "4 fields"),
+        ("ring\t4\t1x1x1\tbf16\t1", "no algorithm `ring`"),
+        ("ringPut\t0\t1x1x1\tbf16\t1", "`0`"),
+        ("ringPut\t4\t1x1\tbf16\t1", "`1x1`"),
+        ("ringPut\t4\t1x1x0\tbf16\t1", "`0`"),
+        ("ringPut\t4\t1x1x1\tbf17\t1", "`bf17`"),
+        ("ringPut\t4\t1x1x1\tbf16\t-1", "`-1`"),
+    ] {
+        let error = Measurements::from_text(&format!("# one\n{line}\n")).unwrap_err();
+        assert!(error.line == 2 && error.what.contains(what), "{error}");
+    }
+}
+
+#[test]
+fn choices_are_judged_by_problems_that_they_have_not_seen() {
+    // The model is wrong by the same factors everywhere: what was measured elsewhere tells.
+    let factors = [
+        ("ringGet", 0.5),
+        ("pushChunks", 2.0),
+        ("broadcastPipeline", 1.0),
+    ];
+    let problems = [problem(8192, 3584, 8192), problem(16384, 3584, 8192)];
+    let mut measurements = Measurements::none();
+    for at in problems {
+        let model = chosen(at, SM90, &Measurements::none());
+        for (name, factor) in factors {
+            measurements.push(measured(name, at, factor * expected(&model, name).1));
+        }
+    }
+    let evaluations = evaluate(&measurements, &machine(), SM90).unwrap();
+    assert_eq!(evaluations.len(), 2);
+    for e in &evaluations {
+        assert_eq!(e.unseen.0.name(), "ringGet");
+        assert_eq!(e.regret(), 1.0);
+        assert!(e.model.1 >= e.best.1);
+    }
+}
+
+#[test]
+fn a_selection_says_why() {
+    let near = all([measured("ringGet", problem(16384, 3584, 8192), 1400.0)]);
+    let text = chosen(problem(8192, 3584, 8192), SM90, &near).to_string();
+    for part in [
+        "all-gather-matmul 8192x3584x8192 bf16 by 4 ranks of h200x4",
+        "limit ",
+        "by 1 measurement",
+        "left out: multimemGatherScalarCompute needs multicast",
+        "Its critical path by the model: products ",
+        "The next algorithm, ",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    println!("{text}");
+}
