@@ -1,6 +1,7 @@
 //! The registry: every algorithm of this crate by its exact name.
 
 pub mod all_gather_matmul;
+pub mod column_parallel_linear;
 mod configuration;
 mod parameter;
 
@@ -75,7 +76,10 @@ impl PartialEq for Algorithm {
 }
 
 /// The algorithms of each operation.
-const REGISTRY: &[&[Algorithm]] = &[all_gather_matmul::ALGORITHMS];
+const REGISTRY: &[&[Algorithm]] = &[
+    all_gather_matmul::ALGORITHMS,
+    column_parallel_linear::ALGORITHMS,
+];
 
 /// Every algorithm, by operation.
 pub fn algorithms() -> impl Iterator<Item = &'static Algorithm> {

@@ -1,9 +1,11 @@
 //! Plans, what *show* prints of them and what *check* proves about them.
 
 mod algorithms;
+mod column_parallel;
 mod deletions;
 mod faults;
 mod fixtures;
+mod flow;
 mod generated;
 mod interpreter;
 mod pipelines;
