@@ -3,6 +3,7 @@
 pub mod all_gather_matmul;
 pub mod column_parallel_linear;
 mod configuration;
+pub mod matmul_beside_all_gather;
 mod parameter;
 
 use crate::error::PlanError;
@@ -79,6 +80,7 @@ impl PartialEq for Algorithm {
 const REGISTRY: &[&[Algorithm]] = &[
     all_gather_matmul::ALGORITHMS,
     column_parallel_linear::ALGORITHMS,
+    matmul_beside_all_gather::ALGORITHMS,
 ];
 
 /// Every algorithm, by operation.

@@ -72,7 +72,7 @@ impl Operation {
                 None => shard,
             }
         };
-        let beside = (m / 2).max(1);
+        let beside = beside_rows(problem);
         let operand = Operand::new;
         let (a, b, c) = (Matrix::A, Matrix::B, Matrix::C);
         match self {
@@ -123,7 +123,7 @@ impl Operation {
             Operation::AllGatherMatmul | Operation::ColumnParallelLinear => others(m, k),
             Operation::MatmulReduceScatter => others(m, n),
             Operation::MatmulAllReduce | Operation::RowParallelLinear => 2.0 * others(m, n),
-            Operation::MatmulBesideAllGather => others(world * (m / 2).max(1), k),
+            Operation::MatmulBesideAllGather => others(world * beside_rows(problem), k),
         }
     }
 
@@ -139,6 +139,11 @@ impl Operation {
             | Operation::RowParallelLinear => (m, n, k.div_ceil(world.max(1))),
         }
     }
+}
+
+/// Rows that each rank gives to the all-gather of [`Operation::MatmulBesideAllGather`].
+pub(crate) fn beside_rows(problem: &Problem) -> usize {
+    (problem.m / 2).max(1)
 }
 
 impl fmt::Display for Operation {
