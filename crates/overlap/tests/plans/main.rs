@@ -8,6 +8,7 @@ mod faults;
 mod fixtures;
 mod flow;
 mod generated;
+mod hierarchical;
 mod interpreter;
 mod pipelines;
 mod printed;

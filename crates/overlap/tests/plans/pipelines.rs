@@ -51,6 +51,9 @@ fn pipelines_are_found_by_their_exact_names() {
             "pushChunks:streams=1",
             "pushChunks:streams=3",
             "broadcastPipeline",
+            "hierarchical",
+            "hierarchical:nodes=1",
+            "hierarchical:nodes=4",
         ]
     );
     for name in names {
@@ -58,11 +61,12 @@ fn pipelines_are_found_by_their_exact_names() {
         assert_eq!(algorithm.needs(), Capabilities::default());
         let plans = plans(&algorithm, 4, &problem(8));
         assert!(plans.iter().all(|p| p.name == name));
-        assert!(
-            plans
-                .iter()
-                .all(|p| p.transports() == [Transport::CopyEngine])
-        );
+        let transports: &[Transport] = match name.as_str() {
+            "hierarchical" => &[Transport::Nccl, Transport::CopyEngine],
+            "hierarchical:nodes=4" => &[Transport::Nccl],
+            _ => &[Transport::CopyEngine],
+        };
+        assert!(plans.iter().all(|p| p.transports() == transports));
     }
     assert!(algorithms::find("pushChunks:chunks=3").is_ok());
     for wrong in ["chunks", "chunks=0", "chunks=x", "nodes=2", "3"] {

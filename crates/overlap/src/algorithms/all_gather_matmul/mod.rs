@@ -10,6 +10,7 @@ pub mod baseline_nccl;
 pub mod broadcast_pipeline;
 mod buffers;
 pub mod direct_exchange;
+pub mod hierarchical;
 pub mod multimem_gather_cutlass;
 pub mod multimem_gather_scalar;
 pub mod naive_remote_read;
@@ -37,4 +38,5 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     ring_put::ALGORITHM,
     push_chunks::ALGORITHM,
     broadcast_pipeline::ALGORITHM,
+    hierarchical::ALGORITHM,
 ];
