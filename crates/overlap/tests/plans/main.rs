@@ -9,6 +9,7 @@ mod fixtures;
 mod flow;
 mod generated;
 mod hierarchical;
+mod host_ir;
 mod interpreter;
 mod pipelines;
 mod printed;
