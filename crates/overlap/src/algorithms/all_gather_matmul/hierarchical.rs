@@ -10,21 +10,6 @@ use crate::plan::{
 };
 use std::ops::Range;
 
-/// See [`build`].
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "hierarchical",
-    operation: Operation::AllGatherMatmul,
-    summary: "NCCL between nodes, pushes by copy engine inside them, products shard by shard",
-    needs: Capabilities::NONE,
-    parameters: &[Parameter {
-        key: "nodes",
-        summary: "nodes over which the ranks are spread",
-        values: Values::Counts(&[2, 1, 4]),
-    }],
-    build,
-    rows: None,
-};
-
 /// Symmetric memory inside a node, NCCL between nodes.
 ///
 /// The ranks at the same place of each node all-gather their shards, so that every shard crosses the network once for each
@@ -44,6 +29,20 @@ pub const ALGORITHM: Algorithm = Algorithm {
 ///
 /// `ready`: its n-th signal of a call says "the n-th of the shards that I push to you is in your staging". `free`: "my
 /// products have read your rows", a credit for the next call's pushes.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "hierarchical",
+    operation: Operation::AllGatherMatmul,
+    summary: "NCCL between nodes, pushes by copy engine inside them, products shard by shard",
+    needs: Capabilities::NONE,
+    parameters: &[Parameter {
+        key: "nodes",
+        summary: "nodes over which the ranks are spread",
+        values: Values::Counts(&[2, 1, 4]),
+    }],
+    build,
+    rows: None,
+};
+
 fn build(
     options: &Options,
     rank: usize,

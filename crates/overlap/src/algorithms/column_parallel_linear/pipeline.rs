@@ -11,7 +11,24 @@ use crate::plan::{
 use std::ops::Range;
 use warpweave_symm_mem::Priority;
 
-/// See [`build`].
+/// nvFuser's stream-parallel all-gather and linear layer: chunk s is gathered and multiplied on stream s mod p of a pool, so
+/// that the gather of some chunks runs beside the products of others. Events order the streams, and no host waits.
+///
+/// **Sharding.** nvFuser's benchmark deals A as \[S, D, M / (S · D), K\] to D ranks, which is `cyclic`: rank r holds the r-th
+/// part of each of S chunks, a gathered chunk is rows in a row, and one product multiplies it. With `blocked`, rank r holds
+/// block r of A and chunk s is the s-th part of every block. That takes a product for each piece, or a batch.
+///
+/// **Products.** The products of a batch lie equally far apart in the staging and in C. Pieces that were pushed do: the
+/// staging is laid out as A is. Where M does not divide by the ranks, the blocks that have a row more and the others are a batch
+/// each. A collective puts pieces one behind the other, so these stay separate products, whatever `product` says. Pieces that
+/// are neighbours in C too, all of a cyclic chunk or whole blocks, are one product either way.
+///
+/// **Gather.** `nccl` and `symmetric`: an all-gather for each chunk, ordered among themselves by events; pieces may differ by a
+/// row just as a collective's shards do. `push`: one stream puts the pieces of chunk after chunk into the staging of all
+/// peers, to the next rank first; this rank's own piece is copied on the stream of its product.
+///
+/// `ready i` (push): its n-th signal of a call says "my piece of the n-th chunk of stream i is in your staging". `free` (push):
+/// "my products have read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "columnParallelLinear",
     operation: Operation::ColumnParallelLinear,
@@ -48,24 +65,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: Some(rows),
 };
 
-/// nvFuser's stream-parallel all-gather and linear layer: chunk s is gathered and multiplied on stream s mod p of a pool, so
-/// that the gather of some chunks runs beside the products of others. Events order the streams, and no host waits.
-///
-/// **Sharding.** nvFuser's benchmark deals A as \[S, D, M / (S · D), K\] to D ranks, which is `cyclic`: rank r holds the r-th
-/// part of each of S chunks, a gathered chunk is rows in a row, and one product multiplies it. With `blocked`, rank r holds
-/// block r of A and chunk s is the s-th part of every block. That takes a product for each piece, or a batch.
-///
-/// **Products.** The products of a batch lie equally far apart in the staging and in C. Pieces that were pushed do: the
-/// staging is laid out as A is. Where M does not divide by the ranks, the blocks that have a row more and the others are a batch
-/// each. A collective puts pieces one behind the other, so these stay separate products, whatever `product` says. Pieces that
-/// are neighbours in C too, all of a cyclic chunk or whole blocks, are one product either way.
-///
-/// **Gather.** `nccl` and `symmetric`: an all-gather for each chunk, ordered among themselves by events; pieces may differ by a
-/// row just as a collective's shards do. `push`: one stream puts the pieces of chunk after chunk into the staging of all
-/// peers, to the next rank first; this rank's own piece is copied on the stream of its product.
-///
-/// `ready i` (push): its n-th signal of a call says "my piece of the n-th chunk of stream i is in your staging". `free` (push):
-/// "my products have read your rows", a credit for the next call's pushes.
 fn build(
     options: &Options,
     rank: usize,

@@ -6,7 +6,10 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// Every rank pushes its X into the Y of all ranks on one stream, to the next rank first, while its product has all
+/// multiprocessors. Y is symmetric.
+///
+/// `free`: "my caller has read the Y of the previous call". `ready`: "my X is in your Y".
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "besideCopyEngine",
     operation: Operation::MatmulBesideAllGather,
@@ -17,10 +20,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: None,
 };
 
-/// Every rank pushes its X into the Y of all ranks on one stream, to the next rank first, while its product has all
-/// multiprocessors. Y is symmetric.
-///
-/// `free`: "my caller has read the Y of the previous call". `ready`: "my X is in your Y".
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let main = StreamId::MAIN;

@@ -7,7 +7,7 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// The collective on a stream of its own, begun before the product: they share the multiprocessors.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "besideOverlapped",
     operation: Operation::MatmulBesideAllGather,
@@ -18,7 +18,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: None,
 };
 
-/// The collective on a stream of its own, begun before the product: they share the multiprocessors.
 fn build(
     options: &Options,
     rank: usize,

@@ -7,7 +7,7 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// The collective, then the product on the same stream: nothing hides anything.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "besideInSequence",
     operation: Operation::MatmulBesideAllGather,
@@ -18,7 +18,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: None,
 };
 
-/// The collective, then the product on the same stream: nothing hides anything.
 fn build(
     options: &Options,
     rank: usize,
