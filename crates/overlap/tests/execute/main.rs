@@ -2,6 +2,7 @@
 
 mod cuda;
 mod fixtures;
+mod gathers;
 
 use std::time::Duration;
 
@@ -58,11 +59,10 @@ fn every_algorithm_computes_the_product_call_after_call() {
     }
 }
 
-/// The pipelines that gather and multiply, besides the hierarchical one, whose collectives are of some ranks only.
+/// The pipelines that gather and multiply.
 fn pipelines() -> Vec<Configuration> {
     let mut all = algorithms::every().split_off(algorithms::table().len());
     all.retain(|c| c.operation() == Operation::AllGatherMatmul);
-    all.retain(|c| c.algorithm().name != "hierarchical");
     all
 }
 
