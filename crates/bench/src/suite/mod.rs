@@ -201,10 +201,10 @@ mod tests {
         let two = Suite::FusedMatmul.implementations(&names).unwrap();
         let two: Vec<_> = two.iter().map(|i| i.name.as_str()).collect();
         assert_eq!(two, ["baselineCudaAllgatherMatmul", "naiveRemoteRead"]);
-        let pipelines = ["pushChunks:chunks=4", "ringGet"].map(String::from);
+        let pipelines = ["pushChunks:chunks=8", "ringGet"].map(String::from);
         let pipelines = Suite::FusedMatmul.implementations(&pipelines).unwrap();
         let pipelines: Vec<_> = pipelines.iter().map(|i| i.name.as_str()).collect();
-        assert_eq!(pipelines, ["ringGet", "pushChunks:chunks=4"]);
+        assert_eq!(pipelines, ["ringGet", "pushChunks:chunks=8"]);
         let unknown = Suite::Gemm
             .implementations(&names)
             .err()

@@ -1,7 +1,9 @@
 //! The registry: every algorithm of this crate by its exact name.
 
 pub mod all_gather_matmul;
+pub mod column_parallel_linear;
 mod configuration;
+pub mod matmul_beside_all_gather;
 mod parameter;
 
 use crate::error::PlanError;
@@ -75,7 +77,11 @@ impl PartialEq for Algorithm {
 }
 
 /// The algorithms of each operation.
-const REGISTRY: &[&[Algorithm]] = &[all_gather_matmul::ALGORITHMS];
+const REGISTRY: &[&[Algorithm]] = &[
+    all_gather_matmul::ALGORITHMS,
+    column_parallel_linear::ALGORITHMS,
+    matmul_beside_all_gather::ALGORITHMS,
+];
 
 /// Every algorithm, by operation.
 pub fn algorithms() -> impl Iterator<Item = &'static Algorithm> {

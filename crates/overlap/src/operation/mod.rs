@@ -73,7 +73,7 @@ impl Operation {
                 None => shard,
             }
         };
-        let beside = (m / 2).max(1);
+        let beside = beside_rows(problem);
         let operand = Operand::new;
         let (a, b, c) = (Matrix::A, Matrix::B, Matrix::C);
         match self {
@@ -124,7 +124,7 @@ impl Operation {
             Operation::AllGatherMatmul | Operation::ColumnParallelLinear => others(m, k),
             Operation::MatmulReduceScatter => others(m, n),
             Operation::MatmulAllReduce | Operation::RowParallelLinear => 2.0 * others(m, n),
-            Operation::MatmulBesideAllGather => others(world * (m / 2).max(1), k),
+            Operation::MatmulBesideAllGather => others(world * beside_rows(problem), k),
         }
     }
 
@@ -152,6 +152,11 @@ impl FromStr for Operation {
             format!("there is no operation `{name}`; known are {known}")
         })
     }
+}
+
+/// Rows that each rank gives to the all-gather of [`Operation::MatmulBesideAllGather`].
+pub(crate) fn beside_rows(problem: &Problem) -> usize {
+    (problem.m / 2).max(1)
 }
 
 impl fmt::Display for Operation {

@@ -242,7 +242,8 @@ impl Machine {
     }
 
     /// How long a product of m × k by k × n takes alone, µs without its launch, and the part of the multiprocessors
-    /// that it keeps busy, for the tile that is quickest.
+    /// that it keeps busy on the average, for the tile that is quickest. What its last, partly filled wave of tiles leaves
+    /// free, another product can have.
     pub fn product(&self, (m, n, k): (usize, usize, usize), dtype: DType) -> (f64, f64) {
         let rates = &self.product.sustained_tflops;
         let tflops = match dtype {
@@ -256,8 +257,9 @@ impl Machine {
             let tiles = m.div_ceil(t.rows).saturating_mul(n.div_ceil(t.cols));
             let flops = 2.0 * t.rows as f64 * t.cols as f64 * k as f64;
             let one = flops * sms as f64 / (tflops * t.efficiency * 1e6);
-            let busy = (tiles as f64 / sms as f64).min(1.0);
-            (tiles.div_ceil(sms) as f64 * one, busy)
+            let waves = tiles.div_ceil(sms);
+            let busy = tiles as f64 / (waves as f64 * sms as f64);
+            (waves as f64 * one, busy)
         };
         let quickest = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
         self.product

@@ -7,14 +7,13 @@ use warpweave_overlap::plan::{Effect, Op, OpKind, Plan, SlotId};
 use warpweave_overlap::{Report, algorithms, check};
 
 /// The plans that are taken apart: all algorithms, the multicast variant of the second, and a pipeline with events.
-/// Variants with more chunks than a shard has rows are left out, and with more streams than two ranks have steps.
+/// Variants with 8 of something are left out: a shard has fewer rows, and two ranks have fewer steps.
 fn subjects(world: usize) -> Vec<(String, Vec<Plan>)> {
     // Three rows more than an even number of shards: ragged, but no shard is empty.
     let problem = problem(2 * world + 3);
-    let more = |name: &str| name.ends_with(":4") || name.ends_with(":8");
     let mut subjects: Vec<(String, Vec<Plan>)> = algorithms::every()
         .iter()
-        .filter(|a| !more(&a.name()))
+        .filter(|a| !a.name().ends_with("=8"))
         .map(|a| (a.name(), plans(a, world, &problem)))
         .collect();
     let multicast = plans(

@@ -33,7 +33,8 @@ struct Access {
 pub struct Machine {
     atoms: Vec<Atom>,
     accesses: Vec<Access>,
-    collectives: Vec<Vec<(usize, usize)>>,
+    /// Of each rank: where its part begins and ends, and who takes part.
+    collectives: Vec<Vec<(usize, usize, Vec<usize>)>>,
 }
 
 /// What can happen in some run.
@@ -75,10 +76,13 @@ impl Machine {
             }
         }
         for rank in 0..plans.len() {
-            for (i, &(_, end)) in machine.collectives[rank].clone().iter().enumerate() {
-                for theirs in &machine.collectives {
-                    match theirs.get(i) {
-                        Some(&(begin, _)) => machine.atoms[end].after.push(begin),
+            let mine = machine.collectives[rank].clone();
+            for (i, (_, end, ranks)) in mine.iter().enumerate() {
+                let same = |entry: &&(usize, usize, Vec<usize>)| entry.2 == *ranks;
+                let (end, index) = (*end, mine[..i].iter().filter(same).count());
+                for &peer in ranks {
+                    match machine.collectives[peer].iter().filter(same).nth(index) {
+                        Some(&(begin, ..)) => machine.atoms[end].after.push(begin),
                         None => machine.atoms[end].never = true,
                     }
                 }
@@ -175,12 +179,14 @@ impl Machine {
                 }
                 self.atom(key(Site::End(op)), tails)
             }
-            OpKind::Collective { src, dst, .. } => {
+            OpKind::Collective {
+                src, dst, ranks, ..
+            } => {
                 let begin = self.atom(key(Site::Begin(op)), after);
                 let end = self.atom(key(Site::End(op)), vec![begin]);
                 self.access((begin, end), false, src);
                 self.access((begin, end), true, dst);
-                self.collectives[plan.rank].push((begin, end));
+                self.collectives[plan.rank].push((begin, end, ranks.clone()));
                 end
             }
             _ => {
@@ -367,8 +373,10 @@ impl<'a> Rules<'a> {
     fn is_ambiguous(&self, done: &Done) -> bool {
         let crowded =
             |atoms: &Vec<usize>| atoms.iter().filter(|&&a| self.reached(done, a)).count() > 1;
-        let meeting =
-            |c: &Vec<(usize, usize)>| c.iter().filter(|&&c| self.under_way(done, c)).count() > 1;
+        let meeting = |mine: &Vec<(usize, usize, Vec<usize>)>| {
+            let under_way = |c: &&(usize, usize, Vec<usize>)| self.under_way(done, (c.0, c.1));
+            mine.iter().filter(under_way).count() > 1
+        };
         self.signals
             .values()
             .chain(self.waits.values())

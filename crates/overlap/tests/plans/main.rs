@@ -1,10 +1,15 @@
 //! Plans, what *show* prints of them and what *check* proves about them.
 
 mod algorithms;
+mod beside;
+mod column_parallel;
 mod deletions;
 mod faults;
 mod fixtures;
+mod flow;
 mod generated;
+mod hierarchical;
+mod host_ir;
 mod interpreter;
 mod pipelines;
 mod printed;

@@ -46,9 +46,14 @@ fn pipelines_are_found_by_their_exact_names() {
             "ringPut",
             "pushChunks",
             "pushChunks:chunks=1",
-            "pushChunks:chunks=4",
+            "pushChunks:chunks=2",
             "pushChunks:chunks=8",
+            "pushChunks:streams=1",
+            "pushChunks:streams=3",
             "broadcastPipeline",
+            "hierarchical",
+            "hierarchical:nodes=1",
+            "hierarchical:nodes=4",
         ]
     );
     for name in names {
@@ -56,17 +61,18 @@ fn pipelines_are_found_by_their_exact_names() {
         assert_eq!(algorithm.needs(), Capabilities::default());
         let plans = plans(&algorithm, 4, &problem(8));
         assert!(plans.iter().all(|p| p.name == name));
-        assert!(
-            plans
-                .iter()
-                .all(|p| p.transports() == [Transport::CopyEngine])
-        );
+        let transports: &[Transport] = match name.as_str() {
+            "hierarchical" => &[Transport::Nccl, Transport::CopyEngine],
+            "hierarchical:nodes=4" => &[Transport::Nccl],
+            _ => &[Transport::CopyEngine],
+        };
+        assert!(plans.iter().all(|p| p.transports() == transports));
     }
     assert!(algorithms::find("pushChunks:chunks=3").is_ok());
-    for wrong in ["chunks", "chunks=0", "chunks=x", "streams=2", "3"] {
+    for wrong in ["chunks", "chunks=0", "chunks=x", "nodes=2", "3"] {
         let error = algorithms::find(&format!("pushChunks:{wrong}")).unwrap_err();
         assert!(matches!(&error, PlanError::UnknownOption { option, .. } if option == wrong));
-        assert!(error.to_string().contains("chunks=2|1|4|8|…"), "{error}");
+        assert!(error.to_string().contains("chunks=4|1|2|8|…"), "{error}");
     }
     assert!(algorithms::find("ringGet:chunks=2").is_err());
 }
@@ -111,13 +117,24 @@ fn streams_and_chunks_are_those_of_the_name() {
         assert_eq!(gemms.collect::<Vec<_>>(), wanted);
     }
     for (name, chunks) in [
-        ("", 2),
+        ("", 4),
         (":chunks=1", 1),
-        (":chunks=4", 4),
+        (":chunks=2", 2),
         (":chunks=8", 8),
     ] {
         let plan = at(&format!("pushChunks{name}"), 4);
-        assert_eq!((plan.streams.len(), plan.launches()), (2, 1 + 3 * chunks));
+        assert_eq!((plan.streams.len(), plan.launches()), (3, 1 + 3 * chunks));
+    }
+    for streams in 1..=3 {
+        let plan = at(&format!("pushChunks:streams={streams}"), 4);
+        assert_eq!((plan.streams.len(), plan.launches()), (1 + streams, 13));
+        // Behind the pushes' come the products' streams, besides the caller's.
+        let gemms = plan.ops.iter().filter_map(|op| match op.kind {
+            OpKind::Gemm { .. } => Some(op.stream.0.saturating_sub(1)),
+            _ => None,
+        });
+        let wanted: Vec<usize> = (0..13).map(|product| product % streams).collect();
+        assert_eq!(gemms.collect::<Vec<_>>(), wanted);
     }
 }
 

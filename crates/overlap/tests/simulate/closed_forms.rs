@@ -161,9 +161,12 @@ fn two_products_at_once_share_the_multiprocessors() {
         multiply(plan, side, regions);
         plan.join(side);
     });
-    // One starts an event later, both are done when all the work is, and then comes the event back.
-    let work = product_us() - 1.5;
-    near(run(&plans).total(), 1.5 + 2.0 * work + 1.0);
+    // One starts an event later and ends as much later. Between, they share, and the tiles of the one fill the last wave of the
+    // other. Then comes the event back.
+    let (event, alone) = (1.0, product_us() - 1.5);
+    let busy = 1024.0 / (8.0 * 132.0);
+    let both = 2.0 * busy * alone + 2.0 * (1.0 - busy) * event;
+    near(run(&plans).total(), 1.5 + both + event);
 }
 
 #[test]

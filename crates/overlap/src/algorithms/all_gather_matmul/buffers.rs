@@ -10,7 +10,7 @@ pub(super) struct Operands {
     pub(super) a: BufferId,
     pub(super) b: BufferId,
     pub(super) c: BufferId,
-    rank: usize,
+    pub(super) rank: usize,
     world: usize,
     problem: Problem,
 }
@@ -102,7 +102,7 @@ impl Operands {
     }
 
     /// Rows of C from rows of A by cuBLASLt; nothing where there are none.
-    fn gemm_of(&mut self, stream: StreamId, src: Region, rows: Range<usize>) {
+    pub(super) fn gemm_of(&mut self, stream: StreamId, src: Region, rows: Range<usize>) {
         if rows.is_empty() {
             return;
         }

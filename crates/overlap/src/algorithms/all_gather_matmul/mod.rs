@@ -3,13 +3,15 @@
 //! First the seven of nvFuser's benchmark, by its names, then the pipelines, in which the products of the rows that have
 //! arrived run beside the transfer of the others. Every plan has the buffers `a` (this rank's shard, in rows 0 .. shard
 //! length of a buffer that has the rows of the largest shard), `b` and `c`; all but the naive one also `staging`, which has
-//! a place for all rows of A. At a world of one the pipelines are one product, with no staging.
+//! a place for all rows of A. The hierarchical one has `landing` besides, or, where each rank is a node, instead. At a world of
+//! one the pipelines are one product, with no staging.
 
 pub mod baseline_cuda;
 pub mod baseline_nccl;
 pub mod broadcast_pipeline;
 mod buffers;
 pub mod direct_exchange;
+pub mod hierarchical;
 pub mod multimem_gather_cutlass;
 pub mod multimem_gather_scalar;
 pub mod naive_remote_read;
@@ -37,4 +39,5 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     ring_put::ALGORITHM,
     push_chunks::ALGORITHM,
     broadcast_pipeline::ALGORITHM,
+    hierarchical::ALGORITHM,
 ];

@@ -1,0 +1,155 @@
+//! Which rows make up a chunk, where they lie, and by which products they are multiplied.
+
+use crate::plan::{Batch, shard};
+use std::ops::Range;
+
+/// How A is dealt to the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharding {
+    /// Rank r holds the r-th block of rows; a chunk has a part of each block.
+    Blocked,
+    /// Rank r holds the r-th part of each chunk: A is \[chunks, world, M / (chunks · world), K\].
+    Cyclic,
+}
+
+/// How A lies in the staging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// As it is.
+    AsInA,
+    /// Chunk after chunk, as collectives put it.
+    ByChunk,
+}
+
+/// Rows that travel and are multiplied together, one piece of each rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// Indexed by rank; some may be empty, not all.
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// One rank's rows of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Rows of the owner's buffer `a`.
+    pub(super) held: Range<usize>,
+    /// Rows of the staging.
+    pub(super) staged: Range<usize>,
+    /// Rows of A, and of C.
+    pub(super) rows: Range<usize>,
+}
+
+/// A product, or a batch of them: rows of the staging and of C, of the first if they are several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Product {
+    pub(super) staged: Range<usize>,
+    pub(super) rows: Range<usize>,
+    pub(super) batch: Batch,
+}
+
+/// The chunks of `m` rows, without those that would be empty.
+pub(super) fn deal(
+    m: usize,
+    world: usize,
+    count: usize,
+    sharding: Sharding,
+    layout: Layout,
+) -> Vec<Chunk> {
+    let mut held = vec![0; world];
+    let mut staged = 0;
+    let mut next = |rank: usize, rows: Range<usize>| {
+        let piece = Piece {
+            held: held[rank]..held[rank] + rows.len(),
+            staged: match layout {
+                Layout::AsInA => rows.clone(),
+                Layout::ByChunk => staged..staged + rows.len(),
+            },
+            rows,
+        };
+        held[rank] = piece.held.end;
+        staged = piece.staged.end;
+        piece
+    };
+    let part = |whole: Range<usize>, index: usize, of: usize| {
+        let part = shard(whole.len(), index, of);
+        whole.start + part.start..whole.start + part.end
+    };
+    let chunks = (0..count).map(|chunk| {
+        let pieces = (0..world).map(|rank| {
+            let rows = match sharding {
+                Sharding::Blocked => part(shard(m, rank, world), chunk, count),
+                Sharding::Cyclic => part(shard(m, chunk, count), rank, world),
+            };
+            next(rank, rows)
+        });
+        Chunk {
+            pieces: pieces.collect(),
+        }
+    });
+    let empty = |chunk: &Chunk| chunk.pieces.iter().all(|piece| piece.rows.is_empty());
+    chunks.filter(|chunk| !empty(chunk)).collect()
+}
+
+impl Chunk {
+    /// From its first row in the staging to its last. Where the staging lies by chunk, these are its rows and no others.
+    pub(super) fn staged(&self) -> Range<usize> {
+        let start = self.pieces.first().map_or(0, |piece| piece.staged.start);
+        let end = self.pieces.last().map_or(0, |piece| piece.staged.end);
+        start..end
+    }
+
+    /// The products of this chunk.
+    ///
+    /// Pieces that lie behind each other both in the staging and in C are one product. If they are to be `batched`, products
+    /// in a row that are equally large and lie equally far apart, as far in the staging as in C, are one batch.
+    pub(super) fn products(&self, batched: bool) -> Vec<Product> {
+        let mut products: Vec<Product> = Vec::new();
+        for piece in self.pieces.iter().filter(|piece| !piece.rows.is_empty()) {
+            match products.last_mut() {
+                Some(last) if last.is_followed_by(piece) => {
+                    last.staged.end = piece.staged.end;
+                    last.rows.end = piece.rows.end;
+                }
+                _ => products.push(Product {
+                    staged: piece.staged.clone(),
+                    rows: piece.rows.clone(),
+                    batch: Batch::ONE,
+                }),
+            }
+        }
+        if !batched {
+            return products;
+        }
+        let mut batches: Vec<Product> = Vec::new();
+        for product in products {
+            let stride = batches.last().and_then(|batch| batch.stride_to(&product));
+            match (batches.last_mut(), stride) {
+                (Some(batch), Some(stride)) => {
+                    batch.batch = Batch {
+                        count: batch.batch.count + 1,
+                        stride,
+                    }
+                }
+                _ => batches.push(product),
+            }
+        }
+        batches
+    }
+}
+
+impl Product {
+    fn is_followed_by(&self, piece: &Piece) -> bool {
+        self.staged.end == piece.staged.start && self.rows.end == piece.rows.start
+    }
+
+    /// The stride of this batch with `next` at its end, if that is possible.
+    fn stride_to(&self, next: &Product) -> Option<usize> {
+        let Batch { count, stride } = self.batch;
+        let last = (count - 1) * stride;
+        let apart = next.rows.start - self.rows.start - last;
+        let fits = next.rows.len() == self.rows.len()
+            && next.staged.start - self.staged.start - last == apart
+            && (count == 1 || apart == stride);
+        fits.then_some(apart)
+    }
+}

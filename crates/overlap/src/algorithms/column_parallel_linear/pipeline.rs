@@ -1,0 +1,266 @@
+//! `columnParallelLinear`: gathered chunk by chunk, and multiplied behind that on a pool of streams.
+
+use super::chunk::{Chunk, Layout, Product, Sharding, deal};
+use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{
+    Batch, BufferId, Collective, Placement, Plan, PlanBuilder, Problem, Region, Role, SlotId,
+    StreamId, Transport,
+};
+use std::ops::Range;
+use warpweave_symm_mem::Priority;
+
+/// nvFuser's stream-parallel all-gather and linear layer: chunk s is gathered and multiplied on stream s mod p of a pool, so
+/// that the gather of some chunks runs beside the products of others. Events order the streams, and no host waits.
+///
+/// **Sharding.** nvFuser's benchmark deals A as \[S, D, M / (S · D), K\] to D ranks, which is `cyclic`: rank r holds the r-th
+/// part of each of S chunks, a gathered chunk is rows in a row, and one product multiplies it. With `blocked`, rank r holds
+/// block r of A and chunk s is the s-th part of every block. That takes a product for each piece, or a batch.
+///
+/// **Products.** The products of a batch lie equally far apart in the staging and in C. Pieces that were pushed do: the
+/// staging is laid out as A is. Where M does not divide by the ranks, the blocks that have a row more and the others are a batch
+/// each. A collective puts pieces one behind the other, so these stay separate products, whatever `product` says. Pieces that
+/// are neighbours in C too, all of a cyclic chunk or whole blocks, are one product either way.
+///
+/// **Gather.** `nccl` and `symmetric`: an all-gather for each chunk, ordered among themselves by events; pieces may differ by a
+/// row just as a collective's shards do. `push`: one stream puts the pieces of chunk after chunk into the staging of all
+/// peers, to the next rank first; this rank's own piece is copied on the stream of its product.
+///
+/// `ready i` (push): its n-th signal of a call says "my piece of the n-th chunk of stream i is in your staging". `free` (push):
+/// "my products have read your rows", a credit for the next call's pushes.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "columnParallelLinear",
+    operation: Operation::ColumnParallelLinear,
+    summary: "gather in chunks over a pool of streams, products behind each",
+    needs: Capabilities::NONE,
+    parameters: &[
+        Parameter {
+            key: "chunks",
+            summary: "chunks of A",
+            values: Values::Counts(&[4, 1, 2, 8]),
+        },
+        Parameter {
+            key: "streams",
+            summary: "streams of the pool",
+            values: Values::Counts(&[2, 1, 4]),
+        },
+        Parameter {
+            key: "sharding",
+            summary: "a block of rows for each rank, or a part of each chunk",
+            values: Values::Words(&["blocked", "cyclic"]),
+        },
+        Parameter {
+            key: "product",
+            summary: "products of the blocks' pieces of a chunk one by one, or in a batch where they lie equally far apart",
+            values: Values::Words(&["separate", "batched"]),
+        },
+        Parameter {
+            key: "gather",
+            summary: "by NCCL, by collectives over symmetric memory, or by copy engine",
+            values: Values::Words(&["nccl", "symmetric", "push"]),
+        },
+    ],
+    build,
+    rows: Some(rows),
+};
+
+fn build(
+    options: &Options,
+    rank: usize,
+    world: usize,
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let mut layer = Layer::new(options, (rank, world), problem);
+    match options.word("gather") {
+        _ if world == 1 => layer.multiply_where_it_lies(),
+        "push" => layer.push(),
+        "symmetric" => layer.collect(Transport::SymmetricMemory),
+        _ => layer.collect(Transport::Nccl),
+    }
+    layer.builder.finish()
+}
+
+/// The rows of A that a rank holds.
+fn rows(options: &Options, rank: usize, world: usize, problem: &Problem) -> Vec<Range<usize>> {
+    let chunks = chunks(options, world, problem).into_iter();
+    chunks
+        .filter_map(|chunk| chunk.pieces.into_iter().nth(rank))
+        .map(|piece| piece.rows)
+        .filter(|rows| !rows.is_empty())
+        .collect()
+}
+
+fn chunks(options: &Options, world: usize, problem: &Problem) -> Vec<Chunk> {
+    let sharding = match options.word("sharding") {
+        "cyclic" => Sharding::Cyclic,
+        _ => Sharding::Blocked,
+    };
+    let layout = match options.word("gather") {
+        "push" => Layout::AsInA,
+        _ => Layout::ByChunk,
+    };
+    deal(problem.m, world, options.count("chunks"), sharding, layout)
+}
+
+/// A plan under construction.
+struct Layer {
+    builder: PlanBuilder,
+    a: BufferId,
+    b: BufferId,
+    bias: BufferId,
+    c: BufferId,
+    rank: usize,
+    problem: Problem,
+    chunks: Vec<Chunk>,
+    streams: usize,
+    batched: bool,
+}
+
+impl Layer {
+    fn new(options: &Options, (rank, world): (usize, usize), problem: &Problem) -> Self {
+        let Problem { m, n, k, dtype, .. } = *problem;
+        let chunks = chunks(options, world, problem);
+        // The first rank has the most.
+        let held = chunks.iter().filter_map(|chunk| chunk.pieces.first());
+        let most = held.map(|piece| piece.held.len()).sum();
+        let mut builder = PlanBuilder::new(ALGORITHM.name, rank, world);
+        let mut local =
+            |name, role, shape| builder.buffer(name, Placement::Local, role, dtype, shape);
+        Layer {
+            a: local("a", Role::Input, (most, k)),
+            b: local("b", Role::Weight, (n, k)),
+            bias: local("bias", Role::Weight, (1, n)),
+            c: local("c", Role::Output, (m, n)),
+            builder,
+            rank,
+            problem: *problem,
+            streams: options.count("streams").min(chunks.len()),
+            chunks,
+            batched: options.word("product") == "batched",
+        }
+    }
+
+    fn staging(&mut self, placement: Placement) -> BufferId {
+        let Problem { m, k, dtype, .. } = self.problem;
+        self.builder
+            .buffer("staging", placement, Role::Staging, dtype, (m, k))
+    }
+
+    /// One product, of all rows of A.
+    fn multiply_where_it_lies(&mut self) {
+        let rows = 0..self.problem.m;
+        let whole = Product {
+            staged: rows.clone(),
+            rows,
+            batch: Batch::ONE,
+        };
+        self.multiply(StreamId::MAIN, self.a, &whole);
+    }
+
+    /// Gathers by collectives.
+    fn collect(&mut self, transport: Transport) {
+        let staging = self.staging(Placement::Local);
+        let chunks = std::mem::take(&mut self.chunks);
+        let mut pool = vec![self.builder.fork_with(Priority::Normal)];
+        for (index, chunk) in chunks.iter().enumerate() {
+            let stream = pool[index % self.streams];
+            let src = self.held(chunk);
+            let dst = self.rows(self.rank, staging, chunk.staged());
+            self.builder
+                .collective(stream, Collective::AllGather, src, dst, transport);
+            // The next collective begins behind this one, not behind its products.
+            if self.streams > 1 && index + 1 < chunks.len() {
+                match pool.get((index + 1) % self.streams) {
+                    Some(&next) => {
+                        self.builder.order(stream, next);
+                    }
+                    None => pool.push(self.builder.fork_from(stream, Priority::Normal)),
+                }
+            }
+            self.multiply_chunk(stream, staging, chunk);
+        }
+        for stream in pool {
+            self.builder.join(stream);
+        }
+    }
+
+    /// Gathers by copy engine.
+    fn push(&mut self) {
+        let staging = self.staging(Placement::Symmetric);
+        let (rank, streams) = (self.rank, self.streams);
+        let chunks = std::mem::take(&mut self.chunks);
+        let ready: Vec<SlotId> = (0..streams)
+            .map(|stream| self.builder.slot(format!("ready {stream}")))
+            .collect();
+        let free = self.builder.slot("free");
+        let peers = self.builder.peers();
+        let gives = |rank: usize, chunk: &Chunk| !chunk.pieces[rank].rows.is_empty();
+        let gives_any = |rank: usize| chunks.iter().any(|chunk| gives(rank, chunk));
+
+        let pushes = gives_any(rank).then(|| self.builder.fork());
+        if let Some(pushes) = pushes {
+            self.builder.wait_credit(pushes, free, peers.clone());
+            for (index, chunk) in chunks.iter().enumerate() {
+                for &to in peers.iter().filter(|_| gives(rank, chunk)) {
+                    let (src, dst) = (self.held(chunk), self.place(to, staging, chunk));
+                    self.builder.copy(pushes, src, dst).signal(
+                        pushes,
+                        ready[index % streams],
+                        [to],
+                    );
+                }
+            }
+        }
+        let pool: Vec<StreamId> = (0..streams)
+            .map(|_| self.builder.fork_with(Priority::Normal))
+            .collect();
+        for (index, chunk) in chunks.iter().enumerate() {
+            let stream = pool[index % streams];
+            let (src, dst) = (self.held(chunk), self.place(rank, staging, chunk));
+            let from = peers.iter().copied().filter(|&peer| gives(peer, chunk));
+            self.builder
+                .copy(stream, src, dst)
+                .wait(stream, ready[index % streams], from);
+            self.multiply_chunk(stream, staging, chunk);
+        }
+        for stream in pool {
+            self.builder.join(stream);
+        }
+        let givers = peers.iter().copied().filter(|&peer| gives_any(peer));
+        self.builder.signal(StreamId::MAIN, free, givers);
+        if let Some(pushes) = pushes {
+            self.builder.join(pushes);
+        }
+    }
+
+    /// All columns of these rows.
+    fn rows(&self, rank: usize, buffer: BufferId, rows: Range<usize>) -> Region {
+        self.builder.on(rank, buffer, rows, 0..self.problem.k)
+    }
+
+    /// This rank's piece of a chunk.
+    fn held(&self, chunk: &Chunk) -> Region {
+        self.rows(self.rank, self.a, chunk.pieces[self.rank].held.clone())
+    }
+
+    /// Where this rank's piece of a chunk lies in the staging of `rank`.
+    fn place(&self, rank: usize, staging: BufferId, chunk: &Chunk) -> Region {
+        self.rows(rank, staging, chunk.pieces[self.rank].staged.clone())
+    }
+
+    fn multiply_chunk(&mut self, stream: StreamId, staging: BufferId, chunk: &Chunk) {
+        for product in chunk.products(self.batched) {
+            self.multiply(stream, staging, &product);
+        }
+    }
+
+    fn multiply(&mut self, stream: StreamId, buffer: BufferId, product: &Product) {
+        let a = self.rows(self.rank, buffer, product.staged.clone());
+        let [weight, bias] = [self.b, self.bias].map(|id| self.builder.whole(id));
+        let cols = 0..self.problem.n;
+        let c = self.builder.own(self.c, product.rows.clone(), cols);
+        self.builder
+            .linear(stream, (a, weight, Some(bias)), c, product.batch);
+    }
+}

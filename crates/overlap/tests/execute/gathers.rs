@@ -1,0 +1,146 @@
+//! What gathers and multiplies otherwise than the pipelines: layers with a bias, products beside a gather, several nodes.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use warpweave_overlap::Operation;
+use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::operation::{Matrix, Operand};
+use warpweave_overlap::plan::{Problem, Role};
+use warpweave_symm_mem::DType;
+
+use crate::fixtures::{element, on_ranks};
+use crate::host;
+
+/// Element (row, col) of a matrix of the problem in call `call`. B and the bias are constant.
+fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
+    match matrix {
+        Matrix::A => element(0, call, row, col),
+        Matrix::B => element(1, 0, row, col),
+        Matrix::Bias => element(2, 0, row, col),
+        Matrix::X | Matrix::Y => element(3, call, row, col),
+        Matrix::C => (0..problem.k)
+            .map(|i| element(0, call, row, i) * element(1, 0, i, col))
+            .sum(),
+    }
+}
+
+/// What the buffer of an operand holds in call `call`, where `biased` says whether C has the bias.
+fn stored(operand: &Operand, problem: &Problem, call: usize, biased: bool) -> Vec<u8> {
+    let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
+    let cols = || operand.cols.clone();
+    let places: Vec<(usize, usize)> = match operand.transposed {
+        false => rows
+            .iter()
+            .flat_map(|&row| cols().map(move |col| (row, col)))
+            .collect(),
+        true => cols()
+            .flat_map(|col| rows.iter().map(move |&row| (row, col)))
+            .collect(),
+    };
+    let bias = |col: usize| match operand.matrix == Matrix::C && biased {
+        true => value(Matrix::Bias, problem, call, 0, col),
+        false => 0.0,
+    };
+    places
+        .into_iter()
+        .flat_map(|(row, col)| {
+            (value(operand.matrix, problem, call, row, col) + bias(col)).to_ne_bytes()
+        })
+        .collect()
+}
+
+/// Runs `calls` on every rank, run and replayed by turns, with a rank that dawdles, and compares every element of every call.
+fn computes(algorithm: &Configuration, world: usize, problem: &Problem, calls: Range<usize>) {
+    let wrong = on_ranks(world, host, |rank| {
+        let (me, world) = rank.place();
+        let operands = algorithm.operands(me, world, problem);
+        let biased = operands
+            .iter()
+            .any(|operand| operand.matrix == Matrix::Bias);
+        let of = |role: Role| {
+            operands
+                .iter()
+                .filter(move |operand| operand.role() == role)
+        };
+        let mut bound = rank
+            .bind(algorithm.plan(me, world, problem).unwrap())
+            .unwrap();
+        for weight in of(Role::Weight) {
+            bound
+                .write(weight.buffer, &stored(weight, problem, 0, biased))
+                .unwrap();
+        }
+        bound.capture().unwrap();
+        let mut wrong = Vec::new();
+        for call in calls.clone() {
+            if call % world == me {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            for input in of(Role::Input) {
+                bound
+                    .write(input.buffer, &stored(input, problem, call, biased))
+                    .unwrap();
+            }
+            match call % 2 {
+                0 => bound.run().unwrap(),
+                _ => bound.replay().unwrap(),
+            }
+            for output in of(Role::Output) {
+                let wanted = stored(output, problem, call, biased);
+                let mut found = vec![0xff; wanted.len()];
+                bound.read(output.buffer, &mut found).unwrap();
+                if found != wanted {
+                    wrong.push((call, output.buffer));
+                }
+            }
+        }
+        bound.synchronize().unwrap();
+        rank.exchange.barrier("end").unwrap();
+        wrong
+    });
+    let right = wrong.iter().all(Vec::is_empty);
+    assert!(right, "{}, world {world}: {wrong:?}", algorithm.name());
+}
+
+#[test]
+fn every_variation_of_a_layer_computes_it_at_every_world() {
+    let mut all = algorithms::every();
+    all.retain(|c| c.operation() == Operation::ColumnParallelLinear);
+    for algorithm in &all {
+        for world in 1..=8 {
+            // Even, ragged, and from two ranks on one without rows.
+            for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
+                computes(algorithm, world, &Problem::new(m, 7, 18, DType::F32), 0..4);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_combination_of_a_layer_computes_it_at_four_ranks() {
+    for algorithm in &algorithms::candidates(Operation::ColumnParallelLinear) {
+        computes(algorithm, 4, &Problem::new(41, 3, 5, DType::F32), 0..6);
+    }
+}
+
+#[test]
+fn a_product_and_what_is_gathered_beside_it_are_right() {
+    for algorithm in &algorithms::candidates(Operation::MatmulBesideAllGather) {
+        for world in 1..=8 {
+            computes(algorithm, world, &Problem::new(9, 4, 6, DType::F32), 0..8);
+        }
+    }
+}
+
+#[test]
+fn nodes_compute_the_product_at_every_world() {
+    for nodes in [1, 2, 3, 4] {
+        let algorithm = algorithms::find(&format!("hierarchical:nodes={nodes}")).unwrap();
+        for world in 1..=8 {
+            for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
+                computes(&algorithm, world, &Problem::new(m, 7, 18, DType::F32), 0..6);
+            }
+        }
+    }
+}

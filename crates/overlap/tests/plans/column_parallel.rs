@@ -1,0 +1,193 @@
+//! The column-parallel linear layer.
+
+use crate::fixtures::{holds, plans, problem};
+use crate::flow::outputs_come_from_their_inputs;
+use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::plan::{Batch, Collective, OpKind, Plan, Problem, Transport};
+use warpweave_overlap::{Operation, PlanError, check, show};
+use warpweave_symm_mem::DType;
+
+fn find(options: &str) -> Configuration {
+    algorithms::find(&format!("columnParallelLinear{options}")).unwrap()
+}
+
+fn plan(options: &str, m: usize) -> Plan {
+    find(options).plan(1, 4, &problem(m)).unwrap()
+}
+
+fn sound(algorithm: &Configuration, world: usize, m: usize) {
+    let problem = problem(m);
+    let plans = plans(algorithm, world, &problem);
+    holds(&check(&plans, 3));
+    outputs_come_from_their_inputs(algorithm, &plans, &problem);
+}
+
+#[test]
+fn every_variation_holds_at_every_world_and_shape() {
+    let mut all = algorithms::every();
+    all.retain(|c| c.operation() == Operation::ColumnParallelLinear);
+    assert_eq!(all.len(), 10);
+    for algorithm in all {
+        for world in 1..=8 {
+            // Even, ragged, fewer rows than ranks, a single row.
+            for m in [8 * world, 8 * world + 3, 3, 1] {
+                sound(&algorithm, world, m);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_combination_holds_at_four_ranks() {
+    for algorithm in algorithms::candidates(Operation::ColumnParallelLinear) {
+        for m in [32, 41, 6] {
+            sound(&algorithm, 4, m);
+        }
+    }
+}
+
+#[test]
+fn every_row_of_a_is_held_once() {
+    for algorithm in algorithms::candidates(Operation::ColumnParallelLinear) {
+        for m in [1, 6, 41] {
+            let problem = problem(m);
+            let mut rows: Vec<usize> = Vec::new();
+            for plan in plans(&algorithm, 4, &problem) {
+                let operands = algorithm.operands(plan.rank, 4, &problem);
+                for operand in &operands {
+                    let buffer = plan.buffer_named(operand.buffer).unwrap();
+                    let buffer = plan.buffer(buffer).unwrap();
+                    let (stored, cols) = operand.stored();
+                    assert_eq!(buffer.role, operand.role());
+                    assert_eq!(buffer.cols, cols);
+                    assert!(buffer.rows == stored || operand.buffer == "a" && buffer.rows > stored);
+                }
+                rows.extend(operands[0].rows.iter().cloned().flatten());
+            }
+            rows.sort_unstable();
+            assert_eq!(rows, (0..m).collect::<Vec<_>>(), "{}", algorithm.name());
+        }
+    }
+}
+
+#[test]
+fn cyclic_is_the_sharding_of_the_benchmark() {
+    // [S, D, M / (S · D)] = [4, 4, 2].
+    let rows = &find(":sharding=cyclic").operands(1, 4, &problem(32))[0].rows;
+    assert_eq!(*rows, [2..4, 10..12, 18..20, 26..28]);
+    let rows = &find("").operands(1, 4, &problem(32))[0].rows;
+    assert_eq!(*rows, [8..10, 10..12, 12..14, 14..16]);
+}
+
+/// The batches of a plan's products.
+fn batches(plan: &Plan) -> Vec<Batch> {
+    let batches = plan.ops.iter().filter_map(|op| match &op.kind {
+        OpKind::Gemm { batch, .. } => Some(*batch),
+        _ => None,
+    });
+    batches.collect()
+}
+
+#[test]
+fn products_are_as_few_as_the_sharding_allows() {
+    let batch = |count, stride| Batch { count, stride };
+    // Of 16 pieces each is a product, or four are one.
+    assert_eq!(batches(&plan("", 32)), [Batch::ONE; 16]);
+    for gather in ["nccl", "symmetric", "push"] {
+        let cyclic = format!(":sharding=cyclic:gather={gather}");
+        assert_eq!(batches(&plan(&cyclic, 41)), [Batch::ONE; 4]);
+        // Whole blocks are neighbours.
+        let whole = format!(":chunks=1:gather={gather}");
+        assert_eq!(batches(&plan(&whole, 41)), [Batch::ONE; 1]);
+    }
+    // What a collective gathers lies closer together than in C.
+    assert_eq!(batches(&plan(":product=batched", 32)), [Batch::ONE; 16]);
+    let pushed = ":product=batched:gather=push";
+    assert_eq!(batches(&plan(pushed, 32)), [batch(4, 8); 4]);
+    assert_eq!(
+        batches(&plan(&format!("{pushed}:chunks=3"), 32)),
+        [batch(4, 8); 3]
+    );
+    // Blocks of 9, 9, 8 and 8 rows.
+    let uneven = [batch(2, 9), batch(2, 8)];
+    assert_eq!(batches(&plan(pushed, 34)), [uneven; 4].concat());
+}
+
+#[test]
+fn products_and_gathers_go_round_the_pool() {
+    for gather in ["nccl", "symmetric", "push"] {
+        for streams in [1, 2, 4, 16] {
+            let options = format!(":sharding=cyclic:streams={streams}:gather={gather}");
+            let plan = plan(&options, 32);
+            let used = |wanted: fn(&OpKind) -> bool| -> Vec<usize> {
+                let ops = plan.ops.iter().filter(|op| wanted(&op.kind));
+                ops.map(|op| op.stream.0).collect()
+            };
+            let pool = streams.min(4);
+            let pushes = usize::from(gather == "push");
+            assert_eq!(plan.streams.len(), 1 + pushes + pool);
+            let round: Vec<usize> = (0..4).map(|chunk| 1 + pushes + chunk % pool).collect();
+            assert_eq!(used(|kind| matches!(kind, OpKind::Gemm { .. })), round);
+            let gathers = used(|kind| matches!(kind, OpKind::Collective { .. }));
+            assert_eq!(gathers, if pushes == 0 { round } else { Vec::new() });
+        }
+    }
+}
+
+#[test]
+fn launches_and_transports_are_those_of_the_options() {
+    for (gather, transport, gathers) in [
+        ("nccl", Transport::Nccl, 4),
+        ("symmetric", Transport::SymmetricMemory, 4),
+        ("push", Transport::CopyEngine, 0),
+    ] {
+        for (sharding, products) in [("blocked", 16), ("cyclic", 4)] {
+            let plan = plan(&format!(":gather={gather}:sharding={sharding}"), 32);
+            assert_eq!(plan.transports(), [transport]);
+            assert_eq!(plan.launches(), gathers + products);
+        }
+    }
+}
+
+#[test]
+fn every_product_is_a_linear_layer_and_every_collective_an_all_gather() {
+    for algorithm in algorithms::candidates(Operation::ColumnParallelLinear) {
+        for op in &algorithm.plan(1, 4, &problem(32)).unwrap().ops {
+            match &op.kind {
+                OpKind::Gemm {
+                    bias, b_transposed, ..
+                } => assert!(bias.is_some() && *b_transposed),
+                OpKind::Collective { collective, .. } => {
+                    assert_eq!(*collective, Collective::AllGather);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn impossible_problems_are_errors() {
+    for algorithm in algorithms::candidates(Operation::ColumnParallelLinear) {
+        let huge = Problem::new(usize::MAX, usize::MAX, 2, DType::F16);
+        assert!(matches!(
+            algorithm.plan(1, 4, &huge),
+            Err(PlanError::Malformed { .. })
+        ));
+    }
+}
+
+#[test]
+fn blocked_chunks_by_nccl_are_printed() {
+    insta::assert_snapshot!(show(&plan(":chunks=2", 10)));
+}
+
+#[test]
+fn cyclic_chunks_by_nccl_are_printed() {
+    insta::assert_snapshot!(show(&plan(":sharding=cyclic", 18)));
+}
+
+#[test]
+fn pushed_chunks_in_batches_are_printed() {
+    insta::assert_snapshot!(show(&plan(":chunks=2:gather=push:product=batched", 18)));
+}

@@ -1,0 +1,119 @@
+//! The all-gather of several nodes.
+
+use crate::fixtures::{holds, only, plans, problem};
+use crate::flow::outputs_come_from_their_inputs;
+use warpweave_overlap::algorithms;
+use warpweave_overlap::check::FaultKind;
+use warpweave_overlap::plan::{OpKind, Plan};
+use warpweave_overlap::{Violation, check, show};
+
+fn at(nodes: usize, world: usize, m: usize) -> Vec<Plan> {
+    let algorithm = algorithms::find(&format!("hierarchical:nodes={nodes}")).unwrap();
+    plans(&algorithm, world, &problem(m))
+}
+
+#[test]
+fn every_number_of_nodes_holds_at_every_world_and_shape() {
+    for nodes in [1, 2, 3, 4, 8, 1024] {
+        let algorithm = algorithms::find(&format!("hierarchical:nodes={nodes}")).unwrap();
+        for world in 1..=8 {
+            for m in [8 * world, 8 * world + 3, 3, 1] {
+                let problem = problem(m);
+                let plans = plans(&algorithm, world, &problem);
+                holds(&check(&plans, 3));
+                outputs_come_from_their_inputs(&algorithm, &plans, &problem);
+            }
+        }
+    }
+}
+
+#[test]
+fn nodes_are_equal_parts_of_those_asked_for() {
+    for (world, nodes, size) in [
+        (8, 1, 8),
+        (8, 2, 4),
+        (8, 4, 2),
+        (6, 2, 3),
+        (6, 4, 2),
+        // Three and two ranks: no part of three divides five.
+        (5, 2, 1),
+        // Three, three and two.
+        (8, 3, 1),
+        (2, 4, 1),
+    ] {
+        let plans = at(nodes, world, 4 * world);
+        assert!(plans.iter().all(|p| p.node_size == size), "{world} {nodes}");
+    }
+}
+
+#[test]
+fn each_shard_crosses_the_network_once_for_each_other_node() {
+    // Of 2 nodes of 4, each rank's collective is with its twin; inside, each shard of its place is pushed to 3 peers.
+    for plan in at(2, 8, 16) {
+        let mut pushed = Vec::new();
+        for op in &plan.ops {
+            match &op.kind {
+                OpKind::Collective { ranks, .. } => {
+                    assert_eq!(*ranks, [plan.rank % 4, plan.rank % 4 + 4]);
+                }
+                OpKind::Copy { src, dst, .. } => {
+                    assert_eq!((src.rank, src.rows.len()), (plan.rank, 2));
+                    pushed.push((dst.rank, dst.rows.start / 2));
+                }
+                _ => {}
+            }
+        }
+        let (first, place) = (plan.rank / 4 * 4, plan.rank % 4);
+        let peers = (1..4).map(|step| first + (place + step) % 4);
+        let shards = [plan.rank, (plan.rank + 4) % 8];
+        let wanted: Vec<_> = shards
+            .into_iter()
+            .flat_map(|shard| peers.clone().map(move |to| (to, shard)))
+            .collect();
+        assert_eq!(pushed, wanted);
+        // A collective and a product for each shard.
+        assert_eq!(plan.launches(), 9);
+    }
+}
+
+#[test]
+fn a_copy_to_another_node_is_reported() {
+    let mut plans = at(2, 4, 8);
+    let copy = plans[1].ops.iter_mut().find_map(|op| match &mut op.kind {
+        OpKind::Copy { dst, .. } => Some(dst),
+        _ => None,
+    });
+    let dst = copy.unwrap();
+    assert_eq!(dst.rank, 0);
+    dst.rank = 2;
+    let report = check(&plans, 3);
+    let Violation::Fault(fault) = only(&report) else {
+        panic!("{report}");
+    };
+    assert_eq!((fault.rank, fault.kind), (1, FaultKind::Unreachable));
+    assert!(fault.what.contains("another node"), "{report}");
+}
+
+#[test]
+fn a_signal_to_another_node_is_reported() {
+    let mut plans = at(2, 4, 8);
+    for op in &mut plans[1].ops {
+        if let OpKind::Signal { to, .. } = &mut op.kind {
+            *to = vec![3];
+        }
+    }
+    let report = check(&plans, 3);
+    // Its own shard, the one that landed, and the credit.
+    assert_eq!(report.violations.len(), 3, "{report}");
+    for violation in &report.violations {
+        assert!(
+            matches!(violation, Violation::Fault(fault) if fault.kind == FaultKind::Unreachable),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn two_nodes_of_two_are_printed() {
+    insta::assert_snapshot!(show(&at(2, 4, 10)[1]));
+}
