@@ -2,7 +2,11 @@
 
 pub mod all_gather_matmul;
 mod configuration;
+pub mod matmul_all_reduce;
+pub mod matmul_reduce_scatter;
 mod parameter;
+mod reduction;
+pub mod row_parallel_linear;
 
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -75,7 +79,12 @@ impl PartialEq for Algorithm {
 }
 
 /// The algorithms of each operation.
-const REGISTRY: &[&[Algorithm]] = &[all_gather_matmul::ALGORITHMS];
+const REGISTRY: &[&[Algorithm]] = &[
+    all_gather_matmul::ALGORITHMS,
+    matmul_reduce_scatter::ALGORITHMS,
+    matmul_all_reduce::ALGORITHMS,
+    row_parallel_linear::ALGORITHMS,
+];
 
 /// Every algorithm, by operation.
 pub fn algorithms() -> impl Iterator<Item = &'static Algorithm> {

@@ -89,9 +89,14 @@ impl PlanBuilder {
 
     /// Adds a stream that begins after what is on the main stream so far.
     pub fn fork_with(&mut self, priority: Priority) -> StreamId {
+        self.fork_from(StreamId::MAIN, priority)
+    }
+
+    /// Adds a stream that begins after what is on `earlier` so far.
+    pub fn fork_from(&mut self, earlier: StreamId, priority: Priority) -> StreamId {
         let stream = StreamId(self.plan.streams.len());
         self.plan.streams.push(priority);
-        self.order(StreamId::MAIN, stream);
+        self.order(earlier, stream);
         stream
     }
 

@@ -8,5 +8,7 @@ mod generated;
 mod interpreter;
 mod pipelines;
 mod printed;
+mod reductions;
 mod sequences;
+mod values;
 mod violations;
