@@ -21,9 +21,9 @@ pub(in crate::algorithms) struct PartialProduct {
     a: BufferId,
     b: BufferId,
     stored: Stored,
-    rank: usize,
-    world: usize,
-    problem: Problem,
+    pub(in crate::algorithms) rank: usize,
+    pub(in crate::algorithms) world: usize,
+    pub(in crate::algorithms) problem: Problem,
 }
 
 impl PartialProduct {
