@@ -6,7 +6,10 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
-/// See [`build`].
+/// Multiplies the rows of one owner after the other, those of the next rank first and the own ones last, and pushes each chunk
+/// to its owner as soon as it is multiplied; the owner sums it in the order of ranks and pushes the sums to all. C is
+/// symmetric, and holds the partial products until sums overwrite them. No credit is needed: a rank gets an owner's sums only
+/// after that owner has got its part, and leaves a call only with all sums.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "allReducePipeline",
     operation: Operation::MatmulAllReduce,
@@ -17,7 +20,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: None,
 };
 
-/// The pipeline by owner, whose sums every owner pushes to all, chunk by chunk. C is symmetric.
 fn build(
     options: &Options,
     rank: usize,

@@ -6,7 +6,7 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, Placement, Plan, Problem, StreamId, Transport};
 
-/// See [`build`].
+/// One product, then an all-reduce of it in place, by NCCL or over symmetric memory, in which C then lies.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "matmulThenAllReduce",
     operation: Operation::MatmulAllReduce,
@@ -17,7 +17,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: None,
 };
 
-/// One product, then an all-reduce of it in place, by NCCL or over symmetric memory, in which C then lies.
 fn build(
     options: &Options,
     rank: usize,

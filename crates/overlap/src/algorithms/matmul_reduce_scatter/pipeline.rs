@@ -6,7 +6,10 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
-/// See [`build`].
+/// Multiplies the rows of one owner after the other, those of the next rank first and the own ones last. Each chunk is pushed
+/// into its owner's staging as soon as it is multiplied, by copy engine on one stream, behind a credit that says that the
+/// owner has summed what the previous call left there. Owners sum their chunks as they become whole, in the order of ranks, so
+/// that behind the last product there is only the last chunk's sum to wait for.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "reduceScatterPipeline",
     operation: Operation::MatmulReduceScatter,
@@ -17,8 +20,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: None,
 };
 
-/// The pipeline by owner: products of the next rank's rows first and of the own ones last, each chunk pushed as soon as it is
-/// there; the owner sums.
 fn build(
     options: &Options,
     rank: usize,

@@ -7,17 +7,6 @@ use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 use warpweave_symm_mem::Priority;
 
-/// See [`build`].
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "reduceScatterRing",
-    operation: Operation::MatmulReduceScatter,
-    summary: "the ring: partial sums go to the right neighbour, each rank adds its product",
-    needs: Capabilities::NONE,
-    parameters: &[],
-    build,
-    rows: None,
-};
-
 /// At step s rank r multiplies the rows of rank (r − 1 − s) mod world, adds the sum that came from its left neighbour r − 1,
 /// save at step 0, and puts the result into the staging of its right neighbour r + 1, which adds its own at step s + 1. At
 /// the last step the rows are its own and stay. Products, sums and puts have a stream each, so that the products of the
@@ -28,6 +17,16 @@ pub const ALGORITHM: Algorithm = Algorithm {
 ///
 /// `ready`: its n-th signal of a call says "the n-th sum that I put is in your staging". `free`: "I have added all that you
 /// put", a credit for the next call's puts.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "reduceScatterRing",
+    operation: Operation::MatmulReduceScatter,
+    summary: "the ring: partial sums go to the right neighbour, each rank adds its product",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
+
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let own = (Placement::Local, problem.shard(rank, world));
     let place = (rank, world);

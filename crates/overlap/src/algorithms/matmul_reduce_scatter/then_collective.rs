@@ -6,7 +6,7 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, Placement, Plan, Problem, StreamId, Transport};
 
-/// See [`build`].
+/// One product, then a reduce-scatter of it, by NCCL or over symmetric memory, in which the partial product then lies.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "matmulThenReduceScatter",
     operation: Operation::MatmulReduceScatter,
@@ -17,7 +17,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: None,
 };
 
-/// One product, then a reduce-scatter of it, by NCCL or over symmetric memory, in which the partial product then lies.
 fn build(
     options: &Options,
     rank: usize,

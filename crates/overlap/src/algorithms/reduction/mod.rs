@@ -26,7 +26,7 @@ pub(super) const CHUNKS: Parameter = Parameter {
     values: Values::Counts(&[2, 1, 4, 8]),
 };
 
-/// The streams of the products, for [`by_owner`].
+/// The streams of the products, for [`by_owner()`].
 pub(super) const STREAMS: Parameter = Parameter {
     key: "streams",
     summary: "streams of products: with two, one begins in the tail of another",

@@ -14,7 +14,11 @@ const REDUCE: Parameter = Parameter {
     values: Values::Words(&["nccl", "symmetric"]),
 };
 
-/// See [`build`].
+/// Chunk i of the rows is on stream i mod p of a pool of p: its product, then its all-reduce in place, which runs beside the
+/// product of chunk i + 1. With `chunks=1:streams=1` it is the layer that is not chunked.
+///
+/// All ranks must enter their collectives in one order, so each waits by an event for the one before it, on another stream.
+/// Hence the last is behind all others, and its stream the only one to be joined.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "rowParallelLinear",
     operation: Operation::RowParallelLinear,
@@ -42,11 +46,6 @@ pub const ALGORITHM: Algorithm = Algorithm {
     rows: None,
 };
 
-/// Chunk i of the rows is on stream i mod p of a pool of p: its product, then its all-reduce in place, which runs beside the
-/// product of chunk i + 1. With `chunks=1:streams=1` it is the layer that is not chunked.
-///
-/// All ranks must enter their collectives in one order, so each waits by an event for the one before it, on another stream.
-/// Hence the last is behind all others, and its stream the only one to be joined.
 fn build(
     options: &Options,
     rank: usize,
