@@ -2,6 +2,7 @@
 
 mod cuda;
 mod fixtures;
+mod reductions;
 
 use std::time::Duration;
 
