@@ -3,8 +3,12 @@
 pub mod all_gather_matmul;
 pub mod column_parallel_linear;
 mod configuration;
+pub mod matmul_all_reduce;
 pub mod matmul_beside_all_gather;
+pub mod matmul_reduce_scatter;
 mod parameter;
+mod reduction;
+pub mod row_parallel_linear;
 
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -81,6 +85,9 @@ const REGISTRY: &[&[Algorithm]] = &[
     all_gather_matmul::ALGORITHMS,
     column_parallel_linear::ALGORITHMS,
     matmul_beside_all_gather::ALGORITHMS,
+    matmul_reduce_scatter::ALGORITHMS,
+    matmul_all_reduce::ALGORITHMS,
+    row_parallel_linear::ALGORITHMS,
 ];
 
 /// Every algorithm, by operation.

@@ -3,6 +3,7 @@
 mod cuda;
 mod fixtures;
 mod gathers;
+mod reductions;
 
 use std::time::Duration;
 

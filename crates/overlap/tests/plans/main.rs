@@ -13,5 +13,7 @@ mod host_ir;
 mod interpreter;
 mod pipelines;
 mod printed;
+mod reductions;
 mod sequences;
+mod values;
 mod violations;

@@ -1,0 +1,11 @@
+//! Matmul + all-reduce: A\[M,K\] · B\[K,N\] with K sharded; each rank gets the sum of all products.
+//!
+//! Every plan has the buffers `a` (this rank's columns), `b` (its rows) and `c` (all of the sum). At a world of one the
+//! pipeline is one product.
+
+pub mod pipeline;
+pub mod then_collective;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: &[Algorithm] = &[then_collective::ALGORITHM, pipeline::ALGORITHM];

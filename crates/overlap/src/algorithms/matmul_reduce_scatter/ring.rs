@@ -1,0 +1,95 @@
+//! `reduceScatterRing`: partial sums travel round, each rank adding its part.
+
+use crate::algorithms::reduction::{PartialProduct, Stored};
+use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{Placement, Plan, Problem, StreamId};
+use warpweave_symm_mem::Priority;
+
+/// At step s rank r multiplies the rows of rank (r − 1 − s) mod world, adds the sum that came from its left neighbour r − 1,
+/// save at step 0, and puts the result into the staging of its right neighbour r + 1, which adds its own at step s + 1. At
+/// the last step the rows are its own and stay. Products, sums and puts have a stream each, so that the products of the
+/// steps follow each other while sums travel.
+///
+/// `staging` has rows of its own for each shard: within a call nothing is overwritten, so no barrier is needed. The sum of
+/// each row is taken in one order, from its owner's right neighbour round to its owner, and rounded at every step.
+///
+/// `ready`: its n-th signal of a call says "the n-th sum that I put is in your staging". `free`: "I have added all that you
+/// put", a credit for the next call's puts.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "reduceScatterRing",
+    operation: Operation::MatmulReduceScatter,
+    summary: "the ring: partial sums go to the right neighbour, each rank adds its product",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+};
+
+fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
+    let own = (Placement::Local, problem.shard(rank, world));
+    let place = (rank, world);
+    let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Plain, own);
+    let main = StreamId::MAIN;
+    if world == 1 {
+        let c = plan.builder.whole(plan.c);
+        plan.product(main, 0..problem.m, c);
+        return plan.builder.finish();
+    }
+    let partial = plan.buffer("partial", Placement::Local, problem.m);
+    let staging = plan.buffer("staging", Placement::Symmetric, problem.m);
+    let ready = plan.builder.slot("ready");
+    let free = plan.builder.slot("free");
+    let (right, left) = ((rank + 1) % world, (rank + world - 1) % world);
+
+    let products = plan.builder.fork_with(Priority::Normal);
+    let mut puts = None;
+    let mut took = false;
+    for step in 0..world {
+        let owner = (rank + 2 * world - 1 - step) % world;
+        let rows = plan.rows_of(owner);
+        if rows.is_empty() {
+            continue;
+        }
+        let part = match owner == rank {
+            true => plan.builder.whole(plan.c),
+            false => plan.own(partial, rows.clone()),
+        };
+        plan.product(products, rows.clone(), part.clone());
+        let mut last = products;
+        if step > 0 {
+            let arrived = plan.own(staging, rows.clone());
+            plan.builder
+                .order(products, main)
+                .wait(main, ready, [left])
+                .sum(main, vec![arrived, part.clone()], part.clone());
+            (last, took) = (main, true);
+        }
+        if owner == rank {
+            continue;
+        }
+        let stream = match puts {
+            Some(puts) => {
+                plan.builder.order(last, puts);
+                puts
+            }
+            None => {
+                let stream = plan.builder.fork_from(last, Priority::High);
+                plan.builder.wait_credit(stream, free, [right]);
+                *puts.insert(stream)
+            }
+        };
+        let there = plan.on(right, staging, rows);
+        plan.builder
+            .copy(stream, part, there)
+            .signal(stream, ready, [right]);
+    }
+    if took {
+        plan.builder.signal(main, free, [left]);
+    }
+    if let Some(puts) = puts {
+        plan.builder.join(puts);
+    }
+    plan.builder.finish()
+}

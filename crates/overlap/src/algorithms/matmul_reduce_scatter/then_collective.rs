@@ -1,0 +1,43 @@
+//! `matmulThenReduceScatter`: what a framework does.
+
+use crate::algorithms::reduction::{PartialProduct, Stored, TRANSPORT, transport};
+use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{Collective, Placement, Plan, Problem, StreamId, Transport};
+
+/// One product, then a reduce-scatter of it, by NCCL or over symmetric memory, in which the partial product then lies. Over
+/// symmetric memory shards must be of one size: an executor refuses others.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "matmulThenReduceScatter",
+    operation: Operation::MatmulReduceScatter,
+    summary: "one product, then a reduce-scatter",
+    needs: Capabilities::NONE,
+    parameters: &[TRANSPORT],
+    build,
+    rows: None,
+};
+
+fn build(
+    options: &Options,
+    rank: usize,
+    world: usize,
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let transport = transport(options, TRANSPORT.key);
+    let placement = match transport {
+        Transport::SymmetricMemory => Placement::Symmetric,
+        _ => Placement::Local,
+    };
+    let own = (Placement::Local, problem.shard(rank, world));
+    let place = (rank, world);
+    let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Plain, own);
+    let partial = plan.buffer("partial", placement, problem.m);
+
+    let main = StreamId::MAIN;
+    let [src, dst] = [partial, plan.c].map(|id| plan.builder.whole(id));
+    plan.product(main, 0..problem.m, src.clone());
+    plan.builder
+        .collective(main, Collective::ReduceScatter, src, dst, transport);
+    plan.builder.finish()
+}

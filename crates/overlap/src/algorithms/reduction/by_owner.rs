@@ -1,0 +1,206 @@
+//! The pipeline by owner: each rank sums its rows, and gets the parts of the others while they multiply.
+
+use super::{PartialProduct, Stored};
+use crate::algorithms::Options;
+use crate::error::PlanError;
+use crate::plan::{BufferId, Placement, Plan, Problem, Region, SlotId, StreamId, chunks};
+use std::ops::Range;
+use warpweave_symm_mem::Priority;
+
+/// Who gets the sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::algorithms) enum Reach {
+    /// Each rank those of its rows: a reduce-scatter.
+    Owner,
+    /// Each rank all: an all-reduce.
+    Everyone,
+}
+
+/// Multiplies the rows of one owner after the other, those of rank + 1 first and the own ones last, each in the parameter
+/// `chunks` chunks, by turns on the streams of the parameter `streams`. A chunk is pushed into its owner's `staging` as soon
+/// as it is multiplied, by copy engine on one stream: at each time every rank receives from one other. The caller's stream
+/// sums the own chunks in the order of ranks, which is the same in every run, reading the own part where the product wrote
+/// it; behind the last product there is only the last chunk's sum to wait for.
+///
+/// For [`Reach::Everyone`] the stream of the pushes then sends the sums to all others, chunk by chunk. The partial products
+/// lie in C itself: an owner's sums come only after it has got the part that they overwrite.
+///
+/// `ready`: its n-th signal of a call says "my part of the n-th chunk of your rows is in your staging". `free`: "I have
+/// summed your parts", a credit for the next call's pushes. Where everyone gets the sums, these say so: `summed`, "my rows of
+/// your C are sums".
+pub(in crate::algorithms) fn by_owner(
+    name: &str,
+    options: &Options,
+    (rank, world): (usize, usize),
+    problem: &Problem,
+    stored: Stored,
+    reach: Reach,
+) -> Result<Plan, PlanError> {
+    let c = match reach {
+        Reach::Owner => (Placement::Local, problem.shard(rank, world)),
+        Reach::Everyone => (Placement::Symmetric, 0..problem.m),
+    };
+    let mut plan = PartialProduct::new(name, (rank, world), problem, stored, c);
+    if world == 1 {
+        let c = plan.builder.whole(plan.c);
+        plan.product(StreamId::MAIN, 0..problem.m, c);
+        return plan.builder.finish();
+    }
+    let mut plan = Pipeline::new(plan, reach);
+    let order = plan.peers.iter().copied().chain([rank]);
+    let parts: Vec<(usize, Range<usize>)> = order
+        .flat_map(|owner| {
+            let rows = chunks(problem.shard(owner, world), options.count("chunks"));
+            rows.map(move |rows| (owner, rows))
+        })
+        .collect();
+    let streams: Vec<StreamId> = (0..options.count("streams").min(parts.len()))
+        .map(|_| plan.product.builder.fork_with(Priority::Normal))
+        .collect();
+    for ((owner, rows), &stream) in parts.into_iter().zip(streams.iter().cycle()) {
+        let part = plan.part(owner, rows.clone());
+        plan.product.product(stream, rows.clone(), part.clone());
+        if owner == rank {
+            plan.sum(stream, rows, part);
+        } else {
+            plan.push(stream, owner, rows, part);
+        }
+    }
+    plan.finish()
+}
+
+/// The plan under construction.
+struct Pipeline {
+    product: PartialProduct,
+    reach: Reach,
+    /// This rank's products of other owners' rows, by row of C.
+    partial: BufferId,
+    /// The parts of this rank's rows, as many rows as the largest shard for each of the others.
+    staging: BufferId,
+    ready: SlotId,
+    /// `free` or `summed`.
+    over: SlotId,
+    peers: Vec<usize>,
+    /// The stream of the pushes, once there is something to push.
+    pushes: Option<StreamId>,
+}
+
+impl Pipeline {
+    fn new(mut product: PartialProduct, reach: Reach) -> Self {
+        let PartialProduct { problem, world, .. } = product;
+        let partial = match reach {
+            Reach::Owner => product.buffer("partial", Placement::Local, problem.m),
+            Reach::Everyone => product.c,
+        };
+        let parts = problem.max_shard(world).saturating_mul(world - 1);
+        Pipeline {
+            partial,
+            staging: product.buffer("staging", Placement::Symmetric, parts),
+            ready: product.builder.slot("ready"),
+            over: product.builder.slot(match reach {
+                Reach::Owner => "free",
+                Reach::Everyone => "summed",
+            }),
+            peers: product.builder.peers(),
+            pushes: None,
+            product,
+            reach,
+        }
+    }
+
+    /// Where this rank's product of these rows of `owner` goes; that of its own lies where their sum will.
+    fn part(&self, owner: usize, rows: Range<usize>) -> Region {
+        let product = &self.product;
+        if self.reach == Reach::Owner && owner == product.rank {
+            return product.own(product.c, self.in_shard(owner, &rows));
+        }
+        product.own(self.partial, rows)
+    }
+
+    /// Where the part of `source` of these rows lies in the staging of `owner`, which has none of its own.
+    fn staged(&self, source: usize, owner: usize, rows: &Range<usize>) -> Region {
+        let PartialProduct { problem, world, .. } = &self.product;
+        let above = (source - usize::from(source > owner)) * problem.max_shard(*world);
+        let Range { start, end } = self.in_shard(owner, rows);
+        self.product
+            .on(owner, self.staging, above + start..above + end)
+    }
+
+    /// These rows of C, counted from the first that `owner` has.
+    fn in_shard(&self, owner: usize, rows: &Range<usize>) -> Range<usize> {
+        let first = self.product.rows_of(owner).start;
+        rows.start - first..rows.end - first
+    }
+
+    /// The stream of the pushes, which goes on only after what is on `earlier` so far.
+    fn pushes_behind(&mut self, earlier: StreamId) -> StreamId {
+        let builder = &mut self.product.builder;
+        if let Some(pushes) = self.pushes {
+            builder.order(earlier, pushes);
+            return pushes;
+        }
+        let pushes = builder.fork_from(earlier, Priority::High);
+        *self.pushes.insert(pushes)
+    }
+
+    /// Pushes a part that is multiplied on `stream`.
+    fn push(&mut self, stream: StreamId, owner: usize, rows: Range<usize>, part: Region) {
+        let pushes = self.pushes_behind(stream);
+        let there = self.staged(self.product.rank, owner, &rows);
+        let first = rows.start == self.product.rows_of(owner).start;
+        let builder = &mut self.product.builder;
+        if first && self.reach == Reach::Owner {
+            builder.wait_credit(pushes, self.over, [owner]);
+        }
+        builder
+            .copy(pushes, part, there)
+            .signal(pushes, self.ready, [owner]);
+    }
+
+    /// Sums a chunk of the own rows, of which the own part is multiplied on `stream`, and sends the sums on.
+    fn sum(&mut self, stream: StreamId, rows: Range<usize>, part: Region) {
+        let PartialProduct { rank, world, c, .. } = self.product;
+        let main = StreamId::MAIN;
+        let parts = (0..world).map(|source| match source == rank {
+            true => part.clone(),
+            false => self.staged(source, rank, &rows),
+        });
+        let parts = parts.collect();
+        self.product
+            .builder
+            .order(stream, main)
+            .wait(main, self.ready, self.peers.clone())
+            .sum(main, parts, part.clone());
+        if self.reach == Reach::Everyone {
+            let pushes = self.pushes_behind(main);
+            for &to in &self.peers {
+                let there = self.product.on(to, c, rows.clone());
+                self.product.builder.copy(pushes, part.clone(), there);
+            }
+        }
+    }
+
+    /// Tells the others that the own rows are summed, and waits for what they have pushed.
+    fn finish(self) -> Result<Plan, PlanError> {
+        let mut product = self.product;
+        let main = StreamId::MAIN;
+        let PartialProduct { problem, world, .. } = product;
+        let owns = |rank: &usize| !problem.shard(*rank, world).is_empty();
+        if owns(&product.rank) {
+            let stream = match (self.reach, self.pushes) {
+                (Reach::Everyone, Some(pushes)) => pushes,
+                _ => main,
+            };
+            let peers = self.peers.iter().copied();
+            product.builder.signal(stream, self.over, peers);
+        }
+        if let Some(pushes) = self.pushes {
+            product.builder.join(pushes);
+        }
+        if self.reach == Reach::Everyone {
+            let owners = self.peers.into_iter().filter(owns);
+            product.builder.wait(main, self.over, owners);
+        }
+        product.builder.finish()
+    }
+}

@@ -1,0 +1,42 @@
+//! What the algorithms share in which a product is followed by a sum over the ranks.
+//!
+//! K is sharded, so that each rank has a *partial product* of all of C, and C is the sum of these. A rank that has no part of
+//! K, since there are more ranks than columns of A, has a product of no terms, which is zero.
+
+mod by_owner;
+mod partial;
+
+use super::{Options, Parameter, Values};
+use crate::plan::Transport;
+
+pub(super) use by_owner::{Reach, by_owner};
+pub(super) use partial::{PartialProduct, Stored};
+
+/// What moves the bytes of a collective, for [`transport`].
+pub(super) const TRANSPORT: Parameter = Parameter {
+    key: "transport",
+    summary: "what the collective is",
+    values: Values::Words(&["nccl", "symmetric"]),
+};
+
+/// In how many pieces each rank's rows are multiplied, sent and summed.
+pub(super) const CHUNKS: Parameter = Parameter {
+    key: "chunks",
+    summary: "chunks of each rank's rows",
+    values: Values::Counts(&[2, 1, 4, 8]),
+};
+
+/// The streams of the products, for [`by_owner()`].
+pub(super) const STREAMS: Parameter = Parameter {
+    key: "streams",
+    summary: "streams of products: with two, one begins in the tail of another",
+    values: Values::Counts(&[1, 2]),
+};
+
+/// The transport that the word of parameter `key` stands for.
+pub(super) fn transport(options: &Options, key: &str) -> Transport {
+    match options.word(key) {
+        "symmetric" => Transport::SymmetricMemory,
+        _ => Transport::Nccl,
+    }
+}

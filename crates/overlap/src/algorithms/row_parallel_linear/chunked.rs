@@ -1,0 +1,83 @@
+//! `rowParallelLinear`: chunk by chunk, the all-reduce of one beside the product of the next.
+
+use crate::algorithms::reduction::{PartialProduct, Stored, transport};
+use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{Collective, Placement, Plan, Problem, StreamId, chunks};
+use warpweave_symm_mem::Priority;
+
+/// What the all-reduces are.
+const REDUCE: Parameter = Parameter {
+    key: "reduce",
+    summary: "what the all-reduces are",
+    values: Values::Words(&["nccl", "symmetric"]),
+};
+
+/// Chunk i of the rows is on stream i mod p of a pool of p: its product, then its all-reduce in place, which runs beside the
+/// product of chunk i + 1. With `chunks=1:streams=1` it is the layer that is not chunked.
+///
+/// All ranks must enter their collectives in one order, so each waits by an event for the one before it, on another stream.
+/// Hence the last is behind all others, and its stream the only one to be joined.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "rowParallelLinear",
+    operation: Operation::RowParallelLinear,
+    summary: "chunks of rows on a pool of streams: product, then all-reduce in place",
+    needs: Capabilities::NONE,
+    parameters: &[
+        Parameter {
+            key: "chunks",
+            summary: "chunks of the rows",
+            values: Values::Counts(&[4, 1, 2, 8]),
+        },
+        Parameter {
+            key: "streams",
+            summary: "streams of the pool",
+            values: Values::Counts(&[2, 1, 4]),
+        },
+        Parameter {
+            key: "output",
+            summary: "memory of C",
+            values: Values::Words(&["plain", "symmetric"]),
+        },
+        REDUCE,
+    ],
+    build,
+    rows: None,
+};
+
+fn build(
+    options: &Options,
+    rank: usize,
+    world: usize,
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let placement = match options.word("output") {
+        "symmetric" => Placement::Symmetric,
+        _ => Placement::Local,
+    };
+    let all = (placement, 0..problem.m);
+    let place = (rank, world);
+    let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Transposed, all);
+    let transport = transport(options, REDUCE.key);
+
+    let parts: Vec<_> = chunks(0..problem.m, options.count("chunks")).collect();
+    let pool: Vec<StreamId> = (0..options.count("streams").min(parts.len()))
+        .map(|_| plan.builder.fork_with(Priority::Normal))
+        .collect();
+    let mut before = None;
+    for (rows, &stream) in parts.into_iter().zip(pool.iter().cycle()) {
+        let c = plan.own(plan.c, rows.clone());
+        plan.product(stream, rows, c.clone());
+        if let Some(before) = before.filter(|&before| before != stream) {
+            plan.builder.order(before, stream);
+        }
+        plan.builder
+            .collective(stream, Collective::AllReduce, c.clone(), c, transport);
+        before = Some(stream);
+    }
+    if let Some(last) = before {
+        plan.builder.join(last);
+    }
+    plan.builder.finish()
+}

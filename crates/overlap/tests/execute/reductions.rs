@@ -1,0 +1,151 @@
+//! Products that are followed by reductions, run on the host: every element of every call against the definition.
+
+use std::time::Duration;
+
+use crate::fixtures::{Rank, element, encode, on_ranks};
+use crate::host;
+use warpweave_overlap::Operation;
+use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::execute::{Bound, Result};
+use warpweave_overlap::operation::{Matrix, Operand};
+use warpweave_overlap::plan::{Problem, Role};
+use warpweave_symm_mem::{DType, Host};
+
+fn every() -> Vec<Configuration> {
+    let mut every = algorithms::every();
+    every.retain(|c| {
+        matches!(
+            c.operation(),
+            Operation::MatmulReduceScatter
+                | Operation::MatmulAllReduce
+                | Operation::RowParallelLinear
+        )
+    });
+    every
+}
+
+/// Whether there is a collective for it: over symmetric memory a reduce-scatter has shards of one size.
+fn runs(configuration: &Configuration, problem: &Problem, world: usize) -> bool {
+    let equal = problem.m.is_multiple_of(world);
+    equal || configuration.name() != "matmulThenReduceScatter:transport=symmetric"
+}
+
+/// The part of its matrix that a buffer holds, in call `call`; small integers, so that sums in any order are exact.
+fn stored(operand: &Operand, problem: &Problem, call: usize) -> Vec<u8> {
+    let value = |row: usize, col: usize| match operand.matrix {
+        Matrix::A => element(0, call, row, col),
+        Matrix::B => element(1, 0, row, col),
+        Matrix::C => (0..problem.k)
+            .map(|i| element(0, call, row, i) * element(1, 0, i, col))
+            .sum(),
+        other => panic!("{other:?} is no operand of a reduction"),
+    };
+    let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
+    let (height, width) = operand.stored();
+    let first = operand.cols.start;
+    let places = (0..height).flat_map(|i| (0..width).map(move |j| (i, j)));
+    let values = places.map(|(i, j)| match operand.transposed {
+        false => value(rows[i], first + j),
+        true => value(rows[j], first + i),
+    });
+    values.flat_map(|v| encode(problem.dtype, v)).collect()
+}
+
+fn write(bound: &Bound<Host>, operands: &[Operand], problem: &Problem, call: usize) -> Result<()> {
+    let inputs = operands.iter().filter(|o| match call {
+        0 => o.role() != Role::Output,
+        _ => o.role() == Role::Input,
+    });
+    for operand in inputs {
+        bound.write(operand.buffer, &stored(operand, problem, call))?;
+    }
+    Ok(())
+}
+
+/// The first call, if any, whose C is not what it should be, of calls that are run and replayed by turns.
+fn first_wrong(
+    rank: &Rank<Host>,
+    configuration: &Configuration,
+    problem: &Problem,
+    calls: usize,
+    dawdle: impl Fn(usize),
+) -> Option<usize> {
+    let (me, world) = rank.place();
+    let operands = configuration.operands(me, world, problem);
+    let c = operands.iter().find(|o| o.matrix == Matrix::C).unwrap();
+    let mut bound = rank
+        .bind(configuration.plan(me, world, problem).unwrap())
+        .unwrap();
+    bound.capture().unwrap();
+    let wrong = (0..calls).find(|&call| {
+        dawdle(call);
+        write(&bound, &operands, problem, call).unwrap();
+        let wanted = stored(c, problem, call);
+        let mut got = vec![0xff; wanted.len()];
+        bound.write(c.buffer, &got).unwrap();
+        match call % 2 {
+            0 => bound.run().unwrap(),
+            _ => bound.replay().unwrap(),
+        }
+        bound.read(c.buffer, &mut got).unwrap();
+        got != wanted
+    });
+    bound.synchronize().unwrap();
+    rank.exchange.barrier("end").unwrap();
+    wrong
+}
+
+#[test]
+fn every_reduction_sums_the_products_at_every_world() {
+    for configuration in every() {
+        for world in 1..=8 {
+            // Even, ragged, and fewer rows than ranks and chunks.
+            for (m, dtype) in [
+                (8 * world, DType::F32),
+                (9 * world + 5, DType::Bf16),
+                (1, DType::F16),
+            ] {
+                let problem = Problem::new(m, 7, 18, dtype);
+                if !runs(&configuration, &problem, world) {
+                    continue;
+                }
+                let wrong = on_ranks(world, host, |rank| {
+                    first_wrong(&rank, &configuration, &problem, 4, |_| {})
+                });
+                assert_eq!(wrong, vec![None; world], "{configuration}, M = {m}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reductions_are_right_when_ranks_drift_apart() {
+    for configuration in every() {
+        // Ragged where there is a collective for it.
+        let problems = [13, 12].map(|m| Problem::new(m, 5, 9, DType::F32));
+        let mut problems = problems.into_iter();
+        let problem = problems.find(|p| runs(&configuration, p, 4)).unwrap();
+        let wrong = on_ranks(4, host, |rank| {
+            let (me, world) = rank.place();
+            first_wrong(&rank, &configuration, &problem, 40, |call| {
+                // In each eight calls another rank dawdles, so that the others are as far ahead as they can be.
+                if call / 8 % world == me {
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+            })
+        });
+        assert_eq!(wrong, [None; 4], "{configuration}");
+    }
+}
+
+/// With more ranks than columns of A some have a product of no terms: zeros, not what lay there before.
+#[test]
+fn ranks_without_terms_add_nothing() {
+    for configuration in every() {
+        let problem = Problem::new(10, 4, 3, DType::F32);
+        let wrong = on_ranks(5, host, |rank| {
+            first_wrong(&rank, &configuration, &problem, 4, |_| {})
+        });
+        assert_eq!(wrong, [None; 5], "{configuration}");
+    }
+}

@@ -1,0 +1,129 @@
+//! What plans compute: their operations carried out on small integers, where sums in any order are exact.
+//!
+//! All ranks run in one thread, a step at a time, whichever is next in an order that a seed gives: any order that streams,
+//! events, signals and collectives allow may come. Calls follow each other back to back with other inputs each time, and
+//! memory holds nonsense before the first.
+
+mod machine;
+
+use machine::Machine;
+use std::collections::HashSet;
+use warpweave_overlap::Operation;
+use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::operation::{Matrix, Operand};
+use warpweave_overlap::plan::{OpKind, Plan, Problem, Role};
+use warpweave_symm_mem::DType;
+
+/// Rows of a matrix.
+pub type Rows = Vec<Vec<i64>>;
+
+const CALLS: usize = 3;
+
+/// What each rank reads after the last of some calls, from the buffers of its outputs in the order of its operands.
+pub fn results(
+    configuration: &Configuration,
+    world: usize,
+    problem: &Problem,
+    seed: usize,
+) -> Vec<Vec<Rows>> {
+    let plans = configuration.plans(world, problem).unwrap();
+    let operands = (0..world).map(|rank| configuration.operands(rank, world, problem));
+    let mut machine = Machine::new(&plans, operands.collect());
+    machine.run(seed);
+    machine.outputs
+}
+
+/// What each rank should read then, by the definition of the operation.
+pub fn wanted(configuration: &Configuration, world: usize, problem: &Problem) -> Vec<Vec<Rows>> {
+    let biased = configuration.operation() == Operation::ColumnParallelLinear;
+    let value = |matrix: Matrix, row: usize, col: usize| match matrix {
+        Matrix::Y => element(Matrix::X, CALLS - 1, row, col),
+        _ => {
+            let term = |i| element(Matrix::A, CALLS - 1, row, i) * element(Matrix::B, 0, i, col);
+            let bias = i64::from(biased) * element(Matrix::Bias, 0, 0, col);
+            (0..problem.k).map(term).sum::<i64>() + bias
+        }
+    };
+    let of_rank = |rank| {
+        let operands = configuration.operands(rank, world, problem);
+        let outputs = operands.iter().filter(|o| o.role() == Role::Output);
+        outputs
+            .map(|o| stored(o, |row, col| value(o.matrix, row, col)))
+            .collect()
+    };
+    (0..world).map(of_rank).collect()
+}
+
+/// Small integers that differ from call to call where the caller may change them.
+fn element(matrix: Matrix, call: usize, row: usize, col: usize) -> i64 {
+    let mixed = matrix as usize * 7919 + call * 104_729 + row * 31 + col * 17;
+    (mixed.wrapping_mul(2_654_435_761) >> 13) as i64 % 7 - 3
+}
+
+/// An operand as its buffer holds it.
+fn stored(operand: &Operand, value: impl Fn(usize, usize) -> i64) -> Rows {
+    let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
+    let cols: Vec<usize> = operand.cols.clone().collect();
+    match operand.transposed {
+        false => rows
+            .iter()
+            .map(|&row| cols.iter().map(|&col| value(row, col)).collect())
+            .collect(),
+        true => cols
+            .iter()
+            .map(|&col| rows.iter().map(|&row| value(row, col)).collect())
+            .collect(),
+    }
+}
+
+fn has_kernels(plan: &Plan) -> bool {
+    let kernel = |kind: &OpKind| matches!(kind, OpKind::Kernel { .. });
+    plan.ops.iter().any(|op| kernel(&op.kind))
+}
+
+#[test]
+fn every_algorithm_computes_its_operation() {
+    let mut seen = HashSet::new();
+    for configuration in algorithms::every() {
+        for world in 1..=8 {
+            // Even, ragged, fewer rows than ranks, a single row; from six ranks on some have no part of a sharded K.
+            for m in [8 * world, 8 * world + 3, 3, 1] {
+                for multicast in [false, true] {
+                    let problem = Problem::new(m, 3, 5, DType::F32).with_multicast(multicast);
+                    let plans = configuration.plans(world, &problem).unwrap();
+                    if plans.iter().any(has_kernels) {
+                        continue;
+                    }
+                    seen.insert(configuration.algorithm().name);
+                    let wanted = wanted(&configuration, world, &problem);
+                    for seed in 0..3 {
+                        let results = results(&configuration, world, &problem, seed);
+                        assert_eq!(results, wanted, "{configuration}, {world} ranks, M = {m}");
+                    }
+                }
+            }
+        }
+    }
+    let without_kernels = algorithms::algorithms()
+        .filter(|a| a.needs.is_empty())
+        .count();
+    // Of those that need nothing, two of the table are kernels.
+    assert_eq!(seen.len(), without_kernels - 2, "{seen:?}");
+}
+
+#[test]
+fn another_plan_computes_something_else() {
+    let problem = Problem::new(9, 3, 5, DType::F32);
+    let configuration = algorithms::find("reduceScatterPipeline").unwrap();
+    let operands = (0..3).map(|rank| configuration.operands(rank, 3, &problem));
+    let operands: Vec<_> = operands.collect();
+    let mut plans = configuration.plans(3, &problem).unwrap();
+    for op in plans.iter_mut().flat_map(|plan| &mut plan.ops) {
+        if let OpKind::Sum { srcs, .. } = &mut op.kind {
+            srcs.pop();
+        }
+    }
+    let mut machine = Machine::new(&plans, operands);
+    machine.run(0);
+    assert_ne!(machine.outputs, wanted(&configuration, 3, &problem));
+}
