@@ -1,7 +1,7 @@
 //! Operations with their addresses, ready to be enqueued.
 
 use warpweave_gemm::{GemmProblem, Provider};
-use warpweave_kernels::{GatherMatmul, NaiveRemoteRead};
+use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Sum};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
 use super::ExecuteBackend;
@@ -45,6 +45,7 @@ pub(super) enum Action<B: ExecuteBackend> {
         dst: DevicePtr,
     },
     Gemm(Product<B>),
+    Sum(Sum),
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
 }
@@ -74,6 +75,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::WaitEvent(_) => "wait-event",
             Action::AllGather { .. } => "all-gather",
             Action::Gemm(_) => "gemm",
+            Action::Sum(_) => Sum::NAME,
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
             Action::GatherMatmul(launch) => launch.name(),
         }
@@ -117,6 +119,10 @@ impl<B: ExecuteBackend> Step<B> {
                 let (a, b, c) = product.operands;
                 // SAFETY: the caller's obligation; the problem's extents are those of the regions.
                 unsafe { backend.gemm(stream, &product.plan, a, b, c)? };
+            }
+            Action::Sum(launch) => {
+                // SAFETY: the caller's obligation; the boxes are regions, which *check* found apart or equal.
+                unsafe { backend.sum(stream, launch)? };
             }
             Action::NaiveRemoteRead(launch) => {
                 // SAFETY: the caller's obligation; sizes were checked against the buffers.

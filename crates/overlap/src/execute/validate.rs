@@ -1,6 +1,8 @@
 //! What must be true of one rank's plan before addresses are made of it: that it is sound by itself, as *check* says, and
 //! what the executor asks for besides.
 
+use warpweave_kernels::MAX_SUMMANDS;
+
 use super::error::{ExecuteError, Result};
 use crate::check;
 use crate::plan::{BufferId, Kernel, OpKind, Placement, Plan, Region, shard};
@@ -51,6 +53,12 @@ impl Checker<'_> {
     fn op(&self, kind: &OpKind) -> Check {
         match kind {
             OpKind::Collective { src, dst, .. } => self.all_gather(src, dst),
+            OpKind::Sum { srcs, .. } => ensure(srcs.len() <= MAX_SUMMANDS, || {
+                format!(
+                    "a sum of {} boxes: {MAX_SUMMANDS} can be added with one rounding",
+                    srcs.len()
+                )
+            }),
             OpKind::Kernel { kernel, lanes } => {
                 ensure(
                     *lanes == kernel.lanes(self.plan.rank, self.plan.world),

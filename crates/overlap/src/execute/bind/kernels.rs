@@ -1,13 +1,13 @@
 //! The kernels of a plan: what their launches are told, and whether they can be launched at all.
 
-use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead};
+use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Strided, Sum};
 use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 
 use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
 use crate::execute::step::Action;
-use crate::plan::{Kernel, SlotId};
+use crate::plan::{Kernel, Region, SlotId};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     fn pad_view(&self) -> Result<PadView> {
@@ -19,6 +19,25 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 place: "slots".into(),
                 why: "a kernel that signals needs a signal pad".into(),
             })
+    }
+
+    /// A sum of boxes where they lie.
+    pub(super) fn sum(&self, srcs: &[Region], dst: &Region) -> Result<Action<B>> {
+        let buffer = |region: &Region| &self.plan.buffers[region.buffer.0];
+        let strided = |region: &Region| Strided {
+            address: self.address(region),
+            row_stride: buffer(region).cols,
+        };
+        let summands: Vec<_> = srcs.iter().map(strided).collect();
+        let shape = (dst.rows.len(), dst.cols.len());
+        let (rank, dtype) = (self.plan.rank, buffer(dst).dtype);
+        Ok(Action::Sum(Sum::new(
+            rank,
+            &summands,
+            strided(dst),
+            shape,
+            dtype,
+        )?))
     }
 
     /// Launches a kernel on a problem of no rows with no peers, which touches nothing: what the device or the build lacks
@@ -49,6 +68,11 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 };
                 // SAFETY: as above.
                 unsafe { backend.gather_matmul(&stream, &empty)? };
+            }
+            Action::Sum(launch) => {
+                let empty = Sum { rows: 0, ..*launch };
+                // SAFETY: as above.
+                unsafe { backend.sum(&stream, &empty)? };
             }
             _ => {}
         }

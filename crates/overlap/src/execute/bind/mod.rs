@@ -55,7 +55,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
 
     /// The steps of the plan. Nothing here is collective.
     pub fn steps(&self, products: Products<B>, gathers: Vec<B::AllGather>) -> Result<Vec<Step<B>>> {
-        let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. });
+        let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. } | OpKind::Sum { .. });
         if self.plan.ops.iter().any(launches) {
             // All ranks come together behind this, before any of them launches: ranks that share a context could not
             // load kernels while one waits for another.
@@ -78,7 +78,11 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 },
                 OpKind::Record { event } => Action::Record(event.0),
                 OpKind::WaitEvent { event } => Action::WaitEvent(event.0),
-                OpKind::Sum { .. } => continue,
+                OpKind::Sum { srcs, dst } => {
+                    let action = self.sum(srcs, dst)?;
+                    self.probe(&action)?;
+                    action
+                }
                 OpKind::Collective { src, dst, .. } => {
                     let Some(gather) = gathers.next() else {
                         continue;
