@@ -6,6 +6,7 @@ use std::time::Duration;
 use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
 
 use super::buffers::Buffers;
+use super::collective::Team;
 use super::error::{ExecuteError, Result};
 use super::step::{Action, Product, Resources, Step};
 use super::{ExecuteBackend, Executor};
@@ -20,11 +21,13 @@ pub struct Bound<B: ExecuteBackend> {
     pub(super) graph: Option<B::Graph>,
     pub(super) steps: Vec<Step<B>>,
     pub(super) pad: Option<SignalPad<B>>,
+    pub(super) teams: Vec<Arc<Team<B>>>,
     pub(super) buffers: Buffers<B>,
     pub(super) streams: Vec<B::Stream>,
     pub(super) events: Vec<B::Event>,
     pub(super) backend: B,
-    pub(super) exchange: Arc<dyn Exchange>,
+    /// The ranks of the node.
+    pub(super) node: Arc<dyn Exchange>,
     pub(super) plan: Plan,
 }
 
@@ -149,12 +152,12 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn synchronize(&self) -> Result<()> {
         let stream = &self.streams[0];
         let drained = self
-            .all_gathers()
-            .try_for_each(|gather| self.backend.drain_all_gather(stream, gather))
+            .teams
+            .iter()
+            .try_for_each(|team| team.drain(stream))
             .and_then(|()| Ok(self.backend.synchronize(stream)?));
         if drained.is_err() {
-            self.all_gathers()
-                .for_each(|gather| self.backend.abandon_all_gather(gather));
+            self.teams.iter().for_each(|team| team.abandon());
         }
         let checked = self.check();
         drained?;
@@ -166,15 +169,18 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// As [`Bound::synchronize`].
     pub fn check(&self) -> Result<()> {
+        let stream = &self.streams[0];
         if let Some(pad) = &self.pad {
-            pad.check(&self.streams[0])?;
+            let ranks: Vec<usize> = self.plan.node_of(self.plan.rank).collect();
+            let checked = pad.check(stream).map_err(ExecuteError::from);
+            checked.map_err(|error| error.with_ranks(&ranks))?;
         }
-        self.all_gathers()
-            .try_for_each(|gather| self.backend.check_all_gather(&self.streams[0], gather))
+        self.teams.iter().try_for_each(|team| team.check(stream))
     }
 
-    /// Makes the plan usable again after a fault. Collective: all ranks call it, with none of their work under way. A plan
-    /// with collectives is to be captured anew.
+    /// Makes the plan usable again after a fault. Collective: all ranks of the world call it, with none of their work under
+    /// way. Plans share what does their collectives: with this plan all plans of the executor recover that have the same
+    /// ones, and those that were captured are to be captured anew.
     ///
     /// # Errors
     /// What the pad and the exchange report; collectives that cannot be made whole again.
@@ -182,23 +188,15 @@ impl<B: ExecuteBackend> Bound<B> {
         // A failure of the past is what is recovered from.
         let _ = self.backend.synchronize(&self.streams[0]);
         if let Some(pad) = &self.pad {
-            pad.recover(&self.streams[0], self.exchange.as_ref())?;
+            pad.recover(&self.streams[0], self.node.as_ref())?;
         }
-        for gather in self.all_gathers() {
-            self.backend
-                .recover_all_gather(&self.streams[0], gather, &self.exchange)?;
+        for team in &self.teams {
+            team.recover(&self.streams[0])?;
         }
-        if self.all_gathers().next().is_some() {
+        if !self.teams.is_empty() {
             self.graph = None;
         }
         Ok(())
-    }
-
-    fn all_gathers(&self) -> impl Iterator<Item = &B::AllGather> {
-        self.steps.iter().filter_map(|step| match &step.action {
-            Action::AllGather { gather, .. } => Some(gather),
-            _ => None,
-        })
     }
 
     /// The plan's buffer of this name and the address of this rank's copy of it. Row-major, without gaps.

@@ -119,6 +119,20 @@ impl ExecuteError {
         }
     }
 
+    /// The same error of a group of `ranks`, which names them as the world does.
+    pub(super) fn with_ranks(mut self, ranks: &[usize]) -> Self {
+        let name = |rank: &mut usize| *rank = ranks.get(*rank).copied().unwrap_or(*rank);
+        match &mut self {
+            ExecuteError::Memory(warpweave_symm_mem::Error::SignalTimeout(timeout)) => {
+                name(&mut timeout.rank);
+                name(&mut timeout.peer);
+            }
+            ExecuteError::CollectiveTimeout { rank, .. } => name(rank),
+            _ => {}
+        }
+        self
+    }
+
     /// The record of a wait that timed out, if that is the cause.
     pub fn signal_timeout(&self) -> Option<&SignalTimeout> {
         match self {

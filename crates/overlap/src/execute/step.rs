@@ -1,10 +1,13 @@
 //! Operations with their addresses, ready to be enqueued.
 
+use std::sync::Arc;
+
 use warpweave_gemm::{GemmProblem, Provider};
 use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Sum};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
 use super::ExecuteBackend;
+use super::collective::{Team, TeamCall};
 use super::error::Result;
 
 /// A contiguous run of bytes to be copied.
@@ -39,10 +42,9 @@ pub(super) enum Action<B: ExecuteBackend> {
     },
     Record(usize),
     WaitEvent(usize),
-    AllGather {
-        gather: B::AllGather,
-        src: DevicePtr,
-        dst: DevicePtr,
+    Collective {
+        team: Arc<Team<B>>,
+        call: TeamCall,
     },
     Gemm(Product<B>),
     Sum(Sum),
@@ -73,7 +75,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::Wait { .. } => "wait",
             Action::Record(_) => "record",
             Action::WaitEvent(_) => "wait-event",
-            Action::AllGather { .. } => "all-gather",
+            Action::Collective { .. } => "collective",
             Action::Gemm(_) => "gemm",
             Action::Sum(_) => Sum::NAME,
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
@@ -111,9 +113,9 @@ impl<B: ExecuteBackend> Step<B> {
             }
             Action::Record(event) => backend.record(&with.events[*event], stream)?,
             Action::WaitEvent(event) => backend.wait_event(stream, &with.events[*event])?,
-            Action::AllGather { gather, src, dst } => {
-                // SAFETY: the caller's obligation.
-                unsafe { backend.all_gather(stream, gather, *src, *dst)? };
+            Action::Collective { team, call } => {
+                // SAFETY: the caller's obligation; *check* found the collectives of a rank ordered.
+                unsafe { team.enqueue(stream, call)? };
             }
             Action::Gemm(product) => {
                 let (a, b, c) = product.operands;
