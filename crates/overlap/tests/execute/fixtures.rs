@@ -10,7 +10,7 @@ use warpweave_symm_mem::{DType, Exchange, ThreadExchange};
 /// One rank of a test.
 pub struct Rank<B: ExecuteBackend> {
     pub exchange: Arc<dyn Exchange>,
-    executor: Executor<B>,
+    pub executor: Executor<B>,
     stream: B::Stream,
 }
 
@@ -70,7 +70,7 @@ pub fn matrix(
         .collect()
 }
 
-fn encode(dtype: DType, value: f32) -> Vec<u8> {
+pub fn encode(dtype: DType, value: f32) -> Vec<u8> {
     match dtype {
         DType::F16 => half::f16::from_f32(value).to_ne_bytes().to_vec(),
         DType::Bf16 => bf16::from_f32(value).to_ne_bytes().to_vec(),

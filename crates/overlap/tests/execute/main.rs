@@ -1,7 +1,11 @@
 //! Plans run by the executor, ranks being threads of this process: on the host backend, and in [`cuda`] on GPUs.
 
+mod collectives;
 mod cuda;
 mod fixtures;
+mod nodes;
+mod pool;
+mod sums;
 
 use std::time::Duration;
 
@@ -14,7 +18,7 @@ use warpweave_overlap::plan::{
 };
 use warpweave_symm_mem::{DType, Host};
 
-fn host(_rank: usize) -> Host {
+pub(crate) fn host(_rank: usize) -> Host {
     Host::with_timeout(Duration::from_secs(20))
 }
 
