@@ -18,7 +18,7 @@ use crate::plan::{Buffer, BufferId, Plan};
 /// ranks, as [`check`](crate::check::check()) proves of the plan. Dropping it waits for this rank's enqueued work.
 pub struct Bound<B: ExecuteBackend> {
     // Fields are dropped in this order: what refers to memory goes before the memory.
-    pub(super) graph: Option<B::Graph>,
+    pub(super) captured: Option<Captured<B>>,
     pub(super) steps: Vec<Step<B>>,
     pub(super) pad: Option<SignalPad<B>>,
     pub(super) teams: Vec<Arc<Team<B>>>,
@@ -29,6 +29,12 @@ pub struct Bound<B: ExecuteBackend> {
     /// The ranks of the node.
     pub(super) node: Arc<dyn Exchange>,
     pub(super) plan: Plan,
+}
+
+/// A captured call, and the generations of the plan's teams that it was captured for.
+pub(super) struct Captured<B: ExecuteBackend> {
+    graph: B::Graph,
+    generations: Vec<u64>,
 }
 
 impl<B: ExecuteBackend> Bound<B> {
@@ -61,7 +67,7 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// What the backend reports; a former capture is gone then.
     pub fn capture(&mut self) -> Result<()> {
-        self.graph = None;
+        self.captured = None;
         let mut failed = None;
         let captured = self.backend.capture(&self.streams[0], || {
             self.run().map_err(|error| {
@@ -76,7 +82,10 @@ impl<B: ExecuteBackend> Bound<B> {
         match (failed, captured) {
             (Some(error), _) => Err(error),
             (None, captured) => {
-                self.graph = Some(captured?);
+                self.captured = Some(Captured {
+                    graph: captured?,
+                    generations: self.generations().collect(),
+                });
                 Ok(())
             }
         }
@@ -87,13 +96,17 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// [`ExecuteError::NotCaptured`]; what the backend reports.
     pub fn replay(&self) -> Result<()> {
-        let graph = self
-            .graph
-            .as_ref()
-            .ok_or_else(|| ExecuteError::NotCaptured {
-                plan: self.plan.name.clone(),
-            })?;
-        Ok(self.backend.launch_graph(graph, &self.streams[0])?)
+        let current = |captured: &&Captured<B>| {
+            let generations = captured.generations.iter().copied();
+            self.generations().eq(generations)
+        };
+        let captured = self.captured.as_ref().filter(current);
+        let captured = captured.ok_or_else(|| ExecuteError::NotCaptured {
+            plan: self.plan.name.clone(),
+        })?;
+        Ok(self
+            .backend
+            .launch_graph(&captured.graph, &self.streams[0])?)
     }
 
     /// Chooses the quickest algorithm of each matrix product by trying them on this device, with the data that the
@@ -103,7 +116,7 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// What the provider reports.
     pub fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
-        self.graph = None;
+        self.captured = None;
         self.backend.synchronize(&self.streams[0])?;
         for step in &mut self.steps {
             let Action::Gemm(product) = &mut step.action else {
@@ -193,10 +206,11 @@ impl<B: ExecuteBackend> Bound<B> {
         for team in &self.teams {
             team.recover(&self.streams[0])?;
         }
-        if !self.teams.is_empty() {
-            self.graph = None;
-        }
         Ok(())
+    }
+
+    fn generations(&self) -> impl Iterator<Item = u64> {
+        self.teams.iter().map(|team| team.generation())
     }
 
     /// The plan's buffer of this name and the address of this rank's copy of it. Row-major, without gaps.

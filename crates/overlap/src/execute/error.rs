@@ -56,8 +56,10 @@ pub enum ExecuteError {
         /// How long it waited.
         after: std::time::Duration,
     },
-    /// A replay was asked for and nothing has been captured.
-    #[error("plan `{plan}` has not been captured: call `capture` before `replay`")]
+    /// A replay was asked for and nothing has been captured, or nothing since a recovery.
+    #[error(
+        "plan `{plan}` has not been captured since its last recovery: call `capture` before `replay`"
+    )]
     NotCaptured {
         /// Name of the plan.
         plan: String,

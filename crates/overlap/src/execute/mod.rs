@@ -4,6 +4,14 @@
 //! every region, allocates every buffer, plans every matrix product, and turns operations into addresses, so that a
 //! call only enqueues. All ranks bind the same plans in the same order, and all get a bound plan or none does.
 //!
+//! **Collectives** are done by teams, which all plans of an executor share: a communicator of NCCL for each set of ranks, or
+//! what [`Collectives`](warpweave_comm::Collectives) keep in symmetric memory, in the variant that they select. Operands are
+//! whole rows, in place or apart. Over symmetric memory a team's ranks share a node; an all-gather of uneven shards is a
+//! broadcast of each, and a reduce-scatter of uneven shards is [unavailable](ExecuteError::is_unavailable): NCCL does it.
+//! Operands in buffers that are not local lie where peers reach them; local ones travel by packets, up to their size.
+//!
+//! **Nodes.** Where a plan's nodes are smaller than its world, buffers and signals are those of the node alone.
+//!
 //! ```
 //! use std::sync::Arc;
 //! use warpweave_overlap::execute::Executor;
@@ -173,7 +181,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let steps = binder.steps(products);
         let steps = together(exchange, "binding of a plan", steps)?;
         Ok(Bound {
-            graph: None,
+            captured: None,
             steps,
             pad,
             teams: teams.into_iter().map(|(_, team)| team).collect(),

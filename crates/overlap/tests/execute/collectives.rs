@@ -192,33 +192,67 @@ fn cases(world: usize) -> Vec<Case> {
     cases
 }
 
+/// Runs every case on every rank, and sees that what cannot be done is said to be unavailable.
+pub fn every_collective_is_right<B: ExecuteBackend>(world: usize, device: fn(usize) -> B) {
+    let cases = cases(world);
+    on_ranks(world, device, |rank| {
+        let (me, world) = rank.place();
+        let everybody = [(0..world).collect()];
+        for case in &cases {
+            let uneven = case.rows % world != 0;
+            let bound = rank.bind(case.plan(me, world, world, &everybody));
+            if uneven
+                && case.transport == Transport::SymmetricMemory
+                && case.collective == Collective::ReduceScatter
+            {
+                let error = bound.unwrap_err();
+                assert!(error.is_unavailable(), "{error}");
+                assert!(
+                    error.to_string().contains("shards must be equal"),
+                    "{error}"
+                );
+                continue;
+            }
+            case.is_right(&mut bound.unwrap(), &everybody, 4).unwrap();
+            rank.exchange.barrier("next case").unwrap();
+        }
+    });
+}
+
 #[test]
 fn every_collective_is_right_call_after_call() {
     for world in 1..=4 {
-        let cases = cases(world);
-        on_ranks(world, host, |rank| {
-            let (me, world) = rank.place();
-            let everybody = [(0..world).collect()];
-            for case in &cases {
-                let uneven = case.rows % world != 0;
-                let bound = rank.bind(case.plan(me, world, world, &everybody));
-                if uneven
-                    && case.transport == Transport::SymmetricMemory
-                    && case.collective == Collective::ReduceScatter
-                {
-                    let error = bound.unwrap_err();
-                    assert!(error.is_unavailable(), "{error}");
-                    assert!(
-                        error.to_string().contains("shards must be equal"),
-                        "{error}"
-                    );
-                    continue;
-                }
-                case.is_right(&mut bound.unwrap(), &everybody, 4).unwrap();
-                rank.exchange.barrier("next case").unwrap();
-            }
-        });
+        every_collective_is_right(world, host);
     }
+}
+
+#[test]
+fn more_ranks_than_symmetric_memory_serves_are_for_nccl() {
+    on_ranks(9, host, |rank| {
+        let (me, world) = rank.place();
+        let everybody = [(0..world).collect()];
+        for transport in TRANSPORTS {
+            let case = Case {
+                collective: Collective::AllReduce,
+                transport,
+                dtype: DType::F32,
+                rows: 3,
+                placement: Placement::Symmetric,
+                in_place: true,
+            };
+            match rank.bind(case.plan(me, world, world, &everybody)) {
+                Ok(mut bound) => {
+                    assert_eq!(transport, Transport::Nccl);
+                    case.is_right(&mut bound, &everybody, 2).unwrap();
+                    rank.exchange.barrier("end").unwrap();
+                }
+                Err(error) => {
+                    assert_eq!(transport, Transport::SymmetricMemory);
+                    assert!(error.is_unavailable(), "{error}");
+                }
+            }
+        }
+    });
 }
 
 #[test]
@@ -323,6 +357,33 @@ fn a_peer_that_stays_away_from_a_collective_is_named_and_the_plan_recovers() {
             }
         }
     }
+}
+
+#[test]
+fn what_was_captured_before_a_recovery_of_a_shared_team_is_not_replayed() {
+    on_ranks(2, host, |rank| {
+        let (me, world) = rank.place();
+        let everybody = [vec![0, 1]];
+        let case = Case {
+            collective: Collective::AllReduce,
+            transport: Transport::Nccl,
+            dtype: DType::F32,
+            rows: 3,
+            placement: Placement::Local,
+            in_place: false,
+        };
+        let [mut one, mut other] = [(); 2].map(|()| {
+            let plan = case.plan(me, world, world, &everybody);
+            rank.bind(plan).unwrap()
+        });
+        case.is_right(&mut other, &everybody, 2).unwrap();
+        rank.exchange.barrier("quiet").unwrap();
+        one.recover().unwrap();
+        let stale = other.replay().unwrap_err();
+        assert!(matches!(stale, ExecuteError::NotCaptured { .. }), "{stale}");
+        case.is_right(&mut other, &everybody, 2).unwrap();
+        rank.exchange.barrier("end").unwrap();
+    });
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use warpweave_comm::Operand;
+use warpweave_comm::collective::launch::MAX_WORLD;
 use warpweave_comm::collective::{Call, Operation};
 use warpweave_symm_mem::{DevicePtr, Exchange, SubExchange};
 
@@ -31,6 +32,14 @@ impl<B: ExecuteBackend> Executor<B> {
             .collect();
         let mut teams = Vec::new();
         for round in rounds(sets, &nodes) {
+            let largest = round.teams.iter().map(Vec::len).max().unwrap_or(0);
+            if round.transport == Transport::SymmetricMemory && largest > MAX_WORLD {
+                return Err(warpweave_symm_mem::Error::Unavailable {
+                    what: format!("collectives of {largest} ranks over symmetric memory"),
+                    why: format!("they serve {MAX_WORLD} ranks at most: use NCCL"),
+                }
+                .into());
+            }
             let in_round = |c: &&SharedCollective| {
                 c.transport == round.transport && round.teams.contains(&c.ranks)
             };

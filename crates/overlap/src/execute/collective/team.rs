@@ -1,6 +1,7 @@
 //! The ranks of one set with what they need for the collectives of one transport.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call, CollectiveOptions, Variant};
@@ -22,6 +23,8 @@ pub(in crate::execute) struct Team<B: CollectiveBackend> {
     /// The largest collective, in bytes of all shards.
     capacity: usize,
     engine: Engine<B>,
+    /// How often it was recovered.
+    recoveries: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -75,12 +78,18 @@ impl<B: CollectiveBackend> Team<B> {
             exchange: exchange.clone(),
             capacity,
             engine,
+            recoveries: AtomicU64::new(0),
         })
     }
 
     /// The largest collective that it can do, in bytes of all shards.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Changes when what was captured before is of no use any more.
+    pub fn generation(&self) -> u64 {
+        self.recoveries.load(Ordering::Relaxed)
     }
 
     /// Chooses variants for calls over symmetric memory.
@@ -141,6 +150,7 @@ impl<B: CollectiveBackend> Team<B> {
 
     /// See [`CollectiveBackend::recover_group`].
     pub fn recover(&self, stream: &B::Stream) -> Result<()> {
+        self.recoveries.fetch_add(1, Ordering::Relaxed);
         match &self.engine {
             Engine::Nccl(group) => self.backend.recover_group(stream, group, &self.exchange),
             Engine::Symmetric(collectives) => {
