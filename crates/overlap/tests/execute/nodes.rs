@@ -1,5 +1,6 @@
 //! Four ranks as two nodes of two: memory and signals within a node, collectives between them.
 
+use warpweave_overlap::check::check;
 use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::{
     Collective, Placement, Plan, PlanBuilder, Role, StreamId, Transport, shard,
@@ -68,6 +69,9 @@ fn sum(call: usize) -> Vec<u8> {
 
 #[test]
 fn memory_and_signals_of_a_node_and_collectives_between_nodes() {
+    let plans: Vec<_> = (0..4).map(|rank| hierarchical(rank, 4)).collect();
+    let report = check(&plans, 3);
+    assert!(report.holds(), "{report}");
     on_ranks(4, host, |rank| {
         let (me, world) = rank.place();
         let mut bound = rank.bind(hierarchical(me, world)).unwrap();
