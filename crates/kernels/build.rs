@@ -9,7 +9,7 @@ fn main() {
         let device = warpweave_nvcc::Builder::new()?
             .include(signals)
             .include("cuda");
-        for source in ["naive_remote_read", "threadload_gather"] {
+        for source in ["naive_remote_read", "threadload_gather", "sum"] {
             device.cubin(format!("cuda/{source}.cu"), "sm_90a")?;
             device.ptx(format!("cuda/{source}.cu"), "compute_80")?;
         }

@@ -4,6 +4,7 @@ use warpweave_symm_mem::Backend;
 
 use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
+use crate::sum::Sum;
 
 /// A backend with the kernels of this crate.
 ///
@@ -65,4 +66,14 @@ pub trait KernelBackend: Backend {
     ///   of all ranks, and staging is written by these launches alone. If `signal_free` is off, `free` is signalled to
     ///   all peers once after each launch, by work ordered behind the last read of staging.
     unsafe fn gather_matmul(&self, stream: &Self::Stream, launch: &GatherMatmul) -> Result<()>;
+
+    /// Enqueues `launch` on `stream`.
+    ///
+    /// # Errors
+    /// As [`KernelBackend::naive_remote_read`].
+    ///
+    /// # Safety
+    /// - Every box is mapped here until the work has ended. The destination is one of the summands or overlaps none.
+    /// - No unordered work, of any rank, writes a summand or touches the destination.
+    unsafe fn sum(&self, stream: &Self::Stream, launch: &Sum) -> Result<()>;
 }

@@ -3,11 +3,13 @@
 //! `warpweave-comm` implements [`Exchange`] over its store and Unix sockets; [`ThreadExchange`] serves ranks that
 //! are threads of one process, which is what tests and small examples want.
 
+mod sub;
 mod threads;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+pub use sub::SubExchange;
 pub use threads::ThreadExchange;
 
 /// All-gather of bytes and descriptors among the ranks of a group.

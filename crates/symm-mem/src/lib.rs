@@ -21,7 +21,7 @@ pub use backend::{
 pub use cuda::Cuda;
 pub use dtype::DType;
 pub use error::{Error, Result, SignalTimeout};
-pub use exchange::{Exchange, ExchangeError, ThreadExchange};
+pub use exchange::{Exchange, ExchangeError, SubExchange, ThreadExchange};
 pub use host::Host;
 pub use ipc::{IpcCache, Registration};
 pub use multicast::MulticastCache;

@@ -124,7 +124,7 @@ impl NcclBackend for Cuda {
     type Window = NcclWindow;
 
     fn nccl(&self, exchange: &Arc<dyn Exchange>) -> Result<NcclGroup> {
-        Ok(self.group(exchange)?)
+        Ok(self.group(exchange, 0)?)
     }
 
     fn open_window(

@@ -19,7 +19,7 @@ mod bulk;
 mod call;
 mod cuda;
 mod enqueue;
-mod host;
+pub(crate) mod host;
 pub mod launch;
 mod multicast;
 mod pushed;

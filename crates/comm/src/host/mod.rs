@@ -1,5 +1,5 @@
 //! Collectives of the host backend, where NCCL has no say.
 
-mod all_gather;
+mod collectives;
 
-pub use all_gather::HostAllGather;
+pub use collectives::HostCollectives;

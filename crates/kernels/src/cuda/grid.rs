@@ -51,6 +51,11 @@ pub(super) fn gather(m: usize, row_bytes: usize, world: usize, limits: Limits) -
     (bytes.div_ceil(GATHER_ROUND).clamp(1, most.max(1)) * world) as u32
 }
 
+/// Blocks of a sum: one for each thread's share of `units` of which it loads `each` at a time.
+pub(super) fn sum(units: usize, each: usize, limits: Limits) -> u32 {
+    limits.cap(units.div_ceil(super::SUM_THREADS as usize * each))
+}
+
 /// Pieces of work of all lanes; a lane without any has a void one.
 fn lanes(m: usize, world: usize, pieces: impl Fn(usize) -> usize) -> usize {
     (0..world)

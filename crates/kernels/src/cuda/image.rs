@@ -5,6 +5,7 @@ use warpweave_symm_mem::{DType, device_image};
 
 pub(super) static NAIVE_REMOTE_READ: Image = device_image!("naive_remote_read", sm_90a, compute_80);
 pub(super) static THREADLOAD_GATHER: Image = device_image!("threadload_gather", sm_90a, compute_80);
+pub(super) static SUM: Image = device_image!("sum", sm_90a, compute_80);
 pub(super) static MULTIMEM_GATHER: Image = device_image!("multimem_gather", sm_90a);
 
 /// The kernel of a family for an element type.
@@ -21,6 +22,10 @@ macro_rules! by_dtype {
 
 pub(super) fn naive_remote_read(dtype: DType) -> Option<&'static str> {
     by_dtype!(dtype, "naive_remote_read", "")
+}
+
+pub(super) fn sum(dtype: DType) -> Option<&'static str> {
+    by_dtype!(dtype, "sum", "")
 }
 
 pub(super) fn threadload_gather_matmul(dtype: DType, chunk: usize) -> Option<&'static str> {
@@ -48,14 +53,17 @@ pub(super) fn multimem_gather(dtype: DType) -> &'static str {
 pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     let dtypes = [DType::F32, DType::F16, DType::Bf16];
     let typed = dtypes.into_iter().flat_map(|dtype| {
-        let naive = [naive_remote_read(dtype)].map(|name| (&NAIVE_REMOTE_READ, name));
+        let alone = [
+            (&NAIVE_REMOTE_READ, naive_remote_read(dtype)),
+            (&SUM, sum(dtype)),
+        ];
         let chunks = super::CHUNKS.into_iter().flat_map(move |chunk| {
             [
                 (&THREADLOAD_GATHER, threadload_gather_matmul(dtype, chunk)),
                 (&MULTIMEM_GATHER, multimem_gather_matmul(dtype, chunk)),
             ]
         });
-        naive.into_iter().chain(chunks)
+        alone.into_iter().chain(chunks)
     });
     let gathers = [
         (&THREADLOAD_GATHER, THREADLOAD_GATHER.name),
@@ -76,8 +84,9 @@ mod tests {
         let mut names: Vec<_> = all().map(|(_, name)| name).collect();
         names.sort_unstable();
         names.dedup();
-        // Three of the naive read, two gathers with products in two sizes of chunks for three types, three gathers alone.
-        assert_eq!(names.len(), 3 + 2 * 2 * 3 + 3, "{names:?}");
+        // Three of the naive read, three sums, two gathers with products in two sizes of chunks for three types, three
+        // gathers alone.
+        assert_eq!(names.len(), 3 + 3 + 2 * 2 * 3 + 3, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {
             let name = name.as_bytes();

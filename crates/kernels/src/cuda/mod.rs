@@ -13,6 +13,7 @@ use warpweave_symm_mem::{Cuda, DType, DevicePtr};
 use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, GatherMode, NaiveRemoteRead};
 use crate::error::{Error, Result};
+use crate::sum::Sum;
 use grid::Limits;
 use parameters::Gather;
 
@@ -24,6 +25,10 @@ const GATHER_THREADS: u32 = 512;
 const SPEAKER_THREADS: u32 = 32;
 /// Threads of a block of a gather with a product: `kProductThreads`.
 const PRODUCT_THREADS: u32 = 256;
+/// Threads of a block of `sum`: `kThreads`.
+const SUM_THREADS: u32 = 256;
+/// Vectors that a thread of `sum` loads before it adds: `kLoads`.
+const SUM_LOADS: usize = 8;
 /// Rows that a block brings in and multiplies at a time, where there are chunks of the larger size for all blocks: B is
 /// read once for each chunk.
 const CHUNKS: [usize; 2] = [8, 16];
@@ -107,6 +112,28 @@ impl KernelBackend for Cuda {
                 Gather::Multimem(parameters) => kernel.launch(self, stream, blocks, parameters),
             }
         }
+    }
+
+    unsafe fn sum(&self, stream: &CudaQueue, launch: &Sum) -> Result<()> {
+        launch.validate()?;
+        let name = image::sum(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;
+        let kernel = Kernel {
+            image: &image::SUM,
+            name,
+            threads: SUM_THREADS,
+        };
+        let limits = kernel.limits(self, None)?;
+        let parameters = parameters::Sum::from(launch);
+        if parameters.units == 0 {
+            return Ok(());
+        }
+        let each = match parameters.vectors == 1 {
+            true => SUM_LOADS / launch.count,
+            false => 1,
+        };
+        let blocks = grid::sum(parameters.units as usize, each, limits);
+        // SAFETY: the structure is the kernel's parameter; the rest is the caller's obligation.
+        unsafe { kernel.launch(self, stream, blocks, parameters) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use crate::{GatherMatmul, GatherMode};
+use crate::{GatherMatmul, GatherMode, MAX_SUMMANDS};
 
 /// Parameter of `naive_remote_read_*`.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +62,54 @@ pub(super) struct MultimemGather {
     pub neighbours: u32,
 }
 const _: () = assert!(size_of::<MultimemGather>() == 144);
+
+/// A box, with the bytes from row to row.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Strided {
+    pub address: DevicePtr,
+    pub row_stride: u64,
+}
+
+/// Parameter of `sum_*`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Sum {
+    pub summands: [Strided; MAX_SUMMANDS],
+    pub dst: Strided,
+    /// Vectors or elements of a row.
+    pub columns: u32,
+    /// Those of all rows.
+    pub units: u32,
+    pub count: u32,
+    pub vectors: u32,
+}
+const _: () = assert!(size_of::<Sum>() == 160);
+
+impl From<&crate::Sum> for Sum {
+    /// The sizes were validated: they fit.
+    fn from(launch: &crate::Sum) -> Self {
+        let launch = launch.flattened();
+        let size = launch.dtype.size();
+        let vectors = launch.has_vectors();
+        let columns = match vectors {
+            true => launch.cols * size / 16,
+            false => launch.cols,
+        };
+        let strided = |b: crate::Strided| Strided {
+            address: b.address,
+            row_stride: (b.row_stride * size) as u64,
+        };
+        Sum {
+            summands: launch.summands.map(strided),
+            dst: strided(launch.dst),
+            columns: columns as u32,
+            units: (launch.rows * columns) as u32,
+            count: launch.count as u32,
+            vectors: u32::from(vectors),
+        }
+    }
+}
 
 /// Either, as the descriptor's mode asks.
 pub(super) enum Gather {

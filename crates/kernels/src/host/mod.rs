@@ -4,12 +4,14 @@ pub(crate) mod element;
 mod gather_matmul;
 mod naive_remote_read;
 mod product;
+mod sum;
 
 use warpweave_symm_mem::{DevicePtr, Host, PadView};
 
 use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
+use crate::sum::Sum;
 use element::with_element;
 
 impl KernelBackend for Host {
@@ -33,6 +35,15 @@ impl KernelBackend for Host {
         // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
         let work = move || unsafe { with_element!(launch.dtype, gather_matmul(&launch)) };
         Ok(self.launch(stream, launch.name(), work)?)
+    }
+
+    unsafe fn sum(&self, stream: &Self::Stream, launch: &Sum) -> Result<()> {
+        use sum::sum;
+        launch.validate()?;
+        let launch = *launch;
+        // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
+        let work = move || unsafe { with_element!(launch.dtype, sum(&launch)) };
+        Ok(self.launch(stream, Sum::NAME, work)?)
     }
 }
 

@@ -3,7 +3,6 @@
 use warpweave_symm_mem::Exchange;
 
 use super::error::{ExecuteError, Result};
-use crate::plan::{OpKind, Placement, Plan};
 
 /// Goes on only if this step succeeded on every rank, so that no rank is left waiting for one that gave up.
 pub(super) fn together<T>(
@@ -34,78 +33,6 @@ pub(super) fn together<T>(
             unavailable: *kind == 1,
         }),
     }
-}
-
-/// Makes sure that the plans of all ranks belong together: one name, one world, the same shared buffers, slots,
-/// collectives and kernels.
-pub(super) fn same_interface(exchange: &dyn Exchange, plan: &Plan) -> Result<()> {
-    let mine = interface(plan);
-    let all = exchange.all_gather("plan.interface", mine.join("\n").as_bytes())?;
-    for (peer, theirs) in all.iter().enumerate() {
-        let theirs = String::from_utf8_lossy(theirs);
-        let theirs: Vec<&str> = theirs.split('\n').collect();
-        let lines = mine.len().max(theirs.len());
-        for line in 0..lines {
-            let mine = mine.get(line).map_or("nothing more", String::as_str);
-            let theirs = theirs.get(line).copied().unwrap_or("nothing more");
-            if mine != theirs {
-                return Err(ExecuteError::Disagreement {
-                    rank: exchange.rank(),
-                    mine: mine.into(),
-                    peer,
-                    theirs: theirs.into(),
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// What a plan shares with its peers, one line each. Local buffers are a rank's own business.
-fn interface(plan: &Plan) -> Vec<String> {
-    let mut lines = vec![format!(
-        "plan {} of {} ranks, {} a node",
-        plan.name, plan.world, plan.node_size
-    )];
-    for b in &plan.buffers {
-        if b.placement != Placement::Local {
-            lines.push(format!(
-                "{} buffer {}: {}x{} {}",
-                b.placement, b.name, b.rows, b.cols, b.dtype
-            ));
-        }
-    }
-    for slot in &plan.slots {
-        lines.push(format!("slot {}", slot.name));
-    }
-    for op in &plan.ops {
-        match &op.kind {
-            OpKind::Collective {
-                collective,
-                src,
-                dst,
-                ranks,
-                transport,
-            } if ranks.len() == plan.world => lines.push(format!(
-                "{collective} of {} rows of {} by {transport}",
-                collective.all_rows(src, dst),
-                dst.cols.len()
-            )),
-            OpKind::Kernel { kernel, .. } => {
-                let shape = kernel.shape();
-                lines.push(format!(
-                    "kernel {} of {}x{}x{} {}",
-                    kernel.name(),
-                    shape.m,
-                    shape.n,
-                    shape.k,
-                    shape.dtype
-                ));
-            }
-            _ => {}
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
 
 use super::buffers::Buffers;
+use super::collective::Team;
 use super::error::{ExecuteError, Result};
 use super::step::{Action, Product, Resources, Step};
 use super::{ExecuteBackend, Executor};
@@ -17,15 +18,23 @@ use crate::plan::{Buffer, BufferId, Plan};
 /// ranks, as [`check`](crate::check::check()) proves of the plan. Dropping it waits for this rank's enqueued work.
 pub struct Bound<B: ExecuteBackend> {
     // Fields are dropped in this order: what refers to memory goes before the memory.
-    pub(super) graph: Option<B::Graph>,
+    pub(super) captured: Option<Captured<B>>,
     pub(super) steps: Vec<Step<B>>,
     pub(super) pad: Option<SignalPad<B>>,
+    pub(super) teams: Vec<Arc<Team<B>>>,
     pub(super) buffers: Buffers<B>,
     pub(super) streams: Vec<B::Stream>,
     pub(super) events: Vec<B::Event>,
     pub(super) backend: B,
-    pub(super) exchange: Arc<dyn Exchange>,
+    /// The ranks of the node.
+    pub(super) node: Arc<dyn Exchange>,
     pub(super) plan: Plan,
+}
+
+/// A captured call, and the generations of the plan's teams that it was captured for.
+pub(super) struct Captured<B: ExecuteBackend> {
+    graph: B::Graph,
+    generations: Vec<u64>,
 }
 
 impl<B: ExecuteBackend> Bound<B> {
@@ -58,7 +67,7 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// What the backend reports; a former capture is gone then.
     pub fn capture(&mut self) -> Result<()> {
-        self.graph = None;
+        self.captured = None;
         let mut failed = None;
         let captured = self.backend.capture(&self.streams[0], || {
             self.run().map_err(|error| {
@@ -73,7 +82,10 @@ impl<B: ExecuteBackend> Bound<B> {
         match (failed, captured) {
             (Some(error), _) => Err(error),
             (None, captured) => {
-                self.graph = Some(captured?);
+                self.captured = Some(Captured {
+                    graph: captured?,
+                    generations: self.generations().collect(),
+                });
                 Ok(())
             }
         }
@@ -84,13 +96,17 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// [`ExecuteError::NotCaptured`]; what the backend reports.
     pub fn replay(&self) -> Result<()> {
-        let graph = self
-            .graph
-            .as_ref()
-            .ok_or_else(|| ExecuteError::NotCaptured {
-                plan: self.plan.name.clone(),
-            })?;
-        Ok(self.backend.launch_graph(graph, &self.streams[0])?)
+        let current = |captured: &&Captured<B>| {
+            let generations = captured.generations.iter().copied();
+            self.generations().eq(generations)
+        };
+        let captured = self.captured.as_ref().filter(current);
+        let captured = captured.ok_or_else(|| ExecuteError::NotCaptured {
+            plan: self.plan.name.clone(),
+        })?;
+        Ok(self
+            .backend
+            .launch_graph(&captured.graph, &self.streams[0])?)
     }
 
     /// Chooses the quickest algorithm of each matrix product by trying them on this device, with the data that the
@@ -100,7 +116,7 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// What the provider reports.
     pub fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
-        self.graph = None;
+        self.captured = None;
         self.backend.synchronize(&self.streams[0])?;
         for step in &mut self.steps {
             let Action::Gemm(product) = &mut step.action else {
@@ -149,12 +165,12 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn synchronize(&self) -> Result<()> {
         let stream = &self.streams[0];
         let drained = self
-            .all_gathers()
-            .try_for_each(|gather| self.backend.drain_all_gather(stream, gather))
+            .teams
+            .iter()
+            .try_for_each(|team| team.drain(stream))
             .and_then(|()| Ok(self.backend.synchronize(stream)?));
         if drained.is_err() {
-            self.all_gathers()
-                .for_each(|gather| self.backend.abandon_all_gather(gather));
+            self.teams.iter().for_each(|team| team.abandon());
         }
         let checked = self.check();
         drained?;
@@ -166,15 +182,18 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// As [`Bound::synchronize`].
     pub fn check(&self) -> Result<()> {
+        let stream = &self.streams[0];
         if let Some(pad) = &self.pad {
-            pad.check(&self.streams[0])?;
+            let ranks: Vec<usize> = self.plan.node_of(self.plan.rank).collect();
+            let checked = pad.check(stream).map_err(ExecuteError::from);
+            checked.map_err(|error| error.with_ranks(&ranks))?;
         }
-        self.all_gathers()
-            .try_for_each(|gather| self.backend.check_all_gather(&self.streams[0], gather))
+        self.teams.iter().try_for_each(|team| team.check(stream))
     }
 
-    /// Makes the plan usable again after a fault. Collective: all ranks call it, with none of their work under way. A plan
-    /// with collectives is to be captured anew.
+    /// Makes the plan usable again after a fault. Collective: all ranks of the world call it, with none of their work under
+    /// way. Plans share what does their collectives: with this plan all plans of the executor recover that have the same
+    /// ones, and those that were captured are to be captured anew.
     ///
     /// # Errors
     /// What the pad and the exchange report; collectives that cannot be made whole again.
@@ -182,23 +201,16 @@ impl<B: ExecuteBackend> Bound<B> {
         // A failure of the past is what is recovered from.
         let _ = self.backend.synchronize(&self.streams[0]);
         if let Some(pad) = &self.pad {
-            pad.recover(&self.streams[0], self.exchange.as_ref())?;
+            pad.recover(&self.streams[0], self.node.as_ref())?;
         }
-        for gather in self.all_gathers() {
-            self.backend
-                .recover_all_gather(&self.streams[0], gather, &self.exchange)?;
-        }
-        if self.all_gathers().next().is_some() {
-            self.graph = None;
+        for team in &self.teams {
+            team.recover(&self.streams[0])?;
         }
         Ok(())
     }
 
-    fn all_gathers(&self) -> impl Iterator<Item = &B::AllGather> {
-        self.steps.iter().filter_map(|step| match &step.action {
-            Action::AllGather { gather, .. } => Some(gather),
-            _ => None,
-        })
+    fn generations(&self) -> impl Iterator<Item = u64> {
+        self.teams.iter().map(|team| team.generation())
     }
 
     /// The plan's buffer of this name and the address of this rank's copy of it. Row-major, without gaps.

@@ -19,6 +19,8 @@ enum Storage<B: Backend> {
 /// One piece of memory for each buffer of a plan.
 #[derive(Debug)]
 pub(super) struct Buffers<B: Backend> {
+    /// The first rank of the node, whose ranks reach each other's copies.
+    first: usize,
     storage: Vec<Storage<B>>,
 }
 
@@ -39,7 +41,7 @@ pub(super) fn allocate_local<B: Backend>(backend: &B, plan: &Plan) -> Result<Loc
 }
 
 impl<B: Backend> Buffers<B> {
-    /// Allocates the shared buffers beside the local ones. Collective.
+    /// Allocates the shared buffers beside the local ones. Collective; `exchange` is that of the node.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -61,7 +63,8 @@ impl<B: Backend> Buffers<B> {
                 _ => Storage::Symmetric(shared),
             });
         }
-        Ok(Self { storage })
+        let first = plan.node_of(plan.rank).start;
+        Ok(Self { first, storage })
     }
 
     fn symmetric(&self, id: BufferId) -> Option<&SymmetricBuffer<B>> {
@@ -71,15 +74,17 @@ impl<B: Backend> Buffers<B> {
         }
     }
 
-    /// First address of `rank`'s copy, which is this rank's own if the buffer is local.
+    /// First address of the copy of `rank`, which is one of the node; this rank's own if the buffer is local.
     pub fn copy_of(&self, id: BufferId, rank: usize) -> DevicePtr {
         match &self.storage[id.0] {
             Storage::Local(memory) => memory.address(),
-            Storage::Symmetric(buffer) | Storage::Multicast(_, buffer) => buffer.peer(rank),
+            Storage::Symmetric(buffer) | Storage::Multicast(_, buffer) => {
+                buffer.peer(rank - self.first)
+            }
         }
     }
 
-    /// Device address of the table of all copies' addresses; null for a local buffer.
+    /// Device address of the table of the addresses of all copies of the node; null for a local buffer.
     pub fn table(&self, id: BufferId) -> DevicePtr {
         self.symmetric(id)
             .map_or(DevicePtr::NULL, SymmetricBuffer::peer_table)

@@ -56,8 +56,10 @@ pub enum ExecuteError {
         /// How long it waited.
         after: std::time::Duration,
     },
-    /// A replay was asked for and nothing has been captured.
-    #[error("plan `{plan}` has not been captured: call `capture` before `replay`")]
+    /// A replay was asked for and nothing has been captured, or nothing since a recovery.
+    #[error(
+        "plan `{plan}` has not been captured since its last recovery: call `capture` before `replay`"
+    )]
     NotCaptured {
         /// Name of the plan.
         plan: String,
@@ -117,6 +119,20 @@ impl ExecuteError {
             ),
             _ => false,
         }
+    }
+
+    /// The same error of a group of `ranks`, which names them as the world does.
+    pub(super) fn with_ranks(mut self, ranks: &[usize]) -> Self {
+        let name = |rank: &mut usize| *rank = ranks.get(*rank).copied().unwrap_or(*rank);
+        match &mut self {
+            ExecuteError::Memory(warpweave_symm_mem::Error::SignalTimeout(timeout)) => {
+                name(&mut timeout.rank);
+                name(&mut timeout.peer);
+            }
+            ExecuteError::CollectiveTimeout { rank, .. } => name(rank),
+            _ => {}
+        }
+        self
     }
 
     /// The record of a wait that timed out, if that is the cause.

@@ -4,6 +4,14 @@
 //! every region, allocates every buffer, plans every matrix product, and turns operations into addresses, so that a
 //! call only enqueues. All ranks bind the same plans in the same order, and all get a bound plan or none does.
 //!
+//! **Collectives** are done by teams, which all plans of an executor share: a communicator of NCCL for each set of ranks, or
+//! what [`Collectives`](warpweave_comm::Collectives) keep in symmetric memory, in the variant that they select. Operands are
+//! whole rows, in place or apart. Over symmetric memory a team's ranks share a node; an all-gather of uneven shards is a
+//! broadcast of each, and a reduce-scatter of uneven shards is [unavailable](ExecuteError::is_unavailable): NCCL does it.
+//! Operands in buffers that are not local lie where peers reach them; local ones travel by packets, up to their size.
+//!
+//! **Nodes.** Where a plan's nodes are smaller than its world, buffers and signals are those of the node alone.
+//!
 //! ```
 //! use std::sync::Arc;
 //! use warpweave_overlap::execute::Executor;
@@ -48,24 +56,29 @@ mod bound;
 mod buffers;
 mod collective;
 mod error;
+mod interface;
+mod pool;
 mod step;
 mod validate;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpweave_gemm::{Gemm, GemmBackend, GemmProblem, Provider};
 use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::{Exchange, SignalPad};
 
 use crate::plan::{Placement, Plan};
-use agreement::{same_interface, together};
+use agreement::together;
 use bind::{Binder, Products};
 use buffers::{Buffers, LocalMemory};
+use collective::{Round, Team};
+use interface::same_interface;
 
 pub use bound::Bound;
-pub use collective::{AllGatherShape, CollectiveBackend, NcclAllGather, NcclGroup};
+pub use collective::{CollectiveBackend, NcclCall, NcclGroup};
 pub use error::{ExecuteError, Result};
+pub use pool::StreamPool;
 
 /// A backend that has all that a plan may ask for.
 pub trait ExecuteBackend: KernelBackend + GemmBackend + CollectiveBackend {}
@@ -73,11 +86,16 @@ pub trait ExecuteBackend: KernelBackend + GemmBackend + CollectiveBackend {}
 impl<B: KernelBackend + GemmBackend + CollectiveBackend> ExecuteBackend for B {}
 
 /// One rank's device with its peers, on which plans are bound.
+///
+/// Plans share its streams and what does their collectives. So the calls of all its plans are ordered: they follow each other
+/// on one caller's stream, or on several that wait for each other, and on all ranks in the same order. Callers that are to
+/// run at the same time have an executor each.
 pub struct Executor<B: ExecuteBackend> {
     backend: B,
     exchange: Arc<dyn Exchange>,
     gemm: Gemm<B>,
-    group: OnceLock<Arc<B::Group>>,
+    pool: StreamPool<B>,
+    teams: Mutex<HashMap<Round, Arc<Team<B>>>>,
     tuned: Mutex<HashSet<(GemmProblem, Provider)>>,
 }
 
@@ -91,7 +109,8 @@ impl<B: ExecuteBackend> Executor<B> {
             backend: backend.clone(),
             exchange: exchange.clone(),
             gemm: Gemm::new(backend)?,
-            group: OnceLock::new(),
+            pool: StreamPool::new(backend),
+            teams: Mutex::default(),
             tuned: Mutex::default(),
         })
     }
@@ -111,6 +130,11 @@ impl<B: ExecuteBackend> Executor<B> {
         &self.gemm
     }
 
+    /// The streams of the plans beside their callers'.
+    pub fn pool(&self) -> &StreamPool<B> {
+        &self.pool
+    }
+
     /// Binds this rank's `plan`, with `stream` as its stream 0. Collective: all ranks bind plans of one algorithm and
     /// problem. An error on one rank is an error on all.
     ///
@@ -127,7 +151,7 @@ impl<B: ExecuteBackend> Executor<B> {
 
         let valid = validate::validate(&plan, exchange.rank(), exchange.world());
         together(exchange, "plan validation", valid)?;
-        same_interface(exchange, &plan)?;
+        let interfaces = same_interface(exchange, &plan)?;
 
         let own = self.own_part(&plan, stream);
         let own = together(exchange, "preparation of a plan", own)?;
@@ -138,34 +162,34 @@ impl<B: ExecuteBackend> Executor<B> {
             events,
         } = own;
 
-        let buffers = Buffers::new(&self.backend, &self.exchange, &plan, local)?;
+        let node: Vec<usize> = plan.node_of(plan.rank).collect();
+        let node = bind::part_of(&self.exchange, &node)?;
+        let buffers = Buffers::new(&self.backend, &node, &plan, local)?;
         let pad = match plan.slots.len() {
             0 => None,
-            slots => Some(SignalPad::new(
-                &self.backend,
-                &self.exchange,
-                &plan.name,
-                slots,
-            )?),
+            slots => Some(SignalPad::new(&self.backend, &node, &plan.name, slots)?),
         };
+        let teams = self.teams(&plan, &interfaces)?;
         let binder = Binder {
             executor: self,
             plan: &plan,
             buffers: &buffers,
             pad: pad.as_ref(),
+            teams: &teams,
+            interfaces: &interfaces,
         };
-        let gathers = binder.all_gathers()?;
-        let steps = binder.steps(products, gathers);
+        let steps = binder.steps(products);
         let steps = together(exchange, "binding of a plan", steps)?;
         Ok(Bound {
-            graph: None,
+            captured: None,
             steps,
             pad,
+            teams: teams.into_iter().map(|(_, team)| team).collect(),
             buffers,
             streams,
             events,
             backend: self.backend.clone(),
-            exchange: self.exchange.clone(),
+            node,
             plan,
         })
     }
@@ -173,6 +197,11 @@ impl<B: ExecuteBackend> Executor<B> {
     /// The products whose algorithms have been chosen by trying. A thread that panicked with it has left it whole.
     fn tuned(&self) -> MutexGuard<'_, HashSet<(GemmProblem, Provider)>> {
         self.tuned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What does collectives. A thread that panicked with it has left it whole.
+    fn known_teams(&self) -> MutexGuard<'_, HashMap<Round, Arc<Team<B>>>> {
+        self.teams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn own_part(&self, plan: &Plan, stream: &B::Stream) -> Result<OwnPart<B>> {
@@ -186,9 +215,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let products = bind::products(self, plan)?;
         let local = buffers::allocate_local(&self.backend, plan)?;
         let mut streams = vec![stream.clone()];
-        for &priority in plan.streams.iter().skip(1) {
-            streams.push(self.backend.stream(priority)?);
-        }
+        streams.extend(self.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?);
         let events = (0..plan.events)
             .map(|_| self.backend.event())
             .collect::<Result<_, _>>()?;

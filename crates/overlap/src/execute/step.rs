@@ -1,10 +1,13 @@
 //! Operations with their addresses, ready to be enqueued.
 
+use std::sync::Arc;
+
 use warpweave_gemm::{GemmOperands, GemmProblem, Provider};
-use warpweave_kernels::{GatherMatmul, NaiveRemoteRead};
+use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Sum};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
 use super::ExecuteBackend;
+use super::collective::{Team, TeamCall};
 use super::error::Result;
 
 /// A contiguous run of bytes to be copied.
@@ -28,6 +31,8 @@ pub(super) struct Product<B: ExecuteBackend> {
 #[derive(Debug)]
 pub(super) enum Action<B: ExecuteBackend> {
     Copy(Vec<Run>),
+    /// Zeros to contiguous bytes.
+    Zero(Vec<(DevicePtr, usize)>),
     Signal {
         slot: usize,
         to: Vec<usize>,
@@ -39,12 +44,12 @@ pub(super) enum Action<B: ExecuteBackend> {
     },
     Record(usize),
     WaitEvent(usize),
-    AllGather {
-        gather: B::AllGather,
-        src: DevicePtr,
-        dst: DevicePtr,
+    Collective {
+        team: Arc<Team<B>>,
+        call: TeamCall,
     },
     Gemm(Product<B>),
+    Sum(Sum),
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
 }
@@ -68,12 +73,14 @@ impl<B: ExecuteBackend> Action<B> {
     fn kind(&self) -> &'static str {
         match self {
             Action::Copy(_) => "copy",
+            Action::Zero(_) => "zero",
             Action::Signal { .. } => "signal",
             Action::Wait { .. } => "wait",
             Action::Record(_) => "record",
             Action::WaitEvent(_) => "wait-event",
-            Action::AllGather { .. } => "all-gather",
+            Action::Collective { .. } => "collective",
             Action::Gemm(_) => "gemm",
+            Action::Sum(_) => Sum::NAME,
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
             Action::GatherMatmul(launch) => launch.name(),
         }
@@ -97,6 +104,12 @@ impl<B: ExecuteBackend> Step<B> {
                     unsafe { backend.copy(stream, run.dst, run.src, run.bytes)? };
                 }
             }
+            Action::Zero(spans) => {
+                for &(dst, bytes) in spans {
+                    // SAFETY: the caller's obligation.
+                    unsafe { backend.fill(stream, dst, 0, bytes)? };
+                }
+            }
             Action::Signal { slot, to } => {
                 if let Some(pad) = with.pad {
                     pad.signal(stream, *slot, to)?;
@@ -109,13 +122,17 @@ impl<B: ExecuteBackend> Step<B> {
             }
             Action::Record(event) => backend.record(&with.events[*event], stream)?,
             Action::WaitEvent(event) => backend.wait_event(stream, &with.events[*event])?,
-            Action::AllGather { gather, src, dst } => {
-                // SAFETY: the caller's obligation.
-                unsafe { backend.all_gather(stream, gather, *src, *dst)? };
+            Action::Collective { team, call } => {
+                // SAFETY: the caller's obligation; *check* found the collectives of a rank ordered.
+                unsafe { team.enqueue(stream, call)? };
             }
             Action::Gemm(product) => {
                 // SAFETY: the caller's obligation; the problem's extents are those of the regions.
                 unsafe { backend.gemm(stream, &product.plan, product.operands)? };
+            }
+            Action::Sum(launch) => {
+                // SAFETY: the caller's obligation; the boxes are regions, which *check* found apart or equal.
+                unsafe { backend.sum(stream, launch)? };
             }
             Action::NaiveRemoteRead(launch) => {
                 // SAFETY: the caller's obligation; sizes were checked against the buffers.

@@ -1,9 +1,11 @@
 //! What must be true of one rank's plan before addresses are made of it: that it is sound by itself, as *check* says, and
 //! what the executor asks for besides.
 
+use warpweave_kernels::MAX_SUMMANDS;
+
 use super::error::{ExecuteError, Result};
 use crate::check;
-use crate::plan::{BufferId, Kernel, OpKind, Placement, Plan, Region, shard};
+use crate::plan::{BufferId, Kernel, OpKind, Placement, Plan, Region, Transport, shard};
 
 /// Refuses a plan that no device could run.
 pub(super) fn validate(plan: &Plan, rank: usize, world: usize) -> Result<()> {
@@ -50,7 +52,22 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn op(&self, kind: &OpKind) -> Check {
         match kind {
-            OpKind::Collective { src, dst, .. } => self.all_gather(src, dst),
+            OpKind::Collective {
+                src,
+                dst,
+                ranks,
+                transport,
+                ..
+            } => self.collective((src, dst), ranks, *transport),
+            OpKind::Gemm { a, bias, .. } => ensure(bias.is_none() || !a.cols.is_empty(), || {
+                "a bias of a product of no terms".into()
+            }),
+            OpKind::Sum { srcs, .. } => ensure(srcs.len() <= MAX_SUMMANDS, || {
+                format!(
+                    "a sum of {} boxes: {MAX_SUMMANDS} can be added with one rounding",
+                    srcs.len()
+                )
+            }),
             OpKind::Kernel { kernel, lanes } => {
                 ensure(
                     *lanes == kernel.lanes(self.plan.rank, self.plan.world),
@@ -62,15 +79,29 @@ impl Checker<'_> {
         }
     }
 
-    /// The collectives behind it take whole rows, and never in place.
-    fn all_gather(&self, src: &Region, dst: &Region) -> Check {
+    /// What moves the bytes of collectives takes whole rows; *check* has seen to what may overlap.
+    fn collective(
+        &self,
+        (src, dst): (&Region, &Region),
+        ranks: &[usize],
+        transport: Transport,
+    ) -> Check {
         let whole = |r: &Region| r.cols.len() == self.plan.buffers[r.buffer.0].cols;
         ensure(whole(src) && whole(dst), || {
-            "an all-gather takes whole rows".into()
+            "a collective takes whole rows".into()
         })?;
-        ensure(!src.overlaps(dst), || {
-            "source and destination overlap".into()
-        })
+        match transport {
+            Transport::Nccl => Ok(()),
+            Transport::SymmetricMemory => {
+                let node = self.plan.node_of(self.plan.rank);
+                ensure(ranks.iter().all(|rank| node.contains(rank)), || {
+                    format!(
+                        "symmetric memory reaches the ranks {node:?} of a node, not all of {ranks:?}"
+                    )
+                })
+            }
+            other => Err(format!("there are no collectives by {other}")),
+        }
     }
 
     /// Kernels see matrices without gaps, by their first address and one element type.

@@ -7,6 +7,7 @@ use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::Problem;
 use warpweave_symm_mem::{Cuda, DType};
 
+use crate::collectives::every_collective_is_right;
 use crate::fixtures::{calls, on_ranks, product};
 
 /// The rank that stays away.
@@ -95,4 +96,10 @@ fn a_peer_that_stays_away_from_nccl_ends_in_time_and_the_plan_recovers() {
             "rank {me}: {error}"
         );
     }
+}
+
+#[test]
+#[ignore = "needs two GPUs and NCCL"]
+fn every_collective_is_right_on_gpus() {
+    every_collective_is_right(world(), |rank| Cuda::new(rank).unwrap());
 }

@@ -10,7 +10,7 @@ use warpweave_symm_mem::{DType, Exchange, ThreadExchange};
 /// One rank of a test.
 pub struct Rank<B: ExecuteBackend> {
     pub exchange: Arc<dyn Exchange>,
-    executor: Executor<B>,
+    pub executor: Executor<B>,
     stream: B::Stream,
 }
 

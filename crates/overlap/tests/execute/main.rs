@@ -1,9 +1,13 @@
 //! Plans run by the executor, ranks being threads of this process: on the host backend, and in [`cuda`] on GPUs.
 
+mod collectives;
 mod cuda;
 mod fixtures;
 mod gathers;
+mod nodes;
+mod pool;
 mod reductions;
+mod sums;
 
 use std::time::Duration;
 
@@ -17,7 +21,7 @@ use warpweave_overlap::plan::{
 };
 use warpweave_symm_mem::{DType, Host};
 
-fn host(_rank: usize) -> Host {
+pub(crate) fn host(_rank: usize) -> Host {
     Host::with_timeout(Duration::from_secs(20))
 }
 

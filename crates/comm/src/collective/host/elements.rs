@@ -3,14 +3,14 @@
 use warpweave_symm_mem::host::Element;
 
 /// Elements that are summed at once.
-pub(super) const BATCH: usize = 512;
+pub(crate) const BATCH: usize = 512;
 
 /// Sums what the sources, in their order, hold into `sum`, of [`BATCH`] elements at most. It starts from negative zero, the
 /// neutral element: positive zero would lose the sign of a sum of negative zeros.
 ///
 /// # Safety
 /// Each source has as many elements as `sum`, aligned, which nothing writes meanwhile.
-pub(super) unsafe fn sum<T: Element>(sources: impl Iterator<Item = *const T>, sum: &mut [T]) {
+pub(crate) unsafe fn sum<T: Element>(sources: impl Iterator<Item = *const T>, sum: &mut [T]) {
     let count = sum.len();
     let mut total = [-0.0f32; BATCH];
     let mut terms = [0.0f32; BATCH];

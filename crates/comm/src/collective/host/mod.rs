@@ -1,7 +1,7 @@
 //! The host references: the same protocols as the device code, as one block, on the stream's thread.
 
 mod direct;
-mod elements;
+pub(crate) mod elements;
 mod group;
 mod packet;
 mod packets;

@@ -1,20 +1,21 @@
-//! All-gathers of the CUDA backend, by NCCL.
+//! NCCL on the CUDA backend.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use warpweave_comm::nccl::{Element, Launch};
+use warpweave_comm::nccl::{Element, Launch, ReduceOp};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange};
+use warpweave_symm_mem::{Backend, Cuda, Exchange};
 
-use super::{AllGatherShape, CollectiveBackend};
+use super::{CollectiveBackend, NcclCall};
 use crate::execute::agreement::together;
 use crate::execute::error::{ExecuteError, Result};
+use crate::plan::Collective;
 
 /// Time between two looks at what NCCL has noticed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// NCCL's communicator of the ranks, made anew by a recovery.
+/// NCCL's communicator of some ranks, made anew by a recovery.
 pub struct NcclGroup {
     library: Arc<NcclLibrary>,
     comm: Mutex<NcclComm>,
@@ -31,14 +32,6 @@ impl NcclGroup {
     pub fn comm(&self) -> MutexGuard<'_, NcclComm> {
         self.comm.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// One all-gather by NCCL: `ncclAllGather` where all ranks give the same, else a group of broadcasts.
-#[derive(Debug)]
-pub struct NcclAllGather {
-    group: Arc<NcclGroup>,
-    counts: Vec<usize>,
-    element: Element,
 }
 
 fn options(cuda: &Cuda) -> NcclOptions {
@@ -71,9 +64,8 @@ fn own_device(cuda: &Cuda, exchange: &dyn Exchange) -> Result<()> {
 
 impl CollectiveBackend for Cuda {
     type Group = NcclGroup;
-    type AllGather = NcclAllGather;
 
-    fn group(&self, exchange: &Arc<dyn Exchange>) -> Result<NcclGroup> {
+    fn group(&self, exchange: &Arc<dyn Exchange>, _bytes: usize) -> Result<NcclGroup> {
         let exchange = exchange.as_ref();
         // A rank without the library would leave the others waiting in NCCL.
         let library = NcclLibrary::load().map_err(Into::into);
@@ -84,44 +76,40 @@ impl CollectiveBackend for Cuda {
         Ok(NcclGroup { library, comm })
     }
 
-    fn prepare_all_gather(
-        &self,
-        group: &Arc<NcclGroup>,
-        _: &Arc<dyn Exchange>,
-        shape: &AllGatherShape,
-    ) -> Result<NcclAllGather> {
-        Ok(NcclAllGather {
-            group: group.clone(),
-            counts: shape.rows.iter().map(|rows| rows * shape.cols).collect(),
-            element: Element::try_from(shape.dtype)?,
-        })
-    }
-
-    unsafe fn all_gather(
+    unsafe fn collective(
         &self,
         stream: &<Cuda as Backend>::Stream,
-        gather: &NcclAllGather,
-        src: DevicePtr,
-        dst: DevicePtr,
+        group: &NcclGroup,
+        call: &NcclCall,
     ) -> Result<()> {
         self.bind()?;
-        let comm = gather.group.comm();
+        let comm = group.comm();
+        let (src, dst, stream) = (call.src.0, call.dst.0, stream.raw());
+        let (counts, element) = (&call.counts, Element::try_from(call.dtype)?);
         // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
         unsafe {
-            comm.all_gather_uneven(src.0, dst.0, &gather.counts, gather.element, stream.raw())?;
+            match call.collective {
+                Collective::AllGather => {
+                    comm.all_gather_uneven(src, dst, counts, element, stream)?;
+                }
+                Collective::ReduceScatter => {
+                    let op = ReduceOp::Sum;
+                    comm.reduce_scatter_uneven(src, dst, counts, element, op, stream)?;
+                }
+                Collective::AllReduce => {
+                    let count = counts.iter().sum();
+                    comm.all_reduce(src, dst, count, element, ReduceOp::Sum, stream)?;
+                }
+            }
         }
         Ok(())
     }
 
-    fn drain_all_gather(
-        &self,
-        stream: &<Cuda as Backend>::Stream,
-        gather: &NcclAllGather,
-    ) -> Result<()> {
+    fn drain_group(&self, stream: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
         let start = Instant::now();
         // NCCL's kernels wait for ever: between looks at the stream, one at what NCCL has noticed.
         while !self.drained_within(stream, LOOK)? {
-            let comm = gather.group.comm();
+            let comm = group.comm();
             comm.check()?;
             let after = start.elapsed();
             if after > options(self).deadline {
@@ -133,30 +121,26 @@ impl CollectiveBackend for Cuda {
         Ok(())
     }
 
-    fn check_all_gather(
-        &self,
-        _: &<Cuda as Backend>::Stream,
-        gather: &NcclAllGather,
-    ) -> Result<()> {
-        Ok(gather.group.comm().check()?)
+    fn check_group(&self, _: &<Cuda as Backend>::Stream, group: &NcclGroup) -> Result<()> {
+        Ok(group.comm().check()?)
     }
 
-    fn abandon_all_gather(&self, gather: &NcclAllGather) {
-        gather.group.comm().abort();
+    fn abandon_group(&self, group: &NcclGroup) {
+        group.comm().abort();
     }
 
-    fn recover_all_gather(
+    fn recover_group(
         &self,
         stream: &<Cuda as Backend>::Stream,
-        gather: &NcclAllGather,
+        group: &NcclGroup,
         exchange: &Arc<dyn Exchange>,
     ) -> Result<()> {
         self.bind()?;
-        let mut comm = gather.group.comm();
+        let mut comm = group.comm();
         // A rank whose own collective went well has peers whose did not.
         comm.abort();
         self.synchronize(stream)?;
-        *comm = NcclComm::init(&gather.group.library, exchange.as_ref(), options(self))?;
+        *comm = NcclComm::init(&group.library, exchange.as_ref(), options(self))?;
         Ok(())
     }
 }

@@ -1,62 +1,61 @@
-//! All-gathers of the host backend.
+//! What stands in for NCCL on the host backend.
 
 use std::sync::Arc;
 
-use warpweave_comm::host::HostAllGather;
-use warpweave_symm_mem::{Backend, DevicePtr, Exchange, Host};
+use warpweave_comm::host::HostCollectives;
+use warpweave_symm_mem::{Backend, Exchange, Host};
 
-use super::{AllGatherShape, CollectiveBackend};
+use super::{CollectiveBackend, NcclCall};
 use crate::execute::error::Result;
+use crate::plan::Collective;
 
 impl CollectiveBackend for Host {
-    type Group = ();
-    type AllGather = HostAllGather;
+    type Group = HostCollectives;
 
-    fn group(&self, _: &Arc<dyn Exchange>) -> Result<()> {
-        Ok(())
+    fn group(&self, exchange: &Arc<dyn Exchange>, bytes: usize) -> Result<HostCollectives> {
+        Ok(HostCollectives::new(self, exchange, "nccl", bytes)?)
     }
 
-    fn prepare_all_gather(
-        &self,
-        _: &Arc<()>,
-        exchange: &Arc<dyn Exchange>,
-        shape: &AllGatherShape,
-    ) -> Result<HostAllGather> {
-        let row = shape.cols * shape.dtype.size();
-        let bytes: Vec<usize> = shape.rows.iter().map(|rows| rows * row).collect();
-        Ok(HostAllGather::new(self, exchange, &shape.name, &bytes)?)
-    }
-
-    unsafe fn all_gather(
+    unsafe fn collective(
         &self,
         stream: &<Host as Backend>::Stream,
-        gather: &HostAllGather,
-        src: DevicePtr,
-        dst: DevicePtr,
+        group: &HostCollectives,
+        call: &NcclCall,
     ) -> Result<()> {
+        let (operands, dtype) = ((call.src, call.dst), call.dtype);
         // SAFETY: the obligations are the caller's, in the same words.
-        unsafe { gather.enqueue(stream, src, dst)? };
+        unsafe {
+            match call.collective {
+                Collective::AllGather => {
+                    let bytes: Vec<usize> = call.counts.iter().map(|n| n * dtype.size()).collect();
+                    group.all_gather(stream, operands, &bytes)?;
+                }
+                Collective::ReduceScatter => {
+                    group.reduce_scatter(stream, dtype, operands, &call.counts)?;
+                }
+                Collective::AllReduce => {
+                    group.all_reduce(stream, dtype, operands, call.counts.iter().sum())?;
+                }
+            }
+        }
         Ok(())
     }
 
-    fn check_all_gather(
+    fn check_group(
         &self,
         stream: &<Host as Backend>::Stream,
-        gather: &HostAllGather,
+        group: &HostCollectives,
     ) -> Result<()> {
-        Ok(gather.pad().check(stream)?)
+        Ok(group.pad().check(stream)?)
     }
 
-    /// Nothing hangs: the waits of the host's all-gather have deadlines.
-    fn abandon_all_gather(&self, _: &HostAllGather) {}
-
-    fn recover_all_gather(
+    fn recover_group(
         &self,
         stream: &<Host as Backend>::Stream,
-        gather: &HostAllGather,
+        group: &HostCollectives,
         exchange: &Arc<dyn Exchange>,
     ) -> Result<()> {
-        gather.pad().recover(stream, exchange.as_ref())?;
+        group.pad().recover(stream, exchange.as_ref())?;
         Ok(())
     }
 }

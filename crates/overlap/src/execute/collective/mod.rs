@@ -1,83 +1,96 @@
-//! Where the collectives of a plan come from: NCCL on GPUs, shared memory on the host.
+//! Where the collectives of a plan come from: NCCL or symmetric memory, among sets of ranks.
+//!
+//! A *team* is the ranks of one set with what they need for the collectives of one transport. Teams are made in *rounds*,
+//! in which every rank of the world makes one at the same time, and are kept for later plans.
 
 mod cuda;
 mod host;
+mod rounds;
+mod team;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use warpweave_symm_mem::{Backend, DType, DevicePtr, Exchange};
+use warpweave_comm::CollectiveKernels;
+use warpweave_symm_mem::{DType, DevicePtr, Exchange};
 
 use super::error::Result;
+use crate::plan::Collective;
 
-pub use cuda::{NcclAllGather, NcclGroup};
+pub use cuda::NcclGroup;
+pub(super) use rounds::{Round, rounds};
+pub(super) use team::{Team, TeamCall};
 
-/// An all-gather of rows: rank `r` gives `rows[r]` rows of `cols` elements.
-#[derive(Clone, Debug)]
-pub struct AllGatherShape {
-    /// A name for faults and symmetric memory, the same on all ranks.
-    pub name: String,
-    /// Rows of each rank.
-    pub rows: Vec<usize>,
-    /// Elements of a row.
-    pub cols: usize,
+/// A collective by NCCL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NcclCall {
+    /// What it does.
+    pub collective: Collective,
+    /// Elements of each rank's shard.
+    pub counts: Vec<usize>,
     /// Element type.
     pub dtype: DType,
+    /// Read: this rank's shard (all-gather), or as many elements as all shards have.
+    pub src: DevicePtr,
+    /// Written: this rank's shard (reduce-scatter), or as many elements as all shards have. In place it is `src`, or that
+    /// part of the larger one of the two which is this rank's.
+    pub dst: DevicePtr,
 }
 
-/// A backend with collectives.
-pub trait CollectiveBackend: Backend {
-    /// What all plans of a device share: NCCL's communicator.
+/// A backend with collectives: over symmetric memory by its [`CollectiveKernels`], and by NCCL or what stands in for it.
+pub trait CollectiveBackend: CollectiveKernels {
+    /// The ranks of one set, ready for collectives by NCCL.
     type Group: Debug + Send + Sync;
-    /// One all-gather of a plan.
-    type AllGather: Debug + Send + Sync;
 
-    /// Prepares the ranks of `exchange` for collectives. Collective.
-    fn group(&self, exchange: &Arc<dyn Exchange>) -> Result<Self::Group>;
-
-    /// Prepares an all-gather. Collective: all ranks give the same shape.
-    fn prepare_all_gather(
-        &self,
-        group: &Arc<Self::Group>,
-        exchange: &Arc<dyn Exchange>,
-        shape: &AllGatherShape,
-    ) -> Result<Self::AllGather>;
-
-    /// Enqueues one all-gather. Waits for nothing and may be captured in a graph.
-    ///
-    /// # Safety
-    /// - `src` holds this rank's rows and `dst` those of all ranks, without gaps, mapped until the work has ended; no
-    ///   unordered work writes `src` or touches `dst`, and they do not overlap.
-    /// - All ranks enqueue the collectives of the group in the same order; those of one rank are ordered by streams or
-    ///   events.
-    unsafe fn all_gather(
-        &self,
-        stream: &Self::Stream,
-        gather: &Self::AllGather,
-        src: DevicePtr,
-        dst: DevicePtr,
-    ) -> Result<()>;
-
-    /// After a synchronisation of `stream`: what went wrong in an all-gather, if anything did.
-    fn check_all_gather(&self, stream: &Self::Stream, gather: &Self::AllGather) -> Result<()>;
-
-    /// Waits until `stream` is empty, for as long as a peer may take to come to the all-gather, and ends what hangs then.
-    /// Nothing to do where its waits have deadlines of their own.
+    /// Prepares the ranks of `exchange` for collectives of up to `bytes` bytes. Collective.
     ///
     /// # Errors
-    /// [`ExecuteError::CollectiveTimeout`](super::ExecuteError::CollectiveTimeout); what the collective reports.
-    fn drain_all_gather(&self, _stream: &Self::Stream, _gather: &Self::AllGather) -> Result<()> {
+    /// What NCCL needs and is not there, on all ranks; what the communicator reports.
+    fn group(&self, exchange: &Arc<dyn Exchange>, bytes: usize) -> Result<Self::Group>;
+
+    /// Enqueues one collective. Waits for nothing and may be captured in a graph.
+    ///
+    /// # Errors
+    /// What the communicator reports.
+    ///
+    /// # Safety
+    /// - `src` and `dst` hold what the call says, without gaps, mapped until the work has ended; no unordered work
+    ///   writes `src` or touches `dst`, and they overlap only as the call allows.
+    /// - All ranks enqueue the collectives of the group in the same order; those of one rank are ordered by streams or
+    ///   events.
+    unsafe fn collective(
+        &self,
+        stream: &Self::Stream,
+        group: &Self::Group,
+        call: &NcclCall,
+    ) -> Result<()>;
+
+    /// After a synchronisation of `stream`: what went wrong in the collectives of a group, if anything did.
+    ///
+    /// # Errors
+    /// The record of a wait that ended in vain; what the communicator has noticed.
+    fn check_group(&self, stream: &Self::Stream, group: &Self::Group) -> Result<()>;
+
+    /// Waits until `stream` is empty, for as long as a peer may take to come to a collective, and ends what hangs then.
+    /// Nothing to do where waits have deadlines of their own.
+    ///
+    /// # Errors
+    /// [`ExecuteError::CollectiveTimeout`](super::ExecuteError::CollectiveTimeout); what the communicator reports.
+    fn drain_group(&self, _stream: &Self::Stream, _group: &Self::Group) -> Result<()> {
         Ok(())
     }
 
-    /// Ends what hangs in an all-gather, so that the stream drains. It then needs a recovery.
-    fn abandon_all_gather(&self, gather: &Self::AllGather);
+    /// Ends what hangs in a collective, so that the stream drains. The group then needs a recovery.
+    fn abandon_group(&self, _group: &Self::Group) {}
 
-    /// Makes an all-gather usable again after a fault. What was captured before is of no use then. Collective.
-    fn recover_all_gather(
+    /// Makes a group usable again after a fault. What was captured before is of no use then. Collective.
+    ///
+    /// # Errors
+    /// What the communicator and the exchange report.
+    fn recover_group(
         &self,
         stream: &Self::Stream,
-        gather: &Self::AllGather,
+        group: &Self::Group,
         exchange: &Arc<dyn Exchange>,
     ) -> Result<()>;
 }

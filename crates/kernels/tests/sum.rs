@@ -1,0 +1,245 @@
+//! Sums of boxes, on the host and on a GPU, against sums in f64.
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+use warpweave_kernels::{Error, KernelBackend, MAX_SUMMANDS, Strided, Sum};
+use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Host, Memory};
+
+/// A sum of boxes that lie one behind the other in one piece of memory, the destination last.
+#[derive(Clone, Debug)]
+struct Case {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    /// For each summand and the destination: elements before the box, and elements behind each row.
+    boxes: Vec<(usize, usize)>,
+    /// Whether the sum replaces the summand of this number.
+    in_place: Option<usize>,
+    seed: u64,
+}
+
+impl Case {
+    fn summands(&self) -> usize {
+        self.boxes.len() - 1
+    }
+
+    /// Elements before each box begins.
+    fn starts(&self) -> Vec<usize> {
+        let mut at = 0;
+        let start = |&(before, gap): &(usize, usize)| {
+            let start = at + before;
+            at = (start + self.rows * (self.cols + gap)).next_multiple_of(16);
+            start
+        };
+        self.boxes.iter().map(start).collect()
+    }
+
+    fn elements(&self) -> usize {
+        let last = self.starts()[self.summands()];
+        last + self.rows * (self.cols + self.boxes[self.summands()].1)
+    }
+
+    /// What lies in memory before the sum: numbers with few bits, of very different sizes.
+    fn values(&self) -> Vec<f32> {
+        let mut state = self.seed;
+        let mut value = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let integer = ((state >> 33) % 255) as f32 - 127.0;
+            integer * [1.0, 0.0625, 16.0][(state >> 50) as usize % 3]
+        };
+        (0..self.elements()).map(|_| value()).collect()
+    }
+
+    /// Indices of the element (row, col) of each box.
+    fn places(&self, row: usize, col: usize) -> Vec<usize> {
+        let starts = self.starts();
+        let place =
+            |(start, (_, gap)): (&usize, &(usize, usize))| start + row * (self.cols + gap) + col;
+        starts.iter().zip(&self.boxes).map(place).collect()
+    }
+
+    /// The index of the box that is written.
+    fn written(&self) -> usize {
+        self.in_place.unwrap_or(self.summands())
+    }
+
+    /// Memory after the sum. Partial sums of these numbers are exact in f32, so that one rounding of the sum in f64 is it.
+    fn wanted(&self) -> Vec<u8> {
+        let before = self.values();
+        let mut after = before.clone();
+        for row in 0..self.rows {
+            for col in 0..self.cols {
+                let places = self.places(row, col);
+                let terms = places[..self.summands()]
+                    .iter()
+                    .map(|&i| f64::from(before[i]));
+                after[places[self.written()]] = terms.sum::<f64>() as f32;
+            }
+        }
+        bytes(&after, self.dtype)
+    }
+
+    fn launch(&self, memory: DevicePtr) -> Sum {
+        let size = self.dtype.size();
+        let boxes: Vec<Strided> = self
+            .starts()
+            .iter()
+            .zip(&self.boxes)
+            .map(|(start, (_, gap))| Strided {
+                address: memory.add(start * size),
+                row_stride: self.cols + gap,
+            })
+            .collect();
+        let (dst, shape) = (boxes[self.written()], (self.rows, self.cols));
+        Sum::new(0, &boxes[..self.summands()], dst, shape, self.dtype).unwrap()
+    }
+
+    fn is_right_on<B: KernelBackend>(&self, device: &B) {
+        let stream = device.stream(Default::default()).unwrap();
+        let mut got = bytes(&self.values(), self.dtype);
+        let memory = device.allocate(got.len()).unwrap();
+        // SAFETY: all boxes lie in the memory, apart from each other, and it outlives the download.
+        unsafe {
+            device.upload(&stream, memory.address(), &got).unwrap();
+            device.sum(&stream, &self.launch(memory.address())).unwrap();
+            device
+                .download(&stream, memory.address(), &mut got)
+                .unwrap();
+        }
+        device.synchronize(&stream).unwrap();
+        let size = self.dtype.size();
+        let wanted = self.wanted();
+        let wrong = got
+            .chunks(size)
+            .zip(wanted.chunks(size))
+            .position(|(a, b)| a != b);
+        assert_eq!(wrong, None, "{self:?}");
+    }
+}
+
+fn bytes(values: &[f32], dtype: DType) -> Vec<u8> {
+    let one = |&v: &f32| match dtype {
+        DType::F16 => f16::from_f32(v).to_ne_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f32(v).to_ne_bytes().to_vec(),
+        _ => v.to_ne_bytes().to_vec(),
+    };
+    values.iter().flat_map(one).collect()
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let dtype = prop_oneof![Just(DType::F32), Just(DType::F16), Just(DType::Bf16)];
+    // Whole vectors as often as not.
+    let length = |most: usize| prop_oneof![0..=most, (0..=most / 16).prop_map(|n| 16 * n)];
+    let boxes = prop::collection::vec(
+        (prop_oneof![Just(0), 0usize..16], length(48)),
+        2..=MAX_SUMMANDS + 1,
+    );
+    (
+        dtype,
+        0usize..7,
+        length(1100),
+        boxes,
+        any::<u64>(),
+        any::<Option<prop::sample::Index>>(),
+    )
+        .prop_map(|(dtype, rows, cols, boxes, seed, index)| Case {
+            dtype,
+            rows,
+            cols,
+            in_place: index.map(|index| index.index(boxes.len() - 1)),
+            boxes,
+            seed,
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn the_host_adds_boxes_of_any_shape(case in case()) {
+        case.is_right_on(&Host::new());
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_adds_boxes_of_any_shape() {
+    let device = Cuda::new(0).unwrap();
+    proptest!(|(case in case())| case.is_right_on(&device));
+    for summands in 1..=MAX_SUMMANDS {
+        for (cols, gap) in [(1 << 20, 0), (1 << 13, 8), ((1 << 13) + 1, 3)] {
+            let case = Case {
+                dtype: DType::Bf16,
+                rows: 70,
+                cols,
+                boxes: vec![(0, gap); summands + 1],
+                in_place: None,
+                seed: summands as u64,
+            };
+            case.is_right_on(&device);
+        }
+    }
+}
+
+#[test]
+fn sums_are_taken_in_the_order_given_and_rounded_once() {
+    let device = Host::new();
+    let stream = device.stream(Default::default()).unwrap();
+    let memory = device.allocate(12).unwrap();
+    let tiny = f32::EPSILON / 2.0;
+    for (values, sum) in [
+        ([1.0, tiny, tiny], 1.0),
+        ([tiny, tiny, 1.0], 1.0 + f32::EPSILON),
+    ] {
+        let boxes = [0, 4, 8].map(|at| Strided {
+            address: memory.address().add(at),
+            row_stride: 1,
+        });
+        let launch = Sum::new(0, &boxes, boxes[2], (1, 1), DType::F32).unwrap();
+        let mut got = [0; 4];
+        // SAFETY: three elements in twelve bytes.
+        unsafe {
+            device
+                .upload(&stream, memory.address(), &bytes(&values, DType::F32))
+                .unwrap();
+            device.sum(&stream, &launch).unwrap();
+            device
+                .download(&stream, boxes[2].address, &mut got)
+                .unwrap();
+        }
+        assert_eq!(f32::from_ne_bytes(got), sum);
+    }
+}
+
+#[test]
+fn sums_that_contradict_themselves_are_refused() {
+    let device = Host::new();
+    let stream = device.stream(Default::default()).unwrap();
+    let good = Strided {
+        address: DevicePtr(64),
+        row_stride: 4,
+    };
+    let launch = |summand, dst, shape| {
+        let launch = Sum::new(3, &[summand], dst, shape, DType::F32)?;
+        // SAFETY: a refused launch touches nothing.
+        unsafe { device.sum(&stream, &launch) }
+    };
+    let refused = |result| match result {
+        Err(Error::InvalidLaunch { what, rank: 3, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    let odd = Strided {
+        address: DevicePtr(66),
+        ..good
+    };
+    assert_eq!(refused(launch(odd, good, (1, 1))), "summands");
+    assert_eq!(refused(launch(good, odd, (1, 1))), "dst");
+    assert_eq!(refused(launch(good, good, (2, 5))), "summands");
+    assert_eq!(refused(launch(good, good, (usize::MAX, 2))), "size");
+    for count in [0, MAX_SUMMANDS + 1] {
+        let many = vec![good; count];
+        let refusal = Sum::new(3, &many, good, (1, 1), DType::F32).map(drop);
+        assert_eq!(refused(refusal), "summands");
+    }
+}

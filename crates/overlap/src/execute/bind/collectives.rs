@@ -1,0 +1,212 @@
+//! The collectives of a plan: teams, and calls with their addresses.
+
+use std::sync::Arc;
+
+use warpweave_comm::Operand;
+use warpweave_comm::collective::launch::MAX_WORLD;
+use warpweave_comm::collective::{Call, Operation};
+use warpweave_symm_mem::{DevicePtr, Exchange, SubExchange};
+
+use super::Binder;
+use crate::execute::agreement::together;
+use crate::execute::collective::{NcclCall, Round, Team, TeamCall, rounds};
+use crate::execute::error::Result;
+use crate::execute::interface::{Interface, SharedCollective};
+use crate::execute::step::Action;
+use crate::execute::{ExecuteBackend, Executor};
+use crate::plan::{Collective, Op, OpKind, Placement, Plan, Region, Transport, shard};
+
+/// The teams of a plan, one of each round.
+pub(in crate::execute) type Teams<B> = Vec<(Round, Arc<Team<B>>)>;
+
+impl<B: ExecuteBackend> Executor<B> {
+    /// The teams of a plan, made where there are none that do for it. Collective: all ranks make the same decisions, from
+    /// what all share.
+    pub(in crate::execute) fn teams(&self, plan: &Plan, all: &[Interface]) -> Result<Teams<B>> {
+        let collectives = || all.iter().flat_map(|rank| &rank.collectives);
+        let sets = collectives().map(|c| (c.transport, c.ranks.clone()));
+        let size = plan.node_size;
+        let nodes: Vec<_> = (0..plan.world)
+            .step_by(size)
+            .map(|rank| plan.node_of(rank))
+            .collect();
+        let mut teams = Vec::new();
+        for round in rounds(sets, &nodes) {
+            let largest = round.teams.iter().map(Vec::len).max().unwrap_or(0);
+            if round.transport == Transport::SymmetricMemory && largest > MAX_WORLD {
+                return Err(warpweave_symm_mem::Error::Unavailable {
+                    what: format!("collectives of {largest} ranks over symmetric memory"),
+                    why: format!("they serve {MAX_WORLD} ranks at most: use NCCL"),
+                }
+                .into());
+            }
+            let in_round = |c: &&SharedCollective| {
+                c.transport == round.transport && round.teams.contains(&c.ranks)
+            };
+            let bytes = collectives().filter(in_round).map(|c| c.bytes).max();
+            let team = self.team(&round, bytes.unwrap_or(0))?;
+            teams.push((round, team));
+        }
+        Ok(teams)
+    }
+
+    /// This rank's team of a round that can do `bytes`: the one that an earlier plan had, if it is large enough. Collective.
+    fn team(&self, round: &Round, bytes: usize) -> Result<Arc<Team<B>>> {
+        if let Some(team) = self.known_teams().get(round)
+            && team.capacity() >= bytes
+        {
+            return Ok(team.clone());
+        }
+        let exchange = &self.exchange;
+        let ranks = round.team_of(exchange.rank());
+        let made = part_of(exchange, ranks)
+            .and_then(|part| Team::new(&self.backend, &part, ranks, round.transport, bytes));
+        let team = Arc::new(together(exchange.as_ref(), "collectives", made)?);
+        self.known_teams().insert(round.clone(), team.clone());
+        Ok(team)
+    }
+}
+
+/// The exchange of `ranks`, in their order. All ranks of `exchange` ask for the part that they belong to.
+pub(in crate::execute) fn part_of(
+    exchange: &Arc<dyn Exchange>,
+    ranks: &[usize],
+) -> Result<Arc<dyn Exchange>> {
+    if ranks.iter().copied().eq(0..exchange.world()) {
+        return Ok(exchange.clone());
+    }
+    let part = SubExchange::new(exchange.clone(), ranks.iter().copied())?;
+    Ok(Arc::new(part))
+}
+
+impl<B: ExecuteBackend> Binder<'_, B> {
+    /// The collectives of the plan, in order; `None` for other operations.
+    pub(super) fn collectives(&self) -> Result<Vec<Option<Action<B>>>> {
+        let mut seen = vec![0; self.teams.len()];
+        let mut bind = |op: &Op| {
+            let OpKind::Collective {
+                ranks, transport, ..
+            } = &op.kind
+            else {
+                return Ok(None);
+            };
+            let mine = |(round, _): &(Round, _)| {
+                round.transport == *transport && round.team_of(self.plan.rank) == ranks
+            };
+            let Some(place) = self.teams.iter().position(mine) else {
+                return Ok(None);
+            };
+            seen[place] += 1;
+            let team = &self.teams[place].1;
+            let call = self.team_call(team, &op.kind, seen[place] - 1)?;
+            let team = team.clone();
+            Ok(Some(Action::Collective { team, call }))
+        };
+        self.plan.ops.iter().map(&mut bind).collect()
+    }
+
+    /// The collective `number` of its team.
+    fn team_call(&self, team: &Team<B>, kind: &OpKind, number: usize) -> Result<TeamCall> {
+        let OpKind::Collective {
+            collective,
+            src,
+            dst,
+            ranks,
+            transport,
+        } = kind
+        else {
+            return Ok(TeamCall::Symmetric(Vec::new()));
+        };
+        let dtype = self.plan.buffers[dst.buffer.0].dtype;
+        let (rows, cols) = (collective.all_rows(src, dst), dst.cols.len());
+        let counts: Vec<usize> = (0..ranks.len())
+            .map(|index| shard(rows, index, ranks.len()).len() * cols)
+            .collect();
+        if *transport != Transport::SymmetricMemory {
+            return Ok(TeamCall::Nccl(NcclCall {
+                collective: *collective,
+                counts,
+                dtype,
+                src: self.address(src),
+                dst: self.address(dst),
+            }));
+        }
+        let boxes: Vec<&SharedCollective> = ranks
+            .iter()
+            .filter_map(|&rank| self.interfaces[rank].of_team(ranks, *transport).nth(number))
+            .collect();
+        let input = self.operand(src, ranks, &boxes, |peer| &peer.src, 0)?;
+        let output = |start| self.operand(dst, ranks, &boxes, |peer| &peer.dst, start);
+        let even = counts.iter().all(|count| *count == counts[0]);
+        let call = |operation, count, root, output| Call {
+            operation,
+            dtype,
+            count,
+            root,
+            input,
+            output,
+        };
+        let calls = match collective {
+            Collective::AllReduce => {
+                vec![call(Operation::AllReduce, rows * cols, 0, output(0)?)]
+            }
+            Collective::ReduceScatter if !even => {
+                return Err(warpweave_symm_mem::Error::Unavailable {
+                    what: format!(
+                        "a reduce-scatter of {rows} rows among {} ranks over symmetric memory",
+                        ranks.len()
+                    ),
+                    why: "shards must be equal there: use a number of rows that the ranks divide, or NCCL".into(),
+                }
+                .into());
+            }
+            Collective::ReduceScatter => {
+                vec![call(Operation::ReduceScatter, counts[0], 0, output(0)?)]
+            }
+            Collective::AllGather if even => {
+                vec![call(Operation::AllGather, counts[0], 0, output(0)?)]
+            }
+            Collective::AllGather => {
+                let mut calls = Vec::new();
+                let mut start = 0;
+                for (root, &count) in counts.iter().enumerate() {
+                    calls.push(call(
+                        Operation::Broadcast,
+                        count,
+                        root,
+                        output(start * dtype.size())?,
+                    ));
+                    start += count;
+                }
+                calls
+            }
+        };
+        team.select(calls)
+    }
+
+    /// Memory of a collective over symmetric memory, `start` bytes into the box of each rank.
+    fn operand(
+        &self,
+        own: &Region,
+        ranks: &[usize],
+        boxes: &[&SharedCollective],
+        of: impl Fn(&SharedCollective) -> &Region,
+        start: usize,
+    ) -> Result<Operand> {
+        if self.plan.buffers[own.buffer.0].placement == Placement::Local {
+            return Ok(Operand::local(self.address(own).add(start)));
+        }
+        // The same buffer, whose number may be another there.
+        let there = |(&rank, shared): (&usize, &&SharedCollective)| {
+            let region = Region {
+                rank,
+                buffer: own.buffer,
+                ..of(shared).clone()
+            };
+            self.address(&region).add(start)
+        };
+        let addresses: Vec<DevicePtr> = ranks.iter().zip(boxes).map(there).collect();
+        let place = ranks.iter().position(|&rank| rank == self.plan.rank);
+        Ok(Operand::shared(&addresses, place.unwrap_or(ranks.len()))?)
+    }
+}

@@ -1,0 +1,185 @@
+//! The kernels of a plan: what their launches are told, and whether they can be launched at all.
+
+use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Strided, Sum};
+use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
+
+use super::Binder;
+use crate::execute::ExecuteBackend;
+use crate::execute::error::{ExecuteError, Result};
+use crate::execute::step::Action;
+use crate::plan::{Kernel, Region, SlotId};
+
+impl<B: ExecuteBackend> Binder<'_, B> {
+    fn pad_view(&self) -> Result<PadView> {
+        self.pad
+            .map(SignalPad::view)
+            .ok_or_else(|| ExecuteError::InvalidPlan {
+                plan: self.plan.name.clone(),
+                rank: self.plan.rank,
+                place: "slots".into(),
+                why: "a kernel that signals needs a signal pad".into(),
+            })
+    }
+
+    /// A sum of boxes where they lie.
+    pub(super) fn sum(&self, srcs: &[Region], dst: &Region) -> Result<Action<B>> {
+        let buffer = |region: &Region| &self.plan.buffers[region.buffer.0];
+        let strided = |region: &Region| Strided {
+            address: self.address(region),
+            row_stride: buffer(region).cols,
+        };
+        let summands: Vec<_> = srcs.iter().map(strided).collect();
+        let shape = (dst.rows.len(), dst.cols.len());
+        let (rank, dtype) = (self.plan.rank, buffer(dst).dtype);
+        Ok(Action::Sum(Sum::new(
+            rank,
+            &summands,
+            strided(dst),
+            shape,
+            dtype,
+        )?))
+    }
+
+    /// Launches a kernel on a problem of no rows with no peers, which touches nothing: what the device or the build lacks
+    /// is found before any rank waits for this one.
+    pub(super) fn probe(&self, action: &Action<B>) -> Result<()> {
+        let backend = &self.executor.backend;
+        let stream = backend.setup_stream()?;
+        let alone = |pad: PadView| PadView {
+            rank: 0,
+            world: 1,
+            ..pad
+        };
+        match action {
+            Action::NaiveRemoteRead(launch) => {
+                let empty = NaiveRemoteRead {
+                    m: 0,
+                    pad: alone(launch.pad),
+                    ..*launch
+                };
+                // SAFETY: the launch reads and writes no row and signals no peer.
+                unsafe { backend.naive_remote_read(&stream, &empty)? };
+            }
+            Action::GatherMatmul(launch) => {
+                let empty = GatherMatmul {
+                    m: 0,
+                    pad: alone(launch.pad),
+                    ..*launch
+                };
+                // SAFETY: as above.
+                unsafe { backend.gather_matmul(&stream, &empty)? };
+            }
+            Action::Sum(launch) => {
+                let empty = Sum { rows: 0, ..*launch };
+                // SAFETY: as above.
+                unsafe { backend.sum(&stream, &empty)? };
+            }
+            _ => {}
+        }
+        Ok(backend.synchronize(&stream)?)
+    }
+
+    pub(super) fn kernel(&self, kernel: &Kernel) -> Result<Action<B>> {
+        let pad = self.pad_view()?;
+        let shape = kernel.shape();
+        let own = |id| self.buffers.copy_of(id, self.plan.rank);
+        let gather = |mode, a, staging, (b, c), ready| GatherMatmul {
+            mode,
+            a,
+            staging,
+            b,
+            c,
+            m: shape.m,
+            n: shape.n,
+            k: shape.k,
+            dtype: shape.dtype,
+            pad,
+            ready,
+            max_blocks: None,
+        };
+        let nothing = (DevicePtr::NULL, DevicePtr::NULL);
+        let thread_load = |a, done: SlotId| GatherMode::ThreadLoad {
+            a_peers: self.buffers.table(a),
+            done: done.0,
+        };
+        let multimem = |staging, free: SlotId, signal_free| GatherMode::Multimem {
+            address: self.buffers.multicast(staging),
+            staging_peers: self.buffers.table(staging),
+            free: free.0,
+            signal_free,
+        };
+        let launch = match *kernel {
+            Kernel::NaiveRemoteRead {
+                a,
+                b,
+                c,
+                ready,
+                done,
+                ..
+            } => {
+                let launch = NaiveRemoteRead {
+                    a_peers: self.buffers.table(a),
+                    b: own(b),
+                    c: own(c),
+                    m: shape.m,
+                    n: shape.n,
+                    k: shape.k,
+                    dtype: shape.dtype,
+                    pad,
+                    ready: ready.0,
+                    done: done.0,
+                    max_blocks: None,
+                };
+                return Ok(Action::NaiveRemoteRead(launch));
+            }
+            Kernel::ThreadloadGatherMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                done,
+                ..
+            } => gather(
+                thread_load(a, done),
+                own(a),
+                own(staging),
+                (own(b), own(c)),
+                ready.0,
+            ),
+            Kernel::ThreadloadGather {
+                a,
+                staging,
+                ready,
+                done,
+                ..
+            } => gather(thread_load(a, done), own(a), own(staging), nothing, ready.0),
+            Kernel::MultimemGatherMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                free,
+                ..
+            } => {
+                let mode = multimem(staging, free, true);
+                gather(mode, own(a), own(staging), (own(b), own(c)), ready.0)
+            }
+            Kernel::MultimemGather {
+                a,
+                staging,
+                ready,
+                free,
+                ..
+            } => gather(
+                multimem(staging, free, false),
+                own(a),
+                own(staging),
+                nothing,
+                ready.0,
+            ),
+        };
+        Ok(Action::GatherMatmul(launch))
+    }
+}

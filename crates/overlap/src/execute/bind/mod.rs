@@ -1,0 +1,120 @@
+//! From operations to steps: regions become addresses, products get algorithms.
+
+mod collectives;
+mod kernels;
+mod products;
+mod runs;
+
+use warpweave_gemm::GemmOperands;
+use warpweave_symm_mem::{DevicePtr, SignalPad};
+
+use super::buffers::Buffers;
+use super::error::Result;
+use super::interface::Interface;
+use super::step::{Action, Product, Step};
+use super::{ExecuteBackend, Executor};
+use crate::plan::{Op, OpKind, Plan, Region};
+
+pub(super) use collectives::{Teams, part_of};
+pub(super) use products::{Products, products};
+
+/// What a plan's operations are bound to.
+pub(super) struct Binder<'a, B: ExecuteBackend> {
+    pub executor: &'a Executor<B>,
+    pub plan: &'a Plan,
+    pub buffers: &'a Buffers<B>,
+    pub pad: Option<&'a SignalPad<B>>,
+    pub teams: &'a Teams<B>,
+    /// What each rank shares.
+    pub interfaces: &'a [Interface],
+}
+
+impl<B: ExecuteBackend> Binder<'_, B> {
+    /// The steps of the plan. Nothing here is collective.
+    pub fn steps(&self, products: Products<B>) -> Result<Vec<Step<B>>> {
+        let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. } | OpKind::Sum { .. });
+        if self.plan.ops.iter().any(launches) {
+            // All ranks come together behind this, before any of them launches: ranks that share a context could not
+            // load kernels while one waits for another.
+            self.executor.backend.preload()?;
+        }
+        let mut steps = Vec::with_capacity(self.plan.ops.len());
+        let collectives = self.collectives()?;
+        for ((op, product), collective) in self.plan.ops.iter().zip(products).zip(collectives) {
+            let action = match &op.kind {
+                OpKind::Copy { src, dst, .. } => Action::Copy(self.runs(src, dst)),
+                OpKind::MulticastCopy { src, dst } => Action::Copy(self.multicast_runs(src, dst)),
+                OpKind::Signal { slot, to } => Action::Signal {
+                    slot: slot.0,
+                    to: self.in_node(to),
+                },
+                OpKind::Wait { slot, from, lag } => Action::Wait {
+                    slot: slot.0,
+                    from: self.in_node(from),
+                    lag: *lag,
+                },
+                OpKind::Record { event } => Action::Record(event.0),
+                OpKind::WaitEvent { event } => Action::WaitEvent(event.0),
+                OpKind::Sum { srcs, dst } => {
+                    let action = self.sum(srcs, dst)?;
+                    self.probe(&action)?;
+                    action
+                }
+                OpKind::Collective { .. } => match collective {
+                    Some(collective) => collective,
+                    None => continue,
+                },
+                OpKind::Gemm {
+                    a,
+                    b,
+                    c,
+                    bias,
+                    batch,
+                    ..
+                } => match product {
+                    Some((problem, provider, plan)) => Action::Gemm(Product {
+                        problem,
+                        provider,
+                        plan,
+                        operands: GemmOperands {
+                            a: self.address(a),
+                            b: self.address(b),
+                            c: self.address(c),
+                            bias: bias.as_ref().map_or(DevicePtr::NULL, |b| self.address(b)),
+                        },
+                    }),
+                    // A sum of no terms, where a rank holds no column of A.
+                    None => Action::Zero(batch.of(c).iter().flat_map(|c| self.spans(c)).collect()),
+                },
+                OpKind::Kernel { kernel, .. } => {
+                    let action = self.kernel(kernel)?;
+                    self.probe(&action)?;
+                    action
+                }
+            };
+            steps.push(Step {
+                stream: op.stream.0,
+                action,
+            });
+        }
+        Ok(steps)
+    }
+
+    /// Ranks as the signal pad numbers them: within the node.
+    fn in_node(&self, ranks: &[usize]) -> Vec<usize> {
+        let first = self.plan.node_of(self.plan.rank).start;
+        ranks.iter().map(|rank| rank - first).collect()
+    }
+
+    /// Bytes from the start of a copy of a buffer to an element.
+    fn offset(&self, region: &Region, row: usize) -> usize {
+        let buffer = &self.plan.buffers[region.buffer.0];
+        ((region.rows.start + row) * buffer.cols + region.cols.start) * buffer.dtype.size()
+    }
+
+    fn address(&self, region: &Region) -> DevicePtr {
+        self.buffers
+            .copy_of(region.buffer, region.rank)
+            .add(self.offset(region, 0))
+    }
+}

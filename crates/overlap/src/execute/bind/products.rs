@@ -1,0 +1,78 @@
+//! The matrix products of a plan: problems with their algorithms.
+
+use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout, Provider};
+use warpweave_symm_mem::BackendKind;
+
+use crate::execute::error::Result;
+use crate::execute::{ExecuteBackend, Executor};
+use crate::plan::{GemmProvider, OpKind, Plan, Region};
+
+/// For each operation of a plan its product, if it is one and not empty.
+pub(in crate::execute) type Products<B> =
+    Vec<Option<(GemmProblem, Provider, <B as GemmBackend>::GemmPlan)>>;
+
+/// Plans the product of an operation, in the order of the operations; `None` for other operations and empty products.
+/// Nothing here is collective.
+pub(in crate::execute) fn products<B: ExecuteBackend>(
+    executor: &Executor<B>,
+    plan: &Plan,
+) -> Result<Products<B>> {
+    let product = |kind: &OpKind| {
+        let Some((problem, provider)) = problem_of::<B>(plan, kind) else {
+            return Ok(None);
+        };
+        let planned = executor.gemm().plan(&problem, provider)?;
+        Ok(Some((problem, provider, planned)))
+    };
+    plan.ops.iter().map(|op| product(&op.kind)).collect()
+}
+
+/// What an operation multiplies, and whose kernel does; `None` if it is no product or an empty one.
+///
+/// The one place where products of plans become problems of `warpweave-gemm`.
+fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProblem, Provider)> {
+    let OpKind::Gemm {
+        a,
+        b,
+        c,
+        bias,
+        b_transposed,
+        batch,
+        provider,
+    } = kind
+    else {
+        return None;
+    };
+    if c.is_empty() || a.cols.is_empty() {
+        return None;
+    }
+    let buffer = |region: &Region| &plan.buffers[region.buffer.0];
+    let provider = match (B::KIND, provider) {
+        (BackendKind::Host, _) => Provider::Host,
+        (BackendKind::Cuda, GemmProvider::CublasLt) => Provider::CublasLt,
+        (BackendKind::Cuda, GemmProvider::Cutlass) => Provider::Cutlass,
+    };
+    let problem = GemmProblem {
+        m: c.rows.len(),
+        n: c.cols.len(),
+        k: a.cols.len(),
+        dtype: buffer(a).dtype,
+        out: buffer(c).dtype,
+        a_layout: Layout::RowMajor,
+        b_layout: match b_transposed {
+            false => Layout::RowMajor,
+            true => Layout::Transposed,
+        },
+        lda: buffer(a).cols,
+        ldb: buffer(b).cols,
+        ldc: buffer(c).cols,
+        bias: bias.is_some(),
+        batch: GemmBatch {
+            count: batch.count,
+            a_stride: batch.stride * buffer(a).cols,
+            b_stride: 0,
+            c_stride: batch.stride * buffer(c).cols,
+        },
+    };
+    Some((problem, provider))
+}

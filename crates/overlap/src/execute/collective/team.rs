@@ -1,0 +1,166 @@
+//! The ranks of one set with what they need for the collectives of one transport.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use warpweave_comm::Collectives;
+use warpweave_comm::collective::{Call, CollectiveOptions, Variant};
+use warpweave_symm_mem::Exchange;
+
+use super::{CollectiveBackend, NcclCall};
+use crate::execute::error::Result;
+use crate::plan::Transport;
+
+/// The least that a team is made for, in bytes: few plans make it anew.
+const SMALLEST: usize = 1 << 16;
+
+/// A team, made once and shared by the plans of an executor.
+pub(in crate::execute) struct Team<B: CollectiveBackend> {
+    backend: B,
+    /// The ranks of the world that it consists of.
+    ranks: Vec<usize>,
+    exchange: Arc<dyn Exchange>,
+    /// The largest collective, in bytes of all shards.
+    capacity: usize,
+    engine: Engine<B>,
+    /// How often it was recovered.
+    recoveries: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Engine<B: CollectiveBackend> {
+    Nccl(B::Group),
+    Symmetric(Box<Collectives<B>>),
+}
+
+/// A collective of a team with its addresses.
+#[derive(Clone, Debug)]
+pub(in crate::execute) enum TeamCall {
+    Nccl(NcclCall),
+    /// One call, or a broadcast of each shard.
+    Symmetric(Vec<(Call, Variant)>),
+}
+
+impl<B: CollectiveBackend> std::fmt::Debug for Team<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Team({:?} by {:?})", self.ranks, self.engine)
+    }
+}
+
+impl<B: CollectiveBackend> Team<B> {
+    /// Makes the team of `ranks`, which are those of `exchange`. Collective.
+    pub fn new(
+        backend: &B,
+        exchange: &Arc<dyn Exchange>,
+        ranks: &[usize],
+        transport: Transport,
+        bytes: usize,
+    ) -> Result<Self> {
+        let capacity = bytes.next_power_of_two().max(SMALLEST);
+        let engine = match transport {
+            Transport::SymmetricMemory => {
+                let defaults = CollectiveOptions::default();
+                let options = CollectiveOptions {
+                    packet_bytes: defaults.packet_bytes.min(capacity),
+                    // Chunks are rounded up to vectors.
+                    staging_bytes: capacity + 16 * exchange.world(),
+                    ..defaults
+                };
+                let name = "overlap.collectives";
+                let collectives = Collectives::new(backend, exchange, name, options)?;
+                Engine::Symmetric(Box::new(collectives))
+            }
+            _ => Engine::Nccl(backend.group(exchange, capacity)?),
+        };
+        Ok(Self {
+            backend: backend.clone(),
+            ranks: ranks.to_vec(),
+            exchange: exchange.clone(),
+            capacity,
+            engine,
+            recoveries: AtomicU64::new(0),
+        })
+    }
+
+    /// The largest collective that it can do, in bytes of all shards.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Changes when what was captured before is of no use any more.
+    pub fn generation(&self) -> u64 {
+        self.recoveries.load(Ordering::Relaxed)
+    }
+
+    /// Chooses variants for calls over symmetric memory.
+    pub fn select(&self, calls: Vec<Call>) -> Result<TeamCall> {
+        let Engine::Symmetric(collectives) = &self.engine else {
+            return Ok(TeamCall::Symmetric(Vec::new()));
+        };
+        let chosen = calls
+            .into_iter()
+            .map(|call| Ok((call, collectives.select(&call)?)));
+        Ok(TeamCall::Symmetric(chosen.collect::<Result<_>>()?))
+    }
+
+    /// Enqueues a call that was made for this team.
+    ///
+    /// # Safety
+    /// As for [`CollectiveBackend::collective`] and [`Collectives::enqueue`].
+    pub unsafe fn enqueue(&self, stream: &B::Stream, call: &TeamCall) -> Result<()> {
+        // SAFETY: the caller's obligations.
+        unsafe {
+            match (&self.engine, call) {
+                (Engine::Nccl(group), TeamCall::Nccl(call)) => {
+                    self.backend.collective(stream, group, call)?;
+                }
+                (Engine::Symmetric(collectives), TeamCall::Symmetric(calls)) => {
+                    for (call, variant) in calls {
+                        collectives.enqueue(stream, call, *variant)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`CollectiveBackend::drain_group`].
+    pub fn drain(&self, stream: &B::Stream) -> Result<()> {
+        match &self.engine {
+            Engine::Nccl(group) => self.named(self.backend.drain_group(stream, group)),
+            Engine::Symmetric(_) => Ok(()),
+        }
+    }
+
+    /// See [`CollectiveBackend::abandon_group`].
+    pub fn abandon(&self) {
+        if let Engine::Nccl(group) = &self.engine {
+            self.backend.abandon_group(group);
+        }
+    }
+
+    /// See [`CollectiveBackend::check_group`].
+    pub fn check(&self, stream: &B::Stream) -> Result<()> {
+        self.named(match &self.engine {
+            Engine::Nccl(group) => self.backend.check_group(stream, group),
+            Engine::Symmetric(collectives) => collectives.check(stream).map_err(Into::into),
+        })
+    }
+
+    /// See [`CollectiveBackend::recover_group`].
+    pub fn recover(&self, stream: &B::Stream) -> Result<()> {
+        self.recoveries.fetch_add(1, Ordering::Relaxed);
+        match &self.engine {
+            Engine::Nccl(group) => self.backend.recover_group(stream, group, &self.exchange),
+            Engine::Symmetric(collectives) => {
+                Ok(collectives.recover(stream, self.exchange.as_ref())?)
+            }
+        }
+    }
+
+    /// An error that names ranks of the team, in ranks of the world.
+    fn named<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.with_ranks(&self.ranks))
+    }
+}

@@ -1,0 +1,165 @@
+//! [`Exchange`] among some ranks of a larger group.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::{Exchange, ExchangeError};
+use crate::error::{Error, Result};
+
+/// Some ranks of a group as a group of their own, numbered by their places in a list.
+///
+/// It is made of all-gathers of the parent, from which a rank takes what its own part gave. So it is collective over the
+/// parent: **all ranks of the parent** make the same calls at the same time, each on the sub-exchange of the part it
+/// belongs to, and the parts of all ranks are a partition of the parent. A rank that has nothing to do is a part by
+/// itself and makes the calls all the same. Where one part gives up before the others, those wait until the parent's
+/// deadline.
+///
+/// An [`ExchangeError`] names ranks of the parent.
+pub struct SubExchange {
+    parent: Arc<dyn Exchange>,
+    ranks: Vec<usize>,
+    rank: usize,
+}
+
+impl SubExchange {
+    /// The part of `parent` that consists of `ranks`, this one among them. Waits for nobody.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a rank is none of the parent's or is listed twice, or if this one is not listed.
+    pub fn new(
+        parent: Arc<dyn Exchange>,
+        ranks: impl IntoIterator<Item = usize>,
+    ) -> Result<SubExchange> {
+        let ranks: Vec<usize> = ranks.into_iter().collect();
+        let (me, world) = (parent.rank(), parent.world());
+        let invalid = |why| Error::InvalidArgument {
+            what: "ranks of a part",
+            why,
+        };
+        for (place, rank) in ranks.iter().enumerate() {
+            if *rank >= world || ranks[..place].contains(rank) {
+                return Err(invalid(format!(
+                    "rank {rank} in {ranks:?} of {world} ranks"
+                )));
+            }
+        }
+        let place = ranks.iter().position(|&rank| rank == me);
+        let rank = place.ok_or_else(|| invalid(format!("rank {me} is none of {ranks:?}")))?;
+        Ok(SubExchange {
+            parent,
+            ranks,
+            rank,
+        })
+    }
+
+    /// The ranks of the parent that take part, by their rank here.
+    pub fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
+    /// Of what all ranks gave, that of the part.
+    fn own<T>(&self, tag: &str, all: Vec<T>) -> Result<Vec<T>, ExchangeError> {
+        let mut all: Vec<Option<T>> = all.into_iter().map(Some).collect();
+        let take = |&rank: &usize| {
+            let given = all.get_mut(rank).and_then(Option::take);
+            given.ok_or_else(|| ExchangeError::Protocol {
+                rank,
+                tag: tag.into(),
+                what: "it gave nothing".into(),
+            })
+        };
+        self.ranks.iter().map(take).collect()
+    }
+}
+
+impl Exchange for SubExchange {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.ranks.len()
+    }
+
+    fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        self.own(tag, self.parent.all_gather(tag, bytes)?)
+    }
+
+    fn all_gather_fds(
+        &self,
+        tag: &str,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
+        self.own(tag, self.parent.all_gather_fds(tag, fds)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Host, SymmetricBuffer, ThreadExchange};
+
+    /// Runs `run` on each of four ranks with the part that `part` gives it.
+    fn in_parts<T: Send>(
+        part: fn(usize) -> Vec<usize>,
+        run: impl Fn(Arc<dyn Exchange>) -> T + Sync,
+    ) -> Vec<T> {
+        let run = &run;
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = ThreadExchange::group(4)
+                .into_iter()
+                .map(|exchange| {
+                    scope.spawn(move || {
+                        let ranks = part(exchange.rank());
+                        let sub = SubExchange::new(Arc::new(exchange), ranks).unwrap();
+                        run(Arc::new(sub))
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn each_part_gathers_its_own_in_the_order_of_its_list() {
+        let parts: fn(usize) -> Vec<usize> = |rank| match rank {
+            3 => vec![3],
+            _ => vec![2, 0, 1],
+        };
+        let got = in_parts(parts, |exchange| {
+            let word = [exchange.rank() as u8, exchange.world() as u8];
+            exchange.all_gather("words", &word).unwrap()
+        });
+        let three = [[0, 3], [1, 3], [2, 3]].map(Vec::from).to_vec();
+        assert_eq!(
+            got,
+            [&three, &three, &three, &vec![vec![0, 1]]].map(Vec::clone)
+        );
+    }
+
+    #[test]
+    fn memory_is_symmetric_within_a_part() {
+        let halves: fn(usize) -> Vec<usize> = |rank| vec![rank / 2 * 2, rank / 2 * 2 + 1];
+        let got = in_parts(halves, |exchange| {
+            let device = Host::new();
+            let buffer = SymmetricBuffer::new(&device, &exchange, "half", 4).unwrap();
+            let places = buffer.addresses().len();
+            exchange.barrier("end").unwrap();
+            places
+        });
+        assert_eq!(got, [2; 4]);
+    }
+
+    #[test]
+    fn parts_that_are_none_are_refused() {
+        let parent: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(2).remove(0));
+        for (ranks, named) in [
+            (vec![1], "rank 0 is none of [1]"),
+            (vec![0, 2], "rank 2"),
+            (vec![0, 0], "rank 0 in [0, 0]"),
+        ] {
+            let error = SubExchange::new(parent.clone(), ranks).err().unwrap();
+            assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+}
