@@ -17,6 +17,10 @@ pub(super) enum Resource {
     NetworkIn(usize),
     /// A GPU's copy engines.
     Engines(usize),
+    /// What a GPU does for pulls by copy engine, its own and those of peers from it.
+    Pulls(usize),
+    /// A GPU's power and memory, as far as products and transfers take them from each other.
+    Power(usize),
 }
 
 /// The parts of resources that a job takes while it runs at full speed; none above 1.

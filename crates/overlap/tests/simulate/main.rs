@@ -3,4 +3,5 @@
 mod closed_forms;
 mod machines;
 mod measured;
+mod schedules;
 mod worlds;
