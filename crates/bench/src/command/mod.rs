@@ -3,6 +3,7 @@
 mod bench;
 mod device;
 mod exit;
+mod measure;
 mod plan;
 
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ pub fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Bench(args) if args.list => bench::list(args, &mut std::io::stdout().lock()),
         Command::Bench(args) => bench::bench(args),
+        Command::Measure(args) => measure::measure(args),
         Command::Plan(command) => plan::plan(command, &mut std::io::stdout().lock()),
     };
     match outcome {

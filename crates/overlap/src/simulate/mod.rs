@@ -31,6 +31,7 @@ mod error;
 mod machine;
 mod sharing;
 mod timeline;
+mod write;
 
 pub use collectives::{CollectiveTimes, Collectives};
 pub use error::SimulateError;
