@@ -54,8 +54,8 @@ pub(super) fn plan(
             let slots: Vec<_> = (0..REPEATS)
                 .map(|i| plan.slot(format!("slot {i}")))
                 .collect();
-            let sends = probe != Probe::Signals || (rank % 2 == 0 && right != 0);
-            let waits = probe != Probe::Signals || rank % 2 == 1;
+            let sends = probe != Probe::Signals || (rank.is_multiple_of(2) && right != 0);
+            let waits = probe != Probe::Signals || !rank.is_multiple_of(2);
             for &slot in slots.iter().filter(|_| sends) {
                 plan.signal(MAIN, slot, [right]);
                 if probe == Probe::Trips {
