@@ -4,6 +4,7 @@
 //! suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks cannot measure keeps the figure of
 //! the machine `h200x4`, and the file says so above it.
 
+mod alone;
 mod plans;
 
 use std::collections::BTreeMap;
@@ -11,18 +12,16 @@ use std::collections::BTreeMap;
 use warpweave_comm::collective::Operation;
 use warpweave_overlap::Machine;
 use warpweave_overlap::algorithms;
-use warpweave_overlap::execute::Bound;
 use warpweave_overlap::plan::{Plan, Problem};
 use warpweave_symm_mem::{BackendKind, DType};
 
+use self::alone::times;
 use self::plans::{Probe, REPEATS, plan};
-use crate::clock::Clock;
 use crate::collectives::{self, Bytes, NcclBackend};
 use crate::error::Result;
 use crate::session::Session;
 use crate::shape::Shape;
 use crate::suite::{self, Suite};
-use crate::timing::{Call, Contender, Effort, Measures, Timing};
 
 /// The machine whose figures stand for what was not measured.
 const DEFAULT: &str = "h200x4";
@@ -364,71 +363,4 @@ const LEAST: f64 = 1e-3;
 /// GB/s of bytes in µs.
 fn rate(bytes: usize, us: f64) -> f64 {
     bytes as f64 / us.max(LEAST) / 1e3
-}
-
-/// Medians of single calls of plans in µs, in interleaved rounds; `None` for a plan that cannot run here.
-fn times<B: NcclBackend>(
-    session: &Session<B>,
-    plans: Vec<Plan>,
-    iterations: Option<usize>,
-) -> Result<Vec<Option<f64>>> {
-    let effort = Effort::of_collectives(B::KIND, iterations);
-    let clock = Clock::new(session, effort.capacity())?;
-    let mut bound = Vec::new();
-    for plan in plans {
-        bound.push(match session.executor.bind(plan, &session.stream) {
-            Ok(bound) => Some(PlanAlone { session, bound }),
-            Err(error) if error.is_unavailable() => None,
-            Err(error) => return Err(error.into()),
-        });
-    }
-    let timing = Timing {
-        session,
-        clock: &clock,
-        effort,
-    };
-    let able: Vec<&dyn Contender> = bound
-        .iter()
-        .flatten()
-        .map(|p| p as &dyn Contender)
-        .collect();
-    let mut times = timing.measure(&able, |_, _| ())?.into_iter();
-    let median = |plan: &Option<PlanAlone<'_, B>>| {
-        plan.as_ref()?;
-        Some(times.next()?.single()?.median * 1e3)
-    };
-    Ok(bound.iter().map(median).collect())
-}
-
-/// A plan whose inputs do not matter.
-struct PlanAlone<'a, B: NcclBackend> {
-    session: &'a Session<B>,
-    bound: Bound<B>,
-}
-
-impl<B: NcclBackend> Contender for PlanAlone<'_, B> {
-    fn name(&self) -> &str {
-        &self.bound.plan().name
-    }
-
-    fn measures(&self) -> Measures {
-        Measures::default()
-    }
-
-    fn prepare(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn load(&self, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn call(&self, _: Call) -> Result<()> {
-        self.session.injection.before_call()?;
-        Ok(self.bound.run()?)
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        Ok(self.bound.synchronize()?)
-    }
 }

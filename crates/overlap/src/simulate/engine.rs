@@ -4,7 +4,7 @@ use super::contention::Contention;
 use super::cost::{Cost, Costs};
 use super::error::SimulateError;
 use super::machine::Machine;
-use super::sharing::{Loads, Resource, speeds};
+use super::sharing::{Loads, Resource, speeds_in_turn};
 use super::timeline::{Cause, Span, Timeline};
 use crate::check::Site;
 use crate::check::program::{NodeId, Program};
@@ -221,22 +221,10 @@ impl<'a, 'p> Engine<'a, 'p> {
             .map(|&id| (self.program.nodes[id].rank, &self.costs[id]))
             .collect();
         let contention = Contention::of(self.machine, &hot, running.iter().copied());
-        let places = self.places();
-        let mut used: BTreeMap<Resource, f64> = BTreeMap::new();
-        let mut found = vec![0.0; running.len()];
-        for place in 0..=places.iter().copied().max().unwrap_or(0) {
-            let here: Vec<usize> = (0..running.len()).filter(|&i| places[i] == place).collect();
-            let jobs: Vec<&Loads> = here.iter().map(|&i| &running[i].1.loads).collect();
-            let left = |r| (contention.capacity(r) - used.get(&r).unwrap_or(&0.0)).max(0.0);
-            let speeds = speeds(&jobs, left);
-            for ((&i, speed), loads) in here.iter().zip(speeds).zip(jobs) {
-                found[i] = speed;
-                for &(resource, load) in loads {
-                    *used.entry(resource).or_default() += load * speed;
-                }
-            }
-        }
-        found
+        let jobs: Vec<&Loads> = running.iter().map(|(_, cost)| &cost.loads).collect();
+        speeds_in_turn(&jobs, &self.places(), |resource| {
+            contention.capacity(resource)
+        })
     }
 
     /// For each step that runs its place in the queue for its GPU's multiprocessors, 0 for the first and for what needs none.
