@@ -30,6 +30,8 @@ pub struct Cli {
 pub enum Command {
     /// Measure implementations against each other, and verify every element of their results.
     Bench(BenchArgs),
+    /// Measure the figures of this machine that `plan simulate --machine` takes.
+    Measure(MeasureArgs),
     /// Look at plans; no device is touched.
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -94,6 +96,17 @@ pub struct BenchArgs {
     /// Let a rank stall, die or miscalculate, as stall:RANK, kill:RANK or corrupt:RANK: for tests of what becomes of that.
     #[arg(long, hide = true)]
     pub inject: Option<InjectedFault>,
+}
+
+/// Arguments of `warpweave measure`; the same on every rank.
+#[derive(Debug, Args)]
+pub struct MeasureArgs {
+    /// Where to run.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: Device,
+    /// Write the machine to this file, not to standard output.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 }
 
 /// What can be done with a plan.

@@ -29,6 +29,7 @@ pub mod error;
 pub mod inject;
 pub mod inputs;
 pub mod limit;
+pub mod measure;
 pub mod progress;
 pub mod provenance;
 pub mod report;

@@ -1,9 +1,16 @@
-//! `cargo xtask doctor`: what this machine has, what is missing and how to get it.
+//! `cargo xtask doctor`: what this machine has, what is missing and how to get it; with `--measure`, its figures.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
+use super::launch::JobOptions;
+use crate::device::{self, Gpus, Wanted};
 use crate::doctor::{self, Report};
 use crate::error::{Error, Result};
+use crate::launch::Launch;
+use crate::place::Place;
+use crate::program;
 
 /// The options of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -11,13 +18,37 @@ pub struct Options {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Measure this machine instead, and print it as `plan simulate --machine` takes it
+    #[arg(long, conflicts_with = "json")]
+    measure: bool,
+    #[command(flatten)]
+    measuring: Measuring,
+}
+
+/// How to measure.
+#[derive(Debug, Default, clap::Args)]
+struct Measuring {
+    /// Write the measured machine to this file
+    #[arg(long, value_name = "FILE", requires = "measure")]
+    out: Option<PathBuf>,
+    /// Where to measure: all GPUs where there are some, else four host ranks
+    #[arg(long, value_enum, default_value_t, requires = "measure")]
+    device: Wanted,
+    /// Number of ranks [default: one a GPU, four on the host]
+    #[arg(long, short = 'n', requires = "measure")]
+    ranks: Option<usize>,
+    #[command(flatten)]
+    job: JobOptions,
 }
 
 /// Prints the findings. Succeeds where the host backend can run: what only GPUs need may be missing.
 ///
 /// # Errors
-/// [`Error::Unfit`].
+/// [`Error::Unfit`]; what ends a job.
 pub fn run(options: &Options) -> Result<()> {
+    if options.measure {
+        return measure(&options.measuring);
+    }
     let report = doctor::examine();
     let text = if options.json {
         json(&report)?
@@ -32,6 +63,31 @@ pub fn run(options: &Options) -> Result<()> {
     Err(Error::Unfit {
         missing: report.missing(doctor::Use::Host).join(", "),
     })
+}
+
+/// Starts `warpweave measure` on every rank.
+fn measure(options: &Measuring) -> Result<()> {
+    let place = Place::find()?;
+    let chosen = device::choose(
+        options.device,
+        options.ranks,
+        &Gpus::find(),
+        program::has_device_code(&place),
+    )?;
+    let mut args: Vec<OsString> = vec!["measure".into(), "--device".into(), chosen.name().into()];
+    if let Some(out) = &options.out {
+        args.extend(["--out".into(), out.into()]);
+    }
+    Launch {
+        label: "measure",
+        program: program::warpweave(&place, chosen.cuda)?,
+        args,
+        ranks: chosen.ranks,
+        port: options.job.port,
+        logs: options.job.logs.clone().unwrap_or_else(|| place.logs()),
+        patience: options.job.patience(),
+    }
+    .run()
 }
 
 fn json(report: &Report) -> Result<String> {

@@ -99,7 +99,7 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
 }
 
 /// A report that cannot be written is better known before the run than after it.
-fn check_place(option: &str, path: &Path) -> Result<()> {
+pub(super) fn check_place(option: &str, path: &Path) -> Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

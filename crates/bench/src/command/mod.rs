@@ -4,6 +4,7 @@ mod bench;
 mod choice;
 mod device;
 mod exit;
+mod measure;
 mod plan;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ pub fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Bench(args) if args.list => bench::list(args, &mut std::io::stdout().lock()),
         Command::Bench(args) => bench::bench(args),
+        Command::Measure(args) => measure::measure(args),
         Command::Plan(command) => plan::plan(command, &mut std::io::stdout().lock()),
     };
     match outcome {

@@ -4,4 +4,5 @@ mod bench;
 mod collectives;
 mod faults;
 mod job;
+mod measure;
 mod plan;

@@ -38,7 +38,7 @@ use warpweave_symm_mem::{
 
 pub use backend::{CollectiveKernels, Move};
 pub use call::{Call, Operand, Operation};
-pub use select::{Costs, MalformedCosts};
+pub use select::{Costs, MalformedCosts, interpolate};
 pub use variant::Variant;
 
 use launch::{Addresses, Group, MAX_BLOCKS, MAX_WORLD, PACKET_SLOT};

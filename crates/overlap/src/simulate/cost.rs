@@ -1,5 +1,6 @@
 //! What each step costs on a machine.
 
+use super::collectives::incoming;
 use super::machine::Machine;
 use super::sharing::{Loads, Resource};
 use crate::check::Site;
@@ -19,6 +20,10 @@ pub(super) struct Cost {
     pub(super) loads: Loads,
     /// The peer of a copy between ranks that needs an engine of this rank; for a local copy the rank itself.
     pub(super) engine: Option<usize>,
+    /// Whether that copy pulls.
+    pub(super) pulls: bool,
+    /// Whether it is a matrix product of the tensor cores, which heats.
+    pub(super) product: bool,
 }
 
 impl Cost {
@@ -82,6 +87,11 @@ impl Costs<'_> {
                     if peer != own {
                         cost.loads.push((Resource::Engines(own), 1.0));
                     }
+                    if src.rank != own {
+                        cost.pulls = true;
+                        let ends = [own, src.rank].map(|gpu| (Resource::Pulls(gpu), 1.0));
+                        cost.loads.extend(ends);
+                    }
                 }
                 cost
             }
@@ -108,8 +118,12 @@ impl Costs<'_> {
                 Cost {
                     latency: self.machine.product.launch_us,
                     time,
-                    loads: vec![(Resource::Multiprocessors(self.plan.rank), busy)],
-                    engine: None,
+                    loads: vec![
+                        (Resource::Multiprocessors(self.plan.rank), busy),
+                        (Resource::Power(self.plan.rank), busy),
+                    ],
+                    product: true,
+                    ..Cost::default()
                 }
             }
             OpKind::Sum { srcs, dst } => {
@@ -130,32 +144,13 @@ impl Costs<'_> {
                 src,
                 dst,
                 ranks,
-                ..
-            } => {
-                // Bytes into each rank: the shards of the others once, or twice where sums are sent on.
-                let whole = self.bytes(src).max(self.bytes(dst));
-                let others = whole * (ranks.len() - 1) as f64 / ranks.len() as f64;
-                let bytes = match collective {
-                    Collective::AllReduce => 2.0 * others,
-                    Collective::AllGather | Collective::ReduceScatter => others,
-                };
-                let rank = self.plan.rank;
-                let crosses = ranks.iter().any(|&r| !self.machine.same_node(ranks[0], r));
-                let mut rate = link.nccl_gbs;
-                let mut cost = Cost::latency(t.collective_us);
-                if crosses {
-                    // A ring through all nodes goes at the pace of its slowest link.
-                    rate = rate.min(self.machine.network.gbs);
-                    cost.latency += self.machine.network.latency_us;
-                }
-                cost.time = micros(bytes, rate);
-                let share = (rate / link.gbs).min(1.0);
-                cost.loads = vec![
-                    (Resource::LinkOut(rank), share),
-                    (Resource::LinkIn(rank), share),
-                ];
-                cost
-            }
+                transport,
+            } => self.collective(
+                *collective,
+                self.bytes(src).max(self.bytes(dst)),
+                ranks,
+                *transport,
+            ),
             OpKind::Signal { .. } => Cost::latency(t.launch_us),
             OpKind::Wait { .. } => Cost::latency(t.wait_us),
             OpKind::Record { .. } => Cost::default(),
@@ -163,6 +158,56 @@ impl Costs<'_> {
             // The lanes have their own costs.
             OpKind::Kernel { .. } => Cost::default(),
         }
+    }
+
+    /// A collective whose larger side has `whole` bytes.
+    fn collective(
+        &self,
+        collective: Collective,
+        whole: f64,
+        ranks: &[usize],
+        transport: Transport,
+    ) -> Cost {
+        if ranks.len() < 2 {
+            let mut cost = self.local(whole);
+            cost.latency = self.machine.latency.launch_us;
+            return cost;
+        }
+        let (own, machine) = (self.plan.rank, self.machine);
+        let library = machine.collectives.of(transport);
+        let mut time = library.time(collective, whole, ranks.len());
+        let bytes = incoming(collective, whole, ranks.len());
+        if ranks.iter().any(|&r| !machine.same_node(ranks[0], r)) {
+            // A ring through all nodes goes at the pace of its slowest link.
+            time = time.max(micros(bytes, machine.network.gbs)) + machine.network.latency_us;
+        }
+        let share = (micros(bytes, machine.link.gbs) / time).min(1.0);
+        let mut loads = vec![
+            (Resource::LinkOut(own), share),
+            (Resource::LinkIn(own), share),
+            (Resource::Multiprocessors(own), library.multiprocessors),
+        ];
+        self.add_power(&mut loads);
+        Cost {
+            time,
+            loads,
+            ..Cost::default()
+        }
+    }
+
+    /// What a transfer takes from products, by its part of the links: out of a GPU and into it one half each.
+    fn add_power(&self, loads: &mut Loads) {
+        let taken = (1.0 / self.machine.product.beside_transfers - 1.0) / 2.0;
+        let ends: Loads = loads
+            .iter()
+            .filter_map(|&(resource, share)| match resource {
+                Resource::LinkOut(gpu) | Resource::LinkIn(gpu) => {
+                    Some((Resource::Power(gpu), taken * share))
+                }
+                _ => None,
+            })
+            .collect();
+        loads.extend(ends);
     }
 
     fn effect(&self, kernel: &Kernel, effect: &Effect) -> Cost {
@@ -200,7 +245,13 @@ impl Costs<'_> {
             }
             _ => return None,
         };
-        let flops = 2.0 * region.len() as f64 * kernel.shape().k as f64;
+        let tile = match kernel {
+            Kernel::NaiveRemoteRead { .. } => 1,
+            // A row of threads computes so many columns, also where C has fewer.
+            _ => product.scalar_columns,
+        };
+        let columns = region.cols.len().next_multiple_of(tile);
+        let flops = 2.0 * (region.rows.len() * columns) as f64 * kernel.shape().k as f64;
         (region.buffer == result).then_some(flops / (tflops * 1e6))
     }
 
@@ -255,6 +306,7 @@ impl Costs<'_> {
                 (Resource::LinkIn(p), link)
             }
         }));
+        self.add_power(&mut loads);
         Cost {
             latency: if crosses {
                 machine.network.latency_us
@@ -263,7 +315,7 @@ impl Costs<'_> {
             },
             time: micros(bytes, rate),
             loads,
-            engine: None,
+            ..Cost::default()
         }
     }
 }

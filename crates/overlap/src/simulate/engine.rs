@@ -1,15 +1,20 @@
 //! Stepping through the program in simulated time.
 
+use super::contention::Contention;
 use super::cost::{Cost, Costs};
 use super::error::SimulateError;
 use super::machine::Machine;
-use super::sharing::{Loads, Resource, speeds};
+use super::sharing::{Loads, Resource, speeds_in_turn};
 use super::timeline::{Cause, Span, Timeline};
 use crate::check::Site;
 use crate::check::program::{NodeId, Program};
 use crate::plan::{OpKind, SlotId};
 use crate::show;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use warpweave_symm_mem::Priority;
+
+/// What happens within a picosecond happens at once, µs.
+const INSTANT: f64 = 1e-6;
 
 /// Runs the program to its end.
 pub(super) fn run(program: &Program<'_>, machine: &Machine) -> Result<Timeline, SimulateError> {
@@ -52,6 +57,8 @@ struct Engine<'a, 'p> {
     /// Steps that run, and what is left of them at full speed, µs.
     running: BTreeMap<NodeId, f64>,
     engines: Vec<usize>,
+    /// For how long each GPU has multiplied, µs.
+    heat: Vec<f64>,
     queued: Vec<VecDeque<NodeId>>,
 }
 
@@ -88,6 +95,7 @@ impl<'a, 'p> Engine<'a, 'p> {
             delayed: BTreeMap::new(),
             running: BTreeMap::new(),
             engines: vec![machine.gpu.copy_engines; program.plans.len()],
+            heat: vec![0.0; program.plans.len()],
             queued: vec![VecDeque::new(); program.plans.len()],
         }
     }
@@ -147,20 +155,32 @@ impl<'a, 'p> Engine<'a, 'p> {
     /// Goes on to the next moment at which something happens.
     fn advance(&mut self) -> bool {
         let speeds = self.speeds();
+        let multiplying = self.multiplying();
+        let boost = self.machine.product.boost_us;
         let ends = self.running.iter().zip(&speeds);
         let next = ends
             .map(|((_, left), speed)| self.now + left / speed)
             .chain(self.delayed.values().copied())
+            .chain(
+                // When a GPU's products become slower.
+                multiplying
+                    .iter()
+                    .map(|&rank| boost - self.heat[rank])
+                    .filter(|left| *left > INSTANT)
+                    .map(|left| self.now + left),
+            )
             .min_by(f64::total_cmp);
         let Some(next) = next else {
             return false;
         };
-        // What happens within a picosecond happens at once.
         let step = (next - self.now).max(0.0);
+        for rank in multiplying {
+            self.heat[rank] += step;
+        }
         let mut ended = Vec::new();
         for ((&id, left), speed) in self.running.iter_mut().zip(&speeds) {
             *left -= step * speed;
-            if *left <= 1e-6 * speed {
+            if *left <= INSTANT * speed {
                 ended.push(id);
             }
         }
@@ -168,7 +188,7 @@ impl<'a, 'p> Engine<'a, 'p> {
         for &id in &ended {
             self.running.remove(&id);
         }
-        let due = |at: &f64| *at <= self.now + 1e-6;
+        let due = |at: &f64| *at <= self.now + INSTANT;
         let started: Vec<NodeId> = self
             .delayed
             .iter()
@@ -190,25 +210,55 @@ impl<'a, 'p> Engine<'a, 'p> {
         true
     }
 
+    /// The speeds of what runs, in the order of `running`. What begins first gets multiprocessors first, and what comes later
+    /// what is left of them, as blocks are dispatched in the order of launches, those of urgent streams before others.
     fn speeds(&self) -> Vec<f64> {
-        let jobs: Vec<&Loads> = self
+        let boost = self.machine.product.boost_us;
+        let hot: Vec<bool> = self.heat.iter().map(|h| boost - h <= INSTANT).collect();
+        let running: Vec<(usize, &Cost)> = self
             .running
             .keys()
-            .map(|&id| &self.costs[id].loads)
+            .map(|&id| (self.program.nodes[id].rank, &self.costs[id]))
             .collect();
-        let mut peers: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        let contention = Contention::of(self.machine, &hot, running.iter().copied());
+        let jobs: Vec<&Loads> = running.iter().map(|(_, cost)| &cost.loads).collect();
+        speeds_in_turn(&jobs, &self.places(), |resource| {
+            contention.capacity(resource)
+        })
+    }
+
+    /// For each step that runs its place in the queue for its GPU's multiprocessors, 0 for the first and for what needs none.
+    fn places(&self) -> Vec<usize> {
+        let mut queues: BTreeMap<usize, Vec<(bool, f64, NodeId)>> = BTreeMap::new();
         for &id in self.running.keys() {
-            let rank = self.program.nodes[id].rank;
-            if let Some(peer) = self.costs[id].engine.filter(|&p| p != rank) {
-                peers.entry(rank).or_default().insert(peer);
+            let node = &self.program.nodes[id];
+            let needs = |r: Resource| r == Resource::Multiprocessors(node.rank);
+            if self.costs[id].loads.iter().any(|&(r, _)| needs(r)) {
+                let plan = self.program.plans[node.rank];
+                let stream = op_of(node.site).map(|op| plan.ops[op].stream.0);
+                let urgent = stream.is_some_and(|s| plan.streams[s] == Priority::High);
+                // Its turn may have come long before what it waited for; the blocks come with the latter.
+                let begun = self.start[id].unwrap_or(self.now).max(self.held[id]);
+                queues
+                    .entry(node.rank)
+                    .or_default()
+                    .push((!urgent, begun, id));
             }
         }
-        speeds(&jobs, |resource| match resource {
-            Resource::Engines(rank) if peers.get(&rank).is_some_and(|p| p.len() > 1) => {
-                self.machine.link.concurrent_copies
-            }
-            _ => 1.0,
-        })
+        let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for queue in queues.values_mut() {
+            // A stable sort: what begins together goes in the order of the plan.
+            queue.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+            places.extend(queue.iter().enumerate().map(|(at, &(.., id))| (id, at)));
+        }
+        let of = |id: &NodeId| places.get(id).copied().unwrap_or(0);
+        self.running.keys().map(of).collect()
+    }
+
+    /// The GPUs on which products run.
+    fn multiplying(&self) -> BTreeSet<usize> {
+        let products = self.running.keys().filter(|&&id| self.costs[id].product);
+        products.map(|&id| self.program.nodes[id].rank).collect()
     }
 
     fn finish(&mut self, id: NodeId) {

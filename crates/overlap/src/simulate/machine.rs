@@ -1,5 +1,6 @@
 //! A machine as figures.
 
+use super::collectives::Collectives;
 use super::error::SimulateError;
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::DType;
@@ -31,6 +32,8 @@ pub struct Machine {
     pub product: Product,
     /// Links within a node.
     pub link: Link,
+    /// Collectives of libraries.
+    pub collectives: Collectives,
     /// What things cost before they move a byte.
     pub latency: Latency,
     /// Links between nodes.
@@ -53,10 +56,16 @@ pub struct Gpu {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Product {
-    /// TFLOP/s of a long product whose tiles fill all multiprocessors, by element type.
+    /// TFLOP/s of a product whose tiles fill all multiprocessors, by element type.
     pub sustained_tflops: Rates,
     /// From launch to the first tile, µs.
     pub launch_us: f64,
+    /// For how long products run at that rate, µs; beyond it power throttles.
+    pub boost_us: f64,
+    /// The part of the rate that is left then.
+    pub throttled: f64,
+    /// The part of the rate that is left while transfers fill the GPU's links both ways, for they take memory and power.
+    pub beside_transfers: f64,
     /// The rate of a CUTLASS product as a part of the library's.
     pub cutlass: f64,
     /// Tiles that the library chooses from.
@@ -65,6 +74,8 @@ pub struct Product {
     pub naive_tflops: f64,
     /// TFLOP/s of a scalar kernel with operands in staging.
     pub scalar_tflops: f64,
+    /// Columns of C that a block of such a kernel computes, also where there are fewer.
+    pub scalar_columns: usize,
 }
 
 /// TFLOP/s by element type.
@@ -97,16 +108,20 @@ pub struct Tile {
 pub struct Link {
     /// Raw bandwidth each way, GB/s, which all transfers share.
     pub gbs: f64,
-    /// What one copy by copy engine reaches, GB/s.
+    /// What one copy by copy engine reaches while no other uses its links, GB/s.
     pub copy_engine_gbs: f64,
     /// What stores of the multiprocessors reach, GB/s.
     pub sm_push_gbs: f64,
     /// What loads of the multiprocessors reach, GB/s.
     pub sm_pull_gbs: f64,
-    /// What NCCL reaches into each GPU, GB/s.
-    pub nccl_gbs: f64,
+    /// What copy engines pull into each GPU while all GPUs pull, on one stream each, GB/s.
+    pub pulls_gbs: f64,
+    /// The same on a stream for each peer.
+    pub pulls_streams_gbs: f64,
     /// The part of one copy's rate that copies of one GPU to different peers reach together.
     pub concurrent_copies: f64,
+    /// The part of the raw bandwidth that is left while copy engines and multiprocessors use a link together.
+    pub mixed: f64,
 }
 
 /// What things cost before they move a byte, µs.
@@ -123,8 +138,6 @@ pub struct Latency {
     pub wait_us: f64,
     /// An event between two streams.
     pub event_us: f64,
-    /// A collective of NCCL, from the last rank's entry.
-    pub collective_us: f64,
 }
 
 /// Links of a GPU to other nodes.
@@ -192,6 +205,7 @@ impl Machine {
             ("gpu.multiprocessors", self.gpu.multiprocessors),
             ("gpu.copy_engines", self.gpu.copy_engines),
             ("the number of product.tiles", p.tiles.len()),
+            ("product.scalar_columns", p.scalar_columns),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, n)| *n == 0) {
             return refuse(format!("{name} is 0"));
@@ -208,15 +222,23 @@ impl Machine {
             ("link.copy_engine_gbs", l.copy_engine_gbs),
             ("link.sm_push_gbs", l.sm_push_gbs),
             ("link.sm_pull_gbs", l.sm_pull_gbs),
-            ("link.nccl_gbs", l.nccl_gbs),
+            ("link.pulls_gbs", l.pulls_gbs),
+            ("link.pulls_streams_gbs", l.pulls_streams_gbs),
             ("network.gbs", self.network.gbs),
         ];
         if let Some((name, rate)) = rates.iter().find(|(_, r)| !(r.is_finite() && *r > 0.0)) {
             return refuse(format!("{name} is {rate}, a rate is above 0"));
         }
-        if !(l.concurrent_copies > 0.0 && l.concurrent_copies <= 1.0) {
-            return refuse("link.concurrent_copies is a part of 1".into());
+        let parts = [
+            ("link.concurrent_copies", l.concurrent_copies),
+            ("link.mixed", l.mixed),
+            ("product.throttled", p.throttled),
+            ("product.beside_transfers", p.beside_transfers),
+        ];
+        if let Some((name, part)) = parts.iter().find(|(_, p)| !(*p > 0.0 && *p <= 1.0)) {
+            return refuse(format!("{name} is {part}, not a part of 1"));
         }
+        self.collectives.validate()?;
         let whole =
             |t: &Tile| t.rows > 0 && t.cols > 0 && t.efficiency > 0.0 && t.efficiency.is_finite();
         if !p.tiles.iter().all(whole) {
@@ -224,12 +246,12 @@ impl Machine {
         }
         let latencies = [
             ("product.launch_us", p.launch_us),
+            ("product.boost_us", p.boost_us),
             ("latency.launch_us", t.launch_us),
             ("latency.copy_us", t.copy_us),
             ("latency.signal_us", t.signal_us),
             ("latency.wait_us", t.wait_us),
             ("latency.event_us", t.event_us),
-            ("latency.collective_us", t.collective_us),
             ("network.latency_us", self.network.latency_us),
         ];
         match latencies
@@ -241,9 +263,8 @@ impl Machine {
         }
     }
 
-    /// How long a product of m × k by k × n takes alone, µs without its launch, and the part of the multiprocessors
-    /// that it keeps busy on the average, for the tile that is quickest. What its last, partly filled wave of tiles leaves
-    /// free, another product can have.
+    /// How long a product of m × k by k × n takes alone and unthrottled, µs without its launch, and the part of the
+    /// multiprocessors that it keeps busy on average over its waves, for the tile that is quickest.
     pub fn product(&self, (m, n, k): (usize, usize, usize), dtype: DType) -> (f64, f64) {
         let rates = &self.product.sustained_tflops;
         let tflops = match dtype {
@@ -258,8 +279,7 @@ impl Machine {
             let flops = 2.0 * t.rows as f64 * t.cols as f64 * k as f64;
             let one = flops * sms as f64 / (tflops * t.efficiency * 1e6);
             let waves = tiles.div_ceil(sms);
-            let busy = tiles as f64 / (waves as f64 * sms as f64);
-            (waves as f64 * one, busy)
+            (waves as f64 * one, tiles as f64 / (waves * sms) as f64)
         };
         let quickest = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
         self.product

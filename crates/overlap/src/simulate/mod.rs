@@ -9,19 +9,31 @@
 //! multiprocessors, memory, links and copy engines with whatever else runs; the shares are max-min fair and are made anew
 //! whenever something begins or ends. Nothing is random: the same plans on the same machine give the same timeline.
 //!
+//! # What runs side by side
+//!
+//! Multiprocessors go to what began first, urgent streams before others, and what comes later fills what that leaves: a
+//! product's last wave on average over its time. So a collective that takes multiprocessors waits for a product that stands
+//! before it. Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one GPU to
+//! several peers, pulls of all GPUs at once, copy engines and multiprocessors on one link, products beside transfers. Products
+//! that go on for long slow down, each GPU for itself, as power throttles.
+//!
 //! # What it leaves out
 //!
-//! Programmatic dependents that start while their predecessor ends; products slowed by the power or the memory that others
-//! take; what the switch does when several pull from one GPU; the different protocols of NCCL: it has one latency and one
-//! rate. All ranks begin at the same moment.
-
+//! Programmatic dependents that start while their predecessor ends; a GPU that cools between products; which products the
+//! library splits along k; how scalar kernels fill a GPU with few blocks; what pulls suffer among more or fewer GPUs than were
+//! measured, and latencies of collectives that grow with the ranks. All ranks begin at the same moment, and no rank is slower
+//! than another.
+mod collectives;
+mod contention;
 mod cost;
 mod engine;
 mod error;
 mod machine;
 mod sharing;
 mod timeline;
+mod write;
 
+pub use collectives::{CollectiveTimes, Collectives};
 pub use error::SimulateError;
 pub use machine::{Gpu, Latency, Link, Machine, Network, Product, Rates, Tile};
 pub use timeline::{Cause, Span, Timeline};

@@ -1,5 +1,7 @@
 //! Sharing: who gets how much of what while several things run.
 
+use std::collections::BTreeMap;
+
 /// Something that several jobs can use at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Resource {
@@ -17,6 +19,10 @@ pub(super) enum Resource {
     NetworkIn(usize),
     /// A GPU's copy engines.
     Engines(usize),
+    /// What a GPU does for pulls by copy engine, its own and those of peers from it.
+    Pulls(usize),
+    /// A GPU's power and memory, as far as products and transfers take them from each other.
+    Power(usize),
 }
 
 /// The parts of resources that a job takes while it runs at full speed; none above 1.
@@ -66,6 +72,28 @@ pub(super) fn speeds(jobs: &[&Loads], capacity: impl Fn(Resource) -> f64) -> Vec
         });
     }
     speeds
+}
+
+/// As [`speeds`], but those at place 0 first, those at place 1 with what they leave, and so on.
+pub(super) fn speeds_in_turn(
+    jobs: &[&Loads],
+    places: &[usize],
+    capacity: impl Fn(Resource) -> f64,
+) -> Vec<f64> {
+    let mut used: BTreeMap<Resource, f64> = BTreeMap::new();
+    let mut found = vec![0.0; jobs.len()];
+    for place in 0..=places.iter().copied().max().unwrap_or(0) {
+        let here: Vec<usize> = (0..jobs.len()).filter(|&i| places[i] == place).collect();
+        let turn: Vec<&Loads> = here.iter().map(|&i| jobs[i]).collect();
+        let left = |r| (capacity(r) - used.get(&r).unwrap_or(&0.0)).max(0.0);
+        for (&i, speed) in here.iter().zip(speeds(&turn, left)) {
+            found[i] = speed;
+            for &(resource, load) in jobs[i] {
+                *used.entry(resource).or_default() += load * speed;
+            }
+        }
+    }
+    found
 }
 
 #[cfg(test)]

@@ -22,7 +22,13 @@ fn figures_that_are_none_are_refused() {
         ("nodes = 1", "nodes = 0"),
         ("copy_engines = 4", "copy_engines = 0"),
         ("concurrent_copies = 0.6", "concurrent_copies = 1.5"),
-        ("event_us = 1.0", "event = 1.0"),
+        ("mixed = 0.73", "mixed = 0"),
+        ("event_us = 2.5", "event = 2.5"),
+        ("[4096, 8.4]", "[4096, 0]"),
+        ("[4096, 8.4]", "[65537, 8.4]"),
+        ("ranks = 4", "ranks = 1"),
+        ("multiprocessors = 0.18", "multiprocessors = 2"),
+        ("all-gather = [", "all-gathers = ["),
         ("nodes = 1", "nodes = = 1"),
     ] {
         assert!(H200.contains(right), "{right}");

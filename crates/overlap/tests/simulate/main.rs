@@ -4,4 +4,5 @@ mod closed_forms;
 mod machines;
 mod measured;
 mod push_chunks;
+mod schedules;
 mod worlds;

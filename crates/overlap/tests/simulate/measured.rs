@@ -1,70 +1,181 @@
-//! Predicted against measured: the table of docs/results/fused-matmul-4xh200.md.
+//! Predicted against measured: all figures in the files of `measured/`, to which runs are added as lines.
 
-use warpweave_overlap::algorithms;
+use crate::schedules;
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Machine, simulate};
 use warpweave_symm_mem::DType;
 
 /// What the clock of the measurements costs, the empty call, µs.
-const CLOCK: f64 = 3.1;
+const CLOCK: f64 = 3.0;
 
-const NAMES: [&str; 5] = [
-    "baselineNcclAllgatherMatmul",
-    "baselineCudaAllgatherMatmul",
-    "naiveRemoteRead",
-    "threadloadGatherScalarCompute",
-    "threadloadGatherThenCutlass",
+/// Runs of our own on two and four GPUs, and of products alone.
+const MEASURED: [&str; 4] = [
+    include_str!("measured/frameworks-4xh200.tsv"),
+    include_str!("measured/fused-matmul-2xh200.tsv"),
+    include_str!("measured/fused-matmul-4xh200.tsv"),
+    include_str!("measured/gemm-1xh200.tsv"),
 ];
 
-#[test]
-fn the_seven_on_four_h200s() {
-    let machine = Machine::named("h200x4").unwrap();
-    let cases = [
-        (
-            (1024, 1024, 1024),
-            DType::F16,
-            [29.2, 47.4, 418.3, 104.1, 25.2],
-        ),
-        (
-            (8192, 3584, 8192),
-            DType::Bf16,
-            [973.3, 942.1, 93410.0, 14070.0, 983.4],
-        ),
-        (
-            (1028, 1160, 1032),
-            DType::F16,
-            [33.8, 49.7, 524.5, 163.5, 31.3],
-        ),
-    ];
-    for ((m, n, k), dtype, measured) in cases {
-        let predicted = NAMES.map(|name| {
-            let algorithm = algorithms::find(name).unwrap();
-            let plans = algorithm.plans(4, &Problem::new(m, n, k, dtype)).unwrap();
-            simulate(&plans, &machine, 1).unwrap().total() + CLOCK
-        });
-        for ((name, p), m) in NAMES.iter().zip(predicted).zip(measured) {
-            println!(
-                "{name:32} predicted {p:9.1} measured {m:9.1} µs, ratio {:.2}",
-                p / m
-            );
+/// Of others, on eight GPUs.
+const PUBLISHED: &str = include_str!("measured/published-8xh100.tsv");
+
+struct Case {
+    plan: String,
+    world: usize,
+    shape: String,
+    measured: f64,
+    predicted: f64,
+}
+
+impl Case {
+    /// A line of a file: machine, plan, ranks, shape, element type and µs.
+    fn of(line: &str) -> Case {
+        let words: Vec<&str> = line.split('\t').collect();
+        let [machine, plan, world, shape, dtype, us] = words[..] else {
+            panic!("{line}")
+        };
+        let sizes: Vec<usize> = shape.split('x').map(|size| size.parse().unwrap()).collect();
+        let dtype: DType = dtype.parse().unwrap();
+        let world = world.parse().unwrap();
+        let problem = Problem::new(sizes[0], sizes[1], sizes[2], dtype);
+        let plans = schedules::plans(plan, world, &problem);
+        let machine = Machine::named(machine).unwrap();
+        Case {
+            plan: plan.into(),
+            world,
+            shape: shape.into(),
+            measured: us.parse().unwrap(),
+            predicted: simulate(&plans, &machine, 1).unwrap().total() + CLOCK,
         }
-        println!();
-        // What was measured more than a tenth apart is predicted in its order; the model does not see finer than that.
-        for (i, j) in (0..5).flat_map(|i| (0..5).map(move |j| (i, j))) {
-            if measured[j] > 1.1 * measured[i] {
-                let (first, second) = (NAMES[i], NAMES[j]);
-                assert!(predicted[i] < predicted[j], "{first} before {second}");
+    }
+
+    fn all(text: &str) -> Vec<Case> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(Case::of).collect()
+    }
+
+    fn ratio(&self) -> f64 {
+        self.predicted / self.measured
+    }
+
+    fn error(&self) -> f64 {
+        (self.ratio() - 1.0).abs()
+    }
+}
+
+/// Prints all cases and gives the median of their errors, none left out.
+fn median_error(cases: &[Case]) -> f64 {
+    for case in cases {
+        println!(
+            "{:32} {} ranks {:16} predicted {:9.1} measured {:9.1} µs, ratio {:.2}",
+            case.plan,
+            case.world,
+            case.shape,
+            case.predicted,
+            case.measured,
+            case.ratio()
+        );
+    }
+    let mut errors: Vec<f64> = cases.iter().map(Case::error).collect();
+    errors.sort_by(f64::total_cmp);
+    let median = errors[errors.len() / 2];
+    let worst = errors[errors.len() - 1];
+    println!(
+        "{} figures: median error {median:.3}, worst {worst:.3}\n",
+        errors.len()
+    );
+    median
+}
+
+#[test]
+fn the_median_error_is_within_a_tenth() {
+    let files = MEASURED.map(Case::all);
+    // PyTorch's own fused operators are no plans of ours and stand in no file; collectives alone are the machine's tables
+    // themselves and would only flatter the median.
+    for cases in &files {
+        assert!(median_error(cases) <= 0.10);
+    }
+    let all: Vec<Case> = files.into_iter().flatten().collect();
+    assert!(median_error(&all) <= 0.10);
+    // Products alone are half of the figures: what communicates must not hide behind them.
+    let (_, others): (Vec<Case>, Vec<Case>) =
+        all.into_iter().partition(|case| is_product(&case.plan));
+    assert!(median_error(&others) <= 0.10);
+    // No figure may be far off. Small scalar kernels are the model's worst: few blocks do not fill a GPU, which it ignores.
+    for case in &others {
+        let most = if case.plan.contains("Scalar") {
+            0.45
+        } else {
+            0.25
+        };
+        assert!(case.error() <= most, "{}: {:.2}", case.plan, case.ratio());
+    }
+}
+
+fn is_product(plan: &str) -> bool {
+    ["gemm", "gemm:cutlass", "rowParallelGemm"].contains(&plan)
+}
+
+#[test]
+fn the_published_figures_of_eight_gpus_are_near_too() {
+    assert!(median_error(&Case::all(PUBLISHED)) <= 0.10);
+}
+
+/// What was measured more than a tenth apart is predicted in its order; the model does not see finer than that.
+#[test]
+fn the_seven_are_ranked_as_measured() {
+    for file in &MEASURED[1..3] {
+        let cases = Case::all(file);
+        for a in cases.iter().filter(|case| !is_product(&case.plan)) {
+            let same = |b: &&Case| b.shape == a.shape && !is_product(&b.plan);
+            for b in cases.iter().filter(same) {
+                if b.measured > 1.1 * a.measured {
+                    assert!(
+                        a.predicted < b.predicted,
+                        "{} before {} at {}",
+                        a.plan,
+                        b.plan,
+                        a.shape
+                    );
+                }
             }
         }
-        // The figures of the machine are of the same runs, so this says that the model can hold them, not that it foresees
-        // others. Small scalar kernels are its worst: it knows nothing of how their grids fill a GPU.
-        for ((name, p), measured) in NAMES.iter().zip(predicted).zip(measured) {
-            let least = if name.contains("Scalar") { 0.45 } else { 0.7 };
-            let ratio = p / measured;
-            assert!(
-                (least..1.1).contains(&ratio),
-                "{name} {m}x{n}x{k}: {ratio:.2}"
-            );
-        }
+    }
+}
+
+/// nvFuser's table on eight H100s, M = 32768, N = 8192, K = 16384 in bf16: its pipeline over p2p copies 678 TFLOP/s,
+/// Transformer Engine 660, its pipeline over NCCL 560.
+///
+/// The first is `directExchangePipeline`; how many streams its pool had is not published, so the best pool stands for it. For
+/// the second stand the rings, whichever is better, since Transformer Engine's userbuffers go round a ring. For the third
+/// stands the NCCL baseline: the crate has no pipeline over NCCL, and what nvFuser's overlapped its figure does not say.
+#[test]
+fn eight_gpus_rank_as_nvfuser_measured_them() {
+    let machine = Machine::named("h100x8").unwrap();
+    let problem = Problem::new(32768, 8192, 16384, DType::Bf16);
+    let best = |names: &[&str]| {
+        let rate = |name: &&str| {
+            let plans = schedules::plans(name, 8, &problem);
+            let us = simulate(&plans, &machine, 1).unwrap().total();
+            2.0 * (problem.m * problem.n * problem.k) as f64 / us / 1e6
+        };
+        let rates: Vec<f64> = names.iter().map(rate).collect();
+        println!("{names:?}: {rates:.0?} TFLOP/s");
+        rates.into_iter().fold(0.0, f64::max)
+    };
+    let found = [
+        best(
+            &[1, 2, 4, 8]
+                .map(|n| format!("directExchangePipeline:streams={n}"))
+                .each_ref()
+                .map(String::as_str),
+        ),
+        best(&["ringPut", "ringGet"]),
+        best(&["baselineNcclAllgatherMatmul"]),
+    ];
+    assert!(found[0] > found[1] && found[1] > found[2], "{found:?}");
+    for (found, measured) in found.iter().zip([678.0, 660.0, 560.0]) {
+        let error: f64 = found / measured - 1.0;
+        assert!(error.abs() <= 0.05, "{found} for {measured}");
     }
 }

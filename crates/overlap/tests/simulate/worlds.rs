@@ -47,9 +47,16 @@ fn a_faster_link_makes_no_algorithm_slower() {
                         &mut link.copy_engine_gbs,
                         &mut link.sm_push_gbs,
                         &mut link.sm_pull_gbs,
-                        &mut link.nccl_gbs,
+                        &mut link.pulls_gbs,
+                        &mut link.pulls_streams_gbs,
                     ] {
                         *rate *= factor;
+                    }
+                    let libraries = &mut machine.collectives;
+                    for library in [&mut libraries.nccl, &mut libraries.symmetric_memory] {
+                        for (_, us) in library.times.values_mut().flatten() {
+                            *us /= factor;
+                        }
                     }
                     let total = simulate(&plans, &machine, 1).unwrap().total();
                     assert!(

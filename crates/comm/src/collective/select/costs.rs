@@ -68,15 +68,15 @@ impl Costs {
         let times = self.series.get(&(operation, variant, nearest))?;
         let same = operation.incoming(1 << 30, nearest).max(1) as f64
             / operation.incoming(1 << 30, world).max(1) as f64;
-        Some(interpolate(times, (size.max(1) as f64 / same).max(1.0)))
+        let times: Vec<_> = times.iter().map(|(&s, &t)| (s as f64, t)).collect();
+        Some(interpolate(&times, (size.max(1) as f64 / same).max(1.0)))
     }
 }
 
-fn interpolate(times: &BTreeMap<usize, f64>, size: f64) -> f64 {
-    let points: Vec<(f64, f64)> = times
-        .iter()
-        .map(|(&size, &time)| ((size as f64).ln(), time.ln()))
-        .collect();
+/// The time of a call of `size` bytes from times measured at rising sizes: on the line through the two nearest of them in
+/// logarithms. Infinite where nothing was measured.
+pub fn interpolate(times: &[(f64, f64)], size: f64) -> f64 {
+    let points: Vec<(f64, f64)> = times.iter().map(|(s, t)| (s.ln(), t.ln())).collect();
     let at = size.ln();
     let above = points.iter().position(|point| point.0 >= at);
     let first = above.unwrap_or(points.len()).saturating_sub(1);

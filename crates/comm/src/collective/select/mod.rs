@@ -5,7 +5,7 @@ mod measure;
 
 use warpweave_symm_mem::{Backend, BackendKind, Error, Result};
 
-pub use costs::{Costs, MalformedCosts};
+pub use costs::{Costs, MalformedCosts, interpolate};
 
 use super::Collectives;
 use super::backend::CollectiveKernels;

@@ -1,0 +1,57 @@
+//! `warpweave measure`.
+
+use std::io::Write;
+
+use warpweave_comm::Job;
+use warpweave_symm_mem::Host;
+
+use super::bench::check_place;
+use super::device::{self, Choice};
+use super::exit;
+use crate::cli::MeasureArgs;
+use crate::collectives::NcclBackend;
+use crate::error::{BenchError, Result};
+use crate::inject::Injection;
+use crate::measure;
+use crate::session::Session;
+
+/// Takes this rank's part in measuring the machine.
+pub(super) fn measure(args: &MeasureArgs) -> Result<bool> {
+    if let Some(path) = &args.out {
+        check_place("--out", path)?;
+    }
+    let job = Job::from_env()?;
+    match device::choose(args.device, &job)? {
+        Choice::Host => take_part(args, &job, Host::with_timeout(device::timeout()?)),
+        Choice::Cuda(cuda) => take_part(args, &job, *cuda),
+    }
+}
+
+fn take_part<B: NcclBackend>(args: &MeasureArgs, job: &Job, backend: B) -> Result<bool> {
+    let injection = Injection::new(None, job.rank(), job.timeout());
+    let session = Session::join(job, backend, injection)?;
+    let outcome = measure::run(&session).and_then(|text| {
+        if session.rank() == 0 {
+            write(&text, args)?;
+        }
+        // Rank 0 keeps the store until all have come this far.
+        session.settle("end", Ok(Vec::new()))?;
+        Ok(true)
+    });
+    if let Err(error) = &outcome {
+        session.abandon(error);
+        // The session is alive here: to drop it may take longer than there is.
+        exit::fail(error);
+    }
+    outcome
+}
+
+fn write(text: &str, args: &MeasureArgs) -> Result<()> {
+    match &args.out {
+        Some(path) => std::fs::write(path, text).map_err(|source| BenchError::File {
+            path: path.clone(),
+            source,
+        }),
+        None => Ok(std::io::stdout().lock().write_all(text.as_bytes())?),
+    }
+}

@@ -1,0 +1,366 @@
+//! Measures the figures of a machine, as [`simulate`](warpweave_overlap::simulate()) takes them.
+//!
+//! Links, streams and signals are measured by plans of their own, in interleaved rounds of the one clock; products by the
+//! suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks cannot measure keeps the figure of
+//! the machine `h200x4`, and the file says so above it.
+
+mod alone;
+mod plans;
+
+use std::collections::BTreeMap;
+
+use warpweave_comm::collective::Operation;
+use warpweave_overlap::Machine;
+use warpweave_overlap::algorithms;
+use warpweave_overlap::plan::{Plan, Problem};
+use warpweave_symm_mem::{BackendKind, DType};
+
+use self::alone::times;
+use self::plans::{Probe, REPEATS, plan};
+use crate::collectives::{self, Bytes, NcclBackend};
+use crate::error::Result;
+use crate::session::Session;
+use crate::shape::Shape;
+use crate::suite::{self, Suite};
+
+/// The machine whose figures stand for what was not measured.
+const DEFAULT: &str = "h200x4";
+
+/// How much is measured: everything is small on the host, whose figures are for tests.
+struct Sizes {
+    /// A copy for which only its start-up counts, and one for which that does not.
+    copies: [usize; 2],
+    scalar: Shape,
+    products: Vec<(Shape, DType)>,
+    collectives: Vec<Bytes>,
+    iterations: Option<usize>,
+}
+
+impl Sizes {
+    fn of(kind: BackendKind) -> Self {
+        let square = |side| Shape::new(side, side, side);
+        match kind {
+            BackendKind::Host => Self {
+                copies: [4 << 10, 1 << 20],
+                scalar: square(64),
+                products: [DType::Bf16, DType::F16, DType::F32]
+                    .map(|d| (square(96), d))
+                    .into(),
+                collectives: [4 << 10, 64 << 10, 256 << 10].map(Bytes).into(),
+                iterations: Some(4),
+            },
+            BackendKind::Cuda => Self {
+                copies: [4 << 10, 256 << 20],
+                scalar: Shape::new(4096, 3584, 4096),
+                products: vec![
+                    (Shape::new(4096, 1792, 4096), DType::Bf16),
+                    (Shape::new(4096, 3584, 8192), DType::Bf16),
+                    (square(8192), DType::Bf16),
+                    (square(4096), DType::F16),
+                    (square(2048), DType::F32),
+                ],
+                collectives: Bytes::defaults(kind),
+                iterations: None,
+            },
+        }
+    }
+}
+
+/// Measures this job's machine and describes it in TOML. Collective; every rank gets the same text.
+///
+/// # Errors
+/// What ends a run of the suites.
+pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<String> {
+    let sizes = Sizes::of(B::KIND);
+    let mut found = Found::new(session)?;
+    found.streams_and_links(session, &sizes)?;
+    found.products(session, &sizes)?;
+    if session.world() > 1 {
+        found.collectives(session, &sizes)?;
+    }
+    found.machine.validate()?;
+    Ok(found.machine.to_toml(&found.remarks))
+}
+
+/// The machine as far as it is known, and what its file says of figures that are not measured.
+struct Found {
+    machine: Machine,
+    remarks: BTreeMap<String, String>,
+    /// What the empty call takes, µs.
+    clock: f64,
+}
+
+impl Found {
+    fn new<B: NcclBackend>(session: &Session<B>) -> Result<Self> {
+        let device = session.backend.device();
+        let mut machine = Machine::named(DEFAULT)?;
+        let name = device.name.split(" (device").next().unwrap_or_default();
+        machine.name = format!("{} × {name}", session.world());
+        (machine.nodes, machine.gpus_per_node) = (1, session.world());
+        machine.gpu.multiprocessors = (device.multiprocessors as usize).max(1);
+        let mut found = Self {
+            machine,
+            remarks: BTreeMap::new(),
+            clock: 0.0,
+        };
+        for key in [
+            "gpu.copy_engines",
+            "link.mixed",
+            "product.boost_us",
+            "product.throttled",
+            "product.beside_transfers",
+            "product.cutlass",
+            "product.launch_us",
+            "product.scalar_columns",
+            "product.tiles",
+            "network.gbs",
+            "network.latency_us",
+            "collectives.nccl.multiprocessors",
+            "collectives.symmetric_memory.multiprocessors",
+        ] {
+            found.keep(key, "it needs runs of its own");
+        }
+        Ok(found)
+    }
+
+    /// Leaves a figure as it is.
+    fn keep(&mut self, key: &str, why: &str) {
+        let remark = format!("not measured: {why}; the figure of {DEFAULT}");
+        self.remarks.insert(key.into(), remark);
+    }
+
+    fn streams_and_links<B: NcclBackend>(
+        &mut self,
+        session: &Session<B>,
+        sizes: &Sizes,
+    ) -> Result<()> {
+        let (rank, world) = (session.rank(), session.world());
+        let [small, large] = sizes.copies;
+        let mut probes = vec![
+            (Probe::Empty, small),
+            (Probe::Events, small),
+            (Probe::Local, large),
+        ];
+        if world > 1 {
+            let trips = [Probe::SignalsThenWaits, Probe::Trips, Probe::Signals];
+            probes.extend(trips.map(|probe| (probe, small)));
+            probes.push((Probe::Push { streams: false }, small));
+            for streams in [false, true] {
+                let moves = [Probe::Push { streams }, Probe::Pull { streams }];
+                probes.extend(moves.map(|probe| (probe, large)));
+            }
+        }
+        let mut built: Vec<Plan> = Vec::new();
+        for &(probe, bytes) in &probes {
+            built.push(plan(probe, bytes, rank, world)?);
+        }
+        let Shape { m, n, k } = sizes.scalar;
+        let problem = Problem::new(m, n, k, DType::Bf16);
+        for name in ["naiveRemoteRead", "threadloadGatherScalarCompute"] {
+            built.push(algorithms::find(name)?.plan(rank, world, &problem)?);
+        }
+        let times = times(session, built, sizes.iterations)?;
+        let time = |probe: Probe, bytes: usize| {
+            let at = probes.iter().position(|&known| known == (probe, bytes));
+            at.and_then(|at| times[at])
+        };
+        self.clock = time(Probe::Empty, small).unwrap_or(0.0);
+        let clock = self.clock;
+        let net = |us: f64| (us - clock).max(LEAST);
+        let latency = &mut self.machine.latency;
+        if let Some(us) = time(Probe::Events, small) {
+            latency.event_us = net(us) / REPEATS as f64;
+        }
+        if let Some(us) = time(Probe::Local, large) {
+            self.machine.gpu.memory_gbs = rate(2 * large, net(us));
+        }
+        if let [Some(both), Some(trips), Some(signals)] =
+            [Probe::SignalsThenWaits, Probe::Trips, Probe::Signals].map(|p| time(p, small).map(net))
+        {
+            let repeats = REPEATS as f64;
+            // Signals alone are on the path but for one trip and one wait at their end, as launches take no less than waits.
+            let (pair, trip) = (both / repeats, (trips - both).max(0.0) / repeats);
+            latency.signal_us = trip;
+            latency.launch_us = ((signals - trip - pair) / (repeats - 1.0)).clamp(0.0, pair);
+            latency.wait_us = pair - latency.launch_us;
+        }
+        let ending = latency.launch_us + latency.signal_us + latency.wait_us;
+        let copies = world.saturating_sub(1) as f64;
+        if let Some(us) = time(Probe::Push { streams: false }, small) {
+            latency.copy_us = ((net(us) - ending) / copies).max(0.0);
+        }
+        let start = latency.copy_us;
+        let gbs = |probe, starts: f64| {
+            let us = net(time(probe, large)?) - ending - starts * start;
+            Some(rate((world - 1) * large, us))
+        };
+        let link = &mut self.machine.link;
+        if let Some(push) = gbs(Probe::Push { streams: false }, copies) {
+            // No time tells the raw rate apart from what a copy reaches.
+            link.gbs *= push / link.copy_engine_gbs;
+            link.copy_engine_gbs = push;
+            if let Some(together) = gbs(Probe::Push { streams: true }, 1.0).filter(|_| world > 2) {
+                link.concurrent_copies = (together / push).min(1.0);
+            }
+        }
+        if let Some(pull) = gbs(Probe::Pull { streams: false }, copies) {
+            link.pulls_gbs = pull;
+        }
+        if let Some(pull) = gbs(Probe::Pull { streams: true }, 1.0) {
+            link.pulls_streams_gbs = pull;
+        }
+        self.keep(
+            "link.gbs",
+            "its ratio to link.copy_engine_gbs is taken over",
+        );
+        if world < 3 {
+            self.keep("link.concurrent_copies", "fewer than three ranks");
+        }
+        if world == 1 {
+            for key in [
+                "latency.launch_us",
+                "latency.signal_us",
+                "latency.wait_us",
+                "latency.copy_us",
+                "link.copy_engine_gbs",
+                "link.pulls_gbs",
+                "link.pulls_streams_gbs",
+                "link.sm_push_gbs",
+                "link.sm_pull_gbs",
+                "collectives.nccl.ranks",
+                "collectives.symmetric_memory.ranks",
+            ] {
+                self.keep(key, "one rank alone");
+            }
+        }
+        let flops = 2.0 * (m * n * k) as f64;
+        let product = &mut self.machine.product;
+        let scalar = [&mut product.naive_tflops, &mut product.scalar_tflops];
+        let keys = ["product.naive_tflops", "product.scalar_tflops"];
+        for ((rate, us), key) in scalar.into_iter().zip(&times[probes.len()..]).zip(keys) {
+            match us {
+                Some(us) => *rate = flops / net(*us) / 1e6,
+                None => {
+                    let remark = "not measured: the kernel cannot run here".to_owned();
+                    self.remarks.insert(key.into(), remark);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fits the sustained rate of each element type: the median over its shapes, with the tiles as they are.
+    fn products<B: NcclBackend>(&mut self, session: &Session<B>, sizes: &Sizes) -> Result<()> {
+        let settings = suite::Settings {
+            suite: Suite::Gemm,
+            implementations: vec!["cublasLt".into()],
+            problems: sizes.products.clone(),
+            dtype: None,
+            iterations: sizes.iterations,
+        };
+        let report = suite::run(session, &settings)?;
+        let mut factors: BTreeMap<DType, Vec<f64>> = BTreeMap::new();
+        for (problem, &(shape, dtype)) in report.results.iter().zip(&sizes.products) {
+            let time = problem.rows.first().and_then(|row| row.single_ms);
+            if let Some(time) = time {
+                let launch = self.machine.product.launch_us;
+                let us = time.median * 1e3 - self.clock;
+                let us = if us > 2.0 * launch {
+                    us - launch
+                } else {
+                    us.max(LEAST)
+                };
+                let (predicted, _) = self.machine.product((shape.m, shape.n, shape.k), dtype);
+                factors.entry(dtype).or_default().push(predicted / us);
+            }
+        }
+        for dtype in [DType::Bf16, DType::F16, DType::F32] {
+            let rates = &mut self.machine.product.sustained_tflops;
+            let rate = match dtype {
+                DType::Bf16 => &mut rates.bf16,
+                DType::F16 => &mut rates.f16,
+                _ => &mut rates.f32,
+            };
+            match factors.get_mut(&dtype) {
+                Some(factors) => {
+                    factors.sort_by(f64::total_cmp);
+                    *rate *= factors[factors.len() / 2];
+                }
+                None => self.keep("product.sustained_tflops", "a product could not run"),
+            }
+        }
+        Ok(())
+    }
+
+    fn collectives<B: NcclBackend>(&mut self, session: &Session<B>, sizes: &Sizes) -> Result<()> {
+        let settings = collectives::Settings {
+            implementations: ["nccl", "push", "pull", "select"].map(String::from).into(),
+            operations: vec![
+                Operation::AllGather,
+                Operation::ReduceScatter,
+                Operation::AllReduce,
+            ],
+            sizes: sizes.collectives.clone(),
+            dtype: DType::Bf16,
+            iterations: sizes.iterations,
+            peers: None,
+        };
+        let report = collectives::run(session, &settings)?;
+        let world = session.world();
+        let (mut nccl, mut ours) = (BTreeMap::new(), BTreeMap::new());
+        for outcome in &report.results {
+            let time = |name: &str| {
+                let row = outcome.rows.iter().find(|row| row.implementation == name)?;
+                Some((row.single_ms?.median * 1e3 - self.clock).max(LEAST))
+            };
+            let bytes = outcome.input_bytes as f64;
+            let note = |times: &mut BTreeMap<String, Vec<(f64, f64)>>, us: Option<f64>| {
+                let times = times.entry(outcome.operation.to_owned()).or_default();
+                // Sizes that were rounded to the same bytes are one.
+                if times.last().is_none_or(|last| last.0 < bytes) {
+                    times.extend(us.map(|us| (bytes, us)));
+                }
+            };
+            note(&mut nccl, time("nccl"));
+            note(&mut ours, outcome.selected.as_deref().and_then(time));
+            if outcome.operation == Operation::AllGather.name() {
+                let link = &mut self.machine.link;
+                for (name, gbs) in [
+                    ("push", &mut link.sm_push_gbs),
+                    ("pull", &mut link.sm_pull_gbs),
+                ] {
+                    // The last size is the largest, and counts.
+                    if let Some(us) = time(name) {
+                        *gbs = rate((world - 1) * outcome.input_bytes, us);
+                    }
+                }
+            }
+        }
+        let libraries = &mut self.machine.collectives;
+        let mut missing = Vec::new();
+        for (library, key, times) in [
+            (&mut libraries.nccl, "nccl", nccl),
+            (&mut libraries.symmetric_memory, "symmetric_memory", ours),
+        ] {
+            if times.values().all(|times| !times.is_empty()) {
+                (library.ranks, library.times) = (world, times);
+            } else {
+                missing.push(key);
+            }
+        }
+        for key in missing {
+            for name in ["all-gather", "all-reduce", "reduce-scatter"] {
+                self.keep(&format!("collectives.{key}.times.{name}"), "it is not here");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What differences of measured times are at least, µs.
+const LEAST: f64 = 1e-3;
+
+/// GB/s of bytes in µs.
+fn rate(bytes: usize, us: f64) -> f64 {
+    bytes as f64 / us.max(LEAST) / 1e3
+}

@@ -1,0 +1,101 @@
+//! What collectives of a library take, as measured.
+
+use super::error::SimulateError;
+use crate::plan::{Collective, Transport};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use warpweave_comm::collective::interpolate;
+
+/// The libraries that do collectives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Collectives {
+    /// NCCL.
+    pub nccl: CollectiveTimes,
+    /// `warpweave_comm`'s own over symmetric memory, in the variant that it selects.
+    pub symmetric_memory: CollectiveTimes,
+}
+
+impl Collectives {
+    /// The library behind a transport.
+    pub fn of(&self, transport: Transport) -> &CollectiveTimes {
+        match transport {
+            Transport::Nccl => &self.nccl,
+            _ => &self.symmetric_memory,
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), SimulateError> {
+        self.nccl.validate("nccl")?;
+        self.symmetric_memory.validate("symmetric_memory")
+    }
+}
+
+/// Times of one library's collectives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectiveTimes {
+    /// Ranks among which they were measured.
+    pub ranks: usize,
+    /// The part of the multiprocessors that they take from products.
+    pub multiprocessors: f64,
+    /// By the collective's name, `all-gather` at least: pairs of bytes and µs, without the cost of the clock, bytes rising.
+    /// Bytes are those of an all-gather's input, a reduce-scatter's input and an all-reduce's message.
+    pub times: BTreeMap<String, Vec<(f64, f64)>>,
+}
+
+impl CollectiveTimes {
+    /// The time of a collective of `ranks` whose larger side has `whole` bytes, from the last rank's entry, µs.
+    ///
+    /// Between measured sizes it is on the line through them in logarithms. Among other ranks than were measured it is the
+    /// time of the size with as many bytes into a rank; what was not measured is taken for such an all-gather.
+    pub fn time(&self, collective: Collective, whole: f64, ranks: usize) -> f64 {
+        let incoming = incoming(collective, whole, ranks);
+        let (collective, times) = match self.times.get(&collective.to_string()) {
+            Some(times) => (collective, times),
+            None => (Collective::AllGather, &self.times[ALL_GATHER]),
+        };
+        let measured = incoming / self::incoming(collective, 1.0, self.ranks);
+        let size = match collective {
+            Collective::AllGather => measured / self.ranks as f64,
+            _ => measured,
+        };
+        interpolate(times, size.max(1.0))
+    }
+
+    fn validate(&self, library: &str) -> Result<(), SimulateError> {
+        let refuse = |what: &str| {
+            Err(SimulateError::Malformed {
+                what: format!("collectives.{library}: {what}"),
+            })
+        };
+        if self.ranks < 2 {
+            return refuse("a collective has two ranks or more");
+        }
+        if !(0.0..=1.0).contains(&self.multiprocessors) {
+            return refuse("multiprocessors is a part of 1");
+        }
+        if !self.times.contains_key(ALL_GATHER) {
+            return refuse("there are no times of the all-gather");
+        }
+        for (name, times) in &self.times {
+            let figures = times.iter().flat_map(|&(bytes, us)| [bytes, us]);
+            let rises = times.windows(2).all(|pair| pair[0].0 < pair[1].0);
+            if times.is_empty() || !rises || !figures.clone().all(|f| f.is_finite() && f > 0.0) {
+                return refuse(&format!("{name} is no list of rising bytes and their µs"));
+            }
+        }
+        Ok(())
+    }
+}
+
+const ALL_GATHER: &str = "all-gather";
+
+/// The fewest bytes into each rank: the shards of the others once, or twice where sums are sent on.
+pub(super) fn incoming(collective: Collective, whole: f64, ranks: usize) -> f64 {
+    let others = whole * ranks.saturating_sub(1) as f64 / ranks as f64;
+    match collective {
+        Collective::AllReduce => 2.0 * others,
+        Collective::AllGather | Collective::ReduceScatter => others,
+    }
+}

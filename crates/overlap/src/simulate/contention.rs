@@ -1,0 +1,91 @@
+//! What running side by side costs beyond a fair share: the capacities of what is shared.
+
+use super::cost::Cost;
+use super::machine::Machine;
+use super::sharing::Resource;
+use std::collections::BTreeSet;
+
+/// What runs on one GPU and its links at a moment.
+#[derive(Clone, Debug, Default)]
+struct Load {
+    /// Peers with which its copy engines move data.
+    peers: BTreeSet<usize>,
+    /// Ranks from which it pulls by copy engine.
+    pulls: BTreeSet<usize>,
+    /// Whether a peer pulls from it by copy engine.
+    serves: bool,
+    /// Whether copy engines use its links, its own or a peer's.
+    engines: bool,
+    /// Whether loads and stores of multiprocessors do.
+    threads: bool,
+    /// Multiprocessors that its products would keep busy.
+    products: f64,
+}
+
+/// What runs on all GPUs at a moment.
+pub(super) struct Contention<'a> {
+    machine: &'a Machine,
+    loads: Vec<Load>,
+    /// Whether a GPU's products have had their time at full power.
+    hot: &'a [bool],
+}
+
+impl<'a> Contention<'a> {
+    /// `running`: the rank of each step that runs, and its cost.
+    pub(super) fn of<'c>(
+        machine: &'a Machine,
+        hot: &'a [bool],
+        running: impl Iterator<Item = (usize, &'c Cost)>,
+    ) -> Self {
+        let mut loads = vec![Load::default(); hot.len()];
+        for (rank, cost) in running {
+            if let Some(peer) = cost.engine.filter(|&peer| peer != rank) {
+                loads[rank].peers.insert(peer);
+                if cost.pulls {
+                    loads[rank].pulls.insert(peer);
+                    loads[peer].serves = true;
+                }
+            }
+            for (resource, load) in &cost.loads {
+                match *resource {
+                    Resource::LinkOut(gpu) | Resource::LinkIn(gpu) => {
+                        loads[gpu].engines |= cost.engine.is_some();
+                        loads[gpu].threads |= cost.engine.is_none();
+                    }
+                    Resource::Multiprocessors(gpu) if cost.product => loads[gpu].products += load,
+                    _ => {}
+                }
+            }
+        }
+        Contention {
+            machine,
+            loads,
+            hot,
+        }
+    }
+
+    /// How much there is of a resource, 1 for what nothing slows down.
+    pub(super) fn capacity(&self, resource: Resource) -> f64 {
+        let link = &self.machine.link;
+        match resource {
+            Resource::Engines(gpu) if self.loads[gpu].peers.len() > 1 => link.concurrent_copies,
+            Resource::Pulls(gpu) if self.loads[gpu].serves => match self.loads[gpu].pulls.len() {
+                0 => 1.0,
+                // Each byte that comes in is matched by one that goes out.
+                1 => 2.0 * link.pulls_gbs / link.copy_engine_gbs,
+                _ => 2.0 * link.pulls_streams_gbs / link.copy_engine_gbs,
+            },
+            Resource::LinkOut(gpu) | Resource::LinkIn(gpu)
+                if self.loads[gpu].engines && self.loads[gpu].threads =>
+            {
+                link.mixed
+            }
+            // One product alone uses all that it can, also where its waves are not full.
+            Resource::Power(gpu) if self.loads[gpu].products > 0.0 => {
+                self.loads[gpu].products.min(1.0)
+            }
+            Resource::Multiprocessors(gpu) if self.hot[gpu] => self.machine.product.throttled,
+            _ => 1.0,
+        }
+    }
+}
