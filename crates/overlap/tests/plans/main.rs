@@ -9,4 +9,5 @@ mod interpreter;
 mod pipelines;
 mod printed;
 mod sequences;
+mod sketch;
 mod violations;
