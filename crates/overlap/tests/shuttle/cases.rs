@@ -1,6 +1,6 @@
 //! A sequence of random plans, always the same for a seed: sketches, and algorithms with a mistake in them.
 
-use crate::ranks::seed;
+use crate::ranks::{only_case, seed};
 use crate::sketch::{plans, sketch};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -14,7 +14,7 @@ use warpweave_symm_mem::DType;
 /// The plans of all ranks and what *check* says of them.
 pub struct Case {
     /// Place in the sequence.
-    index: usize,
+    index: u64,
     pub plans: Vec<Plan>,
     pub report: Report,
 }
@@ -22,10 +22,10 @@ pub struct Case {
 impl Case {
     /// How to get here again.
     pub fn name(&self) -> String {
-        let algorithm = &self.plans[0].name;
+        let Case { index, plans, .. } = self;
         format!(
-            "plans {} ({algorithm}) of WARPWEAVE_SHUTTLE_SEED={}",
-            self.index,
+            "{}: WARPWEAVE_SHUTTLE_SEED={} WARPWEAVE_SHUTTLE_CASE={index}",
+            plans[0].name,
             seed()
         )
     }
@@ -50,15 +50,20 @@ pub fn cases() -> impl Iterator<Item = Case> {
             report,
         }
     };
-    (0..).map(case).filter(|case| {
+    let wanted = |case: &Case| {
         let vague = |v: &Violation| {
             matches!(
                 v,
                 Violation::Unordered { .. } | Violation::CollectiveMismatch { .. }
             )
         };
-        case.report.steps > 0 && !case.report.violations.iter().any(vague)
-    })
+        only_case().is_none_or(|only| only == case.index)
+            && case.report.steps > 0
+            && !case.report.violations.iter().any(vague)
+    };
+    (0..=only_case().unwrap_or(u64::MAX))
+        .map(case)
+        .filter(wanted)
 }
 
 /// A mistake in one rank's list of operations.

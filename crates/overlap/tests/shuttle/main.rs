@@ -5,9 +5,9 @@
 //! RUSTFLAGS="--cfg shuttle" cargo test -p warpweave-overlap --test shuttle
 //! ```
 //!
-//! Plans and schedules follow from a seed, `WARPWEAVE_SHUTTLE_SEED`; a failure prints it with its place in the sequence, and
-//! shuttle prints the seed of the one schedule that failed, which `SHUTTLE_RANDOM_SEED` repeats. `WARPWEAVE_SHUTTLE_EFFORT`
-//! multiplies the number of schedules.
+//! Plans and schedules follow from `WARPWEAVE_SHUTTLE_SEED`, so a failure comes again. It prints the variables that repeat it,
+//! `WARPWEAVE_SHUTTLE_CASE` for a single one of the random plans; where a rank panics within a run, shuttle adds the seed of
+//! that one schedule, for `SHUTTLE_RANDOM_SEED`. `WARPWEAVE_SHUTTLE_EFFORT` multiplies plans and schedules.
 #![cfg(shuttle)]
 
 mod algorithms;

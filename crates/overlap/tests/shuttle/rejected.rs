@@ -85,7 +85,7 @@ fn a_deadlock_meets_its_deadline() {
             });
         blocked.map(|blocked| (case, blocked))
     });
-    for (case, blocked) in deadlocks.take(effort(100)) {
+    for (case, blocked) in deadlocks.take(effort(60)) {
         println!("{}", case.name());
         let waits: Vec<(usize, usize)> = blocked
             .iter()
