@@ -12,6 +12,8 @@ pub mod multicast;
 pub mod pad;
 pub mod pool;
 pub mod symmetric;
+#[doc(hidden)]
+pub mod sync;
 mod uniform;
 mod wire;
 

@@ -107,6 +107,10 @@ fn steps() -> Vec<Step> {
         .extend(LOOM_PACKAGES.iter().flat_map(|package| ["-p", package]));
     loom.words.push("loom_");
     steps.push(loom);
+    steps.push(Step {
+        env: Some(("RUSTFLAGS", "--cfg shuttle")),
+        ..Step::new("shuttle", Cargo, "test -p warpweave-overlap --test shuttle")
+    });
     let mut device_clippy = Step::new(
         "device-clippy",
         Cargo,

@@ -15,5 +15,6 @@ mod pipelines;
 mod printed;
 mod reductions;
 mod sequences;
+mod sketch;
 mod values;
 mod violations;

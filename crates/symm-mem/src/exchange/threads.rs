@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
 
 use super::{Exchange, ExchangeError};
+use crate::sync::{Condvar, Instant, Mutex};
 
 /// A group whose ranks are threads of this process.
 pub struct ThreadExchange {

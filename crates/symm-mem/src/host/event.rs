@@ -1,9 +1,8 @@
 //! Events: a point in a stream, with a time.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Instant, Mutex};
 
 /// A point in a stream. Each recording makes a new generation; a wait is for the generation that was the latest when
 /// the wait was enqueued, as on a GPU.

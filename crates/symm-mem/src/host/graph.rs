@@ -2,6 +2,7 @@
 
 use super::stream::{Capture, HostStream, Item, Registry};
 use crate::error::{Error, Result};
+use crate::sync::thread;
 
 /// Work captured from a stream and from those forked from it.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(super) fn capture(
             return Err(forbidden("capture"));
         }
         *capture = Some(Capture {
-            thread: std::thread::current().id(),
+            thread: thread::current().id(),
             items: Vec::new(),
         });
     }

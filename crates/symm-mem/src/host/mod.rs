@@ -17,12 +17,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
 use crate::error::{Error, Result};
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::PadView;
+use crate::sync::{Mutex, thread};
 
 pub use element::Element;
 pub use event::HostEvent;
@@ -278,7 +277,7 @@ impl Backend for Host {
 
     fn delay(&self, stream: &HostStream, time: Duration) -> Result<()> {
         self.launch(stream, "delay", move || {
-            std::thread::sleep(time);
+            thread::sleep(time);
             Ok(())
         })
     }

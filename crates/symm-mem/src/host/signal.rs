@@ -1,11 +1,12 @@
 //! Signals from and to host kernels: the twin of `signal.cuh`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::backend::DevicePtr;
 use crate::pad::word::Word;
 use crate::pad::{PadView, word};
+use crate::sync::Instant;
 
 /// The atomic at `base + bytes`.
 ///

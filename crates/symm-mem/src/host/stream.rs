@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::thread::ThreadId;
-use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
 
 use super::event::HostEvent;
 use super::graph;
 use crate::error::{Error, Result};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Condvar, Instant, Mutex};
 
 /// A queue of work, run in order by a thread of its own that ends with the last clone.
 #[derive(Clone, Debug)]
@@ -202,7 +201,7 @@ impl Registry {
     pub(super) fn spawn(&self) -> Result<HostStream> {
         let queue = Arc::new(Queue::default());
         let worker = queue.clone();
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name("host-stream".into())
             .spawn(move || worker.run())
             .map_err(|e| Error::io("starting the thread of a stream", e))?;
@@ -216,7 +215,7 @@ impl Registry {
     pub(super) fn submit(&self, stream: &HostStream, item: Item) -> Result<()> {
         let mut capture = self.capture.lock();
         match capture.as_mut() {
-            Some(capture) if capture.thread == std::thread::current().id() => {
+            Some(capture) if capture.thread == thread::current().id() => {
                 capture.items.push((stream.clone(), item));
             }
             _ => stream.push(item),
@@ -228,7 +227,7 @@ impl Registry {
     pub(super) fn is_capturing(&self, stream: &HostStream) -> bool {
         let capture = self.capture.lock();
         capture.as_ref().is_some_and(|c| {
-            c.thread == std::thread::current().id() && c.items.iter().any(|(s, _)| s.is(stream))
+            c.thread == thread::current().id() && c.items.iter().any(|(s, _)| s.is(stream))
         })
     }
 

@@ -3,10 +3,14 @@
 //! The protocol is generic over the word, so that the code that runs is the code that loom explores
 //! (`RUSTFLAGS="--cfg loom" cargo test --lib loom_`).
 
+#[cfg(not(shuttle))]
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+#[cfg(not(shuttle))]
 use rustix::thread::futex;
+
+use crate::sync::Instant;
 
 /// Looks at a word before its waiter goes to sleep.
 const SPINS: u32 = 64;
@@ -30,6 +34,7 @@ pub trait Word {
 }
 
 /// A word in memory that may be shared between processes: its waiter sleeps on a futex that is not private.
+#[cfg(not(shuttle))]
 impl Word for AtomicU32 {
     fn load(&self) -> u32 {
         self.load(Ordering::Acquire)

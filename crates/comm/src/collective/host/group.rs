@@ -3,11 +3,12 @@
 //! The protocol is generic over the memory, so that the code that runs is the code that loom explores.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use warpweave_symm_mem::host;
 use warpweave_symm_mem::pad::WORD_STRIDE;
 use warpweave_symm_mem::pad::word::{self, Word};
+use warpweave_symm_mem::sync::Instant;
 
 use crate::collective::launch::{Group, MAX_BLOCKS};
 

@@ -7,7 +7,9 @@
 //! The protocol is generic over the memory, so that the code that runs is the code that loom explores.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use warpweave_symm_mem::sync::{Instant, thread};
 
 use super::group::{HostGroup, Member};
 use crate::collective::launch::{PACKET, PACKET_SLOT, PAYLOAD, Packets};
@@ -217,8 +219,8 @@ impl Areas for HostAreas<'_> {
     fn pause(&self, looks: u32) {
         match looks {
             ..64 => std::hint::spin_loop(),
-            64..512 => std::thread::yield_now(),
-            _ => std::thread::sleep(Duration::from_micros(50)),
+            64..512 => thread::yield_now(),
+            _ => thread::sleep(Duration::from_micros(50)),
         }
     }
 }
