@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{GemmBackend, GemmProblem, Layout, Provider};
+use warpweave_gemm::waiting::Arrival;
+use warpweave_gemm::{GemmBackend, GemmProblem, Layout, Provider, WaitingMatmul};
 use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead};
 use warpweave_symm_mem::{BackendKind, DevicePtr, PadView, SignalPad};
 
@@ -350,6 +351,32 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 nothing,
                 ready.0,
             ),
+            Kernel::WaitingMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                ..
+            } => {
+                let (rank, world) = (self.plan.rank, self.plan.world);
+                let arrivals = kernel.arrivals(rank, world).into_iter();
+                let product = WaitingMatmul {
+                    problem: GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype),
+                    own: shard(shape.m, rank, world),
+                    arrivals: arrivals
+                        .map(|(from, rows)| Arrival { rows, from })
+                        .collect(),
+                    a: own(a),
+                    staging: own(staging),
+                    b: own(b),
+                    c: own(c),
+                    pad,
+                    ready: ready.0,
+                };
+                let planned = self.executor.backend.waiting_plan(&product)?;
+                return Ok(Action::WaitingMatmul(planned));
+            }
         };
         Ok(Action::GatherMatmul(launch))
     }

@@ -54,7 +54,7 @@ mod validate;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use warpweave_gemm::{Gemm, GemmBackend, GemmProblem, Provider};
+use warpweave_gemm::{Gemm, GemmBackend, GemmProblem, Provider, WaitingGemmBackend};
 use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::{Exchange, SignalPad};
 
@@ -68,9 +68,12 @@ pub use collective::{AllGatherShape, CollectiveBackend, NcclAllGather, NcclGroup
 pub use error::{ExecuteError, Result};
 
 /// A backend that has all that a plan may ask for.
-pub trait ExecuteBackend: KernelBackend + GemmBackend + CollectiveBackend {}
+pub trait ExecuteBackend:
+    KernelBackend + GemmBackend + WaitingGemmBackend + CollectiveBackend
+{
+}
 
-impl<B: KernelBackend + GemmBackend + CollectiveBackend> ExecuteBackend for B {}
+impl<B: KernelBackend + GemmBackend + WaitingGemmBackend + CollectiveBackend> ExecuteBackend for B {}
 
 /// One rank's device with its peers, on which plans are bound.
 pub struct Executor<B: ExecuteBackend> {

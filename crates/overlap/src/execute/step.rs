@@ -1,6 +1,6 @@
 //! Operations with their addresses, ready to be enqueued.
 
-use warpweave_gemm::{GemmProblem, Provider};
+use warpweave_gemm::{GemmProblem, Provider, WaitingMatmul};
 use warpweave_kernels::{GatherMatmul, NaiveRemoteRead};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
@@ -47,6 +47,7 @@ pub(super) enum Action<B: ExecuteBackend> {
     Gemm(Product<B>),
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
+    WaitingMatmul(B::WaitingPlan),
 }
 
 /// An action and its stream.
@@ -76,6 +77,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::Gemm(_) => "gemm",
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
             Action::GatherMatmul(launch) => launch.name(),
+            Action::WaitingMatmul(_) => WaitingMatmul::NAME,
         }
     }
 }
@@ -125,6 +127,10 @@ impl<B: ExecuteBackend> Step<B> {
             Action::GatherMatmul(launch) => {
                 // SAFETY: as above.
                 unsafe { backend.gather_matmul(stream, launch)? };
+            }
+            Action::WaitingMatmul(plan) => {
+                // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
+                unsafe { backend.waiting_matmul(stream, plan)? };
             }
         }
         Ok(())

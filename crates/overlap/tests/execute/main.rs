@@ -2,6 +2,7 @@
 
 mod cuda;
 mod fixtures;
+mod waiting;
 
 use std::time::Duration;
 
@@ -269,6 +270,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
         "ringGet",
         "ringPut",
         "pushChunks",
+        "pushChunksWaitingGemm",
         "broadcastPipeline",
     ] {
         let problem = Problem::new(6, 4, 5, DType::F32);

@@ -14,6 +14,7 @@ pub mod multimem_gather_cutlass;
 pub mod multimem_gather_scalar;
 pub mod naive_remote_read;
 pub mod push_chunks;
+pub mod push_waiting;
 pub mod ring_get;
 pub mod ring_put;
 pub mod threadload_gather_cutlass;
@@ -36,5 +37,6 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     ring_get::ALGORITHM,
     ring_put::ALGORITHM,
     push_chunks::ALGORITHM,
+    push_waiting::ALGORITHM,
     broadcast_pipeline::ALGORITHM,
 ];

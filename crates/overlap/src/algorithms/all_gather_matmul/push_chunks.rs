@@ -43,21 +43,10 @@ fn build(
     let staging = plan.staging(Placement::Symmetric);
     let ready = plan.builder.slot("ready");
     let free = plan.builder.slot("free");
-    let own = plan.rows_of(rank);
 
     let pushes = plan.builder.fork();
     plan.gemm_own(main);
-    for to in plan.builder.peers() {
-        plan.builder.wait_credit(pushes, free, [to]);
-        for rows in chunks(own.clone(), count) {
-            let (start, end) = (rows.start - own.start, rows.end - own.start);
-            let src = plan.builder.own(plan.a, start..end, 0..problem.k);
-            let dst = plan.staged_rows(to, staging, rows);
-            plan.builder
-                .copy(pushes, src, dst)
-                .signal(pushes, ready, [to]);
-        }
-    }
+    plan.push(pushes, staging, count, (ready, free));
     // Whoever has this rank as the first of its peers is the first to arrive here.
     for step in 1..world {
         let from = (rank + world - step) % world;
