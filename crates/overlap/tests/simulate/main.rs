@@ -3,4 +3,5 @@
 mod closed_forms;
 mod machines;
 mod measured;
+mod waiting;
 mod worlds;
