@@ -31,6 +31,9 @@ int32_t create(const Family* const* families, int32_t count, int32_t config, con
 
 }  // namespace
 
+// As in `src/cutlass/linked/waiting.rs`.
+static_assert(sizeof(ww_cutlass_arrivals) == 56);
+
 extern "C" {
 
 const char* ww_cutlass_status_text(int32_t status) {

@@ -329,6 +329,9 @@ impl Lane {
                 free,
                 ..
             } => self.multicast_or_await(a, staging, ready, free),
+            // A word counts, so that the waits for one owner stand in order. The tiles of its chunks do not: a chunk may be
+            // multiplied beside the next. Nothing outside can tell, since the kernel signals nothing and only its end
+            // lets others have C and staging.
             Kernel::WaitingMatmul {
                 b,
                 c,

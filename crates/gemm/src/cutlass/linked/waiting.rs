@@ -86,3 +86,27 @@ impl Plan {
         Ok(plan)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_configuration_is_readable_and_has_the_cluster_that_the_order_of_tiles_is_made_for() {
+        let configs = waiting_configs().unwrap();
+        assert!(!configs.is_empty());
+        for Config {
+            name,
+            tile: [m, n, k],
+            cluster,
+            ..
+        } in configs
+        {
+            assert!(name.starts_with("waiting_"), "{name}");
+            assert!(name.ends_with(&format!("{m}x{n}x{k}_2x1")), "{name}");
+            assert_eq!(*cluster, [2, 1], "{name}");
+        }
+        // As `warpweave_cutlass.cu` asserts of its own.
+        assert_eq!(size_of::<RawArrivals>(), 56);
+    }
+}
