@@ -6,7 +6,7 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// See `build`.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "pushChunksWaitingGemm",
     operation: Operation::AllGatherMatmul,
