@@ -51,7 +51,7 @@ impl Plan {
         multiprocessors: u32,
         arrivals: &Arrivals,
     ) -> Result<Self, Error> {
-        if arrivals.own % ADDRESS_ALIGNMENT != 0 {
+        if !arrivals.own.is_multiple_of(ADDRESS_ALIGNMENT) {
             return Err(Error::Operand {
                 operand: "A",
                 problem: *problem,
