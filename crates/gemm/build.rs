@@ -11,10 +11,13 @@ fn main() {
             "pingpong_128x128.cu",
             "pingpong_64x128.cu",
             "stream_k_128x256.cu",
+            "waiting_128x256.cu",
+            "waiting_128x128.cu",
         ]
         .map(|source| format!("cuda/cutlass/{source}"));
         warpweave_nvcc::Builder::new()?
             .include("cuda/cutlass")
+            .device_headers()?
             .cutlass()?
             .define("CUTLASS_ENABLE_GDC_FOR_SM90", Some("1"))
             .static_library("warpweave_cutlass", &sources, "sm_90a")

@@ -8,7 +8,9 @@ mod error;
 pub mod host;
 mod problem;
 pub mod timing;
+pub mod waiting;
 
 pub use backend::{Gemm, GemmBackend, GemmOperands};
 pub use error::Error;
 pub use problem::{GemmBatch, GemmProblem, Layout, Provider};
+pub use waiting::{WaitingGemmBackend, WaitingMatmul};

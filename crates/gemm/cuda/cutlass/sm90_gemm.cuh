@@ -45,7 +45,7 @@ struct Sm90Gemm {
 inline int32_t failed(cutlass::Status status) { return -static_cast<int32_t>(status); }
 
 template <class Gemm>
-class Sm90Plan final : public ww_cutlass_plan {
+class Sm90Plan : public ww_cutlass_plan {
   using Kernel = typename Gemm::Kernel;
   using Device = typename Gemm::Device;
   using Arguments = typename Device::Arguments;
@@ -53,8 +53,10 @@ class Sm90Plan final : public ww_cutlass_plan {
       cute::is_same_v<typename Kernel::TileSchedulerTag, cutlass::gemm::StreamKScheduler>;
 
  public:
+  // As a `Plan`: this class or one that adds to it.
+  template <class Plan = Sm90Plan>
   static int32_t create(ww_cutlass_problem const& problem, ww_cutlass_plan** out) {
-    auto* plan = new (std::nothrow) Sm90Plan(problem);
+    auto* plan = new (std::nothrow) Plan(problem);
     if (plan == nullptr) return failed(cutlass::Status::kErrorMemoryAllocation);
     if (int32_t status = plan->prepare(); status != 0) {
       delete plan;
@@ -93,7 +95,7 @@ class Sm90Plan final : public ww_cutlass_plan {
     return status == cutlass::Status::kSuccess ? 0 : failed(status);
   }
 
- private:
+ protected:
   explicit Sm90Plan(ww_cutlass_problem const& p) {
     arguments_.mode = cutlass::gemm::GemmUniversalMode::kGemm;
     arguments_.problem_shape = {p.m, p.n, p.k, 1};
@@ -111,6 +113,9 @@ class Sm90Plan final : public ww_cutlass_plan {
     arguments_.scheduler.max_swizzle_size = p.max_swizzle;
   }
 
+  Arguments arguments_{};
+
+ private:
   int32_t prepare() {
     if (cutlass::Status status = Device::can_implement(arguments_); status != cutlass::Status::kSuccess) {
       return failed(status);
@@ -156,20 +161,19 @@ class Sm90Plan final : public ww_cutlass_plan {
     return 0;
   }
 
-  Arguments arguments_{};
   typename Kernel::Params params_{};
   void* workspace_ = nullptr;
   bool bound_ = false;
 };
 
 // Creates the plan of the problem's element type.
-template <template <class> class GemmOf>
+template <template <class> class GemmOf, template <class> class PlanOf = Sm90Plan>
 int32_t create_for_dtype(ww_cutlass_problem const& problem, ww_cutlass_plan** out) {
   switch (static_cast<DType>(problem.dtype)) {
     case DType::F16:
-      return Sm90Plan<GemmOf<cutlass::half_t>>::create(problem, out);
+      return PlanOf<GemmOf<cutlass::half_t>>::create(problem, out);
     case DType::Bf16:
-      return Sm90Plan<GemmOf<cutlass::bfloat16_t>>::create(problem, out);
+      return PlanOf<GemmOf<cutlass::bfloat16_t>>::create(problem, out);
   }
   return failed(cutlass::Status::kErrorNotSupported);
 }

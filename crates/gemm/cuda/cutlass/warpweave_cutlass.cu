@@ -17,7 +17,22 @@ const Family* const kFamilies[] = {
 };
 constexpr int32_t kFamilyCount = static_cast<int32_t>(sizeof(kFamilies) / sizeof(kFamilies[0]));
 
+const Family* const kWaitingFamilies[] = {&warpweave::kWaiting128x256, &warpweave::kWaiting128x128};
+constexpr int32_t kWaitingFamilyCount = static_cast<int32_t>(sizeof(kWaitingFamilies) / sizeof(kWaitingFamilies[0]));
+
+int32_t create(const Family* const* families, int32_t count, int32_t config, const ww_cutlass_problem* problem,
+               ww_cutlass_plan** plan) {
+  if (config < 0 || config >= count || problem == nullptr || plan == nullptr) {
+    return -static_cast<int32_t>(cutlass::Status::kErrorInvalidProblem);
+  }
+  *plan = nullptr;
+  return families[config]->create(*problem, plan);
+}
+
 }  // namespace
+
+// As in `src/cutlass/linked/waiting.rs`.
+static_assert(sizeof(ww_cutlass_arrivals) == 56);
 
 extern "C" {
 
@@ -36,11 +51,21 @@ const ww_cutlass_config* ww_cutlass_config_at(int32_t index) {
 }
 
 int32_t ww_cutlass_plan_create(int32_t config, const ww_cutlass_problem* problem, ww_cutlass_plan** plan) {
-  if (config < 0 || config >= kFamilyCount || problem == nullptr || plan == nullptr) {
-    return -static_cast<int32_t>(cutlass::Status::kErrorInvalidProblem);
-  }
-  *plan = nullptr;
-  return kFamilies[config]->create(*problem, plan);
+  return create(kFamilies, kFamilyCount, config, problem, plan);
+}
+
+int32_t ww_cutlass_waiting_config_count(void) { return kWaitingFamilyCount; }
+
+const ww_cutlass_config* ww_cutlass_waiting_config_at(int32_t index) {
+  return index < 0 || index >= kWaitingFamilyCount ? nullptr : &kWaitingFamilies[index]->config;
+}
+
+int32_t ww_cutlass_waiting_plan_create(int32_t config, const ww_cutlass_problem* problem, ww_cutlass_plan** plan) {
+  return create(kWaitingFamilies, kWaitingFamilyCount, config, problem, plan);
+}
+
+int32_t ww_cutlass_plan_await(ww_cutlass_plan* plan, const ww_cutlass_arrivals* arrivals) {
+  return plan->await(*arrivals);
 }
 
 size_t ww_cutlass_plan_workspace(const ww_cutlass_plan* plan) { return plan->workspace(); }

@@ -32,6 +32,15 @@ typedef struct {
   int32_t sm_count;
 } ww_cutlass_problem;
 
+// Where the rows of A are and which words announce them, for plans that wait; the tables are those of `arrivals.cuh`.
+typedef struct {
+  const void* pad;   // a warpweave::PadView, copied
+  uint64_t own;      // where row 0 of A would lie if all rows lay as this rank's own do
+  uint64_t bands, tiles, waits, signals;
+  int32_t own_end;   // behind the last row of this rank
+  uint32_t slot;
+} ww_cutlass_arrivals;
+
 typedef struct ww_cutlass_plan ww_cutlass_plan;
 
 // Statuses: 0 is success, a positive value is a cudaError_t, a negative one is minus a cutlass::Status.
@@ -41,7 +50,14 @@ int32_t ww_cutlass_config_count(void);
 // Null when `index` is out of range. The returned data is static.
 const ww_cutlass_config* ww_cutlass_config_at(int32_t index);
 
+// The same for the configurations whose plans wait for rows of A.
+int32_t ww_cutlass_waiting_config_count(void);
+const ww_cutlass_config* ww_cutlass_waiting_config_at(int32_t index);
+
 int32_t ww_cutlass_plan_create(int32_t config, const ww_cutlass_problem* problem, ww_cutlass_plan** plan);
+int32_t ww_cutlass_waiting_plan_create(int32_t config, const ww_cutlass_problem* problem, ww_cutlass_plan** plan);
+// Before the first bind of a plan that waits, whose A is staging. The tables live as long as the plan is run.
+int32_t ww_cutlass_plan_await(ww_cutlass_plan* plan, const ww_cutlass_arrivals* arrivals);
 size_t ww_cutlass_plan_workspace(const ww_cutlass_plan* plan);
 // Encodes the tensor maps for these addresses (16-byte aligned). Host work only.
 int32_t ww_cutlass_plan_bind(ww_cutlass_plan* plan, uint64_t a, uint64_t b, uint64_t c, uint64_t workspace);

@@ -235,7 +235,7 @@ pub(super) fn bind(backend: &Cuda) -> Result<(), Error> {
     Ok(backend.bind()?)
 }
 
-fn ordinal(backend: &Cuda) -> i32 {
+pub(super) fn ordinal(backend: &Cuda) -> i32 {
     backend.context().ordinal() as i32
 }
 

@@ -2,11 +2,13 @@
 
 mod handle;
 mod plan;
+mod waiting;
 
 use warpweave_symm_mem::Cuda;
 
 pub use handle::{Choice, CudaGemm};
 pub use plan::CudaPlan;
+pub use waiting::CudaWaitingPlan;
 
 use crate::backend::{GemmBackend, GemmOperands};
 use crate::timing;

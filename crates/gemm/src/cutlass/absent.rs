@@ -3,11 +3,16 @@
 use std::convert::Infallible;
 use std::ffi::c_void;
 
-use super::{Candidate, Config};
+use super::{Arrivals, Candidate, Config};
 use crate::{Error, GemmOperands, GemmProblem, Provider};
 
 /// The compiled configurations: without the feature `cutlass`, an error that says so.
 pub fn configs() -> Result<&'static [Config], Error> {
+    Err(missing())
+}
+
+/// The compiled configurations of products that wait: without the feature `cutlass`, an error that says so.
+pub fn waiting_configs() -> Result<&'static [Config], Error> {
     Err(missing())
 }
 
@@ -18,6 +23,17 @@ pub struct Plan(Infallible);
 impl Plan {
     /// Always [`Error::MissingFeature`].
     pub fn new(_: Candidate, _: &GemmProblem, _: i32, _: u32) -> Result<Self, Error> {
+        Err(missing())
+    }
+
+    /// Always [`Error::MissingFeature`].
+    pub(crate) fn waiting(
+        _: usize,
+        _: &GemmProblem,
+        _: i32,
+        _: u32,
+        _: &Arrivals,
+    ) -> Result<Self, Error> {
         Err(missing())
     }
 

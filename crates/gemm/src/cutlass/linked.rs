@@ -1,5 +1,7 @@
 //! The static library of kernels, behind the C interface of `warpweave_cutlass.h`.
 
+mod waiting;
+
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -8,8 +10,10 @@ use parking_lot::Mutex;
 use warpweave_symm_mem::DType;
 
 use super::requirements::{ADDRESS_ALIGNMENT, check_problem};
-use super::{Candidate, Config, Raster};
+use super::{Arrivals, Candidate, Config, Raster};
 use crate::{Error, GemmOperands, GemmProblem};
+
+pub use waiting::waiting_configs;
 
 #[repr(C)]
 struct RawConfig {
@@ -58,31 +62,40 @@ unsafe extern "C" {
 /// The compiled configurations, in the library's order.
 pub fn configs() -> Result<&'static [Config], Error> {
     static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
-    Ok(CONFIGS.get_or_init(|| {
-        // SAFETY: the function only returns a constant.
-        let count = unsafe { ww_cutlass_config_count() };
-        (0..count)
-            .filter_map(|index| {
-                // SAFETY: the library answers with static data or null.
-                let raw = unsafe { ww_cutlass_config_at(index).as_ref() }?;
-                // SAFETY: the name is a static string.
-                let name = unsafe { CStr::from_ptr(raw.name) };
-                Some(Config {
-                    name: name.to_str().unwrap_or("unnamed"),
-                    tile: raw.tile.map(|extent| extent as u32),
-                    cluster: raw.cluster.map(|extent| extent as u32),
-                    cooperative: raw.cooperative != 0,
-                    stream_k: raw.stream_k != 0,
-                })
+    // SAFETY: the functions are the library's, for its table of kernels.
+    Ok(CONFIGS
+        .get_or_init(|| unsafe { read_configs(ww_cutlass_config_count, ww_cutlass_config_at) }))
+}
+
+/// # Safety
+/// The functions are those of one of the library's tables.
+unsafe fn read_configs(
+    count: unsafe extern "C" fn() -> i32,
+    at: unsafe extern "C" fn(i32) -> *const RawConfig,
+) -> Vec<Config> {
+    // SAFETY: the function only returns a constant.
+    let count = unsafe { count() };
+    (0..count)
+        .filter_map(|index| {
+            // SAFETY: the library answers with static data or null.
+            let raw = unsafe { at(index).as_ref() }?;
+            // SAFETY: the name is a static string.
+            let name = unsafe { CStr::from_ptr(raw.name) };
+            Some(Config {
+                name: name.to_str().unwrap_or("unnamed"),
+                tile: raw.tile.map(|extent| extent as u32),
+                cluster: raw.cluster.map(|extent| extent as u32),
+                cooperative: raw.cooperative != 0,
+                stream_k: raw.stream_k != 0,
             })
-            .collect()
-    }))
+        })
+        .collect()
 }
 
 /// A kernel bound to a problem on the device whose context was current when it was made.
 #[derive(Debug)]
 pub struct Plan {
-    config: usize,
+    config: &'static str,
     problem: GemmProblem,
     workspace: usize,
     state: Mutex<State>,
@@ -107,7 +120,28 @@ impl Plan {
         device: i32,
         multiprocessors: u32,
     ) -> Result<Self, Error> {
+        let place = (device, multiprocessors);
+        Self::create(
+            configs()?,
+            ww_cutlass_plan_create,
+            candidate,
+            problem,
+            place,
+        )
+    }
+
+    /// A plan of one of the tables of the library, by its function.
+    fn create(
+        configs: &'static [Config],
+        create: unsafe extern "C" fn(i32, *const RawProblem, *mut *mut RawPlan) -> i32,
+        candidate: Candidate,
+        problem: &GemmProblem,
+        (device, multiprocessors): (i32, u32),
+    ) -> Result<Self, Error> {
         check_problem(problem)?;
+        let config = configs
+            .get(candidate.config)
+            .map_or("of no known index", |config| config.name);
         let raw_problem = RawProblem {
             m: problem.m as i32,
             n: problem.n as i32,
@@ -127,14 +161,13 @@ impl Plan {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: the problem is readable and `raw` a place for one plan; the library checks the index.
-        let status =
-            unsafe { ww_cutlass_plan_create(candidate.config as i32, &raw_problem, &mut raw) };
-        check(candidate.config, "creating the plan", status)?;
+        let status = unsafe { create(candidate.config as i32, &raw_problem, &mut raw) };
+        check(config, "creating the plan", status)?;
         let raw = NonNull::new(raw).ok_or(Error::NoCandidate)?;
         // SAFETY: the plan was just created.
         let workspace = unsafe { ww_cutlass_plan_workspace(raw.as_ptr()) };
         Ok(Self {
-            config: candidate.config,
+            config,
             problem: *problem,
             workspace,
             state: Mutex::new(State { raw, bound: None }),
@@ -186,15 +219,12 @@ impl Drop for State {
     }
 }
 
-fn check(config: usize, call: &'static str, status: i32) -> Result<(), Error> {
+fn check(config: &'static str, call: &'static str, status: i32) -> Result<(), Error> {
     if status == 0 {
         return Ok(());
     }
     // SAFETY: the library answers with a static string for any number.
     let text = unsafe { CStr::from_ptr(ww_cutlass_status_text(status)) };
-    let config = configs()?
-        .get(config)
-        .map_or("of no known index", |config| config.name);
     Err(Error::Cutlass {
         config: config.into(),
         call,

@@ -5,6 +5,7 @@
 
 #[cfg(not(feature = "cutlass"))]
 mod absent;
+mod arrivals;
 mod candidate;
 #[cfg(feature = "cutlass")]
 mod linked;
@@ -16,7 +17,8 @@ use absent as library;
 #[cfg(feature = "cutlass")]
 use linked as library;
 
+pub(crate) use arrivals::Arrivals;
 pub use candidate::{Candidate, Config, Raster};
-pub use library::{Plan, configs};
+pub use library::{Plan, configs, waiting_configs};
 pub use model::{candidates, select};
 pub use requirements::{ADDRESS_ALIGNMENT, check_device, check_problem};

@@ -3,6 +3,7 @@
 mod backend;
 mod panels;
 mod reference;
+mod waiting;
 
 pub use backend::HostPlan;
 

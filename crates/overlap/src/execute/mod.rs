@@ -64,7 +64,7 @@ mod validate;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpweave_gemm::{Gemm, GemmBackend, GemmProblem, Provider};
+use warpweave_gemm::{Gemm, GemmBackend, GemmProblem, Provider, WaitingGemmBackend};
 use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::{Exchange, SignalPad};
 
@@ -81,9 +81,12 @@ pub use error::{ExecuteError, Result};
 pub use pool::StreamPool;
 
 /// A backend that has all that a plan may ask for.
-pub trait ExecuteBackend: KernelBackend + GemmBackend + CollectiveBackend {}
+pub trait ExecuteBackend:
+    KernelBackend + GemmBackend + WaitingGemmBackend + CollectiveBackend
+{
+}
 
-impl<B: KernelBackend + GemmBackend + CollectiveBackend> ExecuteBackend for B {}
+impl<B: KernelBackend + GemmBackend + WaitingGemmBackend + CollectiveBackend> ExecuteBackend for B {}
 
 /// One rank's device with its peers, on which plans are bound.
 ///

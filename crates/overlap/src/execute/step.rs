@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{GemmOperands, GemmProblem, Provider};
+use warpweave_gemm::{GemmOperands, GemmProblem, Provider, WaitingMatmul};
 use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Sum};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
@@ -52,6 +52,7 @@ pub(super) enum Action<B: ExecuteBackend> {
     Sum(Sum),
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
+    WaitingMatmul(B::WaitingPlan),
 }
 
 /// An action and its stream.
@@ -83,6 +84,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::Sum(_) => Sum::NAME,
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
             Action::GatherMatmul(launch) => launch.name(),
+            Action::WaitingMatmul(_) => WaitingMatmul::NAME,
         }
     }
 }
@@ -141,6 +143,10 @@ impl<B: ExecuteBackend> Step<B> {
             Action::GatherMatmul(launch) => {
                 // SAFETY: as above.
                 unsafe { backend.gather_matmul(stream, launch)? };
+            }
+            Action::WaitingMatmul(plan) => {
+                // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
+                unsafe { backend.waiting_matmul(stream, plan)? };
             }
         }
         Ok(())

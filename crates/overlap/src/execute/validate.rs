@@ -143,14 +143,17 @@ impl Checker<'_> {
             | Kernel::ThreadloadGather { a, .. } => {
                 matrix(a, most_rows, shape.k, Placement::Symmetric)?;
             }
-            Kernel::MultimemGatherMatmul { a, .. } | Kernel::MultimemGather { a, .. } => {
+            Kernel::MultimemGatherMatmul { a, .. }
+            | Kernel::MultimemGather { a, .. }
+            | Kernel::WaitingMatmul { a, .. } => {
                 matrix(a, own_rows, shape.k, Placement::Local)?;
             }
         }
         match *kernel {
             Kernel::NaiveRemoteRead { b, c, .. }
             | Kernel::ThreadloadGatherMatmul { b, c, .. }
-            | Kernel::MultimemGatherMatmul { b, c, .. } => {
+            | Kernel::MultimemGatherMatmul { b, c, .. }
+            | Kernel::WaitingMatmul { b, c, .. } => {
                 matrix(b, shape.k, shape.n, Placement::Local)?;
                 matrix(c, shape.m, shape.n, Placement::Local)?;
             }
@@ -162,13 +165,16 @@ impl Checker<'_> {
             | Kernel::ThreadloadGather { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
             }
+            Kernel::WaitingMatmul { staging, .. } => {
+                matrix(staging, shape.m, shape.k, Placement::Symmetric)?;
+            }
             Kernel::MultimemGatherMatmul { staging, .. }
             | Kernel::MultimemGather { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Multicast)?;
             }
         }
-        let [readable, was_read] = kernel.slots();
-        ensure(readable != was_read, || {
+        let slots = kernel.slots();
+        ensure(slots.first() != slots.get(1), || {
             format!("{} needs two slots", kernel.name())
         })
     }

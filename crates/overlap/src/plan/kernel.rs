@@ -1,6 +1,6 @@
 //! The kernels that a plan can launch, and what each of them does.
 
-use super::{BufferId, Effect, MulticastRegion, Region, SlotId, Transport, shard};
+use super::{BufferId, Effect, MulticastRegion, Region, SlotId, Transport, chunks, shard};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use warpweave_symm_mem::DType;
@@ -100,6 +100,24 @@ pub enum Kernel {
         /// "I have read your rows from my staging."
         free: SlotId,
     },
+    /// Computes C from this rank's rows where they lie and from the others' in staging, in the order of
+    /// [`Kernel::arrivals`], each chunk of rows behind the signal of its owner.
+    WaitingMatmul {
+        /// Sizes.
+        shape: KernelShape,
+        /// Local.
+        a: BufferId,
+        /// Local.
+        b: BufferId,
+        /// Local.
+        c: BufferId,
+        /// Symmetric: the peers write their rows.
+        staging: BufferId,
+        /// "The next chunk of my rows is in your staging."
+        ready: SlotId,
+        /// Chunks of a shard, less those that are empty.
+        chunks: usize,
+    },
 }
 
 impl Kernel {
@@ -111,6 +129,7 @@ impl Kernel {
             Kernel::MultimemGatherMatmul { .. } => "multimem_gather_matmul",
             Kernel::ThreadloadGather { .. } => "threadload_gather",
             Kernel::MultimemGather { .. } => "multimem_gather",
+            Kernel::WaitingMatmul { .. } => "waiting_matmul",
         }
     }
 
@@ -121,7 +140,8 @@ impl Kernel {
             | Kernel::ThreadloadGatherMatmul { shape, .. }
             | Kernel::MultimemGatherMatmul { shape, .. }
             | Kernel::ThreadloadGather { shape, .. }
-            | Kernel::MultimemGather { shape, .. } => shape,
+            | Kernel::MultimemGather { shape, .. }
+            | Kernel::WaitingMatmul { shape, .. } => shape,
         }
     }
 
@@ -134,6 +154,9 @@ impl Kernel {
             }
             | Kernel::MultimemGatherMatmul {
                 a, b, c, staging, ..
+            }
+            | Kernel::WaitingMatmul {
+                a, b, c, staging, ..
             } => vec![a, b, c, staging],
             Kernel::ThreadloadGather { a, staging, .. }
             | Kernel::MultimemGather { a, staging, .. } => vec![a, staging],
@@ -145,24 +168,26 @@ impl Kernel {
         match *self {
             Kernel::NaiveRemoteRead { c, .. }
             | Kernel::ThreadloadGatherMatmul { c, .. }
-            | Kernel::MultimemGatherMatmul { c, .. } => Some(c),
-            _ => None,
+            | Kernel::MultimemGatherMatmul { c, .. }
+            | Kernel::WaitingMatmul { c, .. } => Some(c),
+            Kernel::ThreadloadGather { .. } | Kernel::MultimemGather { .. } => None,
         }
     }
 
-    /// The slots it signals or waits on: first the one that says that data may be read, then the one that says that
-    /// it has been read.
-    pub fn slots(&self) -> [SlotId; 2] {
+    /// The slots it signals or waits on: first the one that says that data may be read, then, where the kernel has it,
+    /// the one that says that it has been read.
+    pub fn slots(&self) -> Vec<SlotId> {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
             | Kernel::ThreadloadGatherMatmul { ready, done, .. }
-            | Kernel::ThreadloadGather { ready, done, .. } => [ready, done],
+            | Kernel::ThreadloadGather { ready, done, .. } => vec![ready, done],
             Kernel::MultimemGatherMatmul { ready, free, .. }
-            | Kernel::MultimemGather { ready, free, .. } => [ready, free],
+            | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
+            Kernel::WaitingMatmul { ready, .. } => vec![ready],
         }
     }
 
-    /// How the kernel moves data between ranks.
+    /// How the kernel moves data between ranks, or has it moved.
     pub fn transport(&self) -> Transport {
         match self {
             Kernel::NaiveRemoteRead { .. }
@@ -171,7 +196,27 @@ impl Kernel {
             Kernel::MultimemGatherMatmul { .. } | Kernel::MultimemGather { .. } => {
                 Transport::Multimem
             }
+            Kernel::WaitingMatmul { .. } => Transport::CopyEngine,
         }
+    }
+
+    /// The chunks of rows that [`Kernel::WaitingMatmul`] waits for, with their owners: those of rank r − 1 first, which
+    /// has this rank as the first of its peers, then those of r − 2 and so on. None for other kernels.
+    pub fn arrivals(&self, rank: usize, world: usize) -> Vec<(usize, Range<usize>)> {
+        let Kernel::WaitingMatmul {
+            shape,
+            chunks: count,
+            ..
+        } = *self
+        else {
+            return Vec::new();
+        };
+        (1..world)
+            .map(|step| (rank + world - step) % world)
+            .flat_map(|owner| {
+                chunks(shard(shape.m, owner, world), count).map(move |rows| (owner, rows))
+            })
+            .collect()
     }
 
     /// What the kernel does on `rank` of `world`: one lane for the rows of each owner.
@@ -295,6 +340,36 @@ impl Lane {
                 free,
                 ..
             } => self.multicast_or_await(a, staging, ready, free),
+            // A word counts, so that the waits for one owner stand in order. The tiles of its chunks do not: a chunk may be
+            // multiplied beside the next. Nothing outside can tell, since the kernel signals nothing and only its end
+            // lets others have C and staging.
+            Kernel::WaitingMatmul {
+                b,
+                c,
+                staging,
+                ready,
+                chunks: count,
+                ..
+            } if self.owner != self.rank => chunks(self.rows(), count)
+                .flat_map(|rows| {
+                    [
+                        self.wait(ready),
+                        Effect::Read(self.own_box(staging, rows.clone(), self.shape.k)),
+                        self.read_weight(b),
+                        Effect::Write(self.own_box(c, rows, self.shape.n)),
+                    ]
+                })
+                .collect(),
+            // Own rows that share a tile with others are read from staging, so they are written there first.
+            Kernel::WaitingMatmul {
+                a, b, c, staging, ..
+            } => vec![
+                self.read_shard(a),
+                Effect::Write(self.staged(staging)),
+                Effect::Read(self.staged(staging)),
+                self.read_weight(b),
+                self.write_product(c),
+            ],
         }
     }
 
@@ -366,30 +441,25 @@ impl Lane {
         })
     }
 
-    fn staged(&self, staging: BufferId) -> Region {
+    /// Rows of this rank's copy of a buffer.
+    fn own_box(&self, buffer: BufferId, rows: Range<usize>, cols: usize) -> Region {
         Region {
             rank: self.rank,
-            buffer: staging,
-            rows: self.rows(),
-            cols: 0..self.shape.k,
+            buffer,
+            rows,
+            cols: 0..cols,
         }
     }
 
+    fn staged(&self, staging: BufferId) -> Region {
+        self.own_box(staging, self.rows(), self.shape.k)
+    }
+
     fn read_weight(&self, b: BufferId) -> Effect {
-        Effect::Read(Region {
-            rank: self.rank,
-            buffer: b,
-            rows: 0..self.shape.k,
-            cols: 0..self.shape.n,
-        })
+        Effect::Read(self.own_box(b, 0..self.shape.k, self.shape.n))
     }
 
     fn write_product(&self, c: BufferId) -> Effect {
-        Effect::Write(Region {
-            rank: self.rank,
-            buffer: c,
-            rows: self.rows(),
-            cols: 0..self.shape.n,
-        })
+        Effect::Write(self.own_box(c, self.rows(), self.shape.n))
     }
 }

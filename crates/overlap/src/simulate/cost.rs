@@ -219,7 +219,7 @@ impl Costs<'_> {
             Effect::Write(region) if region.rank != own => {
                 self.transfer(own, &[region.rank], self.bytes(region), link.sm_push_gbs)
             }
-            Effect::Write(region) => match self.scalar_product(kernel, region) {
+            Effect::Write(region) => match self.kernel_product(kernel, region) {
                 Some(time) => Cost {
                     time,
                     loads: vec![(Resource::Multiprocessors(own), 1.0)],
@@ -235,9 +235,19 @@ impl Costs<'_> {
         }
     }
 
-    /// The time of the scalar product whose result `region` is, if it is one.
-    fn scalar_product(&self, kernel: &Kernel, region: &Region) -> Option<f64> {
+    /// The time of the product whose result `region` is, if it is one, with all multiprocessors.
+    fn kernel_product(&self, kernel: &Kernel, region: &Region) -> Option<f64> {
         let product = &self.machine.product;
+        if let Kernel::WaitingMatmul { shape, c, .. } = *kernel {
+            // One launch: its rows share the waves of tiles, so that each lane costs its part of the whole. The few own
+            // rows that are copied to staging are not worth a figure.
+            let (whole, _) = self
+                .machine
+                .product((shape.m, shape.n, shape.k), shape.dtype);
+            let part = region.rows.len() as f64 / shape.m as f64;
+            let is_result = f64::from(u8::from(region.buffer == c));
+            return Some(is_result * part * whole / product.cutlass);
+        }
         let (result, tflops) = match kernel {
             Kernel::NaiveRemoteRead { c, .. } => (*c, product.naive_tflops),
             Kernel::ThreadloadGatherMatmul { c, .. } | Kernel::MultimemGatherMatmul { c, .. } => {

@@ -16,7 +16,7 @@ const AWAY: usize = 1;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ranks, four at most: one for each GPU.
-fn world() -> usize {
+pub fn world() -> usize {
     let gpus = Cuda::device_count().expect("a driver and GPUs");
     assert!(
         gpus >= 2,
@@ -63,7 +63,7 @@ fn one_rank_stays_away(name: &str, bound_of_time: Duration) -> Vec<ExecuteError>
     errors
 }
 
-fn is_named(name: &str) {
+pub fn is_named(name: &str) {
     let errors = one_rank_stays_away(name, 4 * PATIENCE);
     for (rank, error) in (0..).filter(|&rank| rank != AWAY).zip(errors) {
         let timeout = error.signal_timeout();

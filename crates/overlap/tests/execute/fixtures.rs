@@ -19,6 +19,14 @@ impl<B: ExecuteBackend> Rank<B> {
         self.executor.bind(plan, &self.stream)
     }
 
+    pub fn backend(&self) -> &B {
+        self.executor.backend()
+    }
+
+    pub fn stream(&self) -> &B::Stream {
+        &self.stream
+    }
+
     pub fn place(&self) -> (usize, usize) {
         (self.exchange.rank(), self.exchange.world())
     }

@@ -8,6 +8,7 @@ mod nodes;
 mod pool;
 mod reductions;
 mod sums;
+mod waiting;
 
 use std::time::Duration;
 
@@ -283,6 +284,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
         "ringGet",
         "ringPut",
         "pushChunks",
+        "pushChunksWaitingGemm",
         "broadcastPipeline",
     ] {
         let problem = Problem::new(6, 4, 5, DType::F32);

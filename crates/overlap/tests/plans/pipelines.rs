@@ -50,6 +50,10 @@ fn pipelines_are_found_by_their_exact_names() {
             "pushChunks:chunks=8",
             "pushChunks:streams=1",
             "pushChunks:streams=3",
+            "pushChunksWaitingGemm",
+            "pushChunksWaitingGemm:chunks=1",
+            "pushChunksWaitingGemm:chunks=4",
+            "pushChunksWaitingGemm:chunks=8",
             "broadcastPipeline",
             "hierarchical",
             "hierarchical:nodes=1",
@@ -58,7 +62,12 @@ fn pipelines_are_found_by_their_exact_names() {
     );
     for name in names {
         let algorithm = algorithms::find(&name).unwrap();
-        assert_eq!(algorithm.needs(), Capabilities::default());
+        let sm90 = name.contains("Waiting");
+        let needs = Capabilities {
+            sm90,
+            ..Capabilities::NONE
+        };
+        assert_eq!(algorithm.needs(), needs);
         let plans = plans(&algorithm, 4, &problem(8));
         assert!(plans.iter().all(|p| p.name == name));
         let transports: &[Transport] = match name.as_str() {
@@ -124,6 +133,8 @@ fn streams_and_chunks_are_those_of_the_name() {
     ] {
         let plan = at(&format!("pushChunks{name}"), 4);
         assert_eq!((plan.streams.len(), plan.launches()), (3, 1 + 3 * chunks));
+        let plan = at(&format!("pushChunksWaitingGemm{name}"), 4);
+        assert_eq!((plan.streams.len(), plan.launches()), (2, 1));
     }
     for streams in 1..=3 {
         let plan = at(&format!("pushChunks:streams={streams}"), 4);
@@ -170,6 +181,11 @@ fn the_direct_exchange_is_printed() {
 #[test]
 fn the_ring_with_get_is_printed() {
     insta::assert_snapshot!(show(&plan("ringGet", 1, 4, &problem(10))));
+}
+
+#[test]
+fn a_ragged_push_in_chunks_behind_one_product_is_printed() {
+    insta::assert_snapshot!(show(&plan("pushChunksWaitingGemm", 1, 4, &problem(6))));
 }
 
 #[test]

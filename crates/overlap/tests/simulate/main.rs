@@ -5,4 +5,5 @@ mod machines;
 mod measured;
 mod push_chunks;
 mod schedules;
+mod waiting;
 mod worlds;

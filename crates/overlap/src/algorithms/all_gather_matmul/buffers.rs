@@ -1,7 +1,7 @@
 //! The buffers that the plans share, and products of parts of the rows.
 
 use crate::plan::{BufferId, KernelShape, Placement, PlanBuilder, Problem, Region, Role, StreamId};
-use crate::plan::{GemmProvider, shard};
+use crate::plan::{GemmProvider, SlotId, chunks, shard};
 use std::ops::Range;
 
 /// A plan under construction, with its operands.
@@ -87,6 +87,30 @@ impl Operands {
     /// These rows of A in the staging of `rank`.
     pub(super) fn staged_rows(&self, rank: usize, staging: BufferId, rows: Range<usize>) -> Region {
         self.builder.on(rank, staging, rows, 0..self.problem.k)
+    }
+
+    /// Pushes this rank's shard to rank r + 1, then r + 2 and so on, in `count` chunks with a signal behind each, once the
+    /// peer has given its credit in `free`. `ready` gives the slot for the step, from 1, and the number of the chunk.
+    pub(super) fn push(
+        &mut self,
+        stream: StreamId,
+        staging: BufferId,
+        count: usize,
+        free: SlotId,
+        ready: impl Fn(usize, usize) -> SlotId,
+    ) {
+        let own = self.rows_of(self.rank);
+        for (to, step) in self.builder.peers().into_iter().zip(1..) {
+            self.builder.wait_credit(stream, free, [to]);
+            for (chunk, rows) in chunks(own.clone(), count).enumerate() {
+                let (start, end) = (rows.start - own.start, rows.end - own.start);
+                let src = self.builder.own(self.a, start..end, 0..self.problem.k);
+                let dst = self.staged_rows(to, staging, rows);
+                self.builder
+                    .copy(stream, src, dst)
+                    .signal(stream, ready(step, chunk), [to]);
+            }
+        }
     }
 
     /// Multiplies this rank's shard where it lies.

@@ -16,6 +16,7 @@ pub mod multimem_gather_cutlass;
 pub mod multimem_gather_scalar;
 pub mod naive_remote_read;
 pub mod push_chunks;
+pub mod push_waiting;
 pub mod ring_get;
 pub mod ring_put;
 pub mod threadload_gather_cutlass;
@@ -38,6 +39,7 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     ring_get::ALGORITHM,
     ring_put::ALGORITHM,
     push_chunks::ALGORITHM,
+    push_waiting::ALGORITHM,
     broadcast_pipeline::ALGORITHM,
     hierarchical::ALGORITHM,
 ];

@@ -58,23 +58,14 @@ fn build(
         .map(|stream| plan.builder.slot(format!("ready {stream}")))
         .collect();
     let free = plan.builder.slot("free");
-    let own = plan.rows_of(rank);
 
     let pushes = plan.builder.fork();
     let mut compute = vec![main];
     compute.extend((1..streams).map(|_| plan.builder.fork_with(Priority::Normal)));
     plan.gemm_own(main);
-    for (to, step) in plan.builder.peers().into_iter().zip(1..) {
-        plan.builder.wait_credit(pushes, free, [to]);
-        for (chunk, rows) in chunks(own.clone(), count).enumerate() {
-            let (start, end) = (rows.start - own.start, rows.end - own.start);
-            let src = plan.builder.own(plan.a, start..end, 0..problem.k);
-            let dst = plan.staged_rows(to, staging, rows);
-            plan.builder
-                .copy(pushes, src, dst)
-                .signal(pushes, ready[stream_of(step, chunk)], [to]);
-        }
-    }
+    plan.push(pushes, staging, count, free, |step, chunk| {
+        ready[stream_of(step, chunk)]
+    });
     // Whoever has this rank as the first of its peers is the first to arrive here.
     for step in 1..world {
         let from = (rank + world - step) % world;

@@ -1,5 +1,7 @@
 //! The kernels of a plan: what their launches are told, and whether they can be launched at all.
 
+use warpweave_gemm::waiting::Arrival;
+use warpweave_gemm::{GemmProblem, WaitingMatmul};
 use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Strided, Sum};
 use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 
@@ -7,7 +9,7 @@ use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
 use crate::execute::step::Action;
-use crate::plan::{Kernel, Region, SlotId};
+use crate::plan::{Kernel, Region, SlotId, shard};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     fn pad_view(&self) -> Result<PadView> {
@@ -179,6 +181,32 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 nothing,
                 ready.0,
             ),
+            Kernel::WaitingMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                ..
+            } => {
+                let (rank, world) = (self.plan.rank, self.plan.world);
+                let arrivals = kernel.arrivals(rank, world).into_iter();
+                let product = WaitingMatmul {
+                    problem: GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype),
+                    own: shard(shape.m, rank, world),
+                    arrivals: arrivals
+                        .map(|(from, rows)| Arrival { rows, from })
+                        .collect(),
+                    a: own(a),
+                    staging: own(staging),
+                    b: own(b),
+                    c: own(c),
+                    pad,
+                    ready: ready.0,
+                };
+                let planned = self.executor.backend.waiting_plan(&product)?;
+                return Ok(Action::WaitingMatmul(planned));
+            }
         };
         Ok(Action::GatherMatmul(launch))
     }

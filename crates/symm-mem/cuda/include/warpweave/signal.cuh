@@ -113,7 +113,7 @@ __device__ __forceinline__ void store_epoch(const PadView& pad, uint32_t slot, u
 __device__ __forceinline__ bool faulted(const PadView& pad) { return load_acquire_gpu(&pad.fault->state) != 0; }
 
 // Leaves behind who waited for whom, unless another wait has.
-__device__ __noinline__ void record_fault(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted,
+inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted,
                                           uint32_t seen, uint64_t waited_ns) {
   FaultRecord* fault = pad.fault;
   if (atomicCAS(&fault->state, 0u, 1u) != 0) return;

@@ -1,0 +1,212 @@
+//! The walk over the tiles and the waits, against their definitions.
+
+use super::*;
+use crate::GemmProblem;
+use std::collections::HashSet;
+use warpweave_symm_mem::{DType, DevicePtr, PadView};
+
+const CONFIG: Config = Config {
+    name: "test",
+    tile: [16, 32, 8],
+    cluster: [2, 1],
+    cooperative: true,
+    stream_k: false,
+};
+
+/// Shards of `m` rows in `chunks`, rank r's own first, then those of r − 1, r − 2, …
+fn product(m: usize, n: usize, (rank, world): (usize, usize), chunks: usize) -> WaitingMatmul {
+    let part = |total: usize, i: usize, of: usize| {
+        let start = |i: usize| i * (total / of) + i.min(total % of);
+        start(i)..start(i + 1)
+    };
+    let mut arrivals = Vec::new();
+    for step in 1..world {
+        let from = (rank + world - step) % world;
+        let shard = part(m, from, world);
+        for chunk in 0..chunks {
+            let rows = part(shard.len(), chunk, chunks);
+            let rows = shard.start + rows.start..shard.start + rows.end;
+            if !rows.is_empty() {
+                arrivals.push(Arrival { rows, from });
+            }
+        }
+    }
+    WaitingMatmul {
+        problem: GemmProblem::new(m, n, 8, DType::Bf16),
+        own: part(m, rank, world),
+        arrivals,
+        a: DevicePtr::NULL,
+        staging: DevicePtr::NULL,
+        b: DevicePtr::NULL,
+        c: DevicePtr::NULL,
+        pad: PadView {
+            peers: DevicePtr::NULL,
+            sent: DevicePtr::NULL,
+            expected: DevicePtr::NULL,
+            tickets: DevicePtr::NULL,
+            fault: DevicePtr::NULL,
+            timeout_ns: 0,
+            rank: rank as u32,
+            world: world as u32,
+            slots: 1,
+            reserved: 0,
+        },
+        ready: 0,
+    }
+}
+
+/// The tiles (row, column) of clusters in the order in which the device walks them, by its own arithmetic.
+fn walk(table: &Table) -> Vec<(usize, usize)> {
+    let units = table.bands.last().map_or(0, |band| band.end_unit);
+    let mut band = 0;
+    (0..units)
+        .map(|unit| {
+            while unit >= table.bands[band].end_unit {
+                band += 1;
+            }
+            let Band {
+                first_unit,
+                first_row,
+                rows,
+                ..
+            } = table.bands[band];
+            let at = unit - first_unit;
+            ((first_row + at % rows) as usize, (at / rows) as usize)
+        })
+        .collect()
+}
+
+fn every_case(check: impl Fn(&WaitingMatmul, &Table)) {
+    for world in 1..=5 {
+        for rank in 0..world {
+            for m in [1, 15, 32, 33, 64 * world, 97, 512, 1000] {
+                for chunks in [1, 2, 3, 8] {
+                    let product = product(m, 70, (rank, world), chunks);
+                    product.validate().unwrap();
+                    check(&product, &Table::new(&product, &CONFIG).unwrap());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tile_is_walked_once() {
+    every_case(|product, table| {
+        let walked = walk(table);
+        let rows = product.problem.m.div_ceil(32);
+        assert_eq!(walked.len(), rows * 3);
+        let all: HashSet<_> = (0..rows)
+            .flat_map(|r| (0..3).map(move |c| (r, c)))
+            .collect();
+        assert_eq!(walked.into_iter().collect::<HashSet<_>>(), all);
+    });
+}
+
+#[test]
+fn tiles_are_walked_in_the_order_in_which_their_rows_are_complete() {
+    every_case(|product, table| {
+        let turns = walk(table)
+            .into_iter()
+            .map(|(row, _)| turn(&product.arrivals, row * 32..row * 32 + 32));
+        assert!(turns.is_sorted());
+    });
+}
+
+#[test]
+fn a_tile_waits_for_the_words_of_all_its_rows_and_for_no_other() {
+    every_case(|product, table| {
+        // The place of each arrival among those of its source.
+        let mut counts = vec![0; product.pad.world as usize];
+        let mut of_row = vec![None; product.problem.m];
+        for arrival in &product.arrivals {
+            counts[arrival.from] += 1;
+            let wait = Wait {
+                source: arrival.from as u32,
+                nth: counts[arrival.from],
+            };
+            of_row[arrival.rows.clone()].fill(Some(wait));
+        }
+        assert_eq!(table.signals, counts);
+        assert_eq!(table.tiles.len() % 2, 0);
+        for (tile, waits) in table.tiles.iter().enumerate() {
+            let waits = &table.waits[waits.start as usize..waits.end as usize];
+            let rows = (tile * 16).min(of_row.len())..(tile * 16 + 16).min(of_row.len());
+            let wanted: Vec<Wait> = of_row[rows].iter().flatten().copied().collect();
+            let met = |want: &Wait| {
+                waits
+                    .iter()
+                    .any(|w| w.source == want.source && w.nth >= want.nth)
+            };
+            assert!(wanted.iter().all(met), "tile {tile} of {product:?}");
+            assert!(
+                waits.iter().all(|wait| wanted.contains(wait)),
+                "tile {tile} of {product:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn own_rows_beside_others_are_read_from_staging() {
+    every_case(|product, table| {
+        let shared: HashSet<usize> = table.shared(&product.own).into_iter().flatten().collect();
+        for row in product.own.clone() {
+            let tile = row / 16 * 16..(row / 16 * 16 + 16).min(product.problem.m);
+            let alone = tile.start >= product.own.start && tile.end <= product.own.end;
+            assert_eq!(shared.contains(&row), !alone, "row {row} of {product:?}");
+        }
+    });
+}
+
+#[test]
+fn aligned_shards_share_no_tile_and_their_chunks_are_bands() {
+    let product = product(1024, 64, (1, 4), 1);
+    let table = Table::new(&product, &CONFIG).unwrap();
+    assert_eq!(table.shared(&product.own), []);
+    let rows: Vec<_> = table
+        .bands
+        .iter()
+        .map(|band| (band.first_row, band.rows))
+        .collect();
+    assert_eq!(rows, [(8, 8), (0, 8), (24, 8), (16, 8)]);
+    assert_eq!(table.bands[3].end_unit, 32 * 2);
+}
+
+#[test]
+fn the_image_has_its_parts_where_it_says() {
+    let product = product(97, 70, (1, 3), 2);
+    let table = Table::new(&product, &CONFIG).unwrap();
+    let (bytes, at) = table.image();
+    let word = |byte: usize| u32::from_ne_bytes(bytes[byte..byte + 4].try_into().unwrap());
+    assert_eq!(word(at.bands + 4), table.bands[0].end_unit);
+    assert_eq!(word(at.tiles + 4), table.tiles[0].end);
+    assert_eq!(word(at.waits + 4), table.waits[0].nth);
+    assert_eq!([0, 4, 8].map(|i| word(at.signals + i)), [2, 0, 2]);
+    assert_eq!(bytes.len(), at.signals + 12);
+    assert!(at.tiles % 16 == 0 && at.waits % 8 == 0);
+}
+
+#[test]
+fn descriptors_that_contradict_themselves_are_refused() {
+    let good = product(64, 8, (0, 2), 2);
+    let refused = |change: &dyn Fn(&mut WaitingMatmul), needle: &str| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let text = bad.validate().unwrap_err().to_string();
+        assert!(text.contains(needle), "{text}");
+    };
+    refused(&|p| p.ready = 1, "slot 1");
+    refused(&|p| p.arrivals[0].from = 2, "rank 2 in a world of 2");
+    refused(
+        &|p| p.arrivals[0].rows = 33..48,
+        "row 32 does not come exactly once",
+    );
+    refused(
+        &|p| p.arrivals[1].rows = 40..64,
+        "row 48 does not come exactly once",
+    );
+    refused(&|p| p.own = 0..31, "row 31 does not");
+    refused(&|p| p.problem.m = 65, "64 rows come, 65");
+    refused(&|p| p.arrivals[0].rows = 7..7, "no rows");
+}

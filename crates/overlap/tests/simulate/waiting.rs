@@ -1,0 +1,30 @@
+//! One launch that waits for its rows costs one product, however its rows are cut.
+
+use warpweave_overlap::algorithms;
+use warpweave_overlap::plan::Problem;
+use warpweave_overlap::{Machine, simulate};
+use warpweave_symm_mem::DType;
+
+#[test]
+fn the_lanes_of_a_waiting_product_cost_the_product_together() {
+    let machine = Machine::named("h200x4").unwrap();
+    for (m, n, k) in [
+        (16384, 6656, 16384),
+        (16384, 3584, 8192),
+        (32768, 8192, 16384),
+    ] {
+        let (whole, _) = machine.product((m, n, k), DType::Bf16);
+        let whole = whole / machine.product.cutlass;
+        for chunks in [1, 2, 4, 8] {
+            let name = format!("pushChunksWaitingGemm:chunks={chunks}");
+            let plans = algorithms::find(&name).unwrap();
+            let plans = plans.plans(4, &Problem::new(m, n, k, DType::Bf16)).unwrap();
+            let total = simulate(&plans, &machine, 1).unwrap().total();
+            // At these shapes all rows arrive before the rank is done with its own: what is left is launches and waits.
+            assert!(
+                (whole..1.02 * whole + 50.0).contains(&total),
+                "{name} {m}x{n}x{k}: {total} µs, the product {whole}"
+            );
+        }
+    }
+}
