@@ -92,6 +92,8 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
     foreign("--op", !args.operations.is_empty())?;
     foreign("--plot", args.plot.is_some())?;
     foreign("--costs", args.costs.is_some())?;
+    let alone = args.suite.operations.is_empty();
+    foreign("--peers", alone && args.peers.is_some())?;
     args.suite.cases(&args.implementations)?;
     Ok(Wanted::Plans(Settings {
         suite: args.suite,

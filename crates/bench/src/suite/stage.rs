@@ -169,8 +169,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             }
             candidate.prepare(session, &bench.inputs[1])?;
         }
-        let new = &bound.candidates[first..];
-        let mut verdicts = self.verify(new, bench)?;
+        let mut verdicts = self.verify(bound, first, bench)?;
         let all = bound.candidates.iter().map(|candidate| (candidate, true));
         let all = all.chain(parts.iter().map(|part| (part, false)));
         let contender = |(candidate, in_a_row)| {
@@ -203,26 +202,30 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             .into_iter()
             .chain(times.map(Some))
             .collect();
-        for (verdict, again) in verdicts.iter_mut().zip(self.verify(new, bench)?) {
+        for (verdict, again) in verdicts.iter_mut().zip(self.verify(bound, first, bench)?) {
             *verdict = std::mem::take(verdict).and(again);
         }
         self.measured(bound, (first, number), (times, verdicts), &parts)
     }
 
-    /// The verdicts of `candidates`, in order.
-    fn verify(&self, candidates: &[Candidate<B>], bench: &mut Bench<B>) -> Result<Vec<Verdict>> {
+    /// The verdicts of the candidates from the `first`-th on, in order. The product alone comes last: what fails is rather
+    /// found in a row.
+    fn verify(&self, all: &Bind<B>, first: usize, bench: &mut Bench<B>) -> Result<Vec<Verdict>> {
         let Bench { inputs, verifier } = bench;
-        let mut verdicts = Vec::new();
-        for candidate in candidates {
-            let mut verdict = Verdict::default();
-            if let Ok(bound) = &candidate.bound {
-                (self.progress)(&format!("verifying {}", candidate.name));
-                for inputs in inputs.iter() {
-                    let found = verifier.verify(self.session, (candidate, bound), inputs)?;
-                    verdict = verdict.and(found);
-                }
+        let mut verdicts = vec![Verdict::default(); all.candidates.len() - first];
+        let mut order: Vec<_> = (first..all.candidates.len()).collect();
+        order.sort_by_key(|&place| Some(place) == all.alone);
+        for place in order {
+            let candidate = &all.candidates[place];
+            let Ok(bound) = &candidate.bound else {
+                continue;
+            };
+            (self.progress)(&format!("verifying {}", candidate.name));
+            for inputs in inputs.iter() {
+                let found = verifier.verify(self.session, (candidate, bound), inputs)?;
+                let verdict = &mut verdicts[place - first];
+                *verdict = std::mem::take(verdict).and(found);
             }
-            verdicts.push(verdict);
         }
         Ok(verdicts)
     }

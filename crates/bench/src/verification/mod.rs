@@ -284,3 +284,6 @@ impl<B: ExecuteBackend> Verifier<B> {
         Ok(memory.map_or(DevicePtr::NULL, |memory| memory.address()))
     }
 }
+
+#[cfg(test)]
+mod tests;
