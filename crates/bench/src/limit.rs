@@ -69,7 +69,7 @@ fn product_operands(operation: Option<Operation>, world: usize, problem: &Proble
     let operand = |buffer, matrix, rows, cols| Operand {
         buffer,
         matrix,
-        rows: [0..rows].into(),
+        rows: std::iter::once(0..rows).collect(),
         cols: 0..cols,
         transposed: of(matrix).is_some_and(|operand| operand.transposed),
     };

@@ -129,8 +129,24 @@ pub(super) fn algorithms(result: &ProblemReport) -> Vec<String> {
     rows.map(|row| (row.implementation.as_str(), &row.algorithms))
         .chain(alone)
         .filter(|(_, algorithms)| !algorithms.is_empty())
-        .map(|(name, algorithms)| format!("{name} multiplies by {}", algorithms.join(", ")))
+        .map(|(name, algorithms)| format!("{name} multiplies by {}", counted(algorithms)))
         .collect()
+}
+
+/// Each of `names` once, with how often it is there.
+fn counted(names: &[String]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for name in names {
+        match counts.iter_mut().find(|(known, _)| known == name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((name, 1)),
+        }
+    }
+    let told = counts.into_iter().map(|(name, count)| match count {
+        1 => name.to_owned(),
+        count => format!("{name} ({count} times)"),
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
 
 /// The means over all problems and the findings of the whole run.

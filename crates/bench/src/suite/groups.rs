@@ -39,7 +39,8 @@ mod tests {
     #[test]
     fn groups_are_in_order_within_memory_and_leave_nothing_out() {
         assert_eq!(divide(&[3, 3, 3, 9, 20, 1], 9), [0..3, 3..4, 4..5, 5..6]);
-        assert_eq!(divide(&[], 9), [0..0]);
+        let nothing = 0..0;
+        assert_eq!(divide(&[], 9), [nothing]);
         assert_eq!(divide(&[usize::MAX, usize::MAX], 9), [0..1, 1..2]);
         let many = divide(&[1; 40], usize::MAX);
         assert_eq!(many, [0..16, 16..32, 32..40]);

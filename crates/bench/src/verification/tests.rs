@@ -65,7 +65,7 @@ fn whole(matrix: Matrix, buffer: &'static str, rows: usize, cols: usize) -> Oper
     Operand {
         buffer,
         matrix,
-        rows: [0..rows].into(),
+        rows: std::iter::once(0..rows).collect(),
         cols: 0..cols,
         transposed: false,
     }
@@ -114,7 +114,7 @@ fn turned(transposed: bool) -> Implementation {
         }
         if !transposed {
             // The same buffer of N × M elements, as if the rows of C lay in it one behind the other.
-            (all[2].rows, all[2].cols, all[2].transposed) = ([0..n].into(), 0..m, false);
+            all[2] = whole(Matrix::C, "c", n, m);
         }
         all.to_vec()
     };

@@ -5,3 +5,4 @@ mod collectives;
 mod faults;
 mod job;
 mod plan;
+mod suites;
