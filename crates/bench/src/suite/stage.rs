@@ -3,7 +3,7 @@
 use warpweave_overlap::Operation;
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
 use warpweave_overlap::operation::Matrix;
-use warpweave_overlap::plan::{GemmProvider, Problem};
+use warpweave_overlap::plan::{GemmProvider, Problem, Role};
 
 use super::groups::{budget, divide};
 use super::{Case, Sizes, Suite};
@@ -11,7 +11,7 @@ use crate::breakdown;
 use crate::candidate::{BoundCandidate, Candidate, Implementation};
 use crate::clock::Clock;
 use crate::error::Result;
-use crate::inputs::{InputSets, Matrices, Numbers};
+use crate::inputs::{InputSets, Matrices, Numbers, with_role};
 use crate::limit::{Links, limit, product_alone, product_of, tflops};
 use crate::peers::Peers;
 use crate::report::{Breakdown, Group, Limit, ProblemReport, Row, Status};
@@ -164,8 +164,14 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let first = if number == 0 { 0 } else { bound.kept };
         for candidate in bound.candidates[first..].iter_mut().chain(&mut parts) {
             (self.progress)(&format!("tuning {}", candidate.name));
-            for inputs in &mut bench.inputs {
-                inputs.add(session, &candidate.operands)?;
+            let [integers, reals] = &mut bench.inputs;
+            reals.add(session, &candidate.operands)?;
+            // What has no output is timed, with reals, and not verified.
+            if with_role(&candidate.operands, Role::Output)
+                .next()
+                .is_some()
+            {
+                integers.add(session, &candidate.operands)?;
             }
             candidate.prepare(session, &bench.inputs[1])?;
         }

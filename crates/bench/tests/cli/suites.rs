@@ -172,3 +172,30 @@ fn figures_of_peers_stand_beside_ours() {
         assert!(table.contains(part), "{part}: {table}");
     }
 }
+
+#[test]
+fn more_rows_than_a_group_takes_are_compared_with_the_baseline_of_their_own_group() {
+    let pushes: Vec<_> = (2..20).map(|n| format!("pushChunks:chunks={n}")).collect();
+    let names = format!("baselineNcclAllgatherMatmul,{}", pushes.join(","));
+    let more = ["--shape", "16x8x12", "--impl", &names];
+    let (outcome, report) = measured(2, "recipes", &more);
+    let table = outcome.report();
+    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
+    let result = &report["results"][0];
+    let groups = result["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 2);
+    assert_ne!(groups[0]["gemm_ms"], groups[1]["gemm_ms"], "measured anew");
+    let rows: Vec<_> = rows(&report).map(|(_, row)| row).collect();
+    assert_eq!(rows.len(), 19);
+    for (place, row) in rows.iter().enumerate() {
+        assert_eq!(row["status"], "ok", "{row}");
+        assert_eq!(row["verification"]["calls"], 20, "{row}");
+        let group = &groups[row["group"].as_u64().unwrap() as usize];
+        // The baseline and sixteen more, then the others.
+        assert_eq!(row["group"], usize::from(place > 16), "{row}");
+        let baseline = group["baseline_ms"]["median"].as_f64().unwrap();
+        let ratio = baseline / row["single_ms"]["median"].as_f64().unwrap();
+        assert!((row["times_baseline"].as_f64().unwrap() - ratio).abs() < 1e-9);
+    }
+    assert!(table.contains("measured in 2 groups"), "{table}");
+}
