@@ -26,7 +26,7 @@ pub struct Figure {
 /// What of ours a published time stands beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// The configuration of this name; of an algorithm alone, all of its configurations.
+    /// The configuration of this name.
     Row(&'static str),
     /// The product alone.
     Product,
@@ -53,9 +53,6 @@ impl Figure {
 
     /// Whether it stands beside the row of this name.
     pub(super) fn is_of(&self, row: &str) -> bool {
-        match self.beside {
-            Beside::Row(name) => name == row || row.split(':').next() == Some(name),
-            Beside::Product | Beside::Nothing => false,
-        }
+        matches!(self.beside, Beside::Row(name) if name == row)
     }
 }

@@ -50,9 +50,9 @@ const CUBE: Sizes = (Shape::new(8192, 8192, 8192), DType::F16);
 
 fn figures() -> Vec<Figure> {
     let three = [
-        ("in sequence", 2.96, Beside::Nothing),
-        ("overlapped", 2.02, Beside::Nothing),
-        ("by copy engine", 1.77, Beside::Nothing),
+        ("in sequence", 2.96, Beside::Row("besideInSequence")),
+        ("overlapped", 2.02, Beside::Row("besideOverlapped")),
+        ("by copy engine", 1.77, Beside::Row("besideCopyEngine")),
     ];
     Figure::all(CUBE, "nvFuser", three).into()
 }

@@ -25,11 +25,15 @@ const LAYER: Sizes = (Shape::new(8192, 8192, 32768), DType::Bf16);
 fn figures() -> Vec<Figure> {
     let three = [
         ("2 chunks", 3.31, Beside::Nothing),
-        ("4 chunks on 2 streams", 3.09, Beside::Nothing),
+        (
+            "4 chunks on 2 streams",
+            3.09,
+            Beside::Row("rowParallelLinear"),
+        ),
         (
             "the same, output in NCCL symmetric memory",
             3.07,
-            Beside::Nothing,
+            Beside::Row("rowParallelLinear:output=symmetric"),
         ),
     ];
     Figure::all(LAYER, "2 GPUs, nvFuser", three).into()
