@@ -3,13 +3,14 @@
 //! The parts need not add up to the whole: each of them is measured with the clock's own cost, which is that of the empty
 //! call, and with the ranks aligned, while in the whole the product begins on each rank when its own gather ends.
 
-use warpweave_overlap::PlanError;
 use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
     GemmProvider, Kernel, KernelShape, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
 };
+use warpweave_overlap::{Operation, PlanError};
 
-use crate::candidate::{Build, Candidate, Implementation, PartOfA};
+use crate::candidate::{Build, Candidate, Implementation};
 use crate::error::Result;
 use crate::limit::product_alone;
 use crate::report::{Breakdown, Row};
@@ -45,22 +46,33 @@ pub fn bind<B: ExecuteBackend>(
 
 /// In the order of the fields of [`Breakdown`].
 fn parts() -> [Implementation; 4] {
-    let part = |name: &str, takes, plan: Build| Implementation {
+    let part = |name: &str, operands, plan: Build| Implementation {
         name: name.to_owned(),
-        takes,
+        operands,
         plan,
     };
+    let nothing = || Box::new(|_: usize, _: usize, _: &Problem| Vec::new());
     [
-        part("empty call", PartOfA::Nothing, Box::new(empty_plan)),
+        part("empty call", nothing(), Box::new(empty_plan)),
         // The rows of its matrix are shorter than those of A, and what they hold does not matter.
-        part(
-            "handshake alone",
-            PartOfA::Nothing,
-            Box::new(handshake_plan),
+        part("handshake alone", nothing(), Box::new(handshake_plan)),
+        Implementation {
+            name: "gather alone".into(),
+            operands: Box::new(shard_of_a),
+            plan: Box::new(gather_plan),
+        },
+        product_alone(
+            "CUTLASS product alone",
+            GemmProvider::Cutlass,
+            Some(Operation::AllGatherMatmul),
         ),
-        part("gather alone", PartOfA::Shard, Box::new(gather_plan)),
-        product_alone("CUTLASS product alone", GemmProvider::Cutlass),
     ]
+}
+
+fn shard_of_a(rank: usize, world: usize, problem: &Problem) -> Vec<Operand> {
+    let mut operands = Operation::AllGatherMatmul.operands((rank, world), problem, None);
+    operands.retain(|operand| operand.matrix == Matrix::A);
+    operands
 }
 
 fn empty_plan(rank: usize, world: usize, _: &Problem) -> Result<Plan, PlanError> {

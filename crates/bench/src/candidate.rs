@@ -1,45 +1,48 @@
 //! What is compared: plans of one problem with the same inputs, each bound or with the reason why it is not.
 
-use warpweave_overlap::PlanError;
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
-use warpweave_overlap::plan::{Buffer, Plan, Problem, Role};
-use warpweave_symm_mem::{Backend, DevicePtr, Memory};
+use warpweave_overlap::operation::Operand;
+use warpweave_overlap::plan::{Plan, Problem};
+use warpweave_overlap::{Configuration, PlanError};
 
-use crate::error::{BenchError, Result};
-use crate::inputs::{Numbers, Source};
+use crate::error::Result;
+use crate::inputs::InputSets;
 use crate::session::Session;
 use crate::timing::{Call, Contender, Measures};
 
-/// Which part of A a plan takes from its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartOfA {
-    /// The rank's shard.
-    Shard,
-    /// All of it.
-    Whole,
-    /// None: what it computes depends on nothing.
-    Nothing,
-}
-
 /// Builds the plan of a rank among a number of ranks.
 pub type Build = Box<dyn Fn(usize, usize, &Problem) -> Result<Plan, PlanError>>;
+
+/// Says which parts of which matrices the plan of a rank takes from its caller and gives to it.
+pub type Operands = Box<dyn Fn(usize, usize, &Problem) -> Vec<Operand>>;
 
 /// A plan to be timed, and what it is called.
 pub struct Implementation {
     /// Its name in tables.
     pub name: String,
-    /// Which part of A it takes.
-    pub takes: PartOfA,
+    /// The caller's buffers for a rank: what is loaded before its calls and verified after them.
+    pub operands: Operands,
     /// Its plan for a rank.
     pub plan: Build,
+}
+
+impl From<Configuration> for Implementation {
+    fn from(configuration: Configuration) -> Self {
+        let same = configuration.clone();
+        Self {
+            name: configuration.name(),
+            operands: Box::new(move |rank, world, problem| same.operands(rank, world, problem)),
+            plan: Box::new(move |rank, world, problem| configuration.plan(rank, world, problem)),
+        }
+    }
 }
 
 /// An implementation on this rank.
 pub struct Candidate<B: ExecuteBackend> {
     /// Its name in tables.
     pub name: String,
-    /// Which part of A it takes.
-    pub takes: PartOfA,
+    /// The caller's buffers.
+    pub operands: Vec<Operand>,
     /// The bound plan, or why there is none.
     pub bound: Result<Bound<B>, String>,
 }
@@ -54,7 +57,8 @@ impl<B: ExecuteBackend> Candidate<B> {
         implementation: &Implementation,
         problem: &Problem,
     ) -> Result<Self> {
-        let plan = (implementation.plan)(session.rank(), session.world(), problem)?;
+        let (rank, world) = (session.rank(), session.world());
+        let plan = (implementation.plan)(rank, world, problem)?;
         let bound = match session.executor.bind(plan, &session.stream) {
             Ok(bound) => Ok(bound),
             Err(error) if error.is_unavailable() => Err(error.to_string()),
@@ -62,7 +66,7 @@ impl<B: ExecuteBackend> Candidate<B> {
         };
         Ok(Self {
             name: implementation.name.clone(),
-            takes: implementation.takes,
+            operands: (implementation.operands)(rank, world, problem),
             bound,
         })
     }
@@ -78,6 +82,34 @@ impl<B: ExecuteBackend> Candidate<B> {
             Call::Replay => bound.replay()?,
         }
         Ok(())
+    }
+
+    /// Runs the plan once with the first set of `inputs`, lets it choose its algorithms, and captures it. Collective.
+    ///
+    /// # Errors
+    /// A call failed on some rank.
+    pub fn prepare(&mut self, session: &Session<B>, inputs: &InputSets<B>) -> Result<()> {
+        let Candidate {
+            name,
+            operands,
+            bound: Ok(bound),
+        } = self
+        else {
+            return Ok(());
+        };
+        let mut mine = || {
+            inputs.load_weights(session, (bound, operands))?;
+            inputs.load(session, (bound, operands), 0)?;
+            bound.run()?;
+            bound.synchronize()?;
+            bound.tune(&session.executor)?;
+            bound.capture()?;
+            Ok(Vec::new())
+        };
+        let mine = mine();
+        session
+            .settle(&format!("first call of {name}"), mine)
+            .map(drop)
     }
 }
 
@@ -109,12 +141,13 @@ impl<B: ExecuteBackend> Contender for BoundCandidate<'_, B> {
     }
 
     fn prepare(&self) -> Result<()> {
-        self.inputs.load_b(self.session, self.bound)
+        let plan = (self.bound, self.candidate.operands.as_slice());
+        self.inputs.load_weights(self.session, plan)
     }
 
     fn load(&self, set: usize) -> Result<()> {
-        self.inputs
-            .load_a(self.session, self.bound, self.candidate.takes, set)
+        let plan = (self.bound, self.candidate.operands.as_slice());
+        self.inputs.load(self.session, plan, set)
     }
 
     fn call(&self, how: Call) -> Result<()> {
@@ -124,134 +157,4 @@ impl<B: ExecuteBackend> Contender for BoundCandidate<'_, B> {
     fn synchronize(&self) -> Result<()> {
         Ok(self.bound.synchronize()?)
     }
-}
-
-/// The only buffer of this role.
-///
-/// # Errors
-/// [`BenchError::Usage`] if the plan has none or several.
-pub fn buffer_of<B: ExecuteBackend>(bound: &Bound<B>, role: Role) -> Result<(&Buffer, DevicePtr)> {
-    let mut buffers = bound.plan().buffers.iter().filter(|b| b.role == role);
-    match (buffers.next(), buffers.next()) {
-        (Some(buffer), None) => Ok(bound.buffer(&buffer.name)?),
-        _ => Err(BenchError::Usage(format!(
-            "plan `{}` does not have exactly one {role} buffer",
-            bound.plan().name
-        ))),
-    }
-}
-
-/// The input sets of one kind of numbers in device memory, ready to be copied into a plan's buffers between calls.
-pub struct InputSets<B: Backend> {
-    /// What kind of numbers.
-    pub numbers: Numbers,
-    shards: Vec<B::Memory>,
-    wholes: Vec<B::Memory>,
-    b: B::Memory,
-}
-
-impl<B: ExecuteBackend> InputSets<B> {
-    /// Makes `sets` sets of `numbers`, those of all of A only if a candidate takes it.
-    ///
-    /// # Errors
-    /// What the backend reports.
-    pub fn new(
-        session: &Session<B>,
-        problem: &Problem,
-        (numbers, sets): (Numbers, usize),
-        whole: bool,
-    ) -> Result<Self> {
-        let upload = |source: Source, rows: std::ops::Range<usize>| {
-            let bytes = source.bytes(rows, session.threads());
-            let memory = session.backend.allocate(bytes.len().max(1))?;
-            // SAFETY: the memory was just allocated with this length and nothing else knows it.
-            unsafe {
-                session
-                    .backend
-                    .upload(&session.stream, memory.address(), &bytes)?
-            };
-            Ok::<_, BenchError>(memory)
-        };
-        let a = |set| Source::a(numbers, set, problem.dtype, problem.k);
-        let shard = problem.shard(session.rank(), session.world());
-        let sets = 0..sets;
-        let wholes = if whole { sets.clone() } else { 0..0 };
-        Ok(Self {
-            numbers,
-            shards: sets
-                .map(|set| upload(a(set), shard.clone()))
-                .collect::<Result<_>>()?,
-            wholes: wholes
-                .map(|set| upload(a(set), 0..problem.m))
-                .collect::<Result<_>>()?,
-            b: upload(Source::b(numbers, problem.dtype, problem.n), 0..problem.k)?,
-        })
-    }
-
-    /// Number of sets.
-    pub fn len(&self) -> usize {
-        self.shards.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.shards.is_empty()
-    }
-
-    /// Enqueues the copy of set `set` into the input of `bound`.
-    ///
-    /// # Errors
-    /// The plan has no input of that size; what the backend reports.
-    pub fn load_a(
-        &self,
-        session: &Session<B>,
-        bound: &Bound<B>,
-        takes: PartOfA,
-        set: usize,
-    ) -> Result<()> {
-        let from = match takes {
-            PartOfA::Shard => &self.shards[set % self.shards.len()],
-            PartOfA::Whole => &self.wholes[set % self.wholes.len()],
-            PartOfA::Nothing => return Ok(()),
-        };
-        load(session, bound, Role::Input, from)
-    }
-
-    /// Enqueues the copy of B into the weight of `bound`, if it has one.
-    ///
-    /// # Errors
-    /// As [`InputSets::load_a`].
-    pub fn load_b(&self, session: &Session<B>, bound: &Bound<B>) -> Result<()> {
-        let mut buffers = bound.plan().buffers.iter();
-        if !buffers.any(|buffer| buffer.role == Role::Weight) {
-            return Ok(());
-        }
-        load(session, bound, Role::Weight, &self.b)
-    }
-}
-
-fn load<B: ExecuteBackend>(
-    session: &Session<B>,
-    bound: &Bound<B>,
-    role: Role,
-    from: &B::Memory,
-) -> Result<()> {
-    let (buffer, to) = buffer_of(bound, role)?;
-    if from.bytes() > buffer.bytes() {
-        return Err(BenchError::Usage(format!(
-            "buffer `{}` of plan `{}` has {} bytes, its input {}",
-            buffer.name,
-            bound.plan().name,
-            buffer.bytes(),
-            from.bytes()
-        )));
-    }
-    // SAFETY: both ranges are as long as checked and outlive the stream's work, as memory waits for it when dropped. The
-    // plan's own work on the buffer is ordered by the stream, and its proof covers this write between calls.
-    unsafe {
-        session
-            .backend
-            .copy(&session.stream, to, from.address(), from.bytes())?
-    };
-    Ok(())
 }

@@ -9,7 +9,7 @@ use warpweave_symm_mem::DType;
 use crate::collectives::{self, Bytes};
 use crate::inject::InjectedFault;
 use crate::shape::Shape;
-use crate::suite::Suite;
+use crate::suite::{self, Suite};
 
 /// Schedules that overlap communication and computation: measured, shown and proved.
 ///
@@ -52,8 +52,8 @@ pub enum Device {
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// The suite.
-    #[arg(long, default_value = "fused-matmul")]
-    pub suite: Suite,
+    #[arg(long, default_value = "fused-matmul", value_parser = suite::named)]
+    pub suite: &'static Suite,
     /// Where to run.
     #[arg(long, value_enum, default_value = "auto")]
     pub device: Device,
@@ -69,7 +69,7 @@ pub struct BenchArgs {
     /// Suite collectives: operations, by comma; all without.
     #[arg(long = "op", value_name = "A,B", value_delimiter = ',', value_parser = collectives::operation)]
     pub operations: Vec<Operation>,
-    /// Implementations, by comma; all without.
+    /// Implementations, by comma, with options as pushChunks:chunks=4; the suite's table without.
     #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
     pub implementations: Vec<String>,
     /// Single calls of each implementation.
@@ -87,10 +87,10 @@ pub struct BenchArgs {
     /// Suite collectives: also write the variants' times to this file, as the library's `select` takes them.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
-    /// Suite collectives: figures of PyTorch's operators on the same machine, as rows beside ours; JSON or printed lines.
+    /// Figures of PyTorch's operators on the same machine, as rows beside ours: what peers/torch_peers.py wrote.
     #[arg(long, value_name = "FILE")]
     pub peers: Option<PathBuf>,
-    /// Name the suites and their implementations, check the other options, and do nothing else.
+    /// Name the suites, what they reproduce and their implementations, check the other options, and do nothing else.
     #[arg(long)]
     pub list: bool,
     /// Let a rank stall, die or miscalculate, as stall:RANK, kill:RANK or corrupt:RANK: for tests of what becomes of that.

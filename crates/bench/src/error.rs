@@ -70,6 +70,16 @@ pub enum BenchError {
         /// GPUs of the host.
         devices: usize,
     },
+    /// A buffer of a plan is not what the operation says it is.
+    #[error("buffer `{buffer}` of plan `{plan}`: {why}")]
+    Operand {
+        /// The plan.
+        plan: String,
+        /// The buffer.
+        buffer: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A plan could not be built.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -12,8 +12,11 @@
 //! - **Times** ([`timing`], [`clock`]) are of device events, of the slowest rank, with the ranks aligned on the device
 //!   before each call and launches hidden behind a delay; medians over interleaved rounds. Beside them calls that follow
 //!   each other, and graph launches that do.
-//! - **The limit** ([`limit`]) of a problem is the larger of the product alone and the bytes of A over the bandwidth of
-//!   a copy-engine all-gather, both of the same run; efficiency is limit over time.
+//! - **The limit** ([`limit`]) of an operation on a problem is the larger of the product that a rank computes and the fewest
+//!   bytes that must come into it over the bandwidth of a copy-engine all-gather, both of the same run; efficiency is limit
+//!   over time.
+//! - **Groups**: where a suite has more plans than memory takes, they are bound, verified, timed and dropped in groups, with
+//!   the baseline and the product alone in the rounds of each.
 //! - **Collectives** ([`collectives`]) are calls and not plans; they share clock, rounds and verdicts.
 //! - **The breakdown** ([`breakdown`]) of one implementation times its parts as plans of their own, in the same rounds.
 //!
@@ -30,6 +33,7 @@ pub mod inject;
 pub mod inputs;
 pub mod limit;
 pub mod measure;
+pub mod peers;
 pub mod progress;
 pub mod provenance;
 pub mod report;

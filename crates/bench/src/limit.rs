@@ -1,13 +1,15 @@
-//! What no implementation can beat: the product alone, and the bytes of A alone, both measured in the same run.
+//! What no implementation can beat: the product alone, and the fewest bytes into a rank alone, both measured in the same run.
 
-use warpweave_overlap::PlanError;
 use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
-    GemmProvider, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport, shard,
+    Batch, GemmProvider, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport,
+    shard,
 };
+use warpweave_overlap::{Operation, PlanError};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use crate::candidate::{Implementation, PartOfA};
+use crate::candidate::Implementation;
 use crate::clock::Clock;
 use crate::error::{BenchError, Result};
 use crate::report::Limit;
@@ -15,35 +17,98 @@ use crate::session::Session;
 use crate::statistics::{Spread, slowest};
 use crate::transport;
 
-/// The product with all of A at hand.
-pub fn product_alone(name: &str, provider: GemmProvider) -> Implementation {
+/// The product that a rank computes in `operation`, with its operands at hand and the weight stored as there; of all of A
+/// and B without an operation.
+///
+/// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A, and its result, which is no part of
+/// C, is not verified.
+pub fn product_alone(
+    name: &str,
+    provider: GemmProvider,
+    operation: Option<Operation>,
+) -> Implementation {
     let plan_name = name.to_owned();
     Implementation {
         name: name.to_owned(),
-        takes: PartOfA::Whole,
+        operands: Box::new(move |_, world, problem| {
+            let mut operands = product_operands(operation, world, problem);
+            if product_of(operation, world, problem).2 < problem.k {
+                operands.retain(|operand| operand.role() != Role::Output);
+            }
+            operands
+        }),
         plan: Box::new(move |rank, world, problem| {
-            product_plan(&plan_name, provider, (rank, world), problem)
+            problem.validate(rank, world)?;
+            let operands = product_operands(operation, world, problem);
+            product_plan(
+                (&plan_name, provider),
+                (rank, world),
+                &operands,
+                problem.dtype,
+            )
         }),
     }
 }
 
-fn product_plan(
-    name: &str,
-    provider: GemmProvider,
-    (rank, world): (usize, usize),
+/// Rows and columns of the product that a rank computes, and terms of its sums.
+pub fn product_of(
+    operation: Option<Operation>,
+    world: usize,
     problem: &Problem,
-) -> Result<Plan, PlanError> {
-    problem.validate(rank, world)?;
-    let Problem { m, n, k, dtype, .. } = *problem;
-    let mut plan = PlanBuilder::new(name, rank, world);
-    let mut local = |name, role, shape| plan.buffer(name, Placement::Local, role, dtype, shape);
-    let operands = [
-        local("a", Role::Input, (m, k)),
-        local("b", Role::Weight, (k, n)),
-        local("c", Role::Output, (m, n)),
+) -> (usize, usize, usize) {
+    match operation {
+        Some(operation) => operation.product(world, problem),
+        None => (problem.m, problem.n, problem.k),
+    }
+}
+
+fn product_operands(operation: Option<Operation>, world: usize, problem: &Problem) -> Vec<Operand> {
+    let (m, n, k) = product_of(operation, world, problem);
+    let theirs = operation.map_or(Vec::new(), |o| o.operands((0, world), problem, None));
+    let of = |matrix| theirs.iter().find(move |operand| operand.matrix == matrix);
+    let operand = |buffer, matrix, rows, cols| Operand {
+        buffer,
+        matrix,
+        rows: std::iter::once(0..rows).collect(),
+        cols: 0..cols,
+        transposed: of(matrix).is_some_and(|operand| operand.transposed),
+    };
+    let mut operands = vec![
+        operand("a", Matrix::A, m, k),
+        operand("b", Matrix::B, k, n),
+        operand("c", Matrix::C, m, n),
     ];
-    let [a, b, c] = operands.map(|id| plan.whole(id));
-    plan.gemm(StreamId::MAIN, provider, a, b, c);
+    if of(Matrix::Bias).is_some() {
+        operands.push(operand("bias", Matrix::Bias, 1, n));
+    }
+    operands
+}
+
+fn product_plan(
+    (name, provider): (&str, GemmProvider),
+    (rank, world): (usize, usize),
+    operands: &[Operand],
+    dtype: DType,
+) -> Result<Plan, PlanError> {
+    let mut plan = PlanBuilder::new(name, rank, world);
+    let mut regions = operands.iter().map(|operand| {
+        let (role, shape) = (operand.role(), operand.stored());
+        let id = plan.buffer(operand.buffer, Placement::Local, role, dtype, shape);
+        plan.whole(id)
+    });
+    if let (Some(a), Some(b), Some(c)) = (regions.next(), regions.next(), regions.next()) {
+        let bias = regions.next();
+        let product = OpKind::Gemm {
+            a,
+            b,
+            c,
+            bias,
+            b_transposed: operands.iter().any(|operand| operand.transposed),
+            batch: Batch::ONE,
+            provider,
+        };
+        plan.push(StreamId::MAIN, product);
+    }
     plan.finish()
 }
 
@@ -136,31 +201,30 @@ pub fn push_bandwidth<B: ExecuteBackend>(
 /// # Errors
 /// [`BenchError::Usage`] if the product was not timed.
 pub fn limit(
-    problem: &Problem,
+    (operation, problem): (Operation, &Problem),
     world: usize,
-    gemm: Option<Spread>,
-    algorithms: Vec<String>,
+    (gemm, algorithms): (Option<Spread>, Vec<String>),
     links: Option<&Links>,
 ) -> Result<Limit> {
     let gemm = gemm.ok_or_else(|| BenchError::Usage("the product alone was not timed".into()))?;
-    let bytes = problem.m * problem.k * problem.dtype.size() * (world - 1) / world;
+    let bytes = operation.bytes_in(world, problem).round();
     let bandwidth_gb_s = links.map(|links| links.bandwidth_gb_s);
-    let transfer_ms = bandwidth_gb_s.map_or(0.0, |rate| bytes as f64 / rate / 1e6);
+    let transfer_ms = bandwidth_gb_s.map_or(0.0, |rate| bytes / rate / 1e6);
     Ok(Limit {
         ms: gemm.median.max(transfer_ms),
-        gemm_tflops: tflops(problem, gemm.median),
+        gemm_tflops: tflops(product_of(Some(operation), world, problem), gemm.median),
         gemm_ms: gemm,
         gemm_algorithms: algorithms,
-        bytes,
+        bytes: bytes as usize,
         transport: links.map(|links| links.transport.clone()),
         bandwidth_gb_s,
         transfer_ms,
     })
 }
 
-/// 2·M·N·K over a time.
-pub fn tflops(problem: &Problem, ms: f64) -> f64 {
-    2.0 * problem.m as f64 * problem.n as f64 * problem.k as f64 / ms / 1e9
+/// Two operations for each term of a product of these rows, columns and terms, over a time.
+pub fn tflops((m, n, k): (usize, usize, usize), ms: f64) -> f64 {
+    2.0 * m as f64 * n as f64 * k as f64 / ms / 1e9
 }
 
 #[cfg(test)]
@@ -172,38 +236,68 @@ mod tests {
     fn the_plans_of_the_limit_hold_back_to_back() {
         for world in [1, 2, 3, 4] {
             let problem = Problem::new(10, 6, 8, DType::F16);
-            let ranks = 0..world;
-            let push: Vec<_> = ranks
-                .clone()
+            let push: Vec<_> = (0..world)
                 .map(|rank| push_plan(rank, world, 10, 4).unwrap())
                 .collect();
-            let product: Vec<_> = ranks
-                .map(|rank| {
-                    product_plan("product", GemmProvider::CublasLt, (rank, world), &problem)
-                        .unwrap()
-                })
-                .collect();
-            for plans in [push, product] {
-                let report = check(&plans, 3);
+            let report = check(&push, 3);
+            assert!(report.holds(), "{report}");
+            let operations = Operation::ALL.map(Some);
+            for operation in operations.into_iter().chain([None]) {
+                let alone = product_alone("product", GemmProvider::CublasLt, operation);
+                let product: Vec<_> = (0..world)
+                    .map(|rank| (alone.plan)(rank, world, &problem).unwrap())
+                    .collect();
+                let report = check(&product, 3);
                 assert!(report.holds(), "{report}");
             }
         }
     }
 
     #[test]
+    fn the_product_alone_is_as_large_as_a_ranks_part_and_stored_alike() {
+        let problem = Problem::new(10, 6, 9, DType::F16);
+        let part = |operation| {
+            let alone = product_alone("product", GemmProvider::CublasLt, Some(operation));
+            let stored: Vec<_> = (alone.operands)(0, 4, &problem)
+                .iter()
+                .map(|operand| (operand.buffer, operand.stored()))
+                .collect();
+            stored
+        };
+        assert_eq!(
+            part(Operation::RowParallelLinear),
+            [("a", (10, 3)), ("b", (6, 3))]
+        );
+        assert_eq!(
+            part(Operation::ColumnParallelLinear),
+            [
+                ("a", (10, 9)),
+                ("b", (6, 9)),
+                ("c", (10, 6)),
+                ("bias", (1, 6))
+            ]
+        );
+    }
+
+    #[test]
     fn the_limit_is_the_larger_part() {
         let problem = Problem::new(1000, 1000, 1000, DType::F16);
-        let gemm = Spread::of(&[2.0]);
+        let gemm = || (Spread::of(&[2.0]), vec![]);
         let slow = Links {
             bandwidth_gb_s: 0.5,
             transport: "host push".into(),
         };
-        let links = limit(&problem, 4, gemm, vec![], Some(&slow)).unwrap();
+        let of = |operation, world, links| limit((operation, &problem), world, gemm(), links);
+        let gather = of(Operation::AllGatherMatmul, 4, Some(&slow)).unwrap();
         assert_eq!(
-            (links.bytes, links.transfer_ms, links.ms),
+            (gather.bytes, gather.transfer_ms, gather.ms),
             (1_500_000, 3.0, 3.0)
         );
-        let alone = limit(&problem, 1, gemm, vec![], None).unwrap();
+        let reduce = of(Operation::MatmulAllReduce, 4, Some(&slow)).unwrap();
+        assert_eq!((reduce.bytes, reduce.ms), (3_000_000, 6.0));
+        // A quarter of the product is each rank's.
+        assert_eq!(reduce.gemm_tflops, 0.25);
+        let alone = of(Operation::AllGatherMatmul, 1, None).unwrap();
         assert_eq!((alone.bytes, alone.ms, alone.gemm_tflops), (0, 2.0, 1.0));
     }
 }

@@ -32,13 +32,21 @@ impl<B: ExecuteBackend> Session<B> {
     /// # Errors
     /// The store cannot be joined, or the device has no stream.
     pub fn join(job: &Job, backend: B, injection: Injection) -> Result<Self> {
-        let store = Arc::new(Store::join(job)?);
+        Self::new(Store::join(job)?, backend, injection)
+    }
+
+    /// As [`Session::join`], with a store that this rank has joined.
+    ///
+    /// # Errors
+    /// The device has no stream.
+    pub fn new(store: Store, backend: B, injection: Injection) -> Result<Self> {
+        let store = Arc::new(store);
         let exchange: Arc<dyn Exchange> = Arc::new(LocalExchange::new(store.clone(), "bench"));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             executor: Executor::new(&backend, &exchange)?,
             stream: backend.stream(Priority::Normal)?,
-            threads: (cores / job.world()).max(1),
+            threads: (cores / exchange.world().max(1)).max(1),
             backend,
             exchange,
             injection,

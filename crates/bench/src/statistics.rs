@@ -1,9 +1,9 @@
 //! What many times become: the slowest rank of each iteration, then the median and the spread over iterations.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The middle of a sample and its spread, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Median.
     pub median: f64,

@@ -68,7 +68,7 @@ struct What {
     /// Suite `collectives`: write the variants' times to this file, as the library's `select` takes them
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// Suite `collectives`: figures of PyTorch's operators on the same machine, as rows beside ours
+    /// Figures of PyTorch's operators on the same machine, as rows beside ours
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
     /// What the ranks log, as `debug` or `warpweave_comm=trace`

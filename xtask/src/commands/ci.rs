@@ -93,7 +93,7 @@ fn steps() -> Vec<Step> {
         Step::new(
             "bench",
             Xtask,
-            "bench --device host --shape 64x48x40 --iterations 3 --timeout 300",
+            "bench --device host --suite quick --iterations 3 --timeout 300",
         ),
     ];
     steps.push(Step::new(

@@ -13,6 +13,7 @@ use warpweave_symm_mem::DType;
 
 use super::size::Bytes;
 use crate::error::{BenchError, Result};
+use crate::peers::{by, torch_name};
 
 /// A peer's figures.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,13 +70,8 @@ impl Peers {
 
     fn from_json(text: &str) -> serde_json::Result<Self> {
         let file: Value = serde_json::from_str(text)?;
-        let nccl = file["nccl"].as_array().map_or(String::new(), |version| {
-            let parts: Vec<_> = version.iter().map(Value::to_string).collect();
-            format!(", NCCL {}", parts.join("."))
-        });
-        let torch = file["torch"].as_str().unwrap_or("of an unknown version");
         let mut peers = Self {
-            by: format!("PyTorch {torch}{nccl}"),
+            by: by(&file),
             ..Self::default()
         };
         for row in file["rows"].as_array().into_iter().flatten() {
@@ -144,16 +140,14 @@ impl Peers {
         world: usize,
         dtype: DType,
     ) -> Vec<(&'static str, f64)> {
-        let theirs = match dtype {
-            DType::F32 => "float32",
-            DType::F16 => "float16",
-            _ => "bfloat16",
-        };
         let figures = self.figures.iter().filter(|figure| {
             figure.operation == operation
                 && figure.size == size
                 && figure.world.is_none_or(|ranks| ranks == world as u64)
-                && figure.dtype.as_ref().is_none_or(|dtype| dtype == theirs)
+                && figure
+                    .dtype
+                    .as_ref()
+                    .is_none_or(|theirs| theirs == torch_name(dtype))
         });
         figures.map(|figure| (figure.name, figure.ms)).collect()
     }

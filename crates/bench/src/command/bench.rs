@@ -10,19 +10,20 @@ use warpweave_symm_mem::{DType, Host};
 use super::device::{self, Choice};
 use super::exit;
 use crate::cli::BenchArgs;
-use crate::collectives::{self, NcclBackend, Peers};
+use crate::collectives::{self, NcclBackend};
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
+use crate::peers::Peers;
 use crate::report::{self, View};
 use crate::session::Session;
-use crate::suite::{Settings, Suite, run};
+use crate::suite::{self, Settings, run};
 
 /// Prints what there is to measure, and refuses options with which a run would be refused: a launcher can ask once, before
 /// it starts the ranks.
 pub(super) fn list(args: &BenchArgs, out: &mut impl Write) -> Result<bool> {
     settings(args)?;
-    for suite in Suite::ALL {
-        writeln!(out, "{}", suite.name())?;
+    for suite in suite::ALL {
+        writeln!(out, "{}: {}", suite.name, suite.reproduces)?;
         for (name, summary) in suite.catalogue() {
             writeln!(out, "  {name:<31}{summary}")?;
         }
@@ -67,11 +68,11 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
     let foreign = |option: &str, given: bool| match given {
         true => Err(BenchError::Usage(format!(
             "{option} says nothing to the suite {}",
-            args.suite.name()
+            args.suite.name
         ))),
         false => Ok(()),
     };
-    if args.suite == Suite::Collectives {
+    if args.suite.is_of_collectives() {
         foreign("--shape", !args.shapes.is_empty())?;
         collectives::ways(&args.implementations)?;
         return Ok(Wanted::Collectives(collectives::Settings {
@@ -80,21 +81,27 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
             sizes: args.sizes.clone(),
             dtype,
             iterations,
-            peers: args.peers.as_deref().map(Peers::read).transpose()?,
+            peers: args
+                .peers
+                .as_deref()
+                .map(collectives::Peers::read)
+                .transpose()?,
         }));
     }
     foreign("--sizes", !args.sizes.is_empty())?;
     foreign("--op", !args.operations.is_empty())?;
     foreign("--plot", args.plot.is_some())?;
     foreign("--costs", args.costs.is_some())?;
-    foreign("--peers", args.peers.is_some())?;
-    args.suite.implementations(&args.implementations)?;
+    let alone = args.suite.operations.is_empty();
+    foreign("--peers", alone && args.peers.is_some())?;
+    args.suite.cases(&args.implementations)?;
     Ok(Wanted::Plans(Settings {
         suite: args.suite,
         implementations: args.implementations.clone(),
         problems: args.shapes.iter().map(|&shape| (shape, dtype)).collect(),
         dtype: args.dtype,
         iterations,
+        peers: args.peers.as_deref().map(Peers::read).transpose()?,
     }))
 }
 

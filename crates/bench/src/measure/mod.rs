@@ -21,7 +21,7 @@ use crate::collectives::{self, Bytes, NcclBackend};
 use crate::error::Result;
 use crate::session::Session;
 use crate::shape::Shape;
-use crate::suite::{self, Suite};
+use crate::suite;
 
 /// The machine whose figures stand for what was not measured.
 const DEFAULT: &str = "h200x4";
@@ -252,11 +252,12 @@ impl Found {
     /// Fits the sustained rate of each element type: the median over its shapes, with the tiles as they are.
     fn products<B: NcclBackend>(&mut self, session: &Session<B>, sizes: &Sizes) -> Result<()> {
         let settings = suite::Settings {
-            suite: Suite::Gemm,
+            suite: &suite::GEMM,
             implementations: vec!["cublasLt".into()],
             problems: sizes.products.clone(),
             dtype: None,
             iterations: sizes.iterations,
+            peers: None,
         };
         let report = suite::run(session, &settings)?;
         let mut factors: BTreeMap<DType, Vec<f64>> = BTreeMap::new();

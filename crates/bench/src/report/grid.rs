@@ -1,6 +1,6 @@
 //! The cells of the tables, the same for every view.
 
-use super::{ProblemReport, Report, Row, Status};
+use super::{Kind, ProblemReport, Report, Row, Status};
 use crate::statistics::Spread;
 
 /// A table of text.
@@ -23,6 +23,7 @@ impl Grid {
             "TFLOP/s",
             "× base",
             "eff.",
+            "published",
             "in a row",
             "graph",
             "launches",
@@ -113,6 +114,7 @@ fn cells(row: &Row) -> Vec<String> {
         optional(row.tflops, rate),
         optional(row.times_baseline, |v| format!("{v:.2}")),
         optional(row.efficiency, |v| format!("{v:.3}")),
+        optional(row.published_ms, ms),
         median(row.back_to_back_ms),
         median(row.graph_ms),
         optional(row.launches, |n| n.to_string()),
@@ -131,6 +133,7 @@ fn median(spread: Option<Spread>) -> String {
 
 fn check(row: &Row) -> String {
     match (row.status, &row.verification) {
+        _ if row.kind == Kind::Peer => "peer".into(),
         (Status::NotRun, _) | (Status::Ok, None) => "not run".into(),
         (Status::Wrong, Some(verdict)) if verdict.wrong > 0 => {
             format!("WRONG: {} of {}", verdict.wrong, verdict.elements)

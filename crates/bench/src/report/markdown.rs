@@ -10,7 +10,8 @@ use super::{Report, sentences};
 /// # Errors
 /// What `out` reports.
 pub fn markdown(report: &Report, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
-    writeln!(out, "# {}\n\n{}", report.suite, report.provenance)?;
+    writeln!(out, "# {}\n\n{}\n", report.suite, report.provenance)?;
+    writeln!(out, "{}", escaped(&report.reproduces))?;
     if let Some(overview) = Grid::of_all_problems(report) {
         writeln!(out, "\n## All problems\n")?;
         table(&overview, out)?;
@@ -82,7 +83,7 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         for part in [
             "# fused-matmul\n\n4 × host",
-            "## M×N×K = 64x32x16, f16, 4 ranks\n\n| implementation | ms |",
+            "## all-gather-matmul, M×N×K = 64x32x16, f16, 4 ranks\n\n| implementation | ms |",
             "|\n| --- | ---: |",
             "| baselineCudaAllgatherMatmul | 0.0600 | 0.0520–0.0680 |",
             "- multimemGatherScalarCompute was not run: multicast is off \\| \\`0\\`",

@@ -2,8 +2,8 @@
 //!
 //! # The JSON file
 //!
-//! One object: `schema` (`"warpweave-bench/1"`; a change that breaks readers changes the number), `suite`, `provenance`,
-//! `results`, one for each problem, `means` and `notes`. Times are in milliseconds, rates in TFLOP/s per GPU and GB/s; a
+//! One object: `schema` (`"warpweave-bench/2"`; a change that breaks readers changes the number), `suite`, `provenance`,
+//! `reproduces`, `results`, one for each problem and operation, `means` and `notes`. Times are in milliseconds, rates in TFLOP/s per GPU and GB/s; a
 //! field that does not apply is `null`. The fields are those of the types of this module, under the same names; the
 //! crate's README lists them.
 
@@ -19,6 +19,9 @@ use serde::Serialize;
 use crate::provenance::Provenance;
 use crate::shape::Shape;
 use crate::statistics::Spread;
+#[cfg(test)]
+use crate::suite::Beside;
+use crate::suite::Figure;
 use crate::verification::Verdict;
 
 pub use markdown::markdown;
@@ -67,7 +70,7 @@ impl View for Report {
 }
 
 /// Identifies the layout of the JSON file.
-pub const SCHEMA: &str = "warpweave-bench/1";
+pub const SCHEMA: &str = "warpweave-bench/2";
 
 /// A run.
 #[derive(Clone, Debug, Serialize)]
@@ -76,6 +79,8 @@ pub struct Report {
     pub schema: &'static str,
     /// Name of the suite.
     pub suite: String,
+    /// What it measures, and whose figures it reproduces.
+    pub reproduces: String,
     /// Where the numbers come from.
     pub provenance: Provenance,
     /// One for each problem.
@@ -118,16 +123,33 @@ pub struct Mean {
 pub struct ProblemReport {
     /// M, N and K.
     pub shape: Shape,
-    /// Element type of A, B and C.
+    /// What is computed; `None` for products without communication.
+    pub operation: Option<&'static str>,
+    /// Element type of all matrices.
     pub dtype: &'static str,
     /// Number of ranks.
     pub world: usize,
-    /// What no implementation can beat here, where it was measured.
+    /// What no implementation can beat here, where it was measured, in the rounds of the first group.
     pub limit: Option<Limit>,
     /// Where the time of one of the implementations goes, where it ran on several ranks.
     pub breakdown: Option<Breakdown>,
-    /// The implementations, interleaved in time.
+    /// What others published of this problem.
+    pub published: Vec<Figure>,
+    /// The groups in which the implementations were measured, one after the other; one where memory allows it.
+    pub groups: Vec<Group>,
+    /// The implementations, those of a group interleaved in time, then those of peers.
     pub rows: Vec<Row>,
+}
+
+/// What rows are compared with: measured anew in the rounds of each group.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Group {
+    /// The baseline, single calls.
+    pub baseline_ms: Option<Spread>,
+    /// The product alone, single calls.
+    pub gemm_ms: Option<Spread>,
+    /// The limit.
+    pub limit_ms: Option<f64>,
 }
 
 /// The larger of the product alone and the transfer alone, both of this run.
@@ -135,13 +157,14 @@ pub struct ProblemReport {
 pub struct Limit {
     /// The limit.
     pub ms: f64,
-    /// The product alone, with all of A at hand, by cuBLASLt's best (the host's own product on the host backend).
+    /// The product that a rank computes, with its operands at hand, by cuBLASLt's best (the host's own product on the host
+    /// backend).
     pub gemm_ms: Spread,
     /// Its rate.
     pub gemm_tflops: f64,
     /// The algorithms that the library's tuning chose.
     pub gemm_algorithms: Vec<String>,
-    /// The bytes of A that a rank does not have.
+    /// The fewest bytes that must come into a rank.
     pub bytes: usize,
     /// How the speed of the links was measured: by copy engine, pushed on one stream, in large pieces; on the host backend by
     /// what stands in for that.
@@ -182,11 +205,25 @@ pub enum Status {
     NotRun,
 }
 
+/// Who measured a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// This program, in this run.
+    Ours,
+    /// Another program, on its own.
+    Peer,
+}
+
 /// One implementation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Its name.
     pub implementation: String,
+    /// Who measured it.
+    pub kind: Kind,
+    /// The group in whose rounds it was measured, by its place in `groups`; `None` for peers.
+    pub group: Option<usize>,
     /// Whether it ran, and was right.
     pub status: Status,
     /// Why not.
@@ -197,16 +234,18 @@ pub struct Row {
     pub launches: Option<usize>,
     /// One call, the ranks aligned before it.
     pub single_ms: Option<Spread>,
-    /// 2·M·N·K over the median of `single_ms`.
+    /// Twice the terms of all sums that a rank computes, over the median of `single_ms`.
     pub tflops: Option<f64>,
     /// A call of several that follow each other.
     pub back_to_back_ms: Option<Spread>,
     /// A graph launch of several that follow each other.
     pub graph_ms: Option<Spread>,
-    /// `single_ms` of the suite's first implementation over this one's.
+    /// `single_ms` of the baseline in the same group over this one's.
     pub times_baseline: Option<f64>,
-    /// The limit over `single_ms`.
+    /// The limit of the same group over `single_ms`.
     pub efficiency: Option<f64>,
+    /// What was published of the same, on another machine.
+    pub published_ms: Option<f64>,
     /// The algorithms of the row's matrix products.
     pub algorithms: Vec<String>,
     /// What the comparison with the reference gave, before and after the timing.
@@ -218,6 +257,8 @@ impl Row {
     pub fn not_run(implementation: &str, reason: String) -> Self {
         Self {
             implementation: implementation.into(),
+            kind: Kind::Ours,
+            group: None,
             status: Status::NotRun,
             reason: Some(reason),
             transport: Vec::new(),
@@ -228,9 +269,28 @@ impl Row {
             graph_ms: None,
             times_baseline: None,
             efficiency: None,
+            published_ms: None,
             algorithms: Vec::new(),
             verification: None,
         }
+    }
+
+    /// A row that another program measured.
+    pub fn of_peer(implementation: &str, single_ms: Spread) -> Self {
+        Self {
+            kind: Kind::Peer,
+            status: Status::Ok,
+            reason: None,
+            single_ms: Some(single_ms),
+            ..Self::not_run(implementation, String::new())
+        }
+    }
+
+    /// Compares it with what was measured in the rounds of its group.
+    pub(crate) fn compare(&mut self, group: &Group) {
+        let over = |time: Option<f64>| Some(time? / self.ms()?);
+        let baseline = over(group.baseline_ms.map(|spread| spread.median));
+        (self.times_baseline, self.efficiency) = (baseline, over(group.limit_ms));
     }
 
     /// Median of a single call.
@@ -261,6 +321,7 @@ impl Report {
             }),
             ..Row::not_run("baselineCudaAllgatherMatmul", String::new())
         };
+        let peer = Row::of_peer("torch-fused", Spread::of(&[0.04]).unwrap_or_default());
         let not_run = Row::not_run(
             "multimemGatherScalarCompute",
             "multicast is off | `0`".into(),
@@ -268,14 +329,25 @@ impl Report {
         Self {
             schema: SCHEMA,
             suite: "fused-matmul".into(),
+            reproduces: "somebody's figures".into(),
             provenance: Provenance::sample(),
             results: vec![ProblemReport {
                 shape: Shape::new(64, 32, 16),
+                operation: Some("all-gather-matmul"),
                 dtype: "f16",
                 world: 4,
                 limit: None,
                 breakdown: None,
-                rows: vec![ran, not_run],
+                published: vec![Figure {
+                    shape: Shape::new(64, 32, 16),
+                    dtype: "f16",
+                    what: "fused",
+                    ms: 0.043,
+                    source: "8×H100, somebody",
+                    beside: Beside::Nothing,
+                }],
+                groups: vec![Group::default()],
+                rows: vec![ran, not_run, peer],
             }],
             means: vec![Mean {
                 implementation: "second".into(),

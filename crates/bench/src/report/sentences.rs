@@ -2,11 +2,13 @@
 
 use super::grid::{ms, rate};
 use super::{Breakdown, Mean, ProblemReport, Report, Status};
+use crate::suite::Figure;
 
 /// What the columns mean, line by line.
-pub(super) const LEGEND: [&str; 5] = [
+pub(super) const LEGEND: [&str; 6] = [
     "ms, p10–p90: one call, ranks aligned on the device, slowest rank; median.",
-    "× base: the first row's ms over this row's. eff.: the limit over ms.",
+    "× base: the baseline's ms over this row's. eff.: the limit over ms.",
+    "published: ms of the same on another machine, by whom is said below a table.",
     "in a row, graph: ms of a call among calls, graph launches, that follow on.",
     "launches: kernels, products and collectives; no copies, signals or waits.",
     "check: every element of every rank; exact with integers; error with reals.",
@@ -18,7 +20,11 @@ pub(super) fn problem(result: &ProblemReport) -> String {
         1 => "1 rank".into(),
         world => format!("{world} ranks"),
     };
-    format!("M×N×K = {}, {}, {ranks}", result.shape, result.dtype)
+    let operation = result.operation.map_or(String::new(), |o| format!("{o}, "));
+    format!(
+        "{operation}M×N×K = {}, {}, {ranks}",
+        result.shape, result.dtype
+    )
 }
 
 /// Why rows did not run or were wrong, the limit, and the breakdown.
@@ -36,7 +42,7 @@ pub(super) fn findings(result: &ProblemReport) -> Vec<String> {
     if let Some(limit) = &result.limit {
         let transfer = match (limit.bandwidth_gb_s, &limit.transport) {
             (Some(bandwidth), Some(transport)) => format!(
-                "{} of A in {} ms at {} GB/s ({transport})",
+                "{} into a rank in {} ms at {} GB/s ({transport})",
                 size(limit.bytes),
                 ms(limit.transfer_ms),
                 rate(bandwidth)
@@ -51,7 +57,44 @@ pub(super) fn findings(result: &ProblemReport) -> Vec<String> {
         ));
     }
     lines.extend(result.breakdown.as_ref().map(breakdown));
+    lines.extend(groups(result));
+    lines.extend(published(&result.published));
     lines
+}
+
+/// That rows were not all measured in the same rounds, and how much that may matter.
+fn groups(result: &ProblemReport) -> Option<String> {
+    let count = result.groups.len();
+    let baselines: Vec<_> = result
+        .groups
+        .iter()
+        .filter_map(|group| Some(ms(group.baseline_ms?.median)))
+        .collect();
+    (count > 1).then(|| {
+        format!(
+            "measured in {count} groups, each compared with the baseline and the limit of its own rounds; the baseline: {} ms",
+            baselines.join(", ")
+        )
+    })
+}
+
+/// The figures of others, each source once.
+fn published(figures: &[Figure]) -> Vec<String> {
+    let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
+    for figure in figures {
+        let told = format!("{} {} ms", figure.what, ms(figure.ms));
+        match lines
+            .iter_mut()
+            .find(|(source, _)| *source == figure.source)
+        {
+            Some((_, line)) => line.push(told),
+            None => lines.push((figure.source, vec![told])),
+        }
+    }
+    lines
+        .into_iter()
+        .map(|(source, told)| format!("published ({source}): {}", told.join("; ")))
+        .collect()
 }
 
 fn breakdown(breakdown: &Breakdown) -> String {
@@ -86,8 +129,24 @@ pub(super) fn algorithms(result: &ProblemReport) -> Vec<String> {
     rows.map(|row| (row.implementation.as_str(), &row.algorithms))
         .chain(alone)
         .filter(|(_, algorithms)| !algorithms.is_empty())
-        .map(|(name, algorithms)| format!("{name} multiplies by {}", algorithms.join(", ")))
+        .map(|(name, algorithms)| format!("{name} multiplies by {}", counted(algorithms)))
         .collect()
+}
+
+/// Each of `names` once, with how often it is there.
+fn counted(names: &[String]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for name in names {
+        match counts.iter_mut().find(|(known, _)| known == name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((name, 1)),
+        }
+    }
+    let told = counts.into_iter().map(|(name, count)| match count {
+        1 => name.to_owned(),
+        count => format!("{name} ({count} times)"),
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
 
 /// The means over all problems and the findings of the whole run.

@@ -35,6 +35,7 @@ pub fn width() -> u16 {
 /// What `out` reports.
 pub fn terminal(report: &Report, width: u16, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     writeln!(out, "{}: {}", report.suite, report.provenance)?;
+    writeln!(out, "{}", report.reproduces)?;
     for result in &report.results {
         writeln!(out, "\n{}", sentences::problem(result))?;
         print(&Grid::of_problem(result), width, out)?;
@@ -132,7 +133,8 @@ mod tests {
     fn rows_that_ran_and_rows_that_did_not_are_both_told() {
         let text = printed(200);
         for part in [
-            "M×N×K = 64x32x16, f16, 4 ranks",
+            "all-gather-matmul, M×N×K = 64x32x16, f16, 4 ranks",
+            "published (8×H100, somebody): fused 0.0430 ms",
             " 0.0600 0.0520–0.0680 ",
             "exact; 2.1e-4",
             "multimemGatherScalarCompute was not run: multicast is off",

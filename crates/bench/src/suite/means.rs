@@ -60,10 +60,13 @@ mod tests {
         };
         ProblemReport {
             shape: Shape::new(8, 8, 8),
+            operation: None,
             dtype,
             world: 1,
             limit: None,
             breakdown: None,
+            published: vec![],
+            groups: vec![],
             rows: vec![
                 row("cublasLt", Some(1.0)),
                 row("cutlass", ratio.map(|ratio| 1.0 / ratio)),

@@ -1,218 +1,300 @@
-//! What can be measured: suites of implementations of the same problems.
-
-use std::str::FromStr;
+//! What can be measured: suites of implementations of the same problems, a file each.
 
 use warpweave_overlap::Operation;
-use warpweave_overlap::algorithms;
+use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::plan::{GemmProvider, Problem};
 use warpweave_symm_mem::{BackendKind, DType};
 
-use crate::candidate::{Implementation, PartOfA};
-use crate::collectives;
+use crate::candidate::Implementation;
 use crate::error::{BenchError, Result};
 use crate::limit::product_alone;
 use crate::shape::Shape;
 
+mod collectives;
+mod column_parallel;
+mod figure;
+mod fused_matmul;
+mod gemm;
+mod groups;
+mod matmul_reduce;
 mod means;
+mod overlap_all_gather;
+mod pipeline;
+mod quick;
+mod recipes;
+mod row_parallel;
 mod run;
+mod stage;
 
+pub use figure::{Beside, Figure};
+pub use gemm::SUITE as GEMM;
 pub use run::{Settings, run};
 
+/// A problem of a suite: its sizes and its element type.
+pub type Sizes = (Shape, DType);
+
 /// A set of implementations that solve the same problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suite {
-    /// All-gather + matmul in seven ways.
-    FusedMatmul,
-    /// The matrix products of the providers, without communication: every rank computes all of C on its own device, all
-    /// ranks at once, and the slowest counts. A job of one rank tells of one GPU alone.
-    Gemm,
-    /// Collectives over symmetric memory beside NCCL; no plans: [`collectives`] measures them.
-    Collectives,
+#[derive(Debug)]
+pub struct Suite {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it measures, and whose figures it reproduces.
+    pub reproduces: &'static str,
+    /// What is computed; several where problems are measured for one after the other, none where nothing is communicated.
+    pub operations: &'static [Operation],
+    /// What it measures where nothing is asked for by name: of each operation the baseline first.
+    entries: fn() -> Vec<Entry>,
+    /// Its own problems for a number of ranks, where the command line names none.
+    problems: fn(BackendKind, usize) -> Vec<Sizes>,
+    /// What others published of its problems.
+    figures: fn() -> Vec<Figure>,
+}
+
+/// All suites, the one that is run without a name first.
+pub const ALL: [&Suite; 11] = [
+    &fused_matmul::SUITE,
+    &recipes::SUITE,
+    &pipeline::SUITE,
+    &row_parallel::SUITE,
+    &column_parallel::SUITE,
+    &matmul_reduce::SCATTER,
+    &matmul_reduce::ALL,
+    &overlap_all_gather::SUITE,
+    &gemm::SUITE,
+    &collectives::SUITE,
+    &quick::SUITE,
+];
+
+/// The suite of this name.
+///
+/// # Errors
+/// There is none, with the names that there are.
+pub fn named(name: &str) -> Result<&'static Suite, String> {
+    let names = || ALL.map(|suite| suite.name).join(", ");
+    ALL.into_iter()
+        .find(|suite| suite.name == name)
+        .ok_or_else(|| format!("there is no suite `{name}`; known are {}", names()))
+}
+
+/// Something that a suite can measure.
+#[derive(Clone, Debug)]
+enum Entry {
+    /// An algorithm with everything chosen.
+    Configured(Configuration),
+    /// A product without communication, and the operation beside whose rows it stands.
+    Product {
+        name: &'static str,
+        summary: &'static str,
+        provider: GemmProvider,
+        operation: Option<Operation>,
+    },
+    /// A plan of the bench's own.
+    Own {
+        name: &'static str,
+        summary: &'static str,
+        operation: Operation,
+        implementation: fn() -> Implementation,
+    },
+}
+
+impl Entry {
+    fn name(&self) -> String {
+        match self {
+            Entry::Configured(configuration) => configuration.name(),
+            Entry::Product { name, .. } | Entry::Own { name, .. } => (*name).to_owned(),
+        }
+    }
+
+    fn operation(&self) -> Option<Operation> {
+        match self {
+            Entry::Configured(configuration) => Some(configuration.operation()),
+            Entry::Product { operation, .. } => *operation,
+            Entry::Own { operation, .. } => Some(*operation),
+        }
+    }
+
+    fn implementation(&self) -> Implementation {
+        match self {
+            Entry::Configured(configuration) => configuration.clone().into(),
+            Entry::Product {
+                name,
+                provider,
+                operation,
+                ..
+            } => product_alone(name, *provider, *operation),
+            Entry::Own { implementation, .. } => implementation(),
+        }
+    }
+}
+
+/// The implementations of one operation.
+pub struct Case {
+    /// What they compute; `None` for products without communication.
+    pub operation: Option<Operation>,
+    /// In the order of the table.
+    pub implementations: Vec<Implementation>,
+    /// Name of the baseline.
+    pub baseline: String,
 }
 
 impl Suite {
-    /// All suites.
-    pub const ALL: [Suite; 3] = [Suite::FusedMatmul, Suite::Gemm, Suite::Collectives];
-
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Suite::FusedMatmul => "fused-matmul",
-            Suite::Gemm => "gemm",
-            Suite::Collectives => "collectives",
+    /// What its table is made of, each with a sentence: algorithms once, with their parameters.
+    pub fn catalogue(&self) -> Vec<(String, String)> {
+        if self.is_of_collectives() {
+            let ways = crate::collectives::catalogue().into_iter();
+            return ways.map(|(n, s)| (n.to_owned(), s.to_owned())).collect();
         }
+        let mut told: Vec<(String, String)> = Vec::new();
+        for entry in (self.entries)() {
+            let (name, summary) = match &entry {
+                Entry::Configured(configuration) => {
+                    let algorithm = configuration.algorithm();
+                    let choices: Vec<_> =
+                        algorithm.parameters.iter().map(|p| p.to_string()).collect();
+                    let choices = match choices.is_empty() {
+                        true => String::new(),
+                        false => format!(" [{}]", choices.join(", ")),
+                    };
+                    (algorithm.name, format!("{}{choices}", algorithm.summary))
+                }
+                Entry::Product { name, summary, .. } | Entry::Own { name, summary, .. } => {
+                    (*name, (*summary).to_owned())
+                }
+            };
+            if told.iter().all(|(known, _)| known != name) {
+                told.push((name.to_owned(), summary));
+            }
+        }
+        told
     }
 
-    /// Its implementations in the order of the table, the baseline first, each with a sentence.
-    pub fn catalogue(self) -> Vec<(&'static str, &'static str)> {
-        match self {
-            Suite::FusedMatmul => algorithms::table()
-                .iter()
-                .map(|c| (c.algorithm().name, c.algorithm().summary))
-                .collect(),
-            Suite::Gemm => vec![
-                (
-                    "cublasLt",
-                    "cuBLASLt, its heuristics' candidates timed; the host's own product on the host",
-                ),
-                (
-                    "cutlass",
-                    "the CUTLASS SM90 kernels, tile and schedule timed",
-                ),
-            ],
-            Suite::Collectives => collectives::catalogue(),
-        }
+    /// Whether it measures collectives, which are no plans.
+    pub fn is_of_collectives(&self) -> bool {
+        self.name == collectives::SUITE.name
     }
 
-    /// The implementations of these names, in the order of the table; all of the catalogue without names.
-    ///
-    /// By name, all-gather + matmul has the pipelines besides its catalogue.
+    /// The implementations of these names in the order of the table, those that it does not have by themselves behind it;
+    /// all of the table without names. Any configuration of the suite's operations has a name.
     ///
     /// # Errors
-    /// [`BenchError::Usage`] naming what there is.
-    pub fn implementations(self, names: &[String]) -> Result<Vec<Implementation>> {
-        if self == Suite::FusedMatmul && !names.is_empty() {
-            // Any algorithm of the operation, in any configuration.
-            return names.iter().map(|name| self.implementation(name)).collect();
-        }
-        let known: Vec<&str> = self.catalogue().iter().map(|(name, _)| *name).collect();
-        if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
-            return Err(BenchError::Usage(format!(
-                "suite {} has no implementation `{name}`; it has {}",
-                self.name(),
-                known.join(", ")
-            )));
-        }
-        let wanted = |name: &&str| names.is_empty() || names.iter().any(|n| n == name);
-        known
-            .into_iter()
-            .filter(wanted)
-            .map(|name| self.implementation(name))
-            .collect()
-    }
-
-    fn implementation(self, name: &str) -> Result<Implementation> {
-        match (self, name) {
-            (Suite::FusedMatmul, name) => {
-                let configuration = algorithms::find(name)?;
-                if configuration.operation() != Operation::AllGatherMatmul {
-                    return Err(BenchError::Usage(format!(
-                        "`{name}` computes {}, not {}",
-                        configuration.operation(),
-                        Operation::AllGatherMatmul
-                    )));
+    /// [`BenchError::Usage`] naming what there is; there is no algorithm of its operations.
+    pub fn cases(&self, names: &[String]) -> Result<Vec<Case>> {
+        let table = (self.entries)();
+        let mut chosen = match names.is_empty() {
+            true => table.clone(),
+            false => self.chosen(&table, names)?,
+        };
+        let place = |entry: &Entry| {
+            let name = entry.name();
+            let in_table = table.iter().position(|own| own.name() == name);
+            let in_registry = || {
+                let base = name.split(':').next();
+                algorithms::algorithms().position(|a| Some(a.name) == base)
+            };
+            in_table.unwrap_or_else(|| table.len() + in_registry().unwrap_or(0))
+        };
+        chosen.sort_by_key(place);
+        let mut cases: Vec<Case> = Vec::new();
+        for entry in chosen {
+            let operation = entry.operation();
+            let implementation = entry.implementation();
+            match cases.iter_mut().find(|case| case.operation == operation) {
+                Some(case) => case.implementations.push(implementation),
+                None => {
+                    let first = table.iter().find(|own| own.operation() == operation);
+                    cases.push(Case {
+                        operation,
+                        implementations: vec![implementation],
+                        baseline: first.unwrap_or(&entry).name(),
+                    });
                 }
-                Ok(Implementation {
-                    name: configuration.name(),
-                    takes: PartOfA::Shard,
-                    plan: Box::new(move |rank, world, problem| {
-                        configuration.plan(rank, world, problem)
-                    }),
-                })
             }
-            (Suite::Collectives, name) => Err(BenchError::Usage(format!("`{name}` is no plan"))),
-            (Suite::Gemm, "cutlass") => Ok(product_alone(name, GemmProvider::Cutlass)),
-            (Suite::Gemm, name) => Ok(product_alone(name, GemmProvider::CublasLt)),
+        }
+        match cases.is_empty() {
+            true => Err(BenchError::Usage(format!(
+                "there is no algorithm yet for the suite {}",
+                self.name
+            ))),
+            false => Ok(cases),
         }
     }
 
-    /// The problems that the suite is about, where the command line names none.
-    pub fn problems(self, kind: BackendKind) -> Vec<(Shape, DType)> {
-        match (self, kind) {
-            (Suite::Collectives, _) => Vec::new(),
-            (_, BackendKind::Host) => vec![
-                (Shape::new(256, 256, 256), DType::F16),
-                // 131 rows do not divide by four, and no size is a multiple of anything.
-                (Shape::new(131, 71, 90), DType::Bf16),
-            ],
-            (Suite::FusedMatmul, BackendKind::Cuda) => vec![
-                (Shape::new(1024, 1024, 1024), DType::F16),
-                (Shape::new(8192, 3584, 8192), DType::Bf16),
-                (Shape::new(4 * 257, 1160, 1032), DType::F16),
-            ],
-            (Suite::Gemm, BackendKind::Cuda) => {
-                let sides = [(1792, 4096), (3584, 8192), (6656, 16384)];
-                let nine = sides.iter().flat_map(|&(n, k)| {
-                    [4096, 8192, 16384].map(|m| (Shape::new(m, n, k), DType::Bf16))
-                });
-                let square = |side| Shape::new(side, side, side);
-                let squares = [(square(8192), DType::Bf16), (square(1024), DType::F16)];
-                nine.chain(squares).collect()
+    fn chosen(&self, table: &[Entry], names: &[String]) -> Result<Vec<Entry>> {
+        let one = |name: &String| {
+            let own = table.iter().find(|entry| entry.name() == *name);
+            if let Some(entry) = own {
+                return Ok(entry.clone());
             }
-        }
+            let known: Vec<_> = self.catalogue().into_iter().map(|(name, _)| name).collect();
+            let unknown = |why: String| {
+                Err(BenchError::Usage(format!(
+                    "suite {} has no implementation `{name}`; it has {}{why}",
+                    self.name,
+                    known.join(", ")
+                )))
+            };
+            if self.operations.is_empty() {
+                return unknown(String::new());
+            }
+            match algorithms::find(name) {
+                Ok(found) if self.operations.contains(&found.operation()) => {
+                    Ok(Entry::Configured(found))
+                }
+                Ok(found) => unknown(format!(", and `{name}` computes {}", found.operation())),
+                Err(error) => unknown(format!("; {error}")),
+            }
+        };
+        names.iter().map(one).collect()
+    }
+
+    /// The problems that the suite is about among `world` ranks.
+    pub fn problems(&self, kind: BackendKind, world: usize) -> Vec<Sizes> {
+        (self.problems)(kind, world)
+    }
+
+    /// What others published of a problem.
+    pub fn published(&self, (shape, dtype): Sizes) -> Vec<Figure> {
+        let mut figures = (self.figures)();
+        figures.retain(|figure| figure.shape == shape && figure.dtype == dtype.name());
+        figures
     }
 }
 
-impl FromStr for Suite {
-    type Err = String;
+/// The problems of every suite on the host: 131 rows do not divide by four, and no size is a multiple of anything.
+fn on_host() -> Vec<Sizes> {
+    vec![
+        (Shape::new(256, 256, 256), DType::F16),
+        (Shape::new(131, 71, 90), DType::Bf16),
+    ]
+}
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        let names = || Suite::ALL.map(Suite::name).join(", ");
-        Suite::ALL
-            .into_iter()
-            .find(|suite| suite.name() == name)
-            .ok_or_else(|| format!("there is no suite `{name}`; known are {}", names()))
-    }
+/// Everything that is worth a try for an operation.
+fn all_of(operation: Operation) -> Vec<Entry> {
+    let candidates = algorithms::candidates(operation).into_iter();
+    candidates.map(Entry::Configured).collect()
+}
+
+/// The baseline of all-gather + matmul, and everything worth a try that is no row of nvFuser's table.
+fn pipelines() -> Vec<Entry> {
+    let table = algorithms::table();
+    let pipelines = algorithms::candidates(Operation::AllGatherMatmul)
+        .into_iter()
+        .filter(|candidate| {
+            table
+                .iter()
+                .all(|own| own.algorithm() != candidate.algorithm())
+        });
+    let all = table.iter().take(1).cloned().chain(pipelines);
+    all.map(Entry::Configured).collect()
 }
 
 /// The problem of a shape on this backend.
-fn problem<B: ExecuteBackend>(backend: &B, shape: Shape, dtype: DType) -> Problem {
+fn problem<B: ExecuteBackend>(backend: &B, (shape, dtype): Sizes) -> Problem {
     // The host emulates multicast by copies to every rank, which tells nothing about it.
     let multicast = B::KIND == BackendKind::Cuda && backend.device().multicast.is_yes();
     Problem::new(shape.m, shape.n, shape.k, dtype).with_multicast(multicast)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_shapes_each_problem_has_its_own_element_type() {
-        let texts = |suite: Suite| -> Vec<String> {
-            let problems = suite.problems(BackendKind::Cuda).into_iter();
-            problems
-                .map(|(shape, dtype)| format!("{shape} {dtype}"))
-                .collect()
-        };
-        assert_eq!(
-            texts(Suite::FusedMatmul),
-            [
-                "1024x1024x1024 f16",
-                "8192x3584x8192 bf16",
-                "1028x1160x1032 f16"
-            ]
-        );
-        let gemm = texts(Suite::Gemm);
-        assert_eq!(
-            gemm.iter().filter(|text| text.ends_with("bf16")).count(),
-            10
-        );
-        assert_eq!(gemm[0], "4096x1792x4096 bf16");
-        assert_eq!(gemm[9..], ["8192x8192x8192 bf16", "1024x1024x1024 f16"]);
-    }
-
-    #[test]
-    fn names_choose_implementations_in_the_order_of_the_table() {
-        let all = Suite::FusedMatmul.implementations(&[]).unwrap();
-        assert_eq!(all.len(), 7);
-        assert_eq!(all[0].name, "baselineNcclAllgatherMatmul");
-        let names = ["naiveRemoteRead", "baselineCudaAllgatherMatmul"].map(String::from);
-        let two = Suite::FusedMatmul.implementations(&names).unwrap();
-        let two: Vec<_> = two.iter().map(|i| i.name.as_str()).collect();
-        assert_eq!(two, ["baselineCudaAllgatherMatmul", "naiveRemoteRead"]);
-        let pipelines = ["pushChunks:chunks=8", "ringGet"].map(String::from);
-        let pipelines = Suite::FusedMatmul.implementations(&pipelines).unwrap();
-        let pipelines: Vec<_> = pipelines.iter().map(|i| i.name.as_str()).collect();
-        assert_eq!(pipelines, ["ringGet", "pushChunks:chunks=8"]);
-        let unknown = Suite::Gemm
-            .implementations(&names)
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            unknown.contains("naiveRemoteRead") && unknown.contains("cutlass"),
-            "{unknown}"
-        );
-    }
-}
+mod tests;

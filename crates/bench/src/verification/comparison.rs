@@ -1,12 +1,10 @@
 //! Every element of an output against the reference.
 
-use std::ops::Range;
-
 use half::{bf16, f16};
 use serde::Serialize;
 use warpweave_symm_mem::DType;
 
-use crate::inputs::Numbers;
+use crate::inputs::{Numbers, rounded};
 
 /// How an output compares with the reference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -29,9 +27,9 @@ pub struct Comparison {
 /// An element that is not what it must be.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WrongElement {
-    /// Row of C.
+    /// Row of the matrix.
     pub row: usize,
-    /// Column of C.
+    /// Column of the matrix.
     pub col: usize,
     /// What is there, as text, for it may be no number.
     pub got: String,
@@ -60,65 +58,91 @@ impl Comparison {
     }
 }
 
-/// What is compared.
+/// What makes an element right.
+///
+/// # Reals
+///
+/// With u half a unit of the element type at 1, an element is right if it is within the sum of
+///
+/// 1. **the last rounding**: u·|c|;
+/// 2. **the sums in f32**: 8·k/3·2⁻²⁴. A sum of k products of numbers below one has partial sums of around √(k/9), each
+///    addition rounds by half a unit there, and eight times this random walk leaves room for 10⁸ elements;
+/// 3. **the partial products**, where n ranks each round theirs to the element type and the results are added in it: with p
+///    the partial products and P = Σ|p|, which the reference knows for each element, the roundings of the p are off by u·P
+///    at the most. Whatever the order of the n − 1 additions, each partial sum is at most P; all but the last, which is (1),
+///    are rounded with at most u·P. That makes u·(n − 1)·P. It is a bound and no estimate, to first order in u; the factor
+///    1.001 covers the rest.
+///
+/// ‖out − reference‖ / ‖reference‖ is held to less than such worst cases add up to, for roundings are independent of each
+/// other: the squares of what is rounded are 1/n of the reference's for each of the n partial products, and j/n for the sum of
+/// j of them, together 1 + (n + 1)/2 − 1/n times those of the reference, so that the error is at most u times the root of
+/// that. With one rank, where nothing is rounded but the result, the factor is 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectation {
     /// What the inputs were.
     pub numbers: Numbers,
     /// Element type of the output.
     pub dtype: DType,
-    /// Columns of C.
-    pub cols: usize,
-    /// Length of the sums.
-    pub k: usize,
+    /// Terms of each sum; 0 where elements are copied, which must be equal.
+    pub terms: usize,
+    /// Ranks of which each has rounded its part of the sum to the element type.
+    pub summands: usize,
 }
 
 impl Expectation {
-    /// The largest ‖out − reference‖ / ‖reference‖ that is right for reals: one rounding to the element type, and a
+    /// The largest ‖out − reference‖ / ‖reference‖ that is right for reals: the roundings to the element type, and a
     /// random walk of roundings along a sum in f32.
     pub fn tolerance(&self) -> f64 {
-        match self.numbers {
-            Numbers::Integers => 0.0,
-            Numbers::Reals => {
-                self.dtype.epsilon() / 2.0 + 2.0 * (self.k as f64).sqrt() * DType::F32.epsilon()
-            }
+        if self.is_exact() {
+            return 0.0;
         }
+        let n = self.summands as f64;
+        let roundings = (1.0 + (n + 1.0) / 2.0 - 1.0 / n).sqrt();
+        let sums = 2.0 * (self.terms as f64).sqrt() * DType::F32.epsilon();
+        self.unit() * roundings + sums
     }
 
-    /// The largest |out − wanted| that is right for one element.
-    fn slack(&self, wanted: f32) -> f64 {
-        match self.numbers {
-            Numbers::Integers => 0.0,
-            Numbers::Reals => {
-                // A sum of k products of numbers below one: its partial sums stay around √(k/9), and each addition
-                // rounds by half a unit there; eight times the random walk leaves room for 10⁸ elements.
-                let sums = 8.0 * self.k as f64 / 3.0 * DType::F32.epsilon() / 2.0;
-                f64::from(wanted.abs()) * self.dtype.epsilon() / 2.0 * 1.001 + sums
-            }
-        }
+    fn is_exact(&self) -> bool {
+        self.numbers == Numbers::Integers || self.terms == 0
     }
 
-    /// Compares the rows of C from `first_row` on, which `out` holds in the element type and `reference` as f32 that are
-    /// exact for integers.
-    pub fn compare(&self, first_row: usize, out: &[u8], reference: &[f32]) -> Comparison {
-        let size = self.dtype.size();
+    /// How far one rounding of 1 to the element type can be off.
+    fn unit(&self) -> f64 {
+        self.dtype.epsilon() / 2.0
+    }
+
+    /// The largest |out − wanted| that is right for one element, whose partial products have absolute values that add up to
+    /// `magnitude`.
+    fn slack(&self, wanted: f32, magnitude: f32) -> f64 {
+        if self.is_exact() {
+            return 0.0;
+        }
+        let sums = 8.0 * self.terms as f64 / 3.0 * DType::F32.epsilon() / 2.0;
+        let partial = (self.summands - 1) as f64 * f64::from(magnitude);
+        (f64::from(wanted.abs()) + partial) * self.unit() * 1.001 + sums
+    }
+
+    /// Compares elements of a row of the matrix from column `at.1` on: `got` with `wanted`, which is f32 that is exact for
+    /// integers. `magnitudes` belongs to each of them, where partial products are rounded, and is empty where none are.
+    pub fn compare(
+        &self,
+        at: (usize, usize),
+        got: impl IntoIterator<Item = f32>,
+        (wanted, magnitudes): (&[f32], &[f32]),
+    ) -> Comparison {
         let mut result = Comparison::default();
-        if out.len() != reference.len() * size {
-            result.wrong = reference.len() as u64;
-            result.elements = reference.len() as u64;
-            result.error_squared = f64::INFINITY;
-            return result;
-        }
-        for (i, (bytes, &exact)) in out.chunks_exact(size).zip(reference).enumerate() {
-            let got = decode(self.dtype, bytes);
+        for (i, got) in got.into_iter().take(wanted.len()).enumerate() {
             let wanted = match self.numbers {
-                Numbers::Integers => rounded(self.dtype, exact),
-                Numbers::Reals => exact,
+                Numbers::Integers => rounded(self.dtype, wanted[i]),
+                Numbers::Reals => wanted[i],
             };
             let difference = f64::from(got) - f64::from(wanted);
-            let right = got == wanted || difference.abs() <= self.slack(wanted);
+            let magnitude = magnitudes.get(i).copied().unwrap_or(0.0);
+            let right = got == wanted || difference.abs() <= self.slack(wanted, magnitude);
             result.elements += 1;
-            result.reference_squared += f64::from(wanted).powi(2);
+            if self.terms > 0 {
+                result.reference_squared += f64::from(wanted).powi(2);
+            }
             result.error_squared += if got.is_finite() {
                 difference * difference
             } else {
@@ -127,42 +151,20 @@ impl Expectation {
             if !right {
                 result.wrong += 1;
                 result.first.get_or_insert_with(|| WrongElement {
-                    row: first_row + i / self.cols,
-                    col: i % self.cols,
+                    row: at.0,
+                    col: at.1 + i,
                     got: got.to_string(),
                     wanted,
                 });
             }
         }
+        let missing = wanted.len() as u64 - result.elements;
+        if missing > 0 {
+            result.elements += missing;
+            result.wrong += missing;
+            result.error_squared = f64::INFINITY;
+        }
         result
-    }
-
-    /// As [`Expectation::compare`], split over `threads`.
-    pub fn compare_rows(
-        &self,
-        rows: Range<usize>,
-        out: &[u8],
-        reference: &[f32],
-        threads: usize,
-    ) -> Comparison {
-        let share = rows.len().div_ceil(threads.max(1)).max(1);
-        let row_bytes = self.cols * self.dtype.size();
-        std::thread::scope(|scope| {
-            let parts: Vec<_> = out
-                .chunks(share * row_bytes)
-                .zip(reference.chunks(share * self.cols))
-                .enumerate()
-                .map(|(i, (out, reference))| {
-                    scope.spawn(move || self.compare(rows.start + i * share, out, reference))
-                })
-                .collect();
-            parts
-                .into_iter()
-                .fold(Comparison::default(), |sum, part| match part.join() {
-                    Ok(part) => sum.and(part),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                })
-        })
     }
 }
 
@@ -176,54 +178,51 @@ pub(crate) fn decode(dtype: DType, bytes: &[u8]) -> f32 {
     }
 }
 
-/// To nearest even, once.
-fn rounded(dtype: DType, value: f32) -> f32 {
-    match dtype {
-        DType::F16 => f16::from_f32(value).to_f32(),
-        DType::Bf16 => bf16::from_f32(value).to_f32(),
-        _ => value,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn bf16s(values: &[f32]) -> Vec<u8> {
-        values
-            .iter()
-            .flat_map(|&v| bf16::from_f32(v).to_ne_bytes())
-            .collect()
-    }
-
-    fn expect(numbers: Numbers) -> Expectation {
+    fn expect(numbers: Numbers, summands: usize) -> Expectation {
         Expectation {
             numbers,
             dtype: DType::Bf16,
-            cols: 2,
-            k: 64,
+            terms: 64,
+            summands,
         }
+    }
+
+    fn compare(expect: Expectation, got: &[f32], wanted: &[f32]) -> Comparison {
+        expect.compare((11, 4), got.iter().copied(), (wanted, &[]))
     }
 
     #[test]
     fn integers_are_compared_with_the_rounded_value() {
         // 257 is not a bf16: its neighbours are 256 and 258, and 256 is even.
-        let out = bf16s(&[3.0, 256.0, -7.0, 12.0]);
-        let all = expect(Numbers::Integers).compare(0, &out, &[3.0, 257.0, -7.0, 12.0]);
+        let out = [3.0, 256.0, -7.0, 12.0];
+        let expect = expect(Numbers::Integers, 4);
+        let all = compare(expect, &out, &[3.0, 257.0, -7.0, 12.0]);
         assert_eq!((all.elements, all.wrong, all.relative_error()), (4, 0, 0.0));
-        let off = expect(Numbers::Integers).compare(10, &out, &[3.0, 257.0, -7.0, 13.0]);
+        let off = compare(expect, &out, &[3.0, 257.0, -7.0, 13.0]);
         let first = off.first.unwrap();
         assert_eq!(
             (off.wrong, first.row, first.col, first.wanted),
-            (1, 11, 1, 13.0)
+            (1, 11, 7, 13.0)
         );
     }
 
     #[test]
-    fn poison_is_wrong_in_both_kinds() {
-        for numbers in [Numbers::Integers, Numbers::Reals] {
-            let poison = expect(numbers).compare(0, &[0xff; 4], &[0.0, 1.0]);
-            assert_eq!(poison.wrong, 2, "{numbers:?}");
+    fn poison_is_wrong_whatever_is_expected() {
+        let copied = Expectation {
+            terms: 0,
+            ..expect(Numbers::Reals, 1)
+        };
+        for expect in [
+            expect(Numbers::Integers, 1),
+            expect(Numbers::Reals, 8),
+            copied,
+        ] {
+            let poison = compare(expect, &[f32::NAN; 2], &[0.0, 1.0]);
+            assert_eq!(poison.wrong, 2, "{expect:?}");
             assert_eq!(poison.relative_error(), f64::INFINITY);
         }
     }
@@ -231,35 +230,62 @@ mod tests {
     #[test]
     fn reals_may_be_off_by_a_rounding_and_no_more() {
         let reference = [10.01, -3.003, 0.5, 7.77];
-        let right = expect(Numbers::Reals).compare(0, &bf16s(&reference), &reference);
+        let expect = expect(Numbers::Reals, 1);
+        let out = reference.map(|v| rounded(DType::Bf16, v));
+        let right = compare(expect, &out, &reference);
         assert_eq!(right.wrong, 0);
         assert!(right.relative_error() > 0.0);
-        assert!(right.relative_error() <= expect(Numbers::Reals).tolerance());
-        let wrong =
-            expect(Numbers::Reals).compare(0, &bf16s(&[10.2, -3.003, 0.5, 7.77]), &reference);
+        assert!(right.relative_error() <= expect.tolerance());
+        let wrong = compare(expect, &[10.2, out[1], out[2], out[3]], &reference);
         assert_eq!(wrong.wrong, 1);
     }
 
     #[test]
-    fn threads_see_what_one_sees() {
-        let reference: Vec<f32> = (0..26).map(|i| i as f32).collect();
-        let mut out = bf16s(&reference);
-        out[2 * 17] ^= 0x40;
-        let expect = expect(Numbers::Integers);
-        let (one, many) = (
-            expect.compare(5, &out, &reference),
-            expect.compare_rows(5..18, &out, &reference, 4),
-        );
-        assert_eq!(one, many);
-        assert_eq!(
-            (one.wrong, one.first.map(|e| (e.row, e.col))),
-            (1, Some((13, 1)))
-        );
+    fn copies_are_equal_or_wrong() {
+        let copied = Expectation {
+            terms: 0,
+            ..expect(Numbers::Reals, 1)
+        };
+        assert_eq!(compare(copied, &[0.5], &[0.5]).wrong, 0);
+        let wrong = compare(copied, &[0.501_953_1], &[0.5]);
+        assert_eq!((wrong.wrong, copied.tolerance()), (1, 0.0));
+        assert!(wrong.relative_error() > copied.tolerance());
+    }
+
+    /// Partial products that cancel, rounded and added in bf16 in every order of four ranks.
+    #[test]
+    fn sums_of_rounded_parts_are_within_their_bound_in_any_order() {
+        let expect = expect(Numbers::Reals, 4);
+        let of = |i: usize| {
+            let bits = crate::inputs::mix(i as u64);
+            ((bits >> 40) as f32 / (1u32 << 23) as f32 - 1.0) * 20.0
+        };
+        let mut worst = 0.0f64;
+        for place in 0..2000 {
+            let parts: Vec<f32> = (0..4).map(|rank| of(4 * place + rank)).collect();
+            let wanted: f32 = parts.iter().sum();
+            let magnitude: f32 = parts.iter().map(|p| p.abs()).sum();
+            for order in [[0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]] {
+                let add = |sum: f32, rank: usize| {
+                    rounded(DType::Bf16, sum + rounded(DType::Bf16, parts[rank]))
+                };
+                let sum = order.into_iter().fold(0.0, add);
+                let found = expect.compare((0, 0), [sum], (&[wanted], &[magnitude]));
+                assert_eq!(found.wrong, 0, "{parts:?}: {sum} for {wanted}");
+                let used = f64::from((sum - wanted).abs()) / expect.slack(wanted, magnitude);
+                worst = worst.max(used);
+            }
+            let far = wanted + 0.03 * magnitude + 0.5;
+            let found = expect.compare((0, 0), [far], (&[wanted], &[magnitude]));
+            assert_eq!(found.wrong, 1, "{parts:?}");
+        }
+        // The bound is not far above what happens.
+        assert!((0.3..=1.0).contains(&worst), "{worst}");
     }
 
     #[test]
-    fn too_few_bytes_are_wrong() {
-        let short = expect(Numbers::Integers).compare(0, &bf16s(&[1.0]), &[1.0, 2.0]);
-        assert_eq!(short.wrong, 2);
+    fn too_few_elements_are_wrong() {
+        let short = compare(expect(Numbers::Integers, 1), &[1.0], &[1.0, 2.0]);
+        assert_eq!((short.elements, short.wrong), (2, 1));
     }
 }

@@ -6,18 +6,20 @@ pub(crate) mod findings;
 pub mod reference;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Range;
 
 use serde::Serialize;
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
-use warpweave_overlap::plan::{Problem, Role};
-use warpweave_symm_mem::{Backend, Memory};
+use warpweave_overlap::operation::{Matrix, Operand};
+use warpweave_overlap::plan::Role;
+use warpweave_symm_mem::{Backend, DevicePtr, Memory};
 
-use crate::candidate::{Candidate, InputSets, buffer_of};
+use crate::candidate::Candidate;
 use crate::error::Result;
-use crate::inputs::Numbers;
+use crate::inputs::{InputSets, Matrices, Numbers, Part, address, with_role};
 use crate::session::Session;
 use crate::timing::Call;
+use comparison::Comparison;
 use findings::Findings;
 use reference::{Reference, ReferenceOf};
 
@@ -98,58 +100,68 @@ fn worst(a: f64, b: f64) -> f64 {
 
 /// Verifies the candidates of one problem.
 pub struct Verifier<B: Backend> {
+    matrices: Matrices,
     references: BTreeMap<(Numbers, usize), Reference>,
     /// The outputs of calls that follow each other, one behind the other.
-    outputs: B::Memory,
-    bytes: usize,
+    outputs: Option<B::Memory>,
+}
+
+/// An output and where it lies among those of a call.
+struct Output<'a> {
+    operand: &'a Operand,
+    part: Part,
+    bytes: Range<usize>,
 }
 
 impl<B: ExecuteBackend> Verifier<B> {
-    /// Computes the references of all `sets`. Collective.
+    /// Computes the references of so many sets of each kind. Collective.
     ///
     /// # Errors
     /// What the computation reports.
-    pub fn new(session: &Session<B>, problem: &Problem, sets: &[&InputSets<B>]) -> Result<Self> {
-        let exchange: &Arc<_> = &session.exchange;
+    pub fn new(
+        session: &Session<B>,
+        matrices: Matrices,
+        sets: &[(Numbers, usize)],
+    ) -> Result<Self> {
         let mut references = BTreeMap::new();
-        for inputs in sets {
-            for set in 0..inputs.len() {
+        for &(numbers, sets) in sets {
+            for set in 0..sets {
                 let of = ReferenceOf {
-                    problem,
-                    numbers: inputs.numbers,
+                    matrices,
+                    numbers,
                     set,
                 };
-                let reference = Reference::compute(exchange, of, session.threads())?;
-                references.insert((inputs.numbers, set), reference);
+                let reference = Reference::compute(&session.exchange, of, session.threads())?;
+                references.insert((numbers, set), reference);
             }
         }
-        let most = sets.iter().map(|sets| sets.len()).max().unwrap_or(0);
-        let bytes = problem.m * problem.n * problem.dtype.size();
-        let outputs = session.backend.allocate((bytes * most).max(1))?;
         Ok(Self {
+            matrices,
             references,
-            outputs,
-            bytes,
+            outputs: None,
         })
     }
 
-    /// Calls `candidate` with every set of `inputs`, back to back, once as it is and once as a graph, and compares.
-    /// Collective; the verdict is that of all ranks.
+    /// Calls `candidate` with every set of `inputs` that there is a reference of, back to back, once as it is and once as a
+    /// graph, and compares. Collective; the verdict is that of all ranks. What has no output is right.
     ///
     /// # Errors
     /// A call failed on some rank; a wrong result is no error.
     pub fn verify(
-        &self,
+        &mut self,
         session: &Session<B>,
-        candidate: &Candidate<B>,
-        bound: &Bound<B>,
+        (candidate, bound): (&Candidate<B>, &Bound<B>),
         inputs: &InputSets<B>,
     ) -> Result<Verdict> {
+        let outputs = self.outputs_of(candidate);
+        if outputs.is_empty() {
+            return Ok(Verdict::default());
+        }
         let mine = [Call::Run, Call::Replay].into_iter().try_fold(
             Findings::default(),
             |mut findings, how| {
-                self.call_all(session, candidate, bound, inputs, how)?;
-                self.compare(session, inputs, how, &mut findings)?;
+                self.call_all(session, (candidate, bound, &outputs), inputs, how)?;
+                self.compare(session, &outputs, (inputs.numbers, how), &mut findings)?;
                 Ok(findings)
             },
         );
@@ -158,33 +170,54 @@ impl<B: ExecuteBackend> Verifier<B> {
         Ok(Verdict::of_ranks(&all))
     }
 
+    fn outputs_of<'a>(&self, candidate: &'a Candidate<B>) -> Vec<Output<'a>> {
+        let mut end = 0;
+        with_role(&candidate.operands, Role::Output)
+            .map(|operand| {
+                let (start, part) = (end, Part::from(operand));
+                end = start + part.len() * self.matrices.problem.dtype.size();
+                Output {
+                    operand,
+                    part,
+                    bytes: start..end,
+                }
+            })
+            .collect()
+    }
+
     fn call_all(
-        &self,
+        &mut self,
         session: &Session<B>,
-        candidate: &Candidate<B>,
-        bound: &Bound<B>,
+        (candidate, bound, outputs): (&Candidate<B>, &Bound<B>, &[Output<'_>]),
         inputs: &InputSets<B>,
         how: Call,
     ) -> Result<()> {
-        let (_, c) = buffer_of(bound, Role::Output)?;
-        inputs.load_b(session, bound)?;
-        for set in 0..inputs.len() {
-            inputs.load_a(session, bound, candidate.takes, set)?;
-            // SAFETY: the whole of C, which has `bytes` bytes as its plan is of this problem; the stream orders the plan's
-            // own work on it.
-            unsafe {
-                session
-                    .backend
-                    .fill(&session.stream, c, POISON, self.bytes)?
-            };
-            candidate.call(session, bound, how)?;
-            if session.injection.corrupts() {
-                // SAFETY: as above; C has at least one element.
-                unsafe { session.backend.fill(&session.stream, c, POISON, 1)? };
+        let plan = (bound, candidate.operands.as_slice());
+        let sets = self.sets(inputs.numbers);
+        let each = outputs.last().map_or(0, |output| output.bytes.end);
+        let room = self.room(session, sets * each)?;
+        let backend = &session.backend;
+        inputs.load_weights(session, plan)?;
+        for set in 0..sets {
+            inputs.load(session, plan, set)?;
+            for output in outputs {
+                let to = address(bound, output.operand)?;
+                // SAFETY: `address` has checked that the buffer has that many bytes; the stream orders the plan's own work
+                // on it.
+                unsafe { backend.fill(&session.stream, to, POISON, output.bytes.len())? };
             }
-            let to = self.outputs.address().add(set * self.bytes);
-            // SAFETY: `outputs` has room for as many outputs as there are sets; C as above.
-            unsafe { session.backend.copy(&session.stream, to, c, self.bytes)? };
+            candidate.call(session, bound, how)?;
+            for output in outputs.iter().filter(|output| !output.bytes.is_empty()) {
+                let from = address(bound, output.operand)?;
+                if session.injection.corrupts() {
+                    let element = self.matrices.problem.dtype.size();
+                    // SAFETY: as above; the output has at least one element.
+                    unsafe { backend.fill(&session.stream, from, POISON, element)? };
+                }
+                let to = room.add(set * each + output.bytes.start);
+                // SAFETY: there is room for the outputs of as many calls as there are sets; the buffer as above.
+                unsafe { backend.copy(&session.stream, to, from, output.bytes.len())? };
+            }
         }
         Ok(bound.synchronize()?)
     }
@@ -192,26 +225,65 @@ impl<B: ExecuteBackend> Verifier<B> {
     fn compare(
         &self,
         session: &Session<B>,
-        inputs: &InputSets<B>,
-        how: Call,
+        outputs: &[Output<'_>],
+        (numbers, how): (Numbers, Call),
         findings: &mut Findings,
     ) -> Result<()> {
-        let mut out = vec![0; self.bytes];
-        for set in 0..inputs.len() {
-            let from = self.outputs.address().add(set * self.bytes);
-            // SAFETY: the output of this set, written by `call_all`.
-            unsafe { session.backend.download(&session.stream, from, &mut out)? };
-            if let Some(reference) = self.references.get(&(inputs.numbers, set)) {
-                let comparison = reference.compare(&out, session.threads());
-                let tolerance = reference.expectation().tolerance();
-                findings.add(inputs.numbers, comparison, tolerance, |first| {
-                    format!(
-                        "call {set} ({how:?}, {:?}): C[{}, {}] is {} instead of {}",
-                        inputs.numbers, first.row, first.col, first.got, first.wanted
-                    )
-                });
+        let each = outputs.last().map_or(0, |output| output.bytes.end);
+        let mut all = vec![0; each];
+        let Some(memory) = &self.outputs else {
+            return Ok(());
+        };
+        for set in 0..self.sets(numbers) {
+            let from = memory.address().add(set * each);
+            // SAFETY: the outputs of this set, written by `call_all`.
+            unsafe { session.backend.download(&session.stream, from, &mut all)? };
+            let Some(reference) = self.references.get(&(numbers, set)) else {
+                continue;
+            };
+            let mut call = Comparison::default();
+            let (mut tolerance, mut culprit) = (0.0f64, None);
+            for output in outputs {
+                let matrix = output.part.matrix;
+                let bytes = &all[output.bytes.clone()];
+                let compared = reference.compare(&output.part, bytes, session.threads());
+                tolerance = tolerance.max(reference.of().expectation(matrix).tolerance());
+                if compared.first.is_some() {
+                    culprit.get_or_insert(matrix);
+                }
+                call = call.and(compared);
             }
+            findings.add(numbers, call, tolerance, |first| {
+                format!(
+                    "call {set} ({how:?}, {numbers:?}): {:?}[{}, {}] is {} instead of {}",
+                    culprit.unwrap_or(Matrix::C),
+                    first.row,
+                    first.col,
+                    first.got,
+                    first.wanted
+                )
+            });
         }
         Ok(())
     }
+
+    /// How many sets of a kind have a reference.
+    fn sets(&self, numbers: Numbers) -> usize {
+        let of_kind = |(kind, _): &&(Numbers, usize)| *kind == numbers;
+        self.references.keys().filter(of_kind).count()
+    }
+
+    /// Memory for outputs, larger than before where that is too small.
+    fn room(&mut self, session: &Session<B>, bytes: usize) -> Result<DevicePtr> {
+        let large = |memory: &B::Memory| memory.bytes() >= bytes;
+        if !self.outputs.as_ref().is_some_and(large) {
+            self.outputs = None;
+            self.outputs = Some(session.backend.allocate(bytes.max(1))?);
+        }
+        let memory = self.outputs.as_ref();
+        Ok(memory.map_or(DevicePtr::NULL, |memory| memory.address()))
+    }
 }
+
+#[cfg(test)]
+mod tests;

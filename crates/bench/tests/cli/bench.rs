@@ -46,8 +46,8 @@ fn four_ranks_measure_and_verify_all_seven() {
     let table = outcome.report();
     let document = std::fs::read_to_string(document).unwrap();
     for line in [
-        "M×N×K = 66x40x24, f16, 4 ranks",
-        "M×N×K = 37x21x35, f16, 4 ranks",
+        "all-gather-matmul, M×N×K = 66x40x24, f16, 4 ranks",
+        "all-gather-matmul, M×N×K = 37x21x35, f16, 4 ranks",
     ] {
         assert!(table.contains(line), "{table}");
         assert!(document.contains(&format!("\n## {line}\n")), "{document}");
@@ -71,7 +71,7 @@ fn four_ranks_measure_and_verify_all_seven() {
     assert_eq!(table.matches(breakdown).count(), 2, "{table}");
     assert_eq!(document.matches(breakdown).count(), 2, "{document}");
     let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    assert_eq!(report["schema"], "warpweave-bench/1");
+    assert_eq!(report["schema"], "warpweave-bench/2");
     let provenance = &report["provenance"];
     assert_eq!(provenance["ranks"], 4);
     assert_eq!(provenance["devices"][0]["count"], 4);

@@ -392,8 +392,8 @@ fn wrong_options_are_refused_with_what_there_is() {
             "--sizes says nothing to the suite gemm",
         ),
         (
-            &["--peers", "x"],
-            "--peers says nothing to the suite fused-matmul",
+            &["--suite", "gemm", "--peers", "x"],
+            "--peers says nothing to the suite gemm",
         ),
     ] {
         let output = job::warpweave()

@@ -6,3 +6,4 @@ mod faults;
 mod job;
 mod measure;
 mod plan;
+mod suites;

@@ -1,0 +1,161 @@
+"""What PyTorch's own operators take for the operations of the bench, as a file for `cargo xtask bench --peers FILE`.
+
+    torchrun --nproc-per-node 4 crates/bench/peers/torch_peers.py --json torch.json
+    cargo xtask bench --suite recipes --peers torch.json
+
+Problems are MxNxK as in the bench: N is each rank's own for all-gather + matmul, K is split over the ranks where products are
+summed. `torch-nccl` is NCCL and cuBLAS one after the other, `torch-fused` the operator over symmetric memory, where there is
+one. A time is of device events around one call; before it every stream is kept busy while the call is enqueued, and the
+ranks meet on the device. Each sample is that of the slowest rank; median, p10 and p90 are over the samples, as in the bench.
+Operators take turns in rounds, since a GPU's clock falls under long products. Inputs change with every call.
+"""
+
+import argparse
+import json
+import os
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric_memory
+
+GATHER = ["1024x1024x1024"]
+GATHER += [f"{m}x{n}x{k}" for n, k in ((1792, 4096), (3584, 8192), (6656, 16384)) for m in (4096, 8192, 16384)]
+GATHER += ["32768x8192x16384"]
+REDUCE = ["8192x8192x8192", "8192x8192x32768", "4096x4096x14336"]
+SETS = 2
+# Cycles for which the device is kept busy while the host enqueues: about a millisecond.
+LEAD = 2_000_000
+
+
+class Clock:
+    """Times calls, all ranks aligned on the device before each."""
+
+    def __init__(self, group):
+        pad = symmetric_memory.empty(1024, device="cuda", dtype=torch.float32)
+        self.meeting = symmetric_memory.rendezvous(pad, group)
+
+    def sample(self, call):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        dist.barrier()
+        torch.cuda.synchronize()
+        torch.cuda._sleep(LEAD)
+        self.meeting.barrier()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        slowest = torch.tensor([start.elapsed_time(end)], device="cuda", dtype=torch.float64)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        return slowest.item()
+
+    def rounds(self, contenders, load, count):
+        """The spread of each of the contenders, by name, with input set `i` loaded before its i-th call."""
+        for call in contenders.values():
+            for i in range(3):
+                load(i)
+                call()
+        samples = {name: [] for name in contenders}
+        for i in range(count):
+            for name, call in contenders.items():
+                load(i)
+                samples[name].append(self.sample(call))
+        return {name: spread(times) for name, times in samples.items()}
+
+
+def spread(times):
+    ordered = torch.tensor(sorted(times), dtype=torch.float64)
+    low, middle, high = (torch.quantile(ordered, q).item() for q in (0.1, 0.5, 0.9))
+    return {"median": middle, "p10": low, "p90": high, "samples": len(times)}
+
+
+def gather(clock, group, sizes, dtype, count):
+    """All-gather + matmul: A by rows, B whole on each rank."""
+    m, n, k = sizes
+    world = dist.get_world_size()
+    a = symmetric_memory.empty(m // world, k, device="cuda", dtype=dtype)
+    symmetric_memory.rendezvous(a, group)
+    sets = [torch.rand_like(a) * 2 - 1 for _ in range(SETS)]
+    b = torch.rand(k, n, device="cuda", dtype=dtype) * 2 - 1
+    whole = torch.empty(m, k, device="cuda", dtype=dtype)
+    c = torch.empty(m, n, device="cuda", dtype=dtype)
+
+    def separate():
+        dist.all_gather_into_tensor(whole, a)
+        torch.matmul(whole, b, out=c)
+
+    contenders = {
+        "torch-nccl": separate,
+        "torch-fused": lambda: torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, group.group_name),
+    }
+    return clock.rounds(contenders, lambda i: a.copy_(sets[i % SETS]), count)
+
+
+def reduce(clock, group, sizes, dtype, count):
+    """Matmul + reduce-scatter and matmul + all-reduce: A by columns, B by rows, stored transposed as a linear layer's weight."""
+    m, n, k = sizes
+    world = dist.get_world_size()
+    sets = [torch.rand(m, k // world, device="cuda", dtype=dtype) * 2 - 1 for _ in range(SETS)]
+    x = torch.empty_like(sets[0])
+    w = (torch.rand(n, k // world, device="cuda", dtype=dtype) * 2 - 1).t()
+    c = torch.empty(m, n, device="cuda", dtype=dtype)
+    rows = torch.empty(m // world, n, device="cuda", dtype=dtype)
+
+    def scatter():
+        torch.matmul(x, w, out=c)
+        dist.reduce_scatter_tensor(rows, c)
+
+    def all_reduce():
+        torch.matmul(x, w, out=c)
+        dist.all_reduce(c)
+
+    contenders = {
+        "scatter": scatter,
+        "fused": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, group.group_name),
+        "all": all_reduce,
+    }
+    times = clock.rounds(contenders, lambda i: x.copy_(sets[i % SETS]), count)
+    both = {"torch-nccl": times["all"]}
+    return {
+        "matmul-reduce-scatter": {"torch-nccl": times["scatter"], "torch-fused": times["fused"]},
+        "matmul-all-reduce": both,
+        "row-parallel-linear": both,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", required=True, metavar="FILE", help="where rank 0 writes")
+    parser.add_argument("--gather", nargs="*", default=GATHER, metavar="MxNxK", help="problems of all-gather + matmul")
+    parser.add_argument("--reduce", nargs="*", default=REDUCE, metavar="MxNxK", help="problems of sums over the ranks")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--iterations", type=int, default=20)
+    options = parser.parse_args()
+
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    group = dist.group.WORLD
+    symmetric_memory.enable_symm_mem_for_group(group.group_name)
+    clock, world, dtype = Clock(group), dist.get_world_size(), getattr(torch, options.dtype)
+    found = []
+
+    def report(kind, shape, times):
+        found.append({"kind": kind, "world": world, "shape": shape, "dtype": options.dtype, "ms": times})
+        if dist.get_rank() == 0:
+            print(kind, shape, *(f"{name} {time['median']:.4f} ms" for name, time in times.items()), flush=True)
+
+    for shape in options.gather:
+        sizes = tuple(map(int, shape.split("x")))
+        report("all-gather-matmul", shape, gather(clock, group, sizes, dtype, options.iterations))
+    for shape in options.reduce:
+        sizes = tuple(map(int, shape.split("x")))
+        for kind, times in reduce(clock, group, sizes, dtype, options.iterations).items():
+            report(kind, shape, times)
+    if dist.get_rank() == 0:
+        with open(options.json, "w") as out:
+            json.dump({"torch": torch.__version__, "nccl": torch.cuda.nccl.version(), "rows": found}, out, indent=1)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

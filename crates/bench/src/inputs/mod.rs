@@ -1,0 +1,183 @@
+//! The numbers that go in: every element a function of its matrix, its input set and its place, so that each rank makes the
+//! parts that it needs and no other.
+
+mod sets;
+mod source;
+
+use std::ops::Range;
+
+use warpweave_overlap::Operation;
+use warpweave_overlap::operation::{Matrix, Operand};
+use warpweave_overlap::plan::{Problem, Role, shard};
+use warpweave_symm_mem::DType;
+
+pub use sets::InputSets;
+pub(crate) use sets::address;
+pub use source::Source;
+pub(crate) use source::{mix, rounded};
+
+/// What kind of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Numbers {
+    /// Integers from −2 to 2: every sum of products is exact in f32, so each element of C has one right value. Where partial
+    /// products are summed over the ranks, A has so few that are not 0 that every partial sum is exact in the element type.
+    Integers,
+    /// Uniform in \[−1, 1\), rounded to the element type.
+    Reals,
+}
+
+/// The largest product of two of the integers.
+const LARGEST_PRODUCT: usize = 4;
+
+/// The global matrices of an operation on a problem.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Matrices {
+    /// Sizes and element type.
+    pub problem: Problem,
+    /// How many ranks each have a part of every sum, rounded to the element type before the parts are added; 1 where a sum
+    /// is made in one piece.
+    pub summands: usize,
+    /// Whether a bias is added to each row of C.
+    pub biased: bool,
+}
+
+impl Matrices {
+    /// Those of `operation` among `world` ranks; of a product without communication if there is none.
+    pub fn of(operation: Option<Operation>, world: usize, problem: &Problem) -> Self {
+        let split = |operation: Operation| operation.product(world, problem).2 < problem.k;
+        let biased = |operation: Operation| {
+            let operands = operation.operands((0, world), problem, None);
+            operands.iter().any(|o| o.matrix == Matrix::Bias)
+        };
+        Self {
+            problem: *problem,
+            summands: if operation.is_some_and(split) {
+                world
+            } else {
+                1
+            },
+            biased: operation.is_some_and(biased),
+        }
+    }
+
+    /// The elements of a matrix that goes in. Weights are the same in all sets of a kind.
+    pub fn source(&self, matrix: Matrix, numbers: Numbers, set: usize) -> Source {
+        let Problem { n, k, dtype, .. } = self.problem;
+        let (place, cols) = match matrix {
+            Matrix::A => (0, k),
+            Matrix::B => (1, n),
+            Matrix::Bias => (2, n),
+            // Y holds X; C is computed.
+            Matrix::X | Matrix::Y | Matrix::C => (3, k),
+        };
+        let set = match matrix {
+            Matrix::B | Matrix::Bias => 0,
+            _ => set as u64,
+        };
+        Source {
+            numbers,
+            seed: set << 2 | place,
+            dtype,
+            cols,
+            stride: match (matrix, numbers) {
+                (Matrix::A, Numbers::Integers) => self.stride(),
+                _ => 1,
+            },
+        }
+    }
+
+    /// Of so many columns of A in a row, one holds integers other than 0.
+    ///
+    /// With T terms of a sum that are not 0, every sum of some of them is an integer of at most 4·T. f16 holds all integers
+    /// up to 2¹¹, bf16 up to 2⁸, f32 up to 2²⁴: with T a quarter of that, whatever is rounded, in whatever order, is exact.
+    fn stride(&self) -> usize {
+        if self.summands == 1 {
+            return 1;
+        }
+        let exact = match self.problem.dtype {
+            DType::F16 => 1 << 11,
+            DType::Bf16 => 1 << 8,
+            _ => 1 << 24,
+        };
+        self.problem.k.div_ceil(exact / LARGEST_PRODUCT)
+    }
+
+    /// The columns of A and rows of B whose products the `summand`-th rank adds.
+    pub fn terms(&self, summand: usize) -> Range<usize> {
+        shard(self.problem.k, summand, self.summands)
+    }
+}
+
+/// A box of a matrix as a buffer holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The matrix.
+    pub matrix: Matrix,
+    /// Its rows, one range behind the other.
+    pub rows: Vec<Range<usize>>,
+    /// Its columns.
+    pub cols: Range<usize>,
+    /// Whether a row of the buffer is a column of the matrix.
+    pub transposed: bool,
+}
+
+impl Part {
+    /// A box of whole rows.
+    pub fn rows(matrix: Matrix, rows: Range<usize>, cols: usize) -> Self {
+        Self::boxed(matrix, rows, 0..cols)
+    }
+
+    /// A box of rows in a row.
+    pub fn boxed(matrix: Matrix, rows: Range<usize>, cols: Range<usize>) -> Self {
+        Self {
+            matrix,
+            rows: [rows].into(),
+            cols,
+            transposed: false,
+        }
+    }
+
+    /// Every row of the matrix that the part has, in the order of the buffer.
+    pub fn places(&self) -> Vec<usize> {
+        self.rows.iter().cloned().flatten().collect()
+    }
+
+    /// Rows and columns, as stored.
+    pub fn stored(&self) -> (usize, usize) {
+        let rows = self.rows.iter().map(Range::len).sum();
+        match self.transposed {
+            false => (rows, self.cols.len()),
+            true => (self.cols.len(), rows),
+        }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        let (rows, cols) = self.stored();
+        rows * cols
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<&Operand> for Part {
+    fn from(operand: &Operand) -> Self {
+        Self {
+            matrix: operand.matrix,
+            rows: operand.rows.clone(),
+            cols: operand.cols.clone(),
+            transposed: operand.transposed,
+        }
+    }
+}
+
+/// The operands of this role.
+pub fn with_role(operands: &[Operand], role: Role) -> impl Iterator<Item = &Operand> {
+    operands.iter().filter(move |o| o.role() == role)
+}
+
+#[cfg(test)]
+mod tests;

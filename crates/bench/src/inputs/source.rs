@@ -1,0 +1,122 @@
+//! The elements of one matrix.
+
+use half::{bf16, f16};
+use warpweave_symm_mem::DType;
+
+use super::{Numbers, Part};
+
+/// Below that many elements a thread costs more than it saves.
+const LEAST_SHARE: usize = 1 << 16;
+
+/// One matrix of one input set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// What kind of numbers.
+    pub numbers: Numbers,
+    /// Matrices and sets differ in it, and by that in every element, with chance.
+    pub seed: u64,
+    /// Element type.
+    pub dtype: DType,
+    /// Columns of the matrix.
+    pub cols: usize,
+    /// Of so many columns in a row all but one, chosen by chance for each row, are 0.
+    pub stride: usize,
+}
+
+impl Source {
+    /// The element at a place, as f32; rounded to the element type it is what goes in.
+    fn element(&self, key: u64, row: usize, col: usize) -> f32 {
+        if self.stride > 1 {
+            let block = row * self.cols.div_ceil(self.stride) + col / self.stride;
+            let chosen = mix(!key ^ block as u64) % self.stride as u64;
+            if chosen != (col % self.stride) as u64 {
+                return 0.0;
+            }
+        }
+        let bits = mix(key.wrapping_add((row * self.cols + col) as u64));
+        match self.numbers {
+            Numbers::Integers => ((bits >> 33) % 5) as f32 - 2.0,
+            // 23 bits: exact in f32, rounded once when it is stored.
+            Numbers::Reals => (bits >> 41) as f32 / (1u32 << 22) as f32 - 1.0,
+        }
+    }
+
+    fn key(&self) -> u64 {
+        mix(self.seed ^ (self.numbers as u64) << 63)
+    }
+
+    /// The elements of `row` at `cols`, as the element type holds them.
+    pub fn row(&self, row: usize, cols: std::ops::Range<usize>) -> Vec<f32> {
+        let key = self.key();
+        cols.map(|col| rounded(self.dtype, self.element(key, row, col)))
+            .collect()
+    }
+
+    /// The bytes of `part` as stored, without gaps, made by `threads` threads.
+    pub fn bytes(&self, part: &Part, threads: usize) -> Vec<u8> {
+        let (lines, length) = part.stored();
+        let size = self.dtype.size();
+        let mut bytes = vec![0; lines * length * size];
+        if bytes.is_empty() {
+            return bytes;
+        }
+        let rows = part.places();
+        let share = lines
+            .div_ceil(threads.max(1))
+            .max(LEAST_SHARE.div_ceil(length));
+        std::thread::scope(|scope| {
+            for (i, lines) in bytes.chunks_mut(share * length * size).enumerate() {
+                let rows = &rows;
+                scope.spawn(move || {
+                    let mut values = vec![0.0; length];
+                    for (j, out) in lines.chunks_mut(length * size).enumerate() {
+                        self.line(part, rows, i * share + j, &mut values);
+                        encode(self.dtype, &values, out);
+                    }
+                });
+            }
+        });
+        bytes
+    }
+
+    /// The `line`-th row of the buffer that holds `part`, whose rows of the matrix are `rows`.
+    fn line(&self, part: &Part, rows: &[usize], line: usize, out: &mut [f32]) {
+        let (key, first) = (self.key(), part.cols.start);
+        for (i, value) in out.iter_mut().enumerate() {
+            *value = match part.transposed {
+                false => self.element(key, rows[line], first + i),
+                true => self.element(key, rows[i], first + line),
+            };
+        }
+    }
+}
+
+fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
+    fn put<const N: usize>(values: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
+        for (value, out) in values.iter().zip(out.chunks_exact_mut(N)) {
+            out.copy_from_slice(&bytes(*value));
+        }
+    }
+    match dtype {
+        DType::F16 => put(values, out, |v| f16::from_f32(v).to_ne_bytes()),
+        DType::Bf16 => put(values, out, |v| bf16::from_f32(v).to_ne_bytes()),
+        _ => put(values, out, f32::to_ne_bytes),
+    }
+}
+
+/// To nearest even, once.
+pub(crate) fn rounded(dtype: DType, value: f32) -> f32 {
+    match dtype {
+        DType::F16 => f16::from_f32(value).to_f32(),
+        DType::Bf16 => bf16::from_f32(value).to_f32(),
+        _ => value,
+    }
+}
+
+/// One round of SplitMix64 (Steele, Lea and Flood 2014): neighbours become independent.
+pub(crate) fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

@@ -1,0 +1,188 @@
+use super::*;
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
+        .collect()
+}
+
+fn matrices(operation: Operation, world: usize, problem: Problem) -> Matrices {
+    Matrices::of(Some(operation), world, &problem)
+}
+
+fn of_f32(matrix: Matrix, numbers: Numbers, set: usize) -> Vec<f32> {
+    let problem = Problem::new(64, 64, 64, DType::F32);
+    let source = Matrices::of(None, 1, &problem).source(matrix, numbers, set);
+    floats(&source.bytes(&Part::rows(matrix, 0..64, 64), 2))
+}
+
+#[test]
+fn a_rank_makes_the_same_elements_as_any_other() {
+    let problem = Problem::new(2000, 1, 77, DType::F16);
+    let matrices = matrices(Operation::AllGatherMatmul, 4, problem);
+    let source = matrices.source(Matrix::A, Numbers::Reals, 3);
+    let all = source.bytes(&Part::rows(Matrix::A, 0..2000, 77), 3);
+    let some = source.bytes(&Part::rows(Matrix::A, 500..1500, 77), 1);
+    assert_eq!(all[500 * 77 * 2..1500 * 77 * 2], some);
+}
+
+#[test]
+fn every_box_is_cut_out_of_the_same_matrix() {
+    let problem = Problem::new(9, 1, 13, DType::F32);
+    let source = Matrices::of(None, 1, &problem).source(Matrix::A, Numbers::Reals, 0);
+    let whole = floats(&source.bytes(&Part::rows(Matrix::A, 0..9, 13), 1));
+    let cyclic = Part {
+        rows: vec![7..9, 0..1, 4..5],
+        cols: 3..8,
+        ..Part::rows(Matrix::A, 0..9, 13)
+    };
+    let transposed = Part {
+        transposed: true,
+        ..cyclic.clone()
+    };
+    let rows = [7, 8, 0, 4];
+    let as_is: Vec<f32> = rows
+        .iter()
+        .flat_map(|row| whole[row * 13 + 3..row * 13 + 8].to_vec())
+        .collect();
+    let turned: Vec<f32> = (3..8)
+        .flat_map(|col| rows.map(|row| whole[row * 13 + col]))
+        .collect();
+    assert_eq!(floats(&source.bytes(&cyclic, 2)), as_is);
+    assert_eq!(floats(&source.bytes(&transposed, 2)), turned);
+    assert_eq!((cyclic.stored(), transposed.stored()), ((4, 5), (5, 4)));
+    assert_eq!(source.row(8, 3..8), whole[8 * 13 + 3..8 * 13 + 8]);
+}
+
+#[test]
+fn integers_have_five_values_and_reals_fill_their_range() {
+    let integers = of_f32(Matrix::A, Numbers::Integers, 0);
+    for wanted in -2..=2 {
+        let count = integers.iter().filter(|&&v| v == wanted as f32).count();
+        assert!((600..1050).contains(&count), "{wanted}: {count} of 4096");
+    }
+    let reals = of_f32(Matrix::A, Numbers::Reals, 0);
+    assert!(reals.iter().all(|v| (-1.0..1.0).contains(v)));
+    let mean = reals.iter().sum::<f32>() / 4096.0;
+    let square = reals.iter().map(|v| v * v).sum::<f32>() / 4096.0;
+    assert!(
+        mean.abs() < 0.05 && (square - 1.0 / 3.0).abs() < 0.03,
+        "{mean} {square}"
+    );
+}
+
+#[test]
+fn sets_and_matrices_differ_and_weights_stay() {
+    let all: Vec<_> = [
+        (Matrix::A, 0),
+        (Matrix::A, 1),
+        (Matrix::B, 0),
+        (Matrix::Bias, 0),
+        (Matrix::X, 0),
+        (Matrix::X, 1),
+    ]
+    .map(|(matrix, set)| of_f32(matrix, Numbers::Reals, set))
+    .into();
+    for (i, one) in all.iter().enumerate() {
+        for two in &all[..i] {
+            assert!(one.iter().zip(two).filter(|(x, y)| x == y).count() < 8);
+        }
+    }
+    for weight in [Matrix::B, Matrix::Bias] {
+        let again = of_f32(weight, Numbers::Reals, 1);
+        assert_eq!(of_f32(weight, Numbers::Reals, 0), again);
+    }
+}
+
+#[test]
+fn partial_sums_of_integers_are_exact_in_the_element_type() {
+    for (dtype, exact) in [(DType::F16, 2048), (DType::Bf16, 256)] {
+        for k in [5, 300, 4099] {
+            let problem = Problem::new(40, 3, k, dtype);
+            for world in [2, 3] {
+                let matrices = matrices(Operation::MatmulAllReduce, world, problem);
+                assert_eq!(matrices.summands, world);
+                let a = matrices.source(Matrix::A, Numbers::Integers, 1);
+                let mut used = vec![false; k];
+                for row in 0..40 {
+                    let values = a.row(row, 0..k);
+                    // Elements of B are at most 2: no sum of some of the products is larger than this.
+                    let largest: f32 = values.iter().map(|v| 2.0 * v.abs()).sum();
+                    assert!(largest <= exact as f32, "{dtype} {k}: {largest}");
+                    for (used, value) in used.iter_mut().zip(values) {
+                        *used |= value != 0.0;
+                    }
+                }
+                if k <= 300 {
+                    let blind = used.iter().filter(|used| !**used).count();
+                    assert!(blind * 20 < k, "{blind} of {k} columns are never looked at");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_sums_over_ranks_are_sparse() {
+    let problem = Problem::new(8, 8, 4096, DType::Bf16);
+    for operation in Operation::ALL {
+        let reduces = matches!(
+            operation,
+            Operation::MatmulReduceScatter
+                | Operation::MatmulAllReduce
+                | Operation::RowParallelLinear
+        );
+        let many = matrices(operation, 4, problem);
+        assert_eq!(many.summands, if reduces { 4 } else { 1 }, "{operation}");
+        assert_eq!(many.stride(), if reduces { 64 } else { 1 }, "{operation}");
+        assert_eq!(matrices(operation, 1, problem).summands, 1);
+        let biased = operation == Operation::ColumnParallelLinear;
+        assert_eq!(many.biased, biased, "{operation}");
+    }
+}
+
+/// Every element of a matrix is on some rank; of a sharded one on exactly one.
+#[test]
+fn the_operands_of_all_ranks_cover_their_matrices() {
+    use std::collections::BTreeMap;
+    for operation in Operation::ALL {
+        for world in [1, 2, 3, 4] {
+            let problem = Problem::new(7, 5, 10, DType::F16);
+            let mut seen: BTreeMap<Matrix, BTreeMap<(usize, usize), usize>> = BTreeMap::new();
+            for rank in 0..world {
+                for operand in operation.operands((rank, world), &problem, None) {
+                    let part = Part::from(&operand);
+                    let places = part.places();
+                    assert_eq!(places.len() * part.cols.len(), part.len());
+                    let seen = seen.entry(operand.matrix).or_default();
+                    for row in places {
+                        for col in part.cols.clone() {
+                            *seen.entry((row, col)).or_default() += 1;
+                        }
+                    }
+                }
+            }
+            let gathered = (7 / 2) * world;
+            for (matrix, seen) in seen {
+                let (rows, cols) = match matrix {
+                    Matrix::A => (7, 10),
+                    Matrix::B => (10, 5),
+                    Matrix::Bias => (1, 5),
+                    Matrix::C => (7, 5),
+                    Matrix::X | Matrix::Y => (gathered, 10),
+                };
+                let label = format!("{operation}, {world} ranks, {matrix:?}");
+                assert_eq!(seen.len(), rows * cols, "{label}");
+                let last = seen.keys().next_back();
+                assert_eq!(last, Some(&(rows - 1, cols - 1)), "{label}");
+                let copies: Vec<_> = seen.values().collect();
+                assert!(
+                    copies.iter().all(|&&count| count == *copies[0]),
+                    "{label}: {copies:?}"
+                );
+                assert!([1, world].contains(copies[0]), "{label}");
+            }
+        }
+    }
+}

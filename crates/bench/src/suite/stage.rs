@@ -1,0 +1,351 @@
+//! One problem of a run, for the implementations of one operation.
+
+use warpweave_overlap::Operation;
+use warpweave_overlap::execute::{Bound, ExecuteBackend};
+use warpweave_overlap::operation::Matrix;
+use warpweave_overlap::plan::{GemmProvider, Problem, Role};
+
+use super::groups::{budget, divide};
+use super::{Case, Sizes, Suite};
+use crate::breakdown;
+use crate::candidate::{BoundCandidate, Candidate, Implementation};
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::inputs::{InputSets, Matrices, Numbers, with_role};
+use crate::limit::{Links, limit, product_alone, product_of, tflops};
+use crate::peers::Peers;
+use crate::report::{Breakdown, Group, Limit, ProblemReport, Row, Status};
+use crate::session::Session;
+use crate::timing::{Contender, Effort, Times, Timing};
+use crate::transport;
+use crate::verification::{Verdict, Verifier};
+
+/// Input sets of each kind: calls that follow each other have different inputs.
+const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)];
+
+/// Those that are verified where C has more than [`LARGE`] elements; two kinds, and still inputs that change.
+const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
+
+/// Elements of C whose reference takes the host seconds a set.
+const LARGE: usize = 1 << 27;
+
+/// One problem of a run.
+pub(super) struct Stage<'a, B: ExecuteBackend> {
+    pub session: &'a Session<B>,
+    pub suite: &'a Suite,
+    pub case: &'a Case,
+    pub clock: &'a Clock<B>,
+    pub effort: Effort,
+    pub links: Option<&'a Links>,
+    pub problem: Problem,
+    pub sizes: Sizes,
+    pub peers: Option<&'a Peers>,
+    pub progress: &'a dyn Fn(&str),
+}
+
+/// What candidates are called and verified with.
+struct Bench<B: ExecuteBackend> {
+    /// Integers and reals.
+    inputs: [InputSets<B>; 2],
+    verifier: Verifier<B>,
+}
+
+/// The candidates that are bound at a time. The first are in every group.
+struct Bind<B: ExecuteBackend> {
+    candidates: Vec<Candidate<B>>,
+    /// Place of the baseline, if it was asked for.
+    baseline: Option<usize>,
+    /// Place of the product alone, which is no row.
+    alone: Option<usize>,
+    /// How many are in every group.
+    kept: usize,
+}
+
+/// What was measured of a group.
+struct Measured {
+    rows: Vec<Row>,
+    group: Group,
+    limit: Option<Limit>,
+    breakdown: Option<Breakdown>,
+}
+
+impl<B: ExecuteBackend> Stage<'_, B> {
+    pub fn measure(&self) -> Result<ProblemReport> {
+        let (session, problem) = (self.session, &self.problem);
+        let (shape, dtype) = self.sizes;
+        let span = tracing::info_span!("bench.problem", shape = %shape, dtype = %dtype);
+        let _entered = span.enter();
+        (self.progress)("reference");
+        let matrices = Matrices::of(self.case.operation, session.world(), problem);
+        let verified = match problem.m * problem.n {
+            elements if elements > LARGE => FEW_SETS,
+            _ => SETS,
+        };
+        let mut bench = Bench {
+            inputs: SETS.map(|(numbers, sets)| InputSets::new(matrices, numbers, sets)),
+            verifier: Verifier::new(session, matrices, &verified)?,
+        };
+        let (mut bound, others) = self.bind_kept(&self.case.implementations)?;
+        let bytes: Vec<_> = others
+            .iter()
+            .map(|other| self.bytes_of(other))
+            .collect::<Result<_>>()?;
+        let mut report = ProblemReport {
+            shape,
+            operation: self.case.operation.map(Operation::name),
+            dtype: dtype.name(),
+            world: session.world(),
+            limit: None,
+            breakdown: None,
+            published: self.suite.published(self.sizes),
+            groups: Vec::new(),
+            rows: Vec::new(),
+        };
+        for group in divide(&bytes, budget(B::KIND)) {
+            (self.progress)("allocating");
+            for implementation in &others[group] {
+                let candidate = Candidate::bind(session, implementation, problem)?;
+                bound.candidates.push(candidate);
+            }
+            let measured = self.group(&mut bench, &mut bound, report.groups.len())?;
+            report.rows.extend(measured.rows);
+            report.groups.push(measured.group);
+            report.limit = report.limit.or(measured.limit);
+            report.breakdown = report.breakdown.or(measured.breakdown);
+            bound.candidates.truncate(bound.kept);
+        }
+        self.compare_with_others(&mut report);
+        Ok(report)
+    }
+
+    /// Binds what is in every group: the baseline, and the product alone where there is a limit. Returns the others too.
+    fn bind_kept<'i>(&self, all: &'i [Implementation]) -> Result<(Bind<B>, &'i [Implementation])> {
+        let bind = |implementation| Candidate::bind(self.session, implementation, &self.problem);
+        let mut candidates = Vec::new();
+        let (baseline, others) = match all.split_first() {
+            Some((first, others)) if first.name == self.case.baseline => {
+                candidates.push(bind(first)?);
+                (Some(0), others)
+            }
+            _ => (None, all),
+        };
+        let mut alone = None;
+        if self.case.operation.is_some() {
+            alone = Some(candidates.len());
+            let product =
+                product_alone("product alone", GemmProvider::CublasLt, self.case.operation);
+            candidates.push(bind(&product)?);
+        }
+        let bound = Bind {
+            kept: candidates.len(),
+            candidates,
+            baseline,
+            alone,
+        };
+        Ok((bound, others))
+    }
+
+    /// Bytes of the buffers of rank 0, which all ranks take for their own, so that they divide alike.
+    fn bytes_of(&self, implementation: &Implementation) -> Result<usize> {
+        let plan = (implementation.plan)(0, self.session.world(), &self.problem)?;
+        Ok(plan.buffers.iter().map(|buffer| buffer.bytes()).sum())
+    }
+
+    /// Prepares, verifies and times the candidates that are bound, all in the same rounds.
+    fn group(&self, bench: &mut Bench<B>, bound: &mut Bind<B>, number: usize) -> Result<Measured> {
+        let session = self.session;
+        let mut parts = match self.case.operation {
+            Some(Operation::AllGatherMatmul) => {
+                breakdown::bind(session, &bound.candidates, &self.problem)?
+            }
+            _ => Vec::new(),
+        };
+        // What is in every group is ready and verified since the first one.
+        let first = if number == 0 { 0 } else { bound.kept };
+        for candidate in bound.candidates[first..].iter_mut().chain(&mut parts) {
+            (self.progress)(&format!("tuning {}", candidate.name));
+            let [integers, reals] = &mut bench.inputs;
+            reals.add(session, &candidate.operands)?;
+            // What has no output is timed, with reals, and not verified.
+            if with_role(&candidate.operands, Role::Output)
+                .next()
+                .is_some()
+            {
+                integers.add(session, &candidate.operands)?;
+            }
+            candidate.prepare(session, &bench.inputs[1])?;
+        }
+        let mut verdicts = self.verify(bound, first, bench)?;
+        let all = bound.candidates.iter().map(|candidate| (candidate, true));
+        let all = all.chain(parts.iter().map(|part| (part, false)));
+        let contender = |(candidate, in_a_row)| {
+            let Candidate { bound, .. }: &Candidate<B> = candidate;
+            Some(BoundCandidate {
+                session,
+                candidate,
+                bound: bound.as_ref().ok()?,
+                inputs: &bench.inputs[1],
+                in_a_row,
+            })
+        };
+        let contenders: Vec<_> = all.filter_map(contender).collect();
+        let contenders: Vec<_> = contenders.iter().map(|c| c as &dyn Contender).collect();
+        let timing = Timing {
+            session,
+            clock: self.clock,
+            effort: self.effort,
+        };
+        let mut times = timing
+            .measure(&contenders, |round, rounds| {
+                (self.progress)(&format!("timing, round {} of {rounds}", round + 1));
+            })?
+            .into_iter();
+        let times: Vec<Option<Times>> = bound
+            .candidates
+            .iter()
+            .map(|candidate| candidate.bound.as_ref().ok().and_then(|_| times.next()))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .chain(times.map(Some))
+            .collect();
+        for (verdict, again) in verdicts.iter_mut().zip(self.verify(bound, first, bench)?) {
+            *verdict = std::mem::take(verdict).and(again);
+        }
+        self.measured(bound, (first, number), (times, verdicts), &parts)
+    }
+
+    /// The verdicts of the candidates from the `first`-th on, in order. The product alone comes last: what fails is rather
+    /// found in a row.
+    fn verify(&self, all: &Bind<B>, first: usize, bench: &mut Bench<B>) -> Result<Vec<Verdict>> {
+        let Bench { inputs, verifier } = bench;
+        let mut verdicts = vec![Verdict::default(); all.candidates.len() - first];
+        let mut order: Vec<_> = (first..all.candidates.len()).collect();
+        order.sort_by_key(|&place| Some(place) == all.alone);
+        for place in order {
+            let candidate = &all.candidates[place];
+            let Ok(bound) = &candidate.bound else {
+                continue;
+            };
+            (self.progress)(&format!("verifying {}", candidate.name));
+            for inputs in inputs.iter() {
+                let found = verifier.verify(self.session, (candidate, bound), inputs)?;
+                let verdict = &mut verdicts[place - first];
+                *verdict = std::mem::take(verdict).and(found);
+            }
+        }
+        Ok(verdicts)
+    }
+
+    fn measured(
+        &self,
+        bound: &Bind<B>,
+        (first, number): (usize, usize),
+        (mut times, verdicts): (Vec<Option<Times>>, Vec<Verdict>),
+        parts: &[Candidate<B>],
+    ) -> Result<Measured> {
+        let of_parts = times.split_off(bound.candidates.len());
+        let single = |place: Option<usize>| times.get(place?)?.as_ref()?.single();
+        let limit = match (bound.alone, self.case.operation) {
+            (Some(place), Some(operation)) => match &bound.candidates[place].bound {
+                Ok(plan) => {
+                    let gemm = (single(Some(place)), plan.algorithms());
+                    let world = self.session.world();
+                    Some(limit((operation, &self.problem), world, gemm, self.links)?)
+                }
+                Err(_) => None,
+            },
+            _ => None,
+        };
+        let group = Group {
+            baseline_ms: single(bound.baseline),
+            gemm_ms: single(bound.alone),
+            limit_ms: limit.as_ref().map(|limit| limit.ms),
+        };
+        let new = bound.candidates.iter().zip(&times).enumerate().skip(first);
+        let rows = new
+            .zip(verdicts)
+            .filter(|((place, _), _)| Some(*place) != bound.alone)
+            .map(|((_, (candidate, times)), verdict)| {
+                let mut row = match (&candidate.bound, times) {
+                    (Ok(plan), Some(times)) => self.row(candidate, plan, times, verdict),
+                    (Err(reason), _) => Row::not_run(&candidate.name, reason.clone()),
+                    (Ok(_), None) => Row::not_run(&candidate.name, "it was not timed".into()),
+                };
+                row.group = Some(number);
+                row.compare(&group);
+                row
+            })
+            .collect::<Vec<_>>();
+        let of_parts = of_parts.into_iter().flatten().collect();
+        Ok(Measured {
+            breakdown: breakdown::breakdown(&rows, parts, of_parts),
+            rows,
+            group,
+            limit,
+        })
+    }
+
+    fn row(
+        &self,
+        candidate: &Candidate<B>,
+        bound: &Bound<B>,
+        times: &Times,
+        verdict: Verdict,
+    ) -> Row {
+        let reason = (!verdict.is_right()).then(|| match &verdict.first {
+            Some(first) => format!(
+                "{} of {} elements; rank {}, {}",
+                verdict.wrong, verdict.elements, first.rank, first.what
+            ),
+            None => format!(
+                "relative error {:.2e}, at most {:.2e} is right",
+                verdict.relative_error, verdict.tolerance
+            ),
+        });
+        let product = product_of(self.case.operation, self.session.world(), &self.problem);
+        let rate = |ms| tflops(product, ms);
+        // Parts that only move bytes have no rate.
+        let multiplies = candidate.operands.iter().any(|o| o.matrix == Matrix::B);
+        Row {
+            status: if reason.is_none() {
+                Status::Ok
+            } else {
+                Status::Wrong
+            },
+            reason,
+            transport: transport::names(B::KIND, bound.plan()),
+            launches: Some(bound.plan().launches()),
+            single_ms: times.single(),
+            tflops: times
+                .single()
+                .filter(|_| multiplies)
+                .map(|spread| rate(spread.median)),
+            back_to_back_ms: times.back_to_back(),
+            graph_ms: times.graph(),
+            algorithms: bound.algorithms(),
+            verification: Some(verdict),
+            ..Row::not_run(&candidate.name, String::new())
+        }
+    }
+
+    /// Puts beside each row what others published, and behind them the rows of the peers.
+    fn compare_with_others(&self, report: &mut ProblemReport) {
+        for row in &mut report.rows {
+            let figure = report
+                .published
+                .iter()
+                .find(|f| f.is_of(&row.implementation));
+            row.published_ms = figure.map(|figure| figure.ms);
+        }
+        let (Some(operation), Some(peers)) = (self.case.operation, self.peers) else {
+            return;
+        };
+        let product = product_of(Some(operation), report.world, &self.problem);
+        for (name, spread) in peers.of(operation, self.sizes, report.world) {
+            let mut row = Row::of_peer(name, spread);
+            row.tflops = Some(tflops(product, spread.median));
+            report.groups.first().inspect(|group| row.compare(group));
+            report.rows.push(row);
+        }
+    }
+}

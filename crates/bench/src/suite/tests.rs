@@ -1,0 +1,141 @@
+use super::*;
+
+fn texts(suite: &Suite, world: usize) -> Vec<String> {
+    let problems = suite.problems(BackendKind::Cuda, world).into_iter();
+    problems
+        .map(|(shape, dtype)| format!("{shape} {dtype}"))
+        .collect()
+}
+
+fn rows(suite: &Suite, names: &[&str]) -> Result<Vec<String>> {
+    let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+    let cases = suite.cases(&names)?;
+    Ok(cases
+        .iter()
+        .flat_map(|case| case.implementations.iter().map(|i| i.name.clone()))
+        .collect())
+}
+
+#[test]
+fn without_shapes_each_problem_has_its_own_element_type() {
+    assert_eq!(
+        texts(&fused_matmul::SUITE, 4),
+        [
+            "1024x1024x1024 f16",
+            "8192x3584x8192 bf16",
+            "1028x1160x1032 f16"
+        ]
+    );
+    let gemm = texts(&gemm::SUITE, 1);
+    assert_eq!(
+        gemm.iter().filter(|text| text.ends_with("bf16")).count(),
+        10
+    );
+    assert_eq!(gemm[0], "4096x1792x4096 bf16");
+    assert_eq!(gemm[9..], ["8192x8192x8192 bf16", "1024x1024x1024 f16"]);
+    assert_eq!(texts(&recipes::SUITE, 4), gemm[..9]);
+    assert_eq!(texts(&row_parallel::SUITE, 2), ["8192x8192x32768 bf16"]);
+    assert_eq!(texts(&row_parallel::SUITE, 4), ["8192x8192x8192 bf16"]);
+}
+
+#[test]
+fn names_choose_implementations_in_the_order_of_the_table() {
+    let suite = &fused_matmul::SUITE;
+    let all = rows(suite, &[]).unwrap();
+    assert_eq!(all.len(), 7);
+    assert_eq!(all[0], "baselineNcclAllgatherMatmul");
+    let two = ["naiveRemoteRead", "baselineCudaAllgatherMatmul"];
+    assert_eq!(rows(suite, &two).unwrap(), [two[1], two[0]]);
+    let pipelines = ["pushChunks:chunks=3", "ringGet", "naiveRemoteRead"];
+    assert_eq!(
+        rows(suite, &pipelines).unwrap(),
+        ["naiveRemoteRead", "ringGet", "pushChunks:chunks=3"]
+    );
+    let unknown = rows(&gemm::SUITE, &two).unwrap_err().to_string();
+    assert!(
+        unknown.contains("naiveRemoteRead") && unknown.contains("cutlass"),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn configurations_of_other_operations_are_refused_and_of_an_unknown_parameter_explained() {
+    let error = |suite, name| rows(suite, &[name]).unwrap_err().to_string();
+    let other = error(&row_parallel::SUITE, "ringGet");
+    assert!(other.contains("computes all-gather-matmul"), "{other}");
+    let option = error(&recipes::SUITE, "pushChunks:chunk=4");
+    assert!(option.contains("it takes chunks="), "{option}");
+}
+
+#[test]
+fn a_suite_has_all_of_its_operation_or_says_that_there_is_nothing() {
+    for suite in ALL {
+        if suite.is_of_collectives() {
+            continue;
+        }
+        let operations: Vec<_> = suite.operations.iter().copied().map(Some).collect();
+        match suite.cases(&[]) {
+            Ok(cases) => {
+                for case in &cases {
+                    let known = operations.contains(&case.operation) || case.operation.is_none();
+                    assert!(known, "{}: {:?}", suite.name, case.operation);
+                    assert_eq!(case.implementations[0].name, case.baseline);
+                }
+            }
+            Err(error) => {
+                let none = |o: &Operation| algorithms::candidates(*o).is_empty();
+                assert!(suite.operations.iter().all(none), "{}", suite.name);
+                assert!(error.to_string().contains("no algorithm"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_pipelines_stand_beside_one_baseline() {
+    let all = rows(&recipes::SUITE, &[]).unwrap();
+    assert_eq!(all[0], "baselineNcclAllgatherMatmul");
+    for name in ["directExchange", "ringGet", "pushChunks:chunks="] {
+        assert!(
+            all.iter().any(|row| row.starts_with(name)),
+            "{name}: {all:?}"
+        );
+    }
+    assert!(!all.contains(&"naiveRemoteRead".to_owned()));
+    assert_eq!(rows(&pipeline::SUITE, &[]).unwrap(), all);
+}
+
+#[test]
+fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
+    for suite in ALL {
+        let problems: Vec<_> = [2, 4]
+            .iter()
+            .flat_map(|&world| suite.problems(BackendKind::Cuda, world))
+            .collect();
+        let told: usize = problems.iter().map(|&p| suite.published(p).len()).sum();
+        assert!(told >= (suite.figures)().len(), "{}", suite.name);
+        for figure in (suite.figures)() {
+            assert!(figure.ms > 0.0 && figure.ms < 20.0, "{figure:?}");
+            if let Beside::Row(name) = figure.beside {
+                let rows: Vec<_> = (suite.entries)().iter().map(Entry::name).collect();
+                let known = rows.iter().any(|row| figure.is_of(row));
+                assert!(known || rows.is_empty(), "{name}: {rows:?}");
+            }
+        }
+    }
+    let large = pipeline::SUITE.published((Shape::new(32768, 8192, 16384), DType::Bf16));
+    assert!((large[0].ms - 12.97).abs() < 0.01, "{large:?}");
+}
+
+#[test]
+fn suites_are_known_by_name() {
+    for suite in ALL {
+        assert_eq!(named(suite.name).unwrap().name, suite.name);
+        assert!(!suite.reproduces.is_empty());
+    }
+    let error = named("cooking").unwrap_err();
+    assert!(
+        error.contains("fused-matmul") && error.contains("quick"),
+        "{error}"
+    );
+}

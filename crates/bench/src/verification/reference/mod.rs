@@ -1,0 +1,287 @@
+//! What C must be: computed once by all ranks together, on the host, and shared. What Y must be is X.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use warpweave_gemm::GemmProblem;
+use warpweave_gemm::host::{Element, multiply, reference};
+use warpweave_overlap::operation::Matrix;
+use warpweave_overlap::plan::shard;
+use warpweave_symm_mem::{DType, Exchange, Host, SymmetricBuffer};
+
+use super::comparison::{Comparison, Expectation, decode};
+use crate::error::Result;
+use crate::inputs::{Matrices, Numbers, Part};
+
+/// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger products take the blocked one.
+const BY_DEFINITION: usize = 1 << 24;
+
+/// What the outputs of one input set must be. C lies by rows in the ranks' host memory, mapped by all; where partial products
+/// are rounded, the sum of their absolute values lies behind it.
+#[derive(Debug)]
+pub struct Reference {
+    of: ReferenceOf,
+    parts: SymmetricBuffer<Host>,
+}
+
+/// What a reference is of.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferenceOf {
+    /// The matrices that go in.
+    pub matrices: Matrices,
+    /// Kind of numbers.
+    pub numbers: Numbers,
+    /// Input set.
+    pub set: usize,
+}
+
+impl ReferenceOf {
+    /// What makes an element of a matrix right.
+    pub fn expectation(&self, matrix: Matrix) -> Expectation {
+        let computed = matrix == Matrix::C;
+        Expectation {
+            numbers: self.numbers,
+            dtype: self.matrices.problem.dtype,
+            terms: if computed { self.matrices.problem.k } else { 0 },
+            summands: if computed { self.matrices.summands } else { 1 },
+        }
+    }
+
+    /// Whether the absolute values of partial products are needed.
+    fn has_magnitudes(&self) -> bool {
+        self.numbers == Numbers::Reals && self.matrices.summands > 1
+    }
+
+    fn elements<T: FromBytes>(&self, part: &Part, threads: usize) -> Vec<T> {
+        let source = self.matrices.source(part.matrix, self.numbers, self.set);
+        let bytes = source.bytes(part, threads);
+        bytes
+            .chunks_exact(size_of::<T>())
+            .map(T::from_bytes)
+            .collect()
+    }
+
+    /// `rows` of C, and of the sums of absolute values where they are needed.
+    fn fill<T: Element + FromBytes>(
+        &self,
+        rows: Range<usize>,
+        threads: usize,
+        (out, magnitudes): (&mut [f32], &mut [f32]),
+    ) -> Result<()> {
+        let n = self.matrices.problem.n;
+        if !self.has_magnitudes() {
+            self.product::<T>((rows.clone(), 0..self.matrices.problem.k), threads, out)?;
+        } else {
+            let mut partial = vec![0.0; out.len()];
+            for summand in 0..self.matrices.summands {
+                let terms = self.matrices.terms(summand);
+                if terms.is_empty() {
+                    continue;
+                }
+                self.product::<T>((rows.clone(), terms), threads, &mut partial)?;
+                for ((sum, magnitude), part) in
+                    out.iter_mut().zip(magnitudes.iter_mut()).zip(&partial)
+                {
+                    *sum += part;
+                    *magnitude += part.abs();
+                }
+            }
+        }
+        if self.matrices.biased {
+            let source = self
+                .matrices
+                .source(Matrix::Bias, self.numbers, self.set)
+                .row(0, 0..n);
+            for row in out.chunks_mut(n) {
+                row.iter_mut().zip(&source).for_each(|(c, bias)| *c += bias);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of A · B with some of the terms.
+    fn product<T: Element + FromBytes>(
+        &self,
+        (rows, terms): (Range<usize>, Range<usize>),
+        threads: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let (n, k) = (self.matrices.problem.n, terms.len());
+        let share = rows.len().div_ceil(threads).max(1);
+        let a: Vec<T> = self.elements(&Part::boxed(Matrix::A, rows, terms.clone()), threads);
+        let b: Vec<T> = self.elements(&Part::rows(Matrix::B, terms, n), threads);
+        std::thread::scope(|scope| {
+            let parts: Vec<_> = a
+                .chunks(share * k)
+                .zip(out.chunks_mut(share * n))
+                .map(|(a, out)| scope.spawn(|| product(n, k, a, &b, out)))
+                .collect();
+            parts.into_iter().try_for_each(|part| match part.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+}
+
+impl Reference {
+    /// Computes this rank's rows on `threads` threads and waits for the others'. Collective.
+    ///
+    /// # Errors
+    /// What the product and the symmetric memory report.
+    pub fn compute(exchange: &Arc<dyn Exchange>, of: ReferenceOf, threads: usize) -> Result<Self> {
+        let problem = of.matrices.problem;
+        let world = exchange.world();
+        let planes = if of.has_magnitudes() { 2 } else { 1 };
+        let bytes = problem.max_shard(world) * problem.n * planes * size_of::<f32>();
+        let parts = SymmetricBuffer::new(&Host::new(), exchange, "reference", bytes)?;
+        let rows = problem.shard(exchange.rank(), world);
+        let elements = rows.len() * problem.n;
+        // SAFETY: the part of this rank holds its rows in each plane, is aligned to a page, and only this rank writes it; the
+        // others read it behind the barrier.
+        let out = unsafe {
+            std::slice::from_raw_parts_mut(parts.local().as_host::<f32>(), elements * planes)
+        };
+        let planes = out.split_at_mut(elements);
+        match problem.dtype {
+            DType::F16 => of.fill::<f16>(rows, threads, planes)?,
+            DType::Bf16 => of.fill::<bf16>(rows, threads, planes)?,
+            _ => of.fill::<f32>(rows, threads, planes)?,
+        }
+        exchange.barrier("reference")?;
+        Ok(Self { of, parts })
+    }
+
+    /// What the reference is of.
+    pub fn of(&self) -> &ReferenceOf {
+        &self.of
+    }
+
+    /// Compares `part` of an output, as stored, in the element type.
+    pub fn compare(&self, part: &Part, out: &[u8], threads: usize) -> Comparison {
+        let places = part.places();
+        let share = places.len().div_ceil(threads.max(1)).max(1);
+        std::thread::scope(|scope| {
+            let compared: Vec<_> = places
+                .chunks(share)
+                .enumerate()
+                .map(|(i, rows)| {
+                    let among = places.len();
+                    scope.spawn(move || self.compare_rows(part, (i * share, rows, among), out))
+                })
+                .collect();
+            compared
+                .into_iter()
+                .fold(Comparison::default(), |sum, part| match part.join() {
+                    Ok(part) => sum.and(part),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                })
+        })
+    }
+
+    /// Compares the rows from the `first`-th of `among` that the part has.
+    fn compare_rows(
+        &self,
+        part: &Part,
+        (first, rows, among): (usize, &[usize], usize),
+        out: &[u8],
+    ) -> Comparison {
+        let Matrices { problem, .. } = self.of.matrices;
+        let size = problem.dtype.size();
+        let expectation = self.of.expectation(part.matrix);
+        let cols = part.cols.clone();
+        let mut all = Comparison::default();
+        for (i, &row) in rows.iter().enumerate() {
+            // Where the row of the matrix begins in the buffer, and how far its elements are apart.
+            let (start, step) = match part.transposed {
+                false => ((first + i) * cols.len(), 1),
+                true => (first + i, among),
+            };
+            let got = (0..cols.len()).map(|col| {
+                let at = (start + col * step) * size;
+                out.get(at..at + size)
+                    .map_or(f32::NAN, |bytes| decode(problem.dtype, bytes))
+            });
+            let at = (row, cols.start);
+            all = all.and(match part.matrix {
+                Matrix::C => {
+                    let (wanted, magnitudes) = self.row_of_c(row);
+                    // Nothing is right outside of C.
+                    let outside = || vec![f32::NAN; cols.len()];
+                    let cut = wanted.get(cols.clone());
+                    let wanted = cut.map_or_else(|| outside().into(), Cow::Borrowed);
+                    let magnitudes = magnitudes.get(cols.clone()).unwrap_or_default();
+                    expectation.compare(at, got, (&wanted, magnitudes))
+                }
+                matrix => {
+                    let source = self
+                        .of
+                        .matrices
+                        .source(matrix, self.of.numbers, self.of.set);
+                    expectation.compare(at, got, (&source.row(row, cols.clone()), &[]))
+                }
+            });
+        }
+        all
+    }
+
+    /// A row of C and of the sums of absolute values, which is empty where they are not needed.
+    fn row_of_c(&self, row: usize) -> (&[f32], &[f32]) {
+        let world = self.parts.world();
+        let problem = &self.of.matrices.problem;
+        let owner = (0..world).find(|&rank| problem.shard(rank, world).contains(&row));
+        let Some(rank) = owner else {
+            return (&[], &[]);
+        };
+        let rows = shard(problem.m, rank, world);
+        let planes = if self.of.has_magnitudes() { 2 } else { 1 };
+        // SAFETY: the part of that rank holds its rows in each plane, and nobody writes it since the barrier of `compute`.
+        let held = unsafe {
+            std::slice::from_raw_parts(
+                self.parts.peer(rank).as_host::<f32>().cast_const(),
+                rows.len() * problem.n * planes,
+            )
+        };
+        let (c, magnitudes) = held.split_at(rows.len() * problem.n);
+        let at = (row - rows.start) * problem.n..(row - rows.start + 1) * problem.n;
+        (&c[at.clone()], magnitudes.get(at).unwrap_or_default())
+    }
+}
+
+trait FromBytes {
+    fn from_bytes(bytes: &[u8]) -> Self;
+}
+
+impl FromBytes for f32 {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.try_into().map_or(f32::NAN, f32::from_ne_bytes)
+    }
+}
+
+impl FromBytes for f16 {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.try_into().map_or(f16::NAN, f16::from_ne_bytes)
+    }
+}
+
+impl FromBytes for bf16 {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.try_into().map_or(bf16::NAN, bf16::from_ne_bytes)
+    }
+}
+
+fn product<T: Element>(n: usize, k: usize, a: &[T], b: &[T], out: &mut [f32]) -> Result<()> {
+    let problem = GemmProblem::new(a.len() / k, n, k, T::DTYPE).with_output(DType::F32);
+    if a.len() * n <= BY_DEFINITION {
+        for (out, exact) in out.iter_mut().zip(reference(&problem, a, b)?) {
+            *out = exact as f32;
+        }
+        return Ok(());
+    }
+    Ok(multiply(&problem, a, b, out)?)
+}
+
+#[cfg(test)]
+mod tests;

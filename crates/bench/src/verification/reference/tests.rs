@@ -1,0 +1,212 @@
+use super::*;
+use crate::inputs::rounded;
+use warpweave_overlap::operation::Operand;
+use warpweave_overlap::{Operation, Problem};
+use warpweave_symm_mem::ThreadExchange;
+
+/// The bytes of `part` of `matrix`, which has `cols` columns, element by element.
+fn stored(matrix: &[f32], cols: usize, part: &Part, dtype: DType) -> Vec<u8> {
+    let (rows, columns) = (part.places(), part.cols.clone());
+    let at = |row: usize, col: usize| rounded(dtype, matrix[row * cols + col]);
+    let values: Vec<f32> = match part.transposed {
+        false => rows
+            .iter()
+            .flat_map(|&row| columns.clone().map(move |col| at(row, col)))
+            .collect(),
+        true => columns
+            .flat_map(|col| rows.iter().map(move |&row| at(row, col)))
+            .collect(),
+    };
+    let bytes = |value: &f32| match dtype {
+        DType::F16 => f16::from_f32(*value).to_ne_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f32(*value).to_ne_bytes().to_vec(),
+        _ => value.to_ne_bytes().to_vec(),
+    };
+    values.iter().flat_map(bytes).collect()
+}
+
+/// C by the definition, in f64, from the elements that go in.
+fn by_definition(of: &ReferenceOf) -> Vec<f32> {
+    let Problem { m, n, k, .. } = of.matrices.problem;
+    let rows = |matrix, count, cols| -> Vec<Vec<f32>> {
+        let source = of.matrices.source(matrix, of.numbers, of.set);
+        (0..count).map(|row| source.row(row, 0..cols)).collect()
+    };
+    let (a, b) = (rows(Matrix::A, m, k), rows(Matrix::B, k, n));
+    let bias = rows(Matrix::Bias, 1, n);
+    let mut c = Vec::new();
+    for row in &a {
+        for col in 0..n {
+            let products = row
+                .iter()
+                .zip(&b)
+                .map(|(x, b)| f64::from(*x) * f64::from(b[col]));
+            let bias = if of.matrices.biased {
+                bias[0][col]
+            } else {
+                0.0
+            };
+            c.push((products.sum::<f64>() + f64::from(bias)) as f32);
+        }
+    }
+    c
+}
+
+/// Compares on each of three ranks what `part` gives of a right C, and of one that is wrong in `wrong`.
+fn on_ranks(
+    of: ReferenceOf,
+    part: impl Fn(usize) -> Part + Sync,
+    wrong: (usize, usize),
+) -> Vec<(Comparison, Comparison)> {
+    let n = of.matrices.problem.n;
+    let dtype = of.matrices.problem.dtype;
+    let part = &part;
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = ThreadExchange::group(3)
+            .into_iter()
+            .map(|exchange| {
+                scope.spawn(move || {
+                    let part = part(exchange.rank());
+                    let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                    let reference = Reference::compute(&exchange, of, 2).unwrap();
+                    let mut c = by_definition(&of);
+                    let right = reference.compare(&part, &stored(&c, n, &part, dtype), 2);
+                    c[wrong.0 * n + wrong.1] += 100.0;
+                    let wrong = reference.compare(&part, &stored(&c, n, &part, dtype), 3);
+                    exchange.barrier("end").unwrap();
+                    (right, wrong)
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn reference_of(operation: Operation, dtype: DType, numbers: Numbers) -> ReferenceOf {
+    let problem = Problem::new(7, 5, 33, dtype);
+    ReferenceOf {
+        matrices: Matrices::of(Some(operation), 3, &problem),
+        numbers,
+        set: 2,
+    }
+}
+
+#[test]
+fn every_rank_sees_its_part_of_c_and_finds_a_wrong_element_in_it() {
+    for operation in Operation::ALL {
+        for (dtype, numbers) in [
+            (DType::F16, Numbers::Integers),
+            (DType::Bf16, Numbers::Reals),
+            (DType::F32, Numbers::Reals),
+        ] {
+            let of = reference_of(operation, dtype, numbers);
+            let part_of = |rank| {
+                let operands = operation.operands((rank, 3), &of.matrices.problem, None);
+                let c = |o: &&Operand| o.matrix == Matrix::C;
+                Part::from(operands.iter().find(c).unwrap())
+            };
+            let found = on_ranks(of, part_of, (6, 4));
+            let mut holders = 0;
+            for (rank, (right, wrong)) in found.into_iter().enumerate() {
+                let label = format!("{operation} {dtype} {numbers:?}, rank {rank}: {wrong:?}");
+                let part = part_of(rank);
+                assert_eq!(right.elements as usize, part.len(), "{label}");
+                assert_eq!(right.wrong, 0, "{label}: {right:?}");
+                assert!(
+                    right.relative_error() <= of.expectation(Matrix::C).tolerance(),
+                    "{label}"
+                );
+                if part.places().contains(&6) {
+                    holders += 1;
+                    let first = wrong.first.unwrap();
+                    assert_eq!((wrong.wrong, first.row, first.col), (1, 6, 4));
+                } else {
+                    assert_eq!(wrong.wrong, 0, "{label}");
+                }
+            }
+            assert!(holders > 0, "{operation}");
+        }
+    }
+}
+
+#[test]
+fn rows_in_any_order_and_transposed_boxes_are_compared_where_they_belong() {
+    let of = reference_of(Operation::RowParallelLinear, DType::F16, Numbers::Integers);
+    for transposed in [false, true] {
+        let part = Part {
+            matrix: Matrix::C,
+            rows: vec![5..7, 0..1, 3..4],
+            cols: 1..4,
+            transposed,
+        };
+        let found = on_ranks(of, |_| part.clone(), (3, 2));
+        for (right, wrong) in found {
+            assert_eq!((right.elements, right.wrong), (12, 0), "{right:?}");
+            let first = wrong.first.unwrap();
+            assert_eq!((wrong.wrong, first.row, first.col), (1, 3, 2));
+        }
+        // What belongs to other rows is wrong, although it is of C.
+        let other = Part {
+            rows: vec![0..1, 5..7, 3..4],
+            ..part.clone()
+        };
+        let exchange = ThreadExchange::group(1).remove(0);
+        let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+        let reference = Reference::compute(&exchange, of, 1).unwrap();
+        let swapped = stored(&by_definition(&of), 5, &other, DType::F16);
+        assert!(reference.compare(&part, &swapped, 1).wrong > 0);
+        let short = &swapped[..swapped.len() - 1];
+        assert!(reference.compare(&other, short, 1).wrong > 0);
+    }
+}
+
+#[test]
+fn the_bias_is_part_of_c() {
+    let of = reference_of(
+        Operation::ColumnParallelLinear,
+        DType::F32,
+        Numbers::Integers,
+    );
+    let without = ReferenceOf {
+        matrices: Matrices {
+            biased: false,
+            ..of.matrices
+        },
+        ..of
+    };
+    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    let reference = Reference::compute(&exchange, of, 1).unwrap();
+    let part = Part::rows(Matrix::C, 0..7, 5);
+    let bytes = |of| stored(&by_definition(of), 5, &part, DType::F32);
+    assert_eq!(reference.compare(&part, &bytes(&of), 1).wrong, 0);
+    let bias = of
+        .matrices
+        .source(Matrix::Bias, Numbers::Integers, 2)
+        .row(0, 0..5);
+    let nonzero = bias.iter().filter(|bias| **bias != 0.0).count() as u64;
+    assert!(nonzero > 0, "{bias:?}");
+    let missing = reference.compare(&part, &bytes(&without), 1);
+    assert_eq!(missing.wrong, 7 * nonzero, "a C without its bias");
+}
+
+#[test]
+fn y_is_x_to_the_bit() {
+    let problem = Problem::new(6, 2, 4, DType::Bf16);
+    let of = ReferenceOf {
+        matrices: Matrices::of(Some(Operation::MatmulBesideAllGather), 3, &problem),
+        numbers: Numbers::Reals,
+        set: 1,
+    };
+    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    let reference = Reference::compute(&exchange, of, 1).unwrap();
+    let x = of.matrices.source(Matrix::X, Numbers::Reals, 1);
+    let mut gathered = x.bytes(&Part::rows(Matrix::X, 0..9, 4), 1);
+    let y = Part::rows(Matrix::Y, 0..9, 4);
+    let right = reference.compare(&y, &gathered, 2);
+    assert_eq!((right.elements, right.wrong), (36, 0));
+    gathered[2 * 35] ^= 1;
+    let wrong = reference.compare(&y, &gathered, 2);
+    let first = wrong.first.as_ref().unwrap();
+    assert_eq!((wrong.wrong, first.row, first.col), (1, 8, 3));
+    assert!(wrong.relative_error() > of.expectation(Matrix::Y).tolerance());
+}

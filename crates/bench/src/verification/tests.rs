@@ -1,0 +1,263 @@
+//! Plans made by hand, on ranks that are threads: what the operations ask for, and plans that do almost that.
+
+use super::*;
+use crate::candidate::Implementation;
+use crate::inject::Injection;
+use std::time::Duration;
+use warpweave_comm::Store;
+use warpweave_overlap::plan::{
+    Collective, GemmProvider, Placement, Plan, PlanBuilder, StreamId, Transport,
+};
+use warpweave_overlap::{Operation, Problem};
+use warpweave_symm_mem::{DType, Host};
+
+const WORLD: usize = 3;
+const MAIN: StreamId = StreamId::MAIN;
+
+fn problem() -> Problem {
+    Problem::new(9, 4, 6, DType::F16)
+}
+
+/// The verdict of all ranks on an implementation, over integers and reals; `fault` is injected.
+fn verdict(
+    operation: Operation,
+    implementation: impl Fn() -> Implementation + Sync,
+    fault: Option<&str>,
+) -> Verdict {
+    let (implementation, problem) = (&implementation, &problem());
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = Store::threads(WORLD)
+            .unwrap()
+            .into_iter()
+            .enumerate()
+            .map(|(rank, store)| {
+                scope.spawn(move || {
+                    let fault = fault.map(|fault| fault.parse().unwrap());
+                    let injection = Injection::new(fault, rank, Duration::ZERO);
+                    let host = Host::with_timeout(Duration::from_secs(20));
+                    let session = Session::new(store, host, injection).unwrap();
+                    let matrices = Matrices::of(Some(operation), WORLD, problem);
+                    let sets = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
+                    let mut verifier = Verifier::new(&session, matrices, &sets).unwrap();
+                    let mut candidate =
+                        Candidate::bind(&session, &implementation(), problem).unwrap();
+                    let mut verdict = Verdict::default();
+                    for (numbers, sets) in sets {
+                        let mut inputs = InputSets::new(matrices, numbers, sets);
+                        inputs.add(&session, &candidate.operands).unwrap();
+                        candidate.prepare(&session, &inputs).unwrap();
+                        let bound = candidate.bound.as_ref().unwrap();
+                        let found = verifier.verify(&session, (&candidate, bound), &inputs);
+                        verdict = verdict.and(found.unwrap());
+                    }
+                    session.settle("end", Ok(Vec::new())).unwrap();
+                    verdict
+                })
+            })
+            .collect();
+        let verdicts: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert!(verdicts.iter().all(|v| v.wrong == verdicts[0].wrong));
+        verdicts.into_iter().next().unwrap()
+    })
+}
+
+fn whole(matrix: Matrix, buffer: &'static str, rows: usize, cols: usize) -> Operand {
+    Operand {
+        buffer,
+        matrix,
+        rows: std::iter::once(0..rows).collect(),
+        cols: 0..cols,
+        transposed: false,
+    }
+}
+
+/// Buffers for `operands`, and what `ops` does with them.
+fn plan(
+    place: (usize, usize),
+    operands: &[Operand],
+    ops: impl FnOnce(&mut PlanBuilder),
+) -> Result<Plan, warpweave_overlap::PlanError> {
+    let mut plan = PlanBuilder::new("by hand", place.0, place.1);
+    for operand in operands {
+        let (role, dtype) = (operand.role(), problem().dtype);
+        plan.buffer(
+            operand.buffer,
+            Placement::Local,
+            role,
+            dtype,
+            operand.stored(),
+        );
+    }
+    ops(&mut plan);
+    plan.finish()
+}
+
+fn multiply(plan: &mut PlanBuilder, names: [&str; 3]) {
+    let [a, b, c] = names.map(|name| {
+        let id = plan.draft().buffer_named(name).unwrap();
+        plan.whole(id)
+    });
+    plan.gemm(MAIN, GemmProvider::CublasLt, a, b, c);
+}
+
+/// Cᵀ = Bᵀ · Aᵀ, all of them stored transposed, or said to be.
+fn turned(transposed: bool) -> Implementation {
+    let operands = move |_: usize, _: usize, problem: &Problem| {
+        let Problem { m, n, k, .. } = *problem;
+        let mut all = [
+            whole(Matrix::A, "a", m, k),
+            whole(Matrix::B, "b", k, n),
+            whole(Matrix::C, "c", m, n),
+        ];
+        for operand in &mut all {
+            operand.transposed = true;
+        }
+        if !transposed {
+            // The same buffer of N × M elements, as if the rows of C lay in it one behind the other.
+            all[2] = whole(Matrix::C, "c", n, m);
+        }
+        all.to_vec()
+    };
+    Implementation {
+        name: "turned".into(),
+        operands: Box::new(operands),
+        plan: Box::new(move |rank, world, problem| {
+            let operands = operands(rank, world, problem);
+            plan((rank, world), &operands, |plan| {
+                multiply(plan, ["b", "a", "c"])
+            })
+        }),
+    }
+}
+
+/// All-gather + matmul of rows that are dealt out one by one; or put where rows in a row would belong.
+fn cyclic(dealt: bool) -> Implementation {
+    let operands = |rank: usize, world: usize, problem: &Problem| {
+        let Problem { m, n, k, .. } = *problem;
+        let mut all = vec![
+            whole(Matrix::A, "a", m, k),
+            whole(Matrix::B, "b", k, n),
+            whole(Matrix::C, "c", m, n),
+        ];
+        all[0].rows = (rank..m).step_by(world).map(|row| row..row + 1).collect();
+        all
+    };
+    Implementation {
+        name: "cyclic".into(),
+        operands: Box::new(operands),
+        plan: Box::new(move |rank, world, problem| {
+            let Problem { m, n, k, dtype, .. } = *problem;
+            plan((rank, world), &operands(rank, world, problem), |plan| {
+                let local = Placement::Local;
+                let staging = plan.buffer("staging", local, Role::Staging, dtype, (m, k));
+                let id = |plan: &PlanBuilder, name| plan.draft().buffer_named(name).unwrap();
+                let [a, b, c] = ["a", "b", "c"].map(|name| id(plan, name));
+                let (src, dst) = (plan.whole(a), plan.whole(staging));
+                plan.collective(MAIN, Collective::AllGather, src, dst, Transport::Nccl);
+                for place in 0..m {
+                    let each = m / world;
+                    let row = match dealt {
+                        true => place % each * world + place / each,
+                        false => place,
+                    };
+                    let a = plan.own(staging, place..place + 1, 0..k);
+                    let (b, c) = (plan.whole(b), plan.own(c, row..row + 1, 0..n));
+                    plan.gemm(MAIN, GemmProvider::CublasLt, a, b, c);
+                }
+            })
+        }),
+    }
+}
+
+/// A product, and an all-gather of X; or an all-gather that is left out.
+fn beside(gathers: bool) -> Implementation {
+    let operands = |rank, world, problem: &Problem| {
+        Operation::MatmulBesideAllGather.operands((rank, world), problem, None)
+    };
+    Implementation {
+        name: "beside".into(),
+        operands: Box::new(operands),
+        plan: Box::new(move |rank, world, problem| {
+            plan((rank, world), &operands(rank, world, problem), |plan| {
+                multiply(plan, ["a", "b", "c"]);
+                let [x, y] = ["x", "y"].map(|name| plan.draft().buffer_named(name).unwrap());
+                let x = plan.whole(x);
+                if gathers {
+                    let y = plan.whole(y);
+                    plan.collective(MAIN, Collective::AllGather, x, y, Transport::Nccl);
+                } else {
+                    for at in 0..world {
+                        let rows = at * x.rows.len()..(at + 1) * x.rows.len();
+                        let y = plan.own(y, rows, 0..problem.k);
+                        plan.copy(MAIN, x.clone(), y);
+                    }
+                }
+            })
+        }),
+    }
+}
+
+/// Three sets, each as a call and as a replay, on every rank.
+fn elements(of_a_rank: u64) -> u64 {
+    3 * 2 * WORLD as u64 * of_a_rank
+}
+
+#[test]
+fn transposed_operands_are_loaded_and_compared_as_they_are_stored() {
+    let right = verdict(Operation::AllGatherMatmul, || turned(true), None);
+    assert!(right.is_right(), "{right:?}");
+    assert_eq!(right.elements, elements(9 * 4));
+    let wrong = verdict(Operation::AllGatherMatmul, || turned(false), None);
+    assert!(!wrong.is_right());
+}
+
+#[test]
+fn rows_dealt_out_one_by_one_are_rows_of_the_same_c() {
+    let right = verdict(Operation::AllGatherMatmul, || cyclic(true), None);
+    assert!(right.is_right(), "{right:?}");
+    assert_eq!((right.calls, right.elements), (6, elements(9 * 4)));
+    let wrong = verdict(Operation::AllGatherMatmul, || cyclic(false), None);
+    assert!(!wrong.is_right() && wrong.wrong > 0, "{wrong:?}");
+}
+
+#[test]
+fn both_outputs_of_a_product_beside_an_all_gather_are_compared() {
+    let operation = Operation::MatmulBesideAllGather;
+    let each = 9 * 4 + 4 * WORLD as u64 * 6;
+    let right = verdict(operation, || beside(true), None);
+    assert!(right.is_right(), "{right:?}");
+    assert_eq!((right.calls, right.elements), (6, elements(each)));
+    let wrong = verdict(operation, || beside(false), None);
+    let first = wrong.first.as_ref().unwrap();
+    assert!(first.what.contains(": Y["), "{first:?}");
+    // One element of each output of one rank in each call.
+    let corrupt = verdict(operation, || beside(true), Some("corrupt:1"));
+    assert_eq!(corrupt.wrong, 3 * 2 * 2, "{corrupt:?}");
+    let first = corrupt.first.unwrap();
+    assert_eq!(first.rank, 1);
+    assert!(first.what.contains(": C[0, 0] is NaN"), "{first:?}");
+}
+
+#[test]
+fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
+    let wrong = || Implementation {
+        operands: Box::new(|_, _, problem| vec![whole(Matrix::A, "a", problem.m, problem.k + 1)]),
+        ..turned(true)
+    };
+    let store = Store::threads(1).unwrap().remove(0);
+    let injection = Injection::new(None, 0, Duration::ZERO);
+    let session = Session::new(store, Host::new(), injection).unwrap();
+    let candidate = Candidate::bind(&session, &wrong(), &problem()).unwrap();
+    let matrices = Matrices::of(None, 1, &problem());
+    let mut inputs = InputSets::new(matrices, Numbers::Integers, 1);
+    inputs.add(&session, &candidate.operands).unwrap();
+    let bound = candidate.bound.as_ref().unwrap();
+    let error = inputs
+        .load(&session, (bound, &candidate.operands), 0)
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("`a`") && text.contains("6x9") && text.contains("9x7"),
+        "{text}"
+    );
+}

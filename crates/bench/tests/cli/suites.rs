@@ -1,0 +1,201 @@
+//! Every suite of plans on the host backend, by real processes: all of it runs and is right, and what is wrong is found.
+
+use crate::job::{self, Outcome};
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+const SUITES: [&str; 10] = [
+    "fused-matmul",
+    "recipes",
+    "pipeline-32k",
+    "row-parallel",
+    "column-parallel",
+    "matmul-reduce-scatter",
+    "matmul-all-reduce",
+    "overlap-allgather",
+    "gemm",
+    "quick",
+];
+
+/// Whether there is an algorithm for the suite; if not, it says so.
+fn has_algorithms(suite: &str) -> bool {
+    let output = job::warpweave()
+        .args(["bench", "--list", "--suite", suite])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        assert_eq!(output.status.code(), Some(2), "{suite}: {error}");
+        let told = format!("there is no algorithm yet for the suite {suite}");
+        assert!(error.contains(&told), "{error}");
+    }
+    output.status.success()
+}
+
+fn measured(world: usize, suite: &str, more: &[&str]) -> (Outcome, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let args = ["bench", "--device", "host", "--suite", suite];
+    let json = ["--iterations", "2", "--json", file.to_str().unwrap()];
+    let args = [&args[..], &json, more].concat();
+    let patient = Duration::from_secs(30);
+    let outcome = job::run(&job::all(world, &args), patient, Duration::from_secs(240));
+    let text =
+        std::fs::read_to_string(&file).unwrap_or_else(|_| panic!("{suite}: {}", outcome.errors(0)));
+    let report = serde_json::from_str(&text).unwrap();
+    (outcome, report)
+}
+
+fn rows(report: &Value) -> impl Iterator<Item = (&Value, &Value)> {
+    let results = report["results"].as_array().unwrap().iter();
+    results.flat_map(|result| {
+        let rows = result["rows"].as_array().unwrap().iter();
+        rows.map(move |row| (result, row))
+    })
+}
+
+#[test]
+fn every_suite_is_measured_and_right() {
+    for suite in SUITES.into_iter().filter(|suite| has_algorithms(suite)) {
+        let (outcome, report) = measured(4, suite, &["--shape", "64x48x40"]);
+        for (rank, output) in outcome.ranks.iter().enumerate() {
+            let (told, errors) = (outcome.report(), outcome.errors(rank));
+            assert!(output.status.success(), "{suite}: {errors}{told}");
+        }
+        assert!(!report["reproduces"].as_str().unwrap().is_empty());
+        for (result, row) in rows(&report) {
+            let name = format!("{suite}: {}", row["implementation"]);
+            assert_eq!(row["status"], "ok", "{name}: {}", row["reason"]);
+            let verified = &row["verification"];
+            assert_eq!(verified["wrong"], 0, "{name}");
+            // Three sets of integers and two of reals, as calls and as graphs, before and after the timing.
+            assert_eq!(verified["calls"], 2 * 2 * 5, "{name}");
+            let (exact, all) = (&verified["exact_elements"], &verified["elements"]);
+            let ratio = exact.as_f64().unwrap() / all.as_f64().unwrap();
+            assert!((ratio - 0.6).abs() < 1e-9, "{name}");
+            let group = &result["groups"][row["group"].as_u64().unwrap() as usize];
+            let ms = row["single_ms"]["median"].as_f64().unwrap();
+            let over = |time: &Value| time.as_f64().map(|time| time / ms);
+            let near = |ratio: &Value, wanted: Option<f64>| match (ratio.as_f64(), wanted) {
+                (Some(ratio), Some(wanted)) => (ratio - wanted).abs() < 1e-9,
+                (ratio, wanted) => ratio.is_none() && wanted.is_none(),
+            };
+            assert!(
+                near(
+                    &row["times_baseline"],
+                    over(&group["baseline_ms"]["median"])
+                ),
+                "{name}"
+            );
+            assert!(near(&row["efficiency"], over(&group["limit_ms"])), "{name}");
+            assert_eq!(result["operation"].is_null(), group["limit_ms"].is_null());
+        }
+    }
+}
+
+#[test]
+fn a_wrong_element_is_found_in_every_row_of_every_suite() {
+    for suite in SUITES.into_iter().filter(|suite| has_algorithms(suite)) {
+        let shape = ["--shape", "16x8x12", "--inject", "corrupt:1"];
+        let (outcome, report) = measured(2, suite, &shape);
+        for (rank, output) in outcome.ranks.iter().enumerate() {
+            let errors = outcome.errors(rank);
+            assert_eq!(output.status.code(), Some(1), "{suite}: {errors}");
+        }
+        for (_, row) in rows(&report) {
+            assert_eq!(row["status"], "wrong", "{suite}: {row}");
+            // One element of rank 1 of each output in each of twenty calls.
+            let wrong = row["verification"]["wrong"].as_u64().unwrap();
+            assert!(wrong == 20 || wrong == 40, "{suite}: {row}");
+        }
+    }
+}
+
+#[test]
+fn the_host_has_problems_of_its_own_that_do_not_divide() {
+    let (outcome, report) = measured(3, "recipes", &["--impl", "ringGet,pushChunks:chunks=5"]);
+    let told = outcome.report();
+    assert!(outcome.ranks[0].status.success(), "{told}");
+    let problems = report["results"].as_array().unwrap();
+    assert_eq!(problems.len(), 2);
+    assert_eq!(problems[1]["shape"]["m"], 131);
+    let names: Vec<_> = rows(&report)
+        .map(|(_, row)| &row["implementation"])
+        .collect();
+    assert_eq!(names[..2], ["ringGet", "pushChunks:chunks=5"]);
+    for (_, row) in rows(&report) {
+        assert_eq!(row["status"], "ok", "{row}");
+        assert!(row["times_baseline"].is_null(), "no baseline was asked for");
+        assert!(row["efficiency"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn figures_of_peers_stand_beside_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("torch.json");
+    let spread = r#"{"median": 0.5, "p10": 0.4, "p90": 0.6, "samples": 15}"#;
+    let row = |world: usize| {
+        format!(
+            r#"{{"kind": "all-gather-matmul", "world": {world}, "shape": "16x8x12", "dtype": "float16",
+                "ms": {{"torch-fused": {spread}}}}}"#
+        )
+    };
+    let text = format!(
+        r#"{{"torch": "2.11.0", "nccl": [2, 28, 9], "rows": [{}, {}]}}"#,
+        row(2),
+        row(8)
+    );
+    std::fs::write(&file, text).unwrap();
+    let peers = ["--shape", "16x8x12", "--dtype", "f16", "--peers"];
+    let baseline = ["--impl", "baselineNcclAllgatherMatmul"];
+    let more = [&peers[..], &[file.to_str().unwrap()], &baseline].concat();
+    let (outcome, report) = measured(2, "recipes", &more);
+    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
+    let rows: Vec<_> = rows(&report).map(|(_, row)| row).collect();
+    assert_eq!(rows.len(), 2, "the row of two ranks alone: {report}");
+    assert_eq!(
+        (&rows[0]["kind"], &rows[1]["kind"]),
+        (&"ours".into(), &"peer".into())
+    );
+    assert_eq!(rows[1]["single_ms"]["median"], 0.5);
+    let ratio = rows[0]["single_ms"]["median"].as_f64().unwrap() / 0.5;
+    assert!((rows[1]["times_baseline"].as_f64().unwrap() - ratio).abs() < 1e-9);
+    let table = outcome.report();
+    for part in [
+        "torch-fused",
+        "peer",
+        "Rows torch-*: PyTorch 2.11.0, NCCL 2.28.9",
+    ] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+}
+
+#[test]
+fn more_rows_than_a_group_takes_are_compared_with_the_baseline_of_their_own_group() {
+    let pushes: Vec<_> = (2..20).map(|n| format!("pushChunks:chunks={n}")).collect();
+    let names = format!("baselineNcclAllgatherMatmul,{}", pushes.join(","));
+    let more = ["--shape", "16x8x12", "--impl", &names];
+    let (outcome, report) = measured(2, "recipes", &more);
+    let table = outcome.report();
+    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
+    let result = &report["results"][0];
+    let groups = result["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 2);
+    assert_ne!(groups[0]["gemm_ms"], groups[1]["gemm_ms"], "measured anew");
+    let rows: Vec<_> = rows(&report).map(|(_, row)| row).collect();
+    assert_eq!(rows.len(), 19);
+    for (place, row) in rows.iter().enumerate() {
+        assert_eq!(row["status"], "ok", "{row}");
+        assert_eq!(row["verification"]["calls"], 20, "{row}");
+        let group = &groups[row["group"].as_u64().unwrap() as usize];
+        // The baseline and sixteen more, then the others.
+        assert_eq!(row["group"], usize::from(place > 16), "{row}");
+        let baseline = group["baseline_ms"]["median"].as_f64().unwrap();
+        let ratio = baseline / row["single_ms"]["median"].as_f64().unwrap();
+        assert!((row["times_baseline"].as_f64().unwrap() - ratio).abs() < 1e-9);
+    }
+    assert!(table.contains("measured in 2 groups"), "{table}");
+}
