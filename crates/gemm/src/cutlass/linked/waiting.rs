@@ -54,7 +54,7 @@ impl Plan {
         if !arrivals.own.is_multiple_of(ADDRESS_ALIGNMENT) {
             return Err(Error::Operand {
                 operand: "A",
-                problem: *problem,
+                problem: Box::new(*problem),
                 reason: format!("own rows must lie at a multiple of {ADDRESS_ALIGNMENT}"),
             });
         }
