@@ -45,6 +45,8 @@ enum Command {
     Test(command::test::Options),
     /// Show and check schedules
     Plan(command::plan::Options),
+    /// Run a schedule once and write when each of its operations ran, for Perfetto
+    Timeline(command::timeline::Options),
     /// Put the programs into a folder that runs on a machine without Rust
     Bundle(command::bundle::Options),
     /// Start any program on every rank
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => command::bench::run(&options),
         Command::Test(options) => command::test::run(&options),
         Command::Plan(options) => command::plan::run(&options),
+        Command::Timeline(options) => command::timeline::run(&options),
         Command::Bundle(options) => command::bundle::run(&options),
         Command::Launch(options) => command::launch::run(options),
         Command::Ci(options) => command::ci::run(&options),

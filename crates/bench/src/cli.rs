@@ -32,6 +32,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Measure the figures of this machine that `plan simulate --machine` takes.
     Measure(MeasureArgs),
+    /// Run a plan once and write when each operation of each rank ran, beside the prediction, for Perfetto.
+    Timeline(TimelineArgs),
     /// Look at plans; no device is touched.
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -107,6 +109,25 @@ pub struct MeasureArgs {
     /// Write the machine to this file, not to standard output.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+}
+
+/// Arguments of `warpweave timeline`; the same on every rank.
+#[derive(Debug, Args)]
+pub struct TimelineArgs {
+    /// The algorithm.
+    pub name: String,
+    /// Where to run.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub device: Device,
+    /// The machine of the prediction: one of the crate, or a TOML file that describes one; no prediction without.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub machine: Option<String>,
+    /// The file, JSON in Chrome's trace event format.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// The problem.
+    #[command(flatten)]
+    pub problem: ProblemArgs,
 }
 
 /// What can be done with a plan.

@@ -9,6 +9,7 @@ pub mod plan;
 pub mod select;
 pub mod show;
 pub mod simulate;
+pub mod timeline;
 pub mod trace;
 
 pub use algorithms::Configuration;
@@ -18,5 +19,6 @@ pub use operation::Operation;
 pub use plan::{Plan, PlanBuilder, Problem};
 pub use select::select;
 pub use show::show;
-pub use simulate::{Machine, Timeline, simulate};
+pub use simulate::{Machine, simulate};
+pub use timeline::Timeline;
 pub use trace::trace;

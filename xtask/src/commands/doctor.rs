@@ -5,12 +5,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::launch::JobOptions;
-use crate::device::{self, Gpus, Wanted};
+use crate::device::Wanted;
 use crate::doctor::{self, Report};
 use crate::error::{Error, Result};
-use crate::launch::Launch;
-use crate::place::Place;
-use crate::program;
 
 /// The options of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -67,27 +64,10 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Starts `warpweave measure` on every rank.
 fn measure(options: &Measuring) -> Result<()> {
-    let place = Place::find()?;
-    let chosen = device::choose(
-        options.device,
-        options.ranks,
-        &Gpus::find(),
-        program::has_device_code(&place),
-    )?;
-    let mut args: Vec<OsString> = vec!["measure".into(), "--device".into(), chosen.name().into()];
-    if let Some(out) = &options.out {
-        args.extend(["--out".into(), out.into()]);
-    }
-    Launch {
-        label: "measure",
-        program: program::warpweave(&place, chosen.cuda)?,
-        args,
-        ranks: chosen.ranks,
-        port: options.job.port,
-        logs: options.job.logs.clone().unwrap_or_else(|| place.logs()),
-        patience: options.job.patience(),
-    }
-    .run()
+    let out = options.out.iter();
+    let words = out.flat_map(|out| [OsString::from("--out"), out.into()]);
+    let wanted = (options.device, options.ranks);
+    options.job.start("measure", wanted, words)
 }
 
 fn json(report: &Report) -> Result<String> {

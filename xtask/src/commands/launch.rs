@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::device::{self, Gpus, Wanted};
 use crate::error::{Error, Result};
 use crate::launch::{Launch, Patience};
 use crate::place::Place;
+use crate::program;
 
 /// Options that every command which starts ranks has.
 #[derive(Debug, Default, clap::Args)]
@@ -27,6 +29,33 @@ pub struct JobOptions {
 }
 
 impl JobOptions {
+    /// Starts a command of `warpweave` on every rank, on the device and the number of ranks that are wanted.
+    ///
+    /// # Errors
+    /// No such device, a build that fails, and what ends a job.
+    pub fn start(
+        &self,
+        command: &'static str,
+        (device, ranks): (Wanted, Option<usize>),
+        words: impl IntoIterator<Item = OsString>,
+    ) -> Result<()> {
+        let place = Place::find()?;
+        let device_code = program::has_device_code(&place);
+        let chosen = device::choose(device, ranks, &Gpus::find(), device_code)?;
+        let mut args: Vec<OsString> = [command, "--device", chosen.name()].map(Into::into).into();
+        args.extend(words);
+        Launch {
+            label: command,
+            program: program::warpweave(&place, chosen.cuda)?,
+            args,
+            ranks: chosen.ranks,
+            port: self.port,
+            logs: self.logs.clone().unwrap_or_else(|| place.logs()),
+            patience: self.patience(),
+        }
+        .run()
+    }
+
     /// The limits of a job with these options.
     pub fn patience(&self) -> Patience {
         let default = Patience::default();

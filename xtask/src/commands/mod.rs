@@ -8,3 +8,4 @@ pub mod launch;
 pub mod plan;
 pub mod setup;
 pub mod test;
+pub mod timeline;

@@ -6,6 +6,7 @@ mod device;
 mod exit;
 mod measure;
 mod plan;
+mod timeline;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) if args.list => bench::list(args, &mut std::io::stdout().lock()),
         Command::Bench(args) => bench::bench(args),
         Command::Measure(args) => measure::measure(args),
+        Command::Timeline(args) => timeline::timeline(args),
         Command::Plan(command) => plan::plan(command, &mut std::io::stdout().lock()),
     };
     match outcome {

@@ -65,12 +65,8 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             simulate,
             out: path,
         } => {
-            let text = trace(&timeline(simulate)?);
-            std::fs::write(path, text).map_err(|source| BenchError::File {
-                path: path.clone(),
-                source,
-            })?;
-            writeln!(out, "{}: open it in ui.perfetto.dev", path.display())?;
+            let text = trace(&[&timeline(simulate)?]);
+            write_trace(path, &text, out)?;
             Ok(true)
         }
     }
@@ -81,6 +77,19 @@ fn timeline(args: &SimulateArgs) -> Result<Timeline> {
     let plans = algorithm.plans(args.world, &of(&args.problem))?;
     let machine = machine(&args.machine)?;
     Ok(simulate(&plans, &machine, args.calls.into())?)
+}
+
+/// Writes a trace and says where.
+pub(super) fn write_trace(path: &Path, text: &str, out: &mut impl Write) -> Result<()> {
+    std::fs::write(path, text).map_err(|source| BenchError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(writeln!(
+        out,
+        "{}: open it in ui.perfetto.dev",
+        path.display()
+    )?)
 }
 
 /// A machine of the crate by its name, or else of a file.
@@ -114,7 +123,7 @@ fn check_all(
     Ok(holds)
 }
 
-fn of(args: &ProblemArgs) -> Problem {
+pub(super) fn of(args: &ProblemArgs) -> Problem {
     let shape = args.shape;
     Problem::new(shape.m, shape.n, shape.k, args.dtype).with_multicast(args.multicast)
 }

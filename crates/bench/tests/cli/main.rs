@@ -7,3 +7,4 @@ mod job;
 mod measure;
 mod plan;
 mod suites;
+mod timeline;

@@ -271,7 +271,7 @@ impl<B: ExecuteBackend> Bound<B> {
         }
     }
 
-    fn resources(&self) -> Resources<'_, B> {
+    pub(super) fn resources(&self) -> Resources<'_, B> {
         Resources {
             backend: &self.backend,
             streams: &self.streams,

@@ -59,6 +59,7 @@ mod error;
 mod interface;
 mod pool;
 mod step;
+mod timed;
 mod validate;
 
 use std::collections::{HashMap, HashSet};

@@ -55,9 +55,11 @@ pub(super) enum Action<B: ExecuteBackend> {
     WaitingMatmul(B::WaitingPlan),
 }
 
-/// An action and its stream.
+/// An action, where it stands in the plan, and its stream.
 #[derive(Debug)]
 pub(super) struct Step<B: ExecuteBackend> {
+    /// Place in the plan.
+    pub op: usize,
     pub stream: usize,
     pub action: Action<B>,
 }

@@ -2,7 +2,7 @@
 
 use crate::check::Site;
 use crate::plan::{Effect, OpKind, Plan};
-use crate::simulate::{Span, Timeline};
+use crate::timeline::{Span, Timeline};
 use std::fmt;
 
 /// The critical path by what its steps do, µs. They add up to the predicted time.

@@ -5,11 +5,11 @@ use super::cost::{Cost, Costs};
 use super::error::SimulateError;
 use super::machine::Machine;
 use super::sharing::{Loads, Resource, speeds_in_turn};
-use super::timeline::{Cause, Span, Timeline};
 use crate::check::Site;
 use crate::check::program::{NodeId, Program};
 use crate::plan::{OpKind, SlotId};
 use crate::show;
+use crate::timeline::{Cause, Origin, Span, Timeline};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use warpweave_symm_mem::Priority;
 
@@ -361,6 +361,7 @@ impl<'a, 'p> Engine<'a, 'p> {
                 .first()
                 .map_or_else(String::new, |p| p.name.clone()),
             machine: self.machine.name.clone(),
+            origin: Origin::Simulated,
             world: program.plans.len(),
             spans: spans.collect(),
         })

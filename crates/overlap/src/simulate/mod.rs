@@ -30,17 +30,16 @@ mod engine;
 mod error;
 mod machine;
 mod sharing;
-mod timeline;
 mod write;
 
 pub use collectives::{CollectiveTimes, Collectives};
 pub use error::SimulateError;
 pub use machine::{Gpu, Latency, Link, Machine, Network, Product, Rates, Tile};
-pub use timeline::{Cause, Span, Timeline};
 
 use crate::check::objections;
 use crate::check::program::Program;
 use crate::plan::Plan;
+use crate::timeline::Timeline;
 
 /// The timeline of `calls` calls back to back, at least one, of the plans of all ranks on `machine`.
 ///

@@ -1,10 +1,11 @@
 //! Timelines for Perfetto and `chrome://tracing`.
 //!
-//! One file holds all ranks: a process is a rank, a thread a stream; the lanes of kernels have threads of their own below
-//! the streams. An arrow leads from each signal to the wait that it ended. The format is Chrome's trace event format.
+//! One file holds all ranks, and any number of timelines, such as a predicted and a measured one: a process is a rank of one
+//! of them, a thread a stream; the lanes of kernels have threads of their own below the streams. An arrow leads from each
+//! signal to the wait that it ended, where that is known. The format is Chrome's trace event format.
 
 use crate::check::Site;
-use crate::simulate::{Cause, Span, Timeline};
+use crate::timeline::{Cause, Span, Timeline};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,10 +28,47 @@ struct Event<'a> {
     bp: Option<&'static str>,
 }
 
-/// The timeline as JSON in Chrome's trace event format, one event a line.
-pub fn trace(timeline: &Timeline) -> String {
-    let threads = Threads::of(timeline);
-    let mut events = threads.names();
+/// The timelines as JSON in Chrome's trace event format, one event a line.
+///
+/// Of several timelines, the ranks of the first come first; the names of the processes say which is which.
+pub fn trace(timelines: &[&Timeline]) -> String {
+    let mut events = Vec::new();
+    for (number, timeline) in timelines.iter().enumerate() {
+        let before = &timelines[..number];
+        let first = First {
+            process: before.iter().map(|t| t.world).sum(),
+            arrow: before.iter().map(|t| t.spans.len()).sum(),
+        };
+        let label = match timelines.len() {
+            1 => String::new(),
+            _ => format!(", {} on {}", timeline.origin, timeline.machine),
+        };
+        let threads = Threads::of(timeline, first);
+        events.extend(threads.names(&label));
+        events.extend(slices(timeline, &threads, first));
+    }
+    let lines: Vec<String> = events.iter().map(Value::to_string).collect();
+    let about: Vec<Value> = timelines
+        .iter()
+        .map(|t| json!({"plan": t.plan, "machine": t.machine, "times": t.origin.to_string()}))
+        .collect();
+    format!(
+        "{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\"traceEvents\":[\n{}\n]}}\n",
+        json!({"timelines": about}),
+        lines.join(",\n")
+    )
+}
+
+/// The numbers from which a timeline of a file counts.
+#[derive(Clone, Copy)]
+struct First {
+    process: usize,
+    arrow: usize,
+}
+
+/// The steps that take time, and arrows from signals to waits.
+fn slices(timeline: &Timeline, threads: &Threads, first: First) -> Vec<Value> {
+    let mut events = Vec::new();
     let ends: BTreeMap<(usize, usize, usize), f64> = timeline
         .spans
         .iter()
@@ -60,7 +98,7 @@ pub fn trace(timeline: &Timeline) -> String {
             name: &span.text,
             cat: "plan",
             ph,
-            pid: span.rank,
+            pid: first.process + span.rank,
             tid: threads.of_span(span),
             ts: rounded(span.start),
             dur: None,
@@ -77,11 +115,11 @@ pub fn trace(timeline: &Timeline) -> String {
                 name: "signal",
                 cat: "signal",
                 ph,
-                pid: at.rank,
+                pid: first.process + at.rank,
                 tid: threads.of_span(at),
                 ts: rounded(ts),
                 dur: None,
-                id: Some(index),
+                id: Some(first.arrow + index),
                 bp,
             };
             events.push(json!(arrow("s", from, from.start, None)));
@@ -90,12 +128,7 @@ pub fn trace(timeline: &Timeline) -> String {
             events.push(json!(arrow("f", span, within, Some("e"))));
         }
     }
-    let lines: Vec<String> = events.iter().map(Value::to_string).collect();
-    format!(
-        "{{\"displayTimeUnit\":\"ns\",\"otherData\":{},\"traceEvents\":[\n{}\n]}}\n",
-        json!({"plan": timeline.plan, "machine": timeline.machine, "times": "simulated"}),
-        lines.join(",\n")
-    )
+    events
 }
 
 fn rounded(micros: f64) -> f64 {
@@ -109,10 +142,11 @@ struct Threads {
     /// Rank, stream and lane.
     used: BTreeSet<(usize, usize, Option<usize>)>,
     lanes: usize,
+    first: First,
 }
 
 impl Threads {
-    fn of(timeline: &Timeline) -> Self {
+    fn of(timeline: &Timeline, first: First) -> Self {
         let spans = &timeline.spans;
         let used: BTreeSet<_> = spans.iter().map(|s| (s.rank, s.stream, lane(s))).collect();
         let most = |n: Option<usize>| n.map_or(0, |n| n + 1);
@@ -120,6 +154,7 @@ impl Threads {
             streams: most(used.iter().map(|u| u.1).max()),
             lanes: most(used.iter().filter_map(|u| u.2).max()),
             used,
+            first,
         }
     }
 
@@ -132,12 +167,13 @@ impl Threads {
     }
 
     /// The entries that name processes and threads.
-    fn names(&self) -> Vec<Value> {
-        let name = |what: &str, pid: usize, tid: usize, name: String| json!({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}});
+    fn names(&self, label: &str) -> Vec<Value> {
+        let pid = |rank| self.first.process + rank;
+        let name = |what: &str, rank: usize, tid: usize, name: String| json!({"name": what, "ph": "M", "pid": pid(rank), "tid": tid, "args": {"name": name}});
         let ranks: BTreeSet<usize> = self.used.iter().map(|u| u.0).collect();
         let processes = ranks
             .iter()
-            .map(|&rank| name("process_name", rank, 0, format!("rank {rank}")));
+            .map(|&rank| name("process_name", rank, 0, format!("rank {rank}{label}")));
         let threads = self.used.iter().map(|&(rank, stream, lane)| {
             let lane_name = lane.map_or(String::new(), |lane| format!(", lane {lane}"));
             let id = self.id(stream, lane);

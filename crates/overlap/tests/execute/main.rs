@@ -8,6 +8,7 @@ mod nodes;
 mod pool;
 mod reductions;
 mod sums;
+mod timed;
 mod waiting;
 
 use std::time::Duration;

@@ -3,7 +3,8 @@
 use warpweave_overlap::plan::{
     Collective, GemmProvider, Placement, Plan, PlanBuilder, Region, Role, StreamId, Transport,
 };
-use warpweave_overlap::simulate::{Cause, SimulateError};
+use warpweave_overlap::simulate::SimulateError;
+use warpweave_overlap::timeline::Cause;
 use warpweave_overlap::{Machine, Timeline, simulate};
 use warpweave_symm_mem::DType;
 

@@ -12,7 +12,7 @@ fn traced(name: &str, world: usize) -> String {
         .plans(world, &problem)
         .unwrap();
     let machine = Machine::named("h200x4").unwrap();
-    trace(&simulate(&plans, &machine, 1).unwrap())
+    trace(&[&simulate(&plans, &machine, 1).unwrap()])
 }
 
 #[test]

@@ -40,7 +40,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         }
         let mut steps = Vec::with_capacity(self.plan.ops.len());
         let collectives = self.collectives()?;
-        for ((op, product), collective) in self.plan.ops.iter().zip(products).zip(collectives) {
+        let ops = self.plan.ops.iter().zip(products).zip(collectives);
+        for (index, ((op, product), collective)) in ops.enumerate() {
             let action = match &op.kind {
                 OpKind::Copy { src, dst, .. } => Action::Copy(self.runs(src, dst)),
                 OpKind::MulticastCopy { src, dst } => Action::Copy(self.multicast_runs(src, dst)),
@@ -93,6 +94,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 }
             };
             steps.push(Step {
+                op: index,
                 stream: op.stream.0,
                 action,
             });

@@ -1,7 +1,25 @@
-//! What a simulation predicts.
+//! When each step of a schedule ran, as simulated or as measured.
 
 use crate::check::Site;
 use std::fmt;
+
+/// Where the times of a timeline come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// A simulation.
+    Simulated,
+    /// A device.
+    Measured,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Origin::Simulated => "simulated",
+            Origin::Measured => "measured",
+        })
+    }
+}
 
 /// What held a step up last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +39,8 @@ pub enum Cause {
 }
 
 /// One step of one rank. Times are in µs from the common start.
+///
+/// Of measured steps nobody knows what held them up: they have the cause [`Cause::Start`], and kernels have no lanes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     /// Whose.
@@ -43,13 +63,15 @@ pub struct Span {
     pub after: Option<usize>,
 }
 
-/// The predicted steps of all ranks.
+/// The steps of all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     /// Name of the plans.
     pub plan: String,
-    /// Name of the machine.
+    /// Name of the machine, or of the device.
     pub machine: String,
+    /// Where the times come from.
+    pub origin: Origin,
     /// Number of ranks.
     pub world: usize,
     /// All steps, by rank, call and place in the plan.
@@ -76,30 +98,42 @@ impl Timeline {
         path.reverse();
         path
     }
+
+    fn operations(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.spans.iter().try_for_each(|span| line(f, span))
+    }
 }
 
-/// The total, each rank's operations, and the critical path; steps that take no time are left out.
+fn line(f: &mut fmt::Formatter<'_>, span: &Span) -> fmt::Result {
+    if span.end <= span.start {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "  {:10.1} {:10.1}  rank {} stream {}  {}",
+        span.start, span.end, span.rank, span.stream, span.text
+    )
+}
+
+/// The total and the critical path of a simulation, or the operations that a device ran; steps that take no time are left
+/// out.
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} on {}, {} ranks: {:.1} µs (simulated)",
+            "{} on {}, {} ranks: {:.1} µs ({})",
             self.plan,
             self.machine,
             self.world,
-            self.total()
+            self.total(),
+            self.origin
         )?;
-        writeln!(f, "critical path:")?;
-        for index in self.critical_path() {
-            let span = &self.spans[index];
-            if span.end > span.start {
-                writeln!(
-                    f,
-                    "  {:10.1} {:10.1}  rank {} stream {}  {}",
-                    span.start, span.end, span.rank, span.stream, span.text
-                )?;
-            }
+        if self.origin == Origin::Measured {
+            return self.operations(f);
         }
-        Ok(())
+        writeln!(f, "critical path:")?;
+        let path = self.critical_path().into_iter();
+        path.map(|index| &self.spans[index])
+            .try_for_each(|span| line(f, span))
     }
 }
