@@ -79,9 +79,8 @@ class ArrivalScheduler : public cutlass::gemm::kernel::detail::PersistentTileSch
 
   CUTLASS_DEVICE void advance_to_next_work(uint32_t count = 1) { unit_ += gridDim.y * count; }
 
-  CUTLASS_DEVICE bool is_last_tile(WorkTileInfo&, uint32_t count = 1) const {
-    return unit_ + gridDim.y * count >= units_;
-  }
+  // CUTLASS asks when it may let the next kernel in: not before the end (`waiting_gemm.cuh`).
+  CUTLASS_DEVICE bool is_last_tile(WorkTileInfo&, uint32_t = 1) const { return false; }
 
   template <class... Pipeline>
   CUTLASS_DEVICE auto fetch_next_work(WorkTileInfo, Pipeline&&...) {

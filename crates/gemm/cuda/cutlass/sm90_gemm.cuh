@@ -90,7 +90,11 @@ class Sm90Plan : public ww_cutlass_plan {
     }
     // The kernel may start while the one before it on the stream ends, if that one lets it: the prologue then hides
     // behind a gather. It waits for the end before it reads an operand. Stream-K follows a memset, which lets nothing in.
+#ifdef CUTLASS_ENABLE_GDC_FOR_SM90
     constexpr bool kEarlyStart = !kStreamK;
+#else
+    constexpr bool kEarlyStart = false;  // There is no wait for the end in the kernel.
+#endif
     cutlass::Status status = Device::run(params_, cuda_stream, nullptr, kEarlyStart);
     return status == cutlass::Status::kSuccess ? 0 : failed(status);
   }

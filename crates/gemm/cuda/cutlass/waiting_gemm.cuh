@@ -1,6 +1,11 @@
 // The product of `sm90_gemm.cuh` that waits for rows of A, behind the plan interface.
 #pragma once
 
+// What a peer's rows hang on needs the multiprocessors that this product leaves free, and a kernel that starts early would
+// sit on them until the product ends. Ping-pong lets the next kernel in before its last tiles have their rows, so neither
+// does this product let others in nor does it start early itself. Ahead of all of CUTLASS, which asks for it.
+#undef CUTLASS_ENABLE_GDC_FOR_SM90
+
 #include "arrivals.cuh"
 #include "sm90_gemm.cuh"
 

@@ -1,6 +1,6 @@
 //! Operations, and the effects of a kernel's lanes.
 
-use super::{EventId, Kernel, MulticastRegion, Region, SlotId, StreamId, shard};
+use super::{EventId, Kernel, MulticastRegion, Placement, Region, SlotId, StreamId, shard};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -252,6 +252,17 @@ pub enum GemmProvider {
     CublasLt,
     /// The CUTLASS SM90 kernel; on the host backend the host's own product.
     Cutlass,
+}
+
+impl Transport {
+    /// The memory of the large operand of a collective. Over symmetric memory it is in the reach of peers: what is local on
+    /// both sides travels by packets, which end at small messages.
+    pub fn placement(self) -> Placement {
+        match self {
+            Transport::SymmetricMemory => Placement::Symmetric,
+            _ => Placement::Local,
+        }
+    }
 }
 
 impl fmt::Display for Transport {

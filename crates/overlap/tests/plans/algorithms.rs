@@ -3,7 +3,7 @@
 use crate::fixtures::{has_deadlock, holds, pipelines, plans, problem};
 use std::time::{Duration, Instant};
 use warpweave_overlap::algorithms::{self, Capabilities};
-use warpweave_overlap::plan::{Effect, OpKind, Plan, Problem, Transport};
+use warpweave_overlap::plan::{Collective, Effect, OpKind, Placement, Plan, Problem, Transport};
 use warpweave_overlap::{PlanError, check};
 use warpweave_symm_mem::DType;
 
@@ -197,6 +197,36 @@ fn capabilities_transports_and_launches_are_those_of_the_table() {
     let multicast = problem(8).with_multicast(true);
     let plan = algorithms::table()[1].plan(1, 4, &multicast).unwrap();
     assert_eq!(plan.transports(), [Transport::MulticastCopy]);
+}
+
+/// What is local on both sides travels by packets, which end at small messages: at the shapes that matter there would be no
+/// variant.
+#[test]
+fn collectives_over_symmetric_memory_have_their_large_operand_there() {
+    let mut seen = 0;
+    for configuration in algorithms::every() {
+        let plan = configuration.plan(1, 4, &problem(16)).unwrap();
+        for op in &plan.ops {
+            let OpKind::Collective {
+                collective,
+                src,
+                dst,
+                transport: Transport::SymmetricMemory,
+                ..
+            } = &op.kind
+            else {
+                continue;
+            };
+            let large = match collective {
+                Collective::AllGather => dst,
+                _ => src,
+            };
+            let placement = plan.buffers[large.buffer.0].placement;
+            assert_eq!(placement, Placement::Symmetric, "{configuration}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0);
 }
 
 #[test]

@@ -236,6 +236,7 @@ fn the_output_is_where_it_is_asked_to_be() {
     for (name, wanted) in [
         ("rowParallelLinear", Placement::Local),
         ("rowParallelLinear:output=symmetric", Placement::Symmetric),
+        ("rowParallelLinear:reduce=symmetric", Placement::Symmetric),
         ("rowParallelLinearPipeline", Placement::Symmetric),
         ("matmulThenAllReduce", Placement::Local),
         (

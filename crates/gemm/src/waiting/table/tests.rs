@@ -210,3 +210,97 @@ fn descriptors_that_contradict_themselves_are_refused() {
     refused(&|p| p.problem.m = 65, "64 rows come, 65");
     refused(&|p| p.arrivals[0].rows = 7..7, "no rows");
 }
+
+/// What blocks of a launch do with the words of a slot, in the steps of `arrivals.cuh` that others can tell apart.
+struct Block {
+    unit: usize,
+    tile: usize,
+    drawn: bool,
+}
+
+/// Calls that follow each other, with words that come and blocks that step in any order. Epochs go round.
+#[test]
+fn whatever_the_order_of_steps_no_tile_is_read_early_and_the_next_call_waits_for_the_next_signals()
+{
+    let mut random = 7u64;
+    let mut draw = |below: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) as usize % below
+    };
+    for (world, m, chunks, clusters) in [
+        (1, 97, 2, 2),
+        (3, 97, 2, 3),
+        (4, 1000, 3, 7),
+        (2, 33, 1, 65),
+    ] {
+        let product = product(m, 70, (1 % world, world), chunks);
+        let table = Table::new(&product, &CONFIG).unwrap();
+        let order = walk(&table);
+        let grid = clusters.min(order.len());
+        let start = u32::MAX - 3;
+        let (mut words, mut expected) = (vec![start; world], vec![start; world]);
+        let mut ticket = 0;
+        for call in 0..6 {
+            let before = expected.clone();
+            let mut sent = vec![0; world];
+            // Two blocks of a cluster, each with tiles of its own.
+            let block = |i: usize| Block {
+                unit: i / 2,
+                tile: i % 2,
+                drawn: false,
+            };
+            let mut blocks: Vec<Block> = (0..2 * grid).map(block).collect();
+            let mut walked = 0;
+            while blocks.iter().any(|block| !block.drawn) {
+                let source = draw(world);
+                if draw(4) == 0 && sent[source] < table.signals[source] {
+                    sent[source] += 1;
+                    words[source] = words[source].wrapping_add(1);
+                }
+                let block = &mut blocks[draw(2 * grid)];
+                if block.drawn {
+                    continue;
+                }
+                let Some(&(row, _)) = order.get(block.unit) else {
+                    (block.drawn, ticket) = (true, ticket + 1);
+                    if ticket == 2 * grid {
+                        ticket = 0;
+                        for (expected, signals) in expected.iter_mut().zip(&table.signals) {
+                            *expected = expected.wrapping_add(*signals);
+                        }
+                    }
+                    continue;
+                };
+                let tile = 2 * row + block.tile;
+                let waits = table.tiles[tile].start as usize..table.tiles[tile].end as usize;
+                let here = table.waits[waits].iter().all(|wait| {
+                    let source = wait.source as usize;
+                    let wanted = expected[source].wrapping_add(wait.nth);
+                    words[source].wrapping_sub(wanted) as i32 >= 0
+                });
+                if !here {
+                    continue;
+                }
+                let mut seen = vec![0; world];
+                for Arrival { rows, from } in &product.arrivals {
+                    seen[*from] += 1;
+                    let late = seen[*from] > sent[*from];
+                    assert!(
+                        !(late && overlap(rows, &(tile * 16..tile * 16 + 16))),
+                        "call {call}, tile {tile}"
+                    );
+                }
+                walked += 1;
+                block.unit += grid;
+            }
+            assert_eq!(walked, 2 * order.len());
+            for (source, before) in before.iter().enumerate() {
+                assert_eq!(expected[source], before.wrapping_add(table.signals[source]));
+            }
+            // Every signal was waited for, so that none is left for the next call.
+            assert_eq!(words, expected);
+        }
+    }
+}

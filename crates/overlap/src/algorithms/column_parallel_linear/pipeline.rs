@@ -24,7 +24,7 @@ use warpweave_symm_mem::Priority;
 /// are neighbours in C too, all of a cyclic chunk or whole blocks, are one product either way.
 ///
 /// **Gather.** `nccl` and `symmetric`: an all-gather for each chunk, ordered among themselves by events; pieces may differ by a
-/// row just as a collective's shards do. `push`: one stream puts the pieces of chunk after chunk into the staging of all
+/// row just as a collective's shards do. Over symmetric memory the staging lies in it. `push`: one stream puts the pieces of chunk after chunk into the staging of all
 /// peers, to the next rank first; this rank's own piece is copied on the stream of its product.
 ///
 /// `ready i` (push): its n-th signal of a call says "my piece of the n-th chunk of stream i is in your staging". `free` (push):
@@ -160,7 +160,7 @@ impl Layer {
 
     /// Gathers by collectives.
     fn collect(&mut self, transport: Transport) {
-        let staging = self.staging(Placement::Local);
+        let staging = self.staging(transport.placement());
         let chunks = std::mem::take(&mut self.chunks);
         let mut pool = vec![self.builder.fork_with(Priority::Normal)];
         for (index, chunk) in chunks.iter().enumerate() {

@@ -4,7 +4,7 @@ use crate::algorithms::reduction::{PartialProduct, Stored, TRANSPORT, transport}
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Collective, Placement, Plan, Problem, StreamId, Transport};
+use crate::plan::{Collective, Plan, Problem, StreamId};
 
 /// One product, then an all-reduce of it in place, by NCCL or over symmetric memory, in which C then lies.
 pub const ALGORITHM: Algorithm = Algorithm {
@@ -24,11 +24,7 @@ fn build(
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
     let transport = transport(options, TRANSPORT.key);
-    let placement = match transport {
-        Transport::SymmetricMemory => Placement::Symmetric,
-        _ => Placement::Local,
-    };
-    let all = (placement, 0..problem.m);
+    let all = (transport.placement(), 0..problem.m);
     let place = (rank, world);
     let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Plain, all);
 

@@ -5,7 +5,7 @@ use super::{COLLECTIVE, transport};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Placement, Plan, Problem, StreamId};
+use crate::plan::{Plan, Problem, StreamId};
 
 /// The collective on a stream of its own, begun before the product: they share the multiprocessors.
 pub const ALGORITHM: Algorithm = Algorithm {
@@ -24,9 +24,11 @@ fn build(
     world: usize,
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
+    let transport = transport(options.word(COLLECTIVE.key));
+    let place = (rank, world);
+    let mut plan = Operands::new(ALGORITHM.name, place, problem, transport.placement());
     let gather = plan.builder.fork();
-    plan.all_gather(gather, transport(options.word(COLLECTIVE.key)));
+    plan.all_gather(gather, transport);
     plan.multiply(StreamId::MAIN);
     plan.builder.join(gather);
     plan.builder.finish()

@@ -5,7 +5,7 @@ use super::{COLLECTIVE, transport};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Placement, Plan, Problem, StreamId};
+use crate::plan::{Plan, Problem, StreamId};
 
 /// The collective, then the product on the same stream: nothing hides anything.
 pub const ALGORITHM: Algorithm = Algorithm {
@@ -24,8 +24,10 @@ fn build(
     world: usize,
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
-    plan.all_gather(StreamId::MAIN, transport(options.word(COLLECTIVE.key)));
+    let transport = transport(options.word(COLLECTIVE.key));
+    let place = (rank, world);
+    let mut plan = Operands::new(ALGORITHM.name, place, problem, transport.placement());
+    plan.all_gather(StreamId::MAIN, transport);
     plan.multiply(StreamId::MAIN);
     plan.builder.finish()
 }

@@ -4,7 +4,7 @@ use crate::algorithms::reduction::{PartialProduct, Stored, TRANSPORT, transport}
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Collective, Placement, Plan, Problem, StreamId, Transport};
+use crate::plan::{Collective, Placement, Plan, Problem, StreamId};
 
 /// One product, then a reduce-scatter of it, by NCCL or over symmetric memory, in which the partial product then lies. Over
 /// symmetric memory shards must be of one size: an executor refuses others.
@@ -25,14 +25,10 @@ fn build(
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
     let transport = transport(options, TRANSPORT.key);
-    let placement = match transport {
-        Transport::SymmetricMemory => Placement::Symmetric,
-        _ => Placement::Local,
-    };
     let own = (Placement::Local, problem.shard(rank, world));
     let place = (rank, world);
     let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Plain, own);
-    let partial = plan.buffer("partial", placement, problem.m);
+    let partial = plan.buffer("partial", transport.placement(), problem.m);
 
     let main = StreamId::MAIN;
     let [src, dst] = [partial, plan.c].map(|id| plan.builder.whole(id));

@@ -37,7 +37,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
         },
         Parameter {
             key: "output",
-            summary: "memory of C",
+            summary: "memory of C; all-reduces over symmetric memory have it there",
             values: Values::Words(&["plain", "symmetric"]),
         },
         REDUCE,
@@ -52,14 +52,14 @@ fn build(
     world: usize,
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
+    let transport = transport(options, REDUCE.key);
     let placement = match options.word("output") {
         "symmetric" => Placement::Symmetric,
-        _ => Placement::Local,
+        _ => transport.placement(),
     };
     let all = (placement, 0..problem.m);
     let place = (rank, world);
     let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Transposed, all);
-    let transport = transport(options, REDUCE.key);
 
     let parts: Vec<_> = chunks(0..problem.m, options.count("chunks")).collect();
     let pool: Vec<StreamId> = (0..options.count("streams").min(parts.len()))
