@@ -58,6 +58,7 @@ pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Resu
         true => push_bandwidth(session, &clock)?,
         false => None,
     };
+    let clock_ms = clock.cost(session)?;
     let mut results = Vec::new();
     for (i, &sizes) in problems.iter().enumerate() {
         for (j, case) in cases.iter().enumerate() {
@@ -86,6 +87,7 @@ pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Resu
         suite: suite.name.into(),
         reproduces: suite.reproduces.into(),
         provenance: Provenance::of(session)?,
+        clock_ms,
         means: match suite.name == gemm::SUITE.name {
             true => means(&results),
             false => Vec::new(),

@@ -16,18 +16,24 @@ use crate::limit::{Links, limit, product_alone, product_of, tflops};
 use crate::peers::Peers;
 use crate::report::{Breakdown, Group, Limit, ProblemReport, Row, Status};
 use crate::session::Session;
-use crate::timing::{Contender, Effort, Times, Timing};
+use crate::timing::{Call, Contender, Effort, Times, Timing};
 use crate::transport;
 use crate::verification::{Verdict, Verifier};
 
 /// Input sets of each kind: calls that follow each other have different inputs.
 const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)];
 
-/// Those that are verified where C has more than [`LARGE`] elements; two kinds, and still inputs that change.
+/// Those that are verified where it takes long; two kinds, and still inputs that change.
 const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
 
-/// Elements of C whose reference takes the host seconds a set.
-const LARGE: usize = 1 << 27;
+/// Elements of C that take the host tens of milliseconds to fetch and compare.
+const LARGE: usize = 1 << 24;
+
+/// How an implementation is called for verification before the timing, and after it.
+const WAYS: [&[Call]; 2] = [&[Call::Run, Call::Replay]; 2];
+
+/// The same where it takes long: each way once, and still before and after.
+const FEW_WAYS: [&[Call]; 2] = [&[Call::Run], &[Call::Replay]];
 
 /// One problem of a run.
 pub(super) struct Stage<'a, B: ExecuteBackend> {
@@ -48,6 +54,7 @@ struct Bench<B: ExecuteBackend> {
     /// Integers and reals.
     inputs: [InputSets<B>; 2],
     verifier: Verifier<B>,
+    ways: [&'static [Call]; 2],
 }
 
 /// The candidates that are bound at a time. The first are in every group.
@@ -77,13 +84,15 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let _entered = span.enter();
         (self.progress)("reference");
         let matrices = Matrices::of(self.case.operation, session.world(), problem);
-        let verified = match problem.m * problem.n {
-            elements if elements > LARGE => FEW_SETS,
-            _ => SETS,
+        let large = problem.m * problem.n > LARGE;
+        let (verified, ways) = match large || matrices.is_large() {
+            true => (FEW_SETS, if large { FEW_WAYS } else { WAYS }),
+            false => (SETS, WAYS),
         };
         let mut bench = Bench {
             inputs: SETS.map(|(numbers, sets)| InputSets::new(matrices, numbers, sets)),
             verifier: Verifier::new(session, matrices, &verified)?,
+            ways,
         };
         let (mut bound, others) = self.bind_kept(&self.case.implementations)?;
         let bytes: Vec<_> = others
@@ -175,7 +184,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             }
             candidate.prepare(session, &bench.inputs[1])?;
         }
-        let mut verdicts = self.verify(bound, first, bench)?;
+        let [before, after] = bench.ways;
+        let mut verdicts = self.verify((bound, first), bench, before)?;
         let all = bound.candidates.iter().map(|candidate| (candidate, true));
         let all = all.chain(parts.iter().map(|part| (part, false)));
         let contender = |(candidate, in_a_row)| {
@@ -208,7 +218,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             .into_iter()
             .chain(times.map(Some))
             .collect();
-        for (verdict, again) in verdicts.iter_mut().zip(self.verify(bound, first, bench)?) {
+        let again = self.verify((bound, first), bench, after)?;
+        for (verdict, again) in verdicts.iter_mut().zip(again) {
             *verdict = std::mem::take(verdict).and(again);
         }
         self.measured(bound, (first, number), (times, verdicts), &parts)
@@ -216,8 +227,15 @@ impl<B: ExecuteBackend> Stage<'_, B> {
 
     /// The verdicts of the candidates from the `first`-th on, in order. The product alone comes last: what fails is rather
     /// found in a row.
-    fn verify(&self, all: &Bind<B>, first: usize, bench: &mut Bench<B>) -> Result<Vec<Verdict>> {
-        let Bench { inputs, verifier } = bench;
+    fn verify(
+        &self,
+        (all, first): (&Bind<B>, usize),
+        bench: &mut Bench<B>,
+        ways: &[Call],
+    ) -> Result<Vec<Verdict>> {
+        let Bench {
+            inputs, verifier, ..
+        } = bench;
         let mut verdicts = vec![Verdict::default(); all.candidates.len() - first];
         let mut order: Vec<_> = (first..all.candidates.len()).collect();
         order.sort_by_key(|&place| Some(place) == all.alone);
@@ -228,7 +246,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             };
             (self.progress)(&format!("verifying {}", candidate.name));
             for inputs in inputs.iter() {
-                let found = verifier.verify(self.session, (candidate, bound), inputs)?;
+                let found = verifier.verify(self.session, (candidate, bound), inputs, ways)?;
                 let verdict = &mut verdicts[place - first];
                 *verdict = std::mem::take(verdict).and(found);
             }

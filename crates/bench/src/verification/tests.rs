@@ -47,7 +47,8 @@ fn verdict(
                         inputs.add(&session, &candidate.operands).unwrap();
                         candidate.prepare(&session, &inputs).unwrap();
                         let bound = candidate.bound.as_ref().unwrap();
-                        let found = verifier.verify(&session, (&candidate, bound), &inputs);
+                        let ways = [Call::Run, Call::Replay];
+                        let found = verifier.verify(&session, (&candidate, bound), &inputs, &ways);
                         verdict = verdict.and(found.unwrap());
                     }
                     session.settle("end", Ok(Vec::new())).unwrap();

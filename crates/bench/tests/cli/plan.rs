@@ -118,3 +118,51 @@ fn a_choice_is_explained_and_held_against_what_was_measured() {
     assert_eq!(code, Some(1));
     assert!(err.contains("nowhere.json"), "{err}");
 }
+
+#[test]
+fn what_was_measured_is_compared_with_what_is_predicted() {
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
+    let reports = [2, 4].map(|world| format!("{results}fused-matmul-{world}xh200.json"));
+    let (code, out, err) = plan(&["compare", "--measured", &reports.join(",")]);
+    assert_eq!(code, Some(0), "{err}");
+    let line = |name: &str, problem: &str| -> Vec<f64> {
+        let mut lines = out.lines();
+        let line = lines.find(|line| line.contains(name) && line.contains(problem));
+        let cells = line
+            .unwrap_or_else(|| panic!("{name} in\n{out}"))
+            .split('|');
+        cells.filter_map(|cell| cell.trim().parse().ok()).collect()
+    };
+    // Ranks, measured without the empty call of that problem (25.2 − 3.1 µs on one of the two), simulated, ratio.
+    let row = line("threadloadGatherThenCutlass", "1024x1024x1024");
+    assert!(
+        [2.0, 4.0].contains(&row[0]) && (10.0..24.0).contains(&row[1]),
+        "{row:?}"
+    );
+    assert!((row[2] / row[1] - row[3]).abs() < 0.01, "{row:?}");
+    assert_eq!(
+        line("product alone (all-gather-matmul)", "8192x3584x8192").len(),
+        4
+    );
+    let last = out.lines().last().unwrap();
+    let median: f64 = last
+        .split(&[' ', ','][..])
+        .filter_map(|w| w.parse().ok())
+        .nth(1)
+        .unwrap();
+    assert!(
+        last.contains("figures on h200x4: median error") && median < 0.15,
+        "{last}"
+    );
+    // Furthest off first, and no more rows than asked for.
+    let (_, few, _) = plan(&["compare", "--rows", "2", "--measured", &reports[1]]);
+    assert_eq!(
+        few.lines()
+            .filter(|line| line.contains(" f16 ") || line.contains(" bf16 "))
+            .count(),
+        2
+    );
+    let (code, _, err) = plan(&["compare"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("--measured"), "{err}");
+}
