@@ -68,7 +68,6 @@ struct Results {
     shape: Sizes,
     dtype: String,
     world: usize,
-    operation: Option<String>,
     limit: Option<Limit>,
     breakdown: Option<Breakdown>,
     rows: Vec<Row>,
@@ -123,8 +122,13 @@ fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
         let (world, problem) = (results.world, Problem::new(m, n, k, dtype));
         let clock = results.clock(report.clock_ms);
         let us = |spread: Spread| (spread.median - clock) * 1e3;
-        let operation = results.operation.as_deref().map(str::parse::<Operation>);
-        if let (Some(Ok(operation)), Some(limit)) = (operation, &results.limit) {
+        // What the rows compute; older reports do not name it.
+        let mut configured = results.rows.iter();
+        let operation = configured.find_map(|row| {
+            let found = algorithms::find(&row.implementation).ok()?;
+            Some(found.operation())
+        });
+        if let (Some(operation), Some(limit)) = (operation, &results.limit) {
             all.products.push(Product {
                 operation,
                 world,

@@ -184,6 +184,9 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             }
             candidate.prepare(session, &bench.inputs[1])?;
         }
+        if bound.candidates[first..].iter().any(|c| c.failed) {
+            self.recapture(bound)?;
+        }
         let [before, after] = bench.ways;
         let mut verdicts = self.verify((bound, first), bench, before)?;
         let all = bound.candidates.iter().map(|candidate| (candidate, true));
@@ -229,7 +232,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
     /// found in a row.
     fn verify(
         &self,
-        (all, first): (&Bind<B>, usize),
+        (all, first): (&mut Bind<B>, usize),
         bench: &mut Bench<B>,
         ways: &[Call],
     ) -> Result<Vec<Verdict>> {
@@ -240,18 +243,33 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let mut order: Vec<_> = (first..all.candidates.len()).collect();
         order.sort_by_key(|&place| Some(place) == all.alone);
         for place in order {
-            let candidate = &all.candidates[place];
-            let Ok(bound) = &candidate.bound else {
-                continue;
-            };
-            (self.progress)(&format!("verifying {}", candidate.name));
+            (self.progress)(&format!("verifying {}", all.candidates[place].name));
             for inputs in inputs.iter() {
+                let candidate = &mut all.candidates[place];
+                let Ok(bound) = &candidate.bound else {
+                    break;
+                };
                 let found = verifier.verify(self.session, (candidate, bound), inputs, ways)?;
-                let verdict = &mut verdicts[place - first];
-                *verdict = std::mem::take(verdict).and(found);
+                let found = found.map(|found| {
+                    let verdict = &mut verdicts[place - first];
+                    *verdict = std::mem::take(verdict).and(found);
+                });
+                if candidate.survive(self.session, found)? {
+                    self.recapture(all)?;
+                }
             }
         }
         Ok(verdicts)
+    }
+
+    /// Captures all candidates anew. Collective.
+    fn recapture(&self, all: &mut Bind<B>) -> Result<()> {
+        let mut candidates = all.candidates.iter_mut();
+        let mine = candidates.try_for_each(Candidate::recapture);
+        let step = "capture after a failure";
+        self.session
+            .settle(step, mine.map(|()| Vec::new()))
+            .map(drop)
     }
 
     fn measured(
@@ -286,6 +304,10 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             .map(|((_, (candidate, times)), verdict)| {
                 let mut row = match (&candidate.bound, times) {
                     (Ok(plan), Some(times)) => self.row(candidate, plan, times, verdict),
+                    (Err(reason), _) if candidate.failed => Row {
+                        status: Status::Wrong,
+                        ..Row::not_run(&candidate.name, reason.clone())
+                    },
                     (Err(reason), _) => Row::not_run(&candidate.name, reason.clone()),
                     (Ok(_), None) => Row::not_run(&candidate.name, "it was not timed".into()),
                 };

@@ -149,17 +149,17 @@ impl<B: ExecuteBackend> Verifier<B> {
     /// compares. Collective; the verdict is that of all ranks. What has no output is right.
     ///
     /// # Errors
-    /// A call failed on some rank; a wrong result is no error.
+    /// A rank did not come; the inner one if a call failed on some rank. A wrong result is no error.
     pub fn verify(
         &mut self,
         session: &Session<B>,
         (candidate, bound): (&Candidate<B>, &Bound<B>),
         inputs: &InputSets<B>,
         ways: &[Call],
-    ) -> Result<Verdict> {
+    ) -> Result<Result<Verdict>> {
         let outputs = self.outputs_of(candidate);
         if outputs.is_empty() {
-            return Ok(Verdict::default());
+            return Ok(Ok(Verdict::default()));
         }
         let mine = ways
             .iter()
@@ -169,8 +169,8 @@ impl<B: ExecuteBackend> Verifier<B> {
                 Ok(findings)
             });
         let words = mine.map(|findings| findings.to_words());
-        let all = session.settle(&format!("verification of {}", candidate.name), words)?;
-        Ok(Verdict::of_ranks(&all))
+        let all = session.attempt(&format!("verification of {}", candidate.name), words)?;
+        Ok(all.map(|all| Verdict::of_ranks(&all)))
     }
 
     fn outputs_of<'a>(&self, candidate: &'a Candidate<B>) -> Vec<Output<'a>> {

@@ -93,7 +93,11 @@ fn a_choice_is_explained_and_held_against_what_was_measured() {
     let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
     let report = format!("{results}fused-matmul-4xh200.json");
     let shape = ["--shape", "8192x3584x8192", "--dtype", "bf16"];
-    let args = ["explain", "all-gather-matmul", "--measured", &report];
+    let folder = tempfile::tempdir().unwrap();
+    let lines = folder.path().join("measured.tsv");
+    std::fs::write(&lines, "pushChunks\t4\t8192x3584x8192\tbf16\t600.5\n").unwrap();
+    let both = format!("{report},{}", lines.display());
+    let args = ["explain", "all-gather-matmul", "--measured", &both];
     let (code, out, err) = plan(&[&args[..], &shape].concat());
     assert_eq!(code, Some(0), "{err}");
     for part in [
