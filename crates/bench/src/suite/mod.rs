@@ -29,7 +29,7 @@ mod stage;
 
 pub use figure::{Beside, Figure};
 pub use gemm::SUITE as GEMM;
-pub use run::{Settings, run};
+pub use run::{Settings, run, run_with};
 
 /// A problem of a suite: its sizes and its element type.
 pub type Sizes = (Shape, DType);
