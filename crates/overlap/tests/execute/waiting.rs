@@ -69,7 +69,7 @@ fn in_a_row<B: ExecuteBackend>(
             backend.fill(stream, c, 0xff, c_bytes).unwrap();
             let late = mixed(call, me) % 5;
             if late < 2 {
-                let time = Duration::from_micros(200 * late as u64 + 50);
+                let time = Duration::from_micros(200 * late + 50);
                 backend.delay(stream, time).unwrap();
             }
             if call % 2 == 0 {
