@@ -45,6 +45,8 @@ pub struct Candidate<B: ExecuteBackend> {
     pub operands: Vec<Operand>,
     /// The bound plan, or why there is none.
     pub bound: Result<Bound<B>, String>,
+    /// Whether there is none because a call failed.
+    pub failed: bool,
 }
 
 impl<B: ExecuteBackend> Candidate<B> {
@@ -68,6 +70,7 @@ impl<B: ExecuteBackend> Candidate<B> {
             name: implementation.name.clone(),
             operands: (implementation.operands)(rank, world, problem),
             bound,
+            failed: false,
         })
     }
 
@@ -84,15 +87,17 @@ impl<B: ExecuteBackend> Candidate<B> {
         Ok(())
     }
 
-    /// Runs the plan once with the first set of `inputs`, lets it choose its algorithms, and captures it. Collective.
+    /// Runs the plan once with the first set of `inputs`, lets it choose its algorithms, and captures it. Collective. What fails
+    /// is taken out, see [`Candidate::survive`].
     ///
     /// # Errors
-    /// A call failed on some rank.
+    /// As [`Candidate::survive`]; a rank did not come.
     pub fn prepare(&mut self, session: &Session<B>, inputs: &InputSets<B>) -> Result<()> {
         let Candidate {
             name,
             operands,
             bound: Ok(bound),
+            ..
         } = self
         else {
             return Ok(());
@@ -107,9 +112,40 @@ impl<B: ExecuteBackend> Candidate<B> {
             Ok(Vec::new())
         };
         let mine = mine();
-        session
-            .settle(&format!("first call of {name}"), mine)
-            .map(drop)
+        let outcome = session.attempt(&format!("first call of {name}"), mine)?;
+        self.survive(session, outcome.map(drop)).map(drop)
+    }
+
+    /// After a call that failed on some rank though all of them came: makes whole again what the plan shares with others, and
+    /// takes the candidate out, with the reason. Collective; true if the call did fail.
+    ///
+    /// # Errors
+    /// The failure, where a rank's device cannot go on either.
+    pub fn survive(&mut self, session: &Session<B>, outcome: Result<()>) -> Result<bool> {
+        let (Err(error), Ok(bound)) = (outcome, &mut self.bound) else {
+            return Ok(false);
+        };
+        let mine = bound.recover().map(|()| Vec::new()).map_err(Into::into);
+        if session
+            .attempt(&format!("recovery of {}", self.name), mine)?
+            .is_err()
+        {
+            return Err(error);
+        }
+        self.bound = Err(error.to_string());
+        self.failed = true;
+        Ok(true)
+    }
+
+    /// Captures the plan anew, after a failure of one that it may share collectives with.
+    ///
+    /// # Errors
+    /// What the executor reports.
+    pub fn recapture(&mut self) -> Result<()> {
+        match &mut self.bound {
+            Ok(bound) => Ok(bound.capture()?),
+            Err(_) => Ok(()),
+        }
     }
 }
 

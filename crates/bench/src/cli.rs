@@ -183,6 +183,8 @@ pub enum PlanCommand {
         #[arg(long)]
         multicast: bool,
     },
+    /// Hold what is predicted against all that was measured, what is furthest off first.
+    Compare(CompareArgs),
     /// Write the predicted timeline of all ranks for Perfetto.
     Trace {
         /// What to simulate.
@@ -209,6 +211,20 @@ pub struct ChoiceArgs {
     /// The machine's GPUs are not of compute capability 9.0.
     #[arg(long)]
     pub no_sm90: bool,
+}
+
+/// What is held against what.
+#[derive(Clone, Debug, Args)]
+pub struct CompareArgs {
+    /// A machine of the crate, or a TOML file that describes one.
+    #[arg(long, value_name = "NAME|FILE", default_value = "h200x4")]
+    pub machine: String,
+    /// What was measured: reports of `bench --json`, or lines of configuration, world, MxNxK, element type and µs.
+    #[arg(long, value_name = "FILE,…", value_delimiter = ',', required = true)]
+    pub measured: Vec<PathBuf>,
+    /// Rows at most, those that are furthest off.
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
+    pub rows: usize,
 }
 
 /// What to simulate, and on what.

@@ -7,6 +7,10 @@ use warpweave_symm_mem::{Backend, BackendKind, SignalPad};
 
 use crate::error::Result;
 use crate::session::Session;
+use crate::statistics::{Spread, slowest};
+
+/// Calls of nothing, at least, by which the clock's own cost is measured.
+const EMPTY_CALLS: usize = 20;
 
 /// Times work on a session's stream.
 ///
@@ -63,6 +67,25 @@ impl<B: ExecuteBackend> Clock<B> {
         call()?;
         backend.record(end, stream)?;
         Ok(())
+    }
+
+    /// What the clock itself costs: the times of nothing, the slowest rank's each. Collective.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    pub fn cost(&self, session: &Session<B>) -> Result<Option<Spread>> {
+        let mut samples = Vec::new();
+        for _ in 0..EMPTY_CALLS.div_ceil(self.capacity().max(1)) {
+            let mine = || {
+                for i in 0..self.capacity() {
+                    self.time(session, i, Duration::from_micros(200), || Ok(()))?;
+                }
+                session.backend.synchronize(&session.stream)?;
+                self.read(session, self.capacity())
+            };
+            samples.extend(slowest(&session.settle_numbers("empty calls", mine())?));
+        }
+        Ok(Spread::of(&samples))
     }
 
     /// The times of the first `calls` calls in milliseconds, after the stream was synchronised.

@@ -82,11 +82,21 @@ impl<B: ExecuteBackend> Session<B> {
     /// # Errors
     /// [`BenchError::Step`] if `mine` is an error, [`BenchError::Peers`] if another rank's is; both with all that is known.
     pub fn settle(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        self.attempt(step, mine)?
+    }
+
+    /// As [`Session::settle`] of a step that may fail: if all ranks have come, what failed on some of them is the inner
+    /// error, and the ranks can go on together.
+    ///
+    /// # Errors
+    /// A rank did not come.
+    pub fn attempt(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Result<Vec<Vec<u8>>>> {
         let word = match &mine {
             Ok(bytes) => [&[0], bytes.as_slice()].concat(),
             Err(error) => [&[1], error.to_string().as_bytes()].concat(),
         };
         let gathered = self.exchange.all_gather(step, &word);
+        let all_came = gathered.is_ok();
         let (peers, values) = match gathered {
             Ok(all) => {
                 let mut failed = Vec::new();
@@ -104,7 +114,7 @@ impl<B: ExecuteBackend> Session<B> {
             }
             Err(error) => (vec![verdict(&error)], Vec::new()),
         };
-        match mine {
+        let outcome = match mine {
             Err(cause) => Err(BenchError::Step {
                 step: step.into(),
                 cause: Box::new(cause),
@@ -115,6 +125,10 @@ impl<B: ExecuteBackend> Session<B> {
                 step: step.into(),
                 peers,
             }),
+        };
+        match outcome {
+            Err(error) if !all_came => Err(error),
+            outcome => Ok(outcome),
         }
     }
 

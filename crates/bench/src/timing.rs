@@ -21,21 +21,25 @@ pub struct Effort {
     pub least: usize,
     /// About how long a candidate's back-to-back calls of one round may take.
     pub block: Duration,
+    /// About how long a candidate's single calls may take, over all rounds; there are `least` of them all the same.
+    pub singles: Duration,
 }
 
 impl Effort {
     /// What suits a backend, with as many iterations as were asked for.
     pub fn of(kind: BackendKind, iterations: Option<usize>) -> Self {
-        let (default, rounds, block) = match kind {
-            BackendKind::Cuda => (50, 10, Duration::from_millis(10)),
-            BackendKind::Host => (9, 3, Duration::from_millis(50)),
+        let (default, rounds, block, singles) = match kind {
+            BackendKind::Cuda => (50, 10, Duration::from_millis(5), Duration::from_millis(100)),
+            BackendKind::Host => (9, 3, Duration::from_millis(50), Duration::MAX),
         };
+        let asked = iterations.is_some();
         let iterations = iterations.unwrap_or(default).max(1);
         Self {
             iterations,
             rounds: rounds.min(iterations),
-            least: iterations.min(20),
+            least: if asked { iterations } else { default.min(20) },
             block,
+            singles,
         }
     }
 
@@ -51,13 +55,25 @@ impl Effort {
             rounds: rounds.min(iterations),
             least: rounds.min(iterations),
             block,
+            // What does not fit in a block is called once a round.
+            singles: block * iterations as u32,
         }
+    }
+
+    /// Single calls of a candidate whose calls take so long, over all rounds.
+    fn single_calls(&self, call: Duration) -> usize {
+        fitting(self.singles, call).clamp(self.least, self.iterations)
     }
 
     /// The most single calls between two readings of the clock.
     pub fn capacity(&self) -> usize {
         self.iterations.div_ceil(self.rounds).max(PROBES)
     }
+}
+
+/// How many calls fit in a time.
+fn fitting(time: Duration, call: Duration) -> usize {
+    (time.as_secs_f64() / call.as_secs_f64().max(1e-6)) as usize
 }
 
 /// The times of a contender: for each sample the slowest rank's, in milliseconds.
@@ -312,18 +328,37 @@ impl<B: ExecuteBackend> Timing<'_, B> {
 
     fn schedule(&self, call: Duration, enqueuing: Duration, measures: Measures) -> Schedule {
         let effort = &self.effort;
-        let wanted = if call > effort.block {
-            effort.least
-        } else {
-            effort.iterations
-        };
-        let fitting = effort.block.as_secs_f64() / call.as_secs_f64().max(1e-6);
+        let wanted = effort.single_calls(call);
         Schedule {
             measures,
             singles: wanted.div_ceil(effort.rounds),
-            in_a_row: (fitting as usize).clamp(2, 20),
+            in_a_row: fitting(effort.block, call).clamp(2, 20),
             // Twice the cost of enqueuing: the next measurement is unlikely to take longer than that.
             lead: (enqueuing * 2 + Duration::from_micros(50)).min(Duration::from_millis(5)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_calls_are_made_less_often_and_as_often_as_asked_for() {
+        let gpu = Effort::of(BackendKind::Cuda, None);
+        let singles = |effort: &Effort, us: u64| effort.single_calls(Duration::from_micros(us));
+        assert_eq!(
+            [10, 2000, 4000, 13_000].map(|us| singles(&gpu, us)),
+            [50, 50, 25, 20]
+        );
+        let asked = Effort::of(BackendKind::Cuda, Some(70));
+        assert_eq!([10, 13_000].map(|us| singles(&asked, us)), [70, 70]);
+        let host = Effort::of(BackendKind::Host, None);
+        assert_eq!([0, 10, 900_000].map(|us| singles(&host, us)), [9, 9, 9]);
+        let collectives = Effort::of_collectives(BackendKind::Cuda, None);
+        assert_eq!(
+            [10, 6000, 60_000].map(|us| singles(&collectives, us)),
+            [40, 40, 8]
+        );
     }
 }

@@ -16,7 +16,7 @@ use crate::inject::Injection;
 use crate::peers::Peers;
 use crate::report::{self, View};
 use crate::session::Session;
-use crate::suite::{self, Settings, run};
+use crate::suite::{self, Settings, run_with};
 
 /// Prints what there is to measure, and refuses options with which a run would be refused: a launcher can ask once, before
 /// it starts the ranks.
@@ -136,7 +136,11 @@ fn take_part<B: NcclBackend>(
     let session = Session::join(job, backend, injection)?;
     let outcome = match wanted {
         Wanted::Plans(settings) => {
-            run(&session, settings).and_then(|report| finish(&session, &report, args))
+            let each = |report: &_| match session.rank() {
+                0 => write_json(report, args),
+                _ => Ok(()),
+            };
+            run_with(&session, settings, each).and_then(|report| finish(&session, &report, args))
         }
         Wanted::Collectives(settings) => {
             collectives::run(&session, settings).and_then(|report| finish(&session, &report, args))
@@ -163,14 +167,19 @@ fn finish<B: NcclBackend>(
     Ok(report.is_right())
 }
 
+fn write_json(report: &impl View, args: &BenchArgs) -> Result<()> {
+    let Some(path) = &args.json else {
+        return Ok(());
+    };
+    write_file(path, |out| {
+        serde_json::to_writer_pretty(&mut *out, report)?;
+        out.push(b'\n');
+        Ok(())
+    })
+}
+
 fn write(report: &impl View, args: &BenchArgs) -> Result<()> {
-    if let Some(path) = &args.json {
-        write_file(path, |out| {
-            serde_json::to_writer_pretty(&mut *out, report)?;
-            out.push(b'\n');
-            Ok(())
-        })?;
-    }
+    write_json(report, args)?;
     if let Some(path) = &args.markdown {
         write_file(path, |out| report.markdown(out))?;
     }

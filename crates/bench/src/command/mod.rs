@@ -2,9 +2,11 @@
 
 mod bench;
 mod choice;
+mod compare;
 mod device;
 mod exit;
 mod measure;
+mod measured;
 mod plan;
 mod timeline;
 

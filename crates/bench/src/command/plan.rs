@@ -7,7 +7,7 @@ use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
-use super::choice;
+use super::{choice, compare};
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs};
 use crate::error::{BenchError, Result};
 
@@ -55,6 +55,10 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             multicast,
         } => {
             choice::evaluate(args, *multicast, out)?;
+            Ok(true)
+        }
+        PlanCommand::Compare(args) => {
+            compare::compare(args, out)?;
             Ok(true)
         }
         PlanCommand::Simulate(args) => {

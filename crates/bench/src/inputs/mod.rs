@@ -14,13 +14,14 @@ use warpweave_symm_mem::DType;
 pub use sets::InputSets;
 pub(crate) use sets::address;
 pub use source::Source;
-pub(crate) use source::{mix, rounded};
+pub(crate) use source::{encode, mix, rounded};
 
 /// What kind of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Numbers {
     /// Integers from −2 to 2: every sum of products is exact in f32, so each element of C has one right value. Where partial
-    /// products are summed over the ranks, A has so few that are not 0 that every partial sum is exact in the element type.
+    /// products are summed over the ranks, A has so few that are not 0 that every partial sum is exact in the element type;
+    /// where the product is large, so few that the reference takes a moment.
     Integers,
     /// Uniform in \[−1, 1\), rounded to the element type.
     Reals,
@@ -28,6 +29,12 @@ pub enum Numbers {
 
 /// The largest product of two of the integers.
 const LARGEST_PRODUCT: usize = 4;
+
+/// Multiply-adds of a product whose reference the host computes in a second or so with all of its cores.
+const LARGE: usize = 1 << 38;
+
+/// Integers other than 0 in a row of A where the product is large.
+const FEW: usize = 64;
 
 /// The global matrices of an operation on a problem.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,13 +93,22 @@ impl Matrices {
         }
     }
 
+    /// Whether the reference of dense inputs takes the host seconds.
+    pub fn is_large(&self) -> bool {
+        let Problem { m, n, k, .. } = self.problem;
+        m.saturating_mul(n).saturating_mul(k) > LARGE
+    }
+
     /// Of so many columns of A in a row, one holds integers other than 0.
     ///
     /// With T terms of a sum that are not 0, every sum of some of them is an integer of at most 4·T. f16 holds all integers
     /// up to 2¹¹, bf16 up to 2⁸, f32 up to 2²⁴: with T a quarter of that, whatever is rounded, in whatever order, is exact.
     fn stride(&self) -> usize {
         if self.summands == 1 {
-            return 1;
+            return match self.is_large() {
+                true => self.problem.k.div_ceil(FEW),
+                false => 1,
+            };
         }
         let exact = match self.problem.dtype {
             DType::F16 => 1 << 11,

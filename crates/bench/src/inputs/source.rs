@@ -91,7 +91,8 @@ impl Source {
     }
 }
 
-fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
+/// Each value rounded once to the element type, as it is stored.
+pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
     fn put<const N: usize>(values: &[f32], out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
         for (value, out) in values.iter().zip(out.chunks_exact_mut(N)) {
             out.copy_from_slice(&bytes(*value));

@@ -186,3 +186,21 @@ fn the_operands_of_all_ranks_cover_their_matrices() {
         }
     }
 }
+
+#[test]
+fn integers_are_few_where_the_product_is_large() {
+    let dense = Problem::new(8192, 3584, 8192, DType::Bf16);
+    let large = Problem::new(32768, 8192, 16384, DType::Bf16);
+    for (problem, few) in [(dense, false), (large, true)] {
+        let matrices = matrices(Operation::AllGatherMatmul, 4, problem);
+        assert_eq!(matrices.is_large(), few);
+        for (numbers, sparse) in [(Numbers::Integers, few), (Numbers::Reals, false)] {
+            let row = matrices.source(Matrix::A, numbers, 1).row(5, 0..problem.k);
+            let used = row.iter().filter(|value| **value != 0.0).count();
+            assert_eq!(used <= 64, sparse, "{problem:?}, {numbers:?}: {used}");
+            assert!(used > 32, "{problem:?}, {numbers:?}: {used}");
+        }
+        let b = matrices.source(Matrix::B, Numbers::Integers, 1);
+        assert_eq!(b.stride, 1);
+    }
+}

@@ -83,6 +83,8 @@ pub struct Report {
     pub reproduces: String,
     /// Where the numbers come from.
     pub provenance: Provenance,
+    /// What the clock itself costs, in each of the times: a single call of nothing.
+    pub clock_ms: Option<Spread>,
     /// One for each problem.
     pub results: Vec<ProblemReport>,
     /// How implementations compare over all problems, where the suite asks for that.
@@ -331,6 +333,7 @@ impl Report {
             suite: "fused-matmul".into(),
             reproduces: "somebody's figures".into(),
             provenance: Provenance::sample(),
+            clock_ms: None,
             results: vec![ProblemReport {
                 shape: Shape::new(64, 32, 16),
                 operation: Some("all-gather-matmul"),

@@ -3,14 +3,14 @@
 use warpweave_overlap::Operation;
 use warpweave_symm_mem::{BackendKind, DType};
 
-use super::{Suite, all_of, on_host};
+use super::{Suite, on_host, variations_of};
 use crate::shape::Shape;
 
 pub(super) const SUITE: Suite = Suite {
     name: "column-parallel",
     reproduces: "all-gather, then A · Wᵀ + bias, at two of symm-mem-recipes' shapes",
     operations: &[Operation::ColumnParallelLinear],
-    entries: || all_of(Operation::ColumnParallelLinear),
+    entries: || variations_of(Operation::ColumnParallelLinear),
     problems: |kind, _| match kind {
         BackendKind::Host => on_host(),
         BackendKind::Cuda => vec![

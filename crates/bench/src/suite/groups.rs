@@ -11,7 +11,7 @@ const MOST: usize = 16;
 /// Bytes of buffers that the plans of a group may have together, besides those that are in every group.
 pub(super) fn budget(kind: BackendKind) -> usize {
     match kind {
-        BackendKind::Cuda => 16 << 30,
+        BackendKind::Cuda => 32 << 30,
         BackendKind::Host => 1 << 30,
     }
 }

@@ -29,7 +29,7 @@ mod stage;
 
 pub use figure::{Beside, Figure};
 pub use gemm::SUITE as GEMM;
-pub use run::{Settings, run};
+pub use run::{Settings, run, run_with};
 
 /// A problem of a suite: its sizes and its element type.
 pub type Sizes = (Shape, DType);
@@ -275,16 +275,24 @@ fn all_of(operation: Operation) -> Vec<Entry> {
     candidates.map(Entry::Configured).collect()
 }
 
-/// The baseline of all-gather + matmul, and everything worth a try that is no row of nvFuser's table.
+/// Every algorithm of an operation as it usually is, and what differs from that in one parameter.
+fn variations_of(operation: Operation) -> Vec<Entry> {
+    let every = algorithms::every().into_iter();
+    let own = every.filter(|configuration| configuration.operation() == operation);
+    own.map(Entry::Configured).collect()
+}
+
+/// The baseline of all-gather + matmul, and what is no row of nvFuser's table: each as usual, and what differs from that in
+/// one parameter. What is for several nodes adds nothing on one.
 fn pipelines() -> Vec<Entry> {
     let table = algorithms::table();
-    let pipelines = algorithms::candidates(Operation::AllGatherMatmul)
-        .into_iter()
-        .filter(|candidate| {
-            table
+    let pipelines = algorithms::every().into_iter().filter(|candidate| {
+        candidate.operation() == Operation::AllGatherMatmul
+            && candidate.algorithm().name != "hierarchical"
+            && table
                 .iter()
                 .all(|own| own.algorithm() != candidate.algorithm())
-        });
+    });
     let all = table.iter().take(1).cloned().chain(pipelines);
     all.map(Entry::Configured).collect()
 }

@@ -39,6 +39,18 @@ pub struct Settings {
 /// Ranks that were started with different settings, faults, and whatever else ends a run. A wrong result or a missing
 /// capability is a row of the report instead.
 pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Result<Report> {
+    run_with(session, settings, |_| Ok(()))
+}
+
+/// As [`run`]; `each` gets the report as far as it is, after each problem, so that what ends a run does not take all with it.
+///
+/// # Errors
+/// As [`run`], and what `each` reports.
+pub fn run_with<B: ExecuteBackend>(
+    session: &Session<B>,
+    settings: &Settings,
+    mut each: impl FnMut(&Report) -> Result<()>,
+) -> Result<Report> {
     let suite = settings.suite;
     let cases = suite.cases(&settings.implementations)?;
     let mut problems = settings.problems.clone();
@@ -58,7 +70,16 @@ pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Resu
         true => push_bandwidth(session, &clock)?,
         false => None,
     };
-    let mut results = Vec::new();
+    let mut report = Report {
+        schema: SCHEMA,
+        suite: suite.name.into(),
+        reproduces: suite.reproduces.into(),
+        provenance: Provenance::of(session)?,
+        clock_ms: clock.cost(session)?,
+        results: Vec::new(),
+        means: Vec::new(),
+        notes: notes(B::KIND, settings.peers.as_ref()),
+    };
     for (i, &sizes) in problems.iter().enumerate() {
         for (j, case) in cases.iter().enumerate() {
             let (shape, dtype) = sizes;
@@ -78,21 +99,14 @@ pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Resu
                     progress.at(done, problems.len() * cases.len(), label);
                 },
             };
-            results.push(stage.measure()?);
+            report.results.push(stage.measure()?);
+            each(&report)?;
         }
     }
-    Ok(Report {
-        schema: SCHEMA,
-        suite: suite.name.into(),
-        reproduces: suite.reproduces.into(),
-        provenance: Provenance::of(session)?,
-        means: match suite.name == gemm::SUITE.name {
-            true => means(&results),
-            false => Vec::new(),
-        },
-        results,
-        notes: notes(B::KIND, settings.peers.as_ref()),
-    })
+    if suite.name == gemm::SUITE.name {
+        report.means = means(&report.results);
+    }
+    Ok(report)
 }
 
 /// Ranks with different arguments would wait for each other in different places.

@@ -16,18 +16,24 @@ use crate::limit::{Links, limit, product_alone, product_of, tflops};
 use crate::peers::Peers;
 use crate::report::{Breakdown, Group, Limit, ProblemReport, Row, Status};
 use crate::session::Session;
-use crate::timing::{Contender, Effort, Times, Timing};
+use crate::timing::{Call, Contender, Effort, Times, Timing};
 use crate::transport;
 use crate::verification::{Verdict, Verifier};
 
 /// Input sets of each kind: calls that follow each other have different inputs.
 const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)];
 
-/// Those that are verified where C has more than [`LARGE`] elements; two kinds, and still inputs that change.
+/// Those that are verified where it takes long; two kinds, and still inputs that change.
 const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
 
-/// Elements of C whose reference takes the host seconds a set.
-const LARGE: usize = 1 << 27;
+/// Elements of C that take the host tens of milliseconds to fetch and compare.
+const LARGE: usize = 1 << 24;
+
+/// How an implementation is called for verification before the timing, and after it.
+const WAYS: [&[Call]; 2] = [&[Call::Run, Call::Replay]; 2];
+
+/// The same where it takes long: each way once, and still before and after.
+const FEW_WAYS: [&[Call]; 2] = [&[Call::Run], &[Call::Replay]];
 
 /// One problem of a run.
 pub(super) struct Stage<'a, B: ExecuteBackend> {
@@ -48,6 +54,7 @@ struct Bench<B: ExecuteBackend> {
     /// Integers and reals.
     inputs: [InputSets<B>; 2],
     verifier: Verifier<B>,
+    ways: [&'static [Call]; 2],
 }
 
 /// The candidates that are bound at a time. The first are in every group.
@@ -77,13 +84,15 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let _entered = span.enter();
         (self.progress)("reference");
         let matrices = Matrices::of(self.case.operation, session.world(), problem);
-        let verified = match problem.m * problem.n {
-            elements if elements > LARGE => FEW_SETS,
-            _ => SETS,
+        let large = problem.m * problem.n > LARGE;
+        let (verified, ways) = match large || matrices.is_large() {
+            true => (FEW_SETS, if large { FEW_WAYS } else { WAYS }),
+            false => (SETS, WAYS),
         };
         let mut bench = Bench {
             inputs: SETS.map(|(numbers, sets)| InputSets::new(matrices, numbers, sets)),
             verifier: Verifier::new(session, matrices, &verified)?,
+            ways,
         };
         let (mut bound, others) = self.bind_kept(&self.case.implementations)?;
         let bytes: Vec<_> = others
@@ -175,7 +184,11 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             }
             candidate.prepare(session, &bench.inputs[1])?;
         }
-        let mut verdicts = self.verify(bound, first, bench)?;
+        if bound.candidates[first..].iter().any(|c| c.failed) {
+            self.recapture(bound)?;
+        }
+        let [before, after] = bench.ways;
+        let mut verdicts = self.verify((bound, first), bench, before)?;
         let all = bound.candidates.iter().map(|candidate| (candidate, true));
         let all = all.chain(parts.iter().map(|part| (part, false)));
         let contender = |(candidate, in_a_row)| {
@@ -208,7 +221,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             .into_iter()
             .chain(times.map(Some))
             .collect();
-        for (verdict, again) in verdicts.iter_mut().zip(self.verify(bound, first, bench)?) {
+        let again = self.verify((bound, first), bench, after)?;
+        for (verdict, again) in verdicts.iter_mut().zip(again) {
             *verdict = std::mem::take(verdict).and(again);
         }
         self.measured(bound, (first, number), (times, verdicts), &parts)
@@ -216,24 +230,46 @@ impl<B: ExecuteBackend> Stage<'_, B> {
 
     /// The verdicts of the candidates from the `first`-th on, in order. The product alone comes last: what fails is rather
     /// found in a row.
-    fn verify(&self, all: &Bind<B>, first: usize, bench: &mut Bench<B>) -> Result<Vec<Verdict>> {
-        let Bench { inputs, verifier } = bench;
+    fn verify(
+        &self,
+        (all, first): (&mut Bind<B>, usize),
+        bench: &mut Bench<B>,
+        ways: &[Call],
+    ) -> Result<Vec<Verdict>> {
+        let Bench {
+            inputs, verifier, ..
+        } = bench;
         let mut verdicts = vec![Verdict::default(); all.candidates.len() - first];
         let mut order: Vec<_> = (first..all.candidates.len()).collect();
         order.sort_by_key(|&place| Some(place) == all.alone);
         for place in order {
-            let candidate = &all.candidates[place];
-            let Ok(bound) = &candidate.bound else {
-                continue;
-            };
-            (self.progress)(&format!("verifying {}", candidate.name));
+            (self.progress)(&format!("verifying {}", all.candidates[place].name));
             for inputs in inputs.iter() {
-                let found = verifier.verify(self.session, (candidate, bound), inputs)?;
-                let verdict = &mut verdicts[place - first];
-                *verdict = std::mem::take(verdict).and(found);
+                let candidate = &mut all.candidates[place];
+                let Ok(bound) = &candidate.bound else {
+                    break;
+                };
+                let found = verifier.verify(self.session, (candidate, bound), inputs, ways)?;
+                let found = found.map(|found| {
+                    let verdict = &mut verdicts[place - first];
+                    *verdict = std::mem::take(verdict).and(found);
+                });
+                if candidate.survive(self.session, found)? {
+                    self.recapture(all)?;
+                }
             }
         }
         Ok(verdicts)
+    }
+
+    /// Captures all candidates anew. Collective.
+    fn recapture(&self, all: &mut Bind<B>) -> Result<()> {
+        let mut candidates = all.candidates.iter_mut();
+        let mine = candidates.try_for_each(Candidate::recapture);
+        let step = "capture after a failure";
+        self.session
+            .settle(step, mine.map(|()| Vec::new()))
+            .map(drop)
     }
 
     fn measured(
@@ -268,6 +304,10 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             .map(|((_, (candidate, times)), verdict)| {
                 let mut row = match (&candidate.bound, times) {
                     (Ok(plan), Some(times)) => self.row(candidate, plan, times, verdict),
+                    (Err(reason), _) if candidate.failed => Row {
+                        status: Status::Wrong,
+                        ..Row::not_run(&candidate.name, reason.clone())
+                    },
                     (Err(reason), _) => Row::not_run(&candidate.name, reason.clone()),
                     (Ok(_), None) => Row::not_run(&candidate.name, "it was not timed".into()),
                 };

@@ -102,7 +102,8 @@ impl Expectation {
         self.unit() * roundings + sums
     }
 
-    fn is_exact(&self) -> bool {
+    /// Whether each element has one right value.
+    pub fn is_exact(&self) -> bool {
         self.numbers == Numbers::Integers || self.terms == 0
     }
 

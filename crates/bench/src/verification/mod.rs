@@ -104,6 +104,8 @@ pub struct Verifier<B: Backend> {
     references: BTreeMap<(Numbers, usize), Reference>,
     /// The outputs of calls that follow each other, one behind the other.
     outputs: Option<B::Memory>,
+    /// The outputs of one call on the host.
+    downloaded: Vec<u8>,
 }
 
 /// An output and where it lies among those of a call.
@@ -139,35 +141,36 @@ impl<B: ExecuteBackend> Verifier<B> {
             matrices,
             references,
             outputs: None,
+            downloaded: Vec::new(),
         })
     }
 
-    /// Calls `candidate` with every set of `inputs` that there is a reference of, back to back, once as it is and once as a
-    /// graph, and compares. Collective; the verdict is that of all ranks. What has no output is right.
+    /// Calls `candidate` with every set of `inputs` that there is a reference of, back to back, in each of `ways`, and
+    /// compares. Collective; the verdict is that of all ranks. What has no output is right.
     ///
     /// # Errors
-    /// A call failed on some rank; a wrong result is no error.
+    /// A rank did not come; the inner one if a call failed on some rank. A wrong result is no error.
     pub fn verify(
         &mut self,
         session: &Session<B>,
         (candidate, bound): (&Candidate<B>, &Bound<B>),
         inputs: &InputSets<B>,
-    ) -> Result<Verdict> {
+        ways: &[Call],
+    ) -> Result<Result<Verdict>> {
         let outputs = self.outputs_of(candidate);
         if outputs.is_empty() {
-            return Ok(Verdict::default());
+            return Ok(Ok(Verdict::default()));
         }
-        let mine = [Call::Run, Call::Replay].into_iter().try_fold(
-            Findings::default(),
-            |mut findings, how| {
+        let mine = ways
+            .iter()
+            .try_fold(Findings::default(), |mut findings, &how| {
                 self.call_all(session, (candidate, bound, &outputs), inputs, how)?;
                 self.compare(session, &outputs, (inputs.numbers, how), &mut findings)?;
                 Ok(findings)
-            },
-        );
+            });
         let words = mine.map(|findings| findings.to_words());
-        let all = session.settle(&format!("verification of {}", candidate.name), words)?;
-        Ok(Verdict::of_ranks(&all))
+        let all = session.attempt(&format!("verification of {}", candidate.name), words)?;
+        Ok(all.map(|all| Verdict::of_ranks(&all)))
     }
 
     fn outputs_of<'a>(&self, candidate: &'a Candidate<B>) -> Vec<Output<'a>> {
@@ -223,14 +226,16 @@ impl<B: ExecuteBackend> Verifier<B> {
     }
 
     fn compare(
-        &self,
+        &mut self,
         session: &Session<B>,
         outputs: &[Output<'_>],
         (numbers, how): (Numbers, Call),
         findings: &mut Findings,
     ) -> Result<()> {
         let each = outputs.last().map_or(0, |output| output.bytes.end);
-        let mut all = vec![0; each];
+        // Kept from call to call: new pages cost more than the copy.
+        let mut all = std::mem::take(&mut self.downloaded);
+        all.resize(each, 0);
         let Some(memory) = &self.outputs else {
             return Ok(());
         };
@@ -264,6 +269,7 @@ impl<B: ExecuteBackend> Verifier<B> {
                 )
             });
         }
+        self.downloaded = all;
         Ok(())
     }
 

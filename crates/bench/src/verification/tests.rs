@@ -47,8 +47,9 @@ fn verdict(
                         inputs.add(&session, &candidate.operands).unwrap();
                         candidate.prepare(&session, &inputs).unwrap();
                         let bound = candidate.bound.as_ref().unwrap();
-                        let found = verifier.verify(&session, (&candidate, bound), &inputs);
-                        verdict = verdict.and(found.unwrap());
+                        let ways = [Call::Run, Call::Replay];
+                        let found = verifier.verify(&session, (&candidate, bound), &inputs, &ways);
+                        verdict = verdict.and(found.unwrap().unwrap());
                     }
                     session.settle("end", Ok(Vec::new())).unwrap();
                     verdict
@@ -260,4 +261,64 @@ fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
         text.contains("`a`") && text.contains("6x9") && text.contains("9x7"),
         "{text}"
     );
+}
+
+/// Every rank waits for a word that nobody sends.
+fn stuck() -> Implementation {
+    Implementation {
+        name: "stuck".into(),
+        plan: Box::new(|rank, world, problem| {
+            let operands = turned(true).operands;
+            plan((rank, world), &operands(rank, world, problem), |plan| {
+                let (never, peers) = (plan.slot("never"), plan.peers());
+                if rank == 0 {
+                    plan.wait(MAIN, never, peers);
+                } else {
+                    plan.signal(MAIN, never, [0]).wait(MAIN, never, [0]);
+                }
+                multiply(plan, ["b", "a", "c"]);
+            })
+        }),
+        ..turned(true)
+    }
+}
+
+#[test]
+fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
+    std::thread::scope(|scope| {
+        for (rank, store) in Store::threads(WORLD).unwrap().into_iter().enumerate() {
+            scope.spawn(move || {
+                let injection = Injection::new(None, rank, Duration::ZERO);
+                let host = Host::with_timeout(Duration::from_millis(300));
+                let session = Session::new(store, host, injection).unwrap();
+                let matrices = Matrices::of(Some(Operation::AllGatherMatmul), WORLD, &problem());
+                let sets = [(Numbers::Integers, 2)];
+                let mut verifier = Verifier::new(&session, matrices, &sets).unwrap();
+                let mut inputs = InputSets::new(matrices, Numbers::Integers, 2);
+                let mut candidates = [cyclic(true), stuck(), turned(true)]
+                    .map(|one| Candidate::bind(&session, &one, &problem()).unwrap());
+                for candidate in &mut candidates {
+                    inputs.add(&session, &candidate.operands).unwrap();
+                    candidate.prepare(&session, &inputs).unwrap();
+                }
+                assert_eq!(
+                    [false, true, false],
+                    candidates.each_ref().map(|c| c.failed)
+                );
+                let reason = candidates[1].bound.as_ref().unwrap_err();
+                assert!(reason.starts_with("first call of stuck"), "{reason}");
+                for candidate in &mut candidates {
+                    candidate.recapture().unwrap();
+                }
+                for candidate in [&candidates[0], &candidates[2]] {
+                    let bound = candidate.bound.as_ref().unwrap();
+                    let ways = [Call::Run, Call::Replay];
+                    let found = verifier.verify(&session, (candidate, bound), &inputs, &ways);
+                    let verdict = found.unwrap().unwrap();
+                    assert!(verdict.is_right() && verdict.calls == 4, "{verdict:?}");
+                }
+                session.settle("end", Ok(Vec::new())).unwrap();
+            });
+        }
+    });
 }

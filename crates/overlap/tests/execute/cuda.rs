@@ -9,11 +9,15 @@ use warpweave_symm_mem::{Cuda, DType};
 
 use crate::collectives::every_collective_is_right;
 use crate::fixtures::{calls, on_ranks, product};
+use crate::waiting::computes_every_call;
 
 /// The rank that stays away.
 const AWAY: usize = 1;
 /// Longer than a library takes to load what it launches for the first time.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pipelines whose ranks know their neighbours alone, so that they can drift furthest apart.
+pub const RINGS: [&str; 2] = ["ringGet", "ringPut"];
 
 /// Ranks, four at most: one for each GPU.
 pub fn world() -> usize {
@@ -102,4 +106,15 @@ fn a_peer_that_stays_away_from_nccl_ends_in_time_and_the_plan_recovers() {
 #[ignore = "needs two GPUs and NCCL"]
 fn every_collective_is_right_on_gpus() {
     every_collective_is_right(world(), |rank| Cuda::new(rank).unwrap());
+}
+
+/// Ten thousand calls of each ring, run and replayed by turns, with inputs that change and ranks that are late by chance. The
+/// shards are ragged, and every element of every call is compared.
+#[test]
+#[ignore = "needs two GPUs"]
+fn soak() {
+    let world = world();
+    let gpu = |rank| Cuda::new(rank).unwrap();
+    let problem = Problem::new(40 * world + 3, 72, 136, DType::Bf16);
+    computes_every_call(&RINGS, world, gpu, (problem, 10_000));
 }

@@ -116,6 +116,12 @@ fn pipelines_are_right_when_ranks_drift_apart() {
     }
 }
 
+#[test]
+fn rings_keep_calls_in_a_row_apart() {
+    let problem = Problem::new(4 * 2 + 3, 5, 9, DType::Bf16);
+    waiting::computes_every_call(&cuda::RINGS, 4, host, (problem, 250));
+}
+
 /// A plan whose output is put together from boxes narrower than its rows: own columns, and the next rank's, by a second
 /// stream.
 fn boxes(rank: usize, world: usize) -> Plan {

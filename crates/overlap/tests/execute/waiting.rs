@@ -19,6 +19,8 @@ const NAMES: [&str; 4] = [
 ];
 /// Different inputs; calls take them in turn.
 const INPUTS: usize = 5;
+/// Calls that are enqueued before the host waits for them.
+const ENQUEUED: usize = 100;
 
 /// Enqueues `count` calls with nothing between them that waits on the host, every other one as a replay, and gives what
 /// each of them left in C. Some calls start late on some ranks, so that the others wait for their rows.
@@ -65,9 +67,9 @@ fn in_a_row<B: ExecuteBackend>(
                 backend.copy(stream, a, from, a_bytes).unwrap();
             }
             backend.fill(stream, c, 0xff, c_bytes).unwrap();
-            let late = (call * 7919 + me * 104_729) % 5;
+            let late = mixed(call, me) % 5;
             if late < 2 {
-                let time = Duration::from_micros(200 * late as u64 + 50);
+                let time = Duration::from_micros(200 * late + 50);
                 backend.delay(stream, time).unwrap();
             }
             if call % 2 == 0 {
@@ -77,6 +79,10 @@ fn in_a_row<B: ExecuteBackend>(
             }
             let to = results.address().add(call * c_bytes);
             backend.copy(stream, to, c, c_bytes).unwrap();
+            // A driver takes so much work and no more: who enqueues further may hold up the other ranks of this process.
+            if call % ENQUEUED == ENQUEUED - 1 {
+                bound.synchronize().unwrap();
+            }
         }
         backend
             .download(stream, results.address(), &mut bytes)
@@ -87,13 +93,21 @@ fn in_a_row<B: ExecuteBackend>(
     bytes.chunks_exact(c_bytes).map(<[u8]>::to_vec).collect()
 }
 
-fn computes_every_call<B: ExecuteBackend>(
+/// A number that seems to be of chance, for a call of a rank.
+fn mixed(call: usize, rank: usize) -> u64 {
+    let seed = (call * 7919 + rank * 104_729) as u64;
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
+}
+
+/// Calls each of the plans `count` times in a row on every rank, and compares every element of every call.
+pub fn computes_every_call<B: ExecuteBackend>(
+    names: &[&str],
     world: usize,
     device: impl Fn(usize) -> B + Sync,
     (problem, count): (Problem, usize),
 ) {
     let wanted: Vec<_> = (0..INPUTS).map(|input| product(&problem, input)).collect();
-    for name in NAMES {
+    for name in names {
         let got = on_ranks(world, &device, |rank| {
             in_a_row(&rank, name, &problem, count)
         });
@@ -110,7 +124,7 @@ fn calls_in_a_row_multiply_the_rows_of_their_own_call() {
         // Even, ragged, and from two ranks on one shard that is empty.
         for m in [8 * world, 9 * world + 5, world.max(2) - 1] {
             let problem = Problem::new(m, 7, 18, DType::Bf16);
-            computes_every_call(world, host, (problem, 20));
+            computes_every_call(&NAMES, world, host, (problem, 20));
         }
     }
 }
@@ -131,7 +145,7 @@ fn gpus_multiply_ragged_shards_call_after_call() {
         (world - 1, 8, 8),
     ] {
         for dtype in [DType::Bf16, DType::F16] {
-            computes_every_call(world, gpu, (Problem::new(m, n, k, dtype), 10));
+            computes_every_call(&NAMES, world, gpu, (Problem::new(m, n, k, dtype), 10));
         }
     }
 }
@@ -140,7 +154,7 @@ fn gpus_multiply_ragged_shards_call_after_call() {
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `cutlass`"]
 fn gpus_keep_a_hundred_calls_in_a_row_apart() {
     let problem = Problem::new(1024 * world() + 72, 520, 264, DType::Bf16);
-    computes_every_call(world(), gpu, (problem, 100));
+    computes_every_call(&NAMES, world(), gpu, (problem, 100));
 }
 
 #[test]

@@ -210,3 +210,55 @@ fn y_is_x_to_the_bit() {
     assert_eq!((wrong.wrong, first.row, first.col), (1, 8, 3));
     assert!(wrong.relative_error() > of.expectation(Matrix::Y).tolerance());
 }
+
+/// Most of A is 0 where partial products are summed, and where the product is large; each has its own way to the reference.
+#[test]
+fn a_sparse_product_is_that_of_the_definition() {
+    for (operation, summands) in [
+        (Operation::MatmulAllReduce, 3),
+        (Operation::AllGatherMatmul, 1),
+    ] {
+        let problem = Problem::new(7, 5, 300, DType::Bf16);
+        let matrices = Matrices::of(Some(operation), 3, &problem);
+        assert_eq!(matrices.summands, summands);
+        let of = ReferenceOf {
+            matrices: Matrices {
+                summands: 3,
+                ..matrices
+            },
+            numbers: Numbers::Integers,
+            set: 1,
+        };
+        assert!(of.matrices.source(Matrix::A, Numbers::Integers, 1).stride > 1);
+        let wanted = by_definition(&of);
+        assert!(wanted.iter().any(|c| *c != 0.0));
+        let mut out = vec![f32::NAN; 7 * 5];
+        of.product::<bf16>((0..7, 0..300), 2, &mut out).unwrap();
+        assert_eq!(out, wanted);
+    }
+}
+
+/// An element that is off within a row that is compared at once is found, and so is a row that ends early.
+#[test]
+fn rows_that_are_equal_bytes_are_right_and_no_others() {
+    let of = reference_of(Operation::AllGatherMatmul, DType::Bf16, Numbers::Integers);
+    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    let reference = Reference::compute(&exchange, of, 1).unwrap();
+    let part = Part::rows(Matrix::C, 0..7, 5);
+    let bytes = stored(&by_definition(&of), 5, &part, DType::Bf16);
+    for place in 0..bytes.len() / 2 {
+        let mut off = bytes.clone();
+        off[2 * place + 1] ^= 0x40;
+        let found = reference.compare(&part, &off, 2);
+        let first = found.first.unwrap();
+        assert_eq!((found.elements, found.wrong), (35, 1));
+        assert_eq!((first.row, first.col), (place / 5, place % 5));
+    }
+    let right = reference.compare(&part, &bytes, 2);
+    assert_eq!(
+        (right.elements, right.wrong, right.relative_error()),
+        (35, 0, 0.0)
+    );
+    let short = reference.compare(&part, &bytes[..bytes.len() - 2], 2);
+    assert_eq!((short.elements, short.wrong), (35, 1));
+}
