@@ -186,7 +186,7 @@ impl<'a> Inspector<'a> {
                 }
                 let read: Vec<Region> = kind.reads();
                 read.iter().for_each(|region| self.read(region));
-                for written in batch.of(c) {
+                for written in batch.of_c(c) {
                     self.write(&written);
                     read.iter().for_each(|region| self.apart(region, &written));
                 }
@@ -366,12 +366,12 @@ impl<'a> Inspector<'a> {
 
     /// Whether there are as many products as a plan may have, each with rows of its own.
     fn batch(&mut self, batch: Batch, c: &Region) -> bool {
-        let apart = batch.count == 1 || batch.stride >= c.rows.len();
+        let apart = batch.count == 1 || batch.c_stride >= c.rows.len();
         self.expect(apart, FaultKind::InPlace, || {
             format!(
                 "{} rows every {} rows are written twice",
                 c.rows.len(),
-                batch.stride
+                batch.c_stride
             )
         });
         let sane = (1..=MAX_COUNT).contains(&batch.count);

@@ -218,9 +218,11 @@ impl Machine {
                         for i in 0..batch.count {
                             let mut a = a.clone();
                             let mut c = c.clone();
-                            for rows in [&mut a.rows, &mut c.rows] {
-                                rows.start += i * batch.stride;
-                                rows.end += i * batch.stride;
+                            for (rows, stride) in
+                                [(&mut a.rows, batch.a_stride), (&mut c.rows, batch.c_stride)]
+                            {
+                                rows.start += i * stride;
+                                rows.end += i * stride;
                             }
                             self.access(here, false, &a);
                             self.access(here, true, &c);

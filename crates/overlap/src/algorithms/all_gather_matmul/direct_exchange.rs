@@ -6,7 +6,17 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// nvFuser's lowered pipeline on a pool of S streams, the parameter `streams`. With j the step, from 0 to world − 1:
+///
+/// - stream(j) = j mod S, all forked from the caller's stream and joined to it;
+/// - recv_peer(j) = (rank + j) mod world: whose shard this rank gets and multiplies at step j;
+/// - send_peer(j) = (world + rank − j) mod world: who gets this rank's shard at step j.
+///
+/// Step 0 multiplies this rank's own shard where it lies; every other one pulls a shard by copy engine and multiplies it
+/// behind that on the same stream, so that the copies of some steps run beside the products of others.
+///
+/// `ready`: "my A may be read". `done`: "I have read your A"; the call ends only after all peers have said so, since its
+/// caller may overwrite A from then on.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "directExchangePipeline",
     operation: Operation::AllGatherMatmul,
@@ -19,19 +29,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     }],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// nvFuser's lowered pipeline on a pool of S streams, the parameter `streams`. With j the step, from 0 to world − 1:
-///
-/// - stream(j) = j mod S, all forked from the caller's stream and joined to it;
-/// - recv_peer(j) = (rank + j) mod world: whose shard this rank gets and multiplies at step j;
-/// - send_peer(j) = (world + rank − j) mod world: who gets this rank's shard at step j.
-///
-/// Step 0 multiplies this rank's own shard where it lies; every other one pulls a shard by copy engine and multiplies it
-/// behind that on the same stream, so that the copies of some steps run beside the products of others.
-///
-/// `ready`: "my A may be read". `done`: "I have read your A"; the call ends only after all peers have said so, since its
-/// caller may overwrite A from then on.
 fn build(
     options: &Options,
     rank: usize,

@@ -41,6 +41,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     }],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(

@@ -35,6 +35,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     ],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(

@@ -6,17 +6,6 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "ringPut",
-    operation: Operation::AllGatherMatmul,
-    summary: "the ring: put the present shard to the right neighbour beside its product",
-    needs: Capabilities::NONE,
-    parameters: &[],
-    build,
-    rows: None,
-};
-
 /// At step s a rank multiplies the shard of rank (r − s) mod world and meanwhile puts it into the staging of its right
 /// neighbour r + 1, which multiplies it at step s + 1.
 ///
@@ -25,6 +14,17 @@ pub const ALGORITHM: Algorithm = Algorithm {
 ///
 /// `ready`: its n-th signal of a call says "the shard of your step n is in your staging". `free`: "I have multiplied and
 /// sent on all that you put", a credit for the next call's puts.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "ringPut",
+    operation: Operation::AllGatherMatmul,
+    summary: "the ring: put the present shard to the right neighbour beside its product",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+    redundant: None,
+};
+
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let main = StreamId::MAIN;

@@ -18,6 +18,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {

@@ -44,6 +44,8 @@ pub const ALGORITHM: Algorithm = Algorithm {
     ],
     build,
     rows: None,
+    // A stream without a chunk is not made.
+    redundant: Some(|options| options.count("streams") > options.count("chunks")),
 };
 
 fn build(

@@ -69,9 +69,9 @@ fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProb
         bias: bias.is_some(),
         batch: GemmBatch {
             count: batch.count,
-            a_stride: batch.stride * buffer(a).cols,
+            a_stride: batch.a_stride * buffer(a).cols,
             b_stride: 0,
-            c_stride: batch.stride * buffer(c).cols,
+            c_stride: batch.c_stride * buffer(c).cols,
         },
     };
     Some((problem, provider))
