@@ -41,18 +41,14 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     plan.gemm_own(main);
     plan.builder.wait_credit(puts, free, [right]);
     let (src, dst) = (plan.own_shard(), plan.staged_on(right, staging));
-    plan.builder
-        .copy(puts, src, dst)
-        .signal(puts, ready, [right]);
+    plan.builder.put(puts, src, dst, ready);
     for step in 1..world {
         let rows = plan.rows_of((rank + world - step) % world);
         plan.builder.wait(puts, ready, [left]).order(puts, main);
         if step + 1 < world {
             let src = plan.staged_rows(rank, staging, rows.clone());
             let dst = plan.staged_rows(right, staging, rows.clone());
-            plan.builder
-                .copy(puts, src, dst)
-                .signal(puts, ready, [right]);
+            plan.builder.put(puts, src, dst, ready);
         }
         plan.gemm_staged(main, staging, rows);
     }

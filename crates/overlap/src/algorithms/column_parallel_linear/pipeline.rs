@@ -214,17 +214,11 @@ impl Layer {
             for (index, chunk) in chunks.iter().enumerate() {
                 for &to in peers.iter().filter(|_| gives(rank, chunk)) {
                     let (src, dst) = (self.held(chunk), self.place(to, staging, chunk));
-                    self.builder.copy(pushes, src, dst).signal(
-                        pushes,
-                        ready[index % streams],
-                        [to],
-                    );
+                    self.builder.put(pushes, src, dst, ready[index % streams]);
                 }
             }
         }
-        let pool: Vec<StreamId> = (0..streams)
-            .map(|_| self.builder.fork_with(Priority::Normal))
-            .collect();
+        let pool = self.builder.pool(streams, Priority::Normal);
         for (index, chunk) in chunks.iter().enumerate() {
             let stream = pool[index % streams];
             let (src, dst) = (self.held(chunk), self.place(rank, staging, chunk));
