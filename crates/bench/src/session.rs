@@ -139,10 +139,8 @@ impl<B: ExecuteBackend> Session<B> {
     pub fn settle_numbers(&self, step: &str, mine: Result<Vec<f64>>) -> Result<Vec<Vec<f64>>> {
         let mine = mine.map(|numbers| numbers.iter().flat_map(|n| n.to_le_bytes()).collect());
         let decode = |bytes: Vec<u8>| {
-            let numbers = bytes.chunks_exact(8);
-            numbers
-                .map(|b| f64::from_le_bytes(b.try_into().expect("chunks of eight")))
-                .collect()
+            let (numbers, _) = bytes.as_chunks();
+            numbers.iter().copied().map(f64::from_le_bytes).collect()
         };
         Ok(self.settle(step, mine)?.into_iter().map(decode).collect())
     }

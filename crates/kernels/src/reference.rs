@@ -70,10 +70,8 @@ fn block_portable(a: &[f32], b: &[f32], c: &mut [f64], n: usize, k: usize, colum
 
 fn widen(bytes: &[u8], elements: usize, dtype: DType) -> Option<Vec<f32>> {
     fn of<T: Element, const SIZE: usize>(bytes: &[u8], from: fn([u8; SIZE]) -> T) -> Vec<f32> {
-        let narrow: Vec<T> = bytes
-            .chunks_exact(SIZE)
-            .map(|c| from(c.try_into().expect("chunks of SIZE")))
-            .collect();
+        let (narrow, _) = bytes.as_chunks();
+        let narrow: Vec<T> = narrow.iter().copied().map(from).collect();
         let mut wide = vec![0.0; narrow.len()];
         T::widen(&narrow, &mut wide);
         wide

@@ -1,7 +1,9 @@
 //! Printing a plan, after the manner of nvFuser's `HostIrContainer`: buffers, streams and slots, then one line an
 //! operation.
 
-use crate::plan::{BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId};
+use crate::plan::{
+    Batch, BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId,
+};
 use std::fmt::{self, Write};
 use std::ops::Range;
 
@@ -124,16 +126,26 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
             if *b_transposed { "^T" } else { "" },
             bias.as_ref()
                 .map_or(String::new(), |bias| format!(" + {}", region(plan, bias))),
-            match batch.count {
-                1 => String::new(),
-                count => format!(", {count} times every {} rows", batch.stride),
-            }
+            batch_of(*batch)
         ),
         OpKind::Sum { srcs, dst } => {
             let srcs: Vec<String> = srcs.iter().map(|src| region(plan, src)).collect();
             format!("sum {} = {}", region(plan, dst), srcs.join(" + "))
         }
         OpKind::Kernel { kernel, .. } => kernel_line(plan, kernel),
+    }
+}
+
+fn batch_of(batch: Batch) -> String {
+    let Batch {
+        count,
+        a_stride,
+        c_stride,
+    } = batch;
+    match count {
+        1 => String::new(),
+        _ if a_stride == c_stride => format!(", {count} times every {c_stride} rows"),
+        _ => format!(", {count} times every {a_stride} rows, of the product every {c_stride}"),
     }
 }
 

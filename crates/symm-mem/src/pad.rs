@@ -219,9 +219,11 @@ impl<B: Backend> SignalPad<B> {
             self.backend
                 .download(stream, self.counters.address(), &mut counters)?
         };
-        let highest = counters[FaultRecord::BYTES..][..8 * pairs]
-            .chunks_exact(4)
-            .map(|c| u32::from_ne_bytes(c.try_into().expect("chunks of four")))
+        let (epochs, _) = counters[FaultRecord::BYTES..][..8 * pairs].as_chunks();
+        let highest = epochs
+            .iter()
+            .copied()
+            .map(u32::from_ne_bytes)
             .reduce(word::later)
             .unwrap_or(0);
         let agreed = exchange

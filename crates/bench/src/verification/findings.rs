@@ -55,9 +55,8 @@ impl Findings {
 
     pub fn from_words(words: &[u8]) -> Self {
         let (numbers, first) = words.split_at(words.len().min(48));
-        let mut numbers = numbers
-            .chunks_exact(8)
-            .map(|b| u64::from_le_bytes(b.try_into().expect("chunks of eight")));
+        let (numbers, _) = numbers.as_chunks();
+        let mut numbers = numbers.iter().copied().map(u64::from_le_bytes);
         let mut next = || numbers.next().unwrap_or(0);
         Self {
             calls: next(),

@@ -92,7 +92,6 @@ fn a_trace_of_a_machine_of_ones_own_is_written() {
 fn a_choice_is_explained_and_held_against_what_was_measured() {
     let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
     let report = format!("{results}fused-matmul-4xh200.json");
-
     let shape = ["--shape", "8192x3584x8192", "--dtype", "bf16"];
     let folder = tempfile::tempdir().unwrap();
     let lines = folder.path().join("measured.tsv");

@@ -54,7 +54,7 @@ impl Configuration {
         }
     }
 
-    /// Every combination of the values that are worth a try, the usual one first.
+    /// Every combination of the values that are worth a try, the usual one first, and one for each plan.
     pub fn combinations(algorithm: &'static Algorithm) -> Vec<Self> {
         let mut all = vec![Options(Vec::new())];
         for parameter in algorithm.parameters {
@@ -69,7 +69,9 @@ impl Configuration {
                 })
                 .collect();
         }
+        let redundant = algorithm.redundant.unwrap_or(|_| false);
         all.into_iter()
+            .filter(|options| !redundant(options))
             .map(|options| Configuration { algorithm, options })
             .collect()
     }

@@ -71,6 +71,8 @@ pub struct Algorithm {
     pub build: Build,
     /// The rows of A that a rank holds, where they are not [`Problem::shard`].
     pub rows: Option<Rows>,
+    /// Says of options that another combination gives the same plans, where some do.
+    pub redundant: Option<fn(&Options) -> bool>,
 }
 
 /// Two algorithms are the same if they have the same name.

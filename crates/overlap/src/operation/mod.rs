@@ -1,6 +1,6 @@
 //! What is computed, apart from how: the problems that algorithms solve, and which parts of them each rank holds.
 //!
-//! C\[M,N\] = A\[M,K\] · B\[K,N\] in every operation; what is sharded over the ranks, by [`shard`](crate::plan::shard),
+//! C\[M,N\] = A\[M,K\] · B\[K,N\] in every operation; what is sharded over the ranks, by [`shard`],
 //! and what the product waits for or is followed by, tells them apart.
 
 mod operand;

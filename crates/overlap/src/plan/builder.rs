@@ -100,6 +100,11 @@ impl PlanBuilder {
         stream
     }
 
+    /// Adds `count` streams that begin after what is on the main stream so far.
+    pub fn pool(&mut self, count: usize, priority: Priority) -> Vec<StreamId> {
+        (0..count).map(|_| self.fork_with(priority)).collect()
+    }
+
     /// Lets the main stream go on only after what is on `stream` so far.
     pub fn join(&mut self, stream: StreamId) -> &mut Self {
         self.order(stream, StreamId::MAIN);
@@ -156,6 +161,12 @@ impl PlanBuilder {
                 transport,
             },
         )
+    }
+
+    /// Copies to a peer by copy engine, and signals it behind that, whether or not there was something to copy.
+    pub fn put(&mut self, stream: StreamId, src: Region, dst: Region, slot: SlotId) -> &mut Self {
+        let to = dst.rank;
+        self.copy(stream, src, dst).signal(stream, slot, [to])
     }
 
     /// Copies one of this rank's boxes to every rank by the multicast address.

@@ -114,7 +114,7 @@ impl OpKind {
             OpKind::Gemm {
                 a, b, bias, batch, ..
             } => {
-                let mut regions = batch.of(a);
+                let mut regions = batch.of_a(a);
                 regions.push(b.clone());
                 regions.extend(bias.clone());
                 regions
@@ -131,7 +131,7 @@ impl OpKind {
                 vec![dst.clone()]
             }
             OpKind::MulticastCopy { dst, .. } => (0..world).map(|rank| dst.on(rank)).collect(),
-            OpKind::Gemm { c, batch, .. } => batch.of(c),
+            OpKind::Gemm { c, batch, .. } => batch.of_c(c),
             _ => Vec::new(),
         }
     }
@@ -169,30 +169,42 @@ impl Collective {
     }
 }
 
-/// Products of one shape in one launch: the i-th has its rows of `a` and `c` `i * stride` rows below the first.
+/// Products of one shape in one launch: the i-th has its rows of `a` and of `c` i strides below those of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Batch {
     /// Number of products, 1 for a plain one.
     pub count: usize,
-    /// Rows from one to the next.
-    pub stride: usize,
+    /// Rows of `a` from one to the next.
+    pub a_stride: usize,
+    /// Rows of `c` from one to the next.
+    pub c_stride: usize,
 }
 
 impl Batch {
     /// One product.
     pub const ONE: Batch = Batch {
         count: 1,
-        stride: 0,
+        a_stride: 0,
+        c_stride: 0,
     };
 
-    /// The boxes of all products, where the first has `region`.
-    pub fn of(self, region: &Region) -> Vec<Region> {
+    /// What the products read of A, where the first reads `a`.
+    pub fn of_a(self, a: &Region) -> Vec<Region> {
+        self.every(self.a_stride, a)
+    }
+
+    /// What the products write, where the first writes `c`.
+    pub fn of_c(self, c: &Region) -> Vec<Region> {
+        self.every(self.c_stride, c)
+    }
+
+    fn every(self, stride: usize, first: &Region) -> Vec<Region> {
         (0..self.count)
             .map(|i| {
-                let down = |row: usize| row.saturating_add(i.saturating_mul(self.stride));
+                let down = |row: usize| row.saturating_add(i.saturating_mul(stride));
                 Region {
-                    rows: down(region.rows.start)..down(region.rows.end),
-                    ..region.clone()
+                    rows: down(first.rows.start)..down(first.rows.end),
+                    ..first.clone()
                 }
             })
             .collect()

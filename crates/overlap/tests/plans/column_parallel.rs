@@ -90,7 +90,11 @@ fn batches(plan: &Plan) -> Vec<Batch> {
 
 #[test]
 fn products_are_as_few_as_the_sharding_allows() {
-    let batch = |count, stride| Batch { count, stride };
+    let batch = |count, a_stride, c_stride| Batch {
+        count,
+        a_stride,
+        c_stride,
+    };
     // Of 16 pieces each is a product, or four are one.
     assert_eq!(batches(&plan("", 32)), [Batch::ONE; 16]);
     for gather in ["nccl", "symmetric", "push"] {
@@ -100,17 +104,30 @@ fn products_are_as_few_as_the_sharding_allows() {
         let whole = format!(":chunks=1:gather={gather}");
         assert_eq!(batches(&plan(&whole, 41)), [Batch::ONE; 1]);
     }
-    // What a collective gathers lies closer together than in C.
-    assert_eq!(batches(&plan(":product=batched", 32)), [Batch::ONE; 16]);
+    // What was pushed lies as in C.
     let pushed = ":product=batched:gather=push";
-    assert_eq!(batches(&plan(pushed, 32)), [batch(4, 8); 4]);
+    assert_eq!(batches(&plan(pushed, 32)), [batch(4, 8, 8); 4]);
     assert_eq!(
         batches(&plan(&format!("{pushed}:chunks=3"), 32)),
-        [batch(4, 8); 3]
+        [batch(4, 8, 8); 3]
     );
-    // Blocks of 9, 9, 8 and 8 rows.
-    let uneven = [batch(2, 9), batch(2, 8)];
-    assert_eq!(batches(&plan(pushed, 34)), [uneven; 4].concat());
+    // What a collective gathered lies closer together.
+    let gathered = ":product=batched";
+    assert_eq!(batches(&plan(gathered, 32)), [batch(4, 2, 8); 4]);
+    assert_eq!(
+        batches(&plan(&format!("{gathered}:chunks=3"), 32)),
+        [batch(4, 3, 8), batch(4, 3, 8), batch(4, 2, 8)]
+    );
+    // Blocks of 9, 9, 8 and 8 rows; the first chunk has 3 of each of the first two.
+    let uneven = |first| [batch(2, first, 9), batch(2, 2, 8)];
+    assert_eq!(
+        batches(&plan(pushed, 34)),
+        [[batch(2, 9, 9), batch(2, 8, 8)]; 4].concat()
+    );
+    assert_eq!(
+        batches(&plan(gathered, 34)),
+        [3, 2, 2, 2].map(uneven).concat()
+    );
 }
 
 #[test]
@@ -185,6 +202,11 @@ fn blocked_chunks_by_nccl_are_printed() {
 #[test]
 fn cyclic_chunks_by_nccl_are_printed() {
     insta::assert_snapshot!(show(&plan(":sharding=cyclic", 18)));
+}
+
+#[test]
+fn gathered_chunks_in_batches_are_printed() {
+    insta::assert_snapshot!(show(&plan(":chunks=2:product=batched", 18)));
 }
 
 #[test]

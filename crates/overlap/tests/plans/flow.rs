@@ -55,7 +55,7 @@ fn round(plans: &[Plan], rows: &mut Rows) -> bool {
             match &op.kind {
                 OpKind::Copy { src, dst, .. } => follow(rows, src, dst),
                 OpKind::Gemm { a, c, batch, .. } => {
-                    for (a, c) in batch.of(a).iter().zip(batch.of(c)) {
+                    for (a, c) in batch.of_a(a).iter().zip(batch.of_c(c)) {
                         follow(rows, a, &c);
                     }
                 }

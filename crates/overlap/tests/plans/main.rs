@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod beside;
+mod candidates;
 mod column_parallel;
 mod deletions;
 mod faults;

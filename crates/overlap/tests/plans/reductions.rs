@@ -294,14 +294,16 @@ fn transfers_spread_over_the_links() {
     assert_eq!(copies("reduceScatterRing"), [2, 2, 2]);
 }
 
-#[test]
-fn pipelines_are_predicted_to_hide_most_of_the_reduction() {
+/// The time of a plan on four H200s, µs.
+fn predicted(name: &str) -> f64 {
     let machine = Machine::named("h200x4").unwrap();
     let problem = Problem::new(8192, 8192, 8192, DType::Bf16);
-    let predicted = |name: &str| {
-        let plans = algorithms::find(name).unwrap().plans(4, &problem).unwrap();
-        simulate(&plans, &machine, 1).unwrap().total()
-    };
+    let plans = algorithms::find(name).unwrap().plans(4, &problem).unwrap();
+    simulate(&plans, &machine, 1).unwrap().total()
+}
+
+#[test]
+fn pipelines_are_predicted_to_hide_most_of_the_reduction() {
     for (pipeline, baseline, most) in [
         ("reduceScatterPipeline", "matmulThenReduceScatter", 0.7),
         ("reduceScatterRing", "matmulThenReduceScatter", 0.8),
@@ -311,15 +313,19 @@ fn pipelines_are_predicted_to_hide_most_of_the_reduction() {
             "rowParallelLinear:chunks=1:streams=1",
             0.8,
         ),
-        (
-            "rowParallelLinear",
-            "rowParallelLinear:chunks=1:streams=1",
-            0.95,
-        ),
     ] {
         let share = predicted(pipeline) / predicted(baseline);
         assert!(share < most, "{pipeline}: {share:.2} of {baseline}");
     }
+}
+
+/// NCCL's all-reduces take multiprocessors, and four small ones longer than one: measured, chunks took 1006 µs, one product and
+/// one all-reduce 979.
+#[test]
+fn chunks_of_nccls_all_reduce_are_predicted_to_hide_as_little_as_measured() {
+    let share = predicted("rowParallelLinear") / predicted("rowParallelLinear:chunks=1:streams=1");
+    let error: f64 = share / (1006.0 / 979.0) - 1.0;
+    assert!(error.abs() <= 0.1, "{share:.2}");
 }
 
 #[test]

@@ -33,8 +33,8 @@ impl FaultRecord {
 
     /// From device memory.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        let word =
-            |i: usize| u32::from_ne_bytes(bytes[4 * i..4 * i + 4].try_into().expect("four bytes"));
+        let (words, _) = bytes.as_chunks();
+        let word = |i: usize| u32::from_ne_bytes(words[i]);
         FaultRecord {
             state: word(0),
             waiter: word(1),

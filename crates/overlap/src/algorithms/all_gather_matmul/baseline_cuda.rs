@@ -6,7 +6,12 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{GemmProvider, MulticastRegion, Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// Every rank pushes its shard into the staging of all ranks, then cuBLASLt.
+///
+/// Pushes of all ranks on one stream each use the links better than pulls do (381 against 143 GB/s into each of four
+/// GPUs). Where the problem allows multicast, one multicast copy takes the place of the pushes.
+///
+/// `ready`: "my rows are in your staging". `free`: "my product has read your rows", a credit for the next call's push.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "baselineCudaAllgatherMatmul",
     operation: Operation::AllGatherMatmul,
@@ -15,14 +20,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// Every rank pushes its shard into the staging of all ranks, then cuBLASLt.
-///
-/// Pushes of all ranks on one stream each use the links better than pulls do (381 against 143 GB/s into each of four
-/// GPUs). Where the problem allows multicast, one multicast copy takes the place of the pushes.
-///
-/// `ready`: "my rows are in your staging". `free`: "my product has read your rows", a credit for the next call's push.
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let multicast = problem.multicast && world > 1;

@@ -6,7 +6,7 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, GemmProvider, Placement, Plan, Problem, StreamId, Transport};
 
-/// See [`build`].
+/// An NCCL all-gather, then cuBLASLt; NCCL brings its own synchronisation.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "baselineNcclAllgatherMatmul",
     operation: Operation::AllGatherMatmul,
@@ -15,9 +15,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// An NCCL all-gather, then cuBLASLt; NCCL brings its own synchronisation.
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let staging = plan.staging(Placement::Local);

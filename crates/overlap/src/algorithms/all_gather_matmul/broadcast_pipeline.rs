@@ -6,7 +6,11 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// At step s rank s pushes its shard into the staging of all others, which multiply it while the next owner pushes its
+/// own. An owner begins only when the shard before its own has arrived, so one rank at a time uses the links.
+///
+/// `ready`: "my shard is in your staging". `free`: "my products have read all shards", a credit that only rank 0 needs for
+/// the next call's push: every later owner pushes behind the arrival of rank 0's shard.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "broadcastPipeline",
     operation: Operation::AllGatherMatmul,
@@ -15,13 +19,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// At step s rank s pushes its shard into the staging of all others, which multiply it while the next owner pushes its
-/// own. An owner begins only when the shard before its own has arrived, so one rank at a time uses the links.
-///
-/// `ready`: "my shard is in your staging". `free`: "my products have read all shards", a credit that only rank 0 needs for
-/// the next call's push: every later owner pushes behind the arrival of rank 0's shard.
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let main = StreamId::MAIN;

@@ -106,9 +106,7 @@ impl Operands {
                 let (start, end) = (rows.start - own.start, rows.end - own.start);
                 let src = self.builder.own(self.a, start..end, 0..self.problem.k);
                 let dst = self.staged_rows(to, staging, rows);
-                self.builder
-                    .copy(stream, src, dst)
-                    .signal(stream, ready(step, chunk), [to]);
+                self.builder.put(stream, src, dst, ready(step, chunk));
             }
         }
     }

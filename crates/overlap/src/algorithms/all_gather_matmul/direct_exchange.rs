@@ -5,21 +5,7 @@ use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
-
-/// See [`build`].
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "directExchangePipeline",
-    operation: Operation::AllGatherMatmul,
-    summary: "pull every shard from its owner, step by step over a pool of streams",
-    needs: Capabilities::NONE,
-    parameters: &[Parameter {
-        key: "streams",
-        summary: "streams of the pool",
-        values: Values::Counts(&[4, 1, 2, 8]),
-    }],
-    build,
-    rows: None,
-};
+use warpweave_symm_mem::Priority;
 
 /// nvFuser's lowered pipeline on a pool of S streams, the parameter `streams`. With j the step, from 0 to world − 1:
 ///
@@ -32,6 +18,21 @@ pub const ALGORITHM: Algorithm = Algorithm {
 ///
 /// `ready`: "my A may be read". `done`: "I have read your A"; the call ends only after all peers have said so, since its
 /// caller may overwrite A from then on.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "directExchangePipeline",
+    operation: Operation::AllGatherMatmul,
+    summary: "pull every shard from its owner, step by step over a pool of streams",
+    needs: Capabilities::NONE,
+    parameters: &[Parameter {
+        key: "streams",
+        summary: "streams of the pool",
+        values: Values::Counts(&[4, 1, 2, 8]),
+    }],
+    build,
+    rows: None,
+    redundant: None,
+};
+
 fn build(
     options: &Options,
     rank: usize,
@@ -50,9 +51,8 @@ fn build(
 
     let send_peers: Vec<usize> = (1..world).map(|j| (world + rank - j) % world).collect();
     plan.builder.signal(main, ready, send_peers.clone());
-    let streams: Vec<StreamId> = (0..options.count("streams").clamp(1, world))
-        .map(|_| plan.builder.fork())
-        .collect();
+    let streams = options.count("streams").clamp(1, world);
+    let streams = plan.builder.pool(streams, Priority::High);
     for j in 0..world {
         let stream = streams[j % streams.len()];
         let recv_peer = (rank + j) % world;

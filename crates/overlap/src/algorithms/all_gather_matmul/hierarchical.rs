@@ -41,6 +41,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     }],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(
@@ -217,11 +218,7 @@ impl Node {
             }
             if !rows.is_empty() {
                 let dst = plan.staged_rows(to, self.staging, rows.clone());
-                plan.builder.copy(self.pushes, src.clone(), dst).signal(
-                    self.pushes,
-                    self.ready,
-                    [to],
-                );
+                plan.builder.put(self.pushes, src.clone(), dst, self.ready);
             }
         }
     }

@@ -6,7 +6,8 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{GemmProvider, Kernel, Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// The gather kernel, which ends when all rows have arrived, then the CUTLASS product, then `free`, which only now is
+/// true.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "multimemGatherThenCutlass",
     operation: Operation::AllGatherMatmul,
@@ -18,10 +19,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// The gather kernel, which ends when all rows have arrived, then the CUTLASS product, then `free`, which only now is
-/// true.
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let staging = plan.staging(Placement::Multicast);

@@ -6,7 +6,11 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// One kernel in which each owner stores its rows to all stagings at once and all compute from the unicast alias of
+/// their own.
+///
+/// `ready`: "my rows are in your staging". `free`: "I have read your rows", a credit for the next call's stores. A is
+/// read by its owner alone, so its caller may overwrite it as soon as the kernel has ended.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "multimemGatherScalarCompute",
     operation: Operation::AllGatherMatmul,
@@ -18,13 +22,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// One kernel in which each owner stores its rows to all stagings at once and all compute from the unicast alias of
-/// their own.
-///
-/// `ready`: "my rows are in your staging". `free`: "I have read your rows", a credit for the next call's stores. A is
-/// read by its owner alone, so its caller may overwrite it as soon as the kernel has ended.
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let kernel = Kernel::MultimemGatherMatmul {

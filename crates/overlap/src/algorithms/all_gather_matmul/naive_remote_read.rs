@@ -6,7 +6,10 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// One kernel that reads each row of A from its owner, once for every element of C.
+///
+/// `ready`: "my A may be read". `done`: "I have read your A"; the kernel ends only after all peers have said so,
+/// since its caller may overwrite A from then on.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "naiveRemoteRead",
     operation: Operation::AllGatherMatmul,
@@ -15,12 +18,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// One kernel that reads each row of A from its owner, once for every element of C.
-///
-/// `ready`: "my A may be read". `done`: "I have read your A"; the kernel ends only after all peers have said so,
-/// since its caller may overwrite A from then on.
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let kernel = Kernel::NaiveRemoteRead {

@@ -35,6 +35,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     ],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(
@@ -61,7 +62,7 @@ fn build(
 
     let pushes = plan.builder.fork();
     let mut compute = vec![main];
-    compute.extend((1..streams).map(|_| plan.builder.fork_with(Priority::Normal)));
+    compute.extend(plan.builder.pool(streams - 1, Priority::Normal));
     plan.gemm_own(main);
     plan.push(pushes, staging, count, free, |step, chunk| {
         ready[stream_of(step, chunk)]

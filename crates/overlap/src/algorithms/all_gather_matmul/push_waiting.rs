@@ -6,7 +6,11 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// See `build`.
+/// The pushes of `pushChunks` with one launch in the place of its products, so that no wave of tiles but the last is
+/// partly filled. Its tiles take this rank's rows first, then chunk after chunk in the order of their arrival.
+///
+/// `ready`: its n-th signal of a call says "the n-th chunk of my shard is in your staging". `free`: "my product has read
+/// your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "pushChunksWaitingGemm",
     operation: Operation::AllGatherMatmul,
@@ -22,13 +26,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     }],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// The pushes of `pushChunks` with one launch in the place of its products, so that no wave of tiles but the last is
-/// partly filled. Its tiles take this rank's rows first, then chunk after chunk in the order of their arrival.
-///
-/// `ready`: its n-th signal of a call says "the n-th chunk of my shard is in your staging". `free`: "my product has read
-/// your rows", a credit for the next call's pushes.
 fn build(
     options: &Options,
     rank: usize,

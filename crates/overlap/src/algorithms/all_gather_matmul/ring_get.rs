@@ -6,17 +6,6 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "ringGet",
-    operation: Operation::AllGatherMatmul,
-    summary: "the ring: get the next shard from the left neighbour beside the present product",
-    needs: Capabilities::NONE,
-    parameters: &[],
-    build,
-    rows: None,
-};
-
 /// At step s a rank multiplies the shard of rank (r − s) mod world, which it got from its left neighbour r − 1 while it
 /// multiplied the shard before.
 ///
@@ -25,6 +14,17 @@ pub const ALGORITHM: Algorithm = Algorithm {
 ///
 /// `ready`: its n-th signal of a call says "the shard of your n-th get is here". `taken`: "I have read your A"; the call
 /// ends only then. `free`: "I have read your staging", a credit for the next call's gets into it.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "ringGet",
+    operation: Operation::AllGatherMatmul,
+    summary: "the ring: get the next shard from the left neighbour beside the present product",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+    redundant: None,
+};
+
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let main = StreamId::MAIN;

@@ -6,17 +6,6 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
-pub const ALGORITHM: Algorithm = Algorithm {
-    name: "ringPut",
-    operation: Operation::AllGatherMatmul,
-    summary: "the ring: put the present shard to the right neighbour beside its product",
-    needs: Capabilities::NONE,
-    parameters: &[],
-    build,
-    rows: None,
-};
-
 /// At step s a rank multiplies the shard of rank (r − s) mod world and meanwhile puts it into the staging of its right
 /// neighbour r + 1, which multiplies it at step s + 1.
 ///
@@ -25,6 +14,17 @@ pub const ALGORITHM: Algorithm = Algorithm {
 ///
 /// `ready`: its n-th signal of a call says "the shard of your step n is in your staging". `free`: "I have multiplied and
 /// sent on all that you put", a credit for the next call's puts.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "ringPut",
+    operation: Operation::AllGatherMatmul,
+    summary: "the ring: put the present shard to the right neighbour beside its product",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build,
+    rows: None,
+    redundant: None,
+};
+
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
     let main = StreamId::MAIN;
@@ -41,18 +41,14 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     plan.gemm_own(main);
     plan.builder.wait_credit(puts, free, [right]);
     let (src, dst) = (plan.own_shard(), plan.staged_on(right, staging));
-    plan.builder
-        .copy(puts, src, dst)
-        .signal(puts, ready, [right]);
+    plan.builder.put(puts, src, dst, ready);
     for step in 1..world {
         let rows = plan.rows_of((rank + world - step) % world);
         plan.builder.wait(puts, ready, [left]).order(puts, main);
         if step + 1 < world {
             let src = plan.staged_rows(rank, staging, rows.clone());
             let dst = plan.staged_rows(right, staging, rows.clone());
-            plan.builder
-                .copy(puts, src, dst)
-                .signal(puts, ready, [right]);
+            plan.builder.put(puts, src, dst, ready);
         }
         plan.gemm_staged(main, staging, rows);
     }

@@ -6,7 +6,8 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{GemmProvider, Kernel, Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// The gather kernel, then the CUTLASS product: two launches on one stream. `ready` and `done` as in
+/// [`naive_remote_read`](super::naive_remote_read).
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "threadloadGatherThenCutlass",
     operation: Operation::AllGatherMatmul,
@@ -18,10 +19,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// The gather kernel, then the CUTLASS product: two launches on one stream. `ready` and `done` as in
-/// [`naive_remote_read`](super::naive_remote_read::build).
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let staging = plan.staging(Placement::Local);

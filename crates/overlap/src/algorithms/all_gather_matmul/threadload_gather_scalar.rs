@@ -6,7 +6,8 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// See [`build`].
+/// One kernel that gathers A into local staging and computes from there; `ready` and `done` as in
+/// [`naive_remote_read`](super::naive_remote_read).
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "threadloadGatherScalarCompute",
     operation: Operation::AllGatherMatmul,
@@ -15,10 +16,9 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
-/// One kernel that gathers A into local staging and computes from there; `ready` and `done` as in
-/// [`naive_remote_read`](super::naive_remote_read::build).
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let kernel = Kernel::ThreadloadGatherMatmul {

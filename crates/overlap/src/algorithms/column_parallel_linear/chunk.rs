@@ -101,7 +101,7 @@ impl Chunk {
     /// The products of this chunk.
     ///
     /// Pieces that lie behind each other both in the staging and in C are one product. If they are to be `batched`, products
-    /// in a row that are equally large and lie equally far apart, as far in the staging as in C, are one batch.
+    /// in a row that are equally large and lie equally far apart, in the staging and in C, are one batch.
     pub(super) fn products(&self, batched: bool) -> Vec<Product> {
         let mut products: Vec<Product> = Vec::new();
         for piece in self.pieces.iter().filter(|piece| !piece.rows.is_empty()) {
@@ -122,14 +122,9 @@ impl Chunk {
         }
         let mut batches: Vec<Product> = Vec::new();
         for product in products {
-            let stride = batches.last().and_then(|batch| batch.stride_to(&product));
-            match (batches.last_mut(), stride) {
-                (Some(batch), Some(stride)) => {
-                    batch.batch = Batch {
-                        count: batch.batch.count + 1,
-                        stride,
-                    }
-                }
+            let longer = batches.last().and_then(|batch| batch.with(&product));
+            match (batches.last_mut(), longer) {
+                (Some(last), Some(longer)) => last.batch = longer,
                 _ => batches.push(product),
             }
         }
@@ -142,14 +137,20 @@ impl Product {
         self.staged.end == piece.staged.start && self.rows.end == piece.rows.start
     }
 
-    /// The stride of this batch with `next` at its end, if that is possible.
-    fn stride_to(&self, next: &Product) -> Option<usize> {
-        let Batch { count, stride } = self.batch;
-        let last = (count - 1) * stride;
-        let apart = next.rows.start - self.rows.start - last;
-        let fits = next.rows.len() == self.rows.len()
-            && next.staged.start - self.staged.start - last == apart
-            && (count == 1 || apart == stride);
-        fits.then_some(apart)
+    /// This batch with `next` at its end, if that is possible.
+    fn with(&self, next: &Product) -> Option<Batch> {
+        let count = self.batch.count;
+        let (in_a, in_c) = (
+            next.staged.start - self.staged.start,
+            next.rows.start - self.rows.start,
+        );
+        let longer = Batch {
+            count: count + 1,
+            a_stride: in_a / count,
+            c_stride: in_c / count,
+        };
+        let as_before = count == 1 || Batch { count, ..longer } == self.batch;
+        let even = in_a % count == 0 && in_c % count == 0;
+        (next.rows.len() == self.rows.len() && as_before && even).then_some(longer)
     }
 }

@@ -18,10 +18,10 @@ use warpweave_symm_mem::Priority;
 /// part of each of S chunks, a gathered chunk is rows in a row, and one product multiplies it. With `blocked`, rank r holds
 /// block r of A and chunk s is the s-th part of every block. That takes a product for each piece, or a batch.
 ///
-/// **Products.** The products of a batch lie equally far apart in the staging and in C. Pieces that were pushed do: the
-/// staging is laid out as A is. Where M does not divide by the ranks, the blocks that have a row more and the others are a batch
-/// each. A collective puts pieces one behind the other, so these stay separate products, whatever `product` says. Pieces that
-/// are neighbours in C too, all of a cyclic chunk or whole blocks, are one product either way.
+/// **Products.** The products of a batch lie equally far apart in the staging, and equally far in C: pieces that were pushed as
+/// far in both, since the staging is then laid out as A is, and those that a collective gathered one behind the other in the
+/// staging. Where M does not divide by the ranks, the blocks that have a row more and the others are a batch each. Pieces that are
+/// neighbours in C too, all of a cyclic chunk or whole blocks, are one product either way.
 ///
 /// **Gather.** `nccl` and `symmetric`: an all-gather for each chunk, ordered among themselves by events; pieces may differ by a
 /// row just as a collective's shards do. Over symmetric memory the staging lies in it. `push`: one stream puts the pieces of chunk after chunk into the staging of all
@@ -63,6 +63,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     ],
     build,
     rows: Some(rows),
+    redundant: Some(redundant),
 };
 
 fn build(
@@ -79,6 +80,15 @@ fn build(
         _ => layer.collect(Transport::Nccl),
     }
     layer.builder.finish()
+}
+
+/// One chunk is the whole blocks, however it is dealt; a chunk that is one product is no batch; a stream without a chunk is not
+/// made.
+fn redundant(options: &Options) -> bool {
+    let chunks = options.count("chunks");
+    let cyclic = options.word("sharding") == "cyclic";
+    let batched = options.word("product") == "batched";
+    options.count("streams") > chunks || chunks == 1 && (cyclic || batched) || cyclic && batched
 }
 
 /// The rows of A that a rank holds.
@@ -204,17 +214,11 @@ impl Layer {
             for (index, chunk) in chunks.iter().enumerate() {
                 for &to in peers.iter().filter(|_| gives(rank, chunk)) {
                     let (src, dst) = (self.held(chunk), self.place(to, staging, chunk));
-                    self.builder.copy(pushes, src, dst).signal(
-                        pushes,
-                        ready[index % streams],
-                        [to],
-                    );
+                    self.builder.put(pushes, src, dst, ready[index % streams]);
                 }
             }
         }
-        let pool: Vec<StreamId> = (0..streams)
-            .map(|_| self.builder.fork_with(Priority::Normal))
-            .collect();
+        let pool = self.builder.pool(streams, Priority::Normal);
         for (index, chunk) in chunks.iter().enumerate() {
             let stream = pool[index % streams];
             let (src, dst) = (self.held(chunk), self.place(rank, staging, chunk));

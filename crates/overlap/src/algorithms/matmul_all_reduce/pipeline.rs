@@ -18,6 +18,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[STREAMS, CHUNKS],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(

@@ -15,6 +15,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[TRANSPORT],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(

@@ -18,6 +18,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
@@ -33,8 +34,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         let (src, dst) = plan.x_to(to);
         plan.builder
             .wait(pushes, free, [to])
-            .copy(pushes, src, dst)
-            .signal(pushes, ready, [to]);
+            .put(pushes, src, dst, ready);
     }
     // The local copy last: it shares no link with the pushes and peers wait for those.
     let (src, dst) = plan.x_to(rank);

@@ -16,6 +16,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[COLLECTIVE],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(

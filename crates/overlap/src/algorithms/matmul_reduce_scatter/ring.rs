@@ -25,6 +25,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[],
     build,
     rows: None,
+    redundant: None,
 };
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
@@ -81,9 +82,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
             }
         };
         let there = plan.on(right, staging, rows);
-        plan.builder
-            .copy(stream, part, there)
-            .signal(stream, ready, [right]);
+        plan.builder.put(stream, part, there, ready);
     }
     if took {
         plan.builder.signal(main, free, [left]);

@@ -54,9 +54,8 @@ pub(in crate::algorithms) fn by_owner(
             rows.map(move |rows| (owner, rows))
         })
         .collect();
-    let streams: Vec<StreamId> = (0..options.count("streams").min(parts.len()))
-        .map(|_| plan.product.builder.fork_with(Priority::Normal))
-        .collect();
+    let streams = options.count("streams").min(parts.len());
+    let streams = plan.product.builder.pool(streams, Priority::Normal);
     for ((owner, rows), &stream) in parts.into_iter().zip(streams.iter().cycle()) {
         let part = plan.part(owner, rows.clone());
         plan.product.product(stream, rows.clone(), part.clone());
@@ -152,9 +151,7 @@ impl Pipeline {
         if first && self.reach == Reach::Owner {
             builder.wait_credit(pushes, self.over, [owner]);
         }
-        builder
-            .copy(pushes, part, there)
-            .signal(pushes, self.ready, [owner]);
+        builder.put(pushes, part, there, self.ready);
     }
 
     /// Sums a chunk of the own rows, of which the own part is multiplied on `stream`, and sends the sums on.

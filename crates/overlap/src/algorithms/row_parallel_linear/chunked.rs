@@ -4,7 +4,7 @@ use crate::algorithms::reduction::{PartialProduct, Stored, transport};
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Collective, Placement, Plan, Problem, StreamId, chunks};
+use crate::plan::{Collective, Placement, Plan, Problem, chunks};
 use warpweave_symm_mem::Priority;
 
 /// What the all-reduces are.
@@ -44,6 +44,8 @@ pub const ALGORITHM: Algorithm = Algorithm {
     ],
     build,
     rows: None,
+    // A stream without a chunk is not made.
+    redundant: Some(|options| options.count("streams") > options.count("chunks")),
 };
 
 fn build(
@@ -62,9 +64,8 @@ fn build(
     let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Transposed, all);
 
     let parts: Vec<_> = chunks(0..problem.m, options.count("chunks")).collect();
-    let pool: Vec<StreamId> = (0..options.count("streams").min(parts.len()))
-        .map(|_| plan.builder.fork_with(Priority::Normal))
-        .collect();
+    let streams = options.count("streams").min(parts.len());
+    let pool = plan.builder.pool(streams, Priority::Normal);
     let mut before = None;
     for (rows, &stream) in parts.into_iter().zip(pool.iter().cycle()) {
         let c = plan.own(plan.c, rows.clone());

@@ -85,7 +85,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                         },
                     }),
                     // A sum of no terms, where a rank holds no column of A.
-                    None => Action::Zero(batch.of(c).iter().flat_map(|c| self.spans(c)).collect()),
+                    None => {
+                        Action::Zero(batch.of_c(c).iter().flat_map(|c| self.spans(c)).collect())
+                    }
                 },
                 OpKind::Kernel { kernel, .. } => {
                     let action = self.kernel(kernel)?;

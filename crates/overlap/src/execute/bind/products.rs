@@ -67,11 +67,15 @@ fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProb
         ldb: buffer(b).cols,
         ldc: buffer(c).cols,
         bias: bias.is_some(),
-        batch: GemmBatch {
-            count: batch.count,
-            a_stride: batch.stride * buffer(a).cols,
-            b_stride: 0,
-            c_stride: batch.stride * buffer(c).cols,
+        // The strides of a single product may be any.
+        batch: match batch.count {
+            1 => GemmBatch::ONE,
+            count => GemmBatch {
+                count,
+                a_stride: batch.a_stride * buffer(a).cols,
+                b_stride: 0,
+                c_stride: batch.c_stride * buffer(c).cols,
+            },
         },
     };
     Some((problem, provider))

@@ -180,7 +180,7 @@ impl<'a> Machine<'a> {
             } => {
                 let b = self.read(b);
                 let bias = bias.as_ref().map(|bias| self.read(bias));
-                for (a, c) in batch.of(a).iter().zip(batch.of(c)) {
+                for (a, c) in batch.of_a(a).iter().zip(batch.of_c(c)) {
                     let value = |row: &[i64], col: usize| {
                         let term = |(i, x): (usize, &i64)| match b_transposed {
                             false => x * b[i][col],

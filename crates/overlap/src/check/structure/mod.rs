@@ -1,8 +1,11 @@
-//! What can be said of one plan by itself, before anything is unrolled.
+//! What can be said of one plan by itself, before anything is unrolled: here that what it names exists and can be reached, in
+//! `operands` that the operands of an operation fit together.
+
+mod operands;
 
 use crate::plan::{
-    Batch, Buffer, BufferId, Collective, Effect, EventId, MulticastRegion, OpKind, Placement, Plan,
-    Region, Role, SlotId, shard,
+    Buffer, BufferId, Effect, EventId, MulticastRegion, OpKind, Placement, Plan, Region, Role,
+    SlotId,
 };
 use crate::show;
 use std::collections::HashSet;
@@ -186,7 +189,7 @@ impl<'a> Inspector<'a> {
                 }
                 let read: Vec<Region> = kind.reads();
                 read.iter().for_each(|region| self.read(region));
-                for written in batch.of(c) {
+                for written in batch.of_c(c) {
                     self.write(&written);
                     read.iter().for_each(|region| self.apart(region, &written));
                 }
@@ -317,152 +320,6 @@ impl<'a> Inspector<'a> {
             self.expect(bound(buffer), FaultKind::Unreachable, || {
                 format!("`{}` is not bound to a multicast object", buffer.name)
             });
-        }
-    }
-
-    fn own(&mut self, region: &Region) {
-        let plan = self.plan;
-        self.expect(region.rank == plan.rank, FaultKind::Unreachable, || {
-            format!("{} must be this rank's own", show::region(plan, region))
-        });
-    }
-
-    fn apart(&mut self, read: &Region, written: &Region) {
-        let plan = self.plan;
-        self.expect(!read.overlaps(written), FaultKind::InPlace, || {
-            format!(
-                "{} is read and {} is written by one operation",
-                show::region(plan, read),
-                show::region(plan, written)
-            )
-        });
-    }
-
-    fn same_dtype(&mut self, one: &Region, other: &Region) {
-        let plan = self.plan;
-        let (Some(x), Some(y)) = (plan.buffer(one.buffer), plan.buffer(other.buffer)) else {
-            return;
-        };
-        self.expect(x.dtype == y.dtype, FaultKind::WrongShape, || {
-            format!(
-                "`{}` holds {}, `{}` holds {}",
-                x.name, x.dtype, y.name, y.dtype
-            )
-        });
-    }
-
-    fn same_shape(&mut self, src: &Region, dst: &Region) {
-        self.same_dtype(src, dst);
-        let fits = src.rows.len() == dst.rows.len() && src.cols.len() == dst.cols.len();
-        let plan = self.plan;
-        self.expect(fits, FaultKind::WrongShape, || {
-            format!(
-                "{} and {} differ in shape",
-                show::region(plan, src),
-                show::region(plan, dst)
-            )
-        });
-    }
-
-    /// Whether there are as many products as a plan may have, each with rows of its own.
-    fn batch(&mut self, batch: Batch, c: &Region) -> bool {
-        let apart = batch.count == 1 || batch.stride >= c.rows.len();
-        self.expect(apart, FaultKind::InPlace, || {
-            format!(
-                "{} rows every {} rows are written twice",
-                c.rows.len(),
-                batch.stride
-            )
-        });
-        let sane = (1..=MAX_COUNT).contains(&batch.count);
-        self.expect(sane, FaultKind::Excess, || {
-            format!("a batch of {} products", batch.count)
-        });
-        sane
-    }
-
-    fn bias(&mut self, bias: &Region, c: &Region) {
-        self.same_dtype(bias, c);
-        let fits = bias.rows.len() == 1 && bias.cols.len() == c.cols.len();
-        let plan = self.plan;
-        self.expect(fits, FaultKind::WrongShape, || {
-            let [bias, c] = [bias, c].map(|r| show::region(plan, r));
-            format!("{bias} is no bias of {c}")
-        });
-    }
-
-    /// Summands are one element type and shape; one that is the sum's own box is the in-place form.
-    fn sum(&mut self, srcs: &[Region], dst: &Region) {
-        self.write(dst);
-        self.own(dst);
-        self.expect(!srcs.is_empty(), FaultKind::WrongShape, || {
-            "a sum of nothing".into()
-        });
-        for src in srcs {
-            self.read(src);
-            self.same_shape(src, dst);
-            if src != dst {
-                self.apart(src, dst);
-            }
-        }
-    }
-
-    fn product(&mut self, a: &Region, (b, b_transposed): (&Region, bool), c: &Region) {
-        self.same_dtype(a, b);
-        self.same_dtype(a, c);
-        let (depth, width) = match b_transposed {
-            false => (b.rows.len(), b.cols.len()),
-            true => (b.cols.len(), b.rows.len()),
-        };
-        let fits = a.rows.len() == c.rows.len() && width == c.cols.len() && a.cols.len() == depth;
-        let plan = self.plan;
-        self.expect(fits, FaultKind::WrongShape, || {
-            let [a, b, c] = [a, b, c].map(|r| show::region(plan, r));
-            format!("{c} = {a} * {b} is no matrix product")
-        });
-    }
-
-    fn collective(&mut self, collective: Collective, src: &Region, dst: &Region, ranks: &[usize]) {
-        self.read(src);
-        self.write(dst);
-        self.own(src);
-        self.own(dst);
-        self.same_dtype(src, dst);
-        let plan = self.plan;
-        ranks.iter().for_each(|&rank| self.rank(rank));
-        let unique: HashSet<&usize> = ranks.iter().collect();
-        self.expect(unique.len() == ranks.len(), FaultKind::NoSuchThing, || {
-            format!("a rank takes part twice in a collective of ranks {ranks:?}")
-        });
-        let place = ranks.iter().position(|&rank| rank == plan.rank);
-        let Some(index) = place else {
-            let what = format!("rank {} is none of {ranks:?}", plan.rank);
-            return self.fault(FaultKind::NoSuchThing, what);
-        };
-        let rows = collective.all_rows(src, dst);
-        let fits = collective.rows(rows, index, ranks.len()) == (src.rows.len(), dst.rows.len())
-            && src.cols.len() == dst.cols.len();
-        self.expect(fits, FaultKind::WrongShape, || {
-            let [src, dst] = [src, dst].map(|r| show::region(plan, r));
-            format!(
-                "{src} -> {dst} is no {collective} of rank {} among {} ranks",
-                plan.rank,
-                ranks.len()
-            )
-        });
-        // What lies already where it belongs is the in-place form that collectives allow.
-        let shard = shard(rows, index, ranks.len());
-        let part = |whole: &Region| Region {
-            rows: whole.rows.start + shard.start..whole.rows.start + shard.end,
-            ..whole.clone()
-        };
-        let in_place = match collective {
-            Collective::AllGather => *src == part(dst),
-            Collective::ReduceScatter => *dst == part(src),
-            Collective::AllReduce => src == dst,
-        };
-        if !in_place {
-            self.apart(src, dst);
         }
     }
 }

@@ -4,6 +4,9 @@
 //! It shares nothing with the proof but the names of the steps: there is no happens-before, no box algebra, and words
 //! are plain counters.
 
+mod orders;
+
+use orders::{Done, Rules};
 use std::collections::{HashMap, HashSet};
 use warpweave_overlap::check::Site;
 use warpweave_overlap::plan::{Effect, OpKind, Plan, Region, Role};
@@ -218,9 +221,11 @@ impl Machine {
                         for i in 0..batch.count {
                             let mut a = a.clone();
                             let mut c = c.clone();
-                            for rows in [&mut a.rows, &mut c.rows] {
-                                rows.start += i * batch.stride;
-                                rows.end += i * batch.stride;
+                            for (rows, stride) in
+                                [(&mut a.rows, batch.a_stride), (&mut c.rows, batch.c_stride)]
+                            {
+                                rows.start += i * stride;
+                                rows.end += i * stride;
                             }
                             self.access(here, false, &a);
                             self.access(here, true, &c);
@@ -259,7 +264,7 @@ impl Machine {
         let mut rules = Rules::of(self);
         rules.find_conflicts();
         let mut outcome = Outcome::default();
-        let start = Done(vec![0; self.atoms.len().div_ceil(64)]);
+        let start = Done::none(self.atoms.len());
         let mut seen = HashSet::from([start.clone()]);
         let mut open = vec![start];
         while let Some(done) = open.pop() {
@@ -279,109 +284,6 @@ impl Machine {
             }
         }
         Some(outcome)
-    }
-}
-
-/// A set of steps: those that have run.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Done(Vec<u64>);
-
-impl Done {
-    fn has(&self, atom: usize) -> bool {
-        self.0[atom / 64] >> (atom % 64) & 1 == 1
-    }
-
-    fn add(&mut self, atom: usize) {
-        self.0[atom / 64] |= 1 << (atom % 64);
-    }
-
-    fn count(&self, of: &[usize]) -> i64 {
-        of.iter().filter(|&&a| self.has(a)).count() as i64
-    }
-}
-
-/// When a step can run, and what must not be under way together.
-struct Rules<'a> {
-    machine: &'a Machine,
-    signals: HashMap<(usize, usize, usize), Vec<usize>>,
-    waits: HashMap<(usize, usize, usize), Vec<usize>>,
-    /// Pairs of accesses to a common element, one of them writing.
-    conflicts: Vec<(&'a Access, &'a Access)>,
-}
-
-impl<'a> Rules<'a> {
-    fn of(machine: &'a Machine) -> Self {
-        let mut rules = Rules {
-            machine,
-            signals: HashMap::new(),
-            waits: HashMap::new(),
-            conflicts: Vec::new(),
-        };
-        for (index, atom) in machine.atoms.iter().enumerate() {
-            for &word in &atom.signals {
-                rules.signals.entry(word).or_default().push(index);
-            }
-            for &(word, _) in &atom.waits {
-                rules.waits.entry(word).or_default().push(index);
-            }
-        }
-        rules
-    }
-
-    fn find_conflicts(&mut self) {
-        let accesses = &self.machine.accesses;
-        for (i, x) in accesses.iter().enumerate() {
-            for y in &accesses[i + 1..] {
-                let conflict = (x.write || y.write) && x.begin != y.begin;
-                if conflict && !x.elements.is_disjoint(&y.elements) {
-                    self.conflicts.push((x, y));
-                }
-            }
-        }
-    }
-
-    fn all(&self) -> std::ops::Range<usize> {
-        0..self.machine.atoms.len()
-    }
-
-    /// It is this step's turn, though it may still have to wait for a word.
-    fn reached(&self, done: &Done, atom: usize) -> bool {
-        let Atom { after, never, .. } = &self.machine.atoms[atom];
-        !done.has(atom) && !never && after.iter().all(|&a| done.has(a))
-    }
-
-    fn can_run(&self, done: &Done, atom: usize) -> bool {
-        let count = |of: &HashMap<_, Vec<usize>>, word| of.get(word).map_or(0, |a| done.count(a));
-        self.reached(done, atom)
-            && self.machine.atoms[atom]
-                .waits
-                .iter()
-                .all(|(word, lag)| count(&self.signals, word) >= count(&self.waits, word) + 1 - lag)
-    }
-
-    fn under_way(&self, done: &Done, (begin, end): (usize, usize)) -> bool {
-        !done.has(end) && (done.has(begin) || self.can_run(done, begin))
-    }
-
-    fn races(&self, done: &Done) -> bool {
-        let under_way = |a: &Access| self.under_way(done, (a.begin, a.end));
-        self.conflicts
-            .iter()
-            .any(|(x, y)| under_way(x) && under_way(y))
-    }
-
-    fn is_ambiguous(&self, done: &Done) -> bool {
-        let crowded =
-            |atoms: &Vec<usize>| atoms.iter().filter(|&&a| self.reached(done, a)).count() > 1;
-        let meeting = |mine: &Vec<(usize, usize, Vec<usize>)>| {
-            let under_way = |c: &&(usize, usize, Vec<usize>)| self.under_way(done, (c.0, c.1));
-            mine.iter().filter(under_way).count() > 1
-        };
-        self.signals
-            .values()
-            .chain(self.waits.values())
-            .any(crowded)
-            || self.machine.collectives.iter().any(meeting)
     }
 }
 
@@ -415,7 +317,7 @@ pub fn replay(plans: &[Plan], report: &Report) {
             access.expect("a race is between accesses").end
         };
         let first_end = end_of(atom(&first.step));
-        let mut done = Done(vec![0; machine.atoms.len().div_ceil(64)]);
+        let mut done = Done::none(machine.atoms.len());
         for step in &schedule.steps {
             assert!(
                 rules.can_run(&done, atom(step)),

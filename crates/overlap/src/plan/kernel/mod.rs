@@ -1,0 +1,223 @@
+//! The kernels that a plan can launch: their operands, and what each of them does.
+
+mod lanes;
+
+use super::{BufferId, SlotId, Transport, chunks, shard};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use warpweave_symm_mem::DType;
+
+/// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\], A sharded by rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct KernelShape {
+    /// Rows over all ranks.
+    pub m: usize,
+    /// Columns of B; 0 for a gather.
+    pub n: usize,
+    /// Columns of A.
+    pub k: usize,
+    /// Element type.
+    pub dtype: DType,
+}
+
+/// A kernel with the buffers and slots it is launched with.
+///
+/// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows; `b` and `c` are local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Kernel {
+    /// Computes C, each element reading its row of A from the rank that holds it.
+    NaiveRemoteRead {
+        /// Sizes.
+        shape: KernelShape,
+        /// Symmetric.
+        a: BufferId,
+        /// Local.
+        b: BufferId,
+        /// Local.
+        c: BufferId,
+        /// "My A may be read."
+        ready: SlotId,
+        /// "I have read your A."
+        done: SlotId,
+    },
+    /// Gathers A into staging by loads from its owners and computes C from there.
+    ThreadloadGatherMatmul {
+        /// Sizes.
+        shape: KernelShape,
+        /// Symmetric.
+        a: BufferId,
+        /// Local.
+        b: BufferId,
+        /// Local.
+        c: BufferId,
+        /// Local.
+        staging: BufferId,
+        /// "My A may be read."
+        ready: SlotId,
+        /// "I have read your A."
+        done: SlotId,
+    },
+    /// Each owner stores its rows of A to every rank's staging by the multicast address; all compute C from their own
+    /// staging.
+    MultimemGatherMatmul {
+        /// Sizes.
+        shape: KernelShape,
+        /// Local.
+        a: BufferId,
+        /// Local.
+        b: BufferId,
+        /// Local.
+        c: BufferId,
+        /// Multicast.
+        staging: BufferId,
+        /// "My rows are in your staging."
+        ready: SlotId,
+        /// "I have read your rows from my staging."
+        free: SlotId,
+    },
+    /// Gathers A into staging by loads from its owners.
+    ThreadloadGather {
+        /// Sizes, with n = 0.
+        shape: KernelShape,
+        /// Symmetric.
+        a: BufferId,
+        /// Local.
+        staging: BufferId,
+        /// "My A may be read."
+        ready: SlotId,
+        /// "I have read your A."
+        done: SlotId,
+    },
+    /// Each owner stores its rows of A to every rank's staging by the multicast address. The plan signals `free`.
+    MultimemGather {
+        /// Sizes, with n = 0.
+        shape: KernelShape,
+        /// Local.
+        a: BufferId,
+        /// Multicast.
+        staging: BufferId,
+        /// "My rows are in your staging."
+        ready: SlotId,
+        /// "I have read your rows from my staging."
+        free: SlotId,
+    },
+    /// Computes C from this rank's rows where they lie and from the others' in staging, in the order of
+    /// [`Kernel::arrivals`], each chunk of rows behind the signal of its owner.
+    WaitingMatmul {
+        /// Sizes.
+        shape: KernelShape,
+        /// Local.
+        a: BufferId,
+        /// Local.
+        b: BufferId,
+        /// Local.
+        c: BufferId,
+        /// Symmetric: the peers write their rows.
+        staging: BufferId,
+        /// "The next chunk of my rows is in your staging."
+        ready: SlotId,
+        /// Chunks of a shard, less those that are empty.
+        chunks: usize,
+    },
+}
+
+impl Kernel {
+    /// The kernel's name, the same as that of its host reference.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kernel::NaiveRemoteRead { .. } => "naive_remote_read",
+            Kernel::ThreadloadGatherMatmul { .. } => "threadload_gather_matmul",
+            Kernel::MultimemGatherMatmul { .. } => "multimem_gather_matmul",
+            Kernel::ThreadloadGather { .. } => "threadload_gather",
+            Kernel::MultimemGather { .. } => "multimem_gather",
+            Kernel::WaitingMatmul { .. } => "waiting_matmul",
+        }
+    }
+
+    /// Sizes of the problem.
+    pub fn shape(&self) -> KernelShape {
+        match *self {
+            Kernel::NaiveRemoteRead { shape, .. }
+            | Kernel::ThreadloadGatherMatmul { shape, .. }
+            | Kernel::MultimemGatherMatmul { shape, .. }
+            | Kernel::ThreadloadGather { shape, .. }
+            | Kernel::MultimemGather { shape, .. }
+            | Kernel::WaitingMatmul { shape, .. } => shape,
+        }
+    }
+
+    /// The buffers it is launched with, in the order of the variant's fields.
+    pub fn buffers(&self) -> Vec<BufferId> {
+        match *self {
+            Kernel::NaiveRemoteRead { a, b, c, .. } => vec![a, b, c],
+            Kernel::ThreadloadGatherMatmul {
+                a, b, c, staging, ..
+            }
+            | Kernel::MultimemGatherMatmul {
+                a, b, c, staging, ..
+            }
+            | Kernel::WaitingMatmul {
+                a, b, c, staging, ..
+            } => vec![a, b, c, staging],
+            Kernel::ThreadloadGather { a, staging, .. }
+            | Kernel::MultimemGather { a, staging, .. } => vec![a, staging],
+        }
+    }
+
+    /// The buffer of the product that it computes, if it computes one.
+    pub fn result(&self) -> Option<BufferId> {
+        match *self {
+            Kernel::NaiveRemoteRead { c, .. }
+            | Kernel::ThreadloadGatherMatmul { c, .. }
+            | Kernel::MultimemGatherMatmul { c, .. }
+            | Kernel::WaitingMatmul { c, .. } => Some(c),
+            Kernel::ThreadloadGather { .. } | Kernel::MultimemGather { .. } => None,
+        }
+    }
+
+    /// The slots it signals or waits on: first the one that says that data may be read, then, where the kernel has it,
+    /// the one that says that it has been read.
+    pub fn slots(&self) -> Vec<SlotId> {
+        match *self {
+            Kernel::NaiveRemoteRead { ready, done, .. }
+            | Kernel::ThreadloadGatherMatmul { ready, done, .. }
+            | Kernel::ThreadloadGather { ready, done, .. } => vec![ready, done],
+            Kernel::MultimemGatherMatmul { ready, free, .. }
+            | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
+            Kernel::WaitingMatmul { ready, .. } => vec![ready],
+        }
+    }
+
+    /// How the kernel moves data between ranks, or has it moved.
+    pub fn transport(&self) -> Transport {
+        match self {
+            Kernel::NaiveRemoteRead { .. }
+            | Kernel::ThreadloadGatherMatmul { .. }
+            | Kernel::ThreadloadGather { .. } => Transport::ThreadLoads,
+            Kernel::MultimemGatherMatmul { .. } | Kernel::MultimemGather { .. } => {
+                Transport::Multimem
+            }
+            Kernel::WaitingMatmul { .. } => Transport::CopyEngine,
+        }
+    }
+
+    /// The chunks of rows that [`Kernel::WaitingMatmul`] waits for, with their owners: those of rank r − 1 first, which
+    /// has this rank as the first of its peers, then those of r − 2 and so on. None for other kernels.
+    pub fn arrivals(&self, rank: usize, world: usize) -> Vec<(usize, Range<usize>)> {
+        let Kernel::WaitingMatmul {
+            shape,
+            chunks: count,
+            ..
+        } = *self
+        else {
+            return Vec::new();
+        };
+        (1..world)
+            .map(|step| (rank + world - step) % world)
+            .flat_map(|owner| {
+                chunks(shard(shape.m, owner, world), count).map(move |rows| (owner, rows))
+            })
+            .collect()
+    }
+}
