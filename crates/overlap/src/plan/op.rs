@@ -252,6 +252,8 @@ pub enum GemmProvider {
     CublasLt,
     /// The CUTLASS SM90 kernel; on the host backend the host's own product.
     Cutlass,
+    /// The hand-written SM90 kernel; on the host backend the host's own product.
+    Sm90,
 }
 
 impl fmt::Display for Transport {
@@ -282,6 +284,7 @@ impl fmt::Display for GemmProvider {
         f.pad(match self {
             GemmProvider::CublasLt => "cublaslt",
             GemmProvider::Cutlass => "cutlass",
+            GemmProvider::Sm90 => "sm90",
         })
     }
 }
