@@ -53,7 +53,10 @@ __device__ __forceinline__ void for_each_tile(const Raster& raster, Visit&& visi
 
 // A product that is alone.
 struct Alone {
+  // By the producer's thread, before it loads for the tile.
   __device__ __forceinline__ void before_loads(Corner) {}
+  // By all threads of each consumer, behind the stores of its 64 rows. They have been issued, by the leader: whoever
+  // announces them waits for them first (`bulk_wait`, bulk.cuh).
   __device__ __forceinline__ void behind_stores(Corner) {}
 };
 

@@ -2,6 +2,7 @@
 // `nn` has B row-major, `nt` transposed; a cluster is `alone`, or shares A or B.
 
 #include "gemm.cuh"
+#include "proof.cuh"
 
 namespace warpweave {
 

@@ -11,7 +11,11 @@ namespace warpweave {
 __device__ __forceinline__ void wait_for_prerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the kernel that depends on this one take the multiprocessors as they become free. It still waits for the end of
-// this one before it touches memory.
-__device__ __forceinline__ void admit_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// this one before it touches memory. Without such a launch, and before Hopper, it does nothing.
+__device__ __forceinline__ void admit_dependents() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 }  // namespace warpweave
