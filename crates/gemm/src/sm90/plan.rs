@@ -181,9 +181,10 @@ mod tests {
 
     #[test]
     fn a_missing_feature_is_named() {
-        match check_compiled() {
-            Ok(()) => assert!(cfg!(feature = "nvcc")),
-            Err(error) => assert!(error.to_string().contains("feature `nvcc`"), "{error}"),
+        let compiled = check_compiled();
+        assert_eq!(compiled.is_ok(), cfg!(feature = "nvcc"));
+        if let Err(error) = compiled {
+            assert!(error.to_string().contains("feature `nvcc`"), "{error}");
         }
     }
 
