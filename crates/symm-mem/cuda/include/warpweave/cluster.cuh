@@ -4,7 +4,7 @@
 // A block whose shared memory others may still reach, by an arrival or a multicast load, must not end: all blocks of the
 // cluster leave together, behind `sync_cluster`.
 //
-// PTX ISA: "barrier.cluster", "mapa", "mbarrier.arrive", "mbarrier.try_wait".
+// PTX ISA: "barrier.cluster", "mapa", "mbarrier.arrive", "mbarrier.try_wait", "elect.sync".
 #pragma once
 
 #include <cstdint>
