@@ -1,7 +1,15 @@
-//! Builds the static library of CUTLASS kernels, behind the feature `cutlass`.
+//! Compiles the hand-written device code with the feature `nvcc`, and the static library of CUTLASS kernels with the feature
+//! `cutlass`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "nvcc")]
+    warpweave_nvcc::run(|| {
+        println!("cargo::rerun-if-changed=cuda/sm90");
+        let device = warpweave_nvcc::Builder::new()?.device_headers()?;
+        device.cubin("cuda/sm90/plain.cu", "sm_90a")?;
+        Ok(())
+    });
     #[cfg(feature = "cutlass")]
     warpweave_nvcc::run(|| {
         let sources = [

@@ -7,6 +7,7 @@ pub mod cutlass;
 mod error;
 pub mod host;
 mod problem;
+pub mod sm90;
 pub mod timing;
 pub mod waiting;
 

@@ -34,6 +34,8 @@ pub enum Provider {
     CublasLt,
     /// The CUTLASS SM90 kernels of this crate (feature `cutlass`).
     Cutlass,
+    /// The hand-written SM90 kernel of this crate (feature `nvcc`).
+    Sm90,
     /// The CPU reference; the only one on the host backend, where it stands in for the others too.
     Host,
 }
@@ -44,6 +46,7 @@ impl Provider {
         match self {
             Provider::CublasLt => "cublaslt",
             Provider::Cutlass => "cutlass",
+            Provider::Sm90 => "sm90",
             Provider::Host => "host",
         }
     }

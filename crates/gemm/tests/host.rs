@@ -63,7 +63,12 @@ fn every_provider_is_served_by_the_host() {
     let host = Host::new();
     let stream = host.stream(Priority::Normal).unwrap();
     let gemm = Gemm::new(&host).unwrap();
-    for provider in [Provider::CublasLt, Provider::Cutlass, Provider::Host] {
+    for provider in [
+        Provider::CublasLt,
+        Provider::Cutlass,
+        Provider::Sm90,
+        Provider::Host,
+    ] {
         let operands = Operands::new(&host, &stream, GemmProblem::new(33, 20, 29, DType::F16));
         let plan = gemm.plan(&operands.problem, provider).unwrap();
         // SAFETY: the operands outlive the download in `check`, which waits for the stream.

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "warpweave/dependent.cuh"
+
 namespace warpweave {
 
 // Threads of a block of a gather alone that copy.
@@ -15,11 +17,7 @@ constexpr int kLoadsInFlight = 8;
 
 // Lets a product that was launched as this kernel's programmatic dependent take the multiprocessors as they become free
 // and prepare itself; it waits for the end of this grid before it reads staging. Without such a launch it does nothing.
-__device__ __forceinline__ void let_next_launch() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+__device__ __forceinline__ void let_next_launch() { admit_dependents(); }
 
 // A load that leaves no copy in L1: the bytes are used once.
 __device__ __forceinline__ uint4 load_once(const void* address) {

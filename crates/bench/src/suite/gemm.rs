@@ -10,9 +10,9 @@ use crate::shape::Shape;
 /// The matrix products of the providers, without communication.
 pub const SUITE: Suite = Suite {
     name: "gemm",
-    reproduces: "the CUTLASS kernels against cuBLASLt, no communication, at symm-mem-recipes' nine shapes and two cubes",
+    reproduces: "the CUTLASS and the hand-written kernels against cuBLASLt, no communication, at symm-mem-recipes' nine shapes and two cubes",
     operations: &[],
-    entries: || vec![CUBLASLT, CUTLASS],
+    entries: || vec![CUBLASLT, CUTLASS, SM90],
     problems,
     figures: Vec::new,
 };
@@ -28,6 +28,13 @@ pub(super) const CUTLASS: Entry = Entry::Product {
     name: "cutlass",
     summary: "the CUTLASS SM90 kernels, tile and schedule timed",
     provider: GemmProvider::Cutlass,
+    operation: None,
+};
+
+const SM90: Entry = Entry::Product {
+    name: "sm90",
+    summary: "the hand-written SM90 kernel, tile, cluster and order timed",
+    provider: GemmProvider::Sm90,
     operation: None,
 };
 

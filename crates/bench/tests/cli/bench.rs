@@ -174,6 +174,7 @@ fn the_gemm_suite_compares_providers() {
     for part in [
         "\ncublasLt ",
         "\ncutlass ",
+        "\nsm90 ",
         "\n32x24x16 bf16 ",
         "geometric mean over 2 bf16 problems",
     ] {

@@ -10,6 +10,7 @@ use warpweave_symm_mem::{Backend, Cuda};
 use super::plan::{CudaPlan, Kernel};
 use crate::cublaslt::{self, Algorithm, Library, Matmul, WORKSPACE_LIMIT};
 use crate::cutlass::{self, Candidate};
+use crate::sm90;
 use crate::{Error, GemmBatch, GemmProblem, Provider};
 
 /// Algorithms asked of cuBLASLt's heuristics for tuning.
@@ -22,6 +23,8 @@ pub enum Choice {
     CublasLt(Algorithm),
     /// A compiled kernel with its arguments.
     Cutlass(Candidate),
+    /// A hand-written kernel with its arguments.
+    Sm90(sm90::Candidate),
 }
 
 /// What the plans of one device share: the cuBLASLt handle, made when first needed, and the choices of tuning.
@@ -52,6 +55,13 @@ impl CudaGemm {
                     .map(Choice::Cutlass)
                     .collect())
             }
+            Provider::Sm90 => {
+                sm90::check_device(backend.device())?;
+                sm90::check_problem(problem)?;
+                let multiprocessors = backend.device().multiprocessors;
+                let candidates = sm90::candidates(problem, multiprocessors);
+                Ok(candidates.into_iter().map(Choice::Sm90).collect())
+            }
             Provider::Host => Err(Error::WrongBackend {
                 provider,
                 backend: "CUDA",
@@ -77,6 +87,13 @@ impl CudaGemm {
                 let multiprocessors = backend.device().multiprocessors;
                 cutlass::select(configs, problem, multiprocessors)
                     .map(Choice::Cutlass)
+                    .ok_or(Error::NoCandidate)
+            }
+            Provider::Sm90 => {
+                sm90::check_device(backend.device())?;
+                sm90::check_problem(problem)?;
+                sm90::select(problem, backend.device().multiprocessors)
+                    .map(Choice::Sm90)
                     .ok_or(Error::NoCandidate)
             }
             Provider::Host => Err(Error::WrongBackend {
@@ -179,6 +196,10 @@ impl CudaGemm {
                     backend.device().multiprocessors,
                 )?;
                 Ok(Kernel::Cutlass { plan, candidate })
+            }
+            Choice::Sm90(candidate) => {
+                let plan = sm90::Plan::new(backend, candidate, problem)?;
+                Ok(Kernel::Sm90(Box::new(plan)))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Products on a GPU: cuBLASLt and CUTLASS behind [`GemmBackend`].
+//! Products on a GPU: cuBLASLt, CUTLASS and the hand-written kernel behind [`GemmBackend`].
 
 mod handle;
 mod plan;
@@ -68,7 +68,7 @@ impl GemmBackend for Cuda {
     ) -> Result<(), Error> {
         handle::bind(self)?;
         // SAFETY: the caller vouches for the matrices; the device's context is current now.
-        unsafe { plan.launch(operands, handle::raw(stream)) }
+        unsafe { plan.launch(self, stream, operands) }
     }
 
     fn gemm_problem(plan: &CudaPlan) -> &GemmProblem {

@@ -1,14 +1,13 @@
 //! A problem with its algorithm and workspace on a GPU.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
 use warpweave_symm_mem::{Backend, Cuda, Memory};
 
-use super::Choice;
+use super::{Choice, handle};
 use crate::cublaslt::{Algorithm, Matmul};
 use crate::cutlass::{self, Candidate};
-use crate::{Error, GemmOperands, GemmProblem};
+use crate::{Error, GemmOperands, GemmProblem, sm90};
 
 /// Device memory that one or several plans use as scratch.
 pub(super) type Workspace = Arc<<Cuda as Backend>::Memory>;
@@ -33,6 +32,7 @@ pub(super) enum Kernel {
         plan: cutlass::Plan,
         candidate: Candidate,
     },
+    Sm90(Box<sm90::Plan>),
 }
 
 impl CudaPlan {
@@ -49,6 +49,7 @@ impl CudaPlan {
         match &self.kernel {
             Kernel::CublasLt { algorithm, .. } => algorithm.workspace,
             Kernel::Cutlass { plan, .. } => plan.workspace(),
+            Kernel::Sm90(_) => 0,
         }
     }
 
@@ -61,6 +62,7 @@ impl CudaPlan {
         match &self.kernel {
             Kernel::CublasLt { algorithm, .. } => Choice::CublasLt(*algorithm),
             Kernel::Cutlass { candidate, .. } => Choice::Cutlass(*candidate),
+            Kernel::Sm90(plan) => Choice::Sm90(plan.candidate()),
         }
     }
 
@@ -82,6 +84,7 @@ impl CudaPlan {
                     candidate.raster, candidate.swizzle
                 )
             }
+            Choice::Sm90(candidate) => format!("sm90 {candidate}"),
         }
     }
 
@@ -91,8 +94,9 @@ impl CudaPlan {
     /// As [`GemmBackend::gemm`](crate::GemmBackend::gemm), and the device's context is current.
     pub(super) unsafe fn launch(
         &self,
+        cuda: &Cuda,
+        stream: &<Cuda as Backend>::Stream,
         operands: GemmOperands,
-        stream: *mut c_void,
     ) -> Result<(), Error> {
         let workspace = self
             .workspace
@@ -109,11 +113,15 @@ impl CudaPlan {
                 })?;
                 // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for this
                 // problem and the workspace has its size.
-                unsafe { matmul.launch(algorithm, operands, workspace, stream) }
+                unsafe { matmul.launch(algorithm, operands, workspace, handle::raw(stream)) }
             }
             Kernel::Cutlass { plan, .. } => {
                 // SAFETY: the caller vouches for the matrices and the context; the workspace has the plan's size.
-                unsafe { plan.launch(operands, workspace, stream) }
+                unsafe { plan.launch(operands, workspace, handle::raw(stream)) }
+            }
+            Kernel::Sm90(plan) => {
+                // SAFETY: the caller vouches for the matrices.
+                unsafe { plan.launch(cuda, stream, operands) }
             }
         }
     }

@@ -13,14 +13,25 @@ pub const ADDRESS_ALIGNMENT: u64 = 16;
 /// Whether the kernels can compute `problem`: a single product without a bias, f16 or bf16 in and out, row-major, and n, k
 /// and the leading dimensions multiples of 8. Any m will do.
 pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
+    let provider = Provider::Cutlass;
+    check_single(problem, provider)?;
+    for (name, layout) in [("A", problem.a_layout), ("B", problem.b_layout)] {
+        if layout != Layout::RowMajor {
+            return unsupported(problem, provider, format!("{name} must be row-major"));
+        }
+    }
+    check_rows(problem, provider, &[("n", problem.n), ("k", problem.k)])
+}
+
+/// Whether the kernels run on `device`. Code for `sm_90a` runs on compute capability 9.0 and on nothing older or newer.
+pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
+    check_hopper(device, Provider::Cutlass)
+}
+
+/// A valid single product without a bias, f16 or bf16 in and out.
+pub(crate) fn check_single(problem: &GemmProblem, provider: Provider) -> Result<(), Error> {
     problem.validate()?;
-    let unsupported = |requirement: String| {
-        Err(Error::Unsupported {
-            provider: Provider::Cutlass,
-            problem: Box::new(*problem),
-            requirement,
-        })
-    };
+    let unsupported = |requirement| unsupported(problem, provider, requirement);
     if problem.bias {
         return unsupported(
             "there must be no bias: the epilogue stores the sums as they are".into(),
@@ -41,39 +52,55 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
             problem.dtype, problem.out
         ));
     }
-    for (name, layout) in [("A", problem.a_layout), ("B", problem.b_layout)] {
-        if layout != Layout::RowMajor {
-            return unsupported(format!("{name} must be row-major"));
-        }
-    }
-    for (name, extent) in [
-        ("n", problem.n),
-        ("k", problem.k),
+    Ok(())
+}
+
+/// Rows that TMA can address, and `extents` of whole 16 bytes.
+pub(crate) fn check_rows(
+    problem: &GemmProblem,
+    provider: Provider,
+    extents: &[(&str, usize)],
+) -> Result<(), Error> {
+    let rows = [
         ("lda", problem.lda),
         ("ldb", problem.ldb),
         ("ldc", problem.ldc),
-    ] {
+    ];
+    for (name, extent) in extents.iter().chain(&rows) {
         if extent % ALIGNMENT != 0 {
-            return unsupported(format!(
+            let why = format!(
                 "{name} = {extent} must be a multiple of {ALIGNMENT}, because TMA needs rows of whole 16 bytes"
-            ));
+            );
+            return unsupported(problem, provider, why);
         }
     }
     Ok(())
 }
 
-/// Whether the kernels run on `device`. Code for `sm_90a` runs on compute capability 9.0 and on nothing older or newer.
-pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
+/// A device that runs code for `sm_90a`.
+pub(crate) fn check_hopper(device: &DeviceInfo, provider: Provider) -> Result<(), Error> {
     let (major, minor) = device.compute_capability.unwrap_or((0, 0));
     if (major, minor) == (9, 0) {
         return Ok(());
     }
     Err(Error::Device {
-        provider: Provider::Cutlass,
+        provider,
         needs: "compute capability 9.0 (Hopper)",
         name: device.name.clone(),
         major,
         minor,
+    })
+}
+
+pub(crate) fn unsupported(
+    problem: &GemmProblem,
+    provider: Provider,
+    requirement: String,
+) -> Result<(), Error> {
+    Err(Error::Unsupported {
+        provider,
+        problem: Box::new(*problem),
+        requirement,
     })
 }
 

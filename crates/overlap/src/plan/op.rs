@@ -264,6 +264,8 @@ pub enum GemmProvider {
     CublasLt,
     /// The CUTLASS SM90 kernel; on the host backend the host's own product.
     Cutlass,
+    /// The hand-written SM90 kernel; on the host backend the host's own product.
+    Sm90,
 }
 
 impl Transport {
@@ -305,6 +307,7 @@ impl fmt::Display for GemmProvider {
         f.pad(match self {
             GemmProvider::CublasLt => "cublaslt",
             GemmProvider::Cutlass => "cutlass",
+            GemmProvider::Sm90 => "sm90",
         })
     }
 }

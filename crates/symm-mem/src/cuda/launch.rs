@@ -117,6 +117,9 @@ pub struct LaunchConfig {
     pub cluster: Option<(u32, u32, u32)>,
     /// Refuse to launch unless all blocks are resident at once.
     pub cooperative: bool,
+    /// May start while the kernel before it in the stream still runs. The kernel waits for it itself
+    /// (`griddepcontrol.wait`) before it touches memory.
+    pub programmatic: bool,
 }
 
 impl LaunchConfig {
@@ -128,6 +131,7 @@ impl LaunchConfig {
             shared_bytes: 0,
             cluster: None,
             cooperative: false,
+            programmatic: false,
         }
     }
 }
@@ -311,7 +315,7 @@ impl Cuda {
     ) -> Result<()> {
         self.bind()?;
         function.allow_shared(config.shared_bytes)?;
-        let mut attributes = Vec::with_capacity(2);
+        let mut attributes = Vec::with_capacity(3);
         if let Some((x, y, z)) = config.cluster {
             function.allow_cluster(x.saturating_mul(y).saturating_mul(z))?;
             attributes.push(attribute(
@@ -325,6 +329,14 @@ impl Cuda {
             attributes.push(attribute(
                 sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
                 sys::CUlaunchAttributeValue { cooperative: 1 },
+            ));
+        }
+        if config.programmatic {
+            attributes.push(attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                sys::CUlaunchAttributeValue {
+                    programmaticStreamSerializationAllowed: 1,
+                },
             ));
         }
         let launch = sys::CUlaunchConfig {

@@ -51,6 +51,7 @@ fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProb
         (BackendKind::Host, _) => Provider::Host,
         (BackendKind::Cuda, GemmProvider::CublasLt) => Provider::CublasLt,
         (BackendKind::Cuda, GemmProvider::Cutlass) => Provider::Cutlass,
+        (BackendKind::Cuda, GemmProvider::Sm90) => Provider::Sm90,
     };
     let problem = GemmProblem {
         m: c.rows.len(),

@@ -1,0 +1,215 @@
+// C[M, N] = A[M, K] · B[K, N] on Hopper: persistent blocks of one warpgroup that loads and two that multiply.
+//
+//   producer    one thread: A and B by TMA into the stages of a ring
+//   consumers   each 64 rows of the tile: wgmma from the ring into registers; registers to shared memory, and by TMA to C,
+//               while the producer loads the next tile
+//
+// Edges need no code: TMA loads zeros beyond a matrix and does not store there.
+//
+// A product that communicates is this one with another `Exchange`: what happens before a tile's loads (waiting for rows of
+// A) and behind its stores (announcing rows of C).
+#pragma once
+
+#include "pipeline.cuh"
+#include "tile.cuh"
+#include "warpweave/dependent.cuh"
+
+namespace warpweave {
+
+// The parameters of a launch. `Product` in `sm90/product.rs` has the same layout.
+struct alignas(128) Product {
+  TensorMap a;
+  TensorMap b;
+  TensorMap c;
+  // In tiles of a cluster.
+  Raster raster;
+  // Steps of K.
+  uint32_t steps;
+};
+static_assert(sizeof(Product) == 512, "as in Rust");
+
+// A tile of C, by its first row and column.
+struct Corner {
+  uint32_t row;
+  uint32_t column;
+};
+
+template <class Tile>
+__device__ __forceinline__ Corner corner_of(Raster::Place place) {
+  const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
+  const uint32_t row = place.row * Tile::kClusterM + (Tile::kCommon == Common::kB ? rank : 0);
+  const uint32_t column = place.column * Tile::kClusterN + (Tile::kCommon == Common::kA ? rank : 0);
+  return {row * Tile::kM, column * Tile::kN};
+}
+
+// The walk of this block's cluster over the tiles: `visit(corner)` for each.
+template <class Tile, class Visit>
+__device__ __forceinline__ void for_each_tile(const Raster& raster, Visit&& visit) {
+  const uint32_t tiles = raster.count();
+  for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
+    visit(corner_of<Tile>(raster.at(index)));
+  }
+}
+
+// A product that is alone.
+struct Alone {
+  // By the producer's thread, before it loads for the tile.
+  __device__ __forceinline__ void before_loads(Corner) {}
+  // By all threads of each consumer, behind the stores of its 64 rows. They have been issued, by the leader: whoever
+  // announces them waits for them first (`bulk_wait`, bulk.cuh).
+  __device__ __forceinline__ void behind_stores(Corner) {}
+};
+
+// Loads a box for this block, or for both.
+template <bool kBoth>
+__device__ __forceinline__ void load(void* to, const TensorMap* map, uint32_t x, uint32_t y, uint64_t* full) {
+  if constexpr (kBoth) {
+    load_box_multicast(to, map, int32_t(x), int32_t(y), full, 0b11);
+  } else {
+    load_box(to, map, int32_t(x), int32_t(y), full);
+  }
+}
+
+// One thread: all loads of this block, in the order in which the consumers want them.
+template <class Tile, class Exchange>
+__device__ __forceinline__ void produce(const Product& product, const Pipeline<Tile>& pipeline, Exchange& exchange) {
+  constexpr bool kBothA = Tile::kCommon == Common::kA, kBothB = Tile::kCommon == Common::kB;
+  const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
+  // This block's part of what both have in common.
+  const uint32_t first_a = kBothA ? rank * Tile::kRowsA : 0;
+  const uint32_t first_b = kBothB ? rank * Tile::kRowsB : 0;
+  typename Pipeline<Tile>::Cursor at;
+  for_each_tile<Tile>(product.raster, [&](Corner corner) {
+    exchange.before_loads(corner);
+    for (uint32_t step = 0; step < product.steps; ++step, at.advance()) {
+      uint64_t* full = pipeline.fill(at);
+      char* a = pipeline.memory.a[at.stage] + first_a * kSwizzledRow;
+      char* b = pipeline.memory.b[at.stage] + first_b * kSwizzledRow;
+      const uint32_t k = step * Tile::kK;
+      load<kBothA>(a, &product.a, k, corner.row + first_a, full);
+      if constexpr (Tile::kMajorB == Major::kK) {
+        load<kBothB>(b, &product.b, k, corner.column + first_b, full);
+      } else {
+        // Boxes of 64 columns, each as large as 64 K-major rows.
+#pragma unroll
+        for (uint32_t column = 0; column < Tile::kRowsB; column += kBox) {
+          load<kBothB>(b + column * kSwizzledRow, &product.b, corner.column + first_b + column, k, full);
+        }
+      }
+    }
+  });
+}
+
+// A warpgroup: the sums of rows 64 `consumer` and behind of a tile.
+template <class Tile>
+__device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typename Pipeline<Tile>::Cursor& at, uint32_t steps,
+                                         uint32_t consumer, float (&sums)[Tile::kN / 2]) {
+  constexpr uint32_t kRowsA = 64 * kSwizzledRow;
+  uint32_t previous = 0;
+  for (uint32_t step = 0; step < steps; ++step, at.advance()) {
+    pipeline.wait_full(at);
+    const uint32_t address_a = shared_address(pipeline.memory.a[at.stage]) + consumer * kRowsA;
+    const uint32_t address_b = shared_address(pipeline.memory.b[at.stage]);
+    const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
+    const uint64_t b = wgmma_descriptor<Tile::kMajorB>(address_b, Tile::kBoxBytes);
+    hold(sums);
+    wgmma_fence();
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::kK / kWgmmaDepth; ++part) {
+      wgmma<typename Tile::Element, Tile::kMajorB>(sums, a + part * kDescriptorStep<Major::kK>,
+                                                   b + part * kDescriptorStep<Tile::kMajorB>, step != 0 || part != 0);
+    }
+    wgmma_commit();
+    hold(sums);
+    // The tensor cores stay busy with this step while the one before it gives its stage back.
+    wgmma_wait<1>();
+    if (step != 0) pipeline.release(previous);
+    previous = at.stage;
+  }
+  wgmma_wait<0>();
+  hold(sums);
+  pipeline.release(previous);
+}
+
+// The threads of a consumer meet, apart from the others.
+__device__ __forceinline__ void sync_consumer(uint32_t consumer) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + consumer), "n"(kWarpgroup) : "memory");
+}
+
+// A warpgroup: its sums, rounded, to C. `leader` is the one thread that stores.
+template <class Tile>
+__device__ __forceinline__ void store(const Product& product, Memory<Tile>& memory, Corner corner, uint32_t consumer,
+                                      bool leader, const float (&sums)[Tile::kN / 2]) {
+  using T = typename Tile::Element;
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
+  // The lane's row in a pair of matrices one above the other, and which of two such pairs side by side it addresses.
+  const uint32_t row = warp * 16 + lane % 16, side = lane / 16;
+#pragma unroll
+  for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
+    char* buffer = memory.c[consumer][box % 2];
+    // The store before the last has read the box that is written next.
+    if (leader) bulk_wait_read<1>();
+    sync_consumer(consumer);
+#pragma unroll
+    for (uint32_t column = 0; column < kBox; column += 16) {
+      const float* d = &sums[(box * kBox + column) / 2];
+      store_matrices(shared_address(buffer) + swizzled(row, (column + side * 8) * 2), rounded_pair<T>(d[0], d[1]),
+                     rounded_pair<T>(d[2], d[3]), rounded_pair<T>(d[4], d[5]), rounded_pair<T>(d[6], d[7]));
+    }
+    fence_async_shared();
+    sync_consumer(consumer);
+    if (leader) {
+      store_box(&product.c, int32_t(corner.column + box * kBox), int32_t(corner.row + consumer * 64), buffer);
+      bulk_commit();
+    }
+  }
+}
+
+template <class Tile, class Exchange>
+__device__ __forceinline__ void gemm(const Product& product, Exchange exchange) {
+  extern __shared__ char shared[];
+  const uint32_t unaligned = shared_address(shared);
+  const uint32_t padding = (kSwizzleAlignment - unaligned % kSwizzleAlignment) % kSwizzleAlignment;
+  const Pipeline<Tile> pipeline{*reinterpret_cast<Memory<Tile>*>(shared + padding)};
+
+  if (threadIdx.x == 0) {
+    prefetch_map(&product.a);
+    prefetch_map(&product.b);
+    prefetch_map(&product.c);
+    pipeline.init();
+  }
+  // No block loads into or arrives at another before the other's barriers are there.
+  if constexpr (Tile::kCluster == 1) {
+    __syncthreads();
+  } else {
+    sync_cluster();
+  }
+  wait_for_prerequisites();
+
+  // The same in all lanes, and the compiler is to know it.
+  const uint32_t warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const uint32_t warpgroup = warp / (kWarpgroup / 32);
+  if (warpgroup == 0) {
+    give_registers<kProducerRegisters>();
+    if (warp == 0 && elected()) {
+      produce<Tile>(product, pipeline, exchange);
+      admit_dependents();
+    }
+  } else {
+    take_registers<kConsumerRegisters>();
+    const uint32_t consumer = warpgroup - 1;
+    const bool leader = threadIdx.x % kWarpgroup == 0;
+    typename Pipeline<Tile>::Cursor at;
+    float sums[Tile::kN / 2];
+    for_each_tile<Tile>(product.raster, [&](Corner corner) {
+      multiply<Tile>(pipeline, at, product.steps, consumer, sums);
+      store<Tile>(product, pipeline.memory, corner, consumer, leader, sums);
+      exchange.behind_stores(corner);
+    });
+    if (leader) bulk_wait<0>();
+  }
+  // No block ends while the other may still arrive at its barriers.
+  if constexpr (Tile::kCluster != 1) sync_cluster();
+}
+
+}  // namespace warpweave

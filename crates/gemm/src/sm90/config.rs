@@ -1,0 +1,208 @@
+//! What can be chosen: a tile, what a cluster shares, and the order of the tiles.
+
+use std::fmt;
+
+use warpweave_symm_mem::DType;
+use warpweave_symm_mem::cuda::Image;
+
+use super::Raster;
+use crate::cutlass::{self, Config};
+use crate::{GemmProblem, Layout};
+
+/// The device code.
+pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
+
+/// Threads of a block: `kThreads` in `tile.cuh`.
+pub(super) const THREADS: u32 = 384;
+/// Dynamic shared memory of a block: `kSharedBytes`.
+pub(super) const SHARED_BYTES: u32 = 231_424;
+
+/// Steps of K: `kK`.
+pub(super) const STEP: usize = 64;
+
+/// The compiled shapes, the favourite of equals first. Blocks side by side along M share B, along N A.
+pub const CONFIGS: [Config; 6] = [
+    config("128x256_share_b", 256, [2, 1]),
+    config("128x256_share_a", 256, [1, 2]),
+    config("128x256_alone", 256, [1, 1]),
+    config("128x128_share_b", 128, [2, 1]),
+    config("128x128_share_a", 128, [1, 2]),
+    config("128x128_alone", 128, [1, 1]),
+];
+
+const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
+    Config {
+        name,
+        tile: [128, tile_n, STEP as u32],
+        cluster,
+        cooperative: true,
+        stream_k: false,
+    }
+}
+
+/// A configuration, by its index in [`CONFIGS`], with its run-time argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Candidate {
+    /// Index into [`CONFIGS`].
+    pub config: usize,
+    /// Rows of tiles of a band of the [`Raster`], in tiles of a cluster; at least 1.
+    pub band: u32,
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = CONFIGS.get(self.config).map_or("unknown", |c| c.name);
+        write!(f, "{name} band {}", self.band)
+    }
+}
+
+/// The configuration that the model of tiles and waves expects to be quickest on a device of `multiprocessors` SMs.
+pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> {
+    let config = cutlass::select(&CONFIGS, problem, multiprocessors)?.config;
+    Some(Candidate {
+        config,
+        band: square_band(&CONFIGS[config], multiprocessors),
+    })
+}
+
+/// Everything that is worth timing: each configuration, with bands that make a wave square, wide or high. The first is
+/// that of [`select`].
+pub fn candidates(problem: &GemmProblem, multiprocessors: u32) -> Vec<Candidate> {
+    let favourite = select(problem, multiprocessors);
+    let mut all: Vec<Candidate> = favourite.into_iter().collect();
+    for (config, shape) in CONFIGS.iter().enumerate() {
+        let square = square_band(shape, multiprocessors);
+        let rows = raster(shape, problem, 1).rows;
+        // A band higher than C is one as high as C.
+        for band in [square, (square / 2).max(1), square * 2].map(|band| band.min(rows)) {
+            let candidate = Candidate { config, band };
+            if !all.contains(&candidate) {
+                all.push(candidate);
+            }
+        }
+    }
+    all
+}
+
+/// The rows of tiles for which one wave of clusters covers as many rows as columns of C.
+fn square_band(config: &Config, multiprocessors: u32) -> u32 {
+    let [height, width] = cluster_tile(config).map(f64::from);
+    let clusters = f64::from(multiprocessors / blocks(config));
+    ((clusters * height * width).sqrt() / height)
+        .round()
+        .max(1.0) as u32
+}
+
+/// Blocks of a cluster.
+pub(super) fn blocks(config: &Config) -> u32 {
+    config.cluster[0] * config.cluster[1]
+}
+
+/// Rows and columns of C that a cluster computes at a time.
+fn cluster_tile(config: &Config) -> [u32; 2] {
+    [0, 1].map(|side| config.tile[side] * config.cluster[side])
+}
+
+/// The order of the clusters' tiles over C.
+pub(super) fn raster(config: &Config, problem: &GemmProblem, band: u32) -> Raster {
+    let [height, width] = cluster_tile(config);
+    Raster {
+        rows: (problem.m as u32).div_ceil(height),
+        columns: (problem.n as u32).div_ceil(width),
+        band,
+    }
+}
+
+/// The kernel of a configuration, or `None` for a type or index that there is no kernel for.
+pub(super) fn kernel(problem: &GemmProblem, config: usize) -> Option<&'static str> {
+    macro_rules! kernels {
+        ($prefix:literal) => {
+            [
+                concat!($prefix, "_128x256_share_b"),
+                concat!($prefix, "_128x256_share_a"),
+                concat!($prefix, "_128x256_alone"),
+                concat!($prefix, "_128x128_share_b"),
+                concat!($prefix, "_128x128_share_a"),
+                concat!($prefix, "_128x128_alone"),
+            ]
+        };
+    }
+    let names: [&'static str; CONFIGS.len()] = match (problem.dtype, problem.b_layout) {
+        (DType::F16, Layout::RowMajor) => kernels!("gemm_f16_nn"),
+        (DType::F16, Layout::Transposed) => kernels!("gemm_f16_nt"),
+        (DType::Bf16, Layout::RowMajor) => kernels!("gemm_bf16_nn"),
+        (DType::Bf16, Layout::Transposed) => kernels!("gemm_bf16_nt"),
+        _ => return None,
+    };
+    names.get(config).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(m: usize, n: usize, k: usize) -> &'static str {
+        CONFIGS[select(&GemmProblem::new(m, n, k, DType::Bf16), 132)
+            .unwrap()
+            .config]
+            .name
+    }
+
+    #[test]
+    fn the_shape_decides() {
+        assert_eq!(chosen(16384, 6656, 16384), "128x256_share_b");
+        assert_eq!(chosen(1024, 1024, 1024), "128x128_share_b");
+        // One row of tiles: a neighbour below would have nothing to do.
+        assert_eq!(chosen(64, 132 * 256, 4096), "128x256_share_a");
+    }
+
+    #[test]
+    fn a_wave_is_nearly_square() {
+        let bands = CONFIGS.map(|config| square_band(&config, 132));
+        assert_eq!(bands, [8, 16, 16, 6, 11, 11]);
+        assert_eq!(square_band(&CONFIGS[0], 1), 1);
+    }
+
+    #[test]
+    fn candidates_are_distinct_and_begin_with_the_favourite() {
+        let problem = GemmProblem::new(1024, 1024, 1024, DType::F16);
+        let all = candidates(&problem, 132);
+        assert_eq!(all.first().copied(), select(&problem, 132));
+        assert!(
+            all.iter()
+                .enumerate()
+                .all(|(i, one)| one.band > 0 && !all[..i].contains(one))
+        );
+        for config in 0..CONFIGS.len() {
+            assert!(all.iter().any(|candidate| candidate.config == config));
+        }
+    }
+
+    #[test]
+    fn every_configuration_has_its_kernel() {
+        for layout in [Layout::RowMajor, Layout::Transposed] {
+            for dtype in [DType::F16, DType::Bf16] {
+                let problem =
+                    GemmProblem::new(8, 8, 8, dtype).with_layouts(Layout::RowMajor, layout);
+                for (index, config) in CONFIGS.iter().enumerate() {
+                    let name = kernel(&problem, index).unwrap();
+                    assert!(name.ends_with(config.name), "{name}");
+                    #[cfg(feature = "nvcc")]
+                    assert!(
+                        PLAIN
+                            .sm_90a
+                            .windows(name.len())
+                            .any(|part| part == name.as_bytes()),
+                        "{name} is not in the device code"
+                    );
+                }
+            }
+        }
+        let wide = GemmProblem::new(8, 8, 8, DType::F32);
+        assert_eq!(kernel(&wide, 0), None);
+        assert_eq!(
+            kernel(&GemmProblem::new(8, 8, 8, DType::F16), CONFIGS.len()),
+            None
+        );
+    }
+}

@@ -1,0 +1,17 @@
+//! The hand-written SM90 product: its configurations, the choice between them, and its plans.
+//!
+//! The kernel, `cuda/sm90/gemm.cuh`, is persistent: in each block one warpgroup loads tiles of A and B by TMA into a ring of
+//! stages and two multiply them (wgmma). Blocks stand alone or in clusters of two that load the tile that they have in
+//! common once for both. It is compiled to machine code behind the feature `nvcc`; everything on the host is here always,
+//! and without the feature a plan is a typed error.
+
+mod config;
+mod plan;
+mod raster;
+mod requirements;
+mod tensor_map;
+
+pub use config::{CONFIGS, Candidate, candidates, select};
+pub use plan::Plan;
+pub use raster::Raster;
+pub use requirements::{check_device, check_problem};

@@ -1,0 +1,222 @@
+//! A configuration bound to a problem on a device.
+
+use parking_lot::Mutex;
+use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
+
+use super::config::{self, CONFIGS, Candidate, PLAIN, SHARED_BYTES, STEP, THREADS};
+use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
+use super::{Raster, check_device, check_problem};
+use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
+use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
+
+/// The parameter of the kernels: `Product` in `cuda/sm90/gemm.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Product {
+    a: TensorMap,
+    b: TensorMap,
+    c: TensorMap,
+    raster: Raster,
+    steps: u32,
+}
+const _: () = assert!(size_of::<Product>() == 512 && std::mem::offset_of!(Product, steps) == 396);
+
+/// A product ready to be launched.
+#[derive(Debug)]
+pub struct Plan {
+    problem: GemmProblem,
+    candidate: Candidate,
+    config: Config,
+    function: Function,
+    blocks: u32,
+    raster: Raster,
+    bound: Mutex<Option<(Addresses, Product)>>,
+}
+
+/// Addresses of A, B and C.
+type Addresses = [DevicePtr; 3];
+
+impl Plan {
+    /// Prepares `candidate` for `problem` on the device of `cuda`. Tensor maps are made at the first launch.
+    ///
+    /// # Errors
+    /// [`Error::MissingFeature`] without the feature `nvcc`; [`Error::Device`] unless the device is a Hopper;
+    /// [`Error::Unsupported`]; [`Error::NoCandidate`] for a candidate that is not in [`CONFIGS`]; those of loading the code.
+    pub fn new(cuda: &Cuda, candidate: Candidate, problem: &GemmProblem) -> Result<Self, Error> {
+        check_compiled()?;
+        check_device(cuda.device())?;
+        check_problem(problem)?;
+        let name = config::kernel(problem, candidate.config).ok_or(Error::NoCandidate)?;
+        let config = *CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
+        let raster = config::raster(&config, problem, candidate.band.max(1));
+        let tiles = raster.count().ok_or_else(|| Error::Unsupported {
+            provider: Provider::Sm90,
+            problem: Box::new(*problem),
+            requirement: "C must have fewer than 2³² tiles".into(),
+        })?;
+        let cluster = config::blocks(&config);
+        let clusters = (cuda.device().multiprocessors / cluster).clamp(1, tiles);
+        Ok(Self {
+            problem: *problem,
+            candidate,
+            config,
+            function: cuda.function(&PLAIN, name)?,
+            blocks: clusters * cluster,
+            raster,
+            bound: Mutex::default(),
+        })
+    }
+
+    /// What was chosen.
+    pub fn candidate(&self) -> Candidate {
+        self.candidate
+    }
+
+    /// Enqueues the product on `stream`. Tensor maps are encoded again only when an address has changed.
+    ///
+    /// # Errors
+    /// [`Error::Operand`] for addresses that are not multiples of 16 or that the driver refuses; those of launching.
+    ///
+    /// # Safety
+    /// As [`GemmBackend::gemm`](crate::GemmBackend::gemm). `cuda` is the device of [`Plan::new`].
+    pub unsafe fn launch(
+        &self,
+        cuda: &Cuda,
+        stream: &CudaQueue,
+        operands: GemmOperands,
+    ) -> Result<(), Error> {
+        operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
+        let mut product = self.bind([operands.a, operands.b, operands.c])?;
+        let [along_m, along_n] = self.config.cluster;
+        let cluster = along_m * along_n;
+        let launch = LaunchConfig {
+            shared_bytes: SHARED_BYTES,
+            cluster: (cluster > 1).then_some((cluster, 1, 1)),
+            programmatic: true,
+            ..LaunchConfig::linear(self.blocks, THREADS)
+        };
+        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the kernel waits for
+        // the kernel before it in the stream before it touches them.
+        unsafe {
+            cuda.launch(
+                stream,
+                &self.function,
+                launch,
+                &mut [(&raw mut product).cast()],
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The parameter for operands at these addresses.
+    fn bind(&self, addresses: Addresses) -> Result<Product, Error> {
+        let mut bound = self.bound.lock();
+        if let Some((to, product)) = &*bound
+            && *to == addresses
+        {
+            return Ok(*product);
+        }
+        let [a, b, c] = boxes(&self.problem, &self.config);
+        let map = |operand, (matrix, box_rows): (Matrix, u32), address| {
+            TensorMap::encode(Matrix { address, ..matrix }, box_rows).map_err(|reason| {
+                Error::Operand {
+                    operand,
+                    problem: Box::new(self.problem),
+                    reason,
+                }
+            })
+        };
+        let product = Product {
+            a: map("A", a, addresses[0])?,
+            b: map("B", b, addresses[1])?,
+            c: map("C", c, addresses[2])?,
+            raster: self.raster,
+            steps: self.problem.k.div_ceil(STEP) as u32,
+        };
+        *bound = Some((addresses, product));
+        Ok(product)
+    }
+}
+
+fn check_compiled() -> Result<(), Error> {
+    if PLAIN.sm_90a.is_empty() {
+        return Err(Error::MissingFeature {
+            provider: Provider::Sm90,
+            feature: "nvcc",
+        });
+    }
+    Ok(())
+}
+
+/// A, B and C, without their addresses, and the rows of their boxes: `kRowsA`, `kRowsB` and what `tile.cuh` says of
+/// MN-major boxes and boxes of C.
+fn boxes(problem: &GemmProblem, config: &Config) -> [(Matrix, u32); 3] {
+    let matrix = |(rows, columns), ld| Matrix {
+        address: DevicePtr::NULL,
+        dtype: problem.dtype,
+        rows,
+        columns,
+        ld,
+    };
+    let GemmProblem { m, n, k, .. } = *problem;
+    let [tile_m, tile_n, _] = config.tile;
+    let [along_m, along_n] = config.cluster;
+    // The blocks along N share A, those along M share B: each loads its part of the rows.
+    let box_b = match problem.b_layout {
+        Layout::RowMajor => STEP as u32,
+        Layout::Transposed => tile_n / along_m,
+    };
+    [
+        (matrix((m, k), problem.lda), tile_m / along_n),
+        (matrix(problem.b_layout.stored(k, n), problem.ldb), box_b),
+        (matrix((m, n), problem.ldc), BOX_COLUMNS),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_symm_mem::DType;
+
+    #[test]
+    fn a_missing_feature_is_named() {
+        let compiled = check_compiled();
+        assert_eq!(compiled.is_ok(), cfg!(feature = "nvcc"));
+        if let Err(error) = compiled {
+            assert!(error.to_string().contains("feature `nvcc`"), "{error}");
+        }
+    }
+
+    /// Bytes that all blocks of a cluster load in a step, counted where they land, are what each expects.
+    #[test]
+    fn a_stage_receives_what_it_expects() {
+        for layout in [Layout::RowMajor, Layout::Transposed] {
+            let problem = GemmProblem::new(1000, 1000, 1000, DType::F16)
+                .with_layouts(Layout::RowMajor, layout);
+            for config in CONFIGS {
+                let [tile_m, tile_n, _] = config.tile;
+                let [along_m, along_n] = config.cluster;
+                let [a, b, c] = boxes(&problem, &config).map(|(_, rows)| rows * BOX_COLUMNS * 2);
+                let loads_b = match layout {
+                    Layout::RowMajor => tile_n / along_m / BOX_COLUMNS,
+                    Layout::Transposed => 1,
+                };
+                let stage = a * along_n + b * loads_b * along_m;
+                assert_eq!(stage, (tile_m + tile_n) * STEP as u32 * 2, "{config:?}");
+                assert_eq!(c, 64 * 128, "64 rows of 128 bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn maps_describe_what_is_stored() {
+        let problem = GemmProblem::new(100, 200, 300, DType::Bf16)
+            .with_layouts(Layout::RowMajor, Layout::Transposed)
+            .with_leading_dimensions(304, 312, 208);
+        let [(a, _), (b, _), (c, _)] = boxes(&problem, &CONFIGS[0]);
+        assert_eq!((a.rows, a.columns, a.ld), (100, 300, 304));
+        assert_eq!((b.rows, b.columns, b.ld), (200, 300, 312));
+        assert_eq!((c.rows, c.columns, c.ld), (100, 200, 208));
+    }
+}

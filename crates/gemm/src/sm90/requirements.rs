@@ -1,0 +1,76 @@
+//! What the kernel needs of a problem and of a device.
+
+use warpweave_symm_mem::DeviceInfo;
+
+use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
+use crate::{Error, GemmProblem, Layout, Provider};
+
+/// Whether the kernel can compute `problem`: a single product without a bias, f16 or bf16 in and out, A row-major, B
+/// row-major or transposed, and leading dimensions that are multiples of 8. Any m, n and k will do.
+///
+/// # Errors
+/// [`Error::InvalidProblem`]; [`Error::Unsupported`], which says what is needed.
+pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
+    check_single(problem, Provider::Sm90)?;
+    if problem.a_layout != Layout::RowMajor {
+        return unsupported(problem, Provider::Sm90, "A must be row-major".into());
+    }
+    check_rows(problem, Provider::Sm90, &[])
+}
+
+/// Whether the kernel runs on `device`: compute capability 9.0 and no other.
+///
+/// # Errors
+/// [`Error::Device`].
+pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
+    check_hopper(device, Provider::Sm90)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_symm_mem::{Backend, DType, Host};
+
+    #[test]
+    fn rows_are_aligned_and_extents_are_free() {
+        let ragged = GemmProblem::new(5, 13, 21, DType::Bf16).with_leading_dimensions(24, 16, 16);
+        check_problem(&ragged).unwrap();
+        let transposed = GemmProblem::new(7, 9, 16, DType::F16)
+            .with_layouts(Layout::RowMajor, Layout::Transposed)
+            .with_leading_dimensions(16, 16, 16);
+        check_problem(&transposed).unwrap();
+    }
+
+    #[test]
+    fn refusals_name_the_requirement() {
+        let p = GemmProblem::new(16, 16, 16, DType::F16);
+        let cases = [
+            (p.with_leading_dimensions(16, 20, 16), "ldb = 20"),
+            (
+                p.with_layouts(Layout::Transposed, Layout::RowMajor),
+                "A must be row-major",
+            ),
+            (p.with_bias(), "no bias"),
+            (p.with_output(DType::F32), "C must be f16"),
+        ];
+        for (problem, needle) in cases {
+            let error = check_problem(&problem).unwrap_err().to_string();
+            assert!(
+                error.starts_with("sm90 ") && error.contains(needle),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_host_is_no_hopper() {
+        let error = check_device(Host::new().device()).unwrap_err();
+        assert!(matches!(
+            error,
+            Error::Device {
+                provider: Provider::Sm90,
+                ..
+            }
+        ));
+    }
+}

@@ -1,0 +1,268 @@
+//! The hand-written SM90 product: every kernel, exact on small integers.
+
+use half::{bf16, f16};
+use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPlan};
+use warpweave_gemm::host::{Element, multiply};
+use warpweave_gemm::sm90::{CONFIGS, Candidate};
+use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Layout, Provider};
+use warpweave_symm_mem::{Backend, Cuda, DType, Memory, Priority};
+
+/// Rows, columns and depth: one tile of each size, less than a tile, ragged edges on each side, an odd number of tiles, a
+/// ring that is not filled, several turns of the ring, several tiles for a block.
+const SHAPES: [(usize, usize, usize); 10] = [
+    (128, 256, 64),
+    (256, 512, 256),
+    (1, 8, 8),
+    (64, 72, 24),
+    (130, 264, 72),
+    (37, 1000, 200),
+    (1028, 40, 1032),
+    (384, 640, 640),
+    (257, 259, 77),
+    (3000, 3080, 328),
+];
+
+/// Small integers: sums are exact in f32 and rounded once, as the host does.
+fn integers<T: Element>(len: usize, seed: usize) -> Vec<T> {
+    let mixed = |i: usize| (i * 31 + seed * 7919).wrapping_mul(2_654_435_761) >> 13;
+    let wide: Vec<f32> = (0..len).map(|i| (mixed(i) % 5) as f32 - 2.0).collect();
+    let mut values = vec![T::default(); len];
+    T::round(&wide, &mut values);
+    values
+}
+
+fn bytes<T: Element>(values: &[T]) -> &[u8] {
+    // SAFETY: elements are plain numbers without padding, and the length is in bytes.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// A, B and C of one problem on the device, and what C must be.
+struct Case<T> {
+    cuda: Cuda,
+    gemm: CudaGemm,
+    stream: <Cuda as Backend>::Stream,
+    problem: GemmProblem,
+    _memory: <Cuda as Backend>::Memory,
+    operands: GemmOperands,
+    /// With the poison, a NaN, between the rows.
+    expected: Vec<T>,
+}
+
+impl<T: Element> Case<T> {
+    fn new(cuda: &Cuda, problem: GemmProblem, seed: usize) -> Self {
+        let stream = cuda.stream(Priority::Normal).unwrap();
+        let a = integers::<T>(problem.a_len(), seed);
+        let b = integers::<T>(problem.b_len(), seed + 1);
+        let mut expected = vec![T::default(); problem.c_len()];
+        // SAFETY: any bytes make elements.
+        unsafe {
+            let len = size_of_val(expected.as_slice());
+            std::ptr::write_bytes(expected.as_mut_ptr().cast::<u8>(), 0xff, len);
+        }
+        multiply(&problem, &a, &b, &mut expected).unwrap();
+        let padded = |bytes: usize| bytes.next_multiple_of(256);
+        let at_b = padded(size_of_val(a.as_slice()));
+        let at_c = at_b + padded(size_of_val(b.as_slice()));
+        let memory = cuda
+            .allocate(at_c + size_of_val(expected.as_slice()))
+            .unwrap();
+        let base = memory.address();
+        let operands = GemmOperands::new(base, base.add(at_b), base.add(at_c));
+        for (address, values) in [(operands.a, bytes(&a)), (operands.b, bytes(&b))] {
+            // SAFETY: the range lies inside the allocation, which nothing else uses yet.
+            unsafe { cuda.upload(&stream, address, values).unwrap() };
+        }
+        Self {
+            gemm: cuda.gemm_handle().unwrap(),
+            cuda: cuda.clone(),
+            stream,
+            problem,
+            _memory: memory,
+            operands,
+            expected,
+        }
+    }
+
+    fn plan(&self, config: usize, band: u32) -> CudaPlan {
+        let choice = Choice::Sm90(Candidate { config, band });
+        self.gemm.plan(&self.cuda, &self.problem, choice).unwrap()
+    }
+
+    fn poison(&self) {
+        let len = size_of_val(self.expected.as_slice());
+        // SAFETY: C lies inside the allocation, and all work is on one stream.
+        unsafe {
+            self.cuda
+                .fill(&self.stream, self.operands.c, 0xff, len)
+                .unwrap()
+        };
+    }
+
+    fn launch(&self, plan: &CudaPlan) {
+        // SAFETY: the operands lie inside the allocation with the problem's sizes; all work is on one stream.
+        unsafe { self.cuda.gemm(&self.stream, plan, self.operands).unwrap() };
+    }
+
+    fn check(&self, what: &str) {
+        let mut c = vec![T::default(); self.problem.c_len()];
+        // SAFETY: any bytes make elements, and C lies inside the allocation.
+        unsafe {
+            let len = size_of_val(c.as_slice());
+            let to = std::slice::from_raw_parts_mut(c.as_mut_ptr().cast(), len);
+            self.cuda
+                .download(&self.stream, self.operands.c, to)
+                .unwrap();
+        }
+        let ld = self.problem.ldc;
+        for (at, (got, want)) in c.iter().zip(&self.expected).enumerate() {
+            let (got, want) = (got.to_f64(), want.to_f64());
+            assert!(
+                got == want || got.is_nan() && want.is_nan(),
+                "{what}, {}, row {} column {}: {got}, not {want}",
+                self.problem,
+                at / ld,
+                at % ld
+            );
+        }
+    }
+
+    fn run(&self, config: usize, band: u32) {
+        let plan = self.plan(config, band);
+        self.poison();
+        self.launch(&plan);
+        self.check(CONFIGS[config].name);
+    }
+}
+
+/// A problem whose rows are whole 16 bytes, with `padding` elements between them.
+fn problem(shape: (usize, usize, usize), dtype: DType, b: Layout, padding: usize) -> GemmProblem {
+    let (m, n, k) = shape;
+    let tight = GemmProblem::new(m, n, k, dtype).with_layouts(Layout::RowMajor, b);
+    let row = |ld: usize| ld.next_multiple_of(8) + padding;
+    tight.with_leading_dimensions(row(tight.lda), row(tight.ldb), row(tight.ldc))
+}
+
+/// All shapes and paddings with the kernels that `wanted` names.
+fn exact<T: Element>(layout: Layout, wanted: impl Fn(&str) -> bool) {
+    let cuda = Cuda::new(0).unwrap();
+    for (seed, shape) in SHAPES.into_iter().enumerate() {
+        for padding in [0, 16] {
+            let case = Case::<T>::new(&cuda, problem(shape, T::DTYPE, layout, padding), seed);
+            for (index, config) in CONFIGS.iter().enumerate() {
+                if wanted(config.name) {
+                    case.run(index, 1 + seed as u32 % 3);
+                }
+            }
+        }
+    }
+}
+
+/// The simplest kernel on a single tile: the place to begin when something is wrong.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn one_tile_is_exact() {
+    let cuda = Cuda::new(0).unwrap();
+    let last = CONFIGS.len() - 1;
+    for layout in [Layout::Transposed, Layout::RowMajor] {
+        for (n, k) in [(128, 16), (128, 64), (128, 128), (128, 64 * 7)] {
+            Case::<bf16>::new(&cuda, problem((128, n, k), DType::Bf16, layout, 0), k).run(last, 1);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn blocks_alone_are_exact() {
+    exact::<bf16>(Layout::Transposed, |name| name.ends_with("alone"));
+    exact::<bf16>(Layout::RowMajor, |name| name.ends_with("alone"));
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn clusters_are_exact() {
+    exact::<bf16>(Layout::Transposed, |name| name.contains("share"));
+    exact::<bf16>(Layout::RowMajor, |name| name.contains("share"));
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn half_precision_is_exact() {
+    exact::<f16>(Layout::Transposed, |_| true);
+    exact::<f16>(Layout::RowMajor, |_| true);
+}
+
+/// Launches that depend on each other with no synchronisation between them: each waits on the device for the one before.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn a_chain_of_products_is_ordered() {
+    let cuda = Cuda::new(0).unwrap();
+    let square = problem((512, 512, 512), DType::F16, Layout::RowMajor, 0);
+    let case = Case::<f16>::new(&cuda, square, 5);
+    // A · P · P for a permutation P that swaps neighbours is A again, exactly.
+    let mut swap = vec![0.0f32; 512 * 512];
+    for row in 0..512 {
+        swap[row * 512 + (row ^ 1)] = 1.0;
+    }
+    let mut b = vec![f16::ZERO; 512 * 512];
+    f16::round(&swap, &mut b);
+    let GemmOperands { a, b: at_b, c, .. } = case.operands;
+    let plans = [case.plan(0, 1), case.plan(3, 2)];
+    // SAFETY: the ranges lie inside the allocation; all work is on one stream.
+    unsafe {
+        cuda.upload(&case.stream, at_b, bytes(&b)).unwrap();
+        for _ in 0..50 {
+            let [there, back] =
+                [(a, c), (c, a)].map(|(from, to)| GemmOperands::new(from, at_b, to));
+            cuda.gemm(&case.stream, &plans[0], there).unwrap();
+            cuda.gemm(&case.stream, &plans[1], back).unwrap();
+        }
+        let mut end = vec![f16::ZERO; 512 * 512];
+        let to = std::slice::from_raw_parts_mut(end.as_mut_ptr().cast(), 2 * end.len());
+        cuda.download(&case.stream, a, to).unwrap();
+        assert!(end == integers::<f16>(512 * 512, 5));
+    }
+}
+
+/// A graph holds the maps of its capture, whatever the plan is launched with afterwards.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn a_captured_product_is_replayed() {
+    let cuda = Cuda::new(0).unwrap();
+    let shape = problem((300, 520, 136), DType::Bf16, Layout::RowMajor, 0);
+    let case = Case::<bf16>::new(&cuda, shape, 9);
+    let plan = case.plan(0, 2);
+    case.launch(&plan);
+    let graph = cuda
+        .capture(&case.stream, || {
+            case.launch(&plan);
+            case.launch(&plan);
+            Ok(())
+        })
+        .unwrap();
+    for _ in 0..3 {
+        case.poison();
+        cuda.launch_graph(&graph, &case.stream).unwrap();
+        case.check("replayed");
+    }
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn tuning_tries_every_candidate() {
+    let cuda = Cuda::new(0).unwrap();
+    let shape = problem((640, 768, 512), DType::Bf16, Layout::Transposed, 8);
+    let case = Case::<bf16>::new(&cuda, shape, 3);
+    // SAFETY: the operands lie inside the allocation, and all work is on one stream.
+    let plan = unsafe {
+        cuda.gemm_tune(
+            &case.gemm,
+            &case.stream,
+            &case.problem,
+            Provider::Sm90,
+            case.operands,
+        )
+    };
+    case.poison();
+    case.launch(&plan.unwrap());
+    case.check("tuned");
+}
