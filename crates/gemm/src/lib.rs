@@ -9,6 +9,7 @@ pub mod host;
 mod problem;
 pub mod sm90;
 pub mod timing;
+pub mod unproven;
 pub mod waiting;
 
 pub use backend::{Gemm, GemmBackend, GemmOperands};

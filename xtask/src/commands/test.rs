@@ -61,11 +61,18 @@ pub fn run(options: &Options) -> Result<()> {
 fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(String, String)> {
     let device = ("WARPWEAVE_TEST_DEVICE".to_owned(), chosen.name().to_owned());
     let ranks = ranks.map(|ranks| ("WARPWEAVE_TEST_RANKS".to_owned(), ranks.to_string()));
-    // Ranks that are threads on one GPU: a stream must not queue behind another rank's kernel that waits for it.
-    let queues = chosen
-        .cuda
-        .then(|| ("CUDA_DEVICE_MAX_CONNECTIONS".to_owned(), "32".to_owned()));
-    std::iter::once(device).chain(ranks).chain(queues).collect()
+    let on_gpus = [
+        // Ranks that are threads on one GPU: a stream must not queue behind another rank's kernel that waits for it.
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+        // The tests are what proves a kernel.
+        ("WARPWEAVE_UNPROVEN", "1"),
+    ];
+    let on_gpus = on_gpus.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let on_gpus = on_gpus.into_iter().filter(|_| chosen.cuda);
+    std::iter::once(device)
+        .chain(ranks)
+        .chain(on_gpus)
+        .collect()
 }
 
 /// Everything that cargo tests, documentation included; then, one after another, the programs with tests for GPUs.
@@ -170,6 +177,7 @@ mod tests {
             ("WARPWEAVE_TEST_DEVICE", "cuda"),
             ("WARPWEAVE_TEST_RANKS", "4"),
             ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+            ("WARPWEAVE_UNPROVEN", "1"),
         ];
         assert_eq!(
             env,

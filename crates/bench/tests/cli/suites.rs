@@ -19,6 +19,18 @@ const SUITES: [&str; 10] = [
     "quick",
 ];
 
+/// The rows that a suite of many is represented by: of each algorithm one, and one with every parameter chosen otherwise.
+fn representatives(suite: &str) -> Vec<&'static str> {
+    match suite {
+        "row-parallel" => vec![
+            "--impl",
+            "rowParallelLinear:chunks=1:streams=1,rowParallelLinear,\
+             rowParallelLinear:chunks=8:streams=4:output=symmetric:reduce=symmetric,rowParallelLinearPipeline",
+        ],
+        _ => Vec::new(),
+    }
+}
+
 /// Whether there is an algorithm for the suite; if not, it says so.
 fn has_algorithms(suite: &str) -> bool {
     let output = job::warpweave()
@@ -39,7 +51,8 @@ fn measured(world: usize, suite: &str, more: &[&str]) -> (Outcome, Value) {
     let file = folder.path().join("report.json");
     let args = ["bench", "--device", "host", "--suite", suite];
     let json = ["--iterations", "2", "--json", file.to_str().unwrap()];
-    let args = [&args[..], &json, more].concat();
+    let rows = representatives(suite);
+    let args = [&args[..], &json, &rows, more].concat();
     let patient = Duration::from_secs(30);
     let outcome = job::run(&job::all(world, &args), patient, Duration::from_secs(240));
     let text =
