@@ -44,8 +44,11 @@ pub const ALGORITHM: Algorithm = Algorithm {
     ],
     build,
     rows: None,
-    // A stream without a chunk is not made.
-    redundant: Some(|options| options.count("streams") > options.count("chunks")),
+    // A stream without a chunk is not made, and all-reduces over symmetric memory have C there.
+    redundant: Some(|options| {
+        let placed = options.word(REDUCE.key) == "symmetric" && options.word("output") == "plain";
+        placed || options.count("streams") > options.count("chunks")
+    }),
 };
 
 fn build(
