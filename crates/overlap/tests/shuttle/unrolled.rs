@@ -128,6 +128,8 @@ const ENTRIES: usize = 3;
 impl<'a> Unroller<'a> {
     fn new(source: &'a Plan, order: Option<&'a [Step]>) -> Self {
         let mut plan = source.clone();
+        // The conductor speaks with everybody.
+        plan.node_size = plan.world;
         plan.ops.clear();
         Unroller {
             source,
