@@ -8,14 +8,13 @@ use warpweave_comm::Job;
 use warpweave_symm_mem::{DType, Host};
 
 use super::device::{self, Choice};
-use super::exit;
+use super::part;
 use crate::cli::BenchArgs;
 use crate::collectives::{self, NcclBackend};
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
 use crate::peers::Peers;
 use crate::report::{self, View};
-use crate::session::Session;
 use crate::suite::{self, Settings, run_with};
 
 /// Prints what there is to measure, and refuses options with which a run would be refused: a launcher can ask once, before
@@ -133,37 +132,27 @@ fn take_part<B: NcclBackend>(
     // A stalled rank must outlive both the waits on the device and the exchange in which it is missed.
     let patience = backend.timeout() * 3 + job.timeout() + Duration::from_secs(1);
     let injection = Injection::new(args.inject, job.rank(), patience);
-    let session = Session::join(job, backend, injection)?;
-    let outcome = match wanted {
-        Wanted::Plans(settings) => {
-            let each = |report: &_| match session.rank() {
-                0 => write_json(report, args),
-                _ => Ok(()),
-            };
-            run_with(&session, settings, each).and_then(|report| finish(&session, &report, args))
+    part::take(job, backend, injection, |session| {
+        let first = session.rank() == 0;
+        match wanted {
+            Wanted::Plans(settings) => {
+                let each = |report: &_| match first {
+                    true => write_json(report, args),
+                    false => Ok(()),
+                };
+                finish(first, &run_with(session, settings, each)?, args)
+            }
+            Wanted::Collectives(settings) => {
+                finish(first, &collectives::run(session, settings)?, args)
+            }
         }
-        Wanted::Collectives(settings) => {
-            collectives::run(&session, settings).and_then(|report| finish(&session, &report, args))
-        }
-    };
-    if let Err(error) = &outcome {
-        session.abandon(error);
-        // The session is alive here: to drop it may take longer than there is.
-        exit::fail(error);
-    }
-    outcome
+    })
 }
 
-fn finish<B: NcclBackend>(
-    session: &Session<B>,
-    report: &impl View,
-    args: &BenchArgs,
-) -> Result<bool> {
-    if session.rank() == 0 {
+fn finish(first: bool, report: &impl View, args: &BenchArgs) -> Result<bool> {
+    if first {
         write(report, args)?;
     }
-    // Rank 0 keeps the store until all have come this far.
-    session.settle("end", Ok(Vec::new()))?;
     Ok(report.is_right())
 }
 

@@ -7,13 +7,12 @@ use warpweave_symm_mem::Host;
 
 use super::bench::check_place;
 use super::device::{self, Choice};
-use super::exit;
+use super::part;
 use crate::cli::MeasureArgs;
 use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
 use crate::measure;
-use crate::session::Session;
 
 /// Takes this rank's part in measuring the machine.
 pub(super) fn measure(args: &MeasureArgs) -> Result<bool> {
@@ -29,21 +28,13 @@ pub(super) fn measure(args: &MeasureArgs) -> Result<bool> {
 
 fn take_part<B: NcclBackend>(args: &MeasureArgs, job: &Job, backend: B) -> Result<bool> {
     let injection = Injection::new(None, job.rank(), job.timeout());
-    let session = Session::join(job, backend, injection)?;
-    let outcome = measure::run(&session).and_then(|text| {
+    part::take(job, backend, injection, |session| {
+        let text = measure::run(session)?;
         if session.rank() == 0 {
             write(&text, args)?;
         }
-        // Rank 0 keeps the store until all have come this far.
-        session.settle("end", Ok(Vec::new()))?;
         Ok(true)
-    });
-    if let Err(error) = &outcome {
-        session.abandon(error);
-        // The session is alive here: to drop it may take longer than there is.
-        exit::fail(error);
-    }
-    outcome
+    })
 }
 
 fn write(text: &str, args: &MeasureArgs) -> Result<()> {

@@ -7,6 +7,7 @@ mod device;
 mod exit;
 mod measure;
 mod measured;
+mod part;
 mod plan;
 mod timeline;
 

@@ -9,7 +9,7 @@ use warpweave_symm_mem::Host;
 
 use super::bench::check_place;
 use super::device::{self, Choice};
-use super::exit;
+use super::part;
 use super::plan::{machine, of, write_trace};
 use crate::cli::TimelineArgs;
 use crate::error::Result;
@@ -45,18 +45,10 @@ struct Run<'a> {
 impl Run<'_> {
     fn take_part<B: ExecuteBackend>(&self, job: &Job, backend: B) -> Result<bool> {
         let injection = Injection::new(None, job.rank(), job.timeout());
-        let session = Session::join(job, backend, injection)?;
-        let outcome = self.trace(&session).and_then(|()| {
-            // Rank 0 keeps the store until all have come this far.
-            session.settle("end", Ok(Vec::new()))?;
+        part::take(job, backend, injection, |session| {
+            self.trace(session)?;
             Ok(true)
-        });
-        if let Err(error) = &outcome {
-            session.abandon(error);
-            // The session is alive here: to drop it may take longer than there is.
-            exit::fail(error);
-        }
-        outcome
+        })
     }
 
     fn trace<B: ExecuteBackend>(&self, session: &Session<B>) -> Result<()> {
