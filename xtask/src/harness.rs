@@ -314,6 +314,49 @@ mod tests {
         assert!(!wants_gpu("host::tests::barracuda") && !wants_gpu("plan::check"));
     }
 
+    /// In the sources, where an ignored test says what it needs: a test for GPUs by another name would never run.
+    #[test]
+    fn every_test_for_gpus_is_called_so() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        let mut folders = vec![crates.clone()];
+        let mut found = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    let file = path.strip_prefix(&crates).unwrap().display().to_string();
+                    for test in ignored_for_gpus(&std::fs::read_to_string(&path).unwrap()) {
+                        assert!(
+                            wants_gpu(&file.replace('_', " ")) || wants_gpu(&test),
+                            "{file}: {test}"
+                        );
+                        found += 1;
+                    }
+                }
+            }
+        }
+        assert!(found > 50, "{found} tests for GPUs");
+    }
+
+    /// The ignored tests that need GPUs, with the outermost module that they are in.
+    fn ignored_for_gpus(source: &str) -> Vec<String> {
+        let (mut module, mut ignored, mut found) = (String::new(), false, Vec::new());
+        for line in source.lines() {
+            if line.starts_with("mod ") || line.starts_with('}') {
+                module = line.trim_start_matches("mod ").into();
+            }
+            let line = line.trim_start();
+            ignored |= line.starts_with("#[ignore") && line.contains("GPU");
+            if ignored && let Some((_, name)) = line.split_once("fn ") {
+                ignored = false;
+                found.push(format!("{module} {}", name.replace('_', " ")));
+            }
+        }
+        found
+    }
+
     fn shell(folder: &str, script: &str) -> Harness {
         use std::os::unix::fs::PermissionsExt;
         let folder =

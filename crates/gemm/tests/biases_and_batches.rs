@@ -255,24 +255,24 @@ fn the_host_keeps_captured_biases_and_tunes() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn cublaslt_is_exact() {
+fn cublaslt_is_exact_on_a_gpu() {
     every_type(&Cuda::new(0).unwrap());
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn cublaslt_tunes_with_bias_and_batch() {
+fn cublaslt_tunes_with_bias_and_batch_on_a_gpu() {
     tuned(&Cuda::new(0).unwrap());
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_graph_keeps_its_bias() {
+fn a_graph_on_a_gpu_keeps_its_bias() {
     captured(&Cuda::new(0).unwrap());
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_misaligned_bias_is_served_or_refused() {
+fn a_misaligned_bias_is_served_or_refused_on_a_gpu() {
     misaligned(&Cuda::new(0).unwrap());
 }
