@@ -5,6 +5,9 @@ use proptest::prelude::*;
 use warpweave_kernels::{Error, KernelBackend, MAX_SUMMANDS, Strided, Sum};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Host, Memory};
 
+/// After how many elements memory repeats itself: a prime, so that boxes do not begin alike.
+const PERIOD: usize = 65_537;
+
 /// A sum of boxes that lie one behind the other in one piece of memory, the destination last.
 #[derive(Clone, Debug)]
 struct Case {
@@ -39,8 +42,8 @@ impl Case {
         last + self.rows * (self.cols + self.boxes[self.summands()].1)
     }
 
-    /// What lies in memory before the sum: numbers with few bits, of very different sizes.
-    fn values(&self) -> Vec<f32> {
+    /// What lies in memory before the sum, again and again: numbers with few bits, of very different sizes.
+    fn pattern(&self) -> Vec<f32> {
         let mut state = self.seed;
         let mut value = || {
             state = state
@@ -49,15 +52,16 @@ impl Case {
             let integer = ((state >> 33) % 255) as f32 - 127.0;
             integer * [1.0, 0.0625, 16.0][(state >> 50) as usize % 3]
         };
-        (0..self.elements()).map(|_| value()).collect()
+        (0..PERIOD).map(|_| value()).collect()
     }
 
-    /// Indices of the element (row, col) of each box.
-    fn places(&self, row: usize, col: usize) -> Vec<usize> {
-        let starts = self.starts();
-        let place =
-            |(start, (_, gap)): (&usize, &(usize, usize))| start + row * (self.cols + gap) + col;
-        starts.iter().zip(&self.boxes).map(place).collect()
+    /// Memory before the sum.
+    fn before(&self) -> Vec<u8> {
+        let pattern = bytes(&self.pattern(), self.dtype);
+        let len = self.elements() * self.dtype.size();
+        let mut memory = pattern.repeat(len.div_ceil(pattern.len()));
+        memory.truncate(len);
+        memory
     }
 
     /// The index of the box that is written.
@@ -67,18 +71,23 @@ impl Case {
 
     /// Memory after the sum. Partial sums of these numbers are exact in f32, so that one rounding of the sum in f64 is it.
     fn wanted(&self) -> Vec<u8> {
-        let before = self.values();
-        let mut after = before.clone();
+        let (pattern, size) = (self.pattern(), self.dtype.size());
+        let mut after = self.before();
+        let starts = self.starts();
+        let row_of = |of: usize, row| starts[of] + row * (self.cols + self.boxes[of].1);
         for row in 0..self.rows {
-            for col in 0..self.cols {
-                let places = self.places(row, col);
-                let terms = places[..self.summands()]
-                    .iter()
-                    .map(|&i| f64::from(before[i]));
-                after[places[self.written()]] = terms.sum::<f64>() as f32;
+            let to = row_of(self.written(), row) * size;
+            let mut totals = vec![0f64; self.cols];
+            for summand in 0..self.summands() {
+                let from = pattern.iter().cycle().skip(row_of(summand, row) % PERIOD);
+                for (total, &value) in totals.iter_mut().zip(from) {
+                    *total += f64::from(value);
+                }
             }
+            let sums: Vec<f32> = totals.into_iter().map(|total| total as f32).collect();
+            after[to..][..self.cols * size].copy_from_slice(&bytes(&sums, self.dtype));
         }
-        bytes(&after, self.dtype)
+        after
     }
 
     fn launch(&self, memory: DevicePtr) -> Sum {
@@ -98,7 +107,7 @@ impl Case {
 
     fn is_right_on<B: KernelBackend>(&self, device: &B) {
         let stream = device.stream(Default::default()).unwrap();
-        let mut got = bytes(&self.values(), self.dtype);
+        let mut got = self.before();
         let memory = device.allocate(got.len()).unwrap();
         // SAFETY: all boxes lie in the memory, apart from each other, and it outlives the download.
         unsafe {
@@ -120,12 +129,15 @@ impl Case {
 }
 
 fn bytes(values: &[f32], dtype: DType) -> Vec<u8> {
-    let one = |&v: &f32| match dtype {
-        DType::F16 => f16::from_f32(v).to_ne_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f32(v).to_ne_bytes().to_vec(),
-        _ => v.to_ne_bytes().to_vec(),
-    };
-    values.iter().flat_map(one).collect()
+    let bits = |of: fn(f32) -> [u8; 2]| values.iter().flat_map(|&value| of(value)).collect();
+    match dtype {
+        DType::F16 => bits(|value| f16::from_f32(value).to_ne_bytes()),
+        DType::Bf16 => bits(|value| bf16::from_f32(value).to_ne_bytes()),
+        _ => values
+            .iter()
+            .flat_map(|value| value.to_ne_bytes())
+            .collect(),
+    }
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -167,11 +179,12 @@ proptest! {
 fn a_gpu_adds_boxes_of_any_shape() {
     let device = Cuda::new(0).unwrap();
     proptest!(|(case in case())| case.is_right_on(&device));
-    for summands in 1..=MAX_SUMMANDS {
-        for (cols, gap) in [(1 << 20, 0), (1 << 13, 8), ((1 << 13) + 1, 3)] {
+    // More than a grid takes at a time, and rows of vectors and of elements with gaps.
+    for summands in [1, 2, 3, MAX_SUMMANDS] {
+        for (rows, cols, gap) in [(24, 1 << 20, 0), (70, 1 << 13, 8), (70, (1 << 13) + 1, 3)] {
             let case = Case {
                 dtype: DType::Bf16,
-                rows: 70,
+                rows,
                 cols,
                 boxes: vec![(0, gap); summands + 1],
                 in_place: None,
