@@ -5,9 +5,10 @@
 
 Problems are MxNxK as in the bench: N is each rank's own for all-gather + matmul, K is split over the ranks where products are
 summed. `torch-nccl` is NCCL and cuBLAS one after the other, `torch-fused` the operator over symmetric memory, where there is
-one. A time is of device events around one call; before it every stream is kept busy while the call is enqueued, and the
-ranks meet on the device. Each sample is that of the slowest rank; median, p10 and p90 are over the samples, as in the bench.
-Operators take turns in rounds, since a GPU's clock falls under long products. Inputs change with every call.
+one, `torch-matmul` the product alone. A time is of device events around one call; before it the device is kept busy while the
+call is enqueued, and the ranks meet on the device. Each sample is that of the slowest rank; median, p10 and p90 are over the
+samples, as in the bench. Operators take turns in rounds, and what keeps the device busy is the operator itself: a GPU's clock
+falls under long products, and rises again while it idles, as it does not in the bench's rounds. Inputs change with every call.
 """
 
 import argparse
@@ -23,8 +24,10 @@ GATHER += [f"{m}x{n}x{k}" for n, k in ((1792, 4096), (3584, 8192), (6656, 16384)
 GATHER += ["32768x8192x16384"]
 REDUCE = ["8192x8192x8192", "8192x8192x32768", "4096x4096x14336"]
 SETS = 2
-# Cycles for which the device is kept busy while the host enqueues: about a millisecond.
-LEAD = 2_000_000
+# Milliseconds of calls before each that is timed; the bench's rounds leave a device about as little rest.
+LEAD = 10.0
+# Cycles for which the device is kept busy while the host enqueues the last: about a third of a millisecond.
+SLEEP = 600_000
 
 
 class Clock:
@@ -34,11 +37,11 @@ class Clock:
         pad = symmetric_memory.empty(1024, device="cuda", dtype=torch.float32)
         self.meeting = symmetric_memory.rendezvous(pad, group)
 
-    def sample(self, call):
+    def sample(self, call, lead=1):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        dist.barrier()
-        torch.cuda.synchronize()
-        torch.cuda._sleep(LEAD)
+        for _ in range(lead):
+            call()
+        torch.cuda._sleep(SLEEP)
         self.meeting.barrier()
         start.record()
         call()
@@ -54,11 +57,12 @@ class Clock:
             for i in range(3):
                 load(i)
                 call()
+        lead = {name: max(1, round(LEAD / self.sample(call))) for name, call in contenders.items()}
         samples = {name: [] for name in contenders}
         for i in range(count):
             for name, call in contenders.items():
                 load(i)
-                samples[name].append(self.sample(call))
+                samples[name].append(self.sample(call, min(lead[name], 50)))
         return {name: spread(times) for name, times in samples.items()}
 
 
@@ -86,6 +90,7 @@ def gather(clock, group, sizes, dtype, count):
     contenders = {
         "torch-nccl": separate,
         "torch-fused": lambda: torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, group.group_name),
+        "torch-matmul": lambda: torch.matmul(whole, b, out=c),
     }
     return clock.rounds(contenders, lambda i: a.copy_(sets[i % SETS]), count)
 
@@ -112,11 +117,13 @@ def reduce(clock, group, sizes, dtype, count):
         "scatter": scatter,
         "fused": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, group.group_name),
         "all": all_reduce,
+        "matmul": lambda: torch.matmul(x, w, out=c),
     }
     times = clock.rounds(contenders, lambda i: x.copy_(sets[i % SETS]), count)
-    both = {"torch-nccl": times["all"]}
+    alone = {"torch-matmul": times["matmul"]}
+    both = {"torch-nccl": times["all"], **alone}
     return {
-        "matmul-reduce-scatter": {"torch-nccl": times["scatter"], "torch-fused": times["fused"]},
+        "matmul-reduce-scatter": {"torch-nccl": times["scatter"], "torch-fused": times["fused"], **alone},
         "matmul-all-reduce": both,
         "row-parallel-linear": both,
     }

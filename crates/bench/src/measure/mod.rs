@@ -203,10 +203,12 @@ impl Found {
                 link.concurrent_copies = (together / push).min(1.0);
             }
         }
-        if let Some(pull) = gbs(Probe::Pull { streams: false }, copies) {
+        // Two ranks that pull from each other alone do not show what pulls of many cost.
+        let many = |gbs: Option<f64>| gbs.filter(|_| world > 2);
+        if let Some(pull) = many(gbs(Probe::Pull { streams: false }, copies)) {
             link.pulls_gbs = pull;
         }
-        if let Some(pull) = gbs(Probe::Pull { streams: true }, 1.0) {
+        if let Some(pull) = many(gbs(Probe::Pull { streams: true }, 1.0)) {
             link.pulls_streams_gbs = pull;
         }
         self.keep(
@@ -214,7 +216,9 @@ impl Found {
             "its ratio to link.copy_engine_gbs is taken over",
         );
         if world < 3 {
-            self.keep("link.concurrent_copies", "fewer than three ranks");
+            for key in ["concurrent_copies", "pulls_gbs", "pulls_streams_gbs"] {
+                self.keep(&format!("link.{key}"), "fewer than three ranks");
+            }
         }
         if world == 1 {
             for key in [
@@ -223,8 +227,6 @@ impl Found {
                 "latency.wait_us",
                 "latency.copy_us",
                 "link.copy_engine_gbs",
-                "link.pulls_gbs",
-                "link.pulls_streams_gbs",
                 "link.sm_push_gbs",
                 "link.sm_pull_gbs",
                 "collectives.nccl.ranks",

@@ -102,7 +102,9 @@ struct ArrivalMainloop : Plain {
   using PipelineState = typename Plain::PipelineState;
 
   // `ptr_A` is staging. Rows that need no wait are read from `ptr_own`, where row 0 of A would lie if this rank's rows were
-  // all there: no row outside of [own rows] is ever read there, and none from `own_end` on exists.
+  // all there: no row outside of [own rows] is ever read there, and none from `own_end` on exists. A cluster's tile that has
+  // no row at all is loaded from staging: for a box that lies beyond the matrix TMA gives zeros, but touches the matrix's
+  // first row, which here may be nobody's memory.
   struct Arguments : Plain::Arguments {
     ElementA const* ptr_own = nullptr;
     int32_t own_end = 0;
@@ -110,6 +112,7 @@ struct ArrivalMainloop : Plain {
   };
   struct Params : Plain::Params {
     typename Plain::Params own;
+    int32_t own_end;
     Arrivals arrivals;
   };
 
@@ -120,7 +123,7 @@ struct ArrivalMainloop : Plain {
     Shape own_shape = shape;
     cute::get<0>(own_shape) = arguments.own_end;
     return {Plain::to_underlying_arguments(shape, arguments, workspace),
-            Plain::to_underlying_arguments(own_shape, own, workspace), arguments.arrivals};
+            Plain::to_underlying_arguments(own_shape, own, workspace), arguments.own_end, arguments.arrivals};
   }
 
   CUTLASS_DEVICE static void prefetch_tma_descriptors(Params const& params) {
@@ -138,9 +141,10 @@ struct ArrivalMainloop : Plain {
   CUTLASS_DEVICE void load(Params const& params, Pipeline pipeline, PipelineState state, Inputs const& inputs,
                            Coord const& coord, Steps steps, int step_count, int thread, uint32_t block_in_cluster,
                            typename Plain::TensorStorage& tensors) {
-    const uint2 waits = __ldg(params.arrivals.tiles + cute::get<0>(coord));
-    const bool own = waits.x == waits.y;
-    if (!own) await(waits);
+    const int32_t tile = cute::get<0>(coord);
+    const uint2 waits = __ldg(params.arrivals.tiles + tile);
+    if (waits.x != waits.y) await(waits);
+    const bool own = waits.x == waits.y && tile * cute::size<0>(typename Plain::TileShape{}) < params.own_end;
     typename Plain::Params const& from = own ? params.own : params;
     Plain::load(from, pipeline, state, inputs, coord, steps, step_count, thread, block_in_cluster, tensors);
   }

@@ -8,7 +8,7 @@ use super::config::{self, CONFIGS, Candidate, PLAIN, SHARED_BYTES, STEP, THREADS
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{Raster, check_device, check_problem};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
-use crate::{Error, GemmOperands, GemmProblem, Layout, Provider, unproven};
+use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
 
 /// The parameter of the kernels: `Product` in `cuda/sm90/gemm.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,6 @@ impl Plan {
         check_compiled()?;
         check_device(cuda.device())?;
         check_problem(problem)?;
-        unproven::ask(Provider::Sm90, problem)?;
         let name = config::kernel(problem, candidate.config).ok_or(Error::NoCandidate)?;
         let config = *CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
         let raster = config::raster(&config, problem, candidate.band.max(1));

@@ -6,7 +6,8 @@ use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
 use crate::{Error, GemmProblem, Layout, Provider};
 
 /// Whether the kernel can compute `problem`: a single product without a bias, f16 or bf16 in and out, A row-major, B
-/// row-major or transposed, and leading dimensions that are multiples of 8. Any m, n and k will do.
+/// row-major or transposed, and n and leading dimensions that are multiples of 8. Any m and k will do: TMA loads end with an
+/// element, its stores with 16 bytes, so that those of another n would write zeros behind the rows of C.
 ///
 /// # Errors
 /// [`Error::InvalidProblem`]; [`Error::Unsupported`], which says what is needed.
@@ -15,7 +16,7 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     if problem.a_layout != Layout::RowMajor {
         return unsupported(problem, Provider::Sm90, "A must be row-major".into());
     }
-    check_rows(problem, Provider::Sm90, &[])
+    check_rows(problem, Provider::Sm90, &[("n", problem.n)])
 }
 
 /// Whether the kernel runs on `device`: compute capability 9.0 and no other.
@@ -33,11 +34,11 @@ mod tests {
 
     #[test]
     fn rows_are_aligned_and_extents_are_free() {
-        let ragged = GemmProblem::new(5, 13, 21, DType::Bf16).with_leading_dimensions(24, 16, 16);
+        let ragged = GemmProblem::new(5, 16, 21, DType::Bf16).with_leading_dimensions(24, 16, 16);
         check_problem(&ragged).unwrap();
-        let transposed = GemmProblem::new(7, 9, 16, DType::F16)
+        let transposed = GemmProblem::new(7, 8, 17, DType::F16)
             .with_layouts(Layout::RowMajor, Layout::Transposed)
-            .with_leading_dimensions(16, 16, 16);
+            .with_leading_dimensions(24, 24, 16);
         check_problem(&transposed).unwrap();
     }
 
@@ -46,6 +47,10 @@ mod tests {
         let p = GemmProblem::new(16, 16, 16, DType::F16);
         let cases = [
             (p.with_leading_dimensions(16, 20, 16), "ldb = 20"),
+            (
+                GemmProblem::new(16, 9, 16, DType::F16).with_leading_dimensions(16, 16, 16),
+                "n = 9",
+            ),
             (
                 p.with_layouts(Layout::Transposed, Layout::RowMajor),
                 "A must be row-major",

@@ -114,7 +114,8 @@ pub struct Link {
     pub sm_push_gbs: f64,
     /// What loads of the multiprocessors reach, GB/s.
     pub sm_pull_gbs: f64,
-    /// What copy engines pull into each GPU while all GPUs pull, on one stream each, GB/s.
+    /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two that pull from
+    /// each other alone reach `copy_engine_gbs`.
     pub pulls_gbs: f64,
     /// The same on a stream for each peer.
     pub pulls_streams_gbs: f64,
