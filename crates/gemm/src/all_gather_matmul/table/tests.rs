@@ -122,7 +122,7 @@ fn own_rows_come_first_and_then_chunks_as_they_are_sent() {
 #[test]
 fn a_tile_needs_the_chunks_of_its_rows() {
     every_case(|product, bands| {
-        for (shard, row, _) in walk(bands, 1) {
+        for (shard, row, _) in walk(bands, 3) {
             for row in [row * HEIGHT, row * HEIGHT + TILE] {
                 let first = product.shards[shard].start + row;
                 let rows = first..(first + TILE).min(product.shards[shard].end);
