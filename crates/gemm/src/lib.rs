@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod all_gather_matmul;
 mod backend;
 pub mod cublaslt;
 pub mod cuda;
@@ -12,6 +13,7 @@ pub mod timing;
 pub mod unproven;
 pub mod waiting;
 
+pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul};
 pub use backend::{Gemm, GemmBackend, GemmOperands};
 pub use error::Error;
 pub use problem::{GemmBatch, GemmProblem, Layout, Provider};

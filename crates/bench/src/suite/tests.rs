@@ -42,8 +42,9 @@ fn without_shapes_each_problem_has_its_own_element_type() {
 fn names_choose_implementations_in_the_order_of_the_table() {
     let suite = &fused_matmul::SUITE;
     let all = rows(suite, &[]).unwrap();
-    assert_eq!(all.len(), 7);
+    assert_eq!(all.len(), 8);
     assert_eq!(all[0], "baselineNcclAllgatherMatmul");
+    assert_eq!(all[7], "fusedAllGather");
     let two = ["naiveRemoteRead", "baselineCudaAllgatherMatmul"];
     assert_eq!(rows(suite, &two).unwrap(), [two[1], two[0]]);
     let pipelines = ["pushChunks:chunks=3", "ringGet", "naiveRemoteRead"];
@@ -95,7 +96,7 @@ fn a_suite_has_all_of_its_operation_or_says_that_there_is_nothing() {
 fn the_pipelines_stand_beside_one_baseline() {
     let all = rows(&recipes::SUITE, &[]).unwrap();
     assert_eq!(all[0], "baselineNcclAllgatherMatmul");
-    for name in ["directExchange", "ringGet", "pushChunks:chunks="] {
+    for name in ["directExchange", "ringGet", "pushChunks:chunks=", "fused"] {
         assert!(
             all.iter().any(|row| row.starts_with(name)),
             "{name}: {all:?}"

@@ -6,8 +6,9 @@
 //
 // Edges need no code: TMA loads zeros beyond a matrix and does not store there.
 //
-// A product that communicates is this one with another `Exchange`: what happens before a tile's loads (waiting for rows of
-// A) and behind its stores (announcing rows of C).
+// A product that communicates is this one with another order of tiles (`Product`) and another `Exchange`: what happens before
+// a tile's loads (waiting for rows of A), behind its stores (announcing rows of C), in the warps that have nothing to do, and
+// behind all of it.
 #pragma once
 
 #include "pipeline.cuh"
@@ -16,7 +17,22 @@
 
 namespace warpweave {
 
-// The parameters of a launch. `Product` in `sm90/product.rs` has the same layout.
+// A tile of C, by its first row and column. `part` says in which of the matrices C, where a product has several.
+struct Corner {
+  uint32_t row;
+  uint32_t column;
+  uint32_t part;
+};
+
+template <class Tile>
+__device__ __forceinline__ Corner corner_of(Raster::Place place, uint32_t part = 0) {
+  const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
+  const uint32_t row = place.row * Tile::kClusterM + (Tile::kCommon == Common::kB ? rank : 0);
+  const uint32_t column = place.column * Tile::kClusterN + (Tile::kCommon == Common::kA ? rank : 0);
+  return {row * Tile::kM, column * Tile::kN, part};
+}
+
+// The parameters of a launch. `Product` in `sm90/plan.rs` has the same layout.
 struct alignas(128) Product {
   TensorMap a;
   TensorMap b;
@@ -25,31 +41,26 @@ struct alignas(128) Product {
   Raster raster;
   // Steps of K.
   uint32_t steps;
+
+  // The matrices in which a tile lies.
+  __device__ __forceinline__ const TensorMap* map_a(Corner) const { return &a; }
+  __device__ __forceinline__ const TensorMap* map_c(Corner) const { return &c; }
+
+  // The walk of this block's cluster over the tiles: `visit(corner)` for each.
+  template <class Tile, class Visit>
+  __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
+    const uint32_t tiles = raster.count();
+    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
+      visit(corner_of<Tile>(raster.at(index)));
+    }
+  }
+  __device__ __forceinline__ void prefetch_maps() const {
+    prefetch_map(&a);
+    prefetch_map(&b);
+    prefetch_map(&c);
+  }
 };
 static_assert(sizeof(Product) == 512, "as in Rust");
-
-// A tile of C, by its first row and column.
-struct Corner {
-  uint32_t row;
-  uint32_t column;
-};
-
-template <class Tile>
-__device__ __forceinline__ Corner corner_of(Raster::Place place) {
-  const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
-  const uint32_t row = place.row * Tile::kClusterM + (Tile::kCommon == Common::kB ? rank : 0);
-  const uint32_t column = place.column * Tile::kClusterN + (Tile::kCommon == Common::kA ? rank : 0);
-  return {row * Tile::kM, column * Tile::kN};
-}
-
-// The walk of this block's cluster over the tiles: `visit(corner)` for each.
-template <class Tile, class Visit>
-__device__ __forceinline__ void for_each_tile(const Raster& raster, Visit&& visit) {
-  const uint32_t tiles = raster.count();
-  for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
-    visit(corner_of<Tile>(raster.at(index)));
-  }
-}
 
 // A product that is alone.
 struct Alone {
@@ -58,6 +69,10 @@ struct Alone {
   // By all threads of each consumer, behind the stores of its 64 rows. They have been issued, by the leader: whoever
   // announces them waits for them first (`bulk_wait`, bulk.cuh).
   __device__ __forceinline__ void behind_stores(Corner) {}
+  // By warps 1 to 3, while warp 0 loads and the consumers multiply.
+  __device__ __forceinline__ void beside(uint32_t) {}
+  // By all threads of the block, once each has done its part.
+  __device__ __forceinline__ void behind_all() {}
 };
 
 // Loads a box for this block, or for both.
@@ -71,22 +86,23 @@ __device__ __forceinline__ void load(void* to, const TensorMap* map, uint32_t x,
 }
 
 // One thread: all loads of this block, in the order in which the consumers want them.
-template <class Tile, class Exchange>
-__device__ __forceinline__ void produce(const Product& product, const Pipeline<Tile>& pipeline, Exchange& exchange) {
+template <class Tile, class AnyProduct, class Exchange>
+__device__ __forceinline__ void produce(const AnyProduct& product, const Pipeline<Tile>& pipeline, Exchange& exchange) {
   constexpr bool kBothA = Tile::kCommon == Common::kA, kBothB = Tile::kCommon == Common::kB;
   const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
   // This block's part of what both have in common.
   const uint32_t first_a = kBothA ? rank * Tile::kRowsA : 0;
   const uint32_t first_b = kBothB ? rank * Tile::kRowsB : 0;
   typename Pipeline<Tile>::Cursor at;
-  for_each_tile<Tile>(product.raster, [&](Corner corner) {
+  product.template for_each_tile<Tile>([&](Corner corner) {
     exchange.before_loads(corner);
+    const TensorMap* map_a = product.map_a(corner);
     for (uint32_t step = 0; step < product.steps; ++step, at.advance()) {
       uint64_t* full = pipeline.fill(at);
       char* a = pipeline.memory.a[at.stage] + first_a * kSwizzledRow;
       char* b = pipeline.memory.b[at.stage] + first_b * kSwizzledRow;
       const uint32_t k = step * Tile::kK;
-      load<kBothA>(a, &product.a, k, corner.row + first_a, full);
+      load<kBothA>(a, map_a, k, corner.row + first_a, full);
       if constexpr (Tile::kMajorB == Major::kK) {
         load<kBothB>(b, &product.b, k, corner.column + first_b, full);
       } else {
@@ -137,8 +153,8 @@ __device__ __forceinline__ void sync_consumer(uint32_t consumer) {
 }
 
 // A warpgroup: its sums, rounded, to C. `leader` is the one thread that stores.
-template <class Tile>
-__device__ __forceinline__ void store(const Product& product, Memory<Tile>& memory, Corner corner, uint32_t consumer,
+template <class Tile, class AnyProduct>
+__device__ __forceinline__ void store(const AnyProduct& product, Memory<Tile>& memory, Corner corner, uint32_t consumer,
                                       bool leader, const float (&sums)[Tile::kN / 2]) {
   using T = typename Tile::Element;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
@@ -146,9 +162,9 @@ __device__ __forceinline__ void store(const Product& product, Memory<Tile>& memo
   const uint32_t row = warp * 16 + lane % 16, side = lane / 16;
 #pragma unroll
   for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-    char* buffer = memory.c[consumer][box % 2];
-    // The store before the last has read the box that is written next.
-    if (leader) bulk_wait_read<1>();
+    char* buffer = memory.c[consumer][box % Tile::kBuffersC];
+    // An earlier store has read the box that is written next.
+    if (leader) bulk_wait_read<int(Tile::kBuffersC) - 1>();
     sync_consumer(consumer);
 #pragma unroll
     for (uint32_t column = 0; column < kBox; column += 16) {
@@ -159,23 +175,18 @@ __device__ __forceinline__ void store(const Product& product, Memory<Tile>& memo
     fence_async_shared();
     sync_consumer(consumer);
     if (leader) {
-      store_box(&product.c, int32_t(corner.column + box * kBox), int32_t(corner.row + consumer * 64), buffer);
+      store_box(product.map_c(corner), int32_t(corner.column + box * kBox), int32_t(corner.row + consumer * 64), buffer);
       bulk_commit();
     }
   }
 }
 
-template <class Tile, class Exchange>
-__device__ __forceinline__ void gemm(const Product& product, Exchange exchange) {
-  extern __shared__ char shared[];
-  const uint32_t unaligned = shared_address(shared);
-  const uint32_t padding = (kSwizzleAlignment - unaligned % kSwizzleAlignment) % kSwizzleAlignment;
-  const Pipeline<Tile> pipeline{*reinterpret_cast<Memory<Tile>*>(shared + padding)};
+template <class Tile, class AnyProduct, class Exchange>
+__device__ __forceinline__ void gemm(const AnyProduct& product, Exchange exchange) {
+  const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
 
   if (threadIdx.x == 0) {
-    prefetch_map(&product.a);
-    prefetch_map(&product.b);
-    prefetch_map(&product.c);
+    product.prefetch_maps();
     pipeline.init();
   }
   // No block loads into or arrives at another before the other's barriers are there.
@@ -195,13 +206,14 @@ __device__ __forceinline__ void gemm(const Product& product, Exchange exchange) 
       produce<Tile>(product, pipeline, exchange);
       admit_dependents();
     }
+    if (warp != 0) exchange.beside(warp);
   } else {
     take_registers<kConsumerRegisters>();
     const uint32_t consumer = warpgroup - 1;
     const bool leader = threadIdx.x % kWarpgroup == 0;
     typename Pipeline<Tile>::Cursor at;
     float sums[Tile::kN / 2];
-    for_each_tile<Tile>(product.raster, [&](Corner corner) {
+    product.template for_each_tile<Tile>([&](Corner corner) {
       multiply<Tile>(pipeline, at, product.steps, consumer, sums);
       store<Tile>(product, pipeline.memory, corner, consumer, leader, sums);
       exchange.behind_stores(corner);
@@ -210,6 +222,7 @@ __device__ __forceinline__ void gemm(const Product& product, Exchange exchange) 
   }
   // No block ends while the other may still arrive at its barriers.
   if constexpr (Tile::kCluster != 1) sync_cluster();
+  exchange.behind_all();
 }
 
 }  // namespace warpweave

@@ -27,8 +27,9 @@ static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 65536 / kT
 
 // A block computes `kM` × `kN` elements of C in steps of `kK`.
 //
-// B is stored as rows of K (`Major::kK`, N×K: transposed) or as rows of N (`Major::kMN`, K×N: row-major).
-template <typename T, Major kMajorB_, uint32_t kN_, Common kCommon_>
+// B is stored as rows of K (`Major::kK`, N×K: transposed) or as rows of N (`Major::kMN`, K×N: row-major). With two buffers
+// of C a consumer fills one box while the other is being stored; with one, shared memory is left for others.
+template <typename T, Major kMajorB_, uint32_t kN_, Common kCommon_, uint32_t kBuffersC_ = 2>
 struct Tile {
   using Element = T;
   static constexpr Major kMajorB = kMajorB_;
@@ -57,6 +58,7 @@ struct Tile {
   static constexpr uint32_t kBoxBytes = kBox * kK * 2;
   // A box of C: 64 columns of the 64 rows of a consumer.
   static constexpr uint32_t kBoxesC = kN / kBox;
+  static constexpr uint32_t kBuffersC = kBuffersC_;
 };
 
 // The shared memory of a block. Boxes start at multiples of 1024.
@@ -64,12 +66,19 @@ template <class Tile>
 struct alignas(kSwizzleAlignment) Memory {
   char a[Tile::kStages][Tile::kBytesA];
   char b[Tile::kStages][Tile::kBytesB];
-  // Each consumer fills one box while the other is being stored.
-  char c[kConsumers][2][64 * kSwizzledRow];
+  char c[kConsumers][Tile::kBuffersC][64 * kSwizzledRow];
   // A stage has been filled; a stage may be filled.
   uint64_t full[Tile::kStages];
   uint64_t empty[Tile::kStages];
 };
+
+// This block's, at the first place in dynamic shared memory where boxes may start.
+template <class Tile>
+__device__ __forceinline__ Memory<Tile>& memory_of_block() {
+  extern __shared__ char shared[];
+  const uint32_t behind = shared_address(shared) % kSwizzleAlignment;
+  return *reinterpret_cast<Memory<Tile>*>(shared + (kSwizzleAlignment - behind) % kSwizzleAlignment);
+}
 
 // Dynamic shared memory of a launch: `SHARED_BYTES` in `sm90/config.rs`. The layout, and what may lie before its start.
 template <class Tile>

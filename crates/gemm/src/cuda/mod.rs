@@ -1,5 +1,6 @@
 //! Products on a GPU: cuBLASLt, CUTLASS and the hand-written kernel behind [`GemmBackend`].
 
+mod all_gather_matmul;
 mod handle;
 mod plan;
 mod waiting;

@@ -1,5 +1,6 @@
 //! Matrix products on the CPU: the reference that stands in for every provider on the host backend.
 
+mod all_gather_matmul;
 mod backend;
 mod panels;
 mod reference;

@@ -11,6 +11,14 @@ use crate::{GemmProblem, Layout};
 
 /// The device code.
 pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
+pub(super) static ALL_GATHER: Image = warpweave_symm_mem::device_image!("all_gather", sm_90a);
+
+/// What is done beside the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    Plain,
+    AllGather,
+}
 
 /// Threads of a block: `kThreads` in `tile.cuh`.
 pub(super) const THREADS: u32 = 384;
@@ -99,7 +107,7 @@ pub(super) fn blocks(config: &Config) -> u32 {
 }
 
 /// Rows and columns of C that a cluster computes at a time.
-fn cluster_tile(config: &Config) -> [u32; 2] {
+pub(super) fn cluster_tile(config: &Config) -> [u32; 2] {
     [0, 1].map(|side| config.tile[side] * config.cluster[side])
 }
 
@@ -114,9 +122,13 @@ pub(super) fn raster(config: &Config, problem: &GemmProblem, band: u32) -> Raste
 }
 
 /// The kernel of a configuration, or `None` for a type or index that there is no kernel for.
-pub(super) fn kernel(problem: &GemmProblem, config: usize) -> Option<&'static str> {
-    macro_rules! kernels {
-        ($prefix:literal) => {
+pub(super) fn kernel(
+    family: Family,
+    problem: &GemmProblem,
+    config: usize,
+) -> Option<(&'static Image, &'static str)> {
+    macro_rules! names {
+        ($prefix:expr) => {
             [
                 concat!($prefix, "_128x256_share_b"),
                 concat!($prefix, "_128x256_share_a"),
@@ -127,14 +139,22 @@ pub(super) fn kernel(problem: &GemmProblem, config: usize) -> Option<&'static st
             ]
         };
     }
-    let names: [&'static str; CONFIGS.len()] = match (problem.dtype, problem.b_layout) {
-        (DType::F16, Layout::RowMajor) => kernels!("gemm_f16_nn"),
-        (DType::F16, Layout::Transposed) => kernels!("gemm_f16_nt"),
-        (DType::Bf16, Layout::RowMajor) => kernels!("gemm_bf16_nn"),
-        (DType::Bf16, Layout::Transposed) => kernels!("gemm_bf16_nt"),
-        _ => return None,
+    macro_rules! kernels {
+        ($family:literal) => {
+            match (problem.dtype, problem.b_layout) {
+                (DType::F16, Layout::RowMajor) => names!(concat!($family, "_f16_nn")),
+                (DType::F16, Layout::Transposed) => names!(concat!($family, "_f16_nt")),
+                (DType::Bf16, Layout::RowMajor) => names!(concat!($family, "_bf16_nn")),
+                (DType::Bf16, Layout::Transposed) => names!(concat!($family, "_bf16_nt")),
+                _ => return None,
+            }
+        };
+    }
+    let (image, names): (_, [&'static str; CONFIGS.len()]) = match family {
+        Family::Plain => (&PLAIN, kernels!("gemm")),
+        Family::AllGather => (&ALL_GATHER, kernels!("all_gather")),
     };
-    names.get(config).copied()
+    Some((image, names.get(config).copied()?))
 }
 
 #[cfg(test)]
@@ -184,25 +204,22 @@ mod tests {
             for dtype in [DType::F16, DType::Bf16] {
                 let problem =
                     GemmProblem::new(8, 8, 8, dtype).with_layouts(Layout::RowMajor, layout);
-                for (index, config) in CONFIGS.iter().enumerate() {
-                    let name = kernel(&problem, index).unwrap();
-                    assert!(name.ends_with(config.name), "{name}");
-                    #[cfg(feature = "nvcc")]
-                    assert!(
-                        PLAIN
-                            .sm_90a
-                            .windows(name.len())
-                            .any(|part| part == name.as_bytes()),
-                        "{name} is not in the device code"
-                    );
+                for family in [Family::Plain, Family::AllGather] {
+                    for (index, config) in CONFIGS.iter().enumerate() {
+                        let (image, name) = kernel(family, &problem, index).unwrap();
+                        assert!(name.ends_with(config.name), "{name}");
+                        let mut code = image.sm_90a.windows(name.len());
+                        assert!(
+                            image.sm_90a.is_empty() || code.any(|part| part == name.as_bytes()),
+                            "{name} is not in the device code"
+                        );
+                    }
                 }
             }
         }
         let wide = GemmProblem::new(8, 8, 8, DType::F32);
-        assert_eq!(kernel(&wide, 0), None);
-        assert_eq!(
-            kernel(&GemmProblem::new(8, 8, 8, DType::F16), CONFIGS.len()),
-            None
-        );
+        assert!(kernel(Family::Plain, &wide, 0).is_none());
+        let half = GemmProblem::new(8, 8, 8, DType::F16);
+        assert!(kernel(Family::AllGather, &half, CONFIGS.len()).is_none());
     }
 }

@@ -5,12 +5,14 @@
 //! common once for both. It is compiled to machine code behind the feature `nvcc`; everything on the host is here always,
 //! and without the feature a plan is a typed error.
 
+mod all_gather;
 mod config;
 mod plan;
 mod raster;
 mod requirements;
 mod tensor_map;
 
+pub use all_gather::AllGatherPlan;
 pub use config::{CONFIGS, Candidate, candidates, select};
 pub use plan::Plan;
 pub use raster::Raster;

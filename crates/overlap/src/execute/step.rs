@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{GemmOperands, GemmProblem, Provider, WaitingMatmul};
+use warpweave_gemm::{AllGatherMatmul, GemmOperands, GemmProblem, Provider, WaitingMatmul};
 use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Sum};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
@@ -53,6 +53,7 @@ pub(super) enum Action<B: ExecuteBackend> {
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
     WaitingMatmul(B::WaitingPlan),
+    AllGatherMatmul(B::AllGatherPlan),
 }
 
 /// An action, where it stands in the plan, and its stream.
@@ -87,6 +88,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
             Action::GatherMatmul(launch) => launch.name(),
             Action::WaitingMatmul(_) => WaitingMatmul::NAME,
+            Action::AllGatherMatmul(_) => AllGatherMatmul::NAME,
         }
     }
 }
@@ -149,6 +151,10 @@ impl<B: ExecuteBackend> Step<B> {
             Action::WaitingMatmul(plan) => {
                 // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
                 unsafe { backend.waiting_matmul(stream, plan)? };
+            }
+            Action::AllGatherMatmul(plan) => {
+                // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their interfaces equal.
+                unsafe { backend.all_gather_matmul(stream, plan)? };
             }
         }
         Ok(())

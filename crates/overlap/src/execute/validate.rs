@@ -145,7 +145,8 @@ impl Checker<'_> {
             }
             Kernel::MultimemGatherMatmul { a, .. }
             | Kernel::MultimemGather { a, .. }
-            | Kernel::WaitingMatmul { a, .. } => {
+            | Kernel::WaitingMatmul { a, .. }
+            | Kernel::AllGatherMatmul { a, .. } => {
                 matrix(a, own_rows, shape.k, Placement::Local)?;
             }
         }
@@ -153,7 +154,8 @@ impl Checker<'_> {
             Kernel::NaiveRemoteRead { b, c, .. }
             | Kernel::ThreadloadGatherMatmul { b, c, .. }
             | Kernel::MultimemGatherMatmul { b, c, .. }
-            | Kernel::WaitingMatmul { b, c, .. } => {
+            | Kernel::WaitingMatmul { b, c, .. }
+            | Kernel::AllGatherMatmul { b, c, .. } => {
                 matrix(b, shape.k, shape.n, Placement::Local)?;
                 matrix(c, shape.m, shape.n, Placement::Local)?;
             }
@@ -165,7 +167,7 @@ impl Checker<'_> {
             | Kernel::ThreadloadGather { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
             }
-            Kernel::WaitingMatmul { staging, .. } => {
+            Kernel::WaitingMatmul { staging, .. } | Kernel::AllGatherMatmul { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Symmetric)?;
             }
             Kernel::MultimemGatherMatmul { staging, .. }

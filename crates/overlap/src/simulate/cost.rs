@@ -217,7 +217,15 @@ impl Costs<'_> {
                 self.transfer(region.rank, &[own], self.bytes(region), link.sm_pull_gbs)
             }
             Effect::Write(region) if region.rank != own => {
-                self.transfer(own, &[region.rank], self.bytes(region), link.sm_push_gbs)
+                let bytes = self.bytes(region);
+                let mut cost = self.transfer(own, &[region.rank], bytes, link.sm_push_gbs);
+                // One thread of each block sends to all peers: together they get what one would.
+                for (resource, share) in &mut cost.loads {
+                    if *resource == Resource::LinkOut(own) {
+                        *share = 1.0;
+                    }
+                }
+                cost
             }
             Effect::Write(region) => match self.kernel_product(kernel, region) {
                 Some(time) => Cost {
@@ -238,15 +246,21 @@ impl Costs<'_> {
     /// The time of the product whose result `region` is, if it is one, with all multiprocessors.
     fn kernel_product(&self, kernel: &Kernel, region: &Region) -> Option<f64> {
         let product = &self.machine.product;
-        if let Kernel::WaitingMatmul { shape, c, .. } = *kernel {
+        let efficiency = match kernel {
+            Kernel::WaitingMatmul { .. } => Some(product.cutlass),
+            Kernel::AllGatherMatmul { .. } => Some(1.0),
+            _ => None,
+        };
+        if let Some(efficiency) = efficiency {
             // One launch: its rows share the waves of tiles, so that each lane costs its part of the whole. The few own
-            // rows that are copied to staging are not worth a figure.
+            // rows that a waiting product copies to staging are not worth a figure.
+            let shape = kernel.shape();
             let (whole, _) = self
                 .machine
                 .product((shape.m, shape.n, shape.k), shape.dtype);
             let part = region.rows.len() as f64 / shape.m as f64;
-            let is_result = f64::from(u8::from(region.buffer == c));
-            return Some(is_result * part * whole / product.cutlass);
+            let is_result = f64::from(u8::from(kernel.result() == Some(region.buffer)));
+            return Some(is_result * part * whole / efficiency);
         }
         let (result, tflops) = match kernel {
             Kernel::NaiveRemoteRead { c, .. } => (*c, product.naive_tflops),

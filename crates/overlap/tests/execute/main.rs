@@ -3,6 +3,7 @@
 mod collectives;
 mod cuda;
 mod fixtures;
+mod fused;
 mod gathers;
 mod nodes;
 mod pool;
@@ -292,6 +293,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
         "ringPut",
         "pushChunks",
         "pushChunksWaitingGemm",
+        "fusedAllGather",
         "broadcastPipeline",
     ] {
         let problem = Problem::new(6, 4, 5, DType::F32);

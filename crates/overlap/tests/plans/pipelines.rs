@@ -2,7 +2,7 @@
 
 use crate::fixtures::{holds, plans, problem};
 use warpweave_overlap::algorithms::{self, Capabilities, Configuration};
-use warpweave_overlap::plan::{OpKind, Plan, Problem, Transport};
+use warpweave_overlap::plan::{Effect, OpKind, Plan, Problem, Transport};
 use warpweave_overlap::{Operation, PlanError, check, show};
 use warpweave_symm_mem::DType;
 
@@ -54,6 +54,10 @@ fn pipelines_are_found_by_their_exact_names() {
             "pushChunksWaitingGemm:chunks=1",
             "pushChunksWaitingGemm:chunks=4",
             "pushChunksWaitingGemm:chunks=8",
+            "fusedAllGather",
+            "fusedAllGather:chunks=1",
+            "fusedAllGather:chunks=2",
+            "fusedAllGather:chunks=8",
             "broadcastPipeline",
             "hierarchical",
             "hierarchical:nodes=1",
@@ -62,7 +66,7 @@ fn pipelines_are_found_by_their_exact_names() {
     );
     for name in names {
         let algorithm = algorithms::find(&name).unwrap();
-        let sm90 = name.contains("Waiting");
+        let sm90 = name.contains("Waiting") || name.contains("fused");
         let needs = Capabilities {
             sm90,
             ..Capabilities::NONE
@@ -73,6 +77,7 @@ fn pipelines_are_found_by_their_exact_names() {
         let transports: &[Transport] = match name.as_str() {
             "hierarchical" => &[Transport::Nccl, Transport::CopyEngine],
             "hierarchical:nodes=4" => &[Transport::Nccl],
+            _ if name.contains("fused") => &[Transport::ThreadLoads],
             _ => &[Transport::CopyEngine],
         };
         assert!(plans.iter().all(|p| p.transports() == transports));
@@ -135,6 +140,9 @@ fn streams_and_chunks_are_those_of_the_name() {
         assert_eq!((plan.streams.len(), plan.launches()), (3, 1 + 3 * chunks));
         let plan = at(&format!("pushChunksWaitingGemm{name}"), 4);
         assert_eq!((plan.streams.len(), plan.launches()), (2, 1));
+        let plan = at(&format!("fusedAllGather{name}"), 4);
+        assert_eq!((plan.streams.len(), plan.ops.len()), (1, 1));
+        assert_eq!(plan.slots.len(), 1 + chunks);
     }
     for streams in 1..=3 {
         let plan = at(&format!("pushChunks:streams={streams}"), 4);
@@ -186,6 +194,56 @@ fn the_ring_with_get_is_printed() {
 #[test]
 fn a_ragged_push_in_chunks_behind_one_product_is_printed() {
     insta::assert_snapshot!(show(&plan("pushChunksWaitingGemm", 1, 4, &problem(6))));
+}
+
+#[test]
+fn a_ragged_launch_that_gathers_is_printed() {
+    insta::assert_snapshot!(show(&plan("fusedAllGather:chunks=2", 1, 4, &problem(14))));
+}
+
+/// The order in which the host reference takes the lanes: everything is sent, this rank's rows are multiplied, then chunk after
+/// chunk of the others, and at the end all is freed.
+#[test]
+fn a_launch_that_gathers_in_the_order_of_the_host_holds_too() {
+    let turn = |effects: &[Effect], rank: usize| {
+        let frees = |e: &Effect| matches!(e, Effect::Signal { .. });
+        match effects {
+            [Effect::Wait { lag: 1, .. }, ..] => 0,
+            [Effect::Read(r), ..] if r.rank == rank => 1,
+            [effect] if frees(effect) => 3,
+            _ => 2,
+        }
+    };
+    for world in 2..=8 {
+        for m in [8 * world, 9 * world + 5, 3] {
+            let algorithm = algorithms::find("fusedAllGather:chunks=3").unwrap();
+            let mut plans = algorithm.plans(world, &problem(m)).unwrap();
+            holds(&check(&plans, 3));
+            for plan in &mut plans {
+                for op in &mut plan.ops {
+                    let OpKind::Kernel { lanes, .. } = &mut op.kind else {
+                        continue;
+                    };
+                    // Chunks of an owner are runs of four effects behind each other; what frees them stands alone.
+                    let mut parts: Vec<(usize, usize, &[Effect])> = Vec::new();
+                    for lane in lanes.iter() {
+                        match lane.first() {
+                            Some(Effect::Wait { lag: 0, .. }) => {
+                                let parts_of_lane = lane.chunks(4).enumerate();
+                                parts.extend(
+                                    parts_of_lane.map(|(i, part)| (turn(part, plan.rank), i, part)),
+                                );
+                            }
+                            _ => parts.push((turn(lane, plan.rank), 0, lane)),
+                        }
+                    }
+                    parts.sort_by_key(|&(turn, index, _)| (turn, index));
+                    *lanes = vec![parts.iter().flat_map(|part| part.2).cloned().collect()];
+                }
+            }
+            holds(&check(&plans, 3));
+        }
+    }
 }
 
 #[test]

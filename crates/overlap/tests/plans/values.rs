@@ -113,6 +113,7 @@ fn every_algorithm_computes_its_operation() {
     assert_eq!(
         Vec::from_iter(with_kernels),
         [
+            "fusedAllGather",
             "multimemGatherScalarCompute",
             "multimemGatherThenCutlass",
             "naiveRemoteRead",

@@ -1,6 +1,7 @@
 //! What a simulation predicts.
 
 mod closed_forms;
+mod fused;
 mod machines;
 mod measured;
 mod push_chunks;

@@ -11,6 +11,7 @@ pub mod baseline_nccl;
 pub mod broadcast_pipeline;
 mod buffers;
 pub mod direct_exchange;
+pub mod fused;
 pub mod hierarchical;
 pub mod multimem_gather_cutlass;
 pub mod multimem_gather_scalar;
@@ -40,6 +41,7 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     ring_put::ALGORITHM,
     push_chunks::ALGORITHM,
     push_waiting::ALGORITHM,
+    fused::ALGORITHM,
     broadcast_pipeline::ALGORITHM,
     hierarchical::ALGORITHM,
 ];

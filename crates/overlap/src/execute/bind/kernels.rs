@@ -1,7 +1,7 @@
 //! The kernels of a plan: what their launches are told, and whether they can be launched at all.
 
 use warpweave_gemm::waiting::Arrival;
-use warpweave_gemm::{GemmProblem, WaitingMatmul};
+use warpweave_gemm::{AllGatherMatmul, GemmProblem, WaitingMatmul};
 use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Strided, Sum};
 use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 
@@ -206,6 +206,35 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 };
                 let planned = self.executor.backend.waiting_plan(&product)?;
                 return Ok(Action::WaitingMatmul(planned));
+            }
+            Kernel::AllGatherMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                free,
+                chunk_rows,
+                ..
+            } => {
+                let ranks = 0..self.plan.world;
+                let shards = ranks.clone().map(|r| shard(shape.m, r, self.plan.world));
+                let product = AllGatherMatmul {
+                    problem: GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype),
+                    shards: shards.collect(),
+                    chunk_rows,
+                    a: own(a),
+                    staging: ranks.map(|r| self.buffers.copy_of(staging, r)).collect(),
+                    b: own(b),
+                    c: own(c),
+                    pad,
+                    ready: ready.0,
+                    free: free.0,
+                    candidate: None,
+                    max_blocks: None,
+                };
+                let planned = self.executor.backend.all_gather_plan(&product)?;
+                return Ok(Action::AllGatherMatmul(planned));
             }
         };
         Ok(Action::GatherMatmul(launch))

@@ -120,6 +120,26 @@ pub enum Kernel {
         /// Chunks of a shard, less those that are empty.
         chunks: usize,
     },
+    /// Sends this rank's rows to the staging of its peers, chunk after chunk, and computes C meanwhile: from its own rows
+    /// where they lie and from the others' in staging, each chunk behind the signal of its owner.
+    AllGatherMatmul {
+        /// Sizes.
+        shape: KernelShape,
+        /// Local.
+        a: BufferId,
+        /// Local.
+        b: BufferId,
+        /// Local.
+        c: BufferId,
+        /// Symmetric: the peers write their rows.
+        staging: BufferId,
+        /// "The first chunk of my rows is in your staging." Each further chunk of the largest shard has the next slot.
+        ready: SlotId,
+        /// "I have read your rows from my staging."
+        free: SlotId,
+        /// Rows of a chunk; the last of a shard may have fewer.
+        chunk_rows: usize,
+    },
 }
 
 impl Kernel {
@@ -132,6 +152,7 @@ impl Kernel {
             Kernel::ThreadloadGather { .. } => "threadload_gather",
             Kernel::MultimemGather { .. } => "multimem_gather",
             Kernel::WaitingMatmul { .. } => "waiting_matmul",
+            Kernel::AllGatherMatmul { .. } => "all_gather_matmul",
         }
     }
 
@@ -143,7 +164,8 @@ impl Kernel {
             | Kernel::MultimemGatherMatmul { shape, .. }
             | Kernel::ThreadloadGather { shape, .. }
             | Kernel::MultimemGather { shape, .. }
-            | Kernel::WaitingMatmul { shape, .. } => shape,
+            | Kernel::WaitingMatmul { shape, .. }
+            | Kernel::AllGatherMatmul { shape, .. } => shape,
         }
     }
 
@@ -159,6 +181,9 @@ impl Kernel {
             }
             | Kernel::WaitingMatmul {
                 a, b, c, staging, ..
+            }
+            | Kernel::AllGatherMatmul {
+                a, b, c, staging, ..
             } => vec![a, b, c, staging],
             Kernel::ThreadloadGather { a, staging, .. }
             | Kernel::MultimemGather { a, staging, .. } => vec![a, staging],
@@ -171,20 +196,22 @@ impl Kernel {
             Kernel::NaiveRemoteRead { c, .. }
             | Kernel::ThreadloadGatherMatmul { c, .. }
             | Kernel::MultimemGatherMatmul { c, .. }
-            | Kernel::WaitingMatmul { c, .. } => Some(c),
+            | Kernel::WaitingMatmul { c, .. }
+            | Kernel::AllGatherMatmul { c, .. } => Some(c),
             Kernel::ThreadloadGather { .. } | Kernel::MultimemGather { .. } => None,
         }
     }
 
     /// The slots it signals or waits on: first the one that says that data may be read, then, where the kernel has it,
-    /// the one that says that it has been read.
+    /// the one that says that it has been read. Of several that say the former, the first.
     pub fn slots(&self) -> Vec<SlotId> {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
             | Kernel::ThreadloadGatherMatmul { ready, done, .. }
             | Kernel::ThreadloadGather { ready, done, .. } => vec![ready, done],
             Kernel::MultimemGatherMatmul { ready, free, .. }
-            | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
+            | Kernel::MultimemGather { ready, free, .. }
+            | Kernel::AllGatherMatmul { ready, free, .. } => vec![ready, free],
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
         }
     }
@@ -194,7 +221,8 @@ impl Kernel {
         match self {
             Kernel::NaiveRemoteRead { .. }
             | Kernel::ThreadloadGatherMatmul { .. }
-            | Kernel::ThreadloadGather { .. } => Transport::ThreadLoads,
+            | Kernel::ThreadloadGather { .. }
+            | Kernel::AllGatherMatmul { .. } => Transport::ThreadLoads,
             Kernel::MultimemGatherMatmul { .. } | Kernel::MultimemGather { .. } => {
                 Transport::Multimem
             }

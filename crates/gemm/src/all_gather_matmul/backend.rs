@@ -1,0 +1,48 @@
+//! Backends that can launch products that gather.
+
+use std::fmt::Debug;
+
+use warpweave_symm_mem::Backend;
+
+use super::AllGatherMatmul;
+use crate::Error;
+
+/// A backend with [`AllGatherMatmul`].
+///
+/// A wait that misses the pad's deadline records a fault in the pad; the launch goes on to its end, and what it computes of
+/// the missing rows is worthless. [`SignalPad::check`](warpweave_symm_mem::SignalPad::check) reports it and
+/// [`SignalPad::recover`](warpweave_symm_mem::SignalPad::recover) makes the pad usable again.
+pub trait AllGatherGemmBackend: Backend {
+    /// A product ready to be launched, with its tables.
+    type AllGatherPlan: Debug + Send + Sync;
+
+    /// Prepares a product: checks it, chooses a kernel, encodes its tensor maps and stores the order of its tiles on the
+    /// device. Not collective.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidProblem`] for a descriptor that contradicts itself.
+    /// - On a GPU [`Error::Unsupported`], [`Error::Device`] and [`Error::MissingFeature`]: it needs compute capability 9.0 and
+    ///   the feature `nvcc`, at most [`AllGatherMatmul::MAX_WORLD`] ranks, and what
+    ///   [`sm90::check_problem`](crate::sm90::check_problem) asks for; [`Error::Operand`] for a misaligned address.
+    /// - What the backend reports.
+    fn all_gather_plan(&self, product: &AllGatherMatmul) -> Result<Self::AllGatherPlan, Error>;
+
+    /// Enqueues the product on `stream`. Waits for nothing on the host, and may be captured in a graph.
+    ///
+    /// On a GPU all blocks of the launch must come to be resident while the peers' launches run: whatever else is on the device
+    /// ends without them.
+    ///
+    /// # Safety
+    /// - `a` holds this rank's shard, each address of `staging` every row of A, `b` and `c` the problem's matrices; a row of A
+    ///   has `lda` elements, the last one too. All are mapped until the launches of all ranks have ended, and none overlaps
+    ///   another.
+    /// - The pad lives until then. All ranks launch the same product equally often, in the same order with others that use
+    ///   its slots or staging, and nothing else uses either.
+    /// - No unordered work writes `a` or B or touches C.
+    /// - Launches of one plan are ordered among each other.
+    unsafe fn all_gather_matmul(
+        &self,
+        stream: &Self::Stream,
+        plan: &Self::AllGatherPlan,
+    ) -> Result<(), Error>;
+}

@@ -1,0 +1,182 @@
+//! All-gather and matrix product in one launch.
+//!
+//! Each rank has a shard of the rows of A and all of its own B. The launch sends this rank's rows to the staging of its peers,
+//! chunk after chunk, while it multiplies: its own rows where they lie, those of the others behind the word of their chunk.
+//! No multiprocessor does one alone.
+//!
+//! # Protocol
+//!
+//! Two kinds of words of the signal pad, each given once a call from every rank to every peer:
+//! - slot `ready` + i: "chunk i of my shard is in your staging", behind all its bytes;
+//! - slot `free`: "this call has read your rows", the peer's credit for its next call.
+//!
+//! A chunk is sent behind the credit of the call before, and multiplied behind its word. So calls may follow each other, and
+//! graphs be replayed, with one staging and no reset. Nothing waits in a circle: what is sent depends on earlier calls alone.
+//! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
+
+mod backend;
+mod table;
+
+use std::ops::Range;
+
+use warpweave_symm_mem::{DevicePtr, PadView};
+
+use crate::sm90::Candidate;
+use crate::{Error, GemmOperands, GemmProblem, Layout};
+
+pub use backend::AllGatherGemmBackend;
+pub(crate) use table::{Band, bands};
+
+/// C = A·B on every rank, where each rank has a shard of the rows of A.
+///
+/// A and C are row-major. All ranks describe the same rows of A, chunks and slots; B, C and how they are computed are each
+/// rank's own.
+#[derive(Clone, Debug)]
+pub struct AllGatherMatmul {
+    /// The whole product. `lda` holds for `a` and for staging.
+    pub problem: GemmProblem,
+    /// The rows of A that each rank has, by rank, one behind the other. They may be none.
+    pub shards: Vec<Range<usize>>,
+    /// Rows of a chunk; the last of a shard may have fewer. Best whole tiles of a cluster ([`AllGatherMatmul::chunk_rows`]).
+    pub chunk_rows: usize,
+    /// Address of the first row of this rank's shard. Any device memory.
+    pub a: DevicePtr,
+    /// Address of row 0 of A in each rank's staging, as mapped here. Symmetric: peers write their rows there. The rows of its
+    /// own rank are neither read nor written.
+    pub staging: Vec<DevicePtr>,
+    /// Address of B.
+    pub b: DevicePtr,
+    /// Address of C.
+    pub c: DevicePtr,
+    /// The signal pad, which gives rank and world size.
+    pub pad: PadView,
+    /// The first of [`chunks`](Self::chunks) slots for "this chunk of my shard is in your staging".
+    pub ready: usize,
+    /// Slot for "this call has read your rows".
+    pub free: usize,
+    /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice.
+    pub candidate: Option<Candidate>,
+    /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every multiprocessor;
+    /// ranks that share a device share them out.
+    pub max_blocks: Option<u32>,
+}
+
+impl AllGatherMatmul {
+    /// The kernel's name, the same on the host and in device code.
+    pub const NAME: &'static str = "all_gather_matmul";
+
+    /// Most ranks of a group.
+    pub const MAX_WORLD: usize = 8;
+
+    /// Rows of two tiles, as high as any cluster is: chunks of whole multiples split no tile.
+    pub const CHUNK_UNIT: usize = 256;
+
+    /// Rows of a chunk for which the largest shard, of `shard_rows`, has `chunks` chunks or fewer: whole multiples of
+    /// [`CHUNK_UNIT`](Self::CHUNK_UNIT), unless chunks are smaller than that.
+    pub fn chunk_rows(shard_rows: usize, chunks: usize) -> usize {
+        let rows = shard_rows.div_ceil(chunks.max(1)).max(1);
+        match rows > Self::CHUNK_UNIT {
+            true => rows.next_multiple_of(Self::CHUNK_UNIT),
+            false => rows,
+        }
+    }
+
+    /// Chunks of the largest shard, and so slots behind `ready`.
+    pub fn chunks(&self) -> usize {
+        let rows = self.shards.iter().map(Range::len).max().unwrap_or(0);
+        rows.div_ceil(self.chunk_rows.max(1))
+    }
+
+    /// This rank, as the pad says.
+    pub(crate) fn rank(&self) -> usize {
+        self.pad.rank as usize
+    }
+
+    /// Number of ranks, as the pad says.
+    pub(crate) fn world(&self) -> usize {
+        self.pad.world as usize
+    }
+
+    /// The rows of chunk `index` of the shard of `rank`; none behind its last chunk.
+    pub(crate) fn chunk(&self, rank: usize, index: usize) -> Range<usize> {
+        let Range { start, end } = self.shards[rank];
+        let from = start.saturating_add(index.saturating_mul(self.chunk_rows));
+        from.min(end)..from.saturating_add(self.chunk_rows).min(end)
+    }
+
+    /// Bytes from a row of A to the next.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.problem.lda * self.problem.dtype.size()
+    }
+
+    /// Where a row of A lies: this rank's in `a`, the others in staging.
+    pub(crate) fn row(&self, row: usize) -> DevicePtr {
+        let own = &self.shards[self.rank()];
+        match own.contains(&row) {
+            true => self.a.add((row - own.start) * self.row_bytes()),
+            false => self.staging[self.rank()].add(row * self.row_bytes()),
+        }
+    }
+
+    /// The product of some rows of one shard, with its operands.
+    pub(crate) fn part(&self, rows: &Range<usize>) -> (GemmProblem, GemmOperands) {
+        let problem = GemmProblem {
+            m: rows.len(),
+            ..self.problem
+        };
+        let c = self
+            .c
+            .add(rows.start * self.problem.ldc * self.problem.out.size());
+        (problem, GemmOperands::new(self.row(rows.start), self.b, c))
+    }
+
+    /// Refuses what contradicts itself.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        self.problem.validate()?;
+        let (rank, world) = (self.rank(), self.world());
+        let refuse = |reason: String| {
+            Err(Error::InvalidProblem {
+                problem: Box::new(self.problem),
+                reason: format!("{} on rank {rank}: {reason}", Self::NAME),
+            })
+        };
+        if self.problem.a_layout != Layout::RowMajor {
+            return refuse("shards are rows, so A must be row-major".into());
+        }
+        if rank >= world || self.shards.len() != world || self.staging.len() != world {
+            let (shards, staging) = (self.shards.len(), self.staging.len());
+            return refuse(format!(
+                "{shards} shards and {staging} addresses of staging in a world of {world}"
+            ));
+        }
+        if self.chunk_rows == 0 || self.chunk_rows > i32::MAX as usize {
+            return refuse(format!(
+                "chunk_rows = {} must lie in 1..={}",
+                self.chunk_rows,
+                i32::MAX
+            ));
+        }
+        let mut end = 0;
+        for (owner, shard) in self.shards.iter().enumerate() {
+            if shard.start != end || shard.end < end {
+                return refuse(format!(
+                    "rank {owner} has rows {shard:?}, not those from {end} on"
+                ));
+            }
+            end = shard.end;
+        }
+        if end != self.problem.m {
+            let m = self.problem.m;
+            return refuse(format!("the shards have {end} rows, {m} are multiplied"));
+        }
+        let ready = self.ready..self.ready + self.chunks();
+        let slots = self.pad.slots as usize;
+        if ready.end > slots || self.free >= slots || ready.contains(&self.free) {
+            return refuse(format!(
+                "slots {ready:?} and {} of a pad with {slots} slots",
+                self.free
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! The walk over the tiles against its definition, and the words of a call under any order of steps.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use warpweave_symm_mem::{DType, DevicePtr, PadView};
+
+use super::*;
+use crate::GemmProblem;
+
+/// Rows of a cluster's tile, and of the tile of each of its two blocks.
+const HEIGHT: usize = 32;
+const TILE: usize = 16;
+
+fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGatherMatmul {
+    let start = |i: usize| i * (m / world) + i.min(m % world);
+    AllGatherMatmul {
+        problem: GemmProblem::new(m, 70, 8, DType::Bf16),
+        shards: (0..world)
+            .map(|rank| start(rank)..start(rank + 1))
+            .collect(),
+        chunk_rows,
+        a: DevicePtr(16),
+        staging: vec![DevicePtr(16); world],
+        b: DevicePtr(16),
+        c: DevicePtr(16),
+        pad: PadView {
+            peers: DevicePtr::NULL,
+            sent: DevicePtr::NULL,
+            expected: DevicePtr::NULL,
+            tickets: DevicePtr::NULL,
+            fault: DevicePtr::NULL,
+            timeout_ns: 0,
+            rank: rank as u32,
+            world: world as u32,
+            slots: 2000,
+            reserved: 0,
+        },
+        ready: 1,
+        free: 0,
+        candidate: None,
+        max_blocks: None,
+    }
+}
+
+/// Shard, row and column of the clusters' tiles in the order in which the device walks them, by its own arithmetic.
+fn walk(bands: &[Band], columns: u32) -> Vec<(usize, usize, usize)> {
+    let mut next = 0;
+    (0..bands.last().map_or(0, |band| band.end))
+        .map(|index| {
+            while index >= bands[next].end {
+                next += 1;
+            }
+            let band = bands[next];
+            let within = index - (band.end - band.rows * columns);
+            let (row, column) = (band.row + within % band.rows, within / band.rows);
+            (band.shard as usize, row as usize, column as usize)
+        })
+        .collect()
+}
+
+/// The chunks of its shard that a tile needs, by the device's arithmetic.
+fn needed(product: &AllGatherMatmul, shard: usize, row: usize) -> Range<usize> {
+    let rows = product.shards[shard].len();
+    if shard == product.rank() || row >= rows {
+        return 0..0;
+    }
+    let end = (row + TILE).min(rows);
+    row / product.chunk_rows..(end - 1) / product.chunk_rows + 1
+}
+
+fn every_case(check: impl Fn(&AllGatherMatmul, &[Band])) {
+    for world in 1..=5 {
+        for rank in 0..world {
+            for m in [1, 15, 32, 33, 64 * world, 97, 512, 1000] {
+                for chunk_rows in [1, 7, 32, 100, 1000] {
+                    let product = product(m, (rank, world), chunk_rows);
+                    product.validate().unwrap();
+                    for most in [1, 2, 5] {
+                        check(&product, &bands(&product, (HEIGHT, 3), most).unwrap());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tile_of_every_shard_is_walked_once() {
+    every_case(|product, bands| {
+        let walked = walk(bands, 3);
+        let mut all = HashSet::new();
+        for (shard, rows) in product.shards.iter().enumerate() {
+            for row in 0..rows.len().div_ceil(HEIGHT) {
+                all.extend((0..3).map(|column| (shard, row, column)));
+            }
+        }
+        assert_eq!(walked.len(), all.len());
+        assert_eq!(walked.into_iter().collect::<HashSet<_>>(), all);
+    });
+}
+
+#[test]
+fn own_rows_come_first_and_then_chunks_as_they_are_sent() {
+    every_case(|product, bands| {
+        let (rank, world) = (product.rank(), product.world());
+        let turns = walk(bands, 3).into_iter().map(|(shard, row, _)| {
+            let last = ((row + 1) * HEIGHT).min(product.shards[shard].len()) - 1;
+            // The owner sends chunk after chunk, to its next rank first.
+            match shard == rank {
+                true => (0, 0),
+                false => (
+                    1 + last / product.chunk_rows,
+                    (rank + world - shard) % world,
+                ),
+            }
+        });
+        assert!(turns.is_sorted(), "{product:?}");
+    });
+}
+
+#[test]
+fn a_tile_needs_the_chunks_of_its_rows() {
+    every_case(|product, bands| {
+        for (shard, row, _) in walk(bands, 3) {
+            for row in [row * HEIGHT, row * HEIGHT + TILE] {
+                let first = product.shards[shard].start + row;
+                let rows = first..(first + TILE).min(product.shards[shard].end);
+                let chunks = needed(product, shard, row);
+                let touched = (0..product.chunks()).filter(|&chunk| {
+                    let chunk = product.chunk(shard, chunk);
+                    shard != product.rank() && chunk.start < rows.end && rows.start < chunk.end
+                });
+                assert!(touched.eq(chunks), "row {row} of {shard} in {product:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn chunks_cover_each_shard_once() {
+    every_case(|product, _| {
+        for (rank, shard) in product.shards.iter().enumerate() {
+            let rows = (0..product.chunks() + 1).flat_map(|chunk| product.chunk(rank, chunk));
+            assert!(rows.eq(shard.clone()), "{product:?}");
+        }
+    });
+}
+
+#[test]
+fn a_chunk_is_whole_tiles_unless_it_is_small() {
+    assert_eq!(AllGatherMatmul::chunk_rows(4096, 4), 1024);
+    assert_eq!(AllGatherMatmul::chunk_rows(4000, 4), 1024);
+    assert_eq!(AllGatherMatmul::chunk_rows(300, 1), 512);
+    assert_eq!(AllGatherMatmul::chunk_rows(300, 4), 75);
+    assert_eq!(AllGatherMatmul::chunk_rows(0, 4), 1);
+}
+
+#[test]
+fn descriptors_that_contradict_themselves_are_refused() {
+    let good = product(64, (0, 2), 8);
+    let refused = |change: &dyn Fn(&mut AllGatherMatmul), needle: &str| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let text = bad.validate().unwrap_err().to_string();
+        assert!(text.contains(needle), "{text}");
+    };
+    refused(&|p| p.free = 2000, "2000 of a pad with 2000 slots");
+    refused(&|p| p.free = 4, "slots 1..5 and 4");
+    refused(&|p| p.ready = 1997, "slots 1997..2001");
+    refused(&|p| p.chunk_rows = 0, "chunk_rows = 0");
+    refused(
+        &|p| p.staging.truncate(1),
+        "1 addresses of staging in a world of 2",
+    );
+    refused(
+        &|p| p.shards[0] = 0..31,
+        "rank 1 has rows 32..64, not those from 31",
+    );
+    refused(&|p| p.shards[1].end = 63, "the shards have 63 rows, 64");
+}
+
+/// What a rank has done of a call, in the steps of `all_gather.cuh` that its peers can tell apart.
+#[derive(Default)]
+struct Rank {
+    call: u32,
+    /// Chunks sent, in the order of sending.
+    sent: usize,
+    /// Tiles of the walk that have been read.
+    read: usize,
+}
+
+/// Ranks that call again and again, each taking steps when chance wants it. No row is overwritten before it is read, or read
+/// before it is there, and every rank gets on. Epochs go round.
+#[test]
+fn whatever_the_order_of_steps_rows_are_read_between_their_word_and_their_credit() {
+    let mut random = 11u64;
+    let mut draw = |below: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) as usize % below
+    };
+    const CALLS: u32 = 5;
+    for (world, m, chunk_rows) in [(2, 97, 20), (3, 250, 33), (4, 129, 100), (4, 3, 8)] {
+        let products: Vec<_> = (0..world)
+            .map(|rank| product(m, (rank, world), chunk_rows))
+            .collect();
+        let walks: Vec<Vec<_>> = products
+            .iter()
+            .map(|product| walk(&bands(product, (HEIGHT, 1), 2).unwrap(), 1))
+            .collect();
+        // What a rank sends in a call: chunk and peer.
+        let sends: Vec<Vec<_>> = products
+            .iter()
+            .enumerate()
+            .map(|(rank, product)| {
+                let chunks = 0..product.chunks();
+                let sent = chunks.filter(|&chunk| !product.chunk(rank, chunk).is_empty());
+                sent.flat_map(|chunk| (1..world).map(move |step| (chunk, (rank + step) % world)))
+                    .collect()
+            })
+            .collect();
+        let start = u32::MAX - 2;
+        let chunks = products[0].chunks();
+        // Words by slot, source and destination; the call whose rows lie in each place of staging, by owner and reader.
+        let mut ready = vec![start; chunks * world * world];
+        let mut free = vec![start; world * world];
+        let mut staged = vec![0u32; chunks * world * world];
+        let at = |chunk: usize, from: usize, to: usize| (chunk * world + from) * world + to;
+        let mut ranks: Vec<Rank> = (0..world).map(|_| Rank::default()).collect();
+        let mut idle = 0;
+        while ranks.iter().any(|rank| rank.call < CALLS) {
+            idle += 1;
+            assert!(idle < 100_000, "nobody gets on");
+            let me = draw(world);
+            let call = ranks[me].call;
+            if call == CALLS {
+                continue;
+            }
+            let epoch = start.wrapping_add(call);
+            let reached = |seen: u32, wanted: u32| seen.wrapping_sub(wanted) as i32 >= 0;
+            if draw(2) == 0 && ranks[me].sent < sends[me].len() {
+                let (chunk, to) = sends[me][ranks[me].sent];
+                if reached(free[to * world + me], epoch) {
+                    let place = at(chunk, me, to);
+                    // The reader must be done with the call before.
+                    assert!(ranks[to].call >= call, "overwritten under its reader");
+                    staged[place] = call + 1;
+                    ready[place] = ready[place].wrapping_add(1);
+                    ranks[me].sent += 1;
+                    idle = 0;
+                }
+            } else if let Some(&(shard, row, _)) = walks[me].get(ranks[me].read) {
+                let tiles = [row * HEIGHT, row * HEIGHT + TILE];
+                let mut words = tiles
+                    .iter()
+                    .flat_map(|&row| needed(&products[me], shard, row));
+                let wanted = epoch.wrapping_add(1);
+                if words.all(|chunk| reached(ready[at(chunk, shard, me)], wanted)) {
+                    for chunk in tiles
+                        .iter()
+                        .flat_map(|&row| needed(&products[me], shard, row))
+                    {
+                        assert_eq!(
+                            staged[at(chunk, shard, me)],
+                            call + 1,
+                            "not the call's rows"
+                        );
+                    }
+                    ranks[me].read += 1;
+                    idle = 0;
+                }
+            } else if ranks[me].sent == sends[me].len() {
+                for peer in (0..world).filter(|&peer| peer != me) {
+                    free[me * world + peer] = free[me * world + peer].wrapping_add(1);
+                }
+                ranks[me] = Rank {
+                    call: call + 1,
+                    ..Rank::default()
+                };
+                idle = 0;
+            }
+        }
+    }
+}

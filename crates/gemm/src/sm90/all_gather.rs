@@ -1,0 +1,231 @@
+//! The kernel that gathers, bound to a problem on a device.
+
+use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
+use warpweave_symm_mem::{Backend, Cuda, Memory, PadView};
+
+use super::config::{self, ALL_GATHER, CONFIGS, Candidate, Family, STEP, THREADS};
+use super::plan::{boxes, check_compiled};
+use super::tensor_map::{Matrix, TensorMap};
+use super::{check_device, check_problem, select};
+use crate::all_gather_matmul::{AllGatherMatmul, Band, bands};
+use crate::cutlass::ADDRESS_ALIGNMENT;
+use crate::{Error, GemmOperands, GemmProblem, Provider, unproven};
+
+const RANKS: usize = AllGatherMatmul::MAX_WORLD;
+
+/// Dynamic shared memory of a block: `kSendingBytes` in `cuda/sm90/all_gather.cuh`.
+const SHARED_BYTES: u32 = 231_680;
+
+/// The parameter of the kernels: `Gathering` in `cuda/sm90/all_gather.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Gathering {
+    a: [TensorMap; RANKS],
+    c: [TensorMap; RANKS],
+    b: TensorMap,
+    pad: PadView,
+    to: [u64; RANKS],
+    own: u64,
+    bands: u64,
+    rows: [u32; RANKS],
+    tiles: u32,
+    columns: u32,
+    steps: u32,
+    row_bytes: u32,
+    chunk_rows: u32,
+    ready: u32,
+    free: u32,
+}
+const _: () =
+    assert!(size_of::<Gathering>() == 2432 && std::mem::offset_of!(Gathering, free) == 2376);
+
+/// A product that gathers, ready to be launched.
+#[derive(Debug)]
+pub struct AllGatherPlan {
+    gathering: Box<Gathering>,
+    function: Function,
+    launch: LaunchConfig,
+    candidate: Candidate,
+    /// What `bands` points to.
+    _bands: <Cuda as Backend>::Memory,
+}
+
+impl AllGatherPlan {
+    /// Prepares a valid `product` on the device of `cuda`: encodes its tensor maps and uploads the order of its tiles.
+    ///
+    /// # Errors
+    /// Those of [`AllGatherGemmBackend::all_gather_plan`](crate::AllGatherGemmBackend::all_gather_plan).
+    pub(crate) fn new(cuda: &Cuda, product: &AllGatherMatmul) -> Result<Self, Error> {
+        let problem = &product.problem;
+        check(product)?;
+        check_compiled(&ALL_GATHER)?;
+        check_device(cuda.device())?;
+        unproven::ask(Provider::Sm90, problem)?;
+
+        let multiprocessors = cuda.device().multiprocessors;
+        let most = product.max_blocks.unwrap_or(multiprocessors);
+        let favourite = || select(problem, most.min(multiprocessors));
+        let candidate = product
+            .candidate
+            .or_else(favourite)
+            .ok_or(Error::NoCandidate)?;
+        let config = CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
+        let (image, name) = config::kernel(Family::AllGather, problem, candidate.config)
+            .ok_or(Error::NoCandidate)?;
+        let function = cuda.function(image, name)?;
+
+        let cluster = config::blocks(config);
+        let mut launch = LaunchConfig {
+            shared_bytes: SHARED_BYTES,
+            cluster: (cluster > 1).then_some((cluster, 1, 1)),
+            ..LaunchConfig::linear(cluster, THREADS)
+        };
+        let resident = function.max_resident_in_clusters(launch)?;
+        let blocks = most.min(resident) / cluster * cluster;
+        if blocks == 0 {
+            return Err(refused(
+                problem,
+                format!(
+                    "{cluster} blocks must be resident at once, of at most {most} that it may have; {resident} fit"
+                ),
+            ));
+        }
+        launch.grid.0 = blocks;
+
+        let [height, width] = config::cluster_tile(config).map(|extent| extent as usize);
+        let columns = problem.n.div_ceil(width);
+        let bands = bands(product, (height, columns), candidate.band as usize)?;
+        let memory = upload(cuda, &bands)?;
+        let mut gathering = encode(product, candidate)?;
+        gathering.bands = memory.address().0;
+        gathering.tiles = bands.last().map_or(0, |band| band.end);
+        gathering.columns = columns as u32;
+        Ok(Self {
+            gathering: Box::new(gathering),
+            function,
+            launch,
+            candidate,
+            _bands: memory,
+        })
+    }
+
+    /// What was chosen.
+    pub fn candidate(&self) -> Candidate {
+        self.candidate
+    }
+
+    /// Blocks of the launch: all are resident at once.
+    pub fn blocks(&self) -> u32 {
+        self.launch.grid.0
+    }
+
+    /// Enqueues the product on `stream`.
+    ///
+    /// # Safety
+    /// As [`AllGatherGemmBackend::all_gather_matmul`](crate::AllGatherGemmBackend::all_gather_matmul). `cuda` is the device of
+    /// [`AllGatherPlan::new`].
+    pub(crate) unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
+        let mut gathering = *self.gathering;
+        // SAFETY: the structure is the kernel's parameter and its table lives with the plan; the caller vouches for the
+        // matrices and the pad.
+        unsafe {
+            cuda.launch(
+                stream,
+                &self.function,
+                self.launch,
+                &mut [(&raw mut gathering).cast()],
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn refused(problem: &GemmProblem, requirement: String) -> Error {
+    Error::Unsupported {
+        provider: Provider::Sm90,
+        problem: Box::new(*problem),
+        requirement,
+    }
+}
+
+/// What the kernel needs of a product, beside a device.
+fn check(product: &AllGatherMatmul) -> Result<(), Error> {
+    let problem = &product.problem;
+    check_problem(problem)?;
+    let world = product.shards.len();
+    if world > RANKS {
+        let why = format!("{world} ranks: its parameters have place for {RANKS}");
+        return Err(refused(problem, why));
+    }
+    if product.row_bytes() > u32::MAX as usize {
+        let why = format!(
+            "rows of A must be shorter than 4 GiB, not {}",
+            product.row_bytes()
+        );
+        return Err(refused(problem, why));
+    }
+    let staging = product.staging.iter().filter(|_| world > 1);
+    for &a in std::iter::once(&product.a).chain(staging) {
+        GemmOperands::new(a, product.b, product.c).check(problem, |_| ADDRESS_ALIGNMENT)?;
+    }
+    Ok(())
+}
+
+/// The parameter without the order of the tiles.
+fn encode(product: &AllGatherMatmul, candidate: Candidate) -> Result<Gathering, Error> {
+    let problem = &product.problem;
+    let config = CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
+    let [a, b, c] = boxes(problem, config);
+    let map = |operand, (matrix, box_rows): (Matrix, u32), rows, address| {
+        let matrix = Matrix {
+            address,
+            rows,
+            ..matrix
+        };
+        TensorMap::encode(matrix, box_rows).map_err(|reason| Error::Operand {
+            operand,
+            problem: Box::new(*problem),
+            reason,
+        })
+    };
+    let b = map("B", b, b.0.rows, product.b)?;
+    let mut gathering = Gathering {
+        // Tensor maps of no rows do not exist: where a shard has none, nothing reads its map.
+        a: [b; RANKS],
+        c: [b; RANKS],
+        b,
+        pad: product.pad,
+        to: [0; RANKS],
+        own: product.a.0,
+        bands: 0,
+        rows: [0; RANKS],
+        tiles: 0,
+        columns: 0,
+        steps: problem.k.div_ceil(STEP) as u32,
+        row_bytes: product.row_bytes() as u32,
+        chunk_rows: product.chunk_rows as u32,
+        ready: product.ready as u32,
+        free: product.free as u32,
+    };
+    let start = product.shards[product.rank()].start * product.row_bytes();
+    for (rank, shard) in product.shards.iter().enumerate() {
+        gathering.to[rank] = product.staging[rank].add(start).0;
+        gathering.rows[rank] = shard.len() as u32;
+        if !shard.is_empty() {
+            let (_, operands) = product.part(shard);
+            gathering.a[rank] = map("A", a, shard.len(), operands.a)?;
+            gathering.c[rank] = map("C", c, shard.len(), operands.c)?;
+        }
+    }
+    Ok(gathering)
+}
+
+fn upload(cuda: &Cuda, bands: &[Band]) -> Result<<Cuda as Backend>::Memory, Error> {
+    let words = bands.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
+    let image: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
+    let memory = cuda.allocate(image.len())?;
+    let stream = cuda.setup_stream()?;
+    // SAFETY: the memory has the image's size and is the plan's alone.
+    unsafe { cuda.upload(&stream, memory.address(), &image)? };
+    Ok(memory)
+}

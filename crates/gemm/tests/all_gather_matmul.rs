@@ -1,0 +1,523 @@
+//! The product that gathers its A, with ranks as threads: on the host, and on GPUs.
+//!
+//! Where there are fewer GPUs than ranks, all ranks take the first one, each with a part of its multiprocessors: their launches
+//! must be resident together, and a few multiprocessors stay free for what else is enqueued. `CUDA_DEVICE_MAX_CONNECTIONS=32`
+//! gives each stream a queue of its own, so that no rank's work stands behind another's.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use half::{bf16, f16};
+use warpweave_gemm::sm90::{CONFIGS, Candidate};
+use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmProblem, Layout};
+use warpweave_symm_mem::{
+    Cuda, DType, DevicePtr, Exchange, Host, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
+};
+
+/// Different inputs; calls take them in turn.
+const INPUTS: usize = 3;
+/// Multiprocessors of a shared GPU that no product takes.
+const LEFT_FREE: u32 = 8;
+
+/// What a test multiplies.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    problem: GemmProblem,
+    chunk_rows: usize,
+    candidate: Option<Candidate>,
+    calls: usize,
+}
+
+impl Case {
+    fn new(m: usize, n: usize, k: usize, dtype: DType, chunk_rows: usize) -> Self {
+        let padded = |row: usize| row.next_multiple_of(8);
+        Case {
+            problem: GemmProblem::new(m, n, k, dtype).with_leading_dimensions(
+                padded(k),
+                padded(n),
+                padded(n),
+            ),
+            chunk_rows,
+            candidate: None,
+            calls: 6,
+        }
+    }
+
+    fn transposed(self) -> Self {
+        let GemmProblem { lda, ldc, k, .. } = self.problem;
+        let layouts = self
+            .problem
+            .with_layouts(Layout::RowMajor, Layout::Transposed);
+        Case {
+            problem: layouts.with_leading_dimensions(lda, k.next_multiple_of(8), ldc),
+            ..self
+        }
+    }
+}
+
+/// One rank with everything that its calls need.
+struct Rank<B: AllGatherGemmBackend> {
+    backend: B,
+    exchange: Arc<dyn Exchange>,
+    stream: B::Stream,
+    pad: SignalPad<B>,
+    staging: SymmetricBuffer<B>,
+    case: Case,
+    product: AllGatherMatmul,
+    plan: B::AllGatherPlan,
+    /// The shard of each input, then a, B, C, and C of each call.
+    memory: B::Memory,
+    results: DevicePtr,
+}
+
+/// Small integers, so that sums are exact.
+fn value(which: usize, row: usize, col: usize) -> f32 {
+    let mixed = (which * 7919 + row * 104_729 + col * 31).wrapping_mul(2_654_435_761);
+    ((mixed >> 13) % 3) as f32 - 1.0
+}
+
+/// A number that seems to be of chance, for a call of a rank.
+fn mixed(call: usize, rank: usize) -> u64 {
+    let seed = (call * 7919 + rank * 104_729) as u64;
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
+}
+
+fn encode(dtype: DType, value: f32) -> [u8; 2] {
+    match dtype {
+        DType::Bf16 => bf16::from_f32(value).to_ne_bytes(),
+        _ => f16::from_f32(value).to_ne_bytes(),
+    }
+}
+
+/// Rows of `ld` elements; those behind `columns` would spoil every sum.
+fn stored(
+    dtype: DType,
+    rows: Range<usize>,
+    (columns, ld): (usize, usize),
+    value: impl Fn(usize, usize) -> f32,
+) -> Vec<u8> {
+    let element = |row, column| match column < columns {
+        true => encode(dtype, value(row, column)),
+        false => encode(dtype, f32::NAN),
+    };
+    rows.flat_map(|row| {
+        (0..ld)
+            .flat_map(move |column| element(row, column))
+            .collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+fn shards(m: usize, world: usize) -> Vec<Range<usize>> {
+    let start = |i: usize| i * (m / world) + i.min(m % world);
+    (0..world).map(|i| start(i)..start(i + 1)).collect()
+}
+
+impl<B: AllGatherGemmBackend> Rank<B> {
+    fn new(backend: B, exchange: Arc<dyn Exchange>, max_blocks: Option<u32>, case: Case) -> Self {
+        let (rank, world) = (exchange.rank(), exchange.world());
+        let GemmProblem {
+            m,
+            n,
+            k,
+            lda,
+            ldb,
+            ldc,
+            dtype,
+            b_layout,
+            ..
+        } = case.problem;
+        let shards = shards(m, world);
+        let (b_rows, b_columns) = b_layout.stored(k, n);
+        // Each part begins at a multiple of 256 bytes.
+        let part = |elements: usize| (2 * elements).next_multiple_of(256);
+        let shard = part(shards[0].len() * lda);
+        let parts = (INPUTS + 1) * shard + part(b_rows * ldb) + (case.calls + 1) * part(m * ldc);
+        let memory = backend.allocate(parts).unwrap();
+        let staging = SymmetricBuffer::new(&backend, &exchange, "staging", part(m * lda)).unwrap();
+        let a = memory.address().add(INPUTS * shard);
+        let b = a.add(shard);
+        let c = b.add(part(b_rows * ldb));
+
+        let slots = 1 + shards[0].len().div_ceil(case.chunk_rows);
+        let mut pad = SignalPad::new(&backend, &exchange, "test", slots).unwrap();
+        pad.set_timeout(Duration::from_secs(10));
+
+        let product = AllGatherMatmul {
+            problem: case.problem,
+            shards,
+            chunk_rows: case.chunk_rows,
+            a,
+            staging: staging.addresses(),
+            b,
+            c,
+            pad: pad.view(),
+            ready: 1,
+            free: 0,
+            candidate: case.candidate,
+            max_blocks,
+        };
+        let stream = backend.stream(Default::default()).unwrap();
+        let plan = backend.all_gather_plan(&product).unwrap();
+
+        // SAFETY: all ranges lie in the memory made here, which nothing else uses yet.
+        unsafe {
+            for input in 0..INPUTS {
+                let rows = product.shards[rank].clone();
+                let rows = stored(dtype, rows, (k, lda), |row, i| value(input, row, i));
+                if !rows.is_empty() {
+                    let at = memory.address().add(input * shard);
+                    backend.upload(&stream, at, &rows).unwrap();
+                }
+            }
+            let weight = |row, column| match b_layout {
+                Layout::RowMajor => value(INPUTS + rank, row, column),
+                Layout::Transposed => value(INPUTS + rank, column, row),
+            };
+            let weight = stored(dtype, 0..b_rows, (b_columns, ldb), weight);
+            backend.upload(&stream, b, &weight).unwrap();
+            // Rows that are read before they have arrived spoil C.
+            backend
+                .fill(&stream, staging.local(), 0xff, 2 * m * lda)
+                .unwrap();
+        }
+        let rank = Rank {
+            results: c.add(part(m * ldc)),
+            backend,
+            exchange,
+            stream,
+            pad,
+            staging,
+            case,
+            product,
+            plan,
+            memory,
+        };
+        // No rank launches before all have made their memory and loaded their code, for which a driver may wait until nothing
+        // runs.
+        rank.feed(0);
+        rank.backend
+            .delay(&rank.stream, Duration::from_micros(1))
+            .unwrap();
+        rank.backend.synchronize(&rank.stream).unwrap();
+        rank.exchange.barrier("ready").unwrap();
+        rank
+    }
+
+    fn me(&self) -> usize {
+        self.exchange.rank()
+    }
+
+    fn result_bytes(&self) -> usize {
+        (2 * self.case.problem.m * self.case.problem.ldc).next_multiple_of(256)
+    }
+
+    /// Enqueues the copy that gives a call its input.
+    fn feed(&self, input: usize) {
+        let bytes = 2 * self.product.shards[self.me()].len() * self.case.problem.lda;
+        if bytes == 0 {
+            return;
+        }
+        let stride =
+            (2 * self.product.shards[0].len() * self.case.problem.lda).next_multiple_of(256);
+        let from = self.memory.address().add(input * stride);
+        // SAFETY: both ranges lie in this rank's memory, whose work is all on one stream.
+        unsafe {
+            self.backend
+                .copy(&self.stream, self.product.a, from, bytes)
+                .unwrap();
+        }
+    }
+
+    /// Enqueues the product into a C that is wrong everywhere, and the copy that keeps C.
+    fn product(&self, call: usize) -> warpweave_symm_mem::Result<()> {
+        let bytes = 2 * self.case.problem.m * self.case.problem.ldc;
+        let to = self.results.add(call * self.result_bytes());
+        // SAFETY: all ranges lie in this rank's memory; the ranks launch the same product equally often.
+        unsafe {
+            self.backend
+                .fill(&self.stream, self.product.c, 0xff, bytes)?;
+            self.backend
+                .all_gather_matmul(&self.stream, &self.plan)
+                .unwrap();
+            self.backend.copy(&self.stream, to, self.product.c, bytes)
+        }
+    }
+
+    /// Calls in a row with nothing between them that waits on the host, some of them late on some ranks.
+    fn calls(&self, late: Duration) {
+        for call in 0..self.case.calls {
+            self.feed(call % INPUTS);
+            if !late.is_zero() && mixed(call, self.me()).is_multiple_of(3) {
+                self.backend.delay(&self.stream, late).unwrap();
+            }
+            self.product(call).unwrap();
+        }
+        self.check_calls(|call| call % INPUTS);
+    }
+
+    /// Compares every element of every call.
+    fn check_calls(&self, input: impl Fn(usize) -> usize) {
+        let GemmProblem { m, n, ldc, .. } = self.case.problem;
+        let mut bytes = vec![0; 2 * m * ldc];
+        let wanted: Vec<Vec<u8>> = (0..INPUTS).map(|input| self.wanted(input)).collect();
+        for call in 0..self.case.calls {
+            let from = self.results.add(call * self.result_bytes());
+            // SAFETY: the range lies in this rank's memory.
+            unsafe {
+                self.backend
+                    .download(&self.stream, from, &mut bytes)
+                    .unwrap()
+            };
+            self.pad.check(&self.stream).unwrap();
+            for row in 0..m {
+                let got = &bytes[2 * row * ldc..][..2 * n];
+                let (me, case) = (self.me(), self.case);
+                let wanted = &wanted[input(call)][2 * row * n..][..2 * n];
+                assert!(got == wanted, "{case:?}, rank {me}, call {call}, row {row}");
+                let beyond = &bytes[2 * row * ldc + 2 * n..2 * (row + 1) * ldc];
+                assert!(
+                    beyond.iter().all(|&byte| byte == 0xff),
+                    "{case:?}, row {row}"
+                );
+            }
+        }
+    }
+
+    /// C by its definition.
+    fn wanted(&self, input: usize) -> Vec<u8> {
+        let GemmProblem { m, n, k, dtype, .. } = self.case.problem;
+        let weight = INPUTS + self.me();
+        let weight: Vec<f32> = (0..k * n).map(|i| value(weight, i / n, i % n)).collect();
+        let mut bytes = Vec::with_capacity(2 * m * n);
+        let mut sums = vec![0.0; n];
+        for row in 0..m {
+            sums.fill(0.0);
+            for i in 0..k {
+                let a = value(input, row, i);
+                let weight = &weight[i * n..][..n];
+                for (sum, b) in sums.iter_mut().zip(weight) {
+                    *sum += a * b;
+                }
+            }
+            bytes.extend(sums.iter().flat_map(|&sum| encode(dtype, sum)));
+        }
+        bytes
+    }
+
+    fn close(self) {
+        self.backend.synchronize(&self.stream).unwrap();
+        self.exchange.barrier("end").unwrap();
+        let exchange = self.exchange.as_ref();
+        self.pad.close(&self.stream, exchange).unwrap();
+        self.staging.close(exchange).unwrap();
+    }
+}
+
+/// Devices of the ranks, and how many blocks each may have.
+type Place<B> = dyn Fn(usize) -> (B, Option<u32>) + Sync;
+
+fn on_ranks<B: AllGatherGemmBackend>(
+    world: usize,
+    place: &Place<B>,
+    case: Case,
+    run: impl Fn(Rank<B>) + Sync,
+) {
+    let run = &run;
+    std::thread::scope(|scope| {
+        for exchange in ThreadExchange::group(world) {
+            scope.spawn(move || {
+                let (backend, max_blocks) = place(exchange.rank());
+                run(Rank::new(backend, Arc::new(exchange), max_blocks, case));
+            });
+        }
+    });
+}
+
+fn calls<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) {
+    on_ranks(world, place, case, |rank| {
+        rank.calls(Duration::ZERO);
+        rank.calls(Duration::from_micros(300));
+        rank.close();
+    });
+}
+
+fn replays<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) {
+    let case = Case { calls: 1, ..case };
+    on_ranks(world, place, case, |rank| {
+        rank.calls(Duration::ZERO);
+        let enqueue = || rank.product(0);
+        let graph = rank.backend.capture(&rank.stream, enqueue).unwrap();
+        rank.exchange.barrier("captured").unwrap();
+        for (call, input) in [2, 0, 1, 2].into_iter().enumerate() {
+            rank.feed(input);
+            // A launch between the replays goes on with their epochs.
+            if call == 2 {
+                rank.product(0).unwrap();
+            } else {
+                rank.backend.launch_graph(&graph, &rank.stream).unwrap();
+            }
+            rank.check_calls(|_| input);
+        }
+        rank.exchange.barrier("replayed").unwrap();
+        drop(graph);
+        rank.close();
+    });
+}
+
+/// One rank leaves a call out: the others end in time and name it, and all recover.
+fn silence<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) {
+    const AWAY: usize = 1;
+    let patience = Duration::from_millis(500);
+    on_ranks(world, place, case, |mut rank| {
+        rank.pad.set_timeout(patience);
+        rank.product.pad = rank.pad.view();
+        rank.plan = rank.backend.all_gather_plan(&rank.product).unwrap();
+        rank.exchange.barrier("patience").unwrap();
+        rank.calls(Duration::ZERO);
+        rank.exchange.barrier("before the fault").unwrap();
+        if rank.me() != AWAY {
+            let start = Instant::now();
+            rank.product(0).unwrap();
+            rank.backend.synchronize(&rank.stream).unwrap();
+            assert!(start.elapsed() < Duration::from_secs(20), "ended late");
+            let fault = rank.pad.check(&rank.stream).unwrap_err();
+            let warpweave_symm_mem::Error::SignalTimeout(fault) = fault else {
+                panic!("{fault}");
+            };
+            assert_eq!((fault.rank, fault.peer), (rank.me(), AWAY), "{fault}");
+            assert!(fault.waited >= patience, "{fault}");
+        }
+        rank.exchange.barrier("after the fault").unwrap();
+        rank.pad
+            .recover(&rank.stream, rank.exchange.as_ref())
+            .unwrap();
+        rank.calls(Duration::ZERO);
+        rank.close();
+    });
+}
+
+/// m, n, k and rows of a chunk: aligned, ragged, chunks that split tiles, shards without rows.
+const SHAPES: [(usize, usize, usize, usize); 6] = [
+    (1024, 256, 128, 128),
+    (1100, 264, 72, 256),
+    (1031, 520, 136, 50),
+    (333, 136, 264, 1000),
+    (70, 8, 21, 3),
+    (3, 9, 8, 1),
+];
+
+fn host(_: usize) -> (Host, Option<u32>) {
+    (Host::new(), None)
+}
+
+#[test]
+fn every_world_multiplies_the_rows_of_its_own_call() {
+    for world in 1..=8 {
+        for (m, n, k, chunk_rows) in [
+            (19 * world + 5, 7, 18, 4),
+            (8 * world, 9, 16, 8),
+            (3, 5, 7, 1),
+        ] {
+            let case = Case::new(m, n, k, DType::Bf16, chunk_rows);
+            calls(world, &host, case);
+            calls(world, &host, case.transposed());
+        }
+    }
+}
+
+#[test]
+fn a_captured_call_gathers_at_each_launch() {
+    replays(3, &host, Case::new(70, 9, 21, DType::F16, 10));
+}
+
+#[test]
+fn a_rank_that_stays_away_is_named_and_the_pad_recovers() {
+    silence(3, &host, Case::new(70, 9, 21, DType::F16, 10));
+}
+
+#[test]
+fn contradictions_are_refused_before_the_launch() {
+    on_ranks(2, &host, Case::new(8, 8, 8, DType::F16, 2), |rank| {
+        let mut product = rank.product.clone();
+        product.shards[1].end = 7;
+        let error = rank.backend.all_gather_plan(&product).unwrap_err();
+        assert!(matches!(error, Error::InvalidProblem { .. }), "{error}");
+        product = rank.product.clone();
+        product.staging[1] = DevicePtr(1);
+        let error = rank.backend.all_gather_plan(&product).unwrap_err();
+        assert!(matches!(error, Error::Operand { .. }), "{error}");
+        rank.close();
+    });
+}
+
+/// A GPU for each rank, or a part of the first for each.
+fn gpus(world: usize) -> impl Fn(usize) -> (Cuda, Option<u32>) + Sync {
+    let alone = Cuda::device_count().unwrap() >= world;
+    move |rank| match alone {
+        true => (Cuda::new(rank).unwrap(), None),
+        false => {
+            let cuda = Cuda::new(0).unwrap();
+            let all = warpweave_symm_mem::Backend::device(&cuda).multiprocessors;
+            (cuda, Some((all - LEFT_FREE) / world as u32))
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_every_element_is_right_call_after_call() {
+    for world in [1, 2, 4] {
+        for (m, n, k, chunk_rows) in SHAPES {
+            for dtype in [DType::F16, DType::Bf16] {
+                let case = Case::new(m, n, k, dtype, chunk_rows);
+                calls(world, &gpus(world), case);
+                calls(world, &gpus(world), case.transposed());
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_every_tile_and_cluster_is_right() {
+    for config in 0..CONFIGS.len() {
+        for band in [1, 3] {
+            let case = Case {
+                candidate: Some(Candidate { config, band }),
+                ..Case::new(1100, 776, 136, DType::Bf16, 256)
+            };
+            calls(2, &gpus(2), case);
+            calls(2, &gpus(2), case.transposed());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_a_hundred_calls_in_a_row_are_kept_apart() {
+    for world in [2, 4] {
+        let case = Case {
+            calls: 100,
+            ..Case::new(1024 + 72, 520, 264, DType::Bf16, 100)
+        };
+        calls(world, &gpus(world), case);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_a_captured_call_gathers_at_each_launch() {
+    for world in [2, 4] {
+        replays(world, &gpus(world), Case::new(700, 136, 72, DType::F16, 90));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_a_rank_that_stays_away_is_named_and_the_pad_recovers() {
+    for world in [2, 4] {
+        silence(world, &gpus(world), Case::new(700, 136, 72, DType::F16, 90));
+    }
+}

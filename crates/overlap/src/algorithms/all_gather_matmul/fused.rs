@@ -1,0 +1,65 @@
+//! `fusedAllGather`: one launch in which every rank sends its shard and multiplies what it has and what arrives.
+
+use super::buffers::Operands;
+use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{Kernel, Placement, Plan, Problem, SlotId, StreamId};
+use warpweave_gemm::AllGatherMatmul;
+
+/// One hand-written kernel whose blocks send this rank's rows by bulk copies beside their share of the product. The tiles take
+/// this rank's rows first, then chunk after chunk of the others in the order of their arrival.
+///
+/// `ready0`, `ready1`, …: "this chunk of my shard is in your staging". `free`: "my product has read your rows", a credit for the
+/// next call.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "fusedAllGather",
+    operation: Operation::AllGatherMatmul,
+    summary: "one SM90 kernel: each block sends rows to the peers while it multiplies what has arrived",
+    needs: Capabilities {
+        multicast: false,
+        sm90: true,
+    },
+    parameters: &[Parameter {
+        key: "chunks",
+        summary: "most chunks of a shard",
+        values: Values::Counts(&[4, 1, 2, 8]),
+    }],
+    build,
+    rows: None,
+    redundant: None,
+};
+
+fn build(
+    options: &Options,
+    rank: usize,
+    world: usize,
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
+    let main = StreamId::MAIN;
+    if world == 1 {
+        plan.gemm_own(main);
+        return plan.builder.finish();
+    }
+    let shard = problem.max_shard(world);
+    let chunk_rows = AllGatherMatmul::chunk_rows(shard, options.count("chunks"));
+    let staging = plan.staging(Placement::Symmetric);
+    let free = plan.builder.slot("free");
+    let ready = SlotId(free.0 + 1);
+    for chunk in 0..shard.div_ceil(chunk_rows) {
+        plan.builder.slot(format!("ready{chunk}"));
+    }
+    let kernel = Kernel::AllGatherMatmul {
+        shape: plan.shape(),
+        a: plan.a,
+        b: plan.b,
+        c: plan.c,
+        staging,
+        ready,
+        free,
+        chunk_rows,
+    };
+    plan.builder.kernel(main, kernel);
+    plan.builder.finish()
+}
