@@ -2,6 +2,7 @@
 
 mod handle;
 mod plan;
+mod reduction;
 mod waiting;
 
 use warpweave_symm_mem::Cuda;

@@ -2,6 +2,7 @@
 
 mod backend;
 mod panels;
+mod reduction;
 mod reference;
 mod waiting;
 

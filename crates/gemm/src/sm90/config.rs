@@ -99,7 +99,7 @@ pub(super) fn blocks(config: &Config) -> u32 {
 }
 
 /// Rows and columns of C that a cluster computes at a time.
-fn cluster_tile(config: &Config) -> [u32; 2] {
+pub(super) fn cluster_tile(config: &Config) -> [u32; 2] {
     [0, 1].map(|side| config.tile[side] * config.cluster[side])
 }
 

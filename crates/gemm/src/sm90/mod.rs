@@ -8,10 +8,12 @@
 mod config;
 mod plan;
 mod raster;
+mod reduction;
 mod requirements;
 mod tensor_map;
 
 pub use config::{CONFIGS, Candidate, candidates, select};
 pub use plan::Plan;
 pub use raster::Raster;
+pub use reduction::ReductionPlan;
 pub use requirements::{check_device, check_problem};

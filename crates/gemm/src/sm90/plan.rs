@@ -1,7 +1,7 @@
 //! A configuration bound to a problem on a device.
 
 use parking_lot::Mutex;
-use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaQueue, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use super::config::{self, CONFIGS, Candidate, PLAIN, SHARED_BYTES, STEP, THREADS};
@@ -44,7 +44,7 @@ impl Plan {
     /// [`Error::MissingFeature`] without the feature `nvcc`; [`Error::Device`] unless the device is a Hopper;
     /// [`Error::Unsupported`]; [`Error::NoCandidate`] for a candidate that is not in [`CONFIGS`]; those of loading the code.
     pub fn new(cuda: &Cuda, candidate: Candidate, problem: &GemmProblem) -> Result<Self, Error> {
-        check_compiled()?;
+        check_compiled(&PLAIN)?;
         check_device(cuda.device())?;
         check_problem(problem)?;
         unproven::ask(Provider::Sm90, problem)?;
@@ -140,8 +140,8 @@ impl Plan {
     }
 }
 
-fn check_compiled() -> Result<(), Error> {
-    if PLAIN.sm_90a.is_empty() {
+pub(super) fn check_compiled(image: &Image) -> Result<(), Error> {
+    if image.sm_90a.is_empty() {
         return Err(Error::MissingFeature {
             provider: Provider::Sm90,
             feature: "nvcc",
@@ -152,7 +152,7 @@ fn check_compiled() -> Result<(), Error> {
 
 /// A, B and C, without their addresses, and the rows of their boxes: `kRowsA`, `kRowsB` and what `tile.cuh` says of
 /// MN-major boxes and boxes of C.
-fn boxes(problem: &GemmProblem, config: &Config) -> [(Matrix, u32); 3] {
+pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> [(Matrix, u32); 3] {
     let matrix = |(rows, columns), ld| Matrix {
         address: DevicePtr::NULL,
         dtype: problem.dtype,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_missing_feature_is_named() {
-        let compiled = check_compiled();
+        let compiled = check_compiled(&PLAIN);
         assert_eq!(compiled.is_ok(), cfg!(feature = "nvcc"));
         if let Err(error) = compiled {
             assert!(error.to_string().contains("feature `nvcc`"), "{error}");
