@@ -9,8 +9,7 @@
 //! # Protocol
 //!
 //! A *group* is [`group_rows`](ReducingMatmul::group_rows) rows of a shard. Its parts and its sums are announced together, in
-//! slots of the pad of its own: `ready` + group and `over` + group. [`ReducingMatmul::order`] is the order in which a rank
-//! takes the groups. In a call rank r
+//! slots of the pad of its own: `ready` + group and `over` + group. [`order()`] is the order in which a rank takes the groups. In a call rank r
 //! - for each group of another rank: waits for the owner's `over` of the *call before* (only where owners alone get the sums),
 //!   stores its part into the owner's staging, signals `ready` to the owner;
 //! - for each group of its own: waits for `ready` of all others, adds their parts and its own in the order of ranks, stores the
@@ -36,7 +35,7 @@ use warpweave_symm_mem::{DevicePtr, PadView};
 use crate::{Error, GemmBatch, GemmProblem, Layout};
 
 pub use backend::ReducingGemmBackend;
-pub use order::Group;
+pub use order::{Group, order};
 
 /// Who gets the sums, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +92,11 @@ impl ReducingMatmul {
     pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, world) = (self.rank(), self.world());
         (1..world).map(move |step| (rank + step) % world)
+    }
+
+    /// The groups in the order in which this rank takes them.
+    pub(crate) fn order(&self) -> Vec<Group> {
+        order(&self.shards, self.rank(), self.group_rows)
     }
 
     /// Rows of the largest shard.

@@ -65,7 +65,9 @@ mod validate;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpweave_gemm::{Gemm, GemmBackend, GemmProblem, Provider, WaitingGemmBackend};
+use warpweave_gemm::{
+    Gemm, GemmBackend, GemmProblem, Provider, ReducingGemmBackend, WaitingGemmBackend,
+};
 use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::{Exchange, SignalPad};
 
@@ -83,11 +85,14 @@ pub use pool::StreamPool;
 
 /// A backend that has all that a plan may ask for.
 pub trait ExecuteBackend:
-    KernelBackend + GemmBackend + WaitingGemmBackend + CollectiveBackend
+    KernelBackend + GemmBackend + WaitingGemmBackend + ReducingGemmBackend + CollectiveBackend
 {
 }
 
-impl<B: KernelBackend + GemmBackend + WaitingGemmBackend + CollectiveBackend> ExecuteBackend for B {}
+impl<B> ExecuteBackend for B where
+    B: KernelBackend + GemmBackend + WaitingGemmBackend + ReducingGemmBackend + CollectiveBackend
+{
+}
 
 /// One rank's device with its peers, on which plans are bound.
 ///

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{GemmOperands, GemmProblem, Provider, WaitingMatmul};
+use warpweave_gemm::{GemmOperands, GemmProblem, Provider, ReducingMatmul, WaitingMatmul};
 use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Sum};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
@@ -53,6 +53,7 @@ pub(super) enum Action<B: ExecuteBackend> {
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
     WaitingMatmul(B::WaitingPlan),
+    ReducingMatmul(B::ReducingPlan),
 }
 
 /// An action, where it stands in the plan, and its stream.
@@ -87,6 +88,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
             Action::GatherMatmul(launch) => launch.name(),
             Action::WaitingMatmul(_) => WaitingMatmul::NAME,
+            Action::ReducingMatmul(_) => ReducingMatmul::NAME,
         }
     }
 }
@@ -149,6 +151,10 @@ impl<B: ExecuteBackend> Step<B> {
             Action::WaitingMatmul(plan) => {
                 // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
                 unsafe { backend.waiting_matmul(stream, plan)? };
+            }
+            Action::ReducingMatmul(plan) => {
+                // SAFETY: as above; every rank's kernel has the same shards and groups, in slots of its own.
+                unsafe { backend.reducing_matmul(stream, plan)? };
             }
         }
         Ok(())

@@ -4,6 +4,7 @@ mod closed_forms;
 mod machines;
 mod measured;
 mod push_chunks;
+mod reductions;
 mod schedules;
 mod waiting;
 mod worlds;

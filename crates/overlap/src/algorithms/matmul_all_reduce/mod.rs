@@ -3,9 +3,14 @@
 //! Every plan has the buffers `a` (this rank's columns), `b` (its rows) and `c` (all of the sum). At a world of one the
 //! pipeline is one product.
 
+pub mod fused;
 pub mod pipeline;
 pub mod then_collective;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[then_collective::ALGORITHM, pipeline::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[
+    then_collective::ALGORITHM,
+    pipeline::ALGORITHM,
+    fused::ALGORITHM,
+];

@@ -5,27 +5,32 @@ use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, sha
 use std::ops::Range;
 
 impl Kernel {
-    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner.
+    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, or for each group of them.
     ///
     /// A kernel may keep more order than its lanes have, never less. More order cannot add a race, but it can add a
     /// deadlock: a kernel that takes its lanes one after the other sends all signals that stand first in a lane
     /// before it waits for anything, and keeps the waits that stand last for the end.
     pub fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         let shape = self.shape();
-        (0..world)
-            .map(|owner| {
-                let lane = Lane {
-                    rank,
-                    owner,
-                    world,
-                    shape,
-                };
-                let mut effects = lane.effects(self);
-                effects.retain(|e| !e.is_void());
-                effects
-            })
-            .filter(|lane| !lane.is_empty())
-            .collect()
+        let mut lanes: Vec<Vec<Effect>> = match self {
+            Kernel::ReducingMatmul(reduction) => reduction.lanes(rank, world),
+            _ => (0..world)
+                .map(|owner| {
+                    let lane = Lane {
+                        rank,
+                        owner,
+                        world,
+                        shape,
+                    };
+                    lane.effects(self)
+                })
+                .collect(),
+        };
+        lanes
+            .iter_mut()
+            .for_each(|lane| lane.retain(|e| !e.is_void()));
+        lanes.retain(|lane| !lane.is_empty());
+        lanes
     }
 }
 
@@ -156,6 +161,8 @@ impl Lane {
                 self.read_weight(b),
                 self.write_product(c),
             ],
+            // Its lanes are those of groups of rows.
+            Kernel::ReducingMatmul(_) => Vec::new(),
         }
     }
 

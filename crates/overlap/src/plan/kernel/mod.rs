@@ -1,13 +1,16 @@
 //! The kernels that a plan can launch: their operands, and what each of them does.
 
 mod lanes;
+mod reduction;
 
 use super::{BufferId, SlotId, Transport, chunks, shard};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use warpweave_symm_mem::DType;
 
-/// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\], A sharded by rows.
+pub use reduction::Reduction;
+
+/// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\], A sharded by rows, or by columns where products are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelShape {
     /// Rows over all ranks.
@@ -22,7 +25,8 @@ pub struct KernelShape {
 
 /// A kernel with the buffers and slots it is launched with.
 ///
-/// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows; `b` and `c` are local.
+/// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows; `b` and `c` are local. [`Reduction`]
+/// says what its own are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Kernel {
@@ -120,6 +124,8 @@ pub enum Kernel {
         /// Chunks of a shard, less those that are empty.
         chunks: usize,
     },
+    /// Computes this rank's part of all of C, K being sharded, and sums the parts of its rows, for itself or for everyone.
+    ReducingMatmul(Reduction),
 }
 
 impl Kernel {
@@ -132,6 +138,7 @@ impl Kernel {
             Kernel::ThreadloadGather { .. } => "threadload_gather",
             Kernel::MultimemGather { .. } => "multimem_gather",
             Kernel::WaitingMatmul { .. } => "waiting_matmul",
+            Kernel::ReducingMatmul(_) => "reducing_matmul",
         }
     }
 
@@ -143,7 +150,8 @@ impl Kernel {
             | Kernel::MultimemGatherMatmul { shape, .. }
             | Kernel::ThreadloadGather { shape, .. }
             | Kernel::MultimemGather { shape, .. }
-            | Kernel::WaitingMatmul { shape, .. } => shape,
+            | Kernel::WaitingMatmul { shape, .. }
+            | Kernel::ReducingMatmul(Reduction { shape, .. }) => shape,
         }
     }
 
@@ -159,7 +167,10 @@ impl Kernel {
             }
             | Kernel::WaitingMatmul {
                 a, b, c, staging, ..
-            } => vec![a, b, c, staging],
+            }
+            | Kernel::ReducingMatmul(Reduction {
+                a, b, c, staging, ..
+            }) => vec![a, b, c, staging],
             Kernel::ThreadloadGather { a, staging, .. }
             | Kernel::MultimemGather { a, staging, .. } => vec![a, staging],
         }
@@ -171,7 +182,8 @@ impl Kernel {
             Kernel::NaiveRemoteRead { c, .. }
             | Kernel::ThreadloadGatherMatmul { c, .. }
             | Kernel::MultimemGatherMatmul { c, .. }
-            | Kernel::WaitingMatmul { c, .. } => Some(c),
+            | Kernel::WaitingMatmul { c, .. }
+            | Kernel::ReducingMatmul(Reduction { c, .. }) => Some(c),
             Kernel::ThreadloadGather { .. } | Kernel::MultimemGather { .. } => None,
         }
     }
@@ -186,6 +198,7 @@ impl Kernel {
             Kernel::MultimemGatherMatmul { ready, free, .. }
             | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
+            Kernel::ReducingMatmul(reduction) => reduction.slots(),
         }
     }
 
@@ -194,7 +207,8 @@ impl Kernel {
         match self {
             Kernel::NaiveRemoteRead { .. }
             | Kernel::ThreadloadGatherMatmul { .. }
-            | Kernel::ThreadloadGather { .. } => Transport::ThreadLoads,
+            | Kernel::ThreadloadGather { .. }
+            | Kernel::ReducingMatmul(_) => Transport::ThreadLoads,
             Kernel::MultimemGatherMatmul { .. } | Kernel::MultimemGather { .. } => {
                 Transport::Multimem
             }
