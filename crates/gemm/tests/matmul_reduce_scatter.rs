@@ -291,8 +291,12 @@ impl<B: ReducingGemmBackend> Job<B> {
     }
 }
 
-/// A grid for each of `world` ranks on one device, in whole clusters, with a little left for what comes between.
+/// All of a device where each rank has one; else a grid for each on the first, in whole clusters, with a little left for what
+/// comes between.
 fn max_blocks<B: Backend>(backend: &B, world: usize) -> Option<u32> {
+    if Cuda::device_count().is_ok_and(|gpus| gpus >= world) {
+        return None;
+    }
     let blocks = backend.device().multiprocessors / world as u32;
     Some(blocks.saturating_sub(2) / 2 * 2)
 }

@@ -74,7 +74,6 @@ impl ReductionPlan {
         let (config, name) = choose(product, blocks)?;
         let cluster = config::blocks(&config);
         let order = Order::new(product, &config)?;
-        let clusters = (blocks / cluster).clamp(1, order.units.max(1));
         let image = order.image();
         let bands = cuda.allocate(image.len())?;
         let stream = cuda.setup_stream()?;
@@ -86,12 +85,22 @@ impl ReductionPlan {
         });
         let everyone = matches!(product.c, Sums::Everyone(_));
         let maps = Maps::new(product, &config)?;
+        let function = cuda.function(&REDUCTION, name)?;
+        let launch = LaunchConfig {
+            shared_bytes: SHARED_BYTES,
+            cluster: (cluster > 1).then_some((cluster, 1, 1)),
+            ..LaunchConfig::linear(blocks / cluster * cluster, THREADS)
+        };
+        // Blocks wait for those of other ranks, which wait for blocks of this one: all are resident at once.
+        let resident = function.max_resident_clusters(launch)?;
+        let clusters = (blocks / cluster)
+            .min(resident)
+            .clamp(1, order.units.max(1));
         Ok(Self {
-            function: cuda.function(&REDUCTION, name)?,
+            function,
             launch: LaunchConfig {
-                shared_bytes: SHARED_BYTES,
-                cluster: (cluster > 1).then_some((cluster, 1, 1)),
-                ..LaunchConfig::linear(clusters * cluster, THREADS)
+                grid: (clusters * cluster, 1, 1),
+                ..launch
             },
             parameter: Reduction {
                 a: maps.a,

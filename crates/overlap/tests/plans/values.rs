@@ -113,6 +113,9 @@ fn every_algorithm_computes_its_operation() {
     assert_eq!(
         Vec::from_iter(with_kernels),
         [
+            "fusedAllReduce",
+            "fusedReduceScatter",
+            "fusedRowParallelLinear",
             "multimemGatherScalarCompute",
             "multimemGatherThenCutlass",
             "naiveRemoteRead",

@@ -262,6 +262,38 @@ impl Function {
         Ok(each as u32 * cuda.multiprocessors())
     }
 
+    /// Clusters of `config` that are resident on the whole device at once: the largest grid of clusters that may wait. Without
+    /// clusters, blocks.
+    pub fn max_resident_clusters(&self, config: LaunchConfig) -> Result<u32> {
+        let Some((x, y, z)) = config.cluster else {
+            let (x, y, z) = config.block;
+            return self.max_resident_blocks(x * y * z, config.shared_bytes);
+        };
+        let cuda = &self.module.0.cuda;
+        cuda.bind()?;
+        self.allow_shared(config.shared_bytes)?;
+        self.allow_cluster(x.saturating_mul(y).saturating_mul(z))?;
+        let mut shape = cluster_attribute((x, y, z));
+        let launch = sys::CUlaunchConfig {
+            gridDimX: config.grid.0,
+            gridDimY: config.grid.1,
+            gridDimZ: config.grid.2,
+            blockDimX: config.block.0,
+            blockDimY: config.block.1,
+            blockDimZ: config.block.2,
+            sharedMemBytes: config.shared_bytes,
+            hStream: std::ptr::null_mut(),
+            attrs: &mut shape,
+            numAttrs: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: `clusters` is valid for a write, the function is loaded and the configuration lives through the call.
+        let result =
+            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.function, &launch) };
+        check(result, "cuOccupancyMaxActiveClusters", cuda.name())?;
+        Ok(clusters as u32)
+    }
+
     /// Raises the limit on dynamic shared memory where a block needs more than the default 48 KiB.
     fn allow_shared(&self, bytes: u32) -> Result<()> {
         // Locked through the call, and never lowered: launches of other threads rely on it.
@@ -318,12 +350,7 @@ impl Cuda {
         let mut attributes = Vec::with_capacity(3);
         if let Some((x, y, z)) = config.cluster {
             function.allow_cluster(x.saturating_mul(y).saturating_mul(z))?;
-            attributes.push(attribute(
-                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                sys::CUlaunchAttributeValue {
-                    clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z },
-                },
-            ));
+            attributes.push(cluster_attribute((x, y, z)));
         }
         if config.cooperative {
             attributes.push(attribute(
@@ -381,6 +408,15 @@ fn with_log(mut error: Error, log: &[u8]) -> Error {
         );
     }
     error
+}
+
+fn cluster_attribute((x, y, z): (u32, u32, u32)) -> sys::CUlaunchAttribute {
+    attribute(
+        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        sys::CUlaunchAttributeValue {
+            clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z },
+        },
+    )
 }
 
 fn attribute(

@@ -2,7 +2,7 @@
 //! the sum of all products.
 //!
 //! Every plan has the buffers `a` (this rank's columns), `b` (its rows) and `c` (its rows of the sum). At a world of one the
-//! pipelines are one product.
+//! pipelines and the fused kernel are one product.
 
 pub mod fused;
 pub mod pipeline;
