@@ -85,34 +85,41 @@ __device__ __forceinline__ void load(void* to, const TensorMap* map, uint32_t x,
   }
 }
 
-// One thread: all loads of this block, in the order in which the consumers want them.
-template <class Tile, class AnyProduct, class Exchange>
-__device__ __forceinline__ void produce(const AnyProduct& product, const Pipeline<Tile>& pipeline, Exchange& exchange) {
+// One thread: the loads of this block for the tile that begins at row `row` and column `column`, a stage for each step of K.
+template <class Tile>
+__device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorMap* map_b, uint32_t row, uint32_t column,
+                                           uint32_t steps, const Pipeline<Tile>& pipeline,
+                                           typename Pipeline<Tile>::Cursor& at) {
   constexpr bool kBothA = Tile::kCommon == Common::kA, kBothB = Tile::kCommon == Common::kB;
   const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
   // This block's part of what both have in common.
   const uint32_t first_a = kBothA ? rank * Tile::kRowsA : 0;
   const uint32_t first_b = kBothB ? rank * Tile::kRowsB : 0;
+  for (uint32_t step = 0; step < steps; ++step, at.advance()) {
+    uint64_t* full = pipeline.fill(at);
+    char* a = pipeline.memory.a[at.stage] + first_a * kSwizzledRow;
+    char* b = pipeline.memory.b[at.stage] + first_b * kSwizzledRow;
+    const uint32_t k = step * Tile::kK;
+    load<kBothA>(a, map_a, k, row + first_a, full);
+    if constexpr (Tile::kMajorB == Major::kK) {
+      load<kBothB>(b, map_b, k, column + first_b, full);
+    } else {
+      // Boxes of 64 columns, each as large as 64 K-major rows.
+#pragma unroll
+      for (uint32_t box = 0; box < Tile::kRowsB; box += kBox) {
+        load<kBothB>(b + box * kSwizzledRow, map_b, column + first_b + box, k, full);
+      }
+    }
+  }
+}
+
+// One thread: all loads of this block, in the order in which the consumers want them.
+template <class Tile, class AnyProduct, class Exchange>
+__device__ __forceinline__ void produce(const AnyProduct& product, const Pipeline<Tile>& pipeline, Exchange& exchange) {
   typename Pipeline<Tile>::Cursor at;
   product.template for_each_tile<Tile>([&](Corner corner) {
     exchange.before_loads(corner);
-    const TensorMap* map_a = product.map_a(corner);
-    for (uint32_t step = 0; step < product.steps; ++step, at.advance()) {
-      uint64_t* full = pipeline.fill(at);
-      char* a = pipeline.memory.a[at.stage] + first_a * kSwizzledRow;
-      char* b = pipeline.memory.b[at.stage] + first_b * kSwizzledRow;
-      const uint32_t k = step * Tile::kK;
-      load<kBothA>(a, map_a, k, corner.row + first_a, full);
-      if constexpr (Tile::kMajorB == Major::kK) {
-        load<kBothB>(b, &product.b, k, corner.column + first_b, full);
-      } else {
-        // Boxes of 64 columns, each as large as 64 K-major rows.
-#pragma unroll
-        for (uint32_t column = 0; column < Tile::kRowsB; column += kBox) {
-          load<kBothB>(b + column * kSwizzledRow, &product.b, corner.column + first_b + column, k, full);
-        }
-      }
-    }
+    load_steps<Tile>(product.map_a(corner), &product.b, corner.row, corner.column, product.steps, pipeline, at);
   });
 }
 
@@ -152,26 +159,40 @@ __device__ __forceinline__ void sync_consumer(uint32_t consumer) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + consumer), "n"(kWarpgroup) : "memory");
 }
 
+// Where this lane addresses matrices of its warp's 16 rows of a box: its row in a pair of matrices one above the other, and
+// which of two such pairs side by side.
+struct MatrixLane {
+  uint32_t row = threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 16;
+  uint32_t side = threadIdx.x % 32 / 16;
+
+  __device__ __forceinline__ uint32_t at(const char* box, uint32_t column) const {
+    return shared_address(box) + swizzled(row, (column + side * 8) * 2);
+  }
+};
+
+// A warpgroup: the sums of 64 columns, rounded, to a box in shared memory.
+template <typename T>
+__device__ __forceinline__ void round_to_box(char* box, const float* sums) {
+  const MatrixLane lane;
+#pragma unroll
+  for (uint32_t column = 0; column < kBox; column += 16) {
+    const float* d = &sums[column / 2];
+    store_matrices(lane.at(box, column), rounded_pair<T>(d[0], d[1]), rounded_pair<T>(d[2], d[3]),
+                   rounded_pair<T>(d[4], d[5]), rounded_pair<T>(d[6], d[7]));
+  }
+}
+
 // A warpgroup: its sums, rounded, to C. `leader` is the one thread that stores.
 template <class Tile, class AnyProduct>
 __device__ __forceinline__ void store(const AnyProduct& product, Memory<Tile>& memory, Corner corner, uint32_t consumer,
                                       bool leader, const float (&sums)[Tile::kN / 2]) {
-  using T = typename Tile::Element;
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
-  // The lane's row in a pair of matrices one above the other, and which of two such pairs side by side it addresses.
-  const uint32_t row = warp * 16 + lane % 16, side = lane / 16;
 #pragma unroll
   for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
     char* buffer = memory.c[consumer][box % Tile::kBuffersC];
     // An earlier store has read the box that is written next.
     if (leader) bulk_wait_read<int(Tile::kBuffersC) - 1>();
     sync_consumer(consumer);
-#pragma unroll
-    for (uint32_t column = 0; column < kBox; column += 16) {
-      const float* d = &sums[(box * kBox + column) / 2];
-      store_matrices(shared_address(buffer) + swizzled(row, (column + side * 8) * 2), rounded_pair<T>(d[0], d[1]),
-                     rounded_pair<T>(d[2], d[3]), rounded_pair<T>(d[4], d[5]), rounded_pair<T>(d[6], d[7]));
-    }
+    round_to_box<typename Tile::Element>(buffer, &sums[box * kBox / 2]);
     fence_async_shared();
     sync_consumer(consumer);
     if (leader) {

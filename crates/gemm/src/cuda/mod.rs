@@ -3,6 +3,7 @@
 mod all_gather_matmul;
 mod handle;
 mod plan;
+mod reduction;
 mod waiting;
 
 use warpweave_symm_mem::Cuda;

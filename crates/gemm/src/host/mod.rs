@@ -3,6 +3,7 @@
 mod all_gather_matmul;
 mod backend;
 mod panels;
+mod reduction;
 mod reference;
 mod waiting;
 

@@ -9,6 +9,7 @@ mod all_gather;
 mod config;
 mod plan;
 mod raster;
+mod reduction;
 mod requirements;
 mod tensor_map;
 
@@ -16,4 +17,5 @@ pub use all_gather::AllGatherPlan;
 pub use config::{CONFIGS, Candidate, candidates, select};
 pub use plan::Plan;
 pub use raster::Raster;
+pub use reduction::ReductionPlan;
 pub use requirements::{check_device, check_problem};

@@ -2,8 +2,9 @@
 
 use warpweave_symm_mem::DeviceInfo;
 
+use super::reduction::MAX_WORLD;
 use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
-use crate::{Error, GemmProblem, Layout, Provider};
+use crate::{Error, GemmProblem, Layout, Provider, ReducingMatmul};
 
 /// Whether the kernel can compute `problem`: a single product without a bias, f16 or bf16 in and out, A row-major, B
 /// row-major or transposed, and n and leading dimensions that are multiples of 8. Any m and k will do: TMA loads end with an
@@ -17,6 +18,28 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
         return unsupported(problem, Provider::Sm90, "A must be row-major".into());
     }
     check_rows(problem, Provider::Sm90, &[("n", problem.n)])
+}
+
+/// Whether the kernel can compute `product`: what [`check_problem`] says, a part of K, eight ranks at most, and groups of
+/// whole tiles.
+pub(super) fn check_reduction(product: &ReducingMatmul) -> Result<(), Error> {
+    let problem = &product.problem;
+    if problem.k == 0 {
+        let why = "this rank must have a part of K".into();
+        return unsupported(problem, Provider::Sm90, why);
+    }
+    check_problem(problem)?;
+    let world = product.world();
+    if world > MAX_WORLD {
+        let why = format!("there must be {MAX_WORLD} ranks at most, not {world}");
+        return unsupported(problem, Provider::Sm90, why);
+    }
+    let rows = product.group_rows;
+    if !rows.is_multiple_of(128) {
+        let why = format!("groups of {rows} rows must be of a multiple of 128, whole tiles");
+        return unsupported(problem, Provider::Sm90, why);
+    }
+    Ok(())
 }
 
 /// Whether the kernel runs on `device`: compute capability 9.0 and no other.

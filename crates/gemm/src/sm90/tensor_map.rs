@@ -31,6 +31,9 @@ pub(super) struct Matrix {
 pub(super) const BOX_COLUMNS: u32 = 64;
 
 impl TensorMap {
+    /// In the place of a map that no kernel reads.
+    pub const UNUSED: Self = Self(sys::CUtensorMap { opaque: [0; 16] });
+
     /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of [`BOX_COLUMNS`] elements. Loads beyond the matrix give
     /// zeros.
     ///

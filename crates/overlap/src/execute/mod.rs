@@ -66,7 +66,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpweave_gemm::{
-    AllGatherGemmBackend, Gemm, GemmBackend, GemmProblem, Provider, WaitingGemmBackend,
+    AllGatherGemmBackend, Gemm, GemmBackend, GemmProblem, Provider, ReducingGemmBackend,
+    WaitingGemmBackend,
 };
 use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::{Exchange, SignalPad};
@@ -85,12 +86,22 @@ pub use pool::StreamPool;
 
 /// A backend that has all that a plan may ask for.
 pub trait ExecuteBackend:
-    KernelBackend + GemmBackend + WaitingGemmBackend + AllGatherGemmBackend + CollectiveBackend
+    KernelBackend
+    + GemmBackend
+    + WaitingGemmBackend
+    + AllGatherGemmBackend
+    + ReducingGemmBackend
+    + CollectiveBackend
 {
 }
 
 impl<B> ExecuteBackend for B where
-    B: KernelBackend + GemmBackend + WaitingGemmBackend + AllGatherGemmBackend + CollectiveBackend
+    B: KernelBackend
+        + GemmBackend
+        + WaitingGemmBackend
+        + AllGatherGemmBackend
+        + ReducingGemmBackend
+        + CollectiveBackend
 {
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{AllGatherMatmul, GemmOperands, GemmProblem, Provider, WaitingMatmul};
+use warpweave_gemm::{
+    AllGatherMatmul, GemmOperands, GemmProblem, Provider, ReducingMatmul, WaitingMatmul,
+};
 use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Sum};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
@@ -54,6 +56,7 @@ pub(super) enum Action<B: ExecuteBackend> {
     GatherMatmul(GatherMatmul),
     WaitingMatmul(B::WaitingPlan),
     AllGatherMatmul(B::AllGatherPlan),
+    ReducingMatmul(B::ReducingPlan),
 }
 
 /// An action, where it stands in the plan, and its stream.
@@ -89,6 +92,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::GatherMatmul(launch) => launch.name(),
             Action::WaitingMatmul(_) => WaitingMatmul::NAME,
             Action::AllGatherMatmul(_) => AllGatherMatmul::NAME,
+            Action::ReducingMatmul(_) => ReducingMatmul::NAME,
         }
     }
 }
@@ -155,6 +159,10 @@ impl<B: ExecuteBackend> Step<B> {
             Action::AllGatherMatmul(plan) => {
                 // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their interfaces equal.
                 unsafe { backend.all_gather_matmul(stream, plan)? };
+            }
+            Action::ReducingMatmul(plan) => {
+                // SAFETY: as above; every rank's kernel has the same shards and groups, in slots of its own.
+                unsafe { backend.reducing_matmul(stream, plan)? };
             }
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! What must be true of one rank's plan before addresses are made of it: that it is sound by itself, as *check* says, and
 //! what the executor asks for besides.
 
+use std::collections::BTreeSet;
+
 use warpweave_kernels::MAX_SUMMANDS;
 
 use super::error::{ExecuteError, Result};
@@ -107,6 +109,7 @@ impl Checker<'_> {
     /// Kernels see matrices without gaps, by their first address and one element type.
     fn kernel(&self, kernel: &Kernel) -> Check {
         let shape = kernel.shape();
+        let (rank, world) = (self.plan.rank, self.plan.world);
         let matrix = |id: BufferId, rows: usize, cols: usize, needed: Placement| {
             let buffer = &self.plan.buffers[id.0];
             ensure(
@@ -135,9 +138,30 @@ impl Checker<'_> {
                 },
             )
         };
-        let own_rows = shard(shape.m, self.plan.rank, self.plan.world).len();
-        let most_rows = shape.m.div_ceil(self.plan.world);
+        let own_rows = shard(shape.m, rank, world).len();
+        let most_rows = shape.m.div_ceil(world);
+        if let Kernel::ReducingMatmul(of) = kernel {
+            let depth = of.depth(rank, world);
+            let (b_rows, b_cols) = match of.b_transposed {
+                false => (depth, shape.n),
+                true => (shape.n, depth),
+            };
+            let (c_rows, placement) = match of.everyone {
+                false => (own_rows, Placement::Local),
+                true => (shape.m, Placement::Symmetric),
+            };
+            matrix(of.a, shape.m, depth, Placement::Local)?;
+            matrix(of.b, b_rows, b_cols, Placement::Local)?;
+            matrix(of.c, c_rows, shape.n, placement)?;
+            let parts = most_rows * (world - 1);
+            matrix(of.staging, parts, shape.n, Placement::Symmetric)?;
+            let groups = most_rows.div_ceil(of.rows.max(1));
+            ensure(of.groups == groups && of.rows > 0, || {
+                format!("{groups} groups of {} rows, not {}", of.rows, of.groups)
+            })?;
+        }
         match *kernel {
+            Kernel::ReducingMatmul(_) => {}
             Kernel::NaiveRemoteRead { a, .. }
             | Kernel::ThreadloadGatherMatmul { a, .. }
             | Kernel::ThreadloadGather { a, .. } => {
@@ -159,10 +183,12 @@ impl Checker<'_> {
                 matrix(b, shape.k, shape.n, Placement::Local)?;
                 matrix(c, shape.m, shape.n, Placement::Local)?;
             }
-            Kernel::ThreadloadGather { .. } | Kernel::MultimemGather { .. } => {}
+            Kernel::ThreadloadGather { .. }
+            | Kernel::MultimemGather { .. }
+            | Kernel::ReducingMatmul(_) => {}
         }
         match *kernel {
-            Kernel::NaiveRemoteRead { .. } => {}
+            Kernel::NaiveRemoteRead { .. } | Kernel::ReducingMatmul(_) => {}
             Kernel::ThreadloadGatherMatmul { staging, .. }
             | Kernel::ThreadloadGather { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
@@ -176,8 +202,9 @@ impl Checker<'_> {
             }
         }
         let slots = kernel.slots();
-        ensure(slots.first() != slots.get(1), || {
-            format!("{} needs two slots", kernel.name())
+        let distinct: BTreeSet<usize> = slots.iter().map(|slot| slot.0).collect();
+        ensure(distinct.len() == slots.len(), || {
+            format!("{} needs {} slots", kernel.name(), slots.len())
         })
     }
 }

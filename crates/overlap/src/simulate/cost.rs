@@ -213,6 +213,9 @@ impl Costs<'_> {
     fn effect(&self, kernel: &Kernel, effect: &Effect) -> Cost {
         let (own, link) = (self.plan.rank, &self.machine.link);
         match effect {
+            Effect::Read(region) if let Some(product) = self.group_product(kernel, region) => {
+                product
+            }
             Effect::Read(region) if region.rank != own => {
                 self.transfer(region.rank, &[own], self.bytes(region), link.sm_pull_gbs)
             }
@@ -277,6 +280,36 @@ impl Costs<'_> {
         let columns = region.cols.len().next_multiple_of(tile);
         let flops = 2.0 * (region.rows.len() * columns) as f64 * kernel.shape().k as f64;
         (region.buffer == result).then_some(flops / (tflops * 1e6))
+    }
+
+    /// The product of a group of rows, if the kernel takes such and `region` is where it reads A. One launch: the groups share
+    /// the waves of tiles, so that each costs its part of the whole and begins when those before it would have ended.
+    fn group_product(&self, kernel: &Kernel, region: &Region) -> Option<Cost> {
+        let Kernel::ReducingMatmul(reduction) = kernel else {
+            return None;
+        };
+        if region.buffer != reduction.a {
+            return None;
+        }
+        let (own, shape) = (self.plan.rank, reduction.shape);
+        let depth = region.cols.len();
+        let (whole, busy) = self.machine.product((shape.m, shape.n, depth), shape.dtype);
+        let order = reduction.order(own, self.plan.world);
+        let earlier = order
+            .iter()
+            .take_while(|group| group.rows.start != region.rows.start);
+        let before: usize = earlier.map(|group| group.rows.len()).sum();
+        let part = |rows: usize| whole * rows as f64 / shape.m as f64;
+        Some(Cost {
+            latency: part(before),
+            time: part(region.rows.len()),
+            loads: vec![
+                (Resource::Multiprocessors(own), busy),
+                (Resource::Power(own), busy),
+            ],
+            product: true,
+            ..Cost::default()
+        })
     }
 
     fn bytes(&self, region: &Region) -> f64 {

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::fixtures::{Rank, element, encode, on_ranks};
-use crate::host;
+use crate::{cuda, host};
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
-use warpweave_overlap::execute::{Bound, Result};
+use warpweave_overlap::execute::{Bound, ExecuteBackend, ExecuteError, Result};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Problem, Role};
-use warpweave_symm_mem::{DType, Host};
+use warpweave_symm_mem::{Cuda, DType, Host};
 
 fn every() -> Vec<Configuration> {
     let mut every = algorithms::every();
@@ -21,7 +21,21 @@ fn every() -> Vec<Configuration> {
                 | Operation::RowParallelLinear
         )
     });
+    // Shards of several groups, at these sizes.
+    every.extend(fused(2));
     every
+}
+
+/// Those of one launch, in groups of `rows` rows.
+fn fused(rows: usize) -> Vec<Configuration> {
+    let names = [
+        "fusedReduceScatter",
+        "fusedAllReduce",
+        "fusedRowParallelLinear",
+    ];
+    names
+        .map(|name| algorithms::find(&format!("{name}:rows={rows}")).unwrap())
+        .to_vec()
 }
 
 /// Whether there is a collective for it: over symmetric memory a reduce-scatter has shards of one size.
@@ -51,7 +65,12 @@ fn stored(operand: &Operand, problem: &Problem, call: usize) -> Vec<u8> {
     values.flat_map(|v| encode(problem.dtype, v)).collect()
 }
 
-fn write(bound: &Bound<Host>, operands: &[Operand], problem: &Problem, call: usize) -> Result<()> {
+fn write<B: ExecuteBackend>(
+    bound: &Bound<B>,
+    operands: &[Operand],
+    problem: &Problem,
+    call: usize,
+) -> Result<()> {
     let inputs = operands.iter().filter(|o| match call {
         0 => o.role() != Role::Output,
         _ => o.role() == Role::Input,
@@ -63,8 +82,8 @@ fn write(bound: &Bound<Host>, operands: &[Operand], problem: &Problem, call: usi
 }
 
 /// The first call, if any, whose C is not what it should be, of calls that are run and replayed by turns.
-fn first_wrong(
-    rank: &Rank<Host>,
+fn first_wrong<B: ExecuteBackend>(
+    rank: &Rank<B>,
     configuration: &Configuration,
     problem: &Problem,
     calls: usize,
@@ -147,5 +166,82 @@ fn ranks_without_terms_add_nothing() {
             first_wrong(&rank, &configuration, &problem, 4, |_| {})
         });
         assert_eq!(wrong, [None; 5], "{configuration}");
+    }
+}
+
+/// A rank that stays away from a fused kernel is named by the others, and the plan recovers.
+fn is_named<B: ExecuteBackend>(
+    world: usize,
+    device: impl Fn(usize) -> B + Sync,
+    (configuration, problem): (&Configuration, &Problem),
+) {
+    let away = world - 1;
+    let errors = on_ranks(world, device, |rank| {
+        let (me, world) = rank.place();
+        let operands = configuration.operands(me, world, problem);
+        let plan = configuration.plan(me, world, problem).unwrap();
+        let mut bound = rank.bind(plan).unwrap();
+        write(&bound, &operands, problem, 0).unwrap();
+        rank.exchange.barrier("written").unwrap();
+        let error = (me != away).then(|| {
+            bound.run().unwrap();
+            bound.synchronize().unwrap_err()
+        });
+        rank.exchange.barrier("after the fault").unwrap();
+        bound.recover().unwrap();
+        drop(bound);
+        assert_eq!(first_wrong(&rank, configuration, problem, 2, |_| {}), None);
+        error
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        let timeout = error.as_ref().map(ExecuteError::signal_timeout);
+        let named = timeout.map(|timeout| timeout.map(|t| (t.rank, t.peer)));
+        let wanted = (rank != away).then_some(Some((rank, away)));
+        assert_eq!(named, wanted, "{configuration}: {error:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_stays_away_from_a_fused_kernel_is_named() {
+    let impatient = |_| Host::with_timeout(Duration::from_millis(300));
+    for configuration in fused(3) {
+        let problem = Problem::new(14, 4, 6, DType::Bf16);
+        is_named(2, impatient, (&configuration, &problem));
+    }
+}
+
+fn gpu(rank: usize) -> Cuda {
+    Cuda::new(rank).unwrap()
+}
+
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn gpus_multiply_and_sum_in_one_launch() {
+    let world = cuda::world();
+    // Whole groups and tiles, ragged ones, fewer rows than ranks.
+    for (m, n, k) in [
+        (256 * world, 72, 16 * world),
+        (160 * world + 5, 136, 24 * world),
+        (world - 1, 8, 8 * world),
+    ] {
+        for dtype in [DType::Bf16, DType::F16] {
+            for configuration in fused(256).into_iter().chain(fused(128)) {
+                let problem = Problem::new(m, n, k, dtype);
+                let wrong = on_ranks(world, gpu, |rank| {
+                    first_wrong(&rank, &configuration, &problem, 4, |_| {})
+                });
+                assert_eq!(wrong, vec![None; world], "{configuration}, {problem:?}");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn a_gpu_that_stays_away_from_a_fused_kernel_is_named() {
+    let impatient = |rank| gpu(rank).with_timeout(Duration::from_secs(2));
+    for configuration in fused(128) {
+        let problem = Problem::new(300, 136, 64, DType::Bf16);
+        is_named(2, impatient, (&configuration, &problem));
     }
 }

@@ -4,7 +4,7 @@ use crate::fixtures::{holds, plans, problem};
 use std::collections::BTreeSet;
 use warpweave_overlap::algorithms::{self, Capabilities, Configuration};
 use warpweave_overlap::plan::{
-    Collective, OpKind, Placement, Plan, Problem, Region, Role, StreamId, Transport,
+    Collective, Effect, Kernel, OpKind, Placement, Plan, Problem, Region, Role, StreamId, Transport,
 };
 use warpweave_overlap::{Machine, Operation, PlanError, check, show, simulate};
 use warpweave_symm_mem::DType;
@@ -52,6 +52,9 @@ fn reductions_are_found_by_their_exact_names() {
             "reduceScatterPipeline:chunks=4",
             "reduceScatterPipeline:chunks=8",
             "reduceScatterRing",
+            "fusedReduceScatter",
+            "fusedReduceScatter:rows=256",
+            "fusedReduceScatter:rows=1024",
             "matmulThenAllReduce",
             "matmulThenAllReduce:transport=symmetric",
             "allReducePipeline",
@@ -59,6 +62,9 @@ fn reductions_are_found_by_their_exact_names() {
             "allReducePipeline:chunks=1",
             "allReducePipeline:chunks=4",
             "allReducePipeline:chunks=8",
+            "fusedAllReduce",
+            "fusedAllReduce:rows=256",
+            "fusedAllReduce:rows=1024",
             "rowParallelLinear",
             "rowParallelLinear:chunks=1",
             "rowParallelLinear:chunks=2",
@@ -72,11 +78,18 @@ fn reductions_are_found_by_their_exact_names() {
             "rowParallelLinearPipeline:chunks=1",
             "rowParallelLinearPipeline:chunks=4",
             "rowParallelLinearPipeline:chunks=8",
+            "fusedRowParallelLinear",
+            "fusedRowParallelLinear:rows=256",
+            "fusedRowParallelLinear:rows=1024",
         ]
     );
     for name in names {
         let configuration = algorithms::find(&name).unwrap();
-        assert_eq!(configuration.needs(), Capabilities::NONE);
+        let needs = Capabilities {
+            sm90: name.starts_with("fused"),
+            ..Capabilities::NONE
+        };
+        assert_eq!(configuration.needs(), needs);
         let plans = plans(&configuration, 3, &problem(7));
         assert!(plans.iter().all(|p| p.name == name));
     }
@@ -130,7 +143,7 @@ fn operands_are_those_of_the_operation() {
 
 #[test]
 fn streams_launches_and_transports_are_those_of_the_name() {
-    use Transport::{CopyEngine, Nccl, SymmetricMemory};
+    use Transport::{CopyEngine, Nccl, SymmetricMemory, ThreadLoads};
     for (name, streams, launches, transport) in [
         ("matmulThenReduceScatter", 1, 2, Nccl),
         (
@@ -159,6 +172,11 @@ fn streams_launches_and_transports_are_those_of_the_name() {
         ("rowParallelLinearPipeline:streams=2", 4, 10, CopyEngine),
         // A product for each shard, a sum for each but the first.
         ("reduceScatterRing", 3, 7, CopyEngine),
+        // One launch, and no other.
+        ("fusedReduceScatter", 1, 1, ThreadLoads),
+        ("fusedReduceScatter:rows=3", 1, 1, ThreadLoads),
+        ("fusedAllReduce", 1, 1, ThreadLoads),
+        ("fusedRowParallelLinear", 1, 1, ThreadLoads),
         ("rowParallelLinear", 3, 8, Nccl),
         ("rowParallelLinear:chunks=1:streams=1", 2, 2, Nccl),
         ("rowParallelLinear:chunks=2:streams=4", 3, 4, Nccl),
@@ -181,6 +199,9 @@ fn a_world_of_one_is_one_product() {
         "reduceScatterPipeline",
         "reduceScatterRing",
         "allReducePipeline",
+        "fusedReduceScatter",
+        "fusedAllReduce",
+        "fusedRowParallelLinear",
     ] {
         let plan = plan(name, 0, 1, &problem(7));
         assert_eq!((plan.ops.len(), plan.launches()), (1, 1), "{name}");
@@ -245,6 +266,8 @@ fn the_output_is_where_it_is_asked_to_be() {
         ),
         ("allReducePipeline", Placement::Symmetric),
         ("reduceScatterPipeline", Placement::Local),
+        ("fusedReduceScatter", Placement::Local),
+        ("fusedAllReduce", Placement::Symmetric),
     ] {
         assert_eq!(placement(name), wanted, "{name}");
     }
@@ -294,6 +317,83 @@ fn transfers_spread_over_the_links() {
     assert_eq!(copies("reduceScatterRing"), [2, 2, 2]);
 }
 
+const FUSED: [&str; 3] = [
+    "fusedReduceScatter",
+    "fusedAllReduce",
+    "fusedRowParallelLinear",
+];
+
+#[test]
+fn fused_kernels_hold_in_groups_of_any_number_of_rows() {
+    for name in FUSED {
+        for world in 2..=8 {
+            for rows in [1, 2, 3] {
+                let configuration = algorithms::find(&format!("{name}:rows={rows}")).unwrap();
+                for m in [4 * world, 3 * world + 2, 3] {
+                    let plans = plans(&configuration, world, &problem(m));
+                    holds(&check(&plans, 3));
+                    assert!(plans.iter().all(Plan::kernels_do_what_they_declare));
+                }
+            }
+        }
+    }
+}
+
+/// Each wait and each signal of a fused kernel is needed.
+#[test]
+fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
+    for name in FUSED {
+        let configuration = algorithms::find(&format!("{name}:rows=2")).unwrap();
+        let sound = plans(&configuration, 3, &problem(10));
+        let lanes = |plan: &Plan| match &plan.ops[0].kind {
+            OpKind::Kernel { lanes, .. } => lanes.clone(),
+            other => panic!("{other:?}"),
+        };
+        let mut dropped = 0;
+        for (lane, effects) in lanes(&sound[1]).iter().enumerate() {
+            for (at, effect) in effects.iter().enumerate() {
+                let empty = match effect {
+                    Effect::Wait { slot, lag, .. } => Effect::Wait {
+                        slot: *slot,
+                        from: Vec::new(),
+                        lag: *lag,
+                    },
+                    Effect::Signal { slot, .. } => Effect::Signal {
+                        slot: *slot,
+                        to: Vec::new(),
+                    },
+                    _ => continue,
+                };
+                let mut plans = sound.clone();
+                if let OpKind::Kernel { lanes, .. } = &mut plans[1].ops[0].kind {
+                    lanes[lane][at] = empty;
+                }
+                assert!(!check(&plans, 3).holds(), "{name}, lane {lane}, {effect:?}");
+                dropped += 1;
+            }
+        }
+        // Two of each of the six groups.
+        assert_eq!(dropped, 12, "{name}");
+    }
+}
+
+/// The parts of an own group are taken in the round behind that in which they are sent.
+#[test]
+fn fused_kernels_take_own_groups_a_round_later() {
+    let plan = plan("fusedReduceScatter:rows=2", 1, 3, &problem(12));
+    let OpKind::Kernel {
+        kernel: Kernel::ReducingMatmul(reduction),
+        lanes,
+    } = &plan.ops[0].kind
+    else {
+        panic!("{plan:?}");
+    };
+    let order = reduction.order(1, 3);
+    let groups: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
+    assert_eq!(groups, [(2, 0), (0, 0), (2, 1), (0, 1), (1, 0), (1, 1)]);
+    assert_eq!(lanes.len(), groups.len());
+}
+
 /// The time of a plan on four H200s, µs.
 fn predicted(name: &str) -> f64 {
     let machine = Machine::named("h200x4").unwrap();
@@ -307,6 +407,8 @@ fn pipelines_are_predicted_to_hide_most_of_the_reduction() {
     for (pipeline, baseline, most) in [
         ("reduceScatterPipeline", "matmulThenReduceScatter", 0.7),
         ("reduceScatterRing", "matmulThenReduceScatter", 0.8),
+        ("fusedReduceScatter", "matmulThenReduceScatter", 0.6),
+        ("fusedAllReduce", "matmulThenAllReduce", 0.6),
         ("allReducePipeline", "matmulThenAllReduce", 0.8),
         (
             "rowParallelLinearPipeline",

@@ -114,6 +114,9 @@ fn every_algorithm_computes_its_operation() {
         Vec::from_iter(with_kernels),
         [
             "fusedAllGather",
+            "fusedAllReduce",
+            "fusedReduceScatter",
+            "fusedRowParallelLinear",
             "multimemGatherScalarCompute",
             "multimemGatherThenCutlass",
             "naiveRemoteRead",

@@ -5,6 +5,7 @@ mod fused;
 mod machines;
 mod measured;
 mod push_chunks;
+mod reductions;
 mod schedules;
 mod waiting;
 mod worlds;

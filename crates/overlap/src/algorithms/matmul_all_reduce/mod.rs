@@ -1,11 +1,16 @@
 //! Matmul + all-reduce: A\[M,K\] · B\[K,N\] with K sharded; each rank gets the sum of all products.
 //!
 //! Every plan has the buffers `a` (this rank's columns), `b` (its rows) and `c` (all of the sum). At a world of one the
-//! pipeline is one product.
+//! pipeline and the fused kernel are one product.
 
+pub mod fused;
 pub mod pipeline;
 pub mod then_collective;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[then_collective::ALGORITHM, pipeline::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[
+    then_collective::ALGORITHM,
+    pipeline::ALGORITHM,
+    fused::ALGORITHM,
+];

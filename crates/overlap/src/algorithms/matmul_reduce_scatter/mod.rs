@@ -2,8 +2,9 @@
 //! the sum of all products.
 //!
 //! Every plan has the buffers `a` (this rank's columns), `b` (its rows) and `c` (its rows of the sum). At a world of one the
-//! pipelines are one product.
+//! pipelines and the fused kernel are one product.
 
+pub mod fused;
 pub mod pipeline;
 pub mod ring;
 pub mod then_collective;
@@ -14,4 +15,5 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     then_collective::ALGORITHM,
     pipeline::ALGORITHM,
     ring::ALGORITHM,
+    fused::ALGORITHM,
 ];

@@ -4,12 +4,14 @@
 //! K, since there are more ranks than columns of A, has a product of no terms, which is zero.
 
 mod by_owner;
+mod fused;
 mod partial;
 
 use super::{Options, Parameter, Values};
 use crate::plan::Transport;
 
 pub(super) use by_owner::{Reach, by_owner};
+pub(super) use fused::{ROWS, fused};
 pub(super) use partial::{PartialProduct, Stored};
 
 /// What moves the bytes of a collective, for [`transport`].

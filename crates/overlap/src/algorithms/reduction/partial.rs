@@ -18,8 +18,8 @@ pub(in crate::algorithms) enum Stored {
 pub(in crate::algorithms) struct PartialProduct {
     pub(in crate::algorithms) builder: PlanBuilder,
     pub(in crate::algorithms) c: BufferId,
-    a: BufferId,
-    b: BufferId,
+    pub(in crate::algorithms) a: BufferId,
+    pub(in crate::algorithms) b: BufferId,
     stored: Stored,
     pub(in crate::algorithms) rank: usize,
     pub(in crate::algorithms) world: usize,

@@ -4,8 +4,10 @@
 //! sum).
 
 pub mod chunked;
+pub mod fused;
 pub mod pipeline;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[chunked::ALGORITHM, pipeline::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] =
+    &[chunked::ALGORITHM, pipeline::ALGORITHM, fused::ALGORITHM];

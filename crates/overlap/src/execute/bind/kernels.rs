@@ -1,7 +1,8 @@
 //! The kernels of a plan: what their launches are told, and whether they can be launched at all.
 
+use warpweave_gemm::reduction::Sums;
 use warpweave_gemm::waiting::Arrival;
-use warpweave_gemm::{AllGatherMatmul, GemmProblem, WaitingMatmul};
+use warpweave_gemm::{AllGatherMatmul, GemmProblem, Layout, ReducingMatmul, WaitingMatmul};
 use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Strided, Sum};
 use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 
@@ -9,7 +10,7 @@ use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
 use crate::execute::step::Action;
-use crate::plan::{Kernel, Region, SlotId, shard};
+use crate::plan::{Kernel, KernelShape, Reduction, Region, SlotId, shard};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     fn pad_view(&self) -> Result<PadView> {
@@ -236,7 +237,44 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 let planned = self.executor.backend.all_gather_plan(&product)?;
                 return Ok(Action::AllGatherMatmul(planned));
             }
+            Kernel::ReducingMatmul(reduction) => {
+                let product = self.reducing(&reduction, pad);
+                let planned = self.executor.backend.reducing_plan(&product)?;
+                return Ok(Action::ReducingMatmul(planned));
+            }
         };
         Ok(Action::GatherMatmul(launch))
+    }
+
+    fn reducing(&self, reduction: &Reduction, pad: PadView) -> ReducingMatmul {
+        let (rank, world) = (self.plan.rank, self.plan.world);
+        let copies = |id| {
+            (0..world)
+                .map(|peer| self.buffers.copy_of(id, peer))
+                .collect()
+        };
+        let KernelShape { m, n, dtype, .. } = reduction.shape;
+        let own = |id| self.buffers.copy_of(id, rank);
+        let layout = match reduction.b_transposed {
+            false => Layout::RowMajor,
+            true => Layout::Transposed,
+        };
+        ReducingMatmul {
+            problem: GemmProblem::new(m, n, reduction.depth(rank, world), dtype)
+                .with_layouts(Layout::RowMajor, layout),
+            shards: reduction.shards(world),
+            a: own(reduction.a),
+            b: own(reduction.b),
+            c: match reduction.everyone {
+                false => Sums::Owner(own(reduction.c)),
+                true => Sums::Everyone(copies(reduction.c)),
+            },
+            staging: copies(reduction.staging),
+            pad,
+            ready: reduction.ready.0,
+            over: reduction.over.0,
+            group_rows: reduction.rows,
+            max_blocks: None,
+        }
     }
 }

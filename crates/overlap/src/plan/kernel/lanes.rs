@@ -5,8 +5,8 @@ use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, sha
 use std::ops::Range;
 
 impl Kernel {
-    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, then, where the kernel sends rows, one
-    /// for each receiver.
+    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, or for each group of them, then, where
+    /// the kernel sends rows, one for each receiver.
     ///
     /// A kernel may keep more order than its lanes have, never less. More order cannot add a race, but it can add a
     /// deadlock: a kernel that takes its lanes one after the other sends all signals that stand first in a lane
@@ -18,7 +18,10 @@ impl Kernel {
             world,
             shape: self.shape(),
         };
-        let mut lanes: Vec<Vec<Effect>> = (0..world).map(|o| lane(o).effects(self)).collect();
+        let mut lanes: Vec<Vec<Effect>> = match self {
+            Kernel::ReducingMatmul(reduction) => reduction.lanes(rank, world),
+            _ => (0..world).map(|o| lane(o).effects(self)).collect(),
+        };
         let receivers = (0..world).filter(|&receiver| receiver != rank);
         lanes.extend(receivers.map(|receiver| lane(rank).sends(self, receiver)));
         for effects in &mut lanes {
@@ -185,6 +188,8 @@ impl Lane {
                     self.write_product(c),
                 ]
             }
+            // Its lanes are those of groups of rows.
+            Kernel::ReducingMatmul(_) => Vec::new(),
         }
     }
 

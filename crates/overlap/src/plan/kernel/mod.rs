@@ -1,13 +1,16 @@
 //! The kernels that a plan can launch: their operands, and what each of them does.
 
 mod lanes;
+mod reduction;
 
 use super::{BufferId, SlotId, Transport, chunks, shard};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use warpweave_symm_mem::DType;
 
-/// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\], A sharded by rows.
+pub use reduction::Reduction;
+
+/// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\], A sharded by rows, or by columns where products are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelShape {
     /// Rows over all ranks.
@@ -22,7 +25,8 @@ pub struct KernelShape {
 
 /// A kernel with the buffers and slots it is launched with.
 ///
-/// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows; `b` and `c` are local.
+/// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows; `b` and `c` are local. [`Reduction`]
+/// says what its own are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Kernel {
@@ -140,6 +144,8 @@ pub enum Kernel {
         /// Rows of a chunk; the last of a shard may have fewer.
         chunk_rows: usize,
     },
+    /// Computes this rank's part of all of C, K being sharded, and sums the parts of its rows, for itself or for everyone.
+    ReducingMatmul(Reduction),
 }
 
 impl Kernel {
@@ -153,6 +159,7 @@ impl Kernel {
             Kernel::MultimemGather { .. } => "multimem_gather",
             Kernel::WaitingMatmul { .. } => "waiting_matmul",
             Kernel::AllGatherMatmul { .. } => "all_gather_matmul",
+            Kernel::ReducingMatmul(_) => "reducing_matmul",
         }
     }
 
@@ -165,7 +172,8 @@ impl Kernel {
             | Kernel::ThreadloadGather { shape, .. }
             | Kernel::MultimemGather { shape, .. }
             | Kernel::WaitingMatmul { shape, .. }
-            | Kernel::AllGatherMatmul { shape, .. } => shape,
+            | Kernel::AllGatherMatmul { shape, .. }
+            | Kernel::ReducingMatmul(Reduction { shape, .. }) => shape,
         }
     }
 
@@ -184,7 +192,10 @@ impl Kernel {
             }
             | Kernel::AllGatherMatmul {
                 a, b, c, staging, ..
-            } => vec![a, b, c, staging],
+            }
+            | Kernel::ReducingMatmul(Reduction {
+                a, b, c, staging, ..
+            }) => vec![a, b, c, staging],
             Kernel::ThreadloadGather { a, staging, .. }
             | Kernel::MultimemGather { a, staging, .. } => vec![a, staging],
         }
@@ -197,7 +208,8 @@ impl Kernel {
             | Kernel::ThreadloadGatherMatmul { c, .. }
             | Kernel::MultimemGatherMatmul { c, .. }
             | Kernel::WaitingMatmul { c, .. }
-            | Kernel::AllGatherMatmul { c, .. } => Some(c),
+            | Kernel::AllGatherMatmul { c, .. }
+            | Kernel::ReducingMatmul(Reduction { c, .. }) => Some(c),
             Kernel::ThreadloadGather { .. } | Kernel::MultimemGather { .. } => None,
         }
     }
@@ -213,6 +225,7 @@ impl Kernel {
             | Kernel::MultimemGather { ready, free, .. }
             | Kernel::AllGatherMatmul { ready, free, .. } => vec![ready, free],
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
+            Kernel::ReducingMatmul(reduction) => reduction.slots(),
         }
     }
 
@@ -222,7 +235,8 @@ impl Kernel {
             Kernel::NaiveRemoteRead { .. }
             | Kernel::ThreadloadGatherMatmul { .. }
             | Kernel::ThreadloadGather { .. }
-            | Kernel::AllGatherMatmul { .. } => Transport::ThreadLoads,
+            | Kernel::AllGatherMatmul { .. }
+            | Kernel::ReducingMatmul(_) => Transport::ThreadLoads,
             Kernel::MultimemGatherMatmul { .. } | Kernel::MultimemGather { .. } => {
                 Transport::Multimem
             }

@@ -158,4 +158,22 @@ __device__ __forceinline__ void store_matrices(uint32_t address, uint32_t m0, ui
                : "memory");
 }
 
+// Loads four such matrices as `store_matrices` stores them, from the same addresses.
+__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
+// A pair of neighbours in memory, exactly.
+template <typename T>
+__device__ __forceinline__ float2 widened_pair(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  } else {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
+  }
+}
+
 }  // namespace warpweave

@@ -1,0 +1,49 @@
+//! Backends that can launch products with their sums.
+
+use std::fmt::Debug;
+
+use warpweave_symm_mem::Backend;
+
+use super::ReducingMatmul;
+use crate::Error;
+
+/// A backend with [`ReducingMatmul`].
+///
+/// A wait that misses the pad's deadline records a fault in the pad; the launch goes on to its end, and its sums are
+/// worthless. [`SignalPad::check`](warpweave_symm_mem::SignalPad::check) reports it and
+/// [`SignalPad::recover`](warpweave_symm_mem::SignalPad::recover) makes the pad usable again.
+pub trait ReducingGemmBackend: Backend {
+    /// A product ready to be launched.
+    type ReducingPlan: Debug + Send + Sync;
+
+    /// Prepares a product: checks it, chooses a kernel, encodes its tensor maps and stores the order of its groups on the
+    /// device. Not collective; the ranks' kernels may differ.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidProblem`] for a descriptor that contradicts itself.
+    /// - On a GPU [`Error::Unsupported`], [`Error::Device`] and [`Error::MissingFeature`]: it needs compute capability 9.0
+    ///   and the feature `nvcc`, eight ranks at most, groups of a multiple of 128 rows, and what
+    ///   [`sm90::check_problem`](crate::sm90::check_problem) says; [`Error::Operand`] for a misaligned address.
+    /// - What the backend reports.
+    fn reducing_plan(&self, product: &ReducingMatmul) -> Result<Self::ReducingPlan, Error>;
+
+    /// Enqueues the product on `stream`. Waits for nothing on the host, and may be captured in a graph.
+    ///
+    /// On a GPU the blocks wait for those of the other ranks: where something else has their multiprocessors for longer than
+    /// the pad's deadline, that is a fault.
+    ///
+    /// # Safety
+    /// - `a` and `b` hold the problem's matrices, C the rows of this rank or all of them, each staging as many rows as the
+    ///   largest shard for each of the other ranks; all are mapped until the launches of all ranks have ended, and those that
+    ///   are written overlap nothing else.
+    /// - The pad lives until then. Nothing else signals or waits in the product's slots. Every rank launches a product with
+    ///   the same shards, groups and slots, as often as this one.
+    /// - No unordered work writes `a` or B, touches C or any staging. Where everyone gets the sums, work that touches C is
+    ///   ordered with this rank's launches: others write C from the beginning of this rank's launch to its end.
+    /// - Launches of one plan are ordered among each other.
+    unsafe fn reducing_matmul(
+        &self,
+        stream: &Self::Stream,
+        plan: &Self::ReducingPlan,
+    ) -> Result<(), Error>;
+}

@@ -1,0 +1,210 @@
+//! Products whose K is sharded over ranks, and the sums of these over the ranks, in one launch.
+//!
+//! Rank r has the columns K_r of A and the rows K_r of B, so that it has a *partial product* of all of C, and C is the sum of
+//! these. Each rank owns some rows of C, its shard, and sums them. One launch computes the partial product tile by tile,
+//! stores each tile into its owner's staging as soon as it is there, and adds the parts that come from the others: matmul +
+//! reduce-scatter. Where everyone is to have the sums, the owner stores each summed tile into the C of all ranks: matmul +
+//! all-reduce.
+//!
+//! # Protocol
+//!
+//! A *group* is [`group_rows`](ReducingMatmul::group_rows) rows of a shard. Its parts and its sums are announced together, in
+//! slots of the pad of its own: `ready` + group and `over` + group. [`order()`] is the order in which a rank takes the groups. In a call rank r
+//! - for each group of another rank: waits for the owner's `over` of the *call before* (only where owners alone get the sums),
+//!   stores its part into the owner's staging, signals `ready` to the owner;
+//! - for each group of its own: waits for `ready` of all others, adds their parts and its own in the order of ranks, stores the
+//!   sum, signals `over` to all others;
+//! - where everyone gets the sums: ends only behind `over` of all groups of all others.
+//!
+//! `cuda/sm90/reduction.cuh` says why nothing else is needed, and what the memory model asks for.
+//!
+//! Behind a wait that missed its deadline a rank neither stores nor announces anything to others.
+//!
+//! # Rounding
+//!
+//! A part is rounded to the element type when it is sent. The owner's own part is not: its f32 sums take its rank's place in
+//! the sum, which is taken in f32 from negative zero and rounded once. Each run gives the same bits.
+
+mod backend;
+mod order;
+
+use std::ops::Range;
+
+use warpweave_symm_mem::{DevicePtr, PadView};
+
+use crate::{Error, GemmBatch, GemmProblem, Layout};
+
+pub use backend::ReducingGemmBackend;
+pub use order::{Group, order};
+
+/// Who gets the sums, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// Each rank those of its shard: the address of the first of this rank's.
+    Owner(DevicePtr),
+    /// Each rank all: for each rank the address of row 0 of its C, as mapped here.
+    Everyone(Vec<DevicePtr>),
+}
+
+/// C = the sum of A·B over all ranks, or this rank's rows of it.
+#[derive(Clone, Debug)]
+pub struct ReducingMatmul {
+    /// This rank's partial product: all rows and columns of C, this rank's part of K. That may be empty: a product of no
+    /// terms is zero. `ldc` holds for C and for staging.
+    pub problem: GemmProblem,
+    /// The rows of C that each rank owns, one behind the other.
+    pub shards: Vec<Range<usize>>,
+    /// Address of this rank's columns of A, m × k, row-major.
+    pub a: DevicePtr,
+    /// Address of this rank's rows of B, k × n.
+    pub b: DevicePtr,
+    /// Where the sums go.
+    pub c: Sums,
+    /// For each rank the address of its staging, as mapped here: for each of the others, in the order of ranks, as many rows as
+    /// the largest shard has.
+    pub staging: Vec<DevicePtr>,
+    /// The signal pad, which gives rank and world size.
+    pub pad: PadView,
+    /// First of the slots for "my part of the group is in your staging", one for each group of the largest shard.
+    pub ready: usize,
+    /// First of as many slots for "I have read your part of the group" or, where everyone gets the sums, "the group is summed
+    /// in your C".
+    pub over: usize,
+    /// Rows of a group, but the last of a shard. On a GPU a multiple of 128; of 256 for the quickest kernels.
+    pub group_rows: usize,
+    /// Blocks that the launch may have at most: for ranks that share a GPU, whose blocks must all be resident at once.
+    pub max_blocks: Option<u32>,
+}
+
+impl ReducingMatmul {
+    /// The kernel's name, the same on the host and in device code.
+    pub const NAME: &'static str = "reducing_matmul";
+
+    pub(crate) fn rank(&self) -> usize {
+        self.pad.rank as usize
+    }
+
+    pub(crate) fn world(&self) -> usize {
+        self.pad.world as usize
+    }
+
+    /// The other ranks, the next one first.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, world) = (self.rank(), self.world());
+        (1..world).map(move |step| (rank + step) % world)
+    }
+
+    /// The groups in the order in which this rank takes them.
+    pub(crate) fn order(&self) -> Vec<Group> {
+        order(&self.shards, self.rank(), self.group_rows)
+    }
+
+    /// Rows of the largest shard.
+    fn most_rows(&self) -> usize {
+        self.shards.iter().map(Range::len).max().unwrap_or(0)
+    }
+
+    /// Where the part of `source` of the rows of `owner` lies, in the staging of `owner`.
+    pub(crate) fn staged(&self, source: usize, owner: usize) -> DevicePtr {
+        let place = source - usize::from(source > owner);
+        self.row_from(self.staging[owner], place * self.most_rows())
+    }
+
+    /// Where this rank's rows lie in the C of each rank that gets them.
+    pub(crate) fn sums(&self) -> Vec<(usize, DevicePtr)> {
+        let rank = self.rank();
+        match &self.c {
+            Sums::Owner(c) => vec![(rank, *c)],
+            Sums::Everyone(copies) => {
+                let first = self.shards[rank].start;
+                let of = |&c: &DevicePtr| self.row_from(c, first);
+                copies.iter().map(of).enumerate().collect()
+            }
+        }
+    }
+
+    /// `row` rows of C behind `address`.
+    pub(crate) fn row_from(&self, address: DevicePtr, row: usize) -> DevicePtr {
+        address.add(row * self.problem.ldc * self.problem.dtype.size())
+    }
+
+    /// The problem of `rows` of A, and where these begin.
+    pub(crate) fn part(&self, rows: &Range<usize>) -> (GemmProblem, DevicePtr) {
+        let GemmProblem { lda, dtype, .. } = self.problem;
+        let problem = GemmProblem {
+            m: rows.len(),
+            ..self.problem
+        };
+        (problem, self.a.add(rows.start * lda * dtype.size()))
+    }
+
+    /// The problem, or one with a term where it has none.
+    pub(crate) fn with_terms(&self) -> GemmProblem {
+        let problem = &self.problem;
+        GemmProblem {
+            k: problem.k.max(1),
+            lda: problem.lda.max(1),
+            ldb: problem.ldb.max(1),
+            ..*problem
+        }
+    }
+
+    /// Refuses what contradicts itself.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        self.with_terms().validate()?;
+        let (rank, world, problem) = (self.rank(), self.world(), &self.problem);
+        let refuse = |reason: String| {
+            Err(Error::InvalidProblem {
+                problem: Box::new(*problem),
+                reason: format!("{} on rank {rank}: {reason}", Self::NAME),
+            })
+        };
+        if problem.a_layout != Layout::RowMajor {
+            return refuse("A must be row-major".into());
+        }
+        if problem.bias || problem.batch != GemmBatch::ONE || problem.out != problem.dtype {
+            return refuse("it is one product without a bias, stored in its own type".into());
+        }
+        let copies = match &self.c {
+            Sums::Owner(_) => world,
+            Sums::Everyone(copies) => copies.len(),
+        };
+        for (what, count) in [
+            ("shards", self.shards.len()),
+            ("copies of C", copies),
+            ("stagings", self.staging.len()),
+        ] {
+            if count != world {
+                return refuse(format!("{count} {what} in a world of {world}"));
+            }
+        }
+        let mut end = 0;
+        for shard in &self.shards {
+            if shard.start != end || shard.end < end {
+                return refuse(format!("row {end} is not the first of a shard"));
+            }
+            end = shard.end;
+        }
+        if end != problem.m {
+            return refuse(format!("{end} rows are owned, {} multiplied", problem.m));
+        }
+        if self.group_rows == 0 {
+            return refuse("a group has at least one row".into());
+        }
+        let (groups, slots) = (
+            self.most_rows().div_ceil(self.group_rows),
+            self.pad.slots as usize,
+        );
+        let apart = self.ready.abs_diff(self.over) >= groups;
+        if self.ready.max(self.over).saturating_add(groups) > slots || !apart {
+            return refuse(format!(
+                "two times {groups} slots from {} and {} of a pad with {slots}",
+                self.ready, self.over
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,38 @@
+//! The order in which a rank takes the groups.
+
+use std::ops::Range;
+
+/// Some rows of a shard, which are announced together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Whose rows they are.
+    pub owner: usize,
+    /// Which of its groups.
+    pub index: usize,
+    /// Rows of C.
+    pub rows: Range<usize>,
+}
+
+/// The groups of `group_rows` (at least one) rows of all `shards`, of which rank r owns `shards[r]`, in the order in which
+/// `rank` takes them, in rounds: group i of each other rank, that of the next rank first, then group i − 1 of its own.
+///
+/// So the parts of an own group had the time of the rest of a round to come, and are added soon after that; the links have
+/// work until nearly the end; and at each time every rank receives from one other. No rank waits for another that waits
+/// for it: before a rank sends its part of group i it waits for parts of groups up to i − 2 only.
+pub fn order(shards: &[Range<usize>], rank: usize, group_rows: usize) -> Vec<Group> {
+    let world = shards.len();
+    let most = shards.iter().map(Range::len).max().unwrap_or(0);
+    let group = |owner: usize, index: usize| {
+        let shard = &shards[owner];
+        let start = shard.start + index * group_rows;
+        let rows = start..(start + group_rows).min(shard.end);
+        (start < shard.end).then_some(Group { owner, index, rows })
+    };
+    let mut order = Vec::new();
+    for round in 0..=most.div_ceil(group_rows) {
+        let peers = (1..world).map(|step| (rank + step) % world);
+        order.extend(peers.filter_map(|peer| group(peer, round)));
+        order.extend(round.checked_sub(1).and_then(|last| group(rank, last)));
+    }
+    order
+}

@@ -1,0 +1,176 @@
+//! What is refused, and the order of the groups against its definition.
+
+use super::*;
+use warpweave_symm_mem::DType;
+
+/// Shards of `m` rows as even as can be.
+pub(crate) fn product(
+    m: usize,
+    (rank, world): (usize, usize),
+    group_rows: usize,
+) -> ReducingMatmul {
+    let start = |i: usize| i * (m / world) + i.min(m % world);
+    let copies = vec![DevicePtr(1 << 20); world];
+    ReducingMatmul {
+        problem: GemmProblem::new(m, 520, 64, DType::Bf16),
+        shards: (0..world).map(|i| start(i)..start(i + 1)).collect(),
+        a: DevicePtr(1 << 20),
+        b: DevicePtr(1 << 20),
+        c: Sums::Owner(DevicePtr(1 << 20)),
+        staging: copies,
+        pad: PadView {
+            peers: DevicePtr::NULL,
+            sent: DevicePtr::NULL,
+            expected: DevicePtr::NULL,
+            tickets: DevicePtr::NULL,
+            fault: DevicePtr::NULL,
+            timeout_ns: 0,
+            rank: rank as u32,
+            world: world as u32,
+            slots: 64,
+            reserved: 0,
+        },
+        ready: 0,
+        over: 32,
+        group_rows,
+        max_blocks: None,
+    }
+}
+
+fn every_job(check: impl Fn(&[ReducingMatmul])) {
+    for world in 1..=8 {
+        for m in [1usize, 7, 64, 97, 8 * world, 300] {
+            for group_rows in [1000, 7, 16] {
+                if m.div_ceil(world).div_ceil(group_rows) > 32 {
+                    continue;
+                }
+                let job: Vec<_> = (0..world)
+                    .map(|rank| product(m, (rank, world), group_rows))
+                    .collect();
+                job.iter().for_each(|rank| rank.validate().unwrap());
+                check(&job);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_row_is_in_one_group_of_its_owner() {
+    every_job(|job| {
+        let product = &job[0];
+        let mut times = vec![0; product.problem.m];
+        for Group { owner, index, rows } in product.order() {
+            let shard = &product.shards[owner];
+            assert_eq!(rows.start, shard.start + index * product.group_rows);
+            assert!(!rows.is_empty() && rows.end <= shard.end);
+            times[rows].iter_mut().for_each(|times| *times += 1);
+        }
+        assert!(times.iter().all(|&times| times == 1));
+    });
+}
+
+#[test]
+fn a_round_begins_with_the_next_rank_and_ends_with_the_own_group_before() {
+    let order = product(36, (1, 3), 4).order();
+    let order: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
+    assert_eq!(
+        order,
+        [
+            (2, 0),
+            (0, 0),
+            (2, 1),
+            (0, 1),
+            (1, 0),
+            (2, 2),
+            (0, 2),
+            (1, 1),
+            (1, 2)
+        ]
+    );
+}
+
+/// Each rank takes its groups one after the other, as the host does, and waits for the parts of its own.
+#[test]
+fn ranks_that_wait_for_each_other_all_end() {
+    every_job(|job| {
+        let orders: Vec<_> = job.iter().map(ReducingMatmul::order).collect();
+        let mut done = vec![0; job.len()];
+        let sent = |done: &[usize], source: usize, group: &Group| {
+            orders[source][..done[source]].contains(group)
+        };
+        loop {
+            let before = done.clone();
+            for (rank, order) in orders.iter().enumerate() {
+                while let Some(group) = order.get(done[rank]) {
+                    let mut peers = job[rank].peers();
+                    if group.owner == rank && !peers.all(|peer| sent(&done, peer, group)) {
+                        break;
+                    }
+                    done[rank] += 1;
+                }
+            }
+            if done == before {
+                break;
+            }
+        }
+        let all: Vec<_> = orders.iter().map(Vec::len).collect();
+        assert_eq!(done, all);
+    });
+}
+
+#[test]
+fn parts_lie_apart() {
+    every_job(|job| {
+        let product = &job[0];
+        for owner in 0..job.len() {
+            let sources = (0..job.len()).filter(|&source| source != owner);
+            let row = product.row_from(DevicePtr(0), 1).0;
+            let places: Vec<_> = sources
+                .map(|source| (product.staged(source, owner).0 - product.staging[owner].0) / row)
+                .collect();
+            let most = product.most_rows() as u64;
+            let wanted: Vec<_> = (0..places.len() as u64).map(|i| i * most).collect();
+            assert_eq!(places, wanted);
+        }
+    });
+}
+
+#[test]
+fn everyone_gets_the_rows_where_they_belong() {
+    let mut product = product(10, (1, 2), 4);
+    assert_eq!(product.sums(), [(1, DevicePtr(1 << 20))]);
+    product.c = Sums::Everyone(vec![DevicePtr(4096), DevicePtr(8192)]);
+    product.validate().unwrap();
+    let first = 5 * 520 * 2;
+    assert_eq!(
+        product.sums(),
+        [(0, DevicePtr(4096 + first)), (1, DevicePtr(8192 + first))]
+    );
+}
+
+#[test]
+fn descriptors_that_contradict_themselves_are_refused() {
+    let good = product(64, (0, 2), 8);
+    let refused = |change: &dyn Fn(&mut ReducingMatmul), needle: &str| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let text = bad.validate().unwrap_err().to_string();
+        assert!(text.contains(needle), "{text}");
+    };
+    refused(&|p| p.shards[1] = 33..64, "row 32 is not the first");
+    refused(&|p| p.problem.m = 65, "64 rows are owned, 65");
+    refused(&|p| drop(p.shards.pop()), "1 shards in a world of 2");
+    refused(&|p| drop(p.staging.pop()), "1 stagings");
+    refused(&|p| p.c = Sums::Everyone(Vec::new()), "0 copies of C");
+    refused(&|p| p.group_rows = 0, "at least one row");
+    refused(&|p| p.over = 61, "from 0 and 61 of a pad with 64");
+    refused(&|p| p.over = 3, "two times 4 slots from 0 and 3");
+    refused(&|p| p.problem.bias = true, "without a bias");
+    refused(
+        &|p| p.problem = p.problem.with_layouts(Layout::Transposed, Layout::RowMajor),
+        "A must be row-major",
+    );
+    let mut none = good.clone();
+    (none.problem.k, none.problem.lda) = (0, 0);
+    none.validate().unwrap();
+}

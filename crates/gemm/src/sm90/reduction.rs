@@ -1,0 +1,309 @@
+//! The product with its sums over ranks: `cuda/sm90/reduction.cuh` bound to a problem and its memory.
+
+use std::ops::Range;
+
+use warpweave_symm_mem::cuda::{CudaQueue, Function, Image, LaunchConfig};
+use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, PadView};
+
+use super::check_device;
+use super::config::{self, CONFIGS, SHARED_BYTES, STEP, THREADS};
+use super::plan::{boxes, check_compiled};
+use super::requirements::check_reduction;
+use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
+use crate::cutlass::{self, ADDRESS_ALIGNMENT, Config};
+use crate::reduction::{Group, Sums};
+use crate::{Error, GemmOperands, GemmProblem, Layout, Provider, ReducingMatmul, unproven};
+
+static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a);
+
+/// `kMaxRanks`.
+pub(super) const MAX_WORLD: usize = 8;
+
+/// The shapes that are compiled: those of [`CONFIGS`] that share nothing along N.
+const SHAPES: [Config; 3] = [CONFIGS[0], CONFIGS[2], CONFIGS[5]];
+
+/// The parameter of the kernels: `Reduction` in `cuda/sm90/reduction.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+struct Reduction {
+    a: TensorMap,
+    b: TensorMap,
+    c: [TensorMap; MAX_WORLD],
+    outgoing: [TensorMap; MAX_WORLD],
+    incoming: [TensorMap; MAX_WORLD],
+    pad: PadView,
+    bands: DevicePtr,
+    starts: [u32; MAX_WORLD],
+    band_count: u32,
+    units: u32,
+    columns: u32,
+    band: u32,
+    steps: u32,
+    ready: u32,
+    over: u32,
+    everyone: u32,
+}
+const _: () = assert!(
+    size_of::<Reduction>() == 3584 && std::mem::offset_of!(Reduction, everyone) == 3328 + 132
+);
+
+/// A product with its sums, ready to be launched.
+#[derive(Debug)]
+pub struct ReductionPlan {
+    function: Function,
+    launch: LaunchConfig,
+    parameter: Reduction,
+    /// What the parameter points to.
+    _bands: <Cuda as Backend>::Memory,
+}
+
+impl ReductionPlan {
+    /// Chooses a kernel, encodes the tensor maps, and stores the order of the groups on the device of `cuda`.
+    ///
+    /// # Errors
+    /// As [`ReducingGemmBackend::reducing_plan`](crate::ReducingGemmBackend::reducing_plan).
+    pub fn new(cuda: &Cuda, product: &ReducingMatmul) -> Result<Self, Error> {
+        product.validate()?;
+        check_compiled(&REDUCTION)?;
+        check_device(cuda.device())?;
+        check_reduction(product)?;
+        unproven::ask(Provider::Sm90, &product.problem)?;
+
+        let most = cuda.device().multiprocessors;
+        let blocks = product.max_blocks.unwrap_or(most).clamp(1, most);
+        let (config, name) = choose(product, blocks)?;
+        let cluster = config::blocks(&config);
+        let order = Order::new(product, &config)?;
+        let image = order.image();
+        let bands = cuda.allocate(image.len())?;
+        let stream = cuda.setup_stream()?;
+        // SAFETY: the memory has the image's size and is this plan's alone.
+        unsafe { cuda.upload(&stream, bands.address(), &image)? };
+
+        let starts = std::array::from_fn(|rank| {
+            product.shards.get(rank).map_or(0, |rows| rows.start as u32)
+        });
+        let everyone = matches!(product.c, Sums::Everyone(_));
+        let maps = Maps::new(product, &config)?;
+        let function = cuda.function(&REDUCTION, name)?;
+        let launch = LaunchConfig {
+            shared_bytes: SHARED_BYTES,
+            cluster: (cluster > 1).then_some((cluster, 1, 1)),
+            ..LaunchConfig::linear(blocks / cluster * cluster, THREADS)
+        };
+        // Blocks wait for those of other ranks, which wait for blocks of this one: all are resident at once.
+        let resident = function.max_resident_in_clusters(launch)? / cluster;
+        let clusters = (blocks / cluster)
+            .min(resident)
+            .clamp(1, order.units.max(1));
+        Ok(Self {
+            function,
+            launch: LaunchConfig {
+                grid: (clusters * cluster, 1, 1),
+                ..launch
+            },
+            parameter: Reduction {
+                a: maps.a,
+                b: maps.b,
+                c: maps.c,
+                outgoing: maps.outgoing,
+                incoming: maps.incoming,
+                pad: product.pad,
+                bands: bands.address(),
+                starts,
+                band_count: order.bands.len() as u32,
+                units: order.units,
+                columns: order.columns,
+                band: order.band,
+                steps: product.problem.k.div_ceil(STEP) as u32,
+                ready: product.ready as u32,
+                over: product.over as u32,
+                everyone: everyone.into(),
+            },
+            _bands: bands,
+        })
+    }
+
+    /// Enqueues the product on `stream`.
+    ///
+    /// # Errors
+    /// Those of launching.
+    ///
+    /// # Safety
+    /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
+    /// [`ReductionPlan::new`].
+    pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
+        let mut parameter = self.parameter;
+        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad, and the table
+        // lives with the plan.
+        unsafe {
+            cuda.launch(
+                stream,
+                &self.function,
+                self.launch,
+                &mut [(&raw mut parameter).cast()],
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The shape that is expected to be quickest on `blocks` multiprocessors, and its kernel. The ranks need not agree.
+fn choose(product: &ReducingMatmul, blocks: u32) -> Result<(Config, &'static str), Error> {
+    let problem = &product.problem;
+    let fits = |config: &Config| {
+        let [height, _] = config::cluster_tile(config);
+        product.group_rows.is_multiple_of(height as usize) && config::blocks(config) <= blocks
+    };
+    let shapes: Vec<Config> = SHAPES.into_iter().filter(fits).collect();
+    let chosen = cutlass::select(&shapes, problem, blocks).ok_or(Error::NoCandidate)?;
+    let config = shapes[chosen.config];
+    let name = kernel(problem, config.name).ok_or(Error::NoCandidate)?;
+    Ok((config, name))
+}
+
+/// The kernel of a shape of [`SHAPES`].
+fn kernel(problem: &GemmProblem, shape: &str) -> Option<&'static str> {
+    macro_rules! kernels {
+        ($prefix:literal) => {
+            [
+                concat!($prefix, "_128x256_share_b"),
+                concat!($prefix, "_128x256_alone"),
+                concat!($prefix, "_128x128_alone"),
+            ]
+        };
+    }
+    let names = match (problem.dtype, problem.b_layout) {
+        (DType::F16, Layout::RowMajor) => kernels!("reduce_f16_nn"),
+        (DType::F16, Layout::Transposed) => kernels!("reduce_f16_nt"),
+        (DType::Bf16, Layout::RowMajor) => kernels!("reduce_bf16_nn"),
+        (DType::Bf16, Layout::Transposed) => kernels!("reduce_bf16_nt"),
+        _ => return None,
+    };
+    names.into_iter().find(|name| name.ends_with(shape))
+}
+
+/// A group in the order of the blocks: `Band` in device code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Band {
+    end: u32,
+    owner: u32,
+    first: u32,
+    rows: u32,
+}
+
+/// The groups of a rank in tiles of clusters.
+#[derive(Debug)]
+struct Order {
+    bands: Vec<Band>,
+    units: u32,
+    columns: u32,
+    /// Rows of clusters of a group.
+    band: u32,
+}
+
+impl Order {
+    fn new(product: &ReducingMatmul, config: &Config) -> Result<Self, Error> {
+        let [height, width] = config::cluster_tile(config).map(|side| side as usize);
+        let columns = product.problem.n.div_ceil(width);
+        let mut units = 0;
+        let mut bands = Vec::new();
+        for Group { owner, rows, .. } in product.order() {
+            let first = (rows.start - product.shards[owner].start) / height;
+            let rows = rows.len().div_ceil(height);
+            units += rows * columns;
+            bands.push((units, owner, first, rows));
+        }
+        // Tickets count the stores of a group.
+        if units as u64 * u64::from(config::blocks(config)) * 2 > u64::from(u32::MAX >> 1) {
+            return Err(Error::InvalidProblem {
+                problem: Box::new(product.problem),
+                reason: format!("{units} tiles of clusters are more than the device counts"),
+            });
+        }
+        let bands = bands.into_iter().map(|(end, owner, first, rows)| {
+            let [end, owner, first, rows] = [end, owner, first, rows].map(|value| value as u32);
+            Band {
+                end,
+                owner,
+                first,
+                rows,
+            }
+        });
+        Ok(Self {
+            bands: bands.collect(),
+            units: units as u32,
+            columns: columns as u32,
+            band: (product.group_rows / height) as u32,
+        })
+    }
+
+    fn image(&self) -> Vec<u8> {
+        let words = self.bands.iter();
+        let words = words.flat_map(|band| [band.end, band.owner, band.first, band.rows]);
+        words.flat_map(u32::to_ne_bytes).collect()
+    }
+}
+
+/// The matrices as the kernel sees them.
+struct Maps {
+    a: TensorMap,
+    b: TensorMap,
+    c: [TensorMap; MAX_WORLD],
+    outgoing: [TensorMap; MAX_WORLD],
+    incoming: [TensorMap; MAX_WORLD],
+}
+
+impl Maps {
+    fn new(product: &ReducingMatmul, config: &Config) -> Result<Self, Error> {
+        let (rank, world) = (product.rank(), product.world());
+        let problem = &product.problem;
+        let encode = |operand, matrix: Matrix, box_rows, address| {
+            let operands = GemmOperands::new(product.a, product.b, address);
+            operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
+            let matrix = Matrix { address, ..matrix };
+            TensorMap::encode(matrix, box_rows).map_err(|reason| Error::Operand {
+                operand,
+                problem: Box::new(*problem),
+                reason,
+            })
+        };
+        let [(a, rows_a), (b, rows_b), (c, rows_c)] = boxes(problem, config);
+        let shard = |rows: &Range<usize>| Matrix {
+            rows: rows.len(),
+            ..c
+        };
+        let mut maps = Self {
+            a: encode("A", a, rows_a, product.a)?,
+            b: encode("B", b, rows_b, product.b)?,
+            c: [TensorMap::UNUSED; MAX_WORLD],
+            outgoing: [TensorMap::UNUSED; MAX_WORLD],
+            incoming: [TensorMap::UNUSED; MAX_WORLD],
+        };
+        let own = &product.shards[rank];
+        if !own.is_empty() {
+            for (to, address) in product.sums() {
+                maps.c[to] = encode("C", shard(own), rows_c, address)?;
+            }
+        }
+        for peer in (0..world).filter(|&peer| peer != rank) {
+            let theirs = &product.shards[peer];
+            if !theirs.is_empty() {
+                let to = product.staged(rank, peer);
+                maps.outgoing[peer] = encode("staging", shard(theirs), rows_c, to)?;
+            }
+            if !own.is_empty() {
+                let from = product.staged(peer, rank);
+                maps.incoming[peer] = encode("staging", shard(own), PART_ROWS, from)?;
+            }
+        }
+        Ok(maps)
+    }
+}
+
+/// Rows of a box of a part: those of a tile, `Parts::kBytes` with [`BOX_COLUMNS`].
+const PART_ROWS: u32 = 128;
+const _: () = assert!(PART_ROWS * BOX_COLUMNS * 2 == 16384);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! `fusedReduceScatter`: one launch multiplies, sends parts to their owners, and sums.
+
+use crate::algorithms::reduction::{ROWS, Reach, Stored, fused};
+use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{Plan, Problem};
+
+/// The tiles of other ranks' rows are stored into their owners' staging as they are computed; those of the own rows come last in
+/// each round, wait for the parts of the others, and add them in f32 in the order of ranks with the own part, which was never
+/// rounded, in its place. A credit says that the owner has read what the previous call left there.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "fusedReduceScatter",
+    operation: Operation::MatmulReduceScatter,
+    summary: "one SM90 product whose tiles are stored to their owners and summed there",
+    needs: Capabilities {
+        multicast: false,
+        sm90: true,
+    },
+    parameters: &[ROWS],
+    build,
+    rows: None,
+    redundant: None,
+};
+
+fn build(
+    options: &Options,
+    rank: usize,
+    world: usize,
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let (name, place) = (ALGORITHM.name, (rank, world));
+    fused(name, options, place, problem, Stored::Plain, Reach::Owner)
+}

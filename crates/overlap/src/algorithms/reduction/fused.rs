@@ -1,0 +1,79 @@
+//! One launch that multiplies, sends and sums.
+
+use super::{PartialProduct, Reach, Stored};
+use crate::algorithms::{Options, Parameter, Values};
+use crate::error::PlanError;
+use crate::plan::{Kernel, KernelShape, Placement, Plan, Problem, Reduction, StreamId};
+
+/// How many rows are announced together, for [`fused()`].
+pub(in crate::algorithms) const ROWS: Parameter = Parameter {
+    key: "rows",
+    summary: "rows of a shard that are announced together; on a GPU a multiple of 128",
+    values: Values::Counts(&[512, 256, 1024]),
+};
+
+/// One kernel, whose tiles are stored into their owners' `staging` as they are computed, in groups of the parameter `rows`
+/// rows; the owners' tiles add the parts of the others in the order of ranks. At a world of one it is one product.
+///
+/// `ready i`: "my part of group i of your rows is in your staging". `free i`: "I have read your part of my group i", a credit
+/// for the next call's. Where everyone gets the sums, owners say so: `summed i`, "my group i is summed in your C", behind which
+/// each call ends, so that no credit is needed.
+pub(in crate::algorithms) fn fused(
+    name: &str,
+    options: &Options,
+    (rank, world): (usize, usize),
+    problem: &Problem,
+    stored: Stored,
+    reach: Reach,
+) -> Result<Plan, PlanError> {
+    let everyone = reach == Reach::Everyone;
+    let c = match reach {
+        Reach::Owner => (Placement::Local, problem.shard(rank, world)),
+        Reach::Everyone => (Placement::Symmetric, 0..problem.m),
+    };
+    let mut plan = PartialProduct::new(name, (rank, world), problem, stored, c);
+    if world == 1 {
+        let c = plan.builder.whole(plan.c);
+        plan.product(StreamId::MAIN, 0..problem.m, c);
+        return plan.builder.finish();
+    }
+    let most = problem.max_shard(world);
+    let parts = most.saturating_mul(world - 1);
+    let staging = plan.buffer("staging", Placement::Symmetric, parts);
+    let rows = options.count(ROWS.key);
+    let groups = most.div_ceil(rows);
+    if groups > MOST_GROUPS {
+        return Err(PlanError::Malformed {
+            plan: name.into(),
+            rank,
+            what: format!("{groups} groups of {rows} rows: {MOST_GROUPS} can be announced"),
+        });
+    }
+    let mut slots = |what: &str| {
+        let all: Vec<_> = (0..groups)
+            .map(|group| plan.builder.slot(format!("{what} {group}")))
+            .collect();
+        all[0]
+    };
+    let ready = slots("ready");
+    let over = slots(if everyone { "summed" } else { "free" });
+    let Problem { m, n, k, dtype, .. } = *problem;
+    let kernel = Kernel::ReducingMatmul(Reduction {
+        shape: KernelShape { m, n, k, dtype },
+        a: plan.a,
+        b: plan.b,
+        b_transposed: stored == Stored::Transposed,
+        c: plan.c,
+        staging,
+        ready,
+        over,
+        rows,
+        groups,
+        everyone,
+    });
+    plan.builder.kernel(StreamId::MAIN, kernel);
+    plan.builder.finish()
+}
+
+/// A signal pad has 4096 slots, two of which a group takes.
+const MOST_GROUPS: usize = 2048;

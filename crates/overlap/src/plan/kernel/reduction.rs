@@ -1,0 +1,197 @@
+//! The product whose K is sharded, with the sums of all ranks' parts in the same launch.
+
+use super::{BufferId, KernelShape, SlotId, shard};
+use crate::plan::{Effect, Region};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use warpweave_gemm::reduction::{Group, order};
+
+/// The operands of [`Kernel::ReducingMatmul`](super::Kernel::ReducingMatmul).
+///
+/// K is sharded, so that each rank has a part of all of C; the rows of C are sharded, and each rank sums its own. A shard is
+/// cut into groups of rows from its first on. Each group is announced by signals in slots of its own, and is a lane of the
+/// kernel: the tiles of different groups are in no order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Reduction {
+    /// Sizes of the whole product.
+    pub shape: KernelShape,
+    /// Local: this rank's columns of A.
+    pub a: BufferId,
+    /// Local: this rank's rows of B.
+    pub b: BufferId,
+    /// Whether `b` is stored transposed.
+    pub b_transposed: bool,
+    /// Local with this rank's rows of C; or, where everyone gets the sums, symmetric with all rows.
+    pub c: BufferId,
+    /// Symmetric: for each other rank, in order, as many rows as the largest shard has.
+    pub staging: BufferId,
+    /// First of `groups` slots: "my part of the group is in your staging".
+    pub ready: SlotId,
+    /// First of `groups` slots: "I have read your part of the group", a credit for the next call; or, where everyone gets the
+    /// sums, "the group is summed in your C".
+    pub over: SlotId,
+    /// Rows of a group, but the last of a shard.
+    pub rows: usize,
+    /// Groups of the largest shard.
+    pub groups: usize,
+    /// Whether every rank gets the sums.
+    pub everyone: bool,
+}
+
+impl Reduction {
+    /// The rows of C that each rank owns.
+    pub fn shards(&self, world: usize) -> Vec<Range<usize>> {
+        (0..world)
+            .map(|rank| shard(self.shape.m, rank, world))
+            .collect()
+    }
+
+    /// The groups in the order in which `rank` takes them.
+    pub fn order(&self, rank: usize, world: usize) -> Vec<Group> {
+        order(&self.shards(world), rank, self.rows.max(1))
+    }
+
+    /// Columns of A that `rank` has.
+    pub fn depth(&self, rank: usize, world: usize) -> usize {
+        shard(self.shape.k, rank, world).len()
+    }
+
+    pub(super) fn slots(&self) -> Vec<SlotId> {
+        let of = |first: SlotId| (0..self.groups).map(move |group| slot(first, group));
+        of(self.ready).chain(of(self.over)).collect()
+    }
+
+    /// A lane for each group, in the order in which the kernel takes them.
+    pub(super) fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
+        let place = Place {
+            reduction: self,
+            rank,
+            world,
+        };
+        let order = self.order(rank, world).into_iter();
+        order
+            .map(|group| match group.owner == rank {
+                true => place.sum(&group),
+                false => place.send(&group),
+            })
+            .collect()
+    }
+}
+
+/// The slot of a group.
+fn slot(first: SlotId, group: usize) -> SlotId {
+    SlotId(first.0 + group)
+}
+
+/// One rank's launch.
+struct Place<'a> {
+    reduction: &'a Reduction,
+    rank: usize,
+    world: usize,
+}
+
+impl Place<'_> {
+    /// Another rank's group: the product, into the owner's staging. A call ends behind the sums, where all get them: that is
+    /// the credit then.
+    fn send(&self, group: &Group) -> Vec<Effect> {
+        let (owner, everyone) = (group.owner, self.reduction.everyone);
+        let over = Effect::Wait {
+            slot: slot(self.reduction.over, group.index),
+            from: vec![owner],
+            lag: u32::from(!everyone),
+        };
+        let mut lane = self.multiply(group);
+        lane.extend([
+            Effect::Write(self.staged(self.rank, group)),
+            Effect::Signal {
+                slot: slot(self.reduction.ready, group.index),
+                to: vec![owner],
+            },
+        ]);
+        let at = if everyone { lane.len() } else { 0 };
+        lane.insert(at, over);
+        lane
+    }
+
+    /// An own group: the product, and the sum with the parts of the others.
+    fn sum(&self, group: &Group) -> Vec<Effect> {
+        let peers: Vec<usize> = (1..self.world)
+            .map(|step| (self.rank + step) % self.world)
+            .collect();
+        let mut lane = self.multiply(group);
+        lane.push(Effect::Wait {
+            slot: slot(self.reduction.ready, group.index),
+            from: peers.clone(),
+            lag: 0,
+        });
+        let parts = (0..self.world).filter(|&source| source != self.rank);
+        lane.extend(parts.map(|source| Effect::Read(self.staged(source, group))));
+        let shard = shard(self.reduction.shape.m, self.rank, self.world);
+        let mut write = |rank, rows| {
+            let c = self.all_columns(rank, self.reduction.c, rows);
+            lane.push(Effect::Write(c));
+        };
+        match self.reduction.everyone {
+            true => {
+                write(self.rank, group.rows.clone());
+                peers
+                    .iter()
+                    .for_each(|&peer| write(peer, group.rows.clone()));
+            }
+            false => write(
+                self.rank,
+                group.rows.start - shard.start..group.rows.end - shard.start,
+            ),
+        }
+        lane.push(Effect::Signal {
+            slot: slot(self.reduction.over, group.index),
+            to: peers,
+        });
+        lane
+    }
+
+    fn multiply(&self, group: &Group) -> Vec<Effect> {
+        let Reduction {
+            a,
+            b,
+            b_transposed,
+            shape,
+            ..
+        } = *self.reduction;
+        let depth = self.reduction.depth(self.rank, self.world);
+        let stored = match b_transposed {
+            false => (depth, shape.n),
+            true => (shape.n, depth),
+        };
+        let own = |buffer, rows, cols| {
+            Effect::Read(Region {
+                rank: self.rank,
+                buffer,
+                rows,
+                cols: 0..cols,
+            })
+        };
+        vec![
+            own(a, group.rows.clone(), depth),
+            own(b, 0..stored.0, stored.1),
+        ]
+    }
+
+    /// Where the part of `source` lies in the staging of the group's owner.
+    fn staged(&self, source: usize, group: &Group) -> Region {
+        let m = self.reduction.shape.m;
+        let above = (source - usize::from(source > group.owner)) * m.div_ceil(self.world);
+        let first = shard(m, group.owner, self.world).start;
+        let rows = above + group.rows.start - first..above + group.rows.end - first;
+        self.all_columns(group.owner, self.reduction.staging, rows)
+    }
+
+    fn all_columns(&self, rank: usize, buffer: BufferId, rows: Range<usize>) -> Region {
+        Region {
+            rank,
+            buffer,
+            rows,
+            cols: 0..self.reduction.shape.n,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! One launch that multiplies, sends and sums costs its product, or its traffic where that takes longer, and little beside.
+
+use warpweave_overlap::algorithms;
+use warpweave_overlap::plan::Problem;
+use warpweave_overlap::{Machine, simulate};
+use warpweave_symm_mem::DType;
+
+/// µs on four H200s, and the product alone.
+fn predicted(name: &str, (m, k, n): (usize, usize, usize)) -> (f64, f64) {
+    let machine = Machine::named("h200x4").unwrap();
+    let problem = Problem::new(m, n, k, DType::Bf16);
+    let plans = algorithms::find(name).unwrap().plans(4, &problem).unwrap();
+    let total = simulate(&plans, &machine, 1).unwrap().total();
+    (total, machine.product((m, n, k / 4), DType::Bf16).0)
+}
+
+#[test]
+fn the_links_work_beside_the_tensor_cores() {
+    // Issue 5 asks for these times on 4 H200s, the product and the sum to each owner, and to all.
+    for (shape, scatter, all) in [
+        ((8192, 8192, 8192), 410.0, 620.0),
+        ((8192, 32768, 8192), 1480.0, 1550.0),
+        ((4096, 14336, 4096), 185.0, 220.0),
+    ] {
+        for (name, most) in [("fusedReduceScatter", scatter), ("fusedAllReduce", all)] {
+            let (total, product) = predicted(name, shape);
+            assert!(
+                product < total && total < most,
+                "{name} {shape:?}: {total} µs, the product {product}"
+            );
+        }
+    }
+}
+
+/// The fewer rows are announced at a time, the sooner the links begin; all in one piece is the worst.
+#[test]
+fn groups_let_the_links_begin_early() {
+    let of = |rows| {
+        predicted(
+            &format!("fusedReduceScatter:rows={rows}"),
+            (8192, 8192, 8192),
+        )
+        .0
+    };
+    assert!(of(256) < of(1024));
+}
