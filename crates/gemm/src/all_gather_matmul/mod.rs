@@ -15,6 +15,8 @@
 //! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 
 mod backend;
+#[cfg(all(test, loom))]
+mod model;
 mod table;
 
 use std::ops::Range;
@@ -68,16 +70,20 @@ impl AllGatherMatmul {
     /// Most ranks of a group.
     pub const MAX_WORLD: usize = 8;
 
-    /// Rows of two tiles, as high as any cluster is: chunks of whole multiples split no tile.
-    pub const CHUNK_UNIT: usize = 256;
+    /// Rows of a tile. The tallest cluster has two tiles one above the other.
+    pub const TILE_ROWS: usize = 128;
 
-    /// Rows of a chunk for which the largest shard, of `shard_rows`, has `chunks` chunks or fewer: whole multiples of
-    /// [`CHUNK_UNIT`](Self::CHUNK_UNIT), unless chunks are smaller than that.
+    /// Rows of a chunk for which the largest shard, of `shard_rows`, has `chunks` chunks or fewer: whole tiles, and if more
+    /// than those of a cluster, whole clusters, unless the shard is smaller than a tile.
     pub fn chunk_rows(shard_rows: usize, chunks: usize) -> usize {
         let rows = shard_rows.div_ceil(chunks.max(1)).max(1);
-        match rows > Self::CHUNK_UNIT {
-            true => rows.next_multiple_of(Self::CHUNK_UNIT),
-            false => rows,
+        let (tile, cluster) = (Self::TILE_ROWS, 2 * Self::TILE_ROWS);
+        if shard_rows < tile {
+            rows
+        } else if rows <= tile {
+            tile
+        } else {
+            rows.next_multiple_of(cluster)
         }
     }
 
