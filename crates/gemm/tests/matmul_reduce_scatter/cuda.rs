@@ -1,0 +1,162 @@
+//! On GPUs.
+
+use half::bf16;
+use warpweave_gemm::{Layout, ReducingGemmBackend};
+use warpweave_symm_mem::{Backend, Cuda, DType};
+
+use crate::job::{Case, INPUTS, Job, PATIENCE, bytes, on_ranks};
+use crate::{exact, replays, silence, small};
+
+/// m, n, k over all ranks: ragged shards, groups and tiles; fewer rows than ranks; aligned; more columns than rows; a shard of
+/// several groups, of which the last is short.
+const SHAPES: [(usize, usize, usize); 5] = [
+    (300, 136, 128),
+    (3, 8, 64),
+    (1024, 512, 256),
+    (70, 1032, 192),
+    (1500, 264, 64),
+];
+
+fn every_case(world: usize, group_rows: usize) -> impl Iterator<Item = Case> {
+    SHAPES
+        .into_iter()
+        .enumerate()
+        .flat_map(move |(i, (m, n, k))| {
+            [false, true].map(|everyone| Case {
+                m: m + i % 2 * world,
+                n,
+                k,
+                dtype: if i % 2 == 0 { DType::Bf16 } else { DType::F16 },
+                b: if (i + usize::from(everyone)) % 2 == 0 {
+                    Layout::RowMajor
+                } else {
+                    Layout::Transposed
+                },
+                group_rows,
+                everyone,
+            })
+        })
+}
+
+/// Worlds to try on this machine, of which each rank has a device of its own or all have the first.
+fn gpu_worlds() -> Vec<usize> {
+    let gpus = Cuda::device_count().unwrap();
+    [1, 2, 4, 8]
+        .into_iter()
+        .filter(|&world| world <= gpus.max(4))
+        .collect()
+}
+
+fn gpu(world: usize) -> impl Fn(usize) -> Cuda + Sync {
+    let apart = Cuda::device_count().unwrap() >= world;
+    move |rank| Cuda::new(if apart { rank } else { 0 }).unwrap()
+}
+
+/// One tile for each rank: the place to begin when something is wrong.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn on_gpus_one_tile_for_each_rank_is_summed() {
+    for everyone in [false, true] {
+        let case = Case {
+            m: 256,
+            n: 128,
+            k: 128,
+            b: Layout::Transposed,
+            ..small(everyone, 128)
+        };
+        exact(2, gpu(2), &case, 1);
+    }
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn on_gpus_every_rank_gets_its_sums() {
+    for world in gpu_worlds() {
+        for group_rows in [256, 128] {
+            for case in every_case(world, group_rows) {
+                exact(world, gpu(world), &case, 6);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn on_gpus_a_hundred_calls_in_a_row_are_kept_apart() {
+    for world in gpu_worlds() {
+        for everyone in [false, true] {
+            let shape = Case {
+                m: 1028,
+                n: 520,
+                k: 256,
+                ..small(everyone, 256)
+            };
+            exact(world, gpu(world), &shape, 100);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn on_gpus_captured_calls_are_replayed() {
+    for everyone in [false, true] {
+        replays(2, gpu(2), &small(everyone, 128));
+    }
+}
+
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn on_gpus_a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
+    for everyone in [false, true] {
+        silence(2, gpu(2), &small(everyone, 128));
+    }
+}
+
+/// Reals, whose sums depend on their order: the same bits on every call and from every grid.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn on_gpus_every_run_gives_the_same_bits() {
+    let case = Case {
+        m: 520,
+        n: 264,
+        k: 512,
+        ..small(true, 128)
+    };
+    let results = |blocks: u32| -> Vec<Vec<u8>> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        on_ranks(2, gpu(2), |backend, exchange| {
+            let mut job = Job::new::<bf16>(backend, exchange, &case, PATIENCE);
+            job.product.max_blocks = Some(blocks);
+            job.plan = job.backend.reducing_plan(&job.product).unwrap();
+            let real = |i: usize| {
+                ((i * 7919 + 13).wrapping_mul(2_654_435_761) >> 9) as f32 % 1000.0 / 777.0
+            };
+            let values: Vec<bf16> = (0..case.m * case.k / 2)
+                .map(|i| bf16::from_f32(real(i)))
+                .collect();
+            // SAFETY: the ranges are those of A for each input.
+            unsafe {
+                for input in 0..INPUTS {
+                    let at = job.inputs.add(input * job.a_bytes.next_multiple_of(256));
+                    job.backend.upload(&job.stream, at, bytes(&values)).unwrap();
+                }
+            }
+            job.meet("uploaded");
+            for call in 0..4 {
+                job.enqueue(call).unwrap();
+                let mut c = vec![0; job.c_bytes];
+                // SAFETY: the range is that of C.
+                unsafe { job.backend.download(&job.stream, job.c, &mut c).unwrap() };
+                job.pad.check(&job.stream).unwrap();
+                sender.send(c).unwrap();
+            }
+            job.close();
+        });
+        drop(sender);
+        receiver.into_iter().collect()
+    };
+    let all: Vec<_> = [2, 7, 40].into_iter().flat_map(results).collect();
+    assert_eq!(all.len(), 24);
+    assert!(all.iter().all(|c| *c == all[0]));
+    assert!(all[0].iter().any(|&byte| byte != 0xff));
+}

@@ -1,0 +1,161 @@
+//! The product with its sums over ranks, ranks as threads of this process: on the host, and on GPUs, one for each rank where
+//! there are enough, else all on device 0 with grids that are resident together.
+
+mod cuda;
+mod job;
+
+use std::time::{Duration, Instant};
+
+use half::{bf16, f16};
+use job::{Case, INPUTS, Job, PATIENCE, on_ranks};
+use warpweave_gemm::host::Element;
+use warpweave_gemm::{Layout, ReducingGemmBackend};
+use warpweave_symm_mem::{DType, Error, Host};
+
+fn exact<B: ReducingGemmBackend>(
+    world: usize,
+    device: impl Fn(usize) -> B + Sync,
+    case: &Case,
+    count: usize,
+) {
+    match case.dtype {
+        DType::F16 => exact_in::<B, f16>(world, device, case, count),
+        _ => exact_in::<B, bf16>(world, device, case, count),
+    }
+}
+
+fn exact_in<B: ReducingGemmBackend, T: Element>(
+    world: usize,
+    device: impl Fn(usize) -> B + Sync,
+    case: &Case,
+    count: usize,
+) {
+    let wanted = case.wanted::<T>();
+    on_ranks(world, device, |backend, exchange| {
+        let job = Job::new::<T>(backend, exchange, case, PATIENCE);
+        job.calls(case, &wanted, count);
+        job.close();
+    });
+}
+
+fn replays<B: ReducingGemmBackend>(world: usize, device: impl Fn(usize) -> B + Sync, case: &Case) {
+    let wanted = case.wanted::<bf16>();
+    on_ranks(world, device, |backend, exchange| {
+        let job = Job::new::<bf16>(backend, exchange, case, PATIENCE);
+        job.calls(case, &wanted, 2);
+        // A graph for each input, which are replayed in another order, without a stop between them.
+        let graphs: Vec<_> = (0..INPUTS)
+            .map(|input| {
+                job.backend
+                    .capture(&job.stream, || job.enqueue(input))
+                    .unwrap()
+            })
+            .collect();
+        job.meet("captured");
+        for call in 0..10 {
+            let input = call * 3 % INPUTS;
+            job.backend
+                .launch_graph(&graphs[input], &job.stream)
+                .unwrap();
+            job.backend
+                .launch_graph(&graphs[(input + 1) % INPUTS], &job.stream)
+                .unwrap();
+            let mut got = vec![0; job.c_bytes];
+            // SAFETY: the range is that of C.
+            unsafe { job.backend.download(&job.stream, job.c, &mut got).unwrap() };
+            job.pad.check(&job.stream).unwrap();
+            // C is read before any rank goes on to write it.
+            job.compare(
+                case,
+                &wanted,
+                (input + 1) % INPUTS,
+                &got,
+                &format!("replay {call}"),
+            );
+        }
+        job.meet("replayed");
+        drop(graphs);
+        job.close();
+    });
+}
+
+/// The last rank stays away from a call: the others end in time, with a fault, and the pad recovers.
+fn silence<B: ReducingGemmBackend>(world: usize, device: impl Fn(usize) -> B + Sync, case: &Case) {
+    let wanted = case.wanted::<bf16>();
+    let patience = Duration::from_millis(500);
+    on_ranks(world, device, |backend, exchange| {
+        let (rank, away) = (exchange.rank(), exchange.world() - 1);
+        let job = Job::new::<bf16>(backend, exchange, case, patience);
+        job.calls(case, &wanted, 3);
+        if rank != away {
+            let start = Instant::now();
+            job.enqueue(0).unwrap();
+            job.backend.synchronize(&job.stream).unwrap();
+            assert!(start.elapsed() < PATIENCE, "ended late");
+            let fault = job.pad.check(&job.stream).unwrap_err();
+            let Error::SignalTimeout(fault) = fault else {
+                panic!("{fault}");
+            };
+            assert_eq!((fault.rank, fault.peer), (rank, away), "{fault}");
+            assert!(fault.waited >= patience, "{fault}");
+        }
+        job.meet("silence");
+        job.pad.recover(&job.stream, job.exchange.as_ref()).unwrap();
+        job.meet("recovered");
+        job.calls(case, &wanted, 3);
+        job.close();
+    });
+}
+
+fn small(everyone: bool, group_rows: usize) -> Case {
+    Case {
+        m: 610,
+        n: 264,
+        k: 128,
+        dtype: DType::Bf16,
+        b: Layout::RowMajor,
+        group_rows,
+        everyone,
+    }
+}
+
+#[test]
+fn every_rank_gets_its_sums() {
+    for world in 1..=8 {
+        for group_rows in [16, 100] {
+            for everyone in [false, true] {
+                for (m, b) in [
+                    (37, Layout::RowMajor),
+                    (8 * world, Layout::Transposed),
+                    (3, Layout::RowMajor),
+                ] {
+                    let (n, k, dtype) = (10, 21, DType::F16);
+                    let case = Case {
+                        m,
+                        n,
+                        k,
+                        dtype,
+                        b,
+                        group_rows,
+                        everyone,
+                    };
+                    exact(world, |_| Host::new(), &case, 8);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn captured_calls_are_replayed() {
+    for everyone in [false, true] {
+        replays(3, |_| Host::new(), &small(everyone, 50));
+    }
+}
+
+#[test]
+fn a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
+    for everyone in [false, true] {
+        silence(3, |_| Host::new(), &small(everyone, 50));
+    }
+}
