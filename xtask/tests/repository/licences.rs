@@ -56,9 +56,18 @@ fn satisfied(expression: &str, allow: &BTreeSet<String>) -> bool {
     held
 }
 
+/// Takes `word` if it comes next.
+fn takes(words: &mut VecDeque<&str>, word: &str) -> bool {
+    let next = words.front() == Some(&word);
+    if next {
+        words.pop_front();
+    }
+    next
+}
+
 fn either(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
     let mut held = both(words, allow);
-    while words.pop_front_if(|word| *word == "OR").is_some() {
+    while takes(words, "OR") {
         held |= both(words, allow);
     }
     held
@@ -66,7 +75,7 @@ fn either(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
 
 fn both(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
     let mut held = one(words, allow);
-    while words.pop_front_if(|word| *word == "AND").is_some() {
+    while takes(words, "AND") {
         held &= one(words, allow);
     }
     held
@@ -79,7 +88,7 @@ fn one(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
         assert_eq!(words.pop_front(), Some(")"));
         return held;
     }
-    if words.pop_front_if(|word| *word == "WITH").is_some() {
+    if takes(words, "WITH") {
         let exception = words.pop_front().unwrap_or_default();
         return allow.contains(&format!("{name} WITH {exception}"));
     }
