@@ -35,11 +35,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 "#;
 
-/// The versions, the profile of what others wrote, and the target directory are the workspace's, so that only Warpweave's
-/// own crates are compiled again, quickly.
+/// The versions are those of the workspace's lock file. What was compiled stays for the next run; it is not what the workspace
+/// itself compiles, since a project of its own resolves features of its own.
 #[test]
 fn a_project_outside_builds_and_runs() {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
     let folder = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| fs::write(folder.path().join(path), text).unwrap();
     let mut manifest = String::from(
@@ -49,17 +49,13 @@ fn a_project_outside_builds_and_runs() {
         let path = root().join("crates").join(name);
         manifest += &format!("warpweave-{name} = {{ path = {path:?} }}\n");
     }
-    manifest += "\n[profile.dev.package.\"*\"]\nopt-level = 2\n";
-    for name in ["symm-mem", "comm", "kernels", "gemm", "overlap"] {
-        manifest +=
-            &format!("\n[profile.dev.package.warpweave-{name}]\nopt-level = 0\ndebug = false\n");
-    }
+    manifest += "\n[profile.dev]\ndebug = false\n";
     fs::create_dir(folder.path().join("src")).unwrap();
     write("Cargo.toml", &manifest);
     write("src/main.rs", PROGRAM);
     fs::copy(root().join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
 
-    let output = cargo(folder.path(), &["build"], &[("CARGO_TARGET_DIR", target)]);
+    let output = cargo(folder.path(), &["build"], &[("CARGO_TARGET_DIR", &target)]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let output = Command::new(target.join("debug/outside")).output().unwrap();
