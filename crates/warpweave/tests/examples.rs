@@ -97,6 +97,45 @@ fn launchers_start_the_two_processes_by_their_variables() {
     }
 }
 
+/// Whether a launcher is here and says what it is.
+fn is_here(launcher: &str, ask: &str, answer: &str) -> bool {
+    let asked = Command::new(launcher)
+        .arg(ask)
+        .stdin(Stdio::null())
+        .output();
+    asked.is_ok_and(|output| {
+        output.status.success() && String::from_utf8_lossy(&output.stdout).contains(answer)
+    })
+}
+
+#[test]
+fn launchers_that_are_here_start_the_two_processes() {
+    let open_mpi = "--allow-run-as-root --oversubscribe -np 2";
+    let torchrun = "--standalone --no-python --nproc-per-node 2";
+    // `srun` needs an allocation, in which this may be run by hand.
+    for (launcher, ask, answer, options) in [
+        ("mpirun", "--version", "Open MPI", open_mpi),
+        ("torchrun", "--help", "nproc", torchrun),
+    ] {
+        if !is_here(launcher, ask, answer) {
+            println!("there is no {launcher}: only its variables were tried");
+            continue;
+        }
+        let text = said(
+            Command::new(launcher)
+                .args(options.split(' '))
+                .arg(program("warpweave", "share_buffer"))
+                .env("CUDA_VISIBLE_DEVICES", "")
+                .env("WARPWEAVE_TIMEOUT", "20")
+                .stdin(Stdio::null()),
+        );
+        for rank in 0..2 {
+            let written = format!("written by rank {rank}, process ");
+            assert!(text.contains(&written), "{launcher}: {text}");
+        }
+    }
+}
+
 #[test]
 fn a_part_of_the_variables_is_an_error_that_names_the_rest() {
     let output = example("warpweave", "share_buffer")
