@@ -52,20 +52,17 @@ struct Step {
 /// What the workspace does not bring along.
 #[derive(Clone, Copy, Debug)]
 struct Need {
-    /// A command that ends well where it is there.
-    probe: &'static [&'static str],
+    /// A line of shell that ends well where it is there.
+    probe: &'static str,
     /// What is said where it is not.
     missing: &'static str,
 }
 
 impl Need {
     fn is_met(&self, root: &Path) -> bool {
-        let Some((program, args)) = self.probe.split_first() else {
-            return true;
-        };
-        let mut command = Command::new(program);
+        let mut command = Command::new("sh");
         command
-            .args(args)
+            .args(["-c", self.probe])
             .current_dir(root)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -106,7 +103,7 @@ fn steps() -> Vec<Step> {
         Step::new("fmt", Cargo, "fmt --all --check"),
         Step {
             needs: Some(Need {
-                probe: &["cargo", "deny", "--version"],
+                probe: "cargo deny --version",
                 missing: "cargo-deny is not installed; the tests hold to deny.toml all the same",
             }),
             ..Step::new("deny", Cargo, "deny --offline check licenses bans sources")
@@ -156,14 +153,10 @@ fn steps() -> Vec<Step> {
         ),
     );
     semver.needs = Some(Need {
-        probe: &[
-            "sh",
-            "-c",
-            concat!(
-                "cargo semver-checks --version && git rev-parse --verify --quiet v",
-                env!("CARGO_PKG_VERSION")
-            ),
-        ],
+        probe: concat!(
+            "cargo semver-checks --version && git rev-parse --verify --quiet v",
+            env!("CARGO_PKG_VERSION")
+        ),
         missing: "cargo-semver-checks is not installed, or this version has not been released",
     });
     steps.push(semver);
@@ -371,9 +364,9 @@ mod tests {
             missing: "it",
         };
         let here = Path::new(".");
-        assert!(need(&["true"]).is_met(here));
-        assert!(!need(&["false"]).is_met(here));
-        assert!(!need(&["no-such-program-anywhere"]).is_met(here));
+        assert!(need("true").is_met(here));
+        assert!(!need("false").is_met(here));
+        assert!(!need("no-such-program-anywhere").is_met(here));
     }
 
     #[test]
