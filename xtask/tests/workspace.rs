@@ -49,7 +49,7 @@ fn workspace() -> &'static Path {
         };
         write(
             "Cargo.toml",
-            "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\", \"xtask\"]\n",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\", \"examples/*\", \"xtask\"]\n",
         );
         let package = |name: &str, features: &str| {
             let head =
@@ -73,6 +73,13 @@ fn workspace() -> &'static Path {
             );
             write(&format!("crates/{name}/src/lib.rs"), "");
         }
+        write("crates/warpweave/Cargo.toml", &package("warpweave", "nvcc"));
+        write("crates/warpweave/src/lib.rs", "");
+        write(
+            "examples/rotate/Cargo.toml",
+            &package("warpweave-example-rotate", "nvcc"),
+        );
+        write("examples/rotate/src/lib.rs", "");
         write("crates/kernels/src/lib.rs", TESTS);
         write("crates/gemm/tests/cuda.rs", DEVICE_TESTS);
         write("crates/gemm/examples/gemm_sweep.rs", "fn main() {}\n");
@@ -213,6 +220,32 @@ fn without_cargo_the_message_says_what_to_do() {
         "{}",
         ended.err
     );
+}
+
+#[test]
+fn without_python_the_message_says_what_to_install_instead() {
+    let program = Path::new(env!("CARGO_BIN_EXE_xtask"));
+    let ended = run(program, "setup", &[("WARPWEAVE_PYTHON", "/no/such/python")]);
+    assert_eq!(ended.code, Some(1), "{}", ended.out);
+    for word in [
+        "/no/such/python",
+        "install python3 with pip",
+        "WARPWEAVE_PYTHON",
+        "CUDA_HOME",
+        "WARPWEAVE_CUTLASS",
+    ] {
+        assert!(ended.err.contains(word), "no `{word}` in: {}", ended.err);
+    }
+}
+
+#[test]
+fn nothing_else_looks_for_python() {
+    let program = Path::new(env!("CARGO_BIN_EXE_xtask"));
+    let none = [("WARPWEAVE_PYTHON", "/no/such/python")];
+    for line in ["bench --list", "bench --ranks 1", "plan check all"] {
+        let ended = run(program, line, &none);
+        assert_eq!(ended.code, Some(0), "{line}: {}", ended.err);
+    }
 }
 
 #[test]

@@ -46,3 +46,8 @@ pub mod transport;
 pub mod verification;
 
 pub use error::{BenchError, Result};
+
+/// The README's examples are compiled; its text is about the program, not the library.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

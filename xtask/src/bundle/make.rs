@@ -10,13 +10,15 @@ use crate::error::{Error, Result};
 use crate::harness::Harness;
 
 /// The packages whose tests and examples may want a GPU.
-const DEVICE_PACKAGES: [&str; 6] = [
+const DEVICE_PACKAGES: [&str; 8] = [
     "warpweave-symm-mem",
     "warpweave-comm",
     "warpweave-kernels",
     "warpweave-gemm",
     "warpweave-overlap",
     "warpweave-bench",
+    "warpweave",
+    "warpweave-example-rotate",
 ];
 
 /// What to put into a bundle.

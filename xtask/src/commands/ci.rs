@@ -45,6 +45,30 @@ struct Step {
     env: Option<(&'static str, &'static str)>,
     /// Whether its last line counts tests.
     counts: bool,
+    /// What it cannot do without; it is left out where that is missing.
+    needs: Option<Need>,
+}
+
+/// What the workspace does not bring along.
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    /// A line of shell that ends well where it is there.
+    probe: &'static str,
+    /// What is said where it is not.
+    missing: &'static str,
+}
+
+impl Need {
+    fn is_met(&self, root: &Path) -> bool {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", self.probe])
+            .current_dir(root)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
 }
 
 impl Step {
@@ -55,6 +79,7 @@ impl Step {
             words: line.split_whitespace().collect(),
             env: None,
             counts: false,
+            needs: None,
         }
     }
 
@@ -76,6 +101,13 @@ fn steps() -> Vec<Step> {
     use Runs::{Cargo, Xtask};
     let mut steps = vec![
         Step::new("fmt", Cargo, "fmt --all --check"),
+        Step {
+            needs: Some(Need {
+                probe: "cargo deny --version",
+                missing: "cargo-deny is not installed; the tests hold to deny.toml all the same",
+            }),
+            ..Step::new("deny", Cargo, "deny --offline check licenses bans sources")
+        },
         Step::new(
             "clippy",
             Cargo,
@@ -111,6 +143,23 @@ fn steps() -> Vec<Step> {
         env: Some(("RUSTFLAGS", "--cfg shuttle")),
         ..Step::new("shuttle", Cargo, "test -p warpweave-overlap --test shuttle")
     });
+    // Against what was released under the version that the workspace has.
+    let mut semver = Step::new(
+        "semver",
+        Cargo,
+        concat!(
+            "semver-checks --workspace --baseline-rev v",
+            env!("CARGO_PKG_VERSION")
+        ),
+    );
+    semver.needs = Some(Need {
+        probe: concat!(
+            "cargo semver-checks --version && git rev-parse --verify --quiet v",
+            env!("CARGO_PKG_VERSION")
+        ),
+        missing: "cargo-semver-checks is not installed, or this version has not been released",
+    });
+    steps.push(semver);
     let mut device_clippy = Step::new(
         "device-clippy",
         Cargo,
@@ -155,6 +204,10 @@ pub fn run(options: &Options) -> Result<()> {
             step.name,
             step.line()
         );
+        if let Some(need) = step.needs.filter(|need| !need.is_met(&root)) {
+            println!("left out: {}", need.missing);
+            continue;
+        }
         let began = Instant::now();
         let (status, counts) = execute(step, &root, &xtask)?;
         done.push(Done {
@@ -263,7 +316,8 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
             None => failed += 1,
         }
     }
-    for step in &steps[done.len()..] {
+    let ran = |step: &&Step| done.iter().any(|done| done.name == step.name);
+    for step in steps.iter().filter(|step| !ran(step)) {
         println!("{:<14} not run", step.name);
     }
     let failure = done.iter().find(|step| !step.status.success());
@@ -301,6 +355,18 @@ mod tests {
             error.contains("dcos") && error.contains("clippy"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_a_step_needs_is_looked_for() {
+        let need = |probe| Need {
+            probe,
+            missing: "it",
+        };
+        let here = Path::new(".");
+        assert!(need("true").is_met(here));
+        assert!(!need("false").is_met(here));
+        assert!(!need("no-such-program-anywhere").is_met(here));
     }
 
     #[test]

@@ -1,0 +1,59 @@
+// Each rank puts its block into the inbox of its right neighbour, tells it so, and takes what came from the left: one launch.
+//
+// One block of threads, so that a barrier is all that the threads need among each other. `src/host.rs` is the twin.
+
+#include <cstdint>
+
+#include "warpweave/signal.cuh"
+
+namespace warpweave {
+
+// `src/kernel.rs` has the same layout.
+struct Rotate {
+  const float* block;
+  float* inbox;
+  float* there;  // the right neighbour's inbox
+  float* out;
+  PadView pad;
+  uint32_t count;
+  uint32_t sent, taken;  // slots
+  uint32_t reserved;
+};
+static_assert(sizeof(Rotate) == 112, "as in Rust");
+
+__device__ __forceinline__ void copy(float* to, const float* from, uint32_t count) {
+  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
+}
+
+}  // namespace warpweave
+
+extern "C" __global__ void __launch_bounds__(512) rotate(const __grid_constant__ warpweave::Rotate p) {
+  using namespace warpweave;
+  const PadView& pad = p.pad;
+  const uint32_t right = pad.rank + 1 < pad.world ? pad.rank + 1 : 0;
+  const uint32_t left = pad.rank > 0 ? pad.rank - 1 : pad.world - 1;
+  const bool speaker = threadIdx.x == 0;
+  __shared__ bool come;
+
+  // The neighbour has emptied its inbox in the launch before. Who waits in vain leaves: the fault is recorded, and the
+  // peers that wait for this rank learn of it by their own deadline.
+  if (speaker) come = await_peer(pad, p.taken, right, 1);
+  __syncthreads();
+  if (!come) return;
+  copy(p.there, p.block, p.count);
+
+  // The barrier puts the stores of all threads before the speaker's release at system scope, and its acquire before the
+  // loads of all threads.
+  __syncthreads();
+  if (speaker) {
+    signal_peer(pad, p.sent, right);
+    come = await_peer(pad, p.sent, left);
+  }
+  __syncthreads();
+  if (!come) return;
+  copy(p.out, p.inbox, p.count);
+
+  // The inbox has been read: the left neighbour may write it again.
+  __syncthreads();
+  if (speaker) signal_peer(pad, p.taken, left);
+}

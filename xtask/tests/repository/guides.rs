@@ -1,0 +1,111 @@
+//! The guides speak of what there is: every error has its entry, every link its file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::metadata::root;
+
+/// The error types that users meet, and where they are.
+const ERRORS: [(&str, &str); 11] = [
+    ("symm-mem/src/error.rs", "Error"),
+    ("symm-mem/src/exchange.rs", "ExchangeError"),
+    ("comm/src/error.rs", "CommError"),
+    ("comm/src/store/wire.rs", "Refusal"),
+    ("kernels/src/error.rs", "Error"),
+    ("gemm/src/error.rs", "Error"),
+    ("overlap/src/error.rs", "PlanError"),
+    ("overlap/src/execute/error.rs", "ExecuteError"),
+    ("overlap/src/simulate/error.rs", "SimulateError"),
+    ("overlap/src/select/mod.rs", "SelectError"),
+    ("nvcc/src/error.rs", "Error"),
+];
+
+/// The variants of an enum: names at one level of indentation, as rustfmt writes them.
+fn variants(source: &str, name: &str) -> Vec<String> {
+    let head = format!("pub enum {name} {{");
+    let body = source.split_once(&head).map_or("", |(_, rest)| rest);
+    let body = body.split("\n}").next().unwrap_or_default();
+    let variant = |line: &str| {
+        let line = line.strip_prefix("    ")?;
+        let named = line.starts_with(|letter: char| letter.is_ascii_uppercase());
+        let end = line.find(|letter: char| !letter.is_ascii_alphanumeric());
+        named.then(|| line[..end.unwrap_or(line.len())].to_owned())
+    };
+    body.lines().filter_map(variant).collect()
+}
+
+#[test]
+fn every_error_has_its_entry() {
+    let guide = fs::read_to_string(root().join("docs/guides/troubleshooting.md")).unwrap();
+    let mut missing = Vec::new();
+    for (path, name) in ERRORS {
+        let source = fs::read_to_string(root().join("crates").join(path)).unwrap();
+        let variants = variants(&source, name);
+        assert!(variants.len() > 1, "{path} has no `{name}`: {variants:?}");
+        let krate = path.split('/').next().unwrap();
+        // Names that several crates have are told apart by the crate.
+        let shown = match name {
+            "Error" => format!("{}::Error", krate.replace('-', "_")),
+            name => name.to_owned(),
+        };
+        for variant in variants {
+            let entry = format!("`{shown}::{variant}`");
+            if !guide.contains(&entry) {
+                missing.push(entry);
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "docs/guides/troubleshooting.md lacks {missing:#?}"
+    );
+}
+
+fn texts(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        if entry.file_type().unwrap().is_dir() {
+            if !name.starts_with('.') && name != "target" {
+                texts(&path, found);
+            }
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let mut found = Vec::new();
+    texts(root(), &mut found);
+    assert!(found.len() > 10);
+    let mut broken = Vec::new();
+    for path in found {
+        let text = fs::read_to_string(&path).unwrap();
+        // Code has brackets too.
+        let prose: Vec<_> = text.split("```").step_by(2).collect();
+        for target in prose.join("").split("](").skip(1) {
+            let target = target.split(')').next().unwrap_or_default();
+            let file = target.split('#').next().unwrap_or_default();
+            // Links to items, which rustdoc checks, and to the network.
+            let other = target.contains("::") || target.contains("://");
+            let is_path = file.contains('/') || file.contains('.');
+            if !other && is_path && !path.parent().unwrap().join(file).exists() {
+                broken.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn every_guide_and_example_is_in_the_readme() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let guides = fs::read_dir(root().join("docs/guides")).unwrap();
+    let examples = fs::read_dir(root().join("crates/warpweave/examples")).unwrap();
+    for entry in guides.chain(examples).flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        assert!(readme.contains(&name), "README.md does not name {name}");
+    }
+}

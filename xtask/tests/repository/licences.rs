@@ -1,0 +1,161 @@
+//! The rules of `deny.toml`, without the tool and without a network: licences, bans, sources.
+//!
+//! `cargo xtask ci` runs cargo-deny itself where it is installed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::Deserialize;
+
+use crate::metadata::{metadata, root};
+
+#[derive(Deserialize)]
+struct Rules {
+    licenses: Licenses,
+    bans: Bans,
+    sources: Sources,
+}
+
+#[derive(Deserialize)]
+struct Licenses {
+    allow: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+struct Bans {
+    deny: Vec<Named>,
+    skip: Vec<Named>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    #[serde(rename = "crate")]
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Sources {
+    allow_registry: Vec<String>,
+    allow_git: Vec<String>,
+}
+
+fn rules() -> Rules {
+    let text = std::fs::read_to_string(root().join("deny.toml")).unwrap();
+    toml::from_str(&text).unwrap()
+}
+
+/// Whether what `allow` has satisfies the SPDX expression.
+fn satisfied(expression: &str, allow: &BTreeSet<String>) -> bool {
+    let spaced = expression
+        .replace('/', " OR ")
+        .replace('(', " ( ")
+        .replace(')', " ) ");
+    let mut words: VecDeque<_> = spaced.split_whitespace().collect();
+    let held = either(&mut words, allow);
+    assert!(words.is_empty(), "`{expression}` is no SPDX expression");
+    held
+}
+
+/// Takes `word` if it comes next.
+fn takes(words: &mut VecDeque<&str>, word: &str) -> bool {
+    let next = words.front() == Some(&word);
+    if next {
+        words.pop_front();
+    }
+    next
+}
+
+fn either(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
+    let mut held = both(words, allow);
+    while takes(words, "OR") {
+        held |= both(words, allow);
+    }
+    held
+}
+
+fn both(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
+    let mut held = one(words, allow);
+    while takes(words, "AND") {
+        held &= one(words, allow);
+    }
+    held
+}
+
+fn one(words: &mut VecDeque<&str>, allow: &BTreeSet<String>) -> bool {
+    let name = words.pop_front().unwrap_or_default();
+    if name == "(" {
+        let held = either(words, allow);
+        assert_eq!(words.pop_front(), Some(")"));
+        return held;
+    }
+    if takes(words, "WITH") {
+        let exception = words.pop_front().unwrap_or_default();
+        return allow.contains(&format!("{name} WITH {exception}"));
+    }
+    allow.contains(name)
+}
+
+#[test]
+fn expressions_are_read_as_spdx_means_them() {
+    let allow = ["MIT", "Unicode-3.0"].map(str::to_owned).into();
+    for (expression, expected) in [
+        ("MIT", true),
+        ("GPL-3.0-only", false),
+        ("Apache-2.0 OR MIT", true),
+        ("Unlicense/MIT", true),
+        ("(MIT OR Apache-2.0) AND Unicode-3.0", true),
+        ("MIT AND Apache-2.0", false),
+        ("MIT OR Apache-2.0 AND GPL-3.0-only", true),
+        ("MIT WITH LLVM-exception", false),
+    ] {
+        assert_eq!(satisfied(expression, &allow), expected, "{expression}");
+    }
+}
+
+#[test]
+fn licences_are_allowed() {
+    let allow = rules().licenses.allow;
+    for package in &metadata().packages {
+        let licence = package.license.as_deref().unwrap_or("none");
+        let held = satisfied(licence, &allow);
+        assert!(held, "{} {}: {licence}", package.name, package.version);
+    }
+}
+
+#[test]
+fn nothing_that_is_banned_is_there_and_nothing_twice_that_is_not_listed() {
+    let bans = rules().bans;
+    let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
+    for package in &metadata().packages {
+        *versions.entry(&package.name).or_default() += 1;
+        let banned = bans.deny.iter().any(|banned| banned.name == package.name);
+        assert!(!banned, "{} is banned in deny.toml", package.name);
+    }
+    let twice = versions.iter().filter(|(_, count)| **count > 1);
+    let twice: BTreeSet<&str> = twice.map(|(name, _)| *name).collect();
+    let listed: BTreeSet<&str> = bans.skip.iter().map(|skip| skip.name.as_str()).collect();
+    let new: Vec<_> = twice.difference(&listed).collect();
+    assert!(
+        new.is_empty(),
+        "in several versions, and not in bans.skip of deny.toml: {new:?}"
+    );
+}
+
+#[test]
+fn sources_are_allowed() {
+    let Sources {
+        allow_registry,
+        allow_git,
+    } = rules().sources;
+    assert!(allow_git.is_empty(), "no packages from git");
+    for package in &metadata().packages {
+        let Some(source) = &package.source else {
+            let own = package.manifest_path.starts_with(root());
+            assert!(own, "{} lies outside of the workspace", package.name);
+            continue;
+        };
+        let registry = source.strip_prefix("registry+").unwrap_or_default();
+        let allowed = allow_registry.iter().any(|allowed| allowed == registry);
+        assert!(allowed, "{} comes from {source}", package.name);
+    }
+}

@@ -1,0 +1,9 @@
+//! What holds of the repository as its users take it: packages, their dependencies and licences, READMEs, guides, and a
+//! project outside of it.
+
+mod dependencies;
+mod guides;
+mod licences;
+mod metadata;
+mod outside;
+mod packages;

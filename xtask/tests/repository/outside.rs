@@ -1,0 +1,76 @@
+//! A project outside of the workspace that depends on two of its crates by path.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::metadata::{cargo, root};
+
+const PROGRAM: &str = r#"
+use std::sync::Arc;
+use warpweave_overlap::execute::Executor;
+use warpweave_overlap::{Problem, algorithms, check};
+use warpweave_symm_mem::{Backend, DType, Exchange, Host, SymmetricBuffer, ThreadExchange};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let problem = Problem::new(4, 1, 2, DType::F32);
+    let ring = algorithms::find("ringPut")?;
+    let report = check(&ring.plans(2, &problem)?, 3);
+    println!("{report}");
+
+    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    let device = Host::new();
+    let stream = device.stream(Default::default())?;
+    let buffer = SymmetricBuffer::new(&device, &exchange, "buffer", 100)?;
+    let executor = Executor::new(&device, &exchange)?;
+    let product = executor.bind(ring.plan(0, 1, &problem)?, &stream)?;
+    product.write("a", &[1.0f32; 8].map(f32::to_ne_bytes).concat())?;
+    product.write("b", &[3.0f32; 2].map(f32::to_ne_bytes).concat())?;
+    product.run()?;
+    let mut c = [0; 16];
+    product.read("c", &mut c)?;
+    assert_eq!(c.to_vec(), [6.0f32; 4].map(f32::to_ne_bytes).concat());
+    println!("{} symmetric bytes, and C is right", buffer.bytes());
+    Ok(())
+}
+"#;
+
+/// The versions are those of the workspace's lock file. What was compiled stays for the next run; it is not what the workspace
+/// itself compiles, since a project of its own resolves features of its own.
+#[test]
+fn a_project_outside_builds_and_runs() {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
+    let folder = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| fs::write(folder.path().join(path), text).unwrap();
+    let mut manifest = String::from(
+        "[package]\nname = \"outside\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\n",
+    );
+    for name in ["symm-mem", "overlap"] {
+        let path = root().join("crates").join(name);
+        manifest += &format!("warpweave-{name} = {{ path = {path:?} }}\n");
+    }
+    manifest += "\n[profile.dev]\ndebug = false\n";
+    fs::create_dir(folder.path().join("src")).unwrap();
+    write("Cargo.toml", &manifest);
+    write("src/main.rs", PROGRAM);
+    fs::copy(root().join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+
+    let output = cargo(folder.path(), &["build"], &[("CARGO_TARGET_DIR", &target)]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let output = Command::new(target.join("debug/outside")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        text.contains("ringPut, 2 ranks, 3 calls back to back: holds"),
+        "{text}"
+    );
+    assert!(
+        text.contains("100 symmetric bytes, and C is right"),
+        "{text}"
+    );
+}
