@@ -152,7 +152,14 @@ mod tests {
         let slow: InjectedFault = "slow5-70:0".parse().unwrap();
         let (least, most) = (5, 70);
         assert_eq!(slow.fault, Fault::Slow { least, most });
-        for wrong in ["stall", "stall:", "freeze:1", "kill:-1", "slow:1", "slow9-8:1"] {
+        for wrong in [
+            "stall",
+            "stall:",
+            "freeze:1",
+            "kill:-1",
+            "slow:1",
+            "slow9-8:1",
+        ] {
             assert!(wrong.parse::<InjectedFault>().unwrap_err().contains(wrong));
         }
     }

@@ -90,7 +90,8 @@ pub fn start() -> Result<Started> {
     let own = place(0);
     let job = Job::from_lookup(|name| {
         let set = own.iter().find(|(known, _)| *known == name);
-        set.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
+        set.map(|(_, value)| value.clone())
+            .or_else(|| std::env::var(name).ok())
     })?;
     Ok(Started { job, followers })
 }

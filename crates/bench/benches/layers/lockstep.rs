@@ -196,7 +196,9 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         let (mut left, mut ms) = (calls, 0.0);
         while left > 0 {
             let now = left.min(CALLS as u64);
-            let ranks = self.session.settle_numbers("times", timed.time(now as usize))?;
+            let ranks = self
+                .session
+                .settle_numbers("times", timed.time(now as usize))?;
             ms += slowest(&ranks).iter().sum::<f64>();
             left -= now;
         }

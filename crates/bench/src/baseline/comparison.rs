@@ -129,7 +129,11 @@ pub fn compare(
             "{} and {} have no time in common{}",
             names[0],
             names[1],
-            found.notes.iter().map(|note| format!("; {note}")).collect::<String>()
+            found
+                .notes
+                .iter()
+                .map(|note| format!("; {note}"))
+                .collect::<String>()
         ))),
         false => Ok(found),
     }
@@ -145,8 +149,14 @@ impl Comparison {
         for (have, others, name) in [(old, new, names[0]), (new, old, names[1])] {
             let alone = |time: &&Time| !others.times.iter().any(|other| other.is_same(time));
             for time in have.times.iter().filter(alone) {
-                let Time { problem, implementation, what, .. } = time;
-                let note = format!("{suite}: {problem}, {implementation}, {what} is in {name} alone");
+                let Time {
+                    problem,
+                    implementation,
+                    what,
+                    ..
+                } = time;
+                let note =
+                    format!("{suite}: {problem}, {implementation}, {what} is in {name} alone");
                 self.notes.push(note);
             }
         }
@@ -187,7 +197,11 @@ fn machines(old: &Provenance, new: &Provenance) -> Vec<(&'static str, String, St
             p.host.cores.to_string(),
         ]
     };
-    differing(["backend", "devices", "ranks", "processor", "cores"], of(old), of(new))
+    differing(
+        ["backend", "devices", "ranks", "processor", "cores"],
+        of(old),
+        of(new),
+    )
 }
 
 /// What may be the cause of a difference though the machine is the same.
@@ -201,11 +215,22 @@ fn software(old: &Provenance, new: &Provenance) -> Vec<(&'static str, String, St
             or_none(p.cublaslt.as_ref()),
             p.version.to_string(),
             p.commit.to_string(),
-            or_none((!p.features.is_empty()).then(|| p.features.join(",")).as_ref()),
+            or_none(
+                (!p.features.is_empty())
+                    .then(|| p.features.join(","))
+                    .as_ref(),
+            ),
         ]
     };
     let names = [
-        "kernel", "CUDA", "driver", "NCCL", "cuBLASLt", "warpweave", "commit", "features",
+        "kernel",
+        "CUDA",
+        "driver",
+        "NCCL",
+        "cuBLASLt",
+        "warpweave",
+        "commit",
+        "features",
     ];
     differing(names, of(old), of(new))
 }

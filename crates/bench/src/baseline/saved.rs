@@ -121,8 +121,7 @@ impl Saved {
             let problem = outcome.problem();
             for row in outcome.rows.iter().filter(ran) {
                 let mut samples = row.samples.clone();
-                let kept =
-                    KINDS.map(|(field, what)| Some((what, samples.remove(field)?)));
+                let kept = KINDS.map(|(field, what)| Some((what, samples.remove(field)?)));
                 for (what, samples) in kept.into_iter().flatten() {
                     times.push(Time {
                         problem: problem.clone(),
@@ -182,7 +181,11 @@ mod tests {
         let name = "baselineCudaAllgatherMatmul";
         assert_eq!(
             found,
-            [(name, "call", 3), (name, "in a row", 1), (name, "graphs in a row", 1)]
+            [
+                (name, "call", 3),
+                (name, "in a row", 1),
+                (name, "graphs in a row", 1)
+            ]
         );
         assert_eq!(
             saved.times[0].problem,

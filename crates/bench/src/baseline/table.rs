@@ -27,7 +27,15 @@ pub fn print(
     }
     writeln!(out)?;
     let headings = [
-        "suite", "problem", "implementation", "time", names[0], names[1], "ratio", "interval", "verdict",
+        "suite",
+        "problem",
+        "implementation",
+        "time",
+        names[0],
+        names[1],
+        "ratio",
+        "interval",
+        "verdict",
     ];
     let grid = Grid {
         headings: headings.map(str::to_owned).into(),
@@ -46,7 +54,12 @@ pub fn print(
         CONFIDENCE * 100.0,
         1.0 + threshold
     )?;
-    let counts = [Verdict::Slower, Verdict::Faster, Verdict::Same, Verdict::Unclear];
+    let counts = [
+        Verdict::Slower,
+        Verdict::Faster,
+        Verdict::Same,
+        Verdict::Unclear,
+    ];
     let counts = counts.map(|v| format!("{} {}", found.count(v), v.name().to_lowercase()));
     writeln!(out, "{}", counts.join(", "))
 }

@@ -38,7 +38,9 @@ impl Folder {
             assert!(status.success(), "{status}: {}", outcome.errors(rank));
         }
         assert!(
-            outcome.errors(0).contains(&format!("saved as baseline {name}: ")),
+            outcome
+                .errors(0)
+                .contains(&format!("saved as baseline {name}: ")),
             "{}",
             outcome.errors(0)
         );
@@ -69,9 +71,18 @@ impl Folder {
     }
 }
 
-const GEMM: [&str; 6] = ["--suite", "gemm", "--impl", "cublasLt", "--shape", "16x16x16"];
+const GEMM: [&str; 6] = [
+    "--suite", "gemm", "--impl", "cublasLt", "--shape", "16x16x16",
+];
 const COLLECTIVES: [&str; 8] = [
-    "--suite", "collectives", "--sizes", "1K", "--op", "all-reduce", "--impl", "one-shot",
+    "--suite",
+    "collectives",
+    "--sizes",
+    "1K",
+    "--op",
+    "all-reduce",
+    "--impl",
+    "one-shot",
 ];
 
 #[test]
@@ -91,18 +102,29 @@ fn a_slowdown_is_caught_and_noise_is_not() {
     assert_eq!(status, Some(1), "{table}{errors}");
     for words in [
         ["gemm", "16x16x16 bf16, 2 ranks", "cublasLt", "call"],
-        ["collectives", "all-reduce 1K bf16, 2 ranks", "one-shot", "graph"],
+        [
+            "collectives",
+            "all-reduce 1K bf16, 2 ranks",
+            "one-shot",
+            "graph",
+        ],
     ] {
         let is_line = |line: &&str| words.iter().all(|word| line.contains(word));
         let slower = |line: &&str| line.contains("SLOWER");
-        assert!(table.lines().filter(is_line).any(|line| slower(&line)), "{table}");
+        assert!(
+            table.lines().filter(is_line).any(|line| slower(&line)),
+            "{table}"
+        );
     }
     assert!(errors.is_empty(), "{errors}");
 
     // The other way round nothing is slower.
     let (status, table, _) = folder.compare(&["after", "before"]);
     assert_eq!(status, Some(0), "{table}");
-    assert!(table.contains("faster") && !table.contains("SLOWER "), "{table}");
+    assert!(
+        table.contains("faster") && !table.contains("SLOWER "),
+        "{table}"
+    );
 
     messages(&folder);
 }
@@ -121,11 +143,14 @@ fn messages(folder: &Folder) {
     let (status, table, errors) = folder.compare(&["before", "elsewhere"]);
     assert_eq!((status, table.as_str()), (Some(3), ""));
     assert!(
-        errors.contains("different machines") && errors.contains("ranks 2 in before, 4 in elsewhere"),
+        errors.contains("different machines")
+            && errors.contains("ranks 2 in before, 4 in elsewhere"),
         "{errors}"
     );
 
-    folder.copy(("before", "renamed"), "gemm", |text| text.replace("cublasLt", "other"));
+    folder.copy(("before", "renamed"), "gemm", |text| {
+        text.replace("cublasLt", "other")
+    });
     let (status, _, errors) = folder.compare(&["before", "renamed"]);
     assert_eq!(status, Some(2));
     assert!(errors.contains("no time in common"), "{errors}");
@@ -133,17 +158,28 @@ fn messages(folder: &Folder) {
     folder.copy(("before", "half"), "gemm", str::to_owned);
     let (status, table, _) = folder.compare(&["before", "half"]);
     assert_eq!(status, Some(0), "{table}");
-    assert!(table.contains("suite collectives is in before alone"), "{table}");
+    assert!(
+        table.contains("suite collectives is in before alone"),
+        "{table}"
+    );
 
-    folder.copy(("before", "older"), "gemm", |text| text.replace("\"samples\": {", "\"was\": {"));
+    folder.copy(("before", "older"), "gemm", |text| {
+        text.replace("\"samples\": {", "\"was\": {")
+    });
     let (status, _, errors) = folder.compare(&["before", "older"]);
     assert_eq!(status, Some(2));
-    assert!(errors.contains("no samples") && errors.contains("older"), "{errors}");
+    assert!(
+        errors.contains("no samples") && errors.contains("older"),
+        "{errors}"
+    );
 
     folder.copy(("before", "foreign"), "gemm", |_| "[1, 2]".into());
     let (status, _, errors) = folder.compare(&["before", "foreign"]);
     assert_eq!(status, Some(2));
-    assert!(errors.contains("gemm.json") && errors.contains("no report"), "{errors}");
+    assert!(
+        errors.contains("gemm.json") && errors.contains("no report"),
+        "{errors}"
+    );
 
     // A path does instead of a name.
     let file = folder.file("before", "gemm");
@@ -155,13 +191,29 @@ fn messages(folder: &Folder) {
 #[test]
 fn a_run_with_a_wrong_row_is_not_saved() {
     let folder = Folder::new();
-    let mut args = vec!["bench", "--device", "host", "--iterations", "3", "--inject", "corrupt:1"];
+    let mut args = vec![
+        "bench",
+        "--device",
+        "host",
+        "--iterations",
+        "3",
+        "--inject",
+        "corrupt:1",
+    ];
     args.extend(["--save-baseline", "wrong", "--baselines", folder.path()]);
     args.extend(GEMM);
     let outcome = run(&all(2, &args), SECONDS_30, Duration::from_secs(60));
-    assert_eq!(outcome.ranks[0].status.code(), Some(1), "{}", outcome.errors(0));
+    assert_eq!(
+        outcome.ranks[0].status.code(),
+        Some(1),
+        "{}",
+        outcome.errors(0)
+    );
     let errors = outcome.errors(0);
-    assert!(errors.contains("wrong is not saved: a row is wrong"), "{errors}");
+    assert!(
+        errors.contains("wrong is not saved: a row is wrong"),
+        "{errors}"
+    );
     assert!(!Path::new(folder.path()).join("wrong").exists());
 }
 
@@ -174,7 +226,10 @@ fn options_that_cannot_be_are_refused_before_the_run() {
         .unwrap();
     assert_eq!(bench.status.code(), Some(2));
     let errors = String::from_utf8_lossy(&bench.stderr).into_owned();
-    assert!(errors.contains("`../up` is no name of a baseline"), "{errors}");
+    assert!(
+        errors.contains("`../up` is no name of a baseline"),
+        "{errors}"
+    );
     for threshold in ["-5", "much", "1e9"] {
         let (status, _, errors) = folder.compare(&["a", "b", &format!("--threshold={threshold}")]);
         assert_eq!(status, Some(2), "{threshold}");

@@ -75,7 +75,11 @@ fn what_one_run_has_alone_is_noted_and_no_regression() {
     ] {
         let end = format!("is in {by} alone");
         let told = found.notes.iter().filter(|note| note.contains(what));
-        assert_eq!(told.filter(|note| note.ends_with(&end)).count(), 1, "{what}");
+        assert_eq!(
+            told.filter(|note| note.ends_with(&end)).count(),
+            1,
+            "{what}"
+        );
     }
 }
 
@@ -95,7 +99,10 @@ fn other_machines_are_refused_and_other_versions_are_noted() {
         |p| p.backend = "cuda".into(),
     ] {
         let error = with(change).unwrap_err();
-        assert!(matches!(error, BenchError::MachinesDiffer { .. }), "{error}");
+        assert!(
+            matches!(error, BenchError::MachinesDiffer { .. }),
+            "{error}"
+        );
         assert_eq!(error.exit_status(), 3);
     }
     let error = with(|p| p.ranks = 2).unwrap_err().to_string();
@@ -108,8 +115,17 @@ fn other_machines_are_refused_and_other_versions_are_noted() {
         p.driver = Some("580.1".into());
     });
     let notes = newer.unwrap().notes;
-    assert!(notes.iter().any(|n| n.contains("driver none in A, 580.1 in B")), "{notes:?}");
-    assert!(notes.iter().any(|n| n.contains("commit unknown in A, abc in B")));
+    assert!(
+        notes
+            .iter()
+            .any(|n| n.contains("driver none in A, 580.1 in B")),
+        "{notes:?}"
+    );
+    assert!(
+        notes
+            .iter()
+            .any(|n| n.contains("commit unknown in A, abc in B"))
+    );
 }
 
 #[test]
@@ -118,7 +134,11 @@ fn too_few_samples_are_told_and_nothing_in_common_is_an_error() {
     let old = [run("gemm", vec![few.clone(), other.clone()])];
     let found = compare((&old, &old), ["A", "B"], 0.05).unwrap();
     assert_eq!(found.lines.len(), 1);
-    assert!(found.notes[0].contains("1 times of too few samples"), "{:?}", found.notes);
+    assert!(
+        found.notes[0].contains("1 times of too few samples"),
+        "{:?}",
+        found.notes
+    );
     let [old, new] = [few, other].map(|time| [run("gemm", vec![time])]);
     let error = compare((&old, &new), ["A", "B"], 0.05).unwrap_err();
     assert!(error.to_string().contains("no time in common"), "{error}");
