@@ -4,6 +4,7 @@
 //! it, and before each thing that all must do together it says over the job's exchange what that is.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode};
@@ -35,6 +36,13 @@ pub struct Entry<'a> {
     pub long: bool,
     /// Makes what is timed. Collective.
     pub make: Box<dyn Fn() -> Made<'a> + 'a>,
+}
+
+impl Entry<'_> {
+    /// Its name in full, as filters see it.
+    fn id(&self) -> String {
+        format!("{}/{}", self.group, self.name)
+    }
 }
 
 /// Most calls between two exchanges of times.
@@ -97,18 +105,21 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
     pub fn lead(&self, criterion: Criterion) -> Result<()> {
         let mut criterion = criterion
             .without_plots()
-            .sample_size(10)
-            .warm_up_time(Duration::from_millis(100))
-            .measurement_time(Duration::from_millis(400))
+            .sample_size(20)
+            .warm_up_time(Duration::from_millis(200))
+            .measurement_time(Duration::from_millis(800))
             .nresamples(10_000)
             // Command-line options go above these.
             .configure_from_args();
         let mut number = 0;
+        // criterion does not say beforehand what its filter lets through, so all is made, and what cannot run is told once.
+        let mut not_run: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for entries in self.entries.chunk_by(|a, b| a.group == b.group) {
             let mut group = criterion.benchmark_group(&entries[0].group);
             for entry in entries {
-                if let Some(reason) = self.make(self.order(Some(Order::Make(number)))?)? {
-                    eprintln!("{}/{}: not run: {reason}", entry.group, entry.name);
+                self.order(Some(Order::Make(number)))?;
+                if let Some(reason) = self.make(number)? {
+                    not_run.entry(reason).or_default().push(entry.id());
                 } else {
                     group.sampling_mode(match entry.long {
                         true => SamplingMode::Flat,
@@ -124,6 +135,9 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         }
         self.order(Some(Order::End))?;
         criterion.final_summary();
+        for (reason, names) in not_run {
+            eprintln!("not run, as {reason}: {}", names.join(", "));
+        }
         Ok(())
     }
 
@@ -135,7 +149,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         loop {
             match self.order(None)? {
                 Order::Time(calls) => drop(self.time(calls)?),
-                order @ Order::Make(_) => drop(self.make(order)?),
+                Order::Make(number) => drop(self.make(number)?),
                 Order::End => return Ok(()),
             }
         }
@@ -158,12 +172,9 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         heard.ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))
     }
 
-    /// Makes the benchmark of an order, with one call to see whether it runs. A reason, the same on all ranks, if it cannot.
-    fn make(&self, order: Order) -> Result<Option<String>> {
+    /// Makes a benchmark, with one call to see whether it runs. A reason, the same on all ranks, if it cannot.
+    fn make(&self, number: usize) -> Result<Option<String>> {
         self.current.replace(None);
-        let Order::Make(number) = order else {
-            return Ok(None);
-        };
         let entry = &self.entries[number];
         let first = || -> Made<'a> {
             let mut made = (entry.make)()?;
@@ -178,8 +189,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             Err(error) if error.is_unavailable() => (Ok(error.to_string().into_bytes()), None),
             Err(error) => (Err(error), None),
         };
-        let step = format!("{}/{}", entry.group, entry.name);
-        let all = self.session.settle(&step, word)?;
+        let all = self.session.settle(&entry.id(), word)?;
         let reason = all.iter().find(|reason| !reason.is_empty());
         if reason.is_none() {
             self.current.replace(timed);
