@@ -40,13 +40,20 @@ impl Options {
 }
 
 /// Becomes `warpweave compare` with the same words. No device is touched, so no device code is built.
+///
+/// # Errors
+/// [`Error::NotCompared`] where there is no such program.
 pub fn run(options: &Options) -> Result<()> {
-    let place = Place::find()?;
-    let program = program::warpweave(&place, false)?;
+    let found = Place::find().and_then(|place| Ok((program::warpweave(&place, false)?, place)));
+    let (program, place) = found.map_err(not_compared)?;
     let source = Command::new(&program)
         .args(options.arguments(place.baselines()))
         .exec();
-    Err(Error::NotStarted { program, source })
+    Err(not_compared(Error::NotStarted { program, source }))
+}
+
+fn not_compared(cause: Error) -> Error {
+    Error::NotCompared(Box::new(cause))
 }
 
 #[cfg(test)]

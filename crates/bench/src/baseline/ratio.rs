@@ -22,8 +22,8 @@ pub const FEWEST_SAMPLES: usize = 5;
 /// The quantile of the normal distribution that belongs to [`CONFIDENCE`].
 const NORMAL_QUANTILE: f64 = 2.575_829_303_548_901;
 
-/// Samples of a side up to which the distribution of the rank sum is computed; beyond that it is normal to three digits.
-const EXACT: usize = 20;
+/// Pairs of samples up to which the distribution of the rank sum is computed; beyond that it is taken to be normal.
+const EXACT_PAIRS: usize = 1000;
 
 /// Samples of a side that are looked at: more would only make the pairs many.
 const MOST_SAMPLES: usize = 1000;
@@ -68,17 +68,15 @@ fn thinned(times: &[f64]) -> Vec<f64> {
 /// at most k is rarer than half of what [`CONFIDENCE`] leaves. `None` if even 0 is not rare enough.
 fn lowest_pair(old: usize, new: usize) -> Option<usize> {
     let tail = (1.0 - CONFIDENCE) / 2.0;
-    if old == 0 || new == 0 {
-        return None;
-    }
-    if old.max(new) > EXACT && old.min(new) >= FEWEST_SAMPLES {
+    // A few samples against many have a distribution that is far from normal, and soon computed.
+    if old * new > EXACT_PAIRS && old.min(new) >= FEWEST_SAMPLES {
         let (old, new) = (old as f64, new as f64);
         let deviation = (old * new * (old + new + 1.0) / 12.0).sqrt();
         // The half is for the statistic's being a whole number.
         let place = old * new / 2.0 - NORMAL_QUANTILE * deviation - 0.5;
         return (place >= 0.0).then_some(place as usize);
     }
-    let counts = rank_sums(old.min(EXACT), new.min(EXACT));
+    let counts = rank_sums(old, new);
     let all: f64 = counts.iter().sum();
     let mut below = 0.0;
     let rare = counts.iter().take_while(|&&count| {
