@@ -283,6 +283,10 @@ pub enum Error {
         limit: Duration,
     },
 
+    /// A comparison that did not take place, and so found nothing slower.
+    #[error(transparent)]
+    NotCompared(Box<Error>),
+
     /// A machine that cannot run the host backend.
     #[error("the host backend cannot run here: {missing}")]
     Unfit {
@@ -315,7 +319,8 @@ impl Error {
                 ..
             }
             | Error::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(1),
-            Error::Refused { .. } | Error::Option { .. } => 2,
+            // The status 1 of a comparison is a verdict.
+            Error::Refused { .. } | Error::Option { .. } | Error::NotCompared(_) => 2,
             Error::JobTimeout { .. } => 124,
             _ => 1,
         }

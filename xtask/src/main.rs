@@ -41,6 +41,8 @@ enum Command {
     Doctor(command::doctor::Options),
     /// Time the implementations, on all GPUs or on four host ranks
     Bench(Box<command::bench::Options>),
+    /// Say what is slower than in a baseline that `bench --save-baseline` kept
+    Compare(command::compare::Options),
     /// Run the tests
     Test(command::test::Options),
     /// Show and check schedules
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Setup(options) => command::setup::run(&options),
         Command::Doctor(options) => command::doctor::run(&options),
         Command::Bench(options) => command::bench::run(&options),
+        Command::Compare(options) => command::compare::run(&options),
         Command::Test(options) => command::test::run(&options),
         Command::Plan(options) => command::plan::run(&options),
         Command::Timeline(options) => command::timeline::run(&options),

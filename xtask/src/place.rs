@@ -26,6 +26,14 @@ impl Place {
         workspace().map(Place::Workspace)
     }
 
+    /// The folder for the baselines of `bench --save-baseline`.
+    pub fn baselines(&self) -> PathBuf {
+        match self {
+            Place::Workspace(root) => target_directory(root).join("warpweave/baselines"),
+            Place::Bundle(bundle) => bundle.root().join("baselines"),
+        }
+    }
+
     /// The folder for the logs of jobs.
     pub fn logs(&self) -> PathBuf {
         match self {

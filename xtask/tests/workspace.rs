@@ -89,6 +89,7 @@ fn workspace() -> &'static Path {
             &(bench + "[[bin]]\nname = \"warpweave\"\npath = \"src/main.rs\"\n"),
         );
         write("crates/bench/src/main.rs", RANK_PROGRAM);
+        write("crates/bench/benches/layers.rs", "");
         write("target/toolchain/cuda-13.0/bin/nvcc", "");
         write("target/toolchain/cutlass-4.2/include/cutlass.h", "");
         folder
@@ -201,6 +202,31 @@ fn plan_passes_its_words_and_its_answer() {
 }
 
 #[test]
+fn baselines_are_kept_in_the_target_folder_and_a_comparison_passes_its_answer() {
+    let ended = xtask("bench --save-baseline before");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let folder = workspace().join("target/warpweave/baselines");
+    let folder = folder.display();
+    assert_eq!(
+        ended.out,
+        format!("[0] nvcc=false bench --device host --save-baseline before --baselines {folder}\n")
+    );
+    let ended = xtask("compare before after --threshold 3");
+    assert_eq!(
+        (ended.code, ended.out),
+        (
+            Some(0),
+            format!("[] nvcc=false compare --baselines {folder} --threshold 3 -- before after\n")
+        )
+    );
+    assert_eq!(xtask("compare before wrong").code, Some(1));
+    // What cannot be built is no regression.
+    let program = Path::new(env!("CARGO_BIN_EXE_xtask"));
+    let ended = run(program, "compare a b", &[("CARGO", "/no/such/cargo")]);
+    assert_eq!(ended.code, Some(2), "{}", ended.err);
+}
+
+#[test]
 fn tests_are_counted_in_the_last_line() {
     let ended = xtask("test --device host");
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
@@ -277,6 +303,7 @@ fn a_bundle_runs_without_cargo() {
         "bundle.json",
         "bin/warpweave",
         "bin/tests/gemm-cuda",
+        "bin/benches/bench-layers",
         "bin/examples/gemm-gemm_sweep",
     ] {
         assert!(bundle.join(file).is_file(), "{file}");

@@ -79,7 +79,7 @@ impl<B: ExecuteBackend> Candidate<B> {
     /// # Errors
     /// What the executor reports; the injected fault of a test.
     pub fn call(&self, session: &Session<B>, bound: &Bound<B>, how: Call) -> Result<()> {
-        session.injection.before_call()?;
+        session.before_call()?;
         match how {
             Call::Run => bound.run()?,
             Call::Replay => bound.replay()?,

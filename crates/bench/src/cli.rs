@@ -34,6 +34,8 @@ pub enum Command {
     Measure(MeasureArgs),
     /// Run a plan once and write when each operation of each rank ran, beside the prediction, for Perfetto.
     Timeline(TimelineArgs),
+    /// Compare two baselines; ends with status 1 if a time of the second is slower, 3 if the machines differ.
+    Compare(BaselineArgs),
     /// Look at plans; no device is touched.
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -92,12 +94,44 @@ pub struct BenchArgs {
     /// Figures of PyTorch's operators on the same machine, as rows beside ours: what peers/torch_peers.py wrote.
     #[arg(long, value_name = "FILE")]
     pub peers: Option<PathBuf>,
+    /// Keep the report of this run, if every row was right, as the baseline of this name.
+    #[arg(long, value_name = "NAME")]
+    pub save_baseline: Option<String>,
+    /// The folder of the baselines.
+    #[arg(long, value_name = "DIR", default_value = BASELINES)]
+    pub baselines: PathBuf,
     /// Name the suites, what they reproduce and their implementations, check the other options, and do nothing else.
     #[arg(long)]
     pub list: bool,
-    /// Let a rank stall, die or miscalculate, as stall:RANK, kill:RANK or corrupt:RANK: for tests of what becomes of that.
+    /// Let a rank stall, die, miscalculate or take longer, as stall:RANK, kill:RANK, corrupt:RANK or slowLEAST-MOST:RANK in
+    /// µs a call: for tests of what becomes of that.
     #[arg(long, hide = true)]
     pub inject: Option<InjectedFault>,
+}
+
+/// Where baselines are kept unless told otherwise; `cargo xtask` names a folder of its own.
+const BASELINES: &str = "baselines";
+
+/// Arguments of `warpweave compare`.
+#[derive(Debug, Args)]
+pub struct BaselineArgs {
+    /// The old baseline: a name, or the path of a JSON file or of a folder of them.
+    pub old: String,
+    /// The new one.
+    pub new: String,
+    /// How much slower a time may be, in percent [default: 5 on GPUs, 25 on the host backend].
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub threshold: Option<f64>,
+    /// The folder of the baselines.
+    #[arg(long, value_name = "DIR", default_value = BASELINES)]
+    pub baselines: PathBuf,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
+        Ok(percent) if (0.0..=10_000.0).contains(&percent) => Ok(percent),
+        _ => Err("not a percentage from 0 to 10000".into()),
+    }
 }
 
 /// Arguments of `warpweave measure`; the same on every rank.

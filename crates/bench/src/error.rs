@@ -112,6 +112,40 @@ pub enum BenchError {
         /// The cause.
         source: std::io::Error,
     },
+    /// No report is kept under a name.
+    #[error(
+        "no baseline `{name}` in {}: {}; `cargo xtask bench --save-baseline {name}` makes it",
+        .root.display(), those(.known)
+    )]
+    NoBaseline {
+        /// The name, or the path.
+        name: String,
+        /// Where it was looked for.
+        root: PathBuf,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// A file is no report that can be compared.
+    #[error("{}: {why}", .path.display())]
+    Baseline {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Times of different machines say nothing about a change of the program.
+    #[error(
+        "suite {suite} was measured on different machines: {}; save both baselines on one machine, with as many ranks",
+        unlike(.names, .differences)
+    )]
+    MachinesDiffer {
+        /// The suite.
+        suite: String,
+        /// The baselines.
+        names: [String; 2],
+        /// What differs, with its value in each.
+        differences: Vec<(&'static str, String, String)>,
+    },
     /// Standard output is closed.
     #[error("writing the report: {0}")]
     Output(#[from] std::io::Error),
@@ -124,11 +158,13 @@ impl BenchError {
     /// | status | meaning |
     /// |---|---|
     /// | 1 | this rank failed, or a row was wrong |
-    /// | 2 | the command line asks for what does not exist |
+    /// | 2 | the command line asks for what does not exist, a baseline among others |
+    /// | 3 | baselines of different machines cannot be compared |
     /// | 76 | [another rank is the cause](Self::blames_a_peer) |
     pub fn exit_status(&self) -> u8 {
         match self {
-            BenchError::Usage(_) => 2,
+            BenchError::Usage(_) | BenchError::NoBaseline { .. } | BenchError::Baseline { .. } => 2,
+            BenchError::MachinesDiffer { .. } => 3,
             error if error.blames_a_peer() => 76,
             _ => 1,
         }
@@ -191,6 +227,20 @@ fn comm_blames_a_peer(error: &CommError) -> bool {
         CommError::Exchange(error) => exchange_blames_a_peer(error),
         _ => false,
     }
+}
+
+fn those(names: &[String]) -> String {
+    match names.is_empty() {
+        true => "there is none yet".into(),
+        false => format!("there are {}", names.join(", ")),
+    }
+}
+
+fn unlike(names: &[String; 2], found: &[(&str, String, String)]) -> String {
+    let [a, b] = names;
+    let each = found.iter();
+    let each = each.map(|(what, old, new)| format!("{what} {old} in {a}, {new} in {b}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 fn rest(peers: &[String]) -> String {

@@ -15,9 +15,26 @@ enum Fault {
     Kill,
     /// The rank's results are wrong in one element.
     Corrupt,
+    /// Each of the rank's calls takes longer, by a time between two in µs.
+    Slow { least: u32, most: u32 },
 }
 
-/// Which rank suffers which fault, as `stall:RANK`, `kill:RANK` or `corrupt:RANK`.
+impl Fault {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "stall" => Some(Fault::Stall),
+            "kill" => Some(Fault::Kill),
+            "corrupt" => Some(Fault::Corrupt),
+            _ => {
+                let (least, most) = name.strip_prefix("slow")?.split_once('-')?;
+                let (least, most) = (least.parse().ok()?, most.parse().ok()?);
+                (least <= most).then_some(Fault::Slow { least, most })
+            }
+        }
+    }
+}
+
+/// Which rank suffers which fault, as `stall:RANK`, `kill:RANK`, `corrupt:RANK` or `slowLEAST-MOST:RANK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InjectedFault {
     fault: Fault,
@@ -29,18 +46,16 @@ impl FromStr for InjectedFault {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once(':').and_then(|(fault, rank)| {
-            let fault = match fault {
-                "stall" => Fault::Stall,
-                "kill" => Fault::Kill,
-                "corrupt" => Fault::Corrupt,
-                _ => return None,
-            };
             Some(Self {
-                fault,
+                fault: Fault::named(fault)?,
                 rank: rank.parse().ok()?,
             })
         });
-        parts.ok_or_else(|| format!("`{text}` is none of stall:RANK, kill:RANK and corrupt:RANK"))
+        parts.ok_or_else(|| {
+            format!(
+                "`{text}` is none of stall:RANK, kill:RANK, corrupt:RANK and slowLEAST-MOST:RANK, in µs"
+            )
+        })
     }
 }
 
@@ -50,6 +65,8 @@ pub struct Injection {
     fault: Option<Fault>,
     rank: usize,
     calls_left: Cell<usize>,
+    /// Calls that were slowed down.
+    slowed: Cell<u32>,
     patience: Duration,
 }
 
@@ -62,6 +79,7 @@ impl Injection {
             fault,
             rank,
             calls_left: Cell::new(3),
+            slowed: Cell::new(0),
             patience,
         }
     }
@@ -69,6 +87,20 @@ impl Injection {
     /// Whether this rank's results are to be wrong.
     pub fn corrupts(&self) -> bool {
         self.fault == Some(Fault::Corrupt)
+    }
+
+    /// By how much the next call on this rank is to take longer. The times go up and down between the two of the fault without
+    /// a pattern, the same in every run and others on every rank.
+    pub fn delay(&self) -> Option<Duration> {
+        let Some(Fault::Slow { least, most }) = self.fault else {
+            return None;
+        };
+        let call = self.slowed.replace(self.slowed.get().wrapping_add(1));
+        // Multiples of the golden ratio, without their whole parts, are spread evenly, however many there are; where they
+        // begin depends on the rank.
+        let place = (f64::from(call) * 0.618_033_988_749_895 + self.rank as f64 * 0.29).fract();
+        let us = f64::from(least) + f64::from(most - least) * place;
+        Some(Duration::from_secs_f64(us / 1e6))
     }
 
     /// Comes before each call of a plan.
@@ -117,9 +149,40 @@ mod tests {
                 rank: 3
             }
         );
-        for wrong in ["stall", "stall:", "freeze:1", "kill:-1"] {
+        let slow: InjectedFault = "slow5-70:0".parse().unwrap();
+        let (least, most) = (5, 70);
+        assert_eq!(slow.fault, Fault::Slow { least, most });
+        for wrong in [
+            "stall",
+            "stall:",
+            "freeze:1",
+            "kill:-1",
+            "slow:1",
+            "slow9-8:1",
+        ] {
             assert!(wrong.parse::<InjectedFault>().unwrap_err().contains(wrong));
         }
+    }
+
+    #[test]
+    fn calls_are_slowed_by_all_that_lies_between_and_by_the_same_in_each_run() {
+        let fault: Option<InjectedFault> = Some("slow100-200:1".parse().unwrap());
+        let delays = || {
+            let injection = Injection::new(fault, 1, Duration::ZERO);
+            let delays = (0..100).map(|_| injection.delay().unwrap().as_micros());
+            delays.collect::<Vec<_>>()
+        };
+        let mut all = delays();
+        assert_eq!(all, delays());
+        assert_ne!(all[0], all[1]);
+        all.sort_unstable();
+        assert!(all[0] >= 100 && all[99] <= 200);
+        for (i, delay) in all.iter().enumerate() {
+            let even = 100 + i as u128;
+            assert!(delay.abs_diff(even) <= 3, "{delay} at {i}");
+        }
+        let other = Injection::new(fault, 0, Duration::ZERO);
+        assert_eq!(other.delay(), None);
     }
 
     #[test]

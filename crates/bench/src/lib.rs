@@ -22,6 +22,7 @@
 //!
 //! The report's views, and the JSON file among them, are described in [`report`].
 
+pub mod baseline;
 pub mod breakdown;
 pub mod candidate;
 pub mod cli;

@@ -76,6 +76,17 @@ impl<B: ExecuteBackend> Session<B> {
         self.threads
     }
 
+    /// Comes before each call that is timed or verified: what a test does to this rank.
+    ///
+    /// # Errors
+    /// As [`Injection::before_call`]; what the backend reports.
+    pub fn before_call(&self) -> Result<()> {
+        if let Some(delay) = self.injection.delay() {
+            self.backend.delay(&self.stream, delay)?;
+        }
+        self.injection.before_call()
+    }
+
     /// Ends a step that all ranks take: returns what every rank brought, or an error on every rank if it failed on any.
     /// The error names the ranks that failed, and those that did not come.
     ///

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
@@ -77,15 +78,41 @@ fn fitting(time: Duration, call: Duration) -> usize {
 }
 
 /// The times of a contender: for each sample the slowest rank's, in milliseconds.
-#[derive(Clone, Debug, Default)]
+///
+/// In JSON files, where it stands as `samples` of a row, the fields bear the names of the row's spreads, and those without a
+/// time are left out.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Times {
+    #[serde(rename = "single_ms", skip_serializing_if = "Vec::is_empty")]
     single: Vec<f64>,
+    #[serde(rename = "graph_single_ms", skip_serializing_if = "Vec::is_empty")]
     single_replay: Vec<f64>,
+    #[serde(rename = "back_to_back_ms", skip_serializing_if = "Vec::is_empty")]
     back_to_back: Vec<f64>,
+    #[serde(rename = "graph_ms", skip_serializing_if = "Vec::is_empty")]
     graph: Vec<f64>,
 }
 
 impl Times {
+    #[cfg(test)]
+    pub(crate) fn sample(single: &[f64], back_to_back: &[f64], graph: &[f64]) -> Self {
+        Self {
+            single: single.into(),
+            back_to_back: back_to_back.into(),
+            graph: graph.into(),
+            ..Self::default()
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sample_of_graphs(single: &[f64], single_replay: &[f64]) -> Self {
+        Self {
+            single: single.into(),
+            single_replay: single_replay.into(),
+            ..Self::default()
+        }
+    }
+
     /// One call, all ranks aligned before it.
     pub fn single(&self) -> Option<Spread> {
         Spread::of(&self.single)
@@ -165,7 +192,7 @@ const PROBES: usize = 3;
 
 /// How a contender is measured in each round; the same on all ranks.
 #[derive(Clone, Copy, Debug)]
-struct Schedule {
+pub struct Schedule {
     measures: Measures,
     singles: usize,
     /// Calls that follow each other.
@@ -211,8 +238,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
     ) -> Result<Vec<Times>> {
         let mut schedules = Vec::new();
         for &contender in contenders {
-            contender.prepare()?;
-            schedules.push(self.probe(contender)?);
+            schedules.push(self.schedule(contender)?);
         }
         let mut times = vec![Times::default(); contenders.len()];
         for round in 0..self.effort.rounds {
@@ -269,12 +295,26 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         round: usize,
         how: Call,
     ) -> Result<Vec<f64>> {
-        let calls = schedule.single(how);
-        if calls == 0 {
-            return Ok(Vec::new());
+        match schedule.single(how) {
+            0 => Ok(Vec::new()),
+            calls => self.calls(contender, schedule, (round, calls), how),
         }
+    }
+
+    /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks make them together;
+    /// no more than the clock has a place for.
+    ///
+    /// # Errors
+    /// A call failed on this rank.
+    pub fn calls(
+        &self,
+        contender: &dyn Contender,
+        schedule: &Schedule,
+        (first, calls): (usize, usize),
+        how: Call,
+    ) -> Result<Vec<f64>> {
         for i in 0..calls {
-            contender.load(round + i)?;
+            contender.load(first + i)?;
             self.clock
                 .time(self.session, i, schedule.lead, || contender.call(how))?;
         }
@@ -299,8 +339,12 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         Ok(self.clock.read(self.session, 1)?[0] / calls as f64)
     }
 
-    /// Finds out how long a call takes and how long it takes to enqueue it.
-    fn probe(&self, contender: &dyn Contender) -> Result<Schedule> {
+    /// Prepares a contender, and finds out how long a call takes and how long it takes to enqueue it. Collective.
+    ///
+    /// # Errors
+    /// A call failed on some rank.
+    pub fn schedule(&self, contender: &dyn Contender) -> Result<Schedule> {
+        contender.prepare()?;
         let mine = || {
             let mut enqueuing = Duration::ZERO;
             for i in 0..PROBES {
@@ -323,10 +367,10 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         let call =
             Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
         let enqueuing = Duration::from_secs_f64(enqueuing.first().copied().unwrap_or(1.0) / 1e3);
-        Ok(self.schedule(call, enqueuing, contender.measures()))
+        Ok(self.scheduled(call, enqueuing, contender.measures()))
     }
 
-    fn schedule(&self, call: Duration, enqueuing: Duration, measures: Measures) -> Schedule {
+    fn scheduled(&self, call: Duration, enqueuing: Duration, measures: Measures) -> Schedule {
         let effort = &self.effort;
         let wanted = effort.single_calls(call);
         Schedule {

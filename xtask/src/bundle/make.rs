@@ -109,6 +109,10 @@ pub fn make(root: &Path, folder: &Path, contents: Contents<'_>) -> Result<u64> {
                 manifest.tests.push(place.program(&test, "bin/tests")?);
             }
         }
+        let benches = build(&["bench", "--no-run", "-p", "warpweave-bench"])?;
+        for bench in benches.into_iter().filter(|made| made.kind == "bench") {
+            place.program(&bench, "bin/benches")?;
+        }
     }
     // Last: a bundle that was not finished has no list and is none.
     manifest.write(folder)?;

@@ -5,6 +5,7 @@
 //! DIR/bundle.json     what is here, and the mark by which xtask knows that it stands in a bundle
 //! DIR/bin/warpweave   the program that runs on every rank
 //! DIR/bin/tests/…     the test programs that have tests for GPUs
+//! DIR/bin/benches/…   the benches of criterion, to be started with `--bench`
 //! DIR/bin/examples/…  example programs
 //! ```
 //!

@@ -25,6 +25,12 @@ pub struct Options {
     cuda_features: bool,
     #[command(flatten)]
     what: What,
+    /// Keep the results, if all are right, as the baseline of this name, for `compare`
+    #[arg(long, value_name = "NAME")]
+    save_baseline: Option<OsString>,
+    /// The folder of the baselines [default: target/warpweave/baselines]
+    #[arg(long, value_name = "DIR")]
+    baselines: Option<PathBuf>,
     #[command(flatten)]
     job: JobOptions,
     /// More options for the program that runs on every rank
@@ -122,9 +128,14 @@ impl What {
     }
 }
 
-fn arguments(options: &Options, chosen: Chosen) -> Vec<OsString> {
+fn arguments(options: &Options, chosen: Chosen, baselines: PathBuf) -> Vec<OsString> {
     let mut args: Vec<OsString> = vec!["bench".into(), "--device".into(), chosen.name().into()];
     args.extend(options.what.arguments());
+    if let Some(name) = &options.save_baseline {
+        let folder = options.baselines.clone().unwrap_or(baselines);
+        args.extend(["--save-baseline".into(), name.clone()]);
+        args.extend(["--baselines".into(), folder.into()]);
+    }
     args.extend(options.more.iter().cloned());
     args
 }
@@ -140,7 +151,7 @@ pub fn run(options: &Options) -> Result<()> {
         program::has_device_code(&place),
     )?;
     let program = program::warpweave(&place, chosen.cuda || options.cuda_features)?;
-    let args = arguments(options, chosen);
+    let args = arguments(options, chosen, place.baselines());
     check_arguments(&program, &args, options.what.list)?;
     if options.what.list {
         return Ok(());
@@ -200,7 +211,7 @@ mod tests {
 
     fn mapped(line: &[&str], chosen: Chosen) -> Vec<String> {
         let line = Line::try_parse_from(std::iter::once(&"bench").chain(line)).unwrap();
-        arguments(&line.options, chosen)
+        arguments(&line.options, chosen, "kept".into())
             .into_iter()
             .map(|word| word.into_string().unwrap())
             .collect()
@@ -244,6 +255,21 @@ mod tests {
             --impl nccl,push --plot out.svg --costs a.tsv --peers torch.json";
         let expected: Vec<_> = expected.split_whitespace().collect();
         assert_eq!(mapped(&words, host), expected);
+    }
+
+    #[test]
+    fn a_baseline_has_a_folder() {
+        let host = Chosen {
+            cuda: false,
+            ranks: 4,
+        };
+        let line = ["--save-baseline", "before"];
+        let expected = "bench --device host --save-baseline before --baselines kept";
+        assert_eq!(mapped(&line, host).join(" "), expected);
+        let line = ["--save-baseline", "before", "--baselines", "here"];
+        assert!(mapped(&line, host).join(" ").ends_with("--baselines here"));
+        // Nothing is said of folders where nothing is kept.
+        assert_eq!(mapped(&["--baselines", "here"], host).len(), 3);
     }
 
     #[test]

@@ -133,6 +133,12 @@ fn steps() -> Vec<Step> {
         Xtask,
         "bench --device host --suite collectives --sizes 1K,64K --iterations 2 --timeout 300",
     ));
+    // Every bench of criterion once, by the processes that it starts itself.
+    steps.push(Step::new(
+        "criterion",
+        Cargo,
+        "test --workspace --bench layers",
+    ));
     let mut loom = Step::new("loom", Cargo, "test --release --lib");
     loom.env = Some(("RUSTFLAGS", "--cfg loom"));
     loom.words

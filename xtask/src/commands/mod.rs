@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod bundle;
 pub mod ci;
+pub mod compare;
 pub mod doctor;
 pub mod launch;
 pub mod plan;

@@ -184,7 +184,7 @@ impl<B: NcclBackend> Contender for Candidate<'_, B> {
 
     fn call(&self, how: Call) -> Result<()> {
         let session = self.means.session;
-        session.injection.before_call()?;
+        session.before_call()?;
         match (how, &self.graph) {
             (Call::Replay, Some(graph)) => {
                 Ok(session.backend.launch_graph(graph, &session.stream)?)

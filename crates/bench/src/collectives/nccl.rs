@@ -4,15 +4,19 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use warpweave_comm::PointToPoint;
 use warpweave_comm::collective::{Call, CollectiveKernels, Operation};
-use warpweave_comm::nccl::{Element, NcclMemory, NcclWindow, ReduceOp, WindowKind};
+use warpweave_comm::nccl::{
+    Element, NcclComm, NcclLibrary, NcclMemory, NcclOptions, NcclWindow, ReduceOp, WindowKind,
+};
+use warpweave_comm::p2p::TransferBackend;
 use warpweave_overlap::execute::{CollectiveBackend, ExecuteBackend, ExecuteError, NcclGroup};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Error, Exchange, Host};
 
 use crate::error::Result;
 
 /// A backend on which collectives are measured: it has ours, and NCCL where there is any.
-pub trait NcclBackend: ExecuteBackend + CollectiveKernels {
+pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     /// A communicator of all ranks.
     type Comm;
     /// Memory of NCCL's own in a symmetric window of a communicator.
@@ -23,6 +27,12 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels {
     /// # Errors
     /// A missing capability where there is no NCCL; what NCCL reports.
     fn nccl(&self, exchange: &Arc<dyn Exchange>) -> Result<Self::Comm>;
+
+    /// Lets transfers of `ends` go by NCCL, with a communicator of their own. Collective.
+    ///
+    /// # Errors
+    /// As [`NcclBackend::nccl`].
+    fn attach_nccl(&self, ends: &PointToPoint<Self>, exchange: &dyn Exchange) -> Result<()>;
 
     /// Allocates and registers `bytes`. Collective.
     ///
@@ -83,11 +93,11 @@ impl NcclBackend for Host {
     type Window = Infallible;
 
     fn nccl(&self, _: &Arc<dyn Exchange>) -> Result<Infallible> {
-        Err(Error::Unavailable {
-            what: "NCCL".into(),
-            why: "the host backend has no GPUs".into(),
-        }
-        .into())
+        Err(no_gpus().into())
+    }
+
+    fn attach_nccl(&self, _: &PointToPoint<Self>, _: &dyn Exchange) -> Result<()> {
+        Err(no_gpus().into())
     }
 
     fn open_window(&self, comm: &Infallible, _: &dyn Exchange, _: usize) -> Result<Infallible> {
@@ -116,6 +126,13 @@ impl NcclBackend for Host {
     }
 }
 
+fn no_gpus() -> Error {
+    Error::Unavailable {
+        what: "NCCL".into(),
+        why: "the host backend has no GPUs".into(),
+    }
+}
+
 /// Time between two looks at what NCCL has noticed.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -125,6 +142,17 @@ impl NcclBackend for Cuda {
 
     fn nccl(&self, exchange: &Arc<dyn Exchange>) -> Result<NcclGroup> {
         Ok(self.group(exchange, 0)?)
+    }
+
+    fn attach_nccl(&self, ends: &PointToPoint<Self>, exchange: &dyn Exchange) -> Result<()> {
+        let library = NcclLibrary::load()?;
+        self.bind()?;
+        let options = NcclOptions {
+            deadline: self.timeout() * 2,
+            ..NcclOptions::default()
+        };
+        let comm = NcclComm::init(&library, exchange, options)?;
+        Ok(ends.attach_nccl(comm)?)
     }
 
     fn open_window(

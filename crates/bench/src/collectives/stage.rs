@@ -281,4 +281,5 @@ fn fill(row: &mut Row, times: &Times, verdict: Verdict) {
     row.back_to_back_ms = times.back_to_back();
     row.graph_ms = times.graph();
     row.verification = Some(verdict);
+    row.samples = times.clone();
 }

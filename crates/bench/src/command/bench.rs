@@ -9,6 +9,7 @@ use warpweave_symm_mem::{DType, Host};
 
 use super::device::{self, Choice};
 use super::part;
+use crate::baseline::Baselines;
 use crate::cli::BenchArgs;
 use crate::collectives::{self, NcclBackend};
 use crate::error::{BenchError, Result};
@@ -61,6 +62,9 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
         if let Some(path) = path {
             check_place(option, path)?;
         }
+    }
+    if let Some(name) = &args.save_baseline {
+        Baselines::new(&args.baselines).place(name, args.suite.name)?;
     }
     let dtype = args.dtype.unwrap_or(DType::Bf16);
     let iterations = args.iterations.map(|n| n as usize);
@@ -152,6 +156,7 @@ fn take_part<B: NcclBackend>(
 fn finish(first: bool, report: &impl View, args: &BenchArgs) -> Result<bool> {
     if first {
         write(report, args)?;
+        save(report, args)?;
     }
     Ok(report.is_right())
 }
@@ -160,11 +165,29 @@ fn write_json(report: &impl View, args: &BenchArgs) -> Result<()> {
     let Some(path) = &args.json else {
         return Ok(());
     };
-    write_file(path, |out| {
-        serde_json::to_writer_pretty(&mut *out, report)?;
-        out.push(b'\n');
-        Ok(())
-    })
+    write_file(path, |out| as_json(report, out))
+}
+
+fn as_json(report: &impl View, out: &mut Vec<u8>) -> std::io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, report)?;
+    out.push(b'\n');
+    Ok(())
+}
+
+/// Keeps the report as a baseline, where that is wanted and every row was right.
+fn save(report: &impl View, args: &BenchArgs) -> Result<()> {
+    let Some(name) = &args.save_baseline else {
+        return Ok(());
+    };
+    if !report.is_right() {
+        eprintln!("baseline {name} is not saved: a row is wrong");
+        return Ok(());
+    }
+    let mut json = Vec::new();
+    as_json(report, &mut json)?;
+    let place = Baselines::new(&args.baselines).save(name, args.suite.name, &json)?;
+    eprintln!("saved as baseline {name}: {}", place.display());
+    Ok(())
 }
 
 fn write(report: &impl View, args: &BenchArgs) -> Result<()> {

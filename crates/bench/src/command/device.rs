@@ -9,7 +9,7 @@ use crate::cli::Device;
 use crate::error::{BenchError, Result};
 
 /// A backend with its device.
-pub(super) enum Choice {
+pub enum Choice {
     /// Processes of this machine.
     Host,
     /// A GPU.
@@ -17,7 +17,10 @@ pub(super) enum Choice {
 }
 
 /// How long a wait on the device may take: `WARPWEAVE_TIMEOUT_MS`, ten seconds without.
-pub(super) fn timeout() -> Result<Duration> {
+///
+/// # Errors
+/// [`BenchError::Usage`] for what is no time.
+pub fn timeout() -> Result<Duration> {
     let Ok(text) = std::env::var("WARPWEAVE_TIMEOUT_MS") else {
         return Ok(Duration::from_secs(10));
     };
@@ -30,7 +33,10 @@ pub(super) fn timeout() -> Result<Duration> {
 }
 
 /// The device of this rank: the GPU of its number among the ranks of the host, or the host.
-pub(super) fn choose(wanted: Device, job: &Job) -> Result<Choice> {
+///
+/// # Errors
+/// [`BenchError::TooFewDevices`]; there is no GPU where one was asked for; what the driver reports.
+pub fn choose(wanted: Device, job: &Job) -> Result<Choice> {
     let devices = match (wanted, Cuda::device_count()) {
         (Device::Host, _) | (Device::Auto, Ok(0)) => return Ok(Choice::Host),
         (Device::Auto, Err(error)) if error.is_unavailable() => {

@@ -1,13 +1,14 @@
-//! What the binary's subcommands do.
+//! What the binary's subcommands do; and what every program needs that runs on the ranks of a job: its device, and its part.
 
+mod baseline;
 mod bench;
 mod choice;
 mod compare;
-mod device;
+pub mod device;
 mod exit;
 mod measure;
 mod measured;
-mod part;
+pub mod part;
 mod plan;
 mod timeline;
 
@@ -31,6 +32,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(args),
         Command::Measure(args) => measure::measure(args),
         Command::Timeline(args) => timeline::timeline(args),
+        Command::Compare(args) => baseline::compare(args, &mut std::io::stdout().lock()),
         Command::Plan(command) => plan::plan(command, &mut std::io::stdout().lock()),
     };
     match outcome {

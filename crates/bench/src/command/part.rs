@@ -4,7 +4,7 @@ use warpweave_comm::Job;
 use warpweave_overlap::execute::ExecuteBackend;
 
 use super::exit;
-use crate::error::Result;
+use crate::error::{BenchError, Result};
 use crate::inject::Injection;
 use crate::session::Session;
 
@@ -13,7 +13,7 @@ use crate::session::Session;
 ///
 /// # Errors
 /// The job cannot be joined.
-pub(super) fn take<B: ExecuteBackend, T>(
+pub fn take<B: ExecuteBackend, T>(
     job: &Job,
     backend: B,
     injection: Injection,
@@ -25,10 +25,15 @@ pub(super) fn take<B: ExecuteBackend, T>(
         session.settle("end", Ok(Vec::new()))?;
         Ok(value)
     });
-    if let Err(error) = &outcome {
-        session.abandon(error);
+    match outcome {
+        Ok(value) => Ok(value),
         // The session is alive here: to drop it may take longer than there is.
-        exit::fail(error);
+        Err(error) => give_up(&session, &error),
     }
-    outcome
+}
+
+/// Tells the other ranks of `error` and ends the process, with the status that tells a launcher which rank to name.
+pub fn give_up<B: ExecuteBackend>(session: &Session<B>, error: &BenchError) -> ! {
+    session.abandon(error);
+    exit::fail(error)
 }

@@ -67,7 +67,7 @@ impl<B: NcclBackend> Contender for PlanAlone<'_, B> {
     }
 
     fn call(&self, _: Call) -> Result<()> {
-        self.session.injection.before_call()?;
+        self.session.before_call()?;
         Ok(self.bound.run()?)
     }
 

@@ -11,7 +11,16 @@ pub(crate) struct Grid {
 }
 
 /// Columns that hold words and not numbers.
-const WORDS: [&str; 4] = ["implementation", "M×N×K", "transport", "check"];
+const WORDS: [&str; 8] = [
+    "implementation",
+    "M×N×K",
+    "transport",
+    "check",
+    "suite",
+    "problem",
+    "time",
+    "verdict",
+];
 
 impl Grid {
     /// One row for each implementation of a problem.

@@ -22,6 +22,7 @@ use crate::statistics::Spread;
 #[cfg(test)]
 use crate::suite::Beside;
 use crate::suite::Figure;
+use crate::timing::Times;
 use crate::verification::Verdict;
 
 pub use markdown::markdown;
@@ -252,6 +253,8 @@ pub struct Row {
     pub algorithms: Vec<String>,
     /// What the comparison with the reference gave, before and after the timing.
     pub verification: Option<Verdict>,
+    /// All times that the spreads are of, in the order in which they were taken; none of peers.
+    pub samples: Times,
 }
 
 impl Row {
@@ -274,6 +277,7 @@ impl Row {
             published_ms: None,
             algorithms: Vec::new(),
             verification: None,
+            samples: Times::default(),
         }
     }
 
@@ -317,6 +321,7 @@ impl Report {
             times_baseline: Some(1.25),
             efficiency: Some(0.912),
             algorithms: vec!["blocked".into()],
+            samples: Times::sample(&[0.05, 0.06, 0.07], &[0.0511], &[0.0498]),
             verification: Some(Verdict {
                 relative_error: 2.1e-4,
                 ..Verdict::default()

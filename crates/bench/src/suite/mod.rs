@@ -298,7 +298,7 @@ fn pipelines() -> Vec<Entry> {
 }
 
 /// The problem of a shape on this backend.
-fn problem<B: ExecuteBackend>(backend: &B, (shape, dtype): Sizes) -> Problem {
+pub fn problem<B: ExecuteBackend>(backend: &B, (shape, dtype): Sizes) -> Problem {
     // The host emulates multicast by copies to every rank, which tells nothing about it.
     let multicast = B::KIND == BackendKind::Cuda && backend.device().multicast.is_yes();
     Problem::new(shape.m, shape.n, shape.k, dtype).with_multicast(multicast)

@@ -364,6 +364,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             graph_ms: times.graph(),
             algorithms: bound.algorithms(),
             verification: Some(verdict),
+            samples: times.clone(),
             ..Row::not_run(&candidate.name, String::new())
         }
     }

@@ -6,5 +6,6 @@ mod faults;
 mod job;
 mod measure;
 mod plan;
+mod regressions;
 mod suites;
 mod timeline;

@@ -12,6 +12,7 @@ use super::size::Bytes;
 use crate::provenance::Provenance;
 use crate::report::Status;
 use crate::statistics::Spread;
+use crate::timing::Times;
 use crate::verification::Verdict;
 
 /// Identifies the layout of the JSON file.
@@ -119,6 +120,8 @@ pub struct Row {
     pub efficiency: Option<f64>,
     /// What the comparison with the reference gave.
     pub verification: Option<Verdict>,
+    /// All times that the spreads are of, in the order in which they were taken; none of peers.
+    pub samples: Times,
 }
 
 /// A ratio for each of a row's times.
@@ -182,6 +185,7 @@ impl Row {
             times_nccl: Ratios::default(),
             efficiency: None,
             verification: None,
+            samples: Times::default(),
         }
     }
 
@@ -290,10 +294,14 @@ impl Report {
 #[cfg(test)]
 impl Report {
     /// Two sizes of one operation, with NCCL, a variant that ran, one that did not everywhere, and a peer.
-    pub(super) fn sample() -> Self {
+    pub(crate) fn sample() -> Self {
         let row = |name: &str, kind, us: f64| Row {
             single_ms: Spread::of(&[us / 1e3, us / 1e3 * 1.1]),
             graph_single_ms: Spread::of(&[us / 1.25e3]).filter(|_| kind != Kind::Peer),
+            samples: match kind {
+                Kind::Peer => Times::default(),
+                _ => Times::sample_of_graphs(&[us / 1e3, us / 1e3 * 1.1], &[us / 1.25e3]),
+            },
             ..Row::new(name, kind, Status::Ok, None)
         };
         let outcome = |size: usize, rows| {

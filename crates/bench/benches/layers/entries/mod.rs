@@ -1,0 +1,101 @@
+//! The benchmarks, a file for each layer from the bottom to the top.
+
+mod collectives;
+mod exchange;
+mod memory;
+mod plans;
+mod transports;
+
+use warpweave_bench::Result;
+use warpweave_bench::clock::Clock;
+use warpweave_bench::collectives::NcclBackend;
+use warpweave_bench::session::Session;
+use warpweave_bench::timing::{Call, Contender, Measures};
+use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_symm_mem::BackendKind;
+
+use crate::device::OnDevice;
+use crate::lockstep::{Entry, Timed};
+
+/// All of them, the same on all ranks.
+///
+/// # Errors
+/// A suite has nothing to measure.
+pub fn all<'a, B: NcclBackend>(
+    session: &'a Session<B>,
+    clock: &'a Clock<B>,
+) -> Result<Vec<Entry<'a>>> {
+    let mut entries = memory::entries(session, clock);
+    entries.extend(exchange::entries(session));
+    entries.extend(transports::entries(session, clock));
+    entries.extend(collectives::entries(session, clock));
+    entries.extend(plans::entries(session, clock)?);
+    Ok(entries)
+}
+
+/// A message for which only its start counts, and one for which that counts for little.
+fn sizes<B: ExecuteBackend>() -> [usize; 2] {
+    match B::KIND {
+        BackendKind::Cuda => [4 << 10, 16 << 20],
+        BackendKind::Host => [4 << 10, 1 << 20],
+    }
+}
+
+/// Waits until the session's stream is empty, then looks for a fault, which tells more than a stream that did not end.
+fn end<B: ExecuteBackend>(session: &Session<B>, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    let ended = session.backend.synchronize(&session.stream);
+    check()?;
+    Ok(ended?)
+}
+
+/// Work on the session's stream whose time does not depend on what it works on.
+struct Enqueued<'a, B: ExecuteBackend, F, E> {
+    session: &'a Session<B>,
+    name: &'static str,
+    enqueue: F,
+    /// Waits until the stream is empty, and looks for faults.
+    end: E,
+}
+
+impl<'a, B, F, E> Enqueued<'a, B, F, E>
+where
+    B: ExecuteBackend,
+    F: Fn() -> Result<()> + 'a,
+    E: Fn() -> Result<()> + 'a,
+{
+    /// What times it.
+    fn timed(self, clock: &'a Clock<B>) -> Box<dyn Timed + 'a> {
+        Box::new(OnDevice::new(self.session, clock, self))
+    }
+}
+
+impl<B, F, E> Contender for Enqueued<'_, B, F, E>
+where
+    B: ExecuteBackend,
+    F: Fn() -> Result<()>,
+    E: Fn() -> Result<()>,
+{
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn measures(&self) -> Measures {
+        Measures::default()
+    }
+
+    fn prepare(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn load(&self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn call(&self, _: Call) -> Result<()> {
+        (self.enqueue)()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        (self.end)()
+    }
+}

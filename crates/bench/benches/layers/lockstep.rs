@@ -1,0 +1,217 @@
+//! All ranks do what rank 0's criterion wants, as often as it wants.
+//!
+//! criterion decides by wall time how often to repeat what it measures, and two ranks would decide differently. So rank 0 runs
+//! it, and before each thing that all must do together it says over the job's exchange what that is.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use criterion::{Criterion, SamplingMode};
+use warpweave_bench::command::part;
+use warpweave_bench::session::Session;
+use warpweave_bench::statistics::slowest;
+use warpweave_bench::{BenchError, Result};
+use warpweave_overlap::execute::ExecuteBackend;
+
+/// Something that all ranks do together and whose time each of them takes.
+pub trait Timed {
+    /// The times of `calls` calls on this rank, in ms.
+    ///
+    /// # Errors
+    /// A call failed on this rank.
+    fn time(&mut self, calls: usize) -> Result<Vec<f64>>;
+}
+
+/// What is timed, or why it cannot be here, which all ranks then know.
+pub type Made<'a> = Result<std::result::Result<Box<dyn Timed + 'a>, String>>;
+
+/// One benchmark.
+pub struct Entry<'a> {
+    /// Its group in criterion.
+    pub group: String,
+    /// Its name in the group.
+    pub name: String,
+    /// Whether calls take so long that every sample is to have as many of them.
+    pub long: bool,
+    /// Makes what is timed. Collective.
+    pub make: Box<dyn Fn() -> Made<'a> + 'a>,
+}
+
+impl Entry<'_> {
+    /// Its name in full, as filters see it.
+    fn id(&self) -> String {
+        format!("{}/{}", self.group, self.name)
+    }
+}
+
+/// Most calls between two exchanges of times.
+pub const CALLS: usize = 64;
+
+/// What rank 0 says.
+#[derive(Clone, Copy)]
+enum Order {
+    /// Drop what there is, and make the benchmark of this number.
+    Make(usize),
+    /// Time so many calls.
+    Time(u64),
+    /// Leave.
+    End,
+}
+
+impl Order {
+    fn encode(self) -> Vec<u8> {
+        let (kind, number) = match self {
+            Order::Make(index) => (0u8, index as u64),
+            Order::Time(calls) => (1, calls),
+            Order::End => (2, 0),
+        };
+        [&[kind][..], &number.to_le_bytes()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&kind, number) = bytes.split_first()?;
+        let number = u64::from_le_bytes(number.try_into().ok()?);
+        match kind {
+            0 => Some(Order::Make(number as usize)),
+            1 => Some(Order::Time(number)),
+            _ => Some(Order::End),
+        }
+    }
+}
+
+/// A rank among those that keep step.
+pub struct Lockstep<'a, B: ExecuteBackend> {
+    session: &'a Session<B>,
+    entries: Vec<Entry<'a>>,
+    current: RefCell<Option<Box<dyn Timed + 'a>>>,
+}
+
+impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
+    /// All ranks give the same entries.
+    pub fn new(session: &'a Session<B>, entries: Vec<Entry<'a>>) -> Self {
+        let current = RefCell::new(None);
+        Self {
+            session,
+            entries,
+            current,
+        }
+    }
+
+    /// Rank 0: runs criterion over all entries.
+    ///
+    /// # Errors
+    /// What fails on any rank, but a missing capability, for which a benchmark is left out.
+    pub fn lead(&self, criterion: Criterion) -> Result<()> {
+        let mut criterion = criterion
+            .without_plots()
+            .sample_size(20)
+            .warm_up_time(Duration::from_millis(200))
+            .measurement_time(Duration::from_millis(800))
+            .nresamples(10_000)
+            // Command-line options go above these.
+            .configure_from_args();
+        let mut number = 0;
+        // criterion does not say beforehand what its filter lets through, so all is made, and what cannot run is told once.
+        let mut not_run: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for entries in self.entries.chunk_by(|a, b| a.group == b.group) {
+            let mut group = criterion.benchmark_group(&entries[0].group);
+            for entry in entries {
+                self.order(Some(Order::Make(number)))?;
+                if let Some(reason) = self.make(number)? {
+                    not_run.entry(reason).or_default().push(entry.id());
+                } else {
+                    group.sampling_mode(match entry.long {
+                        true => SamplingMode::Flat,
+                        false => SamplingMode::Auto,
+                    });
+                    group.bench_function(&entry.name, |bencher| {
+                        bencher.iter_custom(|calls| self.lead_calls(calls));
+                    });
+                }
+                number += 1;
+            }
+            group.finish();
+        }
+        self.order(Some(Order::End))?;
+        criterion.final_summary();
+        for (reason, names) in not_run {
+            eprintln!("not run, as {reason}: {}", names.join(", "));
+        }
+        Ok(())
+    }
+
+    /// The other ranks: do what rank 0 says until it says no more.
+    ///
+    /// # Errors
+    /// As [`Lockstep::lead`].
+    pub fn follow(&self) -> Result<()> {
+        loop {
+            match self.order(None)? {
+                Order::Time(calls) => drop(self.time(calls)?),
+                Order::Make(number) => drop(self.make(number)?),
+                Order::End => return Ok(()),
+            }
+        }
+    }
+
+    /// What criterion calls, which has no place for an error: the job ends then.
+    fn lead_calls(&self, calls: u64) -> Duration {
+        let order = self.order(Some(Order::Time(calls)));
+        match order.and_then(|_| self.time(calls)) {
+            Ok(time) => time,
+            Err(error) => part::give_up(self.session, &error),
+        }
+    }
+
+    /// Says, or hears, what comes next.
+    fn order(&self, order: Option<Order>) -> Result<Order> {
+        let word = order.map_or(Vec::new(), Order::encode);
+        let all = self.session.settle("what rank 0 wants", Ok(word))?;
+        let heard = all.first().and_then(|word| Order::decode(word));
+        heard.ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))
+    }
+
+    /// Makes a benchmark, with one call to see whether it runs. A reason, the same on all ranks, if it cannot.
+    fn make(&self, number: usize) -> Result<Option<String>> {
+        self.current.replace(None);
+        let entry = &self.entries[number];
+        let first = || -> Made<'a> {
+            let mut made = (entry.make)()?;
+            if let Ok(timed) = &mut made {
+                timed.time(1)?;
+            }
+            Ok(made)
+        };
+        let (word, timed) = match first() {
+            Ok(Ok(timed)) => (Ok(Vec::new()), Some(timed)),
+            Ok(Err(reason)) => (Ok(reason.into_bytes()), None),
+            Err(error) if error.is_unavailable() => (Ok(error.to_string().into_bytes()), None),
+            Err(error) => (Err(error), None),
+        };
+        let all = self.session.settle(&entry.id(), word)?;
+        let reason = all.iter().find(|reason| !reason.is_empty());
+        if reason.is_none() {
+            self.current.replace(timed);
+        }
+        Ok(reason.map(|reason| String::from_utf8_lossy(reason).into_owned()))
+    }
+
+    /// The sum of the times of `calls` calls, of the slowest rank each.
+    fn time(&self, calls: u64) -> Result<Duration> {
+        let mut current = self.current.borrow_mut();
+        let timed = current
+            .as_mut()
+            .ok_or_else(|| BenchError::Usage("nothing was made that could be timed".into()))?;
+        let (mut left, mut ms) = (calls, 0.0);
+        while left > 0 {
+            let now = left.min(CALLS as u64);
+            let ranks = self
+                .session
+                .settle_numbers("times", timed.time(now as usize))?;
+            ms += slowest(&ranks).iter().sum::<f64>();
+            left -= now;
+        }
+        Ok(Duration::from_secs_f64(ms / 1e3))
+    }
+}

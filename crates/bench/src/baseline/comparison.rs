@@ -1,0 +1,254 @@
+//! Two runs of a suite, time by time.
+
+use super::ratio::{Ratio, ratio};
+use super::saved::{Saved, Time};
+use crate::error::{BenchError, Result};
+use crate::provenance::{Provenance, kind_name};
+use warpweave_symm_mem::BackendKind;
+
+/// What became of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The median and the lower bound of the ratio are above the threshold.
+    Slower,
+    /// The median and the upper bound are below its inverse.
+    Faster,
+    /// The median is within the threshold.
+    Same,
+    /// The median is beyond the threshold and the bound is not: noise, or too few samples to tell.
+    Unclear,
+}
+
+impl Verdict {
+    /// The verdict on a ratio, for a threshold as a part of one.
+    pub fn of(ratio: &Ratio, threshold: f64) -> Self {
+        let most = 1.0 + threshold;
+        // Where there is no interval, nothing is sure.
+        let (low, high) = ratio.interval.unwrap_or((0.0, f64::INFINITY));
+        match ratio.medians {
+            median if median > most && low > most => Verdict::Slower,
+            median if median * most < 1.0 && high * most < 1.0 => Verdict::Faster,
+            median if median > most || median * most < 1.0 => Verdict::Unclear,
+            _ => Verdict::Same,
+        }
+    }
+
+    /// In tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Slower => "SLOWER",
+            Verdict::Faster => "faster",
+            Verdict::Same => "same",
+            Verdict::Unclear => "unclear",
+        }
+    }
+}
+
+/// A time of both runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// The suite.
+    pub suite: String,
+    /// The old time; its samples are the old ones.
+    pub old: Time,
+    /// The samples of the new run.
+    pub new: Vec<f64>,
+    /// New over old.
+    pub ratio: Ratio,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// Two baselines against each other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// What was compared, in the order of the old runs.
+    pub lines: Vec<Line>,
+    /// What else the reader must know: what only one of them has, and what is not the same of the software.
+    pub notes: Vec<String>,
+}
+
+impl Comparison {
+    /// Whether nothing is slower.
+    pub fn holds(&self) -> bool {
+        self.count(Verdict::Slower) == 0
+    }
+
+    /// How many times have this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        let has = |line: &&Line| line.verdict == verdict;
+        self.lines.iter().filter(has).count()
+    }
+}
+
+/// The threshold where none is asked for, as a part of one. Two runs of the same program are 1 to 3% apart on GPUs whose
+/// clocks follow their power; on the host backend processes share cores with whatever else runs there.
+pub fn default_threshold(runs: &[Saved]) -> f64 {
+    let host = kind_name(BackendKind::Host);
+    match runs.iter().any(|run| run.provenance.backend == host) {
+        true => 0.25,
+        false => 0.05,
+    }
+}
+
+/// Compares the suites that both have, `new` with `old`; `names` are what they are called in notes.
+///
+/// # Errors
+/// [`BenchError::MachinesDiffer`] where a suite was measured on different machines; [`BenchError::Usage`] where they have
+/// nothing in common.
+pub fn compare(
+    (old, new): (&[Saved], &[Saved]),
+    names: [&str; 2],
+    threshold: f64,
+) -> Result<Comparison> {
+    let mut found = Comparison::default();
+    for old in old {
+        let Some(new) = new.iter().find(|new| new.suite == old.suite) else {
+            let note = format!("suite {} is in {} alone", old.suite, names[0]);
+            found.notes.push(note);
+            continue;
+        };
+        let differences = machines(&old.provenance, &new.provenance);
+        if !differences.is_empty() {
+            return Err(BenchError::MachinesDiffer {
+                suite: old.suite.clone(),
+                names: names.map(str::to_owned),
+                differences,
+            });
+        }
+        found.suite((old, new), names, threshold);
+    }
+    for new in new {
+        if !old.iter().any(|old| old.suite == new.suite) {
+            let note = format!("suite {} is in {} alone", new.suite, names[1]);
+            found.notes.push(note);
+        }
+    }
+    match found.lines.is_empty() {
+        true => Err(BenchError::Usage(format!(
+            "{} and {} have no time in common{}",
+            names[0],
+            names[1],
+            found
+                .notes
+                .iter()
+                .map(|note| format!("; {note}"))
+                .collect::<String>()
+        ))),
+        false => Ok(found),
+    }
+}
+
+impl Comparison {
+    fn suite(&mut self, (old, new): (&Saved, &Saved), names: [&str; 2], threshold: f64) {
+        let suite = &old.suite;
+        for (what, a, b) in software(&old.provenance, &new.provenance) {
+            let note = format!("{suite}: {what} {a} in {}, {b} in {}", names[0], names[1]);
+            self.notes.push(note);
+        }
+        for (have, others, name) in [(old, new, names[0]), (new, old, names[1])] {
+            let alone = |time: &&Time| !others.times.iter().any(|other| other.is_same(time));
+            for time in have.times.iter().filter(alone) {
+                let Time {
+                    problem,
+                    implementation,
+                    what,
+                    ..
+                } = time;
+                let note =
+                    format!("{suite}: {problem}, {implementation}, {what} is in {name} alone");
+                self.notes.push(note);
+            }
+        }
+        let mut few = 0;
+        for time in &old.times {
+            let Some(other) = new.times.iter().find(|other| other.is_same(time)) else {
+                continue;
+            };
+            match ratio(&time.samples, &other.samples) {
+                Some(ratio) if ratio.interval.is_some() => self.lines.push(Line {
+                    suite: suite.clone(),
+                    old: time.clone(),
+                    new: other.samples.clone(),
+                    ratio,
+                    verdict: Verdict::of(&ratio, threshold),
+                }),
+                _ => few += 1,
+            }
+        }
+        if few > 0 {
+            self.notes.push(format!(
+                "{suite}: {few} times of too few samples for an interval are left out; --iterations takes more"
+            ));
+        }
+    }
+}
+
+/// What makes times of two runs those of different machines: each with both values.
+fn machines(old: &Provenance, new: &Provenance) -> Vec<(&'static str, String, String)> {
+    let of = |p: &Provenance| {
+        let devices = p.devices.iter();
+        let devices = devices.map(|d| format!("{} × {}", d.count, d.name));
+        [
+            p.backend.to_string(),
+            devices.collect::<Vec<_>>().join(" + "),
+            p.ranks.to_string(),
+            or_none(p.host.processor.as_ref()),
+            p.host.cores.to_string(),
+        ]
+    };
+    differing(
+        ["backend", "devices", "ranks", "processor", "cores"],
+        of(old),
+        of(new),
+    )
+}
+
+/// What may be the cause of a difference though the machine is the same.
+fn software(old: &Provenance, new: &Provenance) -> Vec<(&'static str, String, String)> {
+    let of = |p: &Provenance| {
+        [
+            p.host.system.clone(),
+            or_none(p.cuda.as_ref()),
+            or_none(p.driver.as_ref()),
+            or_none(p.nccl.as_ref()),
+            or_none(p.cublaslt.as_ref()),
+            p.version.to_string(),
+            p.commit.to_string(),
+            or_none(
+                (!p.features.is_empty())
+                    .then(|| p.features.join(","))
+                    .as_ref(),
+            ),
+        ]
+    };
+    let names = [
+        "kernel",
+        "CUDA",
+        "driver",
+        "NCCL",
+        "cuBLASLt",
+        "warpweave",
+        "commit",
+        "features",
+    ];
+    differing(names, of(old), of(new))
+}
+
+fn or_none(version: Option<&String>) -> String {
+    version.map_or("none", String::as_str).to_owned()
+}
+
+fn differing<const N: usize>(
+    names: [&'static str; N],
+    old: [String; N],
+    new: [String; N],
+) -> Vec<(&'static str, String, String)> {
+    let all = names.into_iter().zip(old.into_iter().zip(new));
+    all.filter(|(_, (old, new))| old != new)
+        .map(|(name, (old, new))| (name, old, new))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Baselines: saved by real jobs, compared by the binary, each refusal with its status.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::job::{all, run, warpweave};
+
+const SECONDS_30: Duration = Duration::from_secs(30);
+
+/// A folder of baselines.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+
+    fn file(&self, name: &str, suite: &str) -> PathBuf {
+        self.0.path().join(name).join(format!("{suite}.json"))
+    }
+
+    /// Saves a run of two ranks in which calls are slowed down: so much that what else runs on the machine is no matter.
+    fn save(&self, name: &str, suite: &[&str], slow: &str) {
+        let mut args = vec!["bench", "--device", "host", "--iterations", "24"];
+        args.extend(["--save-baseline", name, "--baselines", self.path()]);
+        args.extend(["--inject", slow]);
+        args.extend(suite);
+        let outcome = run(&all(2, &args), SECONDS_30, Duration::from_secs(120));
+        for rank in 0..2 {
+            let status = outcome.ranks[rank].status;
+            assert!(status.success(), "{status}: {}", outcome.errors(rank));
+        }
+        assert!(
+            outcome
+                .errors(0)
+                .contains(&format!("saved as baseline {name}: ")),
+            "{}",
+            outcome.errors(0)
+        );
+    }
+
+    /// Copies a baseline, with a change.
+    fn copy(&self, (from, to): (&str, &str), suite: &str, change: impl Fn(&str) -> String) {
+        let text = std::fs::read_to_string(self.file(from, suite)).unwrap();
+        let changed = change(&text);
+        let place = self.file(to, suite);
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::write(place, changed).unwrap();
+    }
+
+    fn compare(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = warpweave()
+            .args(["compare", "--baselines", self.path()])
+            .args(words)
+            .env("COLUMNS", "200")
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code(), text(stdout), text(stderr))
+    }
+}
+
+const GEMM: [&str; 6] = [
+    "--suite", "gemm", "--impl", "cublasLt", "--shape", "16x16x16",
+];
+const COLLECTIVES: [&str; 8] = [
+    "--suite",
+    "collectives",
+    "--sizes",
+    "1K",
+    "--op",
+    "all-reduce",
+    "--impl",
+    "one-shot",
+];
+
+#[test]
+fn a_slowdown_is_caught_and_noise_is_not() {
+    let folder = Folder::new();
+    // Calls take 2 to 6 ms, in another order where the other rank is the slow one; then twice as long.
+    for suite in [&GEMM[..], &COLLECTIVES[..]] {
+        folder.save("before", suite, "slow2000-6000:1");
+        folder.save("noise", suite, "slow2000-6000:0");
+        folder.save("after", suite, "slow4000-12000:1");
+    }
+    let (status, table, errors) = folder.compare(&["before", "noise", "--threshold", "5"]);
+    assert_eq!(status, Some(0), "{table}{errors}");
+    assert!(table.contains("0 slower, 0 faster"), "{table}");
+
+    let (status, table, errors) = folder.compare(&["before", "after", "--threshold", "25"]);
+    assert_eq!(status, Some(1), "{table}{errors}");
+    for words in [
+        ["gemm", "16x16x16 bf16, 2 ranks", "cublasLt", "call"],
+        [
+            "collectives",
+            "all-reduce 1K bf16, 2 ranks",
+            "one-shot",
+            "graph",
+        ],
+    ] {
+        let is_line = |line: &&str| words.iter().all(|word| line.contains(word));
+        let slower = |line: &&str| line.contains("SLOWER");
+        assert!(
+            table.lines().filter(is_line).any(|line| slower(&line)),
+            "{table}"
+        );
+    }
+    assert!(errors.is_empty(), "{errors}");
+
+    // The other way round nothing is slower.
+    let (status, table, _) = folder.compare(&["after", "before"]);
+    assert_eq!(status, Some(0), "{table}");
+    assert!(
+        table.contains("faster") && !table.contains("SLOWER "),
+        "{table}"
+    );
+
+    messages(&folder);
+}
+
+/// What the binary says where there is nothing to compare, or not all of it.
+fn messages(folder: &Folder) {
+    let (status, table, errors) = folder.compare(&["before", "mian"]);
+    assert_eq!((status, table.as_str()), (Some(2), ""));
+    assert!(
+        errors.contains("no baseline `mian`") && errors.contains("after, before, noise"),
+        "{errors}"
+    );
+
+    let ranks = |text: &str| text.replace(r#""ranks": 2"#, r#""ranks": 4"#);
+    folder.copy(("before", "elsewhere"), "gemm", ranks);
+    let (status, table, errors) = folder.compare(&["before", "elsewhere"]);
+    assert_eq!((status, table.as_str()), (Some(3), ""));
+    assert!(
+        errors.contains("different machines")
+            && errors.contains("ranks 2 in before, 4 in elsewhere"),
+        "{errors}"
+    );
+
+    folder.copy(("before", "renamed"), "gemm", |text| {
+        text.replace("cublasLt", "other")
+    });
+    let (status, _, errors) = folder.compare(&["before", "renamed"]);
+    assert_eq!(status, Some(2));
+    assert!(errors.contains("no time in common"), "{errors}");
+
+    folder.copy(("before", "half"), "gemm", str::to_owned);
+    let (status, table, _) = folder.compare(&["before", "half"]);
+    assert_eq!(status, Some(0), "{table}");
+    assert!(
+        table.contains("suite collectives is in before alone"),
+        "{table}"
+    );
+
+    folder.copy(("before", "older"), "gemm", |text| {
+        text.replace("\"samples\": {", "\"was\": {")
+    });
+    let (status, _, errors) = folder.compare(&["before", "older"]);
+    assert_eq!(status, Some(2));
+    assert!(
+        errors.contains("no samples") && errors.contains("older"),
+        "{errors}"
+    );
+
+    folder.copy(("before", "foreign"), "gemm", |_| "[1, 2]".into());
+    let (status, _, errors) = folder.compare(&["before", "foreign"]);
+    assert_eq!(status, Some(2));
+    assert!(
+        errors.contains("gemm.json") && errors.contains("no report"),
+        "{errors}"
+    );
+
+    // A path does instead of a name.
+    let file = folder.file("before", "gemm");
+    let (status, table, errors) = folder.compare(&[file.to_str().unwrap(), "before"]);
+    assert_eq!(status, Some(0), "{table}{errors}");
+    assert!(table.contains("1.000"), "{table}");
+}
+
+#[test]
+fn a_run_with_a_wrong_row_is_not_saved() {
+    let folder = Folder::new();
+    let mut args = vec![
+        "bench",
+        "--device",
+        "host",
+        "--iterations",
+        "3",
+        "--inject",
+        "corrupt:1",
+    ];
+    args.extend(["--save-baseline", "wrong", "--baselines", folder.path()]);
+    args.extend(GEMM);
+    let outcome = run(&all(2, &args), SECONDS_30, Duration::from_secs(60));
+    assert_eq!(
+        outcome.ranks[0].status.code(),
+        Some(1),
+        "{}",
+        outcome.errors(0)
+    );
+    let errors = outcome.errors(0);
+    assert!(
+        errors.contains("wrong is not saved: a row is wrong"),
+        "{errors}"
+    );
+    assert!(!Path::new(folder.path()).join("wrong").exists());
+}
+
+#[test]
+fn options_that_cannot_be_are_refused_before_the_run() {
+    let folder = Folder::new();
+    let bench = warpweave()
+        .args(["bench", "--list", "--save-baseline", "../up"])
+        .output()
+        .unwrap();
+    assert_eq!(bench.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&bench.stderr).into_owned();
+    assert!(
+        errors.contains("`../up` is no name of a baseline"),
+        "{errors}"
+    );
+    for threshold in ["-5", "much", "1e9"] {
+        let (status, _, errors) = folder.compare(&["a", "b", &format!("--threshold={threshold}")]);
+        assert_eq!(status, Some(2), "{threshold}");
+        assert!(errors.contains("not a percentage"), "{errors}");
+    }
+    let (status, _, errors) = folder.compare(&["a", "b"]);
+    assert_eq!(status, Some(2));
+    assert!(errors.contains("there is none yet"), "{errors}");
+}
