@@ -2,20 +2,21 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warpweave_comm::nccl::NcclLibrary;
 use warpweave_gemm::cublaslt;
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
 use crate::error::Result;
+use crate::report::Name;
 use crate::session::Session;
 
 /// The machine and the software of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Provenance {
     /// `host` or `cuda`.
-    pub backend: &'static str,
+    pub backend: Name,
     /// The devices of the ranks: each name once, with the number of ranks that have it.
     pub devices: Vec<Devices>,
     /// Number of ranks, each with a device.
@@ -31,15 +32,15 @@ pub struct Provenance {
     /// Version of cuBLASLt, where it is there.
     pub cublaslt: Option<String>,
     /// Version of this program.
-    pub version: &'static str,
+    pub version: Name,
     /// The commit that was built, with `+` if files had been changed.
-    pub commit: &'static str,
+    pub commit: Name,
     /// The cargo features it was built with.
-    pub features: Vec<&'static str>,
+    pub features: Vec<Name>,
 }
 
 /// Ranks whose devices have the same name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Devices {
     /// The name, as the driver gives it.
     pub name: String,
@@ -48,7 +49,7 @@ pub struct Devices {
 }
 
 /// A machine without its GPUs.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostMachine {
     /// Name and release of the kernel, as `Linux 6.8.0`.
     pub system: String,
@@ -71,7 +72,7 @@ impl Provenance {
         let on_gpus = B::KIND == BackendKind::Cuda;
         let version = |of: fn() -> Option<String>| on_gpus.then(of).flatten();
         Ok(Self {
-            backend: kind_name(B::KIND),
+            backend: kind_name(B::KIND).into(),
             devices: counted(
                 names
                     .iter()
@@ -83,14 +84,14 @@ impl Provenance {
             driver: version(driver),
             nccl: version(nccl),
             cublaslt: version(cublaslt),
-            version: env!("CARGO_PKG_VERSION"),
-            commit: env!("WARPWEAVE_COMMIT"),
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: env!("WARPWEAVE_COMMIT").into(),
             features: [
                 ("nvcc", cfg!(feature = "nvcc")),
                 ("cutlass", cfg!(feature = "cutlass")),
             ]
             .into_iter()
-            .filter_map(|(name, is_on)| is_on.then_some(name))
+            .filter_map(|(name, is_on)| is_on.then_some(name.into()))
             .collect(),
         })
     }
@@ -98,7 +99,7 @@ impl Provenance {
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self {
-            backend: "host",
+            backend: "host".into(),
             devices: counted(["host"; 4].map(String::from).into_iter()),
             ranks: 4,
             host: HostMachine::this(),
@@ -106,8 +107,8 @@ impl Provenance {
             driver: None,
             nccl: None,
             cublaslt: None,
-            version: "0.0.0",
-            commit: "unknown",
+            version: "0.0.0".into(),
+            commit: "unknown".into(),
             features: vec![],
         }
     }

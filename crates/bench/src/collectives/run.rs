@@ -88,8 +88,8 @@ pub fn run<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<
     results.sort_by_key(|(operation, outcome)| (place(*operation), outcome.size));
     ours.close(&session.stream, session.exchange.as_ref())?;
     Ok(Report {
-        schema: SCHEMA,
-        suite: "collectives",
+        schema: SCHEMA.into(),
+        suite: "collectives".into(),
         provenance: Provenance::of(session)?,
         links: links.map(|links| LinkSpeed {
             bandwidth_gb_s: links.bandwidth_gb_s,

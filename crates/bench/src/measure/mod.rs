@@ -316,7 +316,7 @@ impl Found {
             };
             let bytes = outcome.input_bytes as f64;
             let note = |times: &mut BTreeMap<String, Vec<(f64, f64)>>, us: Option<f64>| {
-                let times = times.entry(outcome.operation.to_owned()).or_default();
+                let times = times.entry(outcome.operation.to_string()).or_default();
                 // Sizes that were rounded to the same bytes are one.
                 if times.last().is_none_or(|last| last.0 < bytes) {
                     times.extend(us.map(|us| (bytes, us)));

@@ -71,7 +71,7 @@ pub fn run_with<B: ExecuteBackend>(
         false => None,
     };
     let mut report = Report {
-        schema: SCHEMA,
+        schema: SCHEMA.into(),
         suite: suite.name.into(),
         reproduces: suite.reproduces.into(),
         provenance: Provenance::of(session)?,
