@@ -34,6 +34,8 @@ pub enum Command {
     Measure(MeasureArgs),
     /// Run a plan once and write when each operation of each rank ran, beside the prediction, for Perfetto.
     Timeline(TimelineArgs),
+    /// Put measured reports and timelines into one HTML page; no device is touched.
+    Report(ReportArgs),
     /// Look at plans; no device is touched.
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -83,6 +85,9 @@ pub struct BenchArgs {
     /// Also write the report of all problems to this file as Markdown.
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
+    /// Also write the report of all problems to this file as an HTML page that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Suite collectives: also draw times over sizes to this file as SVG.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
@@ -128,6 +133,17 @@ pub struct TimelineArgs {
     /// The problem.
     #[command(flatten)]
     pub problem: ProblemArgs,
+}
+
+/// Arguments of `warpweave report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// What `bench --json`, `timeline` and `plan trace` wrote.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The page.
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: PathBuf,
 }
 
 /// What can be done with a plan.

@@ -34,6 +34,7 @@ pub mod inputs;
 pub mod limit;
 pub mod measure;
 pub mod peers;
+pub(crate) mod plot;
 pub mod progress;
 pub mod provenance;
 pub mod report;
@@ -42,6 +43,7 @@ pub mod shape;
 pub mod statistics;
 pub mod suite;
 pub mod timing;
+pub mod trace;
 pub mod transport;
 pub mod verification;
 

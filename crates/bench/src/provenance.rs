@@ -96,6 +96,13 @@ impl Provenance {
         })
     }
 
+    /// As `4 × NVIDIA H200`.
+    pub fn devices(&self) -> String {
+        let each = self.devices.iter();
+        let each = each.map(|Devices { name, count }| format!("{count} × {name}"));
+        each.collect::<Vec<_>>().join(" + ")
+    }
+
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self {
@@ -181,9 +188,7 @@ fn cublaslt() -> Option<String> {
 
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, Devices { name, count }) in self.devices.iter().enumerate() {
-            write!(f, "{}{count} × {name}", if i > 0 { " + " } else { "" })?;
-        }
+        f.write_str(&self.devices())?;
         for (name, version) in [
             ("CUDA", &self.cuda),
             ("driver", &self.driver),

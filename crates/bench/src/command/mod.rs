@@ -9,6 +9,7 @@ mod measure;
 mod measured;
 mod part;
 mod plan;
+mod report;
 mod timeline;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(args),
         Command::Measure(args) => measure::measure(args),
         Command::Timeline(args) => timeline::timeline(args),
+        Command::Report(args) => report::report(args, &mut std::io::stdout().lock()),
         Command::Plan(command) => plan::plan(command, &mut std::io::stdout().lock()),
     };
     match outcome {

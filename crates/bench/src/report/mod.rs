@@ -9,6 +9,8 @@
 
 pub(crate) mod grid;
 pub(crate) mod markdown;
+pub mod page;
+mod read;
 mod sentences;
 pub(crate) mod terminal;
 
@@ -26,6 +28,7 @@ use crate::suite::Figure;
 use crate::verification::Verdict;
 
 pub use markdown::markdown;
+pub use read::Document;
 pub use terminal::{terminal, width};
 
 /// What is written of a report, whichever suite it is of.
@@ -44,6 +47,9 @@ pub trait View: Serialize {
     /// # Errors
     /// What `out` reports.
     fn markdown(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// As what a file of it is read as.
+    fn document(&self) -> Document;
 
     /// As what the library chooses variants by, where the suite measures them.
     fn costs(&self) -> Option<String> {
@@ -67,6 +73,10 @@ impl View for Report {
 
     fn markdown(&self, out: &mut dyn Write) -> io::Result<()> {
         markdown(self, out)
+    }
+
+    fn document(&self) -> Document {
+        Document::Plans(self.clone())
     }
 }
 

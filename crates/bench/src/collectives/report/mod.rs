@@ -2,6 +2,7 @@
 
 mod grid;
 mod plot;
+pub(crate) mod section;
 mod sentences;
 mod text;
 
@@ -279,6 +280,13 @@ impl Report {
         costs
     }
 
+    /// The rows that ran and were wrong, with what they are of.
+    pub fn wrong(&self) -> impl Iterator<Item = (&Outcome, &Row)> {
+        let results = self.results.iter();
+        let rows = results.flat_map(|outcome| outcome.rows.iter().map(move |row| (outcome, row)));
+        rows.filter(|(_, row)| row.status == Status::Wrong)
+    }
+
     /// The outcomes of each operation, in order.
     pub fn operations(&self) -> Vec<&[Outcome]> {
         self.results
@@ -290,7 +298,7 @@ impl Report {
 #[cfg(test)]
 impl Report {
     /// Two sizes of one operation, with NCCL, a variant that ran, one that did not everywhere, and a peer.
-    pub(super) fn sample() -> Self {
+    pub(crate) fn sample() -> Self {
         let row = |name: &str, kind, us: f64| Row {
             single_ms: Spread::of(&[us / 1e3, us / 1e3 * 1.1]),
             graph_single_ms: Spread::of(&[us / 1.25e3]).filter(|_| kind != Kind::Peer),
