@@ -8,6 +8,7 @@ use warpweave_symm_mem::DType;
 
 use crate::collectives::{self, Bytes};
 use crate::inject::InjectedFault;
+use crate::logging::LogFilter;
 use crate::shape::Shape;
 use crate::suite::{self, Suite};
 
@@ -17,9 +18,19 @@ use crate::suite::{self, Suite};
 #[derive(Debug, Parser)]
 #[command(name = "warpweave", version)]
 pub struct Cli {
-    /// What is logged to standard error, as `info` or `warpweave_overlap=debug`.
-    #[arg(long, global = true, env = "RUST_LOG", default_value = "warn")]
-    pub log: String,
+    /// What is logged to standard error, as `info`, `warpweave_overlap=debug` or, by ranks, `warn;0:info;2-3:debug`.
+    #[arg(
+        long,
+        global = true,
+        env = "RUST_LOG",
+        default_value = "warn",
+        value_name = "FILTER"
+    )]
+    pub log: LogFilter,
+    /// Write when the spans of all layers ran to this file, for Perfetto; each of several ranks to its own, as
+    /// `FILE` with `.rank0` before its extension.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub spans: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -32,6 +32,7 @@ pub mod error;
 pub mod inject;
 pub mod inputs;
 pub mod limit;
+pub mod logging;
 pub mod measure;
 pub mod peers;
 pub(crate) mod plot;

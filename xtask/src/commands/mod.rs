@@ -6,6 +6,7 @@ pub mod ci;
 pub mod doctor;
 pub mod launch;
 pub mod plan;
+pub mod report;
 pub mod setup;
 pub mod test;
 pub mod timeline;

@@ -71,6 +71,7 @@ pub fn run<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<
     let windows = library(session, &settings, Way::NcclWindow)?;
     let mut results = Vec::new();
     for (i, &size) in settings.sizes.iter().enumerate() {
+        let _span = tracing::info_span!("bench.size", %size).entered();
         let stage = Stage {
             session,
             settings: &settings,

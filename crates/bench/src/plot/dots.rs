@@ -55,7 +55,7 @@ pub(crate) struct Mark {
 const LEFT: f64 = 10.0;
 const WIDTH: f64 = 340.0;
 const TOP: f64 = 20.0;
-const ROW: f64 = 31.0;
+const ROW: f64 = 36.0;
 
 impl Dots {
     /// Of this drawing.
@@ -89,12 +89,13 @@ impl Dots {
             }
             @for (i, row) in self.rows.iter().enumerate() {
                 @let top = TOP + ROW * i as f64;
-                text .label x=(LEFT) y=(top + 12.0) { (row.name) }
+                line .grid x1=(LEFT) x2=(LEFT + WIDTH) y1=(top) y2=(top) {}
+                text .label x=(LEFT) y=(top + 14.0) { (row.name) }
                 @for dot in &row.dots {
                     @let spread = dot.spread.map(|(low, high)| (self.x(low), self.x(high)));
-                    (dot.style.dot((self.x(dot.value), top + 22.0), spread, &dot.told))
+                    (dot.style.dot((self.x(dot.value), top + 26.0), spread, &dot.told))
                 }
-                @if let Some(note) = &row.note { text .quiet x=(LEFT) y=(top + 26.0) { (note) } }
+                @if let Some(note) = &row.note { text .quiet x=(LEFT) y=(top + 29.0) { (note) } }
             }
         }
     }
@@ -142,6 +143,6 @@ mod tests {
         ] {
             assert!(drawing.contains(part), "{part}: {drawing}");
         }
-        assert_eq!(dots.size().1, 20.0 + 2.0 * 31.0 + 36.0);
+        assert_eq!(dots.size().1, 20.0 + 2.0 * 36.0 + 36.0);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Bar {
 }
 
 const LEFT: f64 = 92.0;
-const WIDTH: f64 = 660.0;
+const WIDTH: f64 = 650.0;
 const TOP: f64 = 20.0;
 const LANE: f64 = 17.0;
 const HEADING: f64 = 20.0;
@@ -116,7 +116,7 @@ mod tests {
             ">rank 0<",
             ">rank 1<",
             ">at 5<",
-            "x=\"422\" y=\"58.5\" width=\"132\"",
+            "x=\"417\" y=\"58.5\" width=\"130\"",
         ] {
             assert!(drawing.contains(part), "{part}: {drawing}");
         }

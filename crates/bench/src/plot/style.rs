@@ -55,6 +55,8 @@ pub(crate) enum Style {
     Series(usize),
     /// What none can beat.
     Limit,
+    /// What only waits.
+    Idle,
 }
 
 impl Style {
@@ -65,6 +67,7 @@ impl Style {
                 format!("c{colour} d{dash}")
             }
             Style::Limit => "limit".into(),
+            Style::Idle => "idle".into(),
         }
     }
 
@@ -99,7 +102,7 @@ impl Style {
         html! {
             g class=(self.class()) {
                 rect .mark x=(short(x)) y=(short(y)) width=(short(width.max(0.5))) height=(short(height)) {
-                    title { (told) }
+                    @if !told.is_empty() { title { (told) } }
                 }
             }
         }
@@ -108,6 +111,9 @@ impl Style {
     /// A short piece of the line, for legends.
     pub(crate) fn swatch(self, (x, y): (f64, f64)) -> Markup {
         let middle = (x + 13.0, y);
+        if self == Style::Idle {
+            return self.bar((x, y - 4.0), (26.0, 8.0), "");
+        }
         html! {
             g class=(self.class()) {
                 line .line x1=(x) x2=(x + 26.0) y1=(y) y2=(y) {}
@@ -164,14 +170,12 @@ fn dark(css: &str) -> String {
 }
 
 fn ground(of: fn(Colour) -> &'static str) -> String {
+    let [surface, ink, muted, grid] = [SURFACE, INK, MUTED, GRID].map(of);
     let mut css = format!(
-        ".plot .surface{{fill:{}}}.plot text{{fill:{}}}.plot .quiet{{fill:{}}}.plot .grid{{stroke:{}}}\
-         .plot .frame,.plot .limit,.plot .limit .line{{stroke:{}}}",
-        of(SURFACE),
-        of(INK),
-        of(MUTED),
-        of(GRID),
-        of(MUTED)
+        ".plot .surface{{fill:{surface}}}.plot text{{fill:{ink}}}.plot .quiet{{fill:{muted}}}.plot .grid{{stroke:{grid}}}\
+         .plot .label{{stroke:{surface};stroke-width:3px;paint-order:stroke}}\
+         .plot .frame,.plot .limit,.plot .limit .line{{stroke:{muted}}}\
+         .plot .idle .mark{{fill:{grid};stroke:{muted};stroke-width:.5}}"
     );
     for (number, colour) in SERIES.into_iter().enumerate() {
         // To a String nothing fails to be written.

@@ -1,10 +1,14 @@
 //! The binary, run as it is by real processes.
 
 mod bench;
+mod browser;
 mod collectives;
 mod faults;
 mod job;
+mod logging;
 mod measure;
+mod page;
 mod plan;
+mod report;
 mod suites;
 mod timeline;

@@ -37,6 +37,7 @@ fn operation(sizes: &[Outcome], order: &[String]) -> Markup {
             }
             (parts::names(&plot::lines(sizes, order)))
             (parts::list(&sentences::findings(sizes)))
+            div .tables {
             @for metric in Metric::ALL {
                 @if let Some(grid) = grid::times(sizes, metric) {
                     (parts::table(&format!("µs of {}: {title}", metric.title()), &grid))
@@ -46,6 +47,7 @@ fn operation(sizes: &[Outcome], order: &[String]) -> Markup {
                 (parts::table(&format!("NCCL's time over the row's, one call: {title}"), &grid))
             }
             (parts::table(&format!("p10–p90 of one call, µs: {title}"), &grid::spreads(sizes)))
+            }
         }
     }
 }

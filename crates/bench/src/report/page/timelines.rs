@@ -13,16 +13,19 @@ pub(super) fn body(trace: &Trace) -> (String, Markup) {
         .timelines
         .first()
         .map_or("", |timeline| &timeline.about.plan);
-    let body = html! { @for timeline in &trace.timelines { (of(timeline)) } };
+    let kinds = kinds(trace);
+    let body = html! { @for timeline in &trace.timelines { (of(timeline, &kinds)) } };
     (format!("Timeline of {plan}"), body)
 }
 
-fn of(timeline: &Timeline) -> Markup {
+fn of(timeline: &Timeline, kinds: &[&str]) -> Markup {
     let about = &timeline.about;
-    let kinds = kinds(timeline);
     let style = |name: &str| {
-        let number = kinds.iter().position(|known| *known == kind(name));
-        Style::Series(number.map_or(0, |number| number + 1))
+        let mut working = kinds.iter().filter(|kind| !IDLE.contains(kind));
+        match working.position(|known| *known == kind(name)) {
+            Some(number) => Style::Series(number + 1),
+            None => Style::Idle,
+        }
     };
     let mut process = None;
     let lanes = timeline.lanes.iter().map(|lane| Lane {
@@ -73,9 +76,14 @@ fn kind(name: &str) -> &str {
     name.split([' ', '(', '[', ':']).next().unwrap_or(name)
 }
 
-fn kinds(timeline: &Timeline) -> Vec<&str> {
+/// What computes nothing and moves nothing.
+const IDLE: [&str; 3] = ["wait", "wait-event", "record"];
+
+/// Of all timelines, so that each kind is drawn alike in all of them.
+fn kinds(trace: &Trace) -> Vec<&str> {
     let mut kinds: Vec<&str> = Vec::new();
-    for slice in timeline.lanes.iter().flat_map(|lane| &lane.slices) {
+    let lanes = trace.timelines.iter().flat_map(|timeline| &timeline.lanes);
+    for slice in lanes.flat_map(|lane| &lane.slices) {
         if !kinds.contains(&kind(&slice.name)) {
             kinds.push(kind(&slice.name));
         }
