@@ -52,8 +52,8 @@ pub(crate) struct Mark {
     pub name: String,
 }
 
-const LEFT: f64 = 10.0;
-const WIDTH: f64 = 340.0;
+const LEFT: f64 = 16.0;
+const WIDTH: f64 = 328.0;
 const TOP: f64 = 20.0;
 const ROW: f64 = 36.0;
 

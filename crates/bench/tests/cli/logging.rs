@@ -79,7 +79,7 @@ fn a_failed_rank_leaves_a_whole_file_of_spans() {
 
 #[test]
 fn nothing_is_said_unasked_in_a_pipe() {
-    let check = ["plan", "check", "ring", "--world", "2"];
+    let check = ["plan", "check", "ringGet", "--world", "2"];
     let quiet = job::warpweave().args(check).output().unwrap();
     assert!(
         quiet.status.success() && quiet.stderr.is_empty(),
@@ -92,7 +92,7 @@ fn nothing_is_said_unasked_in_a_pipe() {
         .unwrap();
     let said = String::from_utf8(asked.stderr).unwrap();
     assert!(
-        said.contains("INFO") && said.contains("ring") && !said.contains("[rank"),
+        said.contains("INFO") && said.contains("ringGet") && !said.contains("[rank"),
         "{said}"
     );
     let over = job::warpweave()
@@ -109,7 +109,7 @@ fn nothing_is_said_unasked_in_a_pipe() {
 fn what_cannot_be_done_is_refused_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("none/spans.json");
-    let check = ["plan", "check", "ring", "--world", "2"];
+    let check = ["plan", "check", "ringGet", "--world", "2"];
     for (more, status, why) in [
         (["--log", "warpweave=loud"], 2, "is no filter"),
         (["--spans", nowhere.to_str().unwrap()], 1, "spans.json"),

@@ -81,6 +81,7 @@ fn the_page_needs_nothing_else_and_is_open_to_all() {
     let dom = tl::parse(&html, tl::ParserOptions::default()).unwrap();
     let parser = dom.parser();
     let count = |selector: &str| dom.query_selector(selector).into_iter().flatten().count();
+    assert!(count("svg[role=img]") > 20);
     assert_eq!(count("svg[role=img]"), count("svg[aria-label]"));
     assert_eq!(count("figure"), count("figcaption"));
     assert_eq!(count("table"), count("caption"));

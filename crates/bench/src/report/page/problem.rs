@@ -58,13 +58,16 @@ fn times(result: &ProblemReport, title: &str) -> Option<Markup> {
     let dot = |row: &Row, number: usize| {
         let (what, of) = TIMES[number];
         let spread = of(row).filter(|_| row.status == Status::Ok)?;
-        let (low, high) = (ms(spread.p10), ms(spread.p90));
+        let around = match number {
+            0 => format!(" ({}–{})", ms(spread.p10), ms(spread.p90)),
+            _ => String::new(),
+        };
         Some(Dot {
             value: spread.median,
             spread: (number == 0).then_some((spread.p10, spread.p90)),
             style: Style::Series(number + 1),
             told: format!(
-                "{}, {what}: {} ms ({low}–{high})",
+                "{}, {what}: {} ms{around}",
                 row.implementation,
                 ms(spread.median)
             ),
