@@ -58,11 +58,18 @@ impl Lanes {
         TOP + LANE * self.lanes.len() as f64 + HEADING * headings.count() as f64
     }
 
+    /// Where each lane begins.
+    fn tops(&self) -> impl Iterator<Item = f64> {
+        self.lanes.iter().scan(TOP - LANE, |y, lane| {
+            *y += LANE + lane.heading.as_ref().map_or(0.0, |_| HEADING);
+            Some(*y)
+        })
+    }
+
     /// The drawing.
     pub fn draw(&self) -> Markup {
         let bottom = self.height();
         let x = |value: f64| LEFT + WIDTH * self.axis.place(value);
-        let mut y = TOP - LANE;
         html! {
             @for (value, words) in &self.axis.ticks {
                 @let x = short(x(*value));
@@ -70,12 +77,8 @@ impl Lanes {
                 @if let Some(words) = words { text .quiet.centre x=(x) y=(bottom + 15.0) { (words) } }
             }
             text .quiet.centre x=(LEFT + WIDTH / 2.0) y=(bottom + 31.0) { (self.label) }
-            @for lane in &self.lanes {
-                @if let Some(heading) = &lane.heading {
-                    ({ y += HEADING; Markup::default() })
-                    text .heading x="0" y=(y + 10.0) { (heading) }
-                }
-                ({ y += LANE; Markup::default() })
+            @for (lane, y) in self.lanes.iter().zip(self.tops()) {
+                @if let Some(heading) = &lane.heading { text .heading x="0" y=(y - 7.0) { (heading) } }
                 text .quiet.end x=(LEFT - 6.0) y=(y + 11.0) { (lane.name) }
                 @for bar in &lane.bars {
                     @let from = x(bar.start);
