@@ -44,7 +44,7 @@ pub fn start(log: &LogFilter, spans: Option<&Path>) -> Result<()> {
             let path = spans::path_of(path, rank);
             let spans = Spans::create(&path, rank.unwrap_or(0));
             let spans = spans.map_err(|source| BenchError::File { path, source })?;
-            Some(&*SPANS.get_or_init(|| spans))
+            Some(SPANS.get_or_init(|| spans))
         }
         None => None,
     };

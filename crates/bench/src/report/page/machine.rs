@@ -48,6 +48,9 @@ fn of(document: &Document) -> Option<(&str, &Provenance, Count)> {
     }
 }
 
+/// What a line of the table is called, and its cell for a file.
+type Line = (&'static str, fn(&str, &Provenance, &Count) -> String);
+
 /// A column a file. `None` where no file is a report.
 pub(super) fn section(sources: &[Source]) -> Option<Section> {
     let known = sources
@@ -57,7 +60,7 @@ pub(super) fn section(sources: &[Source]) -> Option<Section> {
     if known.is_empty() {
         return None;
     }
-    let lines: [(&str, fn(&str, &Provenance, &Count) -> String); 15] = [
+    let lines: [Line; 15] = [
         ("suite", |suite, _, _| suite.into()),
         ("rows right", |_, _, count| count.right.to_string()),
         ("rows wrong", |_, _, count| count.wrong.to_string()),

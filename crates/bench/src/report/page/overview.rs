@@ -7,8 +7,11 @@ use crate::plot::{Axis, Dot, Dots, Mark, Named, Style};
 use crate::report::grid::{Grid, ms};
 use crate::report::{Kind, ProblemReport, Report, Row, Status, sentences};
 
+/// What it is called, and the row that it is of.
+type Part = (&'static str, fn(&ProblemReport) -> Option<&Row>);
+
 /// What is told of each problem.
-const OF: [(&str, fn(&ProblemReport) -> Option<&Row>); 3] = [
+const OF: [Part; 3] = [
     ("baseline", |result| {
         result.rows.first().filter(|row| row.status == Status::Ok)
     }),

@@ -12,8 +12,10 @@ pub(super) fn body(report: &Report) -> (String, Markup) {
     let body = html! {
         @if !report.reproduces.is_empty() { p { (report.reproduces) } }
         (parts::list(&sentences::conclusions(report)))
-        (overview::of(report).unwrap_or_default())
-        @if let Some(grid) = Grid::of_all_problems(report) { (parts::table("All problems", &grid)) }
+        @match Grid::of_all_problems(report) {
+            Some(grid) => (parts::table("All problems", &grid)),
+            None => (overview::of(report).unwrap_or_default()),
+        }
         @for result in &report.results { (problem::of(result)) }
         (parts::details("What the columns mean", &parts::list(&sentences::LEGEND)))
     };
