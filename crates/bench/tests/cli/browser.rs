@@ -32,8 +32,8 @@ fn chromium() -> Option<PathBuf> {
     let found = named.or_else(on_path);
     if found.is_none() {
         // What tests print is shown of failed ones only; this is written past that.
-        let told = "SKIPPED: no Chromium on the path: install it or set WARPWEAVE_CHROMIUM";
-        writeln!(std::io::stderr(), "{told}").unwrap();
+        let told = "SKIPPED: no Chromium on the path: install it or set WARPWEAVE_CHROMIUM\n";
+        std::io::stderr().write_all(told.as_bytes()).unwrap();
     }
     found
 }
