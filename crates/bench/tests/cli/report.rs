@@ -135,6 +135,42 @@ fn what_did_not_run_stands_there_with_the_reason() {
 }
 
 #[test]
+fn a_run_writes_the_page_of_its_own_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, html) = (path("run.json"), path("run.html"));
+    let what = [
+        "bench",
+        "--device",
+        "host",
+        "--shape",
+        "16x16x16",
+        "--iterations",
+        "1",
+    ];
+    let how = [
+        "--impl",
+        "naiveRemoteRead",
+        "--json",
+        &json,
+        "--report",
+        &html,
+    ];
+    let patient = std::time::Duration::from_secs(30);
+    let outcome = job::run(
+        &job::all(2, &[&what[..], &how].concat()),
+        patient,
+        patient * 4,
+    );
+    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let page = Page::parse(&std::fs::read_to_string(html).unwrap());
+    let compared = page.agrees_with(&[json]);
+    assert!(compared >= 4, "only {compared} numbers were compared");
+    page.tells_no_more_than_its_tables();
+}
+
+#[test]
 fn other_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let other = folder.path().join("other.json");
