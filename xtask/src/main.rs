@@ -49,6 +49,8 @@ enum Command {
     Plan(command::plan::Options),
     /// Run a schedule once and write when each of its operations ran, for Perfetto
     Timeline(command::timeline::Options),
+    /// Put results and timelines into one HTML page
+    Report(command::report::Options),
     /// Put the programs into a folder that runs on a machine without Rust
     Bundle(command::bundle::Options),
     /// Start any program on every rank
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         Command::Test(options) => command::test::run(&options),
         Command::Plan(options) => command::plan::run(&options),
         Command::Timeline(options) => command::timeline::run(&options),
+        Command::Report(options) => command::report::run(&options),
         Command::Bundle(options) => command::bundle::run(&options),
         Command::Launch(options) => command::launch::run(options),
         Command::Ci(options) => command::ci::run(&options),

@@ -8,6 +8,7 @@ use warpweave_symm_mem::DType;
 
 use crate::collectives::{self, Bytes};
 use crate::inject::InjectedFault;
+use crate::logging::LogFilter;
 use crate::shape::Shape;
 use crate::suite::{self, Suite};
 
@@ -17,9 +18,19 @@ use crate::suite::{self, Suite};
 #[derive(Debug, Parser)]
 #[command(name = "warpweave", version)]
 pub struct Cli {
-    /// What is logged to standard error, as `info` or `warpweave_overlap=debug`.
-    #[arg(long, global = true, env = "RUST_LOG", default_value = "warn")]
-    pub log: String,
+    /// What is logged to standard error, as `info`, `warpweave_overlap=debug` or, by ranks, `warn;0:info;2-3:debug`.
+    #[arg(
+        long,
+        global = true,
+        env = "RUST_LOG",
+        default_value = "warn",
+        value_name = "FILTER"
+    )]
+    pub log: LogFilter,
+    /// Write when the spans of all layers ran to this file, for Perfetto; each of several ranks to its own, as
+    /// `FILE` with `.rank0` before its extension.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub spans: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -36,6 +47,8 @@ pub enum Command {
     Timeline(TimelineArgs),
     /// Compare two baselines; ends with status 1 if a time of the second is slower, 3 if the machines differ.
     Compare(BaselineArgs),
+    /// Put measured reports and timelines into one HTML page; no device is touched.
+    Report(ReportArgs),
     /// Look at plans; no device is touched.
     #[command(subcommand)]
     Plan(PlanCommand),
@@ -85,6 +98,9 @@ pub struct BenchArgs {
     /// Also write the report of all problems to this file as Markdown.
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
+    /// Also write the report of all problems to this file as an HTML page that needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Suite collectives: also draw times over sizes to this file as SVG.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
@@ -162,6 +178,17 @@ pub struct TimelineArgs {
     /// The problem.
     #[command(flatten)]
     pub problem: ProblemArgs,
+}
+
+/// Arguments of `warpweave report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// What `bench --json`, `timeline` and `plan trace` wrote.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The page.
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: PathBuf,
 }
 
 /// What can be done with a plan.

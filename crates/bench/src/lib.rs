@@ -33,8 +33,10 @@ pub mod error;
 pub mod inject;
 pub mod inputs;
 pub mod limit;
+pub mod logging;
 pub mod measure;
 pub mod peers;
+pub(crate) mod plot;
 pub mod progress;
 pub mod provenance;
 pub mod report;
@@ -43,6 +45,7 @@ pub mod shape;
 pub mod statistics;
 pub mod suite;
 pub mod timing;
+pub mod trace;
 pub mod transport;
 pub mod verification;
 

@@ -1,8 +1,16 @@
-//! A bar on the terminal of rank 0. Silent in pipes, and on every other rank.
+//! Bars on the terminal of rank 0. Silent in pipes, and on every other rank; there `--log info` tells the same.
 
-use std::io::IsTerminal;
+use std::sync::LazyLock;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// All bars on standard error: what takes long may be part of what takes longer. Nothing is drawn where that is no terminal.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Writes to the terminal without a bar in the way.
+pub fn aside<T>(write: impl FnOnce() -> T) -> T {
+    BARS.suspend(write)
+}
 
 /// How far a run is.
 #[derive(Debug)]
@@ -13,12 +21,8 @@ pub struct Progress {
 impl Progress {
     /// The progress of `rank`.
     pub fn new(rank: usize) -> Self {
-        let target = if rank == 0 && std::io::stderr().is_terminal() {
-            ProgressDrawTarget::stderr()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(Some(1), target);
+        let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::hidden());
+        let bar = if rank == 0 { BARS.add(bar) } else { bar };
         if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} [{bar:24}] {msg}") {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -27,14 +31,17 @@ impl Progress {
 
     /// At step `done` of `total`, doing `what`.
     pub fn at(&self, done: usize, total: usize, what: impl Into<String>) {
+        let what = what.into();
+        tracing::info!(done, total, "{what}");
         self.bar.set_length(total as u64);
         self.bar.set_position(done as u64);
-        self.bar.set_message(what.into());
+        self.bar.set_message(what);
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+        BARS.remove(&self.bar);
     }
 }

@@ -1,6 +1,5 @@
 //! Where numbers come from: enough to judge them by, and no date, which says nothing about a machine.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -10,13 +9,14 @@ use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
 use crate::error::Result;
+use crate::report::Name;
 use crate::session::Session;
 
 /// The machine and the software of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     /// `host` or `cuda`.
-    pub backend: Cow<'static, str>,
+    pub backend: Name,
     /// The devices of the ranks: each name once, with the number of ranks that have it.
     pub devices: Vec<Devices>,
     /// Number of ranks, each with a device.
@@ -32,11 +32,11 @@ pub struct Provenance {
     /// Version of cuBLASLt, where it is there.
     pub cublaslt: Option<String>,
     /// Version of this program.
-    pub version: Cow<'static, str>,
+    pub version: Name,
     /// The commit that was built, with `+` if files had been changed.
-    pub commit: Cow<'static, str>,
+    pub commit: Name,
     /// The cargo features it was built with.
-    pub features: Vec<Cow<'static, str>>,
+    pub features: Vec<Name>,
 }
 
 /// Ranks whose devices have the same name.
@@ -94,6 +94,13 @@ impl Provenance {
             .filter_map(|(name, is_on)| is_on.then_some(name.into()))
             .collect(),
         })
+    }
+
+    /// As `4 × NVIDIA H200`.
+    pub fn devices(&self) -> String {
+        let each = self.devices.iter();
+        let each = each.map(|Devices { name, count }| format!("{count} × {name}"));
+        each.collect::<Vec<_>>().join(" + ")
     }
 
     #[cfg(test)]
@@ -181,9 +188,7 @@ fn cublaslt() -> Option<String> {
 
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, Devices { name, count }) in self.devices.iter().enumerate() {
-            write!(f, "{}{count} × {name}", if i > 0 { " + " } else { "" })?;
-        }
+        f.write_str(&self.devices())?;
         for (name, version) in [
             ("CUDA", &self.cuda),
             ("driver", &self.driver),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
@@ -81,7 +81,8 @@ fn fitting(time: Duration, call: Duration) -> usize {
 ///
 /// In JSON files, where it stands as `samples` of a row, the fields bear the names of the row's spreads, and those without a
 /// time are left out.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Times {
     #[serde(rename = "single_ms", skip_serializing_if = "Vec::is_empty")]
     single: Vec<f64>,

@@ -68,6 +68,9 @@ struct What {
     /// Write the results to this file too, as Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    /// Write the results to this file too, as an HTML page that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Suite `collectives`: draw times over sizes to this file, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -77,9 +80,12 @@ struct What {
     /// Figures of PyTorch's operators on the same machine, as rows beside ours
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
-    /// What the ranks log, as `debug` or `warpweave_comm=trace`
-    #[arg(long, value_name = "LEVEL")]
+    /// What the ranks log, as `debug`, `warpweave_comm=trace` or `warn;0:info`, the latter for rank 0
+    #[arg(long, value_name = "FILTER")]
     log: Option<String>,
+    /// Write when the spans of the program ran to files of this name, one a rank, for Perfetto
+    #[arg(long, value_name = "FILE")]
+    spans: Option<PathBuf>,
     /// List the suites and implementations and run nothing
     #[arg(long)]
     list: bool,
@@ -120,10 +126,12 @@ impl What {
         );
         add("--json", self.json.as_ref().map(Into::into));
         add("--markdown", self.markdown.as_ref().map(Into::into));
+        add("--report", self.report.as_ref().map(Into::into));
         add("--plot", self.plot.as_ref().map(Into::into));
         add("--costs", self.costs.as_ref().map(Into::into));
         add("--peers", self.peers.as_ref().map(Into::into));
         add("--log", self.log.as_ref().map(Into::into));
+        add("--spans", self.spans.as_ref().map(Into::into));
         args
     }
 }
@@ -225,10 +233,10 @@ mod tests {
         };
         assert_eq!(mapped(&[], host), ["bench", "--device", "host"]);
         let line = "--suite fused-matmul --shape 64x64x64,8x8x8 --shape 4x4x4 --dtype f16 --impl a,b --impl c \
-            --iterations 3 --json out.json --markdown out.md --log debug --ranks 2 --timeout 9 -- --report here";
+            --iterations 3 --json out.json --markdown out.md --report out.html --log debug --spans s.json --ranks 2 --timeout 9 -- --more here";
         let words: Vec<_> = line.split_whitespace().collect();
         let expected = "bench --device cuda --suite fused-matmul --shape 64x64x64 --shape 8x8x8 --shape 4x4x4 \
-            --dtype f16 --impl a,b,c --iterations 3 --json out.json --markdown out.md --log debug --report here";
+            --dtype f16 --impl a,b,c --iterations 3 --json out.json --markdown out.md --report out.html --log debug --spans s.json --more here";
         let expected: Vec<_> = expected.split_whitespace().collect();
         assert_eq!(
             mapped(

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod doctor;
 pub mod launch;
 pub mod plan;
+pub mod report;
 pub mod setup;
 pub mod test;
 pub mod timeline;

@@ -1,11 +1,8 @@
 //! `cargo xtask plan`: hands plans to the program that knows them.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
-use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::error::Result;
 use crate::program;
 
 /// The options of `plan`.
@@ -23,10 +20,5 @@ pub struct Options {
 
 /// Becomes `warpweave plan` with the same words. Plans are data: no device code is built for them.
 pub fn run(options: &Options) -> Result<()> {
-    let program = program::warpweave(&Place::find()?, false)?;
-    let source = Command::new(&program)
-        .arg("plan")
-        .args(&options.words)
-        .exec();
-    Err(Error::NotStarted { program, source })
+    program::become_warpweave("plan", &options.words)
 }

@@ -71,6 +71,7 @@ pub fn run<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<
     let windows = library(session, &settings, Way::NcclWindow)?;
     let mut results = Vec::new();
     for (i, &size) in settings.sizes.iter().enumerate() {
+        let _span = tracing::info_span!("bench.size", %size).entered();
         let stage = Stage {
             session,
             settings: &settings,
@@ -88,8 +89,8 @@ pub fn run<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<
     results.sort_by_key(|(operation, outcome)| (place(*operation), outcome.size));
     ours.close(&session.stream, session.exchange.as_ref())?;
     Ok(Report {
-        schema: SCHEMA,
-        suite: "collectives",
+        schema: SCHEMA.into(),
+        suite: "collectives".into(),
         provenance: Provenance::of(session)?,
         links: links.map(|links| LinkSpeed {
             bandwidth_gb_s: links.bandwidth_gb_s,

@@ -177,11 +177,11 @@ impl<B: NcclBackend> Stage<'_, B> {
         self.add_peers(operation, &mut rows);
         let world = self.session.world();
         Ok(Outcome {
-            operation: operation.name(),
+            operation: operation.name().into(),
             size: self.size,
             input_bytes: bytes[0],
             output_bytes: bytes[1],
-            dtype: call.dtype.name(),
+            dtype: call.dtype.name().into(),
             world,
             limit: limit(operation, bytes[0], world, self.links),
             best: None,

@@ -9,12 +9,14 @@ use warpweave_symm_mem::{DType, Host};
 
 use super::device::{self, Choice};
 use super::part;
+use super::report::{file_name, write_file};
 use crate::baseline::Baselines;
 use crate::cli::BenchArgs;
 use crate::collectives::{self, NcclBackend};
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
 use crate::peers::Peers;
+use crate::report::page::{Source, page};
 use crate::report::{self, View};
 use crate::suite::{self, Settings, run_with};
 
@@ -56,6 +58,7 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
     for (option, path) in [
         ("--json", &args.json),
         ("--markdown", &args.markdown),
+        ("--report", &args.report),
         ("--plot", &args.plot),
         ("--costs", &args.costs),
     ] {
@@ -195,6 +198,13 @@ fn write(report: &impl View, args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.markdown {
         write_file(path, |out| report.markdown(out))?;
     }
+    if let Some(path) = &args.report {
+        let source = Source {
+            name: args.json.as_deref().map_or("none".into(), file_name),
+            document: report.document(),
+        };
+        write_file(path, |out| out.write_all(page(&[source]).as_bytes()))?;
+    }
     for (path, text) in [(&args.plot, report.plot()), (&args.costs, report.costs())] {
         if let (Some(path), Some(text)) = (path, text) {
             write_file(path, |out| {
@@ -206,13 +216,4 @@ fn write(report: &impl View, args: &BenchArgs) -> Result<()> {
     let mut out = std::io::stdout().lock();
     report.terminal(report::width(), &mut out)?;
     Ok(out.flush()?)
-}
-
-fn write_file(path: &Path, fill: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Result<()> {
-    let mut out = Vec::new();
-    let written = fill(&mut out).and_then(|()| std::fs::write(path, out));
-    written.map_err(|source| BenchError::File {
-        path: path.into(),
-        source,
-    })
 }

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::error::BenchError;
+use crate::logging;
 
 unsafe extern "C" {
     /// Ends the process at once (POSIX).
@@ -24,6 +25,7 @@ pub(super) fn fail(error: &BenchError) -> ! {
         // With standard error gone too, the exit status is all that is left.
         let _ = writeln!(std::io::stderr(), "error{who}: {error}");
     }
+    logging::finish();
     let _ = std::io::stdout().flush();
     let _ = std::io::stderr().flush();
     // SAFETY: `_exit` takes any status, may be called by any thread at any time, and does not return.

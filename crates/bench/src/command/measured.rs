@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::select::{Measurement, Measurements};
 
 use crate::error::{BenchError, Result};
+use crate::report::{Document, ProblemReport, Status};
+use crate::shape::Shape;
+use crate::statistics::Spread;
 
 /// All that was measured, without what the clock itself costs where the report knows it.
 pub(super) struct Measured {
@@ -55,72 +57,28 @@ fn usage(path: &Path, why: &dyn std::fmt::Display) -> BenchError {
     BenchError::Usage(format!("{}: {why}", path.display()))
 }
 
-/// The part of a report that tells of times.
-#[derive(Deserialize)]
-struct Report {
-    results: Vec<Results>,
-    /// Older reports have it of some problems only, in the breakdown.
-    clock_ms: Option<Spread>,
-}
-
-#[derive(Deserialize)]
-struct Results {
-    shape: Sizes,
-    dtype: String,
-    world: usize,
-    limit: Option<Limit>,
-    breakdown: Option<Breakdown>,
-    rows: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Sizes {
-    m: usize,
-    n: usize,
-    k: usize,
-}
-
-#[derive(Deserialize)]
-struct Limit {
-    gemm_ms: Spread,
-}
-
-#[derive(Deserialize)]
-struct Breakdown {
-    empty_ms: Option<Spread>,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    implementation: String,
-    status: String,
-    single_ms: Option<Spread>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-struct Spread {
-    median: f64,
-}
-
-impl Results {
-    /// What the clock itself cost, ms; 0 where the report does not know.
-    fn clock(&self, of_run: Option<Spread>) -> f64 {
-        let empty = self.breakdown.as_ref().and_then(|b| b.empty_ms);
-        of_run.or(empty).map_or(0.0, |spread| spread.median)
-    }
+/// What the clock itself cost, ms; 0 where the report does not know. Older reports know it of some problems only, from the
+/// breakdown.
+fn clock(result: &ProblemReport, of_run: Option<Spread>) -> f64 {
+    let empty = result.breakdown.as_ref().and_then(|b| b.empty_ms);
+    of_run.or(empty).map_or(0.0, |spread| spread.median)
 }
 
 /// The right rows whose names are those of algorithms, and the products alone.
 fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
-    let report: Report = serde_json::from_str(text).map_err(|e| usage(path, &e))?;
+    let report = match Document::from_json(text) {
+        Ok(Document::Plans(report)) => report,
+        Ok(_) => return Err(usage(path, &"there are no plans in it")),
+        Err(why) => return Err(usage(path, &why)),
+    };
     for results in report.results {
-        let Sizes { m, n, k } = results.shape;
+        let Shape { m, n, k } = results.shape;
         let dtype = results
             .dtype
             .parse()
             .map_err(|_| usage(path, &format!("`{}` is no element type", results.dtype)))?;
         let (world, problem) = (results.world, Problem::new(m, n, k, dtype));
-        let clock = results.clock(report.clock_ms);
+        let clock = clock(&results, report.clock_ms);
         let us = |spread: Spread| (spread.median - clock) * 1e3;
         // What the rows compute; older reports do not name it.
         let mut configured = results.rows.iter();
@@ -136,7 +94,7 @@ fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
                 us: us(limit.gemm_ms),
             });
         }
-        for row in results.rows.iter().filter(|row| row.status == "ok") {
+        for row in results.rows.iter().filter(|row| row.status == Status::Ok) {
             let (Ok(configuration), Some(spread)) =
                 (algorithms::find(&row.implementation), row.single_ms)
             else {

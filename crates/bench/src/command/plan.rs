@@ -10,6 +10,7 @@ use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 use super::{choice, compare};
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs};
 use crate::error::{BenchError, Result};
+use crate::progress::{Progress, aside};
 
 /// Prints what `command` asks for. False if a plan does not hold.
 pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> {
@@ -116,12 +117,14 @@ fn check_all(
     out: &mut impl Write,
 ) -> Result<bool> {
     let mut holds = true;
-    for algorithm in algorithms {
+    let progress = Progress::new(0);
+    for (i, algorithm) in algorithms.iter().enumerate() {
         for &world in worlds {
+            progress.at(i, algorithms.len(), algorithm.name());
             let plans = algorithm.plans(world, &of(problem))?;
             let report = check(&plans, calls);
             holds &= report.holds();
-            writeln!(out, "{report}")?;
+            aside(|| writeln!(out, "{report}"))?;
         }
     }
     Ok(holds)

@@ -19,6 +19,7 @@ use self::alone::times;
 use self::plans::{Probe, REPEATS, plan};
 use crate::collectives::{self, Bytes, NcclBackend};
 use crate::error::Result;
+use crate::progress::Progress;
 use crate::session::Session;
 use crate::shape::Shape;
 use crate::suite;
@@ -72,9 +73,13 @@ impl Sizes {
 /// What ends a run of the suites.
 pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<String> {
     let sizes = Sizes::of(B::KIND);
+    let progress = Progress::new(session.rank());
     let mut found = Found::new(session)?;
+    progress.at(0, 3, "streams and links");
     found.streams_and_links(session, &sizes)?;
+    progress.at(1, 3, "products");
     found.products(session, &sizes)?;
+    progress.at(2, 3, "collectives");
     if session.world() > 1 {
         found.collectives(session, &sizes)?;
     }
@@ -318,7 +323,7 @@ impl Found {
             };
             let bytes = outcome.input_bytes as f64;
             let note = |times: &mut BTreeMap<String, Vec<(f64, f64)>>, us: Option<f64>| {
-                let times = times.entry(outcome.operation.to_owned()).or_default();
+                let times = times.entry(outcome.operation.to_string()).or_default();
                 // Sizes that were rounded to the same bytes are one.
                 if times.last().is_none_or(|last| last.0 < bytes) {
                     times.extend(us.map(|us| (bytes, us)));

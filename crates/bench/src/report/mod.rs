@@ -9,12 +9,15 @@
 
 pub(crate) mod grid;
 pub(crate) mod markdown;
+pub mod page;
+mod read;
 mod sentences;
 pub(crate) mod terminal;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::provenance::Provenance;
 use crate::shape::Shape;
@@ -26,6 +29,7 @@ use crate::timing::Times;
 use crate::verification::Verdict;
 
 pub use markdown::markdown;
+pub use read::Document;
 pub use terminal::{terminal, width};
 
 /// What is written of a report, whichever suite it is of.
@@ -44,6 +48,9 @@ pub trait View: Serialize {
     /// # Errors
     /// What `out` reports.
     fn markdown(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// As what a file of it is read as.
+    fn document(&self) -> Document;
 
     /// As what the library chooses variants by, where the suite measures them.
     fn costs(&self) -> Option<String> {
@@ -68,19 +75,27 @@ impl View for Report {
     fn markdown(&self, out: &mut dyn Write) -> io::Result<()> {
         markdown(self, out)
     }
+
+    fn document(&self) -> Document {
+        Document::Plans(self.clone())
+    }
 }
 
 /// Identifies the layout of the JSON file.
 pub const SCHEMA: &str = "warpweave-bench/2";
 
+/// A name: a constant where this program measures, text where it reads a file.
+pub type Name = Cow<'static, str>;
+
 /// A run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
-    pub schema: &'static str,
+    pub schema: Name,
     /// Name of the suite.
     pub suite: String,
     /// What it measures, and whose figures it reproduces.
+    #[serde(default)]
     pub reproduces: String,
     /// Where the numbers come from.
     pub provenance: Provenance,
@@ -105,14 +120,14 @@ impl Report {
 }
 
 /// An implementation against the suite's first one, over all problems of an element type.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Mean {
     /// The implementation.
     pub implementation: String,
     /// The suite's first one.
     pub baseline: String,
     /// Element type of the problems.
-    pub dtype: &'static str,
+    pub dtype: Name,
     /// How many problems.
     pub problems: usize,
     /// Geometric mean of `times_baseline`.
@@ -122,14 +137,14 @@ pub struct Mean {
 }
 
 /// One problem.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProblemReport {
     /// M, N and K.
     pub shape: Shape,
     /// What is computed; `None` for products without communication.
-    pub operation: Option<&'static str>,
+    pub operation: Option<Name>,
     /// Element type of all matrices.
-    pub dtype: &'static str,
+    pub dtype: Name,
     /// Number of ranks.
     pub world: usize,
     /// What no implementation can beat here, where it was measured, in the rounds of the first group.
@@ -137,15 +152,17 @@ pub struct ProblemReport {
     /// Where the time of one of the implementations goes, where it ran on several ranks.
     pub breakdown: Option<Breakdown>,
     /// What others published of this problem.
+    #[serde(default)]
     pub published: Vec<Figure>,
     /// The groups in which the implementations were measured, one after the other; one where memory allows it.
+    #[serde(default)]
     pub groups: Vec<Group>,
     /// The implementations, those of a group interleaved in time, then those of peers.
     pub rows: Vec<Row>,
 }
 
 /// What rows are compared with: measured anew in the rounds of each group.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Group {
     /// The baseline, single calls.
     pub baseline_ms: Option<Spread>,
@@ -156,7 +173,7 @@ pub struct Group {
 }
 
 /// The larger of the product alone and the transfer alone, both of this run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Limit {
     /// The limit.
     pub ms: f64,
@@ -180,7 +197,7 @@ pub struct Limit {
 
 /// The parts of an implementation that gathers and then multiplies, each timed alone by single calls in the rounds of the rows.
 /// A part that cannot run here has no time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Breakdown {
     /// The implementation.
     pub implementation: String,
@@ -197,7 +214,7 @@ pub struct Breakdown {
 }
 
 /// Whether a row ran, and was right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
     /// It ran and every element was right.
@@ -209,21 +226,23 @@ pub enum Status {
 }
 
 /// Who measured a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// This program, in this run.
+    #[default]
     Ours,
     /// Another program, on its own.
     Peer,
 }
 
 /// One implementation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// Its name.
     pub implementation: String,
     /// Who measured it.
+    #[serde(default)]
     pub kind: Kind,
     /// The group in whose rounds it was measured, by its place in `groups`; `None` for peers.
     pub group: Option<usize>,
@@ -254,6 +273,7 @@ pub struct Row {
     /// What the comparison with the reference gave, before and after the timing.
     pub verification: Option<Verdict>,
     /// All times that the spreads are of, in the order in which they were taken; none of peers.
+    #[serde(default)]
     pub samples: Times,
 }
 
@@ -334,24 +354,24 @@ impl Report {
             "multicast is off | `0`".into(),
         );
         Self {
-            schema: SCHEMA,
+            schema: SCHEMA.into(),
             suite: "fused-matmul".into(),
             reproduces: "somebody's figures".into(),
             provenance: Provenance::sample(),
             clock_ms: None,
             results: vec![ProblemReport {
                 shape: Shape::new(64, 32, 16),
-                operation: Some("all-gather-matmul"),
-                dtype: "f16",
+                operation: Some("all-gather-matmul".into()),
+                dtype: "f16".into(),
                 world: 4,
                 limit: None,
                 breakdown: None,
                 published: vec![Figure {
                     shape: Shape::new(64, 32, 16),
-                    dtype: "f16",
-                    what: "fused",
+                    dtype: "f16".into(),
+                    what: "fused".into(),
                     ms: 0.043,
-                    source: "8×H100, somebody",
+                    source: "8×H100, somebody".into(),
                     beside: Beside::Nothing,
                 }],
                 groups: vec![Group::default()],
@@ -360,7 +380,7 @@ impl Report {
             means: vec![Mean {
                 implementation: "second".into(),
                 baseline: "first".into(),
-                dtype: "bf16",
+                dtype: "bf16".into(),
                 problems: 10,
                 times_baseline: 0.99,
                 times_baseline_back_to_back: None,

@@ -20,7 +20,10 @@ pub(super) fn problem(result: &ProblemReport) -> String {
         1 => "1 rank".into(),
         world => format!("{world} ranks"),
     };
-    let operation = result.operation.map_or(String::new(), |o| format!("{o}, "));
+    let operation = result
+        .operation
+        .as_ref()
+        .map_or(String::new(), |o| format!("{o}, "));
     format!(
         "{operation}M×N×K = {}, {}, {ranks}",
         result.shape, result.dtype
@@ -88,7 +91,7 @@ fn published(figures: &[Figure]) -> Vec<String> {
             .find(|(source, _)| *source == figure.source)
         {
             Some((_, line)) => line.push(told),
-            None => lines.push((figure.source, vec![told])),
+            None => lines.push((&figure.source, vec![told])),
         }
     }
     lines

@@ -1,36 +1,38 @@
 //! What others published.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::DType;
 
+use crate::report::Name;
 use crate::shape::Shape;
 
 /// A published time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     /// The problem.
     pub shape: Shape,
     /// Its element type.
-    pub dtype: &'static str,
+    pub dtype: Name,
     /// What was measured.
-    pub what: &'static str,
+    pub what: Name,
     /// Milliseconds.
     pub ms: f64,
     /// On what, and by whom.
-    pub source: &'static str,
+    pub source: Name,
     /// What of ours it stands beside.
     #[serde(skip)]
     pub beside: Beside,
 }
 
 /// What of ours a published time stands beside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Beside {
     /// The configuration of this name.
     Row(&'static str),
     /// The product alone.
     Product,
-    /// Nothing that we have.
+    /// Nothing that we have, or that a file tells.
+    #[default]
     Nothing,
 }
 
@@ -43,10 +45,10 @@ impl Figure {
     ) -> [Self; N] {
         figures.map(|(what, ms, beside)| Self {
             shape,
-            dtype: dtype.name(),
-            what,
+            dtype: dtype.name().into(),
+            what: what.into(),
             ms,
-            source,
+            source: source.into(),
             beside,
         })
     }

@@ -7,14 +7,14 @@ use crate::statistics::geometric_mean;
 pub(super) fn means(results: &[ProblemReport]) -> Vec<Mean> {
     let mut dtypes = Vec::new();
     for result in results {
-        if !dtypes.contains(&result.dtype) {
-            dtypes.push(result.dtype);
+        if !dtypes.contains(&&result.dtype) {
+            dtypes.push(&result.dtype);
         }
     }
     let rows = results.first().map_or(0, |result| result.rows.len());
     let mut means = Vec::new();
     for dtype in dtypes {
-        let of_dtype = || results.iter().filter(|result| result.dtype == dtype);
+        let of_dtype = || results.iter().filter(|result| result.dtype == *dtype);
         for row in 1..rows {
             let pairs: Vec<_> = of_dtype()
                 .filter_map(|result| Some((result.rows.first()?, result.rows.get(row)?)))
@@ -31,7 +31,7 @@ pub(super) fn means(results: &[ProblemReport]) -> Vec<Mean> {
             means.extend(geometric_mean(&single).map(|times_baseline| Mean {
                 implementation: implementation.implementation.clone(),
                 baseline: baseline.implementation.clone(),
-                dtype,
+                dtype: dtype.clone(),
                 problems: single.len(),
                 times_baseline,
                 times_baseline_back_to_back: in_a_row.and_then(|ratios| geometric_mean(&ratios)),
@@ -61,7 +61,7 @@ mod tests {
         ProblemReport {
             shape: Shape::new(8, 8, 8),
             operation: None,
-            dtype,
+            dtype: dtype.into(),
             world: 1,
             limit: None,
             breakdown: None,
@@ -85,7 +85,7 @@ mod tests {
         let means = means(&results);
         let told: Vec<_> = means
             .iter()
-            .map(|mean| (mean.dtype, mean.problems, mean.times_baseline))
+            .map(|mean| (mean.dtype.as_ref(), mean.problems, mean.times_baseline))
             .collect();
         assert_eq!(told, [("bf16", 2, 1.0), ("f16", 1, 0.5)]);
         assert_eq!(means[1].times_baseline_back_to_back, Some(0.5));

@@ -71,7 +71,7 @@ pub fn run_with<B: ExecuteBackend>(
         false => None,
     };
     let mut report = Report {
-        schema: SCHEMA,
+        schema: SCHEMA.into(),
         suite: suite.name.into(),
         reproduces: suite.reproduces.into(),
         provenance: Provenance::of(session)?,
@@ -83,6 +83,7 @@ pub fn run_with<B: ExecuteBackend>(
     for (i, &sizes) in problems.iter().enumerate() {
         for (j, case) in cases.iter().enumerate() {
             let (shape, dtype) = sizes;
+            let _span = tracing::info_span!("bench.problem", %shape, %dtype).entered();
             let stage = Stage {
                 session,
                 suite,

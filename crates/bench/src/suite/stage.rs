@@ -101,8 +101,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             .collect::<Result<_>>()?;
         let mut report = ProblemReport {
             shape,
-            operation: self.case.operation.map(Operation::name),
-            dtype: dtype.name(),
+            operation: self.case.operation.map(|o| o.name().into()),
+            dtype: dtype.name().into(),
             world: session.world(),
             limit: None,
             breakdown: None,

@@ -8,7 +8,7 @@ pub mod reference;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::Role;
@@ -27,7 +27,7 @@ use reference::{Reference, ReferenceOf};
 pub(crate) const POISON: u8 = 0xff;
 
 /// The outcome over all calls and all ranks.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Verdict {
     /// Calls verified, on each rank.
     pub calls: u64,
@@ -38,6 +38,7 @@ pub struct Verdict {
     /// Elements of calls with integer inputs, which must be equal to the one right value.
     pub exact_elements: u64,
     /// ‖out − reference‖ / ‖reference‖ of the worst call with real inputs.
+    #[serde(deserialize_with = "finite_or_infinite")]
     pub relative_error: f64,
     /// What `relative_error` may be.
     pub tolerance: f64,
@@ -46,7 +47,7 @@ pub struct Verdict {
 }
 
 /// A wrong element and where it was found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
     /// The rank.
     pub rank: usize,
@@ -87,6 +88,11 @@ impl Verdict {
             first: self.first.or(other.first),
         }
     }
+}
+
+/// JSON knows no infinity and has `null` in its place.
+fn finite_or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
 /// The larger, with no number the largest.

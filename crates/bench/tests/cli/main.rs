@@ -1,11 +1,15 @@
 //! The binary, run as it is by real processes.
 
 mod bench;
+mod browser;
 mod collectives;
 mod faults;
 mod job;
+mod logging;
 mod measure;
+mod page;
 mod plan;
 mod regressions;
+mod report;
 mod suites;
 mod timeline;

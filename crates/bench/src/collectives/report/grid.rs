@@ -59,6 +59,18 @@ pub(super) fn spreads(sizes: &[Outcome]) -> Grid {
     grid(sizes, rows.filter(has_cells).collect())
 }
 
+/// NCCL's time over each row's; `None` where NCCL did not run.
+pub(super) fn ratios(sizes: &[Outcome], metric: Metric) -> Option<Grid> {
+    let rows = names(sizes).into_iter().map(|name| {
+        line(&name, sizes, |outcome| {
+            let ratio = outcome.times_nccl(metric, outcome.row(&name)?.median(metric));
+            Some(ratio.map_or("–".into(), |ratio| format!("{ratio:.2}")))
+        })
+    });
+    let timed = |outcome: &Outcome| outcome.times_nccl(metric, Some(1.0)).is_some();
+    sizes.iter().any(timed).then(|| grid(sizes, rows.collect()))
+}
+
 /// The implementations of an operation, in the order in which they come.
 pub(super) fn names(sizes: &[Outcome]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();

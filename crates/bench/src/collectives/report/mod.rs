@@ -2,15 +2,16 @@
 
 mod grid;
 mod plot;
+pub(crate) mod section;
 mod sentences;
 mod text;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warpweave_comm::collective::{Costs, Operation, Variant};
 
 use super::size::Bytes;
 use crate::provenance::Provenance;
-use crate::report::Status;
+use crate::report::{Name, Status};
 use crate::statistics::Spread;
 use crate::timing::Times;
 use crate::verification::Verdict;
@@ -22,12 +23,12 @@ pub const SCHEMA: &str = "warpweave-bench-collectives/1";
 pub const BASELINE: &str = "nccl";
 
 /// A run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
-    pub schema: &'static str,
+    pub schema: Name,
     /// `collectives`.
-    pub suite: &'static str,
+    pub suite: Name,
     /// Where the numbers come from.
     pub provenance: Provenance,
     /// The links between the ranks; `null` for a rank alone.
@@ -41,7 +42,7 @@ pub struct Report {
 }
 
 /// How fast the links between the ranks were.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkSpeed {
     /// All-gather traffic into each rank in GB/s.
     pub bandwidth_gb_s: f64,
@@ -50,10 +51,10 @@ pub struct LinkSpeed {
 }
 
 /// An operation at a size.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Name of the operation.
-    pub operation: &'static str,
+    pub operation: Name,
     /// What a rank brings, as asked for.
     pub size: Bytes,
     /// The same, as measured: a size that ranks cannot share evenly is rounded down.
@@ -61,7 +62,7 @@ pub struct Outcome {
     /// What a rank gets.
     pub output_bytes: usize,
     /// Element type.
-    pub dtype: &'static str,
+    pub dtype: Name,
     /// Number of ranks.
     pub world: usize,
     /// What no implementation can beat; `null` for a rank alone.
@@ -75,7 +76,7 @@ pub struct Outcome {
 }
 
 /// The fewest bytes into a GPU at the speed of the links.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// The bytes.
     pub bytes: usize,
@@ -84,7 +85,7 @@ pub struct Limit {
 }
 
 /// Whose a row is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A variant of Warpweave's.
@@ -96,7 +97,7 @@ pub enum Kind {
 }
 
 /// One implementation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// Its name.
     pub implementation: String,
@@ -121,11 +122,12 @@ pub struct Row {
     /// What the comparison with the reference gave.
     pub verification: Option<Verdict>,
     /// All times that the spreads are of, in the order in which they were taken; none of peers.
+    #[serde(default)]
     pub samples: Times,
 }
 
 /// A ratio for each of a row's times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ratios {
     /// Of `single_ms`.
     pub single: Option<f64>,
@@ -283,6 +285,13 @@ impl Report {
         costs
     }
 
+    /// The rows that ran and were wrong, with what they are of.
+    pub fn wrong(&self) -> impl Iterator<Item = (&Outcome, &Row)> {
+        let results = self.results.iter();
+        let rows = results.flat_map(|outcome| outcome.rows.iter().map(move |row| (outcome, row)));
+        rows.filter(|(_, row)| row.status == Status::Wrong)
+    }
+
     /// The outcomes of each operation, in order.
     pub fn operations(&self) -> Vec<&[Outcome]> {
         self.results
@@ -306,11 +315,11 @@ impl Report {
         };
         let outcome = |size: usize, rows| {
             Outcome {
-                operation: "all-gather",
+                operation: "all-gather".into(),
                 size: Bytes(size),
                 input_bytes: size,
                 output_bytes: 4 * size,
-                dtype: "bf16",
+                dtype: "bf16".into(),
                 world: 4,
                 limit: Some(Limit {
                     bytes: 3 * size,
@@ -335,8 +344,8 @@ impl Report {
             row("push", Kind::Ours, 156.0),
         ];
         Self {
-            schema: SCHEMA,
-            suite: "collectives",
+            schema: SCHEMA.into(),
+            suite: "collectives".into(),
             provenance: Provenance::sample(),
             links: Some(LinkSpeed {
                 bandwidth_gb_s: 381.0,

@@ -58,8 +58,9 @@ pub(super) fn findings(sizes: &[Outcome]) -> Vec<String> {
             ("has no graph", Status::Ok),
         ] {
             let all: Vec<_> = rows().filter(|(row, ..)| row.status == status).collect();
-            if let Some((_, _, reason)) = all.first() {
-                let sizes: Vec<_> = all.iter().map(|(_, size, _)| size.to_string()).collect();
+            for same in all.chunk_by(|(_, _, a), (_, _, b)| a == b) {
+                let sizes: Vec<_> = same.iter().map(|(_, size, _)| size.to_string()).collect();
+                let (_, _, reason) = same[0];
                 lines.push(format!("{name} {what} at {}: {reason}", sizes.join(", ")));
             }
         }

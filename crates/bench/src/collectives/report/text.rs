@@ -3,12 +3,11 @@
 use std::io::{self, Write};
 
 use super::{Metric, Report, grid, plot, sentences};
-use crate::report::{Status, View, markdown, terminal};
+use crate::report::{Document, View, markdown, terminal};
 
 impl View for Report {
     fn is_right(&self) -> bool {
-        let mut rows = self.results.iter().flat_map(|outcome| &outcome.rows);
-        rows.all(|row| row.status != Status::Wrong)
+        self.wrong().next().is_none()
     }
 
     fn terminal(&self, width: u16, out: &mut dyn Write) -> io::Result<()> {
@@ -65,6 +64,10 @@ impl View for Report {
         }
         writeln!(out, "\n## Rows and columns\n")?;
         markdown::list(&sentences::LEGEND, out)
+    }
+
+    fn document(&self) -> Document {
+        Document::Collectives(self.clone())
     }
 
     fn costs(&self) -> Option<String> {

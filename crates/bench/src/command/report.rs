@@ -1,0 +1,48 @@
+//! `warpweave report`, and how reports are written.
+
+use std::io::Write;
+use std::path::Path;
+
+use super::bench::check_place;
+use crate::cli::ReportArgs;
+use crate::error::{BenchError, Result};
+use crate::report::Document;
+use crate::report::page::{Source, page};
+
+/// Writes the page of all files and says where.
+pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> Result<bool> {
+    check_place("--out", &args.out)?;
+    let read = |path: &std::path::PathBuf| {
+        Ok(Source {
+            name: file_name(path),
+            document: Document::read(path)?,
+        })
+    };
+    let sources = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+    write_file(&args.out, |bytes| {
+        bytes.write_all(page(&sources).as_bytes())
+    })?;
+    writeln!(out, "{}: open it in a browser", args.out.display())?;
+    Ok(true)
+}
+
+/// The name of a file without its folder.
+pub(super) fn file_name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into()
+}
+
+/// Writes a file at once, when all of it is known.
+pub(super) fn write_file(
+    path: &Path,
+    fill: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>,
+) -> Result<()> {
+    let mut out = Vec::new();
+    let written = fill(&mut out).and_then(|()| std::fs::write(path, out));
+    written.map_err(|source| BenchError::File {
+        path: path.into(),
+        source,
+    })
+}

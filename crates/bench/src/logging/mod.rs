@@ -1,0 +1,103 @@
+//! What the program says of itself while it runs: lines on standard error, and spans for Perfetto.
+//!
+//! `--log`, or `RUST_LOG`, says what is logged on which rank ([`LogFilter`]); a line names its rank. `--spans FILE` writes when
+//! the spans of all layers ran, a file a rank ([`Spans`]). Neither costs anything where it is not asked for.
+
+mod filter;
+mod spans;
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+use warpweave_comm::Job;
+
+use crate::error::{BenchError, Result};
+use crate::progress::aside;
+
+pub use filter::LogFilter;
+pub use spans::Spans;
+
+/// Spans of this project, whatever is logged.
+const OWN: &str = "warpweave=trace";
+
+static SPANS: OnceLock<Spans> = OnceLock::new();
+
+/// Starts logging for this process, which is a rank if its environment says so. To be called once, before anything else.
+///
+/// # Errors
+/// [`BenchError::File`]: the file of spans cannot be made.
+pub fn start(log: &LogFilter, spans: Option<&Path>) -> Result<()> {
+    // What is wrong with the environment is told by the command that needs it.
+    let job = Job::from_env().ok().filter(|job| job.world() > 1);
+    let rank = job.map(|job| job.rank());
+    let spans = match spans {
+        Some(path) => {
+            let path = spans::path_of(path, rank);
+            let spans = Spans::create(&path, rank.unwrap_or(0));
+            let spans = spans.map_err(|source| BenchError::File { path, source })?;
+            Some(SPANS.get_or_init(|| spans))
+        }
+        None => None,
+    };
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(OfRank(rank, Format::default()))
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(|| Aside)
+        .with_filter(log.of(rank.unwrap_or(0)));
+    let spans = spans.map(|spans| spans.layer().with_filter(EnvFilter::new(OWN)));
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(spans)
+        .init();
+    Ok(())
+}
+
+/// Completes the file of spans. What is recorded afterwards is lost.
+pub fn finish() {
+    if let Some(spans) = SPANS.get() {
+        spans.finish();
+    }
+}
+
+/// Lines that begin with the rank, where there are several.
+struct OfRank(Option<usize>, Format);
+
+impl<S, N> FormatEvent<S, N> for OfRank
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if let Some(rank) = self.0 {
+            write!(writer, "[rank {rank}] ")?;
+        }
+        self.1.format_event(context, writer, event)
+    }
+}
+
+/// Standard error, with bars out of the way.
+struct Aside;
+
+impl Write for Aside {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        aside(|| io::stderr().write(line))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

@@ -1,0 +1,254 @@
+//! When spans ran, in Chrome's trace event format, for Perfetto.
+//!
+//! A process of the trace is a rank, a thread a thread. Times are of the machine's clock, so that the files of ranks of one
+//! machine can be looked at together. An event is written when it happens: a rank that is killed leaves a file without its
+//! last bracket, which Perfetto reads all the same.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+/// The file of a rank.
+#[derive(Debug)]
+pub struct Spans {
+    /// `None` once it is complete.
+    out: Mutex<Option<BufWriter<File>>>,
+    rank: usize,
+    /// The same moment by both clocks.
+    began: (Instant, Duration),
+}
+
+/// The file of a rank among several: `spans.json` becomes `spans.rank2.json`.
+pub(super) fn path_of(path: &Path, rank: Option<usize>) -> PathBuf {
+    match (rank, path.extension()) {
+        (None, _) => path.to_owned(),
+        (Some(rank), None) => path.with_extension(format!("rank{rank}")),
+        (Some(rank), Some(extension)) => {
+            path.with_extension(format!("rank{rank}.{}", extension.to_string_lossy()))
+        }
+    }
+}
+
+/// An entry of the file.
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    cat: &'a str,
+    ph: &'static str,
+    pid: usize,
+    tid: usize,
+    /// µs since 1970.
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    args: Value,
+}
+
+impl Spans {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn create(path: &Path, rank: usize) -> io::Result<Self> {
+        let mut out = BufWriter::new(File::create(path)?);
+        let name = format!("rank {rank}");
+        let process =
+            json!({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": name}});
+        write!(out, "[\n{process}")?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Ok(Self {
+            out: Mutex::new(Some(out)),
+            rank,
+            began: (Instant::now(), since.unwrap_or_default()),
+        })
+    }
+
+    /// Writes what is left to be written. What is recorded afterwards is lost.
+    pub fn finish(&self) {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut out) = out.take() {
+            // A full disk is no reason to end otherwise than without a trace.
+            let _ = out.write_all(b"\n]\n").and_then(|()| out.flush());
+        }
+    }
+
+    /// The layer that writes it.
+    pub fn layer(&'static self) -> SpansLayer {
+        SpansLayer(self)
+    }
+
+    fn write(&self, ph: &'static str, name: &str, metadata: &Metadata<'_>, args: Value) {
+        let (instant, since) = self.began;
+        let entry = Entry {
+            name,
+            cat: metadata.target(),
+            ph,
+            pid: self.rank,
+            tid: thread(),
+            ts: (since + instant.elapsed()).as_nanos() as f64 / 1e3,
+            s: (ph == "i").then_some("t"),
+            args,
+        };
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(out), Ok(line)) = (out.as_mut(), serde_json::to_string(&entry)) {
+            let _ = write!(out, ",\n{line}");
+        }
+    }
+}
+
+/// A number of this thread, from 0.
+fn thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });
+    OWN.with(|own| {
+        let number = own
+            .get()
+            .unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
+        own.set(Some(number));
+        number
+    })
+}
+
+/// Writes when spans are entered and left, and events as instants.
+#[derive(Debug)]
+pub struct SpansLayer(&'static Spans);
+
+/// The fields of a span or an event.
+#[derive(Clone, Default)]
+struct Fields(Map<String, Value>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0
+            .insert(field.name().into(), format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().into(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().into(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().into(), value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.0.insert(field.name().into(), value.into());
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpansLayer {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            let mut fields = Fields::default();
+            attributes.record(&mut fields);
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+        {
+            values.record(fields);
+        }
+    }
+
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            let fields = span
+                .extensions()
+                .get::<Fields>()
+                .cloned()
+                .unwrap_or_default();
+            self.0
+                .write("B", span.name(), span.metadata(), fields.0.into());
+        }
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            self.0
+                .write("E", span.name(), span.metadata(), Map::new().into());
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let message = fields.0.get("message").and_then(Value::as_str);
+        let name = message.unwrap_or(event.metadata().name()).to_owned();
+        self.0.write("i", &name, event.metadata(), fields.0.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[test]
+    fn spans_nest_and_carry_their_fields() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("spans.json");
+        let spans: &'static Spans = Box::leak(Box::new(Spans::create(&path, 3).unwrap()));
+        let subscriber = tracing_subscriber::registry().with(spans.layer());
+        tracing::subscriber::with_default(subscriber, || {
+            let outer = tracing::info_span!("outer", bytes = 7, later = tracing::field::Empty);
+            outer.record("later", "now");
+            let _outer = outer.entered();
+            tracing::info_span!("inner").in_scope(|| tracing::info!(step = 1, "said"));
+        });
+        spans.finish();
+        spans.finish();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let events: Vec<Value> = serde_json::from_str(&text).unwrap();
+        let told: Vec<_> = events
+            .iter()
+            .map(|e| (e["ph"].as_str().unwrap(), e["name"].as_str().unwrap()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("M", "process_name"),
+                ("B", "outer"),
+                ("B", "inner"),
+                ("i", "said"),
+                ("E", "inner"),
+                ("E", "outer"),
+            ]
+        );
+        assert_eq!(events[1]["args"], json!({"bytes": 7, "later": "now"}));
+        assert!(events.iter().all(|event| event["pid"] == 3));
+        let times: Vec<_> = events[1..]
+            .iter()
+            .map(|e| e["ts"].as_f64().unwrap())
+            .collect();
+        assert!(times.is_sorted() && times[0] > 1.6e15, "{times:?}");
+    }
+
+    #[test]
+    fn each_rank_has_a_file_of_its_own() {
+        let of = |path: &str, rank| path_of(Path::new(path), rank).to_str().unwrap().to_owned();
+        assert_eq!(of("a/spans.json", None), "a/spans.json");
+        assert_eq!(of("a/spans.json", Some(2)), "a/spans.rank2.json");
+        assert_eq!(of("spans", Some(0)), "spans.rank0");
+    }
+}

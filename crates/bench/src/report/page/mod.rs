@@ -1,0 +1,111 @@
+//! The report as one HTML page: tables, plots and the reasons of what is missing, of any number of files.
+//!
+//! The page needs nothing but itself: its style sheet and its drawings are in it, it has no script, and it asks for nothing over
+//! a network. It follows the reader's choice of light or dark ground. Every number of a plot is in a table too, and every row is
+//! in both: one that was wrong or did not run stands there with the reason.
+
+mod machine;
+mod overview;
+pub(crate) mod parts;
+mod plans;
+mod problem;
+mod scaling;
+mod timelines;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::Document;
+use crate::collectives::report::section as collectives;
+use crate::plot;
+
+/// A document and the name of its file.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The name.
+    pub name: String,
+    /// What it holds.
+    pub document: Document,
+}
+
+/// A part of the page with a heading.
+pub(crate) struct Section {
+    /// What leads to it within the page.
+    pub id: String,
+    /// The heading.
+    pub title: String,
+    /// What stands below it.
+    pub body: Markup,
+}
+
+/// The page of all `sources`, in their order.
+pub fn page(sources: &[Source]) -> String {
+    let sections = sections(sources);
+    let wrong = machine::wrong(sources);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title(sources)) }
+                style { (PreEscaped(plot::root_css())) (PreEscaped(plot::css())) (PreEscaped(include_str!("page.css"))) }
+            }
+            body {
+                header {
+                    h1 { (title(sources)) }
+                    @if wrong.is_empty() {
+                        p { "Every row that ran was right in every element that was compared, on every rank." }
+                    } @else {
+                        p .alarm { strong { "Results were wrong:" } }
+                        (parts::list(&wrong))
+                    }
+                    nav aria-label="Contents" {
+                        ul { @for section in &sections { li { a href=(format!("#{}", section.id)) { (section.title) } } } }
+                    }
+                }
+                main {
+                    @for section in &sections {
+                        section id=(section.id) { h2 { (section.title) } (section.body) }
+                    }
+                }
+                footer { p { "Written by warpweave " (env!("CARGO_PKG_VERSION")) "." } }
+            }
+        }
+    };
+    page.into_string() + "\n"
+}
+
+fn title(sources: &[Source]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for source in sources {
+        let name = match &source.document {
+            Document::Plans(report) => report.suite.as_str(),
+            Document::Collectives(_) => "collectives",
+            Document::Timelines(_) => "timelines",
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    format!("Warpweave: {}", names.join(", "))
+}
+
+fn sections(sources: &[Source]) -> Vec<Section> {
+    let own = sources.iter().enumerate().map(|(i, source)| {
+        let id = format!("file-{}", i + 1);
+        let (title, body) = match &source.document {
+            Document::Plans(report) => plans::body(report),
+            Document::Collectives(report) => collectives::body(report),
+            Document::Timelines(trace) => timelines::body(trace),
+        };
+        let body = html! { p .quiet { "File " (source.name) "." } (body) };
+        Section { id, title, body }
+    });
+    let machine = machine::section(sources).into_iter();
+    let scaling = scaling::section(sources).into_iter();
+    machine.chain(own).chain(scaling).collect()
+}
+
+#[cfg(test)]
+mod tests;

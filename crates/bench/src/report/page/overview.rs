@@ -1,0 +1,135 @@
+//! All problems of a suite at a glance: the best of ours beside the baseline, the best of peers, and the limit.
+
+use maud::{Markup, html};
+
+use super::{parts, problem};
+use crate::plot::{Axis, Dot, Dots, Mark, Named, Style};
+use crate::report::grid::{Grid, ms};
+use crate::report::{Kind, ProblemReport, Report, Row, Status, sentences};
+
+/// What it is called, and the row that it is of.
+type Part = (&'static str, fn(&ProblemReport) -> Option<&Row>);
+
+/// What is told of each problem.
+const OF: [Part; 3] = [
+    ("baseline", |result| {
+        result.rows.first().filter(|row| row.status == Status::Ok)
+    }),
+    ("best of ours", |result| best(result, Kind::Ours)),
+    ("best peer", |result| best(result, Kind::Peer)),
+];
+
+/// A table and, where there are limits, a plot of all problems. Nothing of one problem alone.
+pub(super) fn of(report: &Report) -> Option<Markup> {
+    if report.results.len() < 2 {
+        return None;
+    }
+    let mut headings = vec!["M×N×K".to_owned(), "limit ms".into()];
+    for (name, _) in OF {
+        headings.extend([name.into(), "ms".into(), "eff.".into()]);
+    }
+    headings.push("best × baseline".into());
+    let grid = Grid {
+        headings,
+        rows: report.results.iter().map(cells).collect(),
+    };
+    Some(html! {
+        h3 { "All problems at a glance" }
+        (efficiencies(report).unwrap_or_default())
+        (parts::table("The limit, the baseline and what is quickest", &grid.without_empty_columns()))
+    })
+}
+
+/// The quickest row of this kind that was right, the baseline aside.
+fn best(result: &ProblemReport, kind: Kind) -> Option<&Row> {
+    let rows = result.rows.iter().skip(usize::from(kind == Kind::Ours));
+    let timed = rows.filter(|row| row.kind == kind && row.status == Status::Ok);
+    let timed = timed.filter_map(|row| Some((row.ms()?, row)));
+    timed
+        .min_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, row)| row)
+}
+
+/// How near to the limit. Older files do not have it of peers.
+fn efficiency(result: &ProblemReport, row: &Row) -> Option<f64> {
+    let of_group = row.efficiency;
+    of_group.or_else(|| Some(result.limit.as_ref()?.ms / row.ms()?))
+}
+
+fn cells(result: &ProblemReport) -> Vec<String> {
+    let mut cells = vec![
+        sentences::problem(result).replacen("M×N×K = ", "", 1),
+        result
+            .limit
+            .as_ref()
+            .map_or(String::new(), |limit| ms(limit.ms)),
+    ];
+    for (_, of) in OF {
+        let row = of(result);
+        cells.push(row.map_or(String::new(), |row| row.implementation.clone()));
+        cells.push(row.and_then(Row::ms).map_or(String::new(), ms));
+        let efficiency = row.and_then(|row| efficiency(result, row));
+        cells.push(efficiency.map_or(String::new(), |e| format!("{e:.3}")));
+    }
+    let ratio = best(result, Kind::Ours).and_then(|row| row.times_baseline);
+    cells.push(ratio.map_or(String::new(), |ratio| format!("{ratio:.2}")));
+    cells
+}
+
+fn efficiencies(report: &Report) -> Option<Markup> {
+    let dot = |result: &ProblemReport, number: usize| {
+        let (what, of) = OF[number];
+        let row = of(result)?;
+        let value = efficiency(result, row)?;
+        let name = &row.implementation;
+        Some(Dot {
+            value,
+            spread: None,
+            style: Style::Series(number),
+            told: format!("{what}, {name}: {value:.3} of the limit"),
+        })
+    };
+    let row = |result: &ProblemReport| Named {
+        name: sentences::problem(result).replacen("M×N×K = ", "", 1),
+        note: None,
+        dots: (0..OF.len())
+            .filter_map(|number| dot(result, number))
+            .collect(),
+    };
+    let rows: Vec<_> = report.results.iter().map(row).collect();
+    let highest = rows
+        .iter()
+        .flat_map(|row| &row.dots)
+        .map(|dot| dot.value)
+        .reduce(f64::max)?;
+    let drawing = Dots {
+        label: "efficiency: the limit over the time of one call".into(),
+        axis: Axis::linear(highest.max(1.0)),
+        rows,
+        marks: vec![Mark {
+            value: 1.0,
+            name: "limit".into(),
+        }],
+    };
+    let has = |number: usize| {
+        report
+            .results
+            .iter()
+            .any(|result| dot(result, number).is_some())
+    };
+    let named = |number: usize| match (number, report.results.first()) {
+        (0, Some(first)) => problem::baseline(first).to_owned(),
+        _ => OF[number].0.to_owned(),
+    };
+    let legend: Vec<_> = (0..OF.len())
+        .filter(|&number| has(number))
+        .map(|number| (named(number), Style::Series(number)))
+        .collect();
+    let caption = "Efficiency of each problem";
+    Some(parts::figure(
+        caption,
+        drawing.size(),
+        &drawing.draw(),
+        &legend,
+    ))
+}

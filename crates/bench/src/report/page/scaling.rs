@@ -1,0 +1,184 @@
+//! The same problem on different numbers of ranks, from different files.
+
+use maud::{Markup, html};
+
+use super::{Section, Source, parts};
+use crate::collectives::report::{Metric, Outcome};
+use crate::plot::{Axis, Line, Panel, Point, Style};
+use crate::report::Document;
+use crate::report::grid::{Grid, rate};
+
+/// A number of an implementation on so many ranks.
+struct Value {
+    implementation: String,
+    world: usize,
+    value: f64,
+}
+
+/// Numbers of one problem.
+struct Case {
+    title: String,
+    unit: &'static str,
+    values: Vec<Value>,
+}
+
+/// `None` where all files are of the same number of ranks.
+pub(super) fn section(sources: &[Source]) -> Option<Section> {
+    let mut cases = Vec::new();
+    for source in sources {
+        collect(&source.document, &mut cases);
+    }
+    cases.retain(|case| case.worlds().len() > 1);
+    if cases.is_empty() {
+        return None;
+    }
+    Some(Section {
+        id: "scaling".into(),
+        title: "Scaling over ranks".into(),
+        body: html! {
+            p { "Each number of ranks is of a run of its own. Rates are per GPU, so that level is perfect." }
+            @for case in &cases { (case.draw()) }
+        },
+    })
+}
+
+fn collect(document: &Document, cases: &mut Vec<Case>) {
+    match document {
+        Document::Plans(report) => {
+            for result in &report.results {
+                let title = format!(
+                    "{}, M×N×K = {}, {}",
+                    report.suite, result.shape, result.dtype
+                );
+                let case = of_title(cases, title, "TFLOP/s");
+                case.values.extend(result.rows.iter().filter_map(|row| {
+                    Some(Value {
+                        implementation: row.implementation.clone(),
+                        world: result.world,
+                        value: row.tflops?,
+                    })
+                }));
+            }
+        }
+        Document::Collectives(report) => {
+            for outcome in &report.results {
+                let title = format!(
+                    "{} of {}, {}",
+                    outcome.operation, outcome.size, outcome.dtype
+                );
+                let case = of_title(cases, title, "µs");
+                case.values.extend(times(outcome));
+            }
+        }
+        Document::Timelines(_) => {}
+    }
+}
+
+fn of_title<'a>(cases: &'a mut Vec<Case>, title: String, unit: &'static str) -> &'a mut Case {
+    let known = cases.iter().position(|case| case.title == title);
+    let at = known.unwrap_or_else(|| {
+        cases.push(Case {
+            title,
+            unit,
+            values: Vec::new(),
+        });
+        cases.len() - 1
+    });
+    &mut cases[at]
+}
+
+fn times(outcome: &Outcome) -> impl Iterator<Item = Value> {
+    let rows = outcome.rows.iter();
+    rows.filter_map(|row| {
+        Some(Value {
+            implementation: row.implementation.clone(),
+            world: outcome.world,
+            value: row.median(Metric::Single)? * 1e3,
+        })
+    })
+}
+
+impl Case {
+    fn worlds(&self) -> Vec<usize> {
+        let mut worlds: Vec<_> = self.values.iter().map(|value| value.world).collect();
+        worlds.sort_unstable();
+        worlds.dedup();
+        worlds
+    }
+
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for value in &self.values {
+            if !names.contains(&value.implementation.as_str()) {
+                names.push(&value.implementation);
+            }
+        }
+        names
+    }
+
+    /// All numbers of an implementation on so many ranks: more than one where two files measured the same.
+    fn of<'a>(&'a self, name: &'a str, world: usize) -> impl Iterator<Item = f64> + 'a {
+        let values = self.values.iter();
+        let own = values.filter(move |v| v.implementation == name && v.world == world);
+        own.map(|v| v.value)
+    }
+
+    fn draw(&self) -> Markup {
+        let worlds = self.worlds();
+        let line = |(number, name): (usize, &str)| Line {
+            name: name.into(),
+            style: Style::Series(number),
+            points: worlds
+                .iter()
+                .flat_map(|&world| {
+                    self.of(name, world).map(move |y| Point {
+                        x: world as f64,
+                        y,
+                        told: format!("{name}, {world} ranks: {} {}", rate(y), self.unit),
+                    })
+                })
+                .collect(),
+        };
+        let lines: Vec<_> = self.names().into_iter().enumerate().map(line).collect();
+        let legend: Vec<_> = lines
+            .iter()
+            .map(|line| (line.name.clone(), line.style))
+            .collect();
+        let axes = (
+            Axis::doubling(
+                worlds
+                    .iter()
+                    .map(|&world| (world as f64, world.to_string())),
+            ),
+            Axis::logarithmic(self.values.iter().map(|v| v.value)),
+        );
+        let rows = self.names().into_iter().map(|name| {
+            let cell = |&world| {
+                self.of(name, world)
+                    .map(rate)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            std::iter::once(name.to_owned())
+                .chain(worlds.iter().map(cell))
+                .collect()
+        });
+        let grid = Grid {
+            headings: std::iter::once("implementation".to_owned())
+                .chain(worlds.iter().map(|world| format!("{world} ranks")))
+                .collect(),
+            rows: rows.collect(),
+        };
+        let caption = format!("{} over ranks: {}", self.unit, self.title);
+        html! {
+            section .scaled {
+                h3 { (self.title) }
+                @if let (Some(x), Some(y)) = axes {
+                    @let panel = Panel { x_label: "ranks".into(), y_label: self.unit.into(), x, y, lines };
+                    (parts::figure(&caption, Panel::SIZE, &panel.draw(), &legend))
+                }
+                (parts::table(&caption, &grid))
+            }
+        }
+    }
+}

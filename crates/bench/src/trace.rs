@@ -1,0 +1,187 @@
+//! Timelines from files, as `warpweave timeline` and `warpweave plan trace` write them in Chrome's trace event format.
+
+use serde::Deserialize;
+
+/// The timelines of a file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "File")]
+pub struct Trace {
+    /// Such as a predicted and a measured one.
+    pub timelines: Vec<Timeline>,
+}
+
+/// One timeline.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// What it is of.
+    pub about: About,
+    /// The streams of each rank, and the lanes of kernels below them.
+    pub lanes: Vec<Lane>,
+}
+
+/// What a timeline is of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct About {
+    /// The plan.
+    pub plan: String,
+    /// The machine.
+    pub machine: String,
+    /// Where the times come from, as `measured` or `simulated`.
+    pub times: String,
+}
+
+/// What follows each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lane {
+    /// As `rank 0`.
+    pub process: String,
+    /// As `stream 1, lane 0`.
+    pub thread: String,
+    /// In order of time.
+    pub slices: Vec<Slice>,
+}
+
+/// What took time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slice {
+    /// What ran.
+    pub name: String,
+    /// When it began, µs.
+    pub start: f64,
+    /// How long it took, µs.
+    pub duration: f64,
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(rename = "otherData", default)]
+    other: Other,
+    #[serde(rename = "traceEvents")]
+    events: Vec<Event>,
+}
+
+#[derive(Default, Deserialize)]
+struct Other {
+    #[serde(default)]
+    timelines: Vec<About>,
+}
+
+#[derive(Deserialize)]
+struct Event {
+    name: String,
+    ph: String,
+    pid: u64,
+    #[serde(default)]
+    tid: u64,
+    #[serde(default)]
+    ts: f64,
+    #[serde(default)]
+    dur: f64,
+    #[serde(default)]
+    args: Args,
+}
+
+#[derive(Default, Deserialize)]
+struct Args {
+    name: Option<String>,
+}
+
+impl From<File> for Trace {
+    fn from(file: File) -> Self {
+        // `rank 0` of one timeline, `rank 0, measured on host` of several.
+        let mut labels: Vec<String> = Vec::new();
+        let mut processes: Vec<(u64, String, usize)> = Vec::new();
+        for event in file
+            .events
+            .iter()
+            .filter(|e| e.ph == "M" && e.name == "process_name")
+        {
+            let full = event.args.name.as_deref().unwrap_or_default();
+            let (rank, label) = full.split_once(", ").unwrap_or((full, ""));
+            let known = labels.iter().position(|l| l == label);
+            let number = known.unwrap_or_else(|| {
+                labels.push(label.into());
+                labels.len() - 1
+            });
+            processes.push((event.pid, rank.into(), number));
+        }
+        let mut abouts = file.other.timelines.into_iter();
+        let mut timelines: Vec<_> = labels
+            .iter()
+            .map(|_| Timeline {
+                about: abouts.next().unwrap_or_default(),
+                lanes: Vec::new(),
+            })
+            .collect();
+        for event in file
+            .events
+            .iter()
+            .filter(|e| e.ph == "M" && e.name == "thread_name")
+        {
+            let of_lane = |e: &&Event| e.ph == "X" && (e.pid, e.tid) == (event.pid, event.tid);
+            let mut slices: Vec<_> = file.events.iter().filter(of_lane).map(Slice::of).collect();
+            slices.sort_by(|a, b| a.start.total_cmp(&b.start));
+            let process = processes.iter().find(|(pid, ..)| *pid == event.pid);
+            if let Some((_, rank, number)) = process {
+                timelines[*number].lanes.push(Lane {
+                    process: rank.clone(),
+                    thread: event.args.name.clone().unwrap_or_default(),
+                    slices,
+                });
+            }
+        }
+        Self { timelines }
+    }
+}
+
+impl Slice {
+    fn of(event: &Event) -> Self {
+        Self {
+            name: event.name.clone(),
+            start: event.ts,
+            duration: event.dur,
+        }
+    }
+}
+
+impl Timeline {
+    /// When the last slice ends, µs.
+    pub fn end(&self) -> f64 {
+        let slices = self.lanes.iter().flat_map(|lane| &lane.slices);
+        slices.map(|s| s.start + s.duration).fold(0.0, f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpweave_overlap::plan::Problem;
+    use warpweave_overlap::{Machine, algorithms, simulate, trace};
+    use warpweave_symm_mem::DType;
+
+    use super::*;
+
+    #[test]
+    fn two_timelines_of_one_file_are_told_apart() {
+        let plans = algorithms::find("rowParallelLinear").unwrap();
+        let plans = plans
+            .plans(2, &Problem::new(64, 48, 40, DType::Bf16))
+            .unwrap();
+        let machine = Machine::named("h200x4").unwrap();
+        let mut first = simulate(&plans, &machine, 1).unwrap();
+        first.machine = "another".into();
+        let second = simulate(&plans, &machine, 1).unwrap();
+        let read: Trace = serde_json::from_str(&trace(&[&first, &second])).unwrap();
+        assert_eq!(read.timelines.len(), 2);
+        for (read, written) in read.timelines.iter().zip([&first, &second]) {
+            assert_eq!(read.about.plan, written.plan);
+            assert_eq!(read.about.machine, written.machine);
+            assert!(
+                (read.end() - written.total()).abs() < 0.01,
+                "{}",
+                read.end()
+            );
+            let of_rank_1 = read.lanes.iter().filter(|lane| lane.process == "rank 1");
+            assert!(of_rank_1.flat_map(|lane| &lane.slices).count() > 1);
+        }
+    }
+}

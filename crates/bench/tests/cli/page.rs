@@ -1,0 +1,201 @@
+//! What an HTML page says: its tables and what its drawings tell, and whether they agree with the JSON files.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// A table of a page.
+pub struct Table {
+    pub caption: String,
+    pub headings: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+/// What is looked at of a page.
+pub struct Page {
+    pub tables: Vec<Table>,
+    /// The words behind every mark of a drawing.
+    pub told: Vec<String>,
+}
+
+impl Page {
+    pub fn parse(html: &str) -> Self {
+        let dom = tl::parse(html, tl::ParserOptions::default()).unwrap();
+        let parser = dom.parser();
+        let text = |tag: &tl::HTMLTag<'_>| {
+            let text = tag.inner_text(parser).trim().to_owned();
+            text.replace("&lt;", "<")
+                .replace("&gt;", ">")
+                .replace("&quot;", "\"")
+                .replace("&amp;", "&")
+        };
+        let all = |tag: &tl::HTMLTag<'_>, selector: &str| -> Vec<String> {
+            let found = tag.query_selector(parser, selector).into_iter().flatten();
+            found
+                .map(|node| text(node.get(parser).unwrap().as_tag().unwrap()))
+                .collect()
+        };
+        let tags = |selector: &'static str| {
+            let found = dom.query_selector(selector).into_iter().flatten();
+            found.map(|node| node.get(parser).unwrap().as_tag().unwrap())
+        };
+        let tables = tags("table").map(|table| {
+            let rows = table.query_selector(parser, "tr").into_iter().flatten();
+            let rows = rows.map(|row| {
+                let row = row.get(parser).unwrap().as_tag().unwrap();
+                let heads = all(row, "th").into_iter();
+                heads.chain(all(row, "td")).collect::<Vec<_>>()
+            });
+            let mut rows = rows.collect::<Vec<_>>().into_iter();
+            Table {
+                caption: all(table, "caption").concat(),
+                headings: rows.next().unwrap(),
+                rows: rows.collect(),
+            }
+        });
+        Self {
+            tables: tables.collect(),
+            told: tags("title").skip(1).map(text).collect(),
+        }
+    }
+
+    fn table(&self, caption: &str) -> &Table {
+        let found = self.tables.iter().find(|table| table.caption == caption);
+        found.unwrap_or_else(|| panic!("no table `{caption}`"))
+    }
+
+    /// Compares all numbers of the files' rows with those of the page's tables. Returns how many there were.
+    pub fn agrees_with(&self, files: &[Value]) -> usize {
+        files
+            .iter()
+            .map(|file| match file["suite"].as_str().unwrap() {
+                "collectives" => self.agrees_on_collectives(file),
+                _ => self.agrees_on_plans(file),
+            })
+            .sum()
+    }
+
+    fn agrees_on_plans(&self, file: &Value) -> usize {
+        let mut compared = 0;
+        for result in file["results"].as_array().unwrap() {
+            let shape = &result["shape"];
+            let world = result["world"].as_u64().unwrap();
+            let operation = result["operation"]
+                .as_str()
+                .map_or(String::new(), |o| format!("{o}, "));
+            let caption = format!(
+                "{operation}M×N×K = {}x{}x{}, {}, {world} rank{}",
+                shape["m"],
+                shape["n"],
+                shape["k"],
+                result["dtype"].as_str().unwrap(),
+                if world == 1 { "" } else { "s" }
+            );
+            let table = self.table(&caption);
+            for row in result["rows"].as_array().unwrap() {
+                for (heading, value) in [
+                    ("ms", &row["single_ms"]["median"]),
+                    ("TFLOP/s", &row["tflops"]),
+                    ("× base", &row["times_baseline"]),
+                    ("eff.", &row["efficiency"]),
+                    ("in a row", &row["back_to_back_ms"]["median"]),
+                    ("graph", &row["graph_ms"]["median"]),
+                ] {
+                    let cell = table.cell(row["implementation"].as_str().unwrap(), heading);
+                    compared += usize::from(same(cell, value, 1.0, &caption));
+                }
+            }
+        }
+        compared
+    }
+
+    fn agrees_on_collectives(&self, file: &Value) -> usize {
+        let mut compared = 0;
+        for result in file["results"].as_array().unwrap() {
+            let what = format!(
+                "{}, {}, {} ranks",
+                result["operation"].as_str().unwrap(),
+                result["dtype"].as_str().unwrap(),
+                result["world"]
+            );
+            let size = result["size"].as_u64().unwrap();
+            let size = match size {
+                size if size % (1 << 20) == 0 => format!("{}M", size >> 20),
+                size => format!("{}K", size >> 10),
+            };
+            for row in result["rows"].as_array().unwrap() {
+                let name = row["implementation"].as_str().unwrap();
+                for (time, field) in [
+                    ("one call", "single_ms"),
+                    ("one graph launch", "graph_single_ms"),
+                    ("a call in a row", "back_to_back_ms"),
+                    ("a graph launch in a row", "graph_ms"),
+                ] {
+                    // Peers have single calls only.
+                    if row[field].is_null() && row["kind"] == "peer" {
+                        continue;
+                    }
+                    let caption = format!("µs of {time}: {what}");
+                    let cell = self.table(&caption).cell(name, &size);
+                    compared += usize::from(same(cell, &row[field]["median"], 1e3, &caption));
+                }
+                let caption = format!("NCCL's time over the row's, one call: {what}");
+                let cell = self.table(&caption).cell(name, &size);
+                compared += usize::from(same(cell, &row["times_nccl"]["single"], 1.0, &caption));
+            }
+        }
+        compared
+    }
+
+    /// Every number that a drawing tells stands in some table.
+    pub fn tells_no_more_than_its_tables(&self) {
+        let cells = self
+            .tables
+            .iter()
+            .flat_map(|table| table.rows.iter().flatten());
+        let known: BTreeSet<String> = cells.flat_map(|cell| numbers(cell)).collect();
+        for told in &self.told {
+            let (_, values) = told.rsplit_once(": ").unwrap_or_else(|| panic!("{told}"));
+            for number in numbers(values) {
+                assert!(known.contains(&number), "`{told}`: {number} is in no table");
+            }
+        }
+    }
+}
+
+impl Table {
+    fn cell(&self, row: &str, heading: &str) -> &str {
+        let column = self.headings.iter().position(|h| h == heading);
+        let row = self.rows.iter().find(|cells| cells[0] == row);
+        let row = row.unwrap_or_else(|| panic!("no row in `{}`", self.caption));
+        // Where no row has anything there is no column.
+        column.map_or("", |column| &row[column])
+    }
+}
+
+/// Whether there is a number; it must be the one of the file, in the digits that are shown.
+fn same(cell: &str, value: &Value, factor: f64, place: &str) -> bool {
+    let Some(value) = value.as_f64().map(|value| value * factor) else {
+        assert!(
+            cell.is_empty() || cell == "–",
+            "`{place}` has `{cell}` for nothing"
+        );
+        return false;
+    };
+    let shown: f64 = cell
+        .parse()
+        .unwrap_or_else(|_| panic!("`{place}` has `{cell}` for {value}"));
+    let digits = cell.split_once('.').map_or(0, |(_, digits)| digits.len());
+    let half = 0.5 * 10f64.powi(-(digits as i32));
+    assert!(
+        (shown - value).abs() <= half * (1.0 + 1e-6),
+        "`{place}` has `{cell}` for {value}"
+    );
+    true
+}
+
+fn numbers(text: &str) -> Vec<String> {
+    let parts = text.split(|c: char| !c.is_ascii_digit() && c != '.');
+    let numbers = parts.filter(|part| part.parse::<f64>().is_ok());
+    numbers.map(str::to_owned).collect()
+}

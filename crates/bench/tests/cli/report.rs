@@ -1,0 +1,190 @@
+//! `warpweave report`: the page of real results, read by a parser.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::job;
+use crate::page::Page;
+
+const RESULTS: [&str; 4] = [
+    "fused-matmul-4xh200.json",
+    "fused-matmul-2xh200.json",
+    "collectives-4xh200.json",
+    "gemm-1xh200.json",
+];
+
+/// A page of all results of the project and of a timeline.
+pub struct Written {
+    pub folder: TempDir,
+    pub page: PathBuf,
+    pub files: Vec<Value>,
+}
+
+pub fn written() -> Written {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let results = RESULTS.map(|name| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+        root.join(name).to_str().unwrap().to_owned()
+    });
+    let (trace, page) = (path("trace.json"), path("report.html"));
+    let traced = [
+        "plan",
+        "trace",
+        "pushChunks",
+        "--shape",
+        "8192x3584x8192",
+        "--out",
+        &trace,
+    ];
+    let out = job::warpweave().args(traced).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let mut command = job::warpweave();
+    command
+        .arg("report")
+        .args(&results)
+        .args([&trace, "--out", &page]);
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stdout).contains("report.html"));
+    let read = |path: &String| serde_json::from_str(&std::fs::read_to_string(path).unwrap());
+    Written {
+        page: page.into(),
+        files: results.iter().map(|path| read(path).unwrap()).collect(),
+        folder,
+    }
+}
+
+/// As many as the files have: the page shows all of them.
+pub const NUMBERS: usize = 2000;
+
+#[test]
+fn the_page_has_every_number_of_its_files() {
+    let written = written();
+    let html = std::fs::read_to_string(&written.page).unwrap();
+    let page = Page::parse(&html);
+    let compared = page.agrees_with(&written.files);
+    assert!(compared > NUMBERS, "only {compared} numbers were compared");
+    assert!(page.told.len() > 1500, "{} marks", page.told.len());
+    page.tells_no_more_than_its_tables();
+}
+
+#[test]
+fn the_page_needs_nothing_else_and_is_open_to_all() {
+    let written = written();
+    let html = std::fs::read_to_string(&written.page).unwrap();
+    for foreign in ["http", "src=", "url(", "@import", "<script", "<link"] {
+        assert!(!html.contains(foreign), "{foreign}");
+    }
+    let dom = tl::parse(&html, tl::ParserOptions::default()).unwrap();
+    let parser = dom.parser();
+    let count = |selector: &str| dom.query_selector(selector).into_iter().flatten().count();
+    assert!(count("svg[role=img]") > 20);
+    assert_eq!(count("svg[role=img]"), count("svg[aria-label]"));
+    assert_eq!(count("figure"), count("figcaption"));
+    assert_eq!(count("table"), count("caption"));
+    assert_eq!(count("th"), count("th[scope]"));
+    assert_eq!(count("h1"), 1);
+    for link in dom.query_selector("a").unwrap() {
+        let link = link.get(parser).unwrap().as_tag().unwrap();
+        let to = link
+            .attributes()
+            .get("href")
+            .flatten()
+            .unwrap()
+            .as_utf8_str();
+        let id = to.strip_prefix('#').unwrap();
+        assert!(dom.get_element_by_id(id).is_some(), "{to}");
+    }
+    for ground in ["prefers-color-scheme:dark", "color-scheme:light dark"] {
+        assert!(html.contains(ground), "{ground}");
+    }
+}
+
+#[test]
+fn what_did_not_run_stands_there_with_the_reason() {
+    let written = written();
+    let html = std::fs::read_to_string(&written.page).unwrap();
+    let reasons: Vec<_> = written
+        .files
+        .iter()
+        .flat_map(|file| file["results"].as_array().unwrap())
+        .flat_map(|result| result["rows"].as_array().unwrap())
+        .filter(|row| row["status"] == "not-run")
+        .map(|row| {
+            (
+                row["implementation"].as_str().unwrap(),
+                row["reason"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert!(!reasons.is_empty());
+    for (name, reason) in reasons {
+        let reason = reason
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+            .replace('"', "&quot;");
+        assert!(
+            html.contains(name) && html.contains(&reason),
+            "{name}: {reason}"
+        );
+    }
+}
+
+#[test]
+fn a_run_writes_the_page_of_its_own_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, html) = (path("run.json"), path("run.html"));
+    let what = [
+        "bench",
+        "--device",
+        "host",
+        "--shape",
+        "16x16x16",
+        "--iterations",
+        "1",
+    ];
+    let how = [
+        "--impl",
+        "naiveRemoteRead",
+        "--json",
+        &json,
+        "--report",
+        &html,
+    ];
+    let patient = std::time::Duration::from_secs(30);
+    let outcome = job::run(
+        &job::all(2, &[&what[..], &how].concat()),
+        patient,
+        patient * 4,
+    );
+    assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    let page = Page::parse(&std::fs::read_to_string(html).unwrap());
+    let compared = page.agrees_with(&[json]);
+    assert!(compared >= 4, "only {compared} numbers were compared");
+    page.tells_no_more_than_its_tables();
+}
+
+#[test]
+fn other_files_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other.json");
+    std::fs::write(&other, "{\"schema\": \"warpweave-bench/99\"}").unwrap();
+    for (file, status, why) in [
+        (other.as_path(), 2, "warpweave-bench/99"),
+        (Path::new("nowhere.json"), 1, "nowhere.json"),
+    ] {
+        let mut command = job::warpweave();
+        command.arg("report").arg(file).current_dir(folder.path());
+        let out = command.output().unwrap();
+        let error = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(status), "{error}");
+        assert!(error.contains(why), "{error}");
+        assert!(!folder.path().join("report.html").exists());
+    }
+}
