@@ -40,7 +40,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measure implementations against each other, and verify every element of their results.
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Measure the figures of this machine that `plan simulate --machine` takes.
     Measure(MeasureArgs),
     /// Run a plan once and write when each operation of each rank ran, beside the prediction, for Perfetto.

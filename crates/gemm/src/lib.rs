@@ -11,7 +11,6 @@ mod problem;
 pub mod reduction;
 pub mod sm90;
 pub mod timing;
-pub mod unproven;
 pub mod waiting;
 
 pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul};

@@ -405,7 +405,7 @@ const SHAPES: [(usize, usize, usize, usize); 6] = [
     (1031, 520, 136, 50),
     (333, 136, 264, 1000),
     (70, 8, 21, 3),
-    (3, 9, 8, 1),
+    (3, 16, 8, 1),
 ];
 
 fn host(_: usize) -> (Host, Option<u32>) {

@@ -64,8 +64,6 @@ fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(String, String)> {
     let on_gpus = [
         // Ranks that are threads on one GPU: a stream must not queue behind another rank's kernel that waits for it.
         ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
-        // The tests are what proves a kernel.
-        ("WARPWEAVE_UNPROVEN", "1"),
     ];
     let on_gpus = on_gpus.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let on_gpus = on_gpus.into_iter().filter(|_| chosen.cuda);
@@ -177,7 +175,6 @@ mod tests {
             ("WARPWEAVE_TEST_DEVICE", "cuda"),
             ("WARPWEAVE_TEST_RANKS", "4"),
             ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
-            ("WARPWEAVE_UNPROVEN", "1"),
         ];
         assert_eq!(
             env,

@@ -5,7 +5,7 @@ use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
 use super::handle;
 use crate::cutlass::{self, Arrivals};
 use crate::waiting::Table;
-use crate::{Error, GemmOperands, Provider, WaitingGemmBackend, WaitingMatmul, unproven};
+use crate::{Error, GemmOperands, WaitingGemmBackend, WaitingMatmul};
 
 /// Multiprocessors that the launch leaves to others. Its blocks stay until all rows are here, and fill a multiprocessor's
 /// registers, so that a signal, which is a kernel and which a peer's rows may hang on, would find no place beside them.
@@ -31,7 +31,6 @@ impl WaitingGemmBackend for Cuda {
         cutlass::check_problem(problem)?;
         let configs = cutlass::waiting_configs()?;
         cutlass::check_device(self.device())?;
-        unproven::ask(Provider::Cutlass, problem)?;
         handle::bind(self)?;
 
         let all = self.device().multiprocessors;

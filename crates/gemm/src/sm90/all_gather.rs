@@ -9,7 +9,7 @@ use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, select};
 use crate::all_gather_matmul::{AllGatherMatmul, Band, bands};
 use crate::cutlass::ADDRESS_ALIGNMENT;
-use crate::{Error, GemmOperands, GemmProblem, Provider, unproven};
+use crate::{Error, GemmOperands, GemmProblem, Provider};
 
 const RANKS: usize = AllGatherMatmul::MAX_WORLD;
 
@@ -60,7 +60,6 @@ impl AllGatherPlan {
         check(product)?;
         check_compiled(&ALL_GATHER)?;
         check_device(cuda.device())?;
-        unproven::ask(Provider::Sm90, problem)?;
 
         let multiprocessors = cuda.device().multiprocessors;
         let most = product.max_blocks.unwrap_or(multiprocessors);

@@ -12,7 +12,7 @@ use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use crate::cutlass::{self, ADDRESS_ALIGNMENT, Config};
 use crate::reduction::{Group, Sums};
-use crate::{Error, GemmOperands, GemmProblem, Layout, Provider, ReducingMatmul, unproven};
+use crate::{Error, GemmOperands, GemmProblem, Layout, ReducingMatmul};
 
 static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a);
 
@@ -67,7 +67,6 @@ impl ReductionPlan {
         check_compiled(&REDUCTION)?;
         check_device(cuda.device())?;
         check_reduction(product)?;
-        unproven::ask(Provider::Sm90, &product.problem)?;
 
         let most = cuda.device().multiprocessors;
         let blocks = product.max_blocks.unwrap_or(most).clamp(1, most);
