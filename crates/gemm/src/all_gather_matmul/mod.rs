@@ -15,8 +15,6 @@
 //! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 
 mod backend;
-#[cfg(all(test, loom))]
-mod model;
 mod table;
 
 use std::ops::Range;
