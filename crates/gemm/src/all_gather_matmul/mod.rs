@@ -15,8 +15,6 @@
 //! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 
 mod backend;
-#[cfg(all(test, loom))]
-mod model;
 mod table;
 
 use std::ops::Range;
@@ -56,7 +54,8 @@ pub struct AllGatherMatmul {
     pub ready: usize,
     /// Slot for "this call has read your rows".
     pub free: usize,
-    /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice.
+    /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice. What is worth timing is in
+    /// [`sm90::candidates`](crate::sm90::candidates).
     pub candidate: Option<Candidate>,
     /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every multiprocessor;
     /// ranks that share a device share them out.
