@@ -92,7 +92,7 @@ impl ReductionPlan {
             ..LaunchConfig::linear(blocks / cluster * cluster, THREADS)
         };
         // Blocks wait for those of other ranks, which wait for blocks of this one: all are resident at once.
-        let resident = function.max_resident_clusters(launch)?;
+        let resident = function.max_resident_in_clusters(launch)? / cluster;
         let clusters = (blocks / cluster)
             .min(resident)
             .clamp(1, order.units.max(1));

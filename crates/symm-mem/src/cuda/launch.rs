@@ -134,6 +134,53 @@ impl LaunchConfig {
             programmatic: false,
         }
     }
+
+    fn attributes(&self) -> Vec<sys::CUlaunchAttribute> {
+        let mut attributes = Vec::with_capacity(3);
+        if let Some((x, y, z)) = self.cluster {
+            attributes.push(attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                sys::CUlaunchAttributeValue {
+                    clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z },
+                },
+            ));
+        }
+        if self.cooperative {
+            attributes.push(attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                sys::CUlaunchAttributeValue { cooperative: 1 },
+            ));
+        }
+        if self.programmatic {
+            attributes.push(attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                sys::CUlaunchAttributeValue {
+                    programmaticStreamSerializationAllowed: 1,
+                },
+            ));
+        }
+        attributes
+    }
+
+    /// The driver's structure, which points to `attributes`.
+    fn raw(
+        &self,
+        attributes: &mut [sys::CUlaunchAttribute],
+        stream: sys::CUstream,
+    ) -> sys::CUlaunchConfig {
+        sys::CUlaunchConfig {
+            gridDimX: self.grid.0,
+            gridDimY: self.grid.1,
+            gridDimZ: self.grid.2,
+            blockDimX: self.block.0,
+            blockDimY: self.block.1,
+            blockDimZ: self.block.2,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        }
+    }
 }
 
 impl Module {
@@ -262,9 +309,9 @@ impl Function {
         Ok(each as u32 * cuda.multiprocessors())
     }
 
-    /// Clusters of `config` that are resident on the whole device at once: the largest grid of clusters that may wait. Without
-    /// clusters, blocks.
-    pub fn max_resident_clusters(&self, config: LaunchConfig) -> Result<u32> {
+    /// Blocks of the clusters of `config` that are resident on the whole device at once: the largest grid of clusters that may
+    /// wait. The grid of `config` is not looked at.
+    pub fn max_resident_in_clusters(&self, config: LaunchConfig) -> Result<u32> {
         let Some((x, y, z)) = config.cluster else {
             let (x, y, z) = config.block;
             return self.max_resident_blocks(x * y * z, config.shared_bytes);
@@ -272,26 +319,17 @@ impl Function {
         let cuda = &self.module.0.cuda;
         cuda.bind()?;
         self.allow_shared(config.shared_bytes)?;
-        self.allow_cluster(x.saturating_mul(y).saturating_mul(z))?;
-        let mut shape = cluster_attribute((x, y, z));
-        let launch = sys::CUlaunchConfig {
-            gridDimX: config.grid.0,
-            gridDimY: config.grid.1,
-            gridDimZ: config.grid.2,
-            blockDimX: config.block.0,
-            blockDimY: config.block.1,
-            blockDimZ: config.block.2,
-            sharedMemBytes: config.shared_bytes,
-            hStream: std::ptr::null_mut(),
-            attrs: &mut shape,
-            numAttrs: 1,
-        };
+        self.allow_cluster(x * y * z)?;
+        let grid = (x * cuda.multiprocessors(), y, z);
+        let config = LaunchConfig { grid, ..config };
+        let mut attributes = config.attributes();
+        let launch = config.raw(&mut attributes, std::ptr::null_mut());
         let mut clusters = 0;
-        // SAFETY: `clusters` is valid for a write, the function is loaded and the configuration lives through the call.
+        // SAFETY: the count is valid for a write, the function is loaded, and the attributes outlive the call.
         let result =
             unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.function, &launch) };
         check(result, "cuOccupancyMaxActiveClusters", cuda.name())?;
-        Ok(clusters as u32)
+        Ok(clusters.max(0) as u32 * x * y * z)
     }
 
     /// Raises the limit on dynamic shared memory where a block needs more than the default 48 KiB.
@@ -347,37 +385,11 @@ impl Cuda {
     ) -> Result<()> {
         self.bind()?;
         function.allow_shared(config.shared_bytes)?;
-        let mut attributes = Vec::with_capacity(3);
         if let Some((x, y, z)) = config.cluster {
             function.allow_cluster(x.saturating_mul(y).saturating_mul(z))?;
-            attributes.push(cluster_attribute((x, y, z)));
         }
-        if config.cooperative {
-            attributes.push(attribute(
-                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-                sys::CUlaunchAttributeValue { cooperative: 1 },
-            ));
-        }
-        if config.programmatic {
-            attributes.push(attribute(
-                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                sys::CUlaunchAttributeValue {
-                    programmaticStreamSerializationAllowed: 1,
-                },
-            ));
-        }
-        let launch = sys::CUlaunchConfig {
-            gridDimX: config.grid.0,
-            gridDimY: config.grid.1,
-            gridDimZ: config.grid.2,
-            blockDimX: config.block.0,
-            blockDimY: config.block.1,
-            blockDimZ: config.block.2,
-            sharedMemBytes: config.shared_bytes,
-            hStream: stream.raw(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: attributes.len() as u32,
-        };
+        let mut attributes = config.attributes();
+        let launch = config.raw(&mut attributes, stream.raw());
         // SAFETY: the configuration lives through the call; the parameters are the caller's obligation.
         let result = unsafe {
             sys::cuLaunchKernelEx(
@@ -408,15 +420,6 @@ fn with_log(mut error: Error, log: &[u8]) -> Error {
         );
     }
     error
-}
-
-fn cluster_attribute((x, y, z): (u32, u32, u32)) -> sys::CUlaunchAttribute {
-    attribute(
-        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-        sys::CUlaunchAttributeValue {
-            clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z },
-        },
-    )
 }
 
 fn attribute(
