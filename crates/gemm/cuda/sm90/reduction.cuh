@@ -140,17 +140,22 @@ struct Parts {
   }
 };
 
-// One thread: the parts of an own tile from the other ranks.
-template <class Tile>
-__device__ __forceinline__ void load_parts(const Reduction& reduction, const Part& part, uint32_t epoch,
-                                           const Pipeline<Tile>& pipeline, typename Pipeline<Tile>::Cursor& at) {
-  using Parts = Parts<Tile>;
+// One thread: until the other ranks' parts of an own group are here. Where a rank misses the deadline, what lies in its place
+// is added, for nobody to read.
+__device__ __forceinline__ void await_parts(const Reduction& reduction, uint32_t group, uint32_t epoch) {
   const PadView& pad = reduction.pad;
-  // Where a rank misses the deadline, what lies in its place is added, for nobody to read.
   for (uint32_t source = 0; source < pad.world; ++source) {
-    if (source != pad.rank) wait_epoch(pad, reduction.ready + part.group, source, epoch);
+    if (source != pad.rank) wait_epoch(pad, reduction.ready + group, source, epoch);
   }
   fence_async();
+}
+
+// One thread: the parts of an own tile from the other ranks, behind `await_parts`.
+template <class Tile>
+__device__ __forceinline__ void load_parts(const Reduction& reduction, const Part& part, const Pipeline<Tile>& pipeline,
+                                           typename Pipeline<Tile>::Cursor& at) {
+  using Parts = Parts<Tile>;
+  const PadView& pad = reduction.pad;
   for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
     uint32_t left = pad.world - 1, taken = 0;
     uint64_t* full = nullptr;
@@ -287,6 +292,8 @@ __device__ __forceinline__ void store_parts(const Reduction& reduction, Memory<T
       sound = wait_epoch(pad, reduction.over + part.group, part.owner, epoch - 1);
       fence_async();
     }
+    // Whole warps take part in named barriers.
+    __syncwarp();
     const int32_t row = int32_t(part.row + consumer * 64);
     for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
       Buffer::of(consumer, box).sync_full();
@@ -357,10 +364,15 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
     if (warp == 0) {
       if (elected()) {
         typename Pipeline<Tile>::Cursor at;
+        // The own group whose parts are here: a block takes several of its tiles one after the other.
+        uint32_t met = UINT32_MAX;
         for_each_part<Tile>(reduction, [&](const Part& part) {
           const uint32_t row = reduction.starts[part.owner] + part.row;
           load_steps<Tile>(&reduction.a, &reduction.b, row, part.column, reduction.steps, pipeline, at);
-          if (part.owner == pad.rank && pad.world > 1) load_parts<Tile>(reduction, part, epoch, pipeline, at);
+          if (part.owner != pad.rank || pad.world == 1) return;
+          if (part.group != met) await_parts(reduction, part.group, epoch);
+          met = part.group;
+          load_parts<Tile>(reduction, part, pipeline, at);
         });
       }
     } else if (warp <= kConsumers) {
@@ -374,6 +386,7 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
   }
 
   // No block ends while the other may still arrive at its barriers, and none draws before all its threads have ended.
+  __syncwarp();
   if constexpr (Tile::kCluster == 1) {
     __syncthreads();
   } else {
