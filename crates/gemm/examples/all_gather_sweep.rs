@@ -1,6 +1,6 @@
 //! The product that gathers, with every tile, cluster, band and number of chunks, against the product alone, on all GPUs.
 //!
-//! `WARPWEAVE_UNPROVEN=1 cargo run --release --example all_gather_sweep --features nvcc [M N K]`. A rank a GPU, all in this
+//! `cargo run --release --example all_gather_sweep --features nvcc [M N K]`. A rank a GPU, all in this
 //! process; times are those of the slowest rank, medians of interleaved rounds. Results are not compared: tests do that.
 
 use std::error::Error;
