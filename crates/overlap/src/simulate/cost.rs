@@ -9,7 +9,7 @@ use crate::plan::{
     Collective, Effect, GemmProvider, Kernel, MulticastRegion, OpKind, Plan, Region, Transport,
 };
 
-/// The part of the time on the link that a product loses whose blocks also send rows: 0.55 to 0.83 at ten shapes on 2×H200.
+/// The part of its rate that a product loses while its blocks also send rows: 0.55 to 0.83 at ten shapes on 2×H200.
 const LOST_TO_SENDING: f64 = 0.63;
 
 /// What a step costs alone.
@@ -257,8 +257,10 @@ impl Costs<'_> {
             Kernel::AllGatherMatmul { shape, .. } => {
                 let peers = (self.plan.world - 1) as f64 / self.plan.world as f64;
                 let sent = peers * (shape.m * shape.k * shape.dtype.size()) as f64;
-                let sending = micros(sent, self.machine.link.sm_push_gbs);
-                Some((1.0, LOST_TO_SENDING * sending))
+                Some((
+                    1.0,
+                    LOST_TO_SENDING * micros(sent, self.machine.link.sm_push_gbs),
+                ))
             }
             _ => None,
         };
@@ -271,7 +273,10 @@ impl Costs<'_> {
                 .product((shape.m, shape.n, shape.k), shape.dtype);
             let part = region.rows.len() as f64 / shape.m as f64;
             let is_result = f64::from(u8::from(kernel.result() == Some(region.buffer)));
-            return Some(is_result * part * (whole / efficiency + lost));
+            // A product that ends before everything is sent loses for as long as it runs.
+            let whole = whole / efficiency;
+            let lost = lost.min(whole * LOST_TO_SENDING / (1.0 - LOST_TO_SENDING));
+            return Some(is_result * part * (whole + lost));
         }
         let (result, tflops) = match kernel {
             Kernel::NaiveRemoteRead { c, .. } => (*c, product.naive_tflops),

@@ -145,6 +145,7 @@ const REQUIRED: &[&CStr] = &[
     c"cuModuleLoadDataEx",
     c"cuModuleUnload",
     c"cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    c"cuOccupancyMaxActiveClusters",
     c"cuPointerGetAttribute",
     c"cuStreamBeginCapture_v2",
     c"cuStreamCreateWithPriority",

@@ -252,6 +252,6 @@ fn refusals_name_the_requirement() {
     (none.problem.k, none.problem.lda) = (0, 0);
     refused(&none, "a part of K");
     none.problem = GemmProblem::new(64, 12, 64, DType::F16);
-    refused(&none, "ldb = 12");
+    refused(&none, "n = 12");
     check_reduction(&product(1, (0, 8), 128)).unwrap();
 }

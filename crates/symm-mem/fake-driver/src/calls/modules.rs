@@ -6,6 +6,7 @@ use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute as A, CUjit_option, CUlaunchConfig, CUmodule, CUresult as R,
 };
 
+use super::devices::MULTIPROCESSORS;
 use super::put;
 use crate::journal::{Outcome, refuse, require};
 use crate::state::kernels::Kernel;
@@ -137,6 +138,22 @@ calls! {
         let by_shared = (228 << 10) / (shared_bytes + 1024);
         // SAFETY: as above.
         unsafe { put(blocks, (2048 / threads).min(by_shared as c_int).min(32)) }
+    }
+
+    fn cuOccupancyMaxActiveClusters(clusters: *mut c_int, of: CUfunction, config: *const CUlaunchConfig) {
+        require(!config.is_null(), R::CUDA_ERROR_INVALID_VALUE, "no configuration")?;
+        // SAFETY: as above.
+        let config = unsafe { &*config };
+        let driver = lock();
+        let (function, _) = function(&driver, of)?;
+        require(
+            config.sharedMemBytes <= function.shared_bytes,
+            R::CUDA_ERROR_INVALID_VALUE,
+            "more shared memory than the kernel may have",
+        )?;
+        // A cluster of any size on each multiprocessor.
+        // SAFETY: as above.
+        unsafe { put(clusters, MULTIPROCESSORS) }
     }
 
     fn cuLaunchKernelEx(

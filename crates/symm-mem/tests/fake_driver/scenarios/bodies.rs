@@ -210,6 +210,12 @@ pub fn streams(rank: &Rank) -> Result<Kept> {
     assert!(device.elapsed(&start, &end)? >= time);
     let another = device.function(&KERNELS, "another")?;
     assert!(another.max_resident_blocks(256, 100 << 10)? > 0);
+    let pairs = LaunchConfig {
+        cluster: Some((2, 1, 1)),
+        ..LaunchConfig::linear(2, 256)
+    };
+    let resident = another.max_resident_in_clusters(pairs)?;
+    assert!(resident > 0 && resident % 2 == 0, "{resident}");
     launch(&device, &b, "another", &mut [])?;
     let memory = device.allocate(3)?;
     write(&device, memory.address(), &[1, 2, 3])?;
