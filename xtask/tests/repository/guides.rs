@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::metadata::root;
 
 /// The error types that users meet, and where they are.
-const ERRORS: [(&str, &str); 11] = [
+const ERRORS: [(&str, &str); 12] = [
     ("symm-mem/src/error.rs", "Error"),
     ("symm-mem/src/exchange.rs", "ExchangeError"),
     ("comm/src/error.rs", "CommError"),
@@ -18,6 +18,7 @@ const ERRORS: [(&str, &str); 11] = [
     ("overlap/src/simulate/error.rs", "SimulateError"),
     ("overlap/src/select/mod.rs", "SelectError"),
     ("nvcc/src/error.rs", "Error"),
+    ("bench/src/error.rs", "BenchError"),
 ];
 
 /// The variants of an enum: names at one level of indentation, as rustfmt writes them.
