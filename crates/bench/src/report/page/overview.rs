@@ -19,6 +19,9 @@ const OF: [Part; 3] = [
     ("best peer", |result| best(result, Kind::Peer)),
 ];
 
+/// Rows that do a part of the operation alone, for orientation, and are the best way of nothing.
+const PARTS: [&str; 3] = ["productAlone", "allGatherAlone", "torch-matmul"];
+
 /// A table and, where there are limits, a plot of all problems. Nothing of one problem alone.
 pub(super) fn of(report: &Report) -> Option<Markup> {
     if report.results.len() < 2 {
@@ -43,6 +46,7 @@ pub(super) fn of(report: &Report) -> Option<Markup> {
 /// The quickest row of this kind that was right, the baseline aside.
 fn best(result: &ProblemReport, kind: Kind) -> Option<&Row> {
     let rows = result.rows.iter().skip(usize::from(kind == Kind::Ours));
+    let rows = rows.filter(|row| !PARTS.contains(&row.implementation.as_str()));
     let timed = rows.filter(|row| row.kind == kind && row.status == Status::Ok);
     let timed = timed.filter_map(|row| Some((row.ms()?, row)));
     timed
@@ -132,4 +136,19 @@ fn efficiencies(report: &Report) -> Option<Markup> {
         &drawing.draw(),
         &legend,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statistics::Spread;
+
+    #[test]
+    fn a_part_alone_is_the_best_of_nothing() {
+        let mut result = Report::sample().results.remove(0);
+        let quick = Spread::of(&[0.01]).unwrap();
+        result.rows.push(Row::of_peer("torch-matmul", quick));
+        let found = best(&result, Kind::Peer).unwrap();
+        assert_eq!(found.implementation, "torch-fused");
+    }
 }
