@@ -34,6 +34,12 @@ impl Capabilities {
         sm90: false,
     };
 
+    /// Compute capability 9.0 alone.
+    pub const SM90: Capabilities = Capabilities {
+        multicast: false,
+        sm90: true,
+    };
+
     /// What `self` asks for and `machine` has not.
     pub fn missing_on(self, machine: Capabilities) -> Capabilities {
         Capabilities {

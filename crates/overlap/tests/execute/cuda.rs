@@ -19,6 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The pipelines whose ranks know their neighbours alone, so that they can drift furthest apart.
 pub const RINGS: [&str; 2] = ["ringGet", "ringPut"];
 
+/// The device of a rank.
+pub fn gpu(rank: usize) -> Cuda {
+    Cuda::new(rank).unwrap()
+}
+
 /// Ranks, four at most: one for each GPU.
 pub fn world() -> usize {
     let gpus = Cuda::device_count().expect("a driver and GPUs");

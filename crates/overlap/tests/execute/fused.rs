@@ -1,11 +1,13 @@
 //! The launch that gathers and multiplies: on the host, and on GPUs, one for each rank.
 
 use warpweave_overlap::plan::Problem;
-use warpweave_symm_mem::{Cuda, DType};
+use warpweave_symm_mem::DType;
 
-use crate::cuda::{is_named, world};
+use crate::cuda::is_named;
 use crate::host;
-use crate::waiting::computes_every_call;
+use crate::waiting::{
+    computes_every_call, gpus_compute_a_hundred_calls, gpus_compute_ragged_shards,
+};
 
 const NAMES: [&str; 4] = [
     "fusedAllGather",
@@ -25,32 +27,16 @@ fn calls_in_a_row_gather_the_rows_of_their_own_call() {
     }
 }
 
-fn gpu(rank: usize) -> Cuda {
-    Cuda::new(rank).unwrap()
-}
-
 #[test]
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
 fn gpus_gather_ragged_shards_call_after_call() {
-    let world = world();
-    // Whole tiles and chunks, ragged ones, shards smaller than a tile, shards without rows.
-    for (m, n, k) in [
-        (512 * world, 520, 256),
-        (300 * world + 5, 264, 136),
-        (40 * world + 1, 1032, 72),
-        (world - 1, 8, 8),
-    ] {
-        for dtype in [DType::Bf16, DType::F16] {
-            computes_every_call(&NAMES, world, gpu, (Problem::new(m, n, k, dtype), 10));
-        }
-    }
+    gpus_compute_ragged_shards(&NAMES);
 }
 
 #[test]
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
 fn gpus_keep_a_hundred_launches_in_a_row_apart() {
-    let problem = Problem::new(1024 * world() + 72, 520, 264, DType::Bf16);
-    computes_every_call(&NAMES, world(), gpu, (problem, 100));
+    gpus_compute_a_hundred_calls(&NAMES);
 }
 
 #[test]

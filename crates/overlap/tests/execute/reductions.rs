@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use crate::cuda::{self, gpu};
 use crate::fixtures::{Rank, element, encode, on_ranks};
-use crate::{cuda, host};
+use crate::host;
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::{Bound, ExecuteBackend, ExecuteError, Result};
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Problem, Role};
-use warpweave_symm_mem::{Cuda, DType, Host};
+use warpweave_symm_mem::{DType, Host};
 
 fn every() -> Vec<Configuration> {
     let mut every = algorithms::every();
@@ -208,10 +209,6 @@ fn a_rank_that_stays_away_from_a_fused_kernel_is_named() {
         let problem = Problem::new(14, 4, 6, DType::Bf16);
         is_named(2, impatient, (&configuration, &problem));
     }
-}
-
-fn gpu(rank: usize) -> Cuda {
-    Cuda::new(rank).unwrap()
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::plan::Problem;
-use warpweave_symm_mem::{Cuda, DType, Memory};
+use warpweave_symm_mem::{DType, Memory};
 
-use crate::cuda::{is_named, world};
+use crate::cuda::{gpu, is_named, world};
 use crate::fixtures::{Rank, matrix, on_ranks, product};
 use crate::host;
 
@@ -129,15 +129,10 @@ fn calls_in_a_row_multiply_the_rows_of_their_own_call() {
     }
 }
 
-fn gpu(rank: usize) -> Cuda {
-    Cuda::new(rank).unwrap()
-}
-
-#[test]
-#[ignore = "needs two GPUs of compute capability 9.0 and the feature `cutlass`"]
-fn gpus_multiply_ragged_shards_call_after_call() {
+/// Calls the plans on all GPUs: shards of whole tiles and chunks, ragged ones that share tiles, shards smaller than a tile and
+/// without rows; one tile wide and several.
+pub fn gpus_compute_ragged_shards(names: &[&str]) {
     let world = world();
-    // Shards that share tiles, that do not, and that are smaller than a tile; one tile wide and several.
     for (m, n, k) in [
         (512 * world, 520, 256),
         (300 * world + 5, 264, 136),
@@ -145,16 +140,27 @@ fn gpus_multiply_ragged_shards_call_after_call() {
         (world - 1, 8, 8),
     ] {
         for dtype in [DType::Bf16, DType::F16] {
-            computes_every_call(&NAMES, world, gpu, (Problem::new(m, n, k, dtype), 10));
+            computes_every_call(names, world, gpu, (Problem::new(m, n, k, dtype), 10));
         }
     }
+}
+
+/// A hundred calls of the plans on all GPUs.
+pub fn gpus_compute_a_hundred_calls(names: &[&str]) {
+    let problem = Problem::new(1024 * world() + 72, 520, 264, DType::Bf16);
+    computes_every_call(names, world(), gpu, (problem, 100));
+}
+
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `cutlass`"]
+fn gpus_multiply_ragged_shards_call_after_call() {
+    gpus_compute_ragged_shards(&NAMES);
 }
 
 #[test]
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `cutlass`"]
 fn gpus_keep_a_hundred_calls_in_a_row_apart() {
-    let problem = Problem::new(1024 * world() + 72, 520, 264, DType::Bf16);
-    computes_every_call(&NAMES, world(), gpu, (problem, 100));
+    gpus_compute_a_hundred_calls(&NAMES);
 }
 
 #[test]

@@ -16,10 +16,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllGather",
     operation: Operation::AllGatherMatmul,
     summary: "one SM90 kernel: each block sends rows to the peers while it multiplies what has arrived",
-    needs: Capabilities {
-        multicast: false,
-        sm90: true,
-    },
+    needs: Capabilities::SM90,
     parameters: &[Parameter {
         key: "chunks",
         summary: "most chunks of a shard",

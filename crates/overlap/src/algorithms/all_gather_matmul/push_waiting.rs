@@ -15,10 +15,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     name: "pushChunksWaitingGemm",
     operation: Operation::AllGatherMatmul,
     summary: "push by copy engine in chunks of a shard, one CUTLASS product whose tiles wait for their chunk",
-    needs: Capabilities {
-        multicast: false,
-        sm90: true,
-    },
+    needs: Capabilities::SM90,
     parameters: &[Parameter {
         key: "chunks",
         summary: "chunks of a shard",

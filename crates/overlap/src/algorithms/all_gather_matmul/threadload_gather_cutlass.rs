@@ -12,10 +12,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     name: "threadloadGatherThenCutlass",
     operation: Operation::AllGatherMatmul,
     summary: "a gather kernel of thread loads, then the CUTLASS SM90 product",
-    needs: Capabilities {
-        sm90: true,
-        ..Capabilities::NONE
-    },
+    needs: Capabilities::SM90,
     parameters: &[],
     build,
     rows: None,

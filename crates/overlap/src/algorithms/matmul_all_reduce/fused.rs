@@ -13,10 +13,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllReduce",
     operation: Operation::MatmulAllReduce,
     summary: "one SM90 product whose tiles are stored to their owners, summed there, and stored to all",
-    needs: Capabilities {
-        multicast: false,
-        sm90: true,
-    },
+    needs: Capabilities::SM90,
     parameters: &[ROWS],
     build,
     rows: None,

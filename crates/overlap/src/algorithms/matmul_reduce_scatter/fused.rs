@@ -13,10 +13,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedReduceScatter",
     operation: Operation::MatmulReduceScatter,
     summary: "one SM90 product whose tiles are stored to their owners and summed there",
-    needs: Capabilities {
-        multicast: false,
-        sm90: true,
-    },
+    needs: Capabilities::SM90,
     parameters: &[ROWS],
     build,
     rows: None,
