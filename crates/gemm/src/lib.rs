@@ -19,3 +19,21 @@ pub use error::Error;
 pub use problem::{GemmBatch, GemmProblem, Layout, Provider};
 pub use reduction::{ReducingGemmBackend, ReducingMatmul};
 pub use waiting::{WaitingGemmBackend, WaitingMatmul};
+
+/// The pad of a rank of a world in tests that launch nothing.
+#[cfg(test)]
+fn pad_nowhere((rank, world): (usize, usize), slots: u32) -> warpweave_symm_mem::PadView {
+    use warpweave_symm_mem::{DevicePtr, PadView};
+    PadView {
+        peers: DevicePtr::NULL,
+        sent: DevicePtr::NULL,
+        expected: DevicePtr::NULL,
+        tickets: DevicePtr::NULL,
+        fault: DevicePtr::NULL,
+        timeout_ns: 0,
+        rank: rank as u32,
+        world: world as u32,
+        slots,
+        reserved: 0,
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use warpweave_symm_mem::{DType, DevicePtr, PadView};
+use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
 use crate::GemmProblem;
@@ -24,18 +24,7 @@ fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGat
         staging: vec![DevicePtr(16); world],
         b: DevicePtr(16),
         c: DevicePtr(16),
-        pad: PadView {
-            peers: DevicePtr::NULL,
-            sent: DevicePtr::NULL,
-            expected: DevicePtr::NULL,
-            tickets: DevicePtr::NULL,
-            fault: DevicePtr::NULL,
-            timeout_ns: 0,
-            rank: rank as u32,
-            world: world as u32,
-            slots: 2000,
-            reserved: 0,
-        },
+        pad: crate::pad_nowhere((rank, world), 2000),
         ready: 1,
         free: 0,
         candidate: None,

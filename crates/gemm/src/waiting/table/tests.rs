@@ -3,7 +3,7 @@
 use super::*;
 use crate::GemmProblem;
 use std::collections::HashSet;
-use warpweave_symm_mem::{DType, DevicePtr, PadView};
+use warpweave_symm_mem::{DType, DevicePtr};
 
 const CONFIG: Config = Config {
     name: "test",
@@ -39,18 +39,7 @@ fn product(m: usize, n: usize, (rank, world): (usize, usize), chunks: usize) -> 
         staging: DevicePtr::NULL,
         b: DevicePtr::NULL,
         c: DevicePtr::NULL,
-        pad: PadView {
-            peers: DevicePtr::NULL,
-            sent: DevicePtr::NULL,
-            expected: DevicePtr::NULL,
-            tickets: DevicePtr::NULL,
-            fault: DevicePtr::NULL,
-            timeout_ns: 0,
-            rank: rank as u32,
-            world: world as u32,
-            slots: 1,
-            reserved: 0,
-        },
+        pad: crate::pad_nowhere((rank, world), 1),
         ready: 0,
     }
 }
