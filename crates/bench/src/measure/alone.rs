@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::collectives::NcclBackend;
 use crate::error::Result;
 use crate::session::Session;
-use crate::timing::{Call, Contender, Effort, Measures, Timing};
+use crate::timing::{Call, Contender, Effort, Timing};
 
 /// Medians of single calls of plans in µs, in interleaved rounds; `None` for a plan that cannot run here.
 pub(super) fn times<B: NcclBackend>(
@@ -52,18 +52,6 @@ struct PlanAlone<'a, B: NcclBackend> {
 impl<B: NcclBackend> Contender for PlanAlone<'_, B> {
     fn name(&self) -> &str {
         &self.bound.plan().name
-    }
-
-    fn measures(&self) -> Measures {
-        Measures::default()
-    }
-
-    fn prepare(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn load(&self, _: usize) -> Result<()> {
-        Ok(())
     }
 
     fn call(&self, _: Call) -> Result<()> {

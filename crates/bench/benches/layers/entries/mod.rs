@@ -10,7 +10,7 @@ use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;
 use warpweave_bench::collectives::NcclBackend;
 use warpweave_bench::session::Session;
-use warpweave_bench::timing::{Call, Contender, Measures};
+use warpweave_bench::timing::{Call, Contender};
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_symm_mem::BackendKind;
 
@@ -77,18 +77,6 @@ where
 {
     fn name(&self) -> &str {
         self.name
-    }
-
-    fn measures(&self) -> Measures {
-        Measures::default()
-    }
-
-    fn prepare(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn load(&self, _: usize) -> Result<()> {
-        Ok(())
     }
 
     fn call(&self, _: Call) -> Result<()> {

@@ -5,7 +5,7 @@ use warpweave_bench::clock::Clock;
 use warpweave_bench::inputs::{InputSets, Matrices, Numbers};
 use warpweave_bench::session::Session;
 use warpweave_bench::suite::{self, Sizes, Suite};
-use warpweave_bench::timing::{Call, Contender, Measures};
+use warpweave_bench::timing::{Call, Contender};
 use warpweave_bench::{BenchError, Result};
 use warpweave_overlap::Operation;
 use warpweave_overlap::execute::ExecuteBackend;
@@ -115,10 +115,6 @@ impl<B: ExecuteBackend> PlanCalls<'_, B> {
 impl<B: ExecuteBackend> Contender for PlanCalls<'_, B> {
     fn name(&self) -> &str {
         &self.candidate.name
-    }
-
-    fn measures(&self) -> Measures {
-        Measures::default()
     }
 
     fn prepare(&self) -> Result<()> {
