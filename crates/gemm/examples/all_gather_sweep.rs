@@ -11,8 +11,7 @@ use warpweave_gemm::{
     AllGatherGemmBackend, AllGatherMatmul, Gemm, GemmOperands, GemmProblem, Provider, sm90,
 };
 use warpweave_symm_mem::{
-    Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
-    ThreadExchange,
+    Backend, Cuda, DType, Exchange, Memory, Priority, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
@@ -23,7 +22,7 @@ const SHAPES: [(usize, usize, usize); 4] = [
     (8192, 1792, 4096),
     (4096, 1792, 4096),
 ];
-const CHUNKS: [usize; 4] = [1, 2, 4, 8];
+const CHUNKS: [usize; 4] = [2, 4, 8, 16];
 const ROUNDS: usize = 7;
 /// Calls of a sample.
 const CALLS: u32 = 10;
@@ -69,26 +68,26 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Re
     let start = |i: usize| i * (m / world) + i.min(m % world);
     let shards: Vec<_> = (0..world).map(|i| start(i)..start(i + 1)).collect();
     let a_bytes = problem.a_len() * dtype.size();
-    let staging = SymmetricBuffer::new(cuda, exchange, "staging", a_bytes)?;
-    let slots = 1 + CHUNKS.iter().max().unwrap_or(&1);
-    let pad = SignalPad::new(cuda, exchange, "sweep", slots)?;
-    let a = cuda.allocate(a_bytes)?;
+    let a = SymmetricBuffer::new(cuda, exchange, "a", a_bytes)?;
+    let pad = SignalPad::new(cuda, exchange, "sweep", 2)?;
+    let staging = cuda.allocate(a_bytes)?;
     let b = cuda.allocate(problem.b_len() * dtype.size())?;
     let c = cuda.allocate(problem.c_len() * dtype.size())?;
     let stream = cuda.stream(Priority::Normal)?;
 
     let gemm = Gemm::new(cuda)?;
-    let operands = GemmOperands::new(a.address(), b.address(), c.address());
+    let operands = GemmOperands::new(a.local(), b.address(), c.address());
     // SAFETY: the allocations have the problem's sizes, and all of their work is on one stream.
     let alone = unsafe {
         // Values of either sign near 1: tensor cores that multiply zeros draw less power than they would at work.
         let mixed = |i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8;
         let value = |i: u32| [mixed(i), 0x3f | (mixed(i) & 0x80)];
         let pattern: Vec<u8> = (0..1 << 19).flat_map(value).collect();
-        for (to, bytes) in [(&a, a_bytes), (&b, problem.b_len() * dtype.size())] {
+        let b_bytes = problem.b_len() * dtype.size();
+        for (to, bytes) in [(a.local(), a_bytes), (b.address(), b_bytes)] {
             for at in (0..bytes).step_by(pattern.len()) {
                 let part = &pattern[..pattern.len().min(bytes - at)];
-                cuda.upload(&stream, to.address().add(at), part)?;
+                cuda.upload(&stream, to.add(at), part)?;
             }
         }
         gemm.tune(&stream, problem, Provider::CublasLt, operands)?
@@ -101,13 +100,13 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Re
                 problem: *problem,
                 shards: shards.clone(),
                 chunk_rows: AllGatherMatmul::chunk_rows(shards[0].len(), chunks),
-                a: row(a.address(), problem, shards[rank].start),
-                staging: staging.addresses(),
+                a: a.addresses(),
+                staging: staging.address(),
                 b: b.address(),
                 c: c.address(),
                 pad: pad.view(),
                 ready: 1,
-                free: 0,
+                done: 0,
                 candidate: Some(candidate),
                 max_blocks: None,
             };
@@ -168,10 +167,6 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Re
     cuda.synchronize(&stream)?;
     exchange.barrier("done")?;
     pad.close(&stream, exchange.as_ref())?;
-    staging.close(exchange.as_ref())?;
+    a.close(exchange.as_ref())?;
     Ok(())
-}
-
-fn row(a: DevicePtr, problem: &GemmProblem, row: usize) -> DevicePtr {
-    a.add(row * problem.lda * problem.dtype.size())
 }

@@ -62,11 +62,12 @@ struct Rank<B: AllGatherGemmBackend> {
     exchange: Arc<dyn Exchange>,
     stream: B::Stream,
     pad: SignalPad<B>,
-    staging: SymmetricBuffer<B>,
+    /// This rank's shard, where the peers read it.
+    a: SymmetricBuffer<B>,
     case: Case,
     product: AllGatherMatmul,
     plan: B::AllGatherPlan,
-    /// The shard of each input, then a, B, C, and C of each call.
+    /// The shard of each input, then staging, B, C, and C of each call.
     memory: B::Memory,
     results: DevicePtr,
 }
@@ -133,28 +134,28 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         // Each part begins at a multiple of 256 bytes.
         let part = |elements: usize| (2 * elements).next_multiple_of(256);
         let shard = part(shards[0].len() * lda);
-        let parts = (INPUTS + 1) * shard + part(b_rows * ldb) + (case.calls + 1) * part(m * ldc);
+        let results = (case.calls + 1) * part(m * ldc);
+        let parts = INPUTS * shard + part(m * lda) + part(b_rows * ldb) + results;
         let memory = backend.allocate(parts).unwrap();
-        let staging = SymmetricBuffer::new(&backend, &exchange, "staging", part(m * lda)).unwrap();
-        let a = memory.address().add(INPUTS * shard);
-        let b = a.add(shard);
+        let a = SymmetricBuffer::new(&backend, &exchange, "a", shard).unwrap();
+        let staging = memory.address().add(INPUTS * shard);
+        let b = staging.add(part(m * lda));
         let c = b.add(part(b_rows * ldb));
 
-        let slots = 1 + shards[0].len().div_ceil(case.chunk_rows);
-        let mut pad = SignalPad::new(&backend, &exchange, "test", slots).unwrap();
+        let mut pad = SignalPad::new(&backend, &exchange, "test", 2).unwrap();
         pad.set_timeout(Duration::from_secs(10));
 
         let product = AllGatherMatmul {
             problem: case.problem,
             shards,
             chunk_rows: case.chunk_rows,
-            a,
-            staging: staging.addresses(),
+            a: a.addresses(),
+            staging,
             b,
             c,
             pad: pad.view(),
             ready: 1,
-            free: 0,
+            done: 0,
             candidate: case.candidate,
             max_blocks,
         };
@@ -178,9 +179,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             let weight = stored(dtype, 0..b_rows, (b_columns, ldb), weight);
             backend.upload(&stream, b, &weight).unwrap();
             // Rows that are read before they have arrived spoil C.
-            backend
-                .fill(&stream, staging.local(), 0xff, 2 * m * lda)
-                .unwrap();
+            backend.fill(&stream, staging, 0xff, 2 * m * lda).unwrap();
         }
         let rank = Rank {
             results: c.add(part(m * ldc)),
@@ -188,7 +187,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             exchange,
             stream,
             pad,
-            staging,
+            a,
             case,
             product,
             plan,
@@ -225,7 +224,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         // SAFETY: both ranges lie in this rank's memory, whose work is all on one stream.
         unsafe {
             self.backend
-                .copy(&self.stream, self.product.a, from, bytes)
+                .copy(&self.stream, self.a.local(), from, bytes)
                 .unwrap();
         }
     }
@@ -311,7 +310,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         self.exchange.barrier("end").unwrap();
         let exchange = self.exchange.as_ref();
         self.pad.close(&self.stream, exchange).unwrap();
-        self.staging.close(exchange).unwrap();
+        self.a.close(exchange).unwrap();
     }
 }
 
@@ -445,7 +444,7 @@ fn contradictions_are_refused_before_the_launch() {
         let error = rank.backend.all_gather_plan(&product).unwrap_err();
         assert!(matches!(error, Error::InvalidProblem { .. }), "{error}");
         product = rank.product.clone();
-        product.staging[1] = DevicePtr(1);
+        product.a[1] = DevicePtr(1);
         let error = rank.backend.all_gather_plan(&product).unwrap_err();
         assert!(matches!(error, Error::Operand { .. }), "{error}");
         rank.close();

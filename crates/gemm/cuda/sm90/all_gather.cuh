@@ -1,35 +1,40 @@
 // All-gather and product in one launch: C[M, N] = A[M, K] · B[K, N] on every rank, where each has a shard of the rows of A.
 //
 //   warp 0      one thread: the producer of `gemm.cuh`, which waits for the chunk of rows that a tile needs
-//   warp 1      one thread: sends the block's share of this rank's shard to all peers
+//   warp 1      one thread: fetches the block's share of the peers' shards into staging
+//   warp 2      of the first block: tells the peers that they may read
 //   consumers   as in `gemm.cuh`
 //
 // Each shard is a product of its own, with its own maps of A and C: this rank's rows are read where they lie, the others in
 // staging, and no tile has rows of two shards. All shards are one walk over tiles: this rank's first, then chunk after chunk
 // as they come.
 //
-// Words of the pad, by slot:
-//   ready + i   from a rank to a peer, once a call: "chunk i of my shard is in your staging"
-//   free        from a rank to a peer, once a call: "my call has read your rows"; the sender's credit for its next call
+// Words of the pad, by slot, each given once a call from every rank to every peer:
+//   ready   "my shard may be read"
+//   done    "I have read your shard"; the call ends behind all of them, so that whatever follows may write the shard
+// And counters of this rank alone, which only grow:
+//   arrived   for each chunk and peer: blocks whose pieces of it lie in staging
+//   calls     calls that have ended
 //
 // The memory model of the words is that of `warpweave/signal.cuh`. In order, from a row of A on rank s to the tile on rank r:
-//   1. Its piece is stored by a bulk copy and waited for in full (`bulk_wait`, not `_read`): written, and visible to the thread.
-//   2. The thread draws from the chunk's ticket, acquire and release in this GPU. Whoever draws last has all other blocks'
-//      pieces behind it, and signals: a release to the system.
-//   3. The producer's thread of each block of r that needs the chunk acquires the word at system scope, fences the async
-//      proxy, and loads by TMA. (A block of a cluster that loads for both has waited itself.)
+//   1. It was written before the launch on s. A thread of s signals `ready`: a release to the system.
+//   2. The fetching thread of each block of r acquires the word at system scope, fences the async proxy, and loads by bulk
+//      copies. It stores them to staging, waits for the stores in full (`bulk_wait`, not `_read`), and counts itself: a release
+//      in this GPU.
+//   3. The producer's thread of each block of r that needs the chunk acquires the counter, fences the async proxy, and loads
+//      by TMA. (A block of a cluster that loads for both has waited itself.)
 // And back, before the row is overwritten:
-//   4. The consumers have seen their loads come, all of a block meet, and a thread draws from the ticket of `free`. The last
-//      signals the peers.
-//   5. The sending thread acquires that credit, fences, and stores by bulk copies.
+//   4. Each fetching thread draws from the ticket of `done` when all its loads have come. The last signals the peers, and the
+//      last block of s to end has acquired that.
+// Staging is written by the next call behind this one in the stream.
 //
-// All blocks are to be resident at once: each sends a share that the peers wait for. Nothing waits in a circle: senders wait
-// for calls that came before, producers for senders, consumers for producers. The launch is not programmatic: the next call
-// would have to stay off the pad's counters until this one has ended.
+// All blocks are to be resident at once: each fetches a share that the others wait for. Nothing waits in a circle: `ready` waits
+// for nothing, fetching for `ready`, producers for fetching, consumers for producers, the end for the fetching of the peers. The
+// launch is not programmatic: the next call would have to stay off the counters until this one has ended.
 #pragma once
 
 #include "gemm.cuh"
-#include "outbox.cuh"
+#include "inbox.cuh"
 #include "warpweave/signal.cuh"
 
 namespace warpweave {
@@ -54,10 +59,12 @@ struct alignas(128) Gathering {
   TensorMap c[kMostRanks];
   TensorMap b;
   PadView pad;
-  // Where this rank's shard goes, by rank.
-  uint64_t to[kMostRanks];
-  uint64_t own;
+  // By rank: its shard, as mapped here, and the place of that in staging.
+  const char* from[kMostRanks];
+  char* to[kMostRanks];
   const Band* bands;
+  // [chunks][world], and behind them the calls.
+  uint32_t* arrived;
   // Rows of each shard.
   uint32_t rows[kMostRanks];
   // In tiles of a cluster: all of them, and of a row.
@@ -68,9 +75,22 @@ struct alignas(128) Gathering {
   // Of A.
   uint32_t row_bytes;
   uint32_t chunk_rows;
+  // Of the largest shard.
+  uint32_t chunks;
   // Slots.
   uint32_t ready;
-  uint32_t free;
+  uint32_t done;
+
+  __device__ __forceinline__ uint32_t* arrivals(uint32_t chunk, uint32_t peer) const {
+    return &arrived[chunk * pad.world + peer];
+  }
+  __device__ __forceinline__ uint32_t* calls() const { return arrivals(chunks, 0); }
+
+  // Bytes of a chunk of a peer's shard; 0 behind its last.
+  __device__ __forceinline__ uint64_t chunk_bytes(uint32_t chunk, uint32_t peer) const {
+    const uint32_t first = chunk * chunk_rows;
+    return first < rows[peer] ? uint64_t(min(chunk_rows, rows[peer] - first)) * row_bytes : 0;
+  }
 
   __device__ __forceinline__ const TensorMap* map_a(Corner corner) const { return &a[corner.part]; }
   __device__ __forceinline__ const TensorMap* map_c(Corner corner) const { return &c[corner.part]; }
@@ -92,14 +112,16 @@ struct alignas(128) Gathering {
     prefetch_map(&c[pad.rank]);
   }
 };
-static_assert(sizeof(Gathering) == 2432, "as in Rust");
+static_assert(sizeof(Gathering) == 2560, "as in Rust");
 
-// The tile of a block that also sends: one buffer of C for each consumer makes room for the outbox.
+__device__ __forceinline__ uint32_t pieces_of(uint64_t bytes) { return uint32_t((bytes + kPieceBytes - 1) / kPieceBytes); }
+
+// The tile of a block that also fetches: one buffer of C for each consumer makes room for the inbox.
 template <typename T, Major kMajorB, uint32_t kN, Common kCommon>
-using SendingTile = Tile<T, kMajorB, kN, kCommon, 1>;
+using FetchingTile = Tile<T, kMajorB, kN, kCommon, 1>;
 
 template <class Tile>
-constexpr uint32_t kSendingBytes = kSharedBytes<Tile> + sizeof(Outbox);
+constexpr uint32_t kFetchingBytes = kSharedBytes<Tile> + sizeof(Inbox);
 
 template <class Tile>
 class Gather {
@@ -116,9 +138,10 @@ class Gather {
     const uint32_t first = corner.row / product_.chunk_rows, last = (end - 1) / product_.chunk_rows;
     if (corner.part == met_shard_ && first >= met_first_ && last <= met_last_) return;
     met_shard_ = corner.part, met_first_ = first, met_last_ = last;
+    const uint32_t call = load_counter(product_.calls()) + 1;
     for (uint32_t chunk = first; chunk <= last; ++chunk) {
-      const uint32_t slot = product_.ready + chunk;
-      wait_epoch(pad, slot, corner.part, next_epoch(pad, slot, corner.part));
+      const uint32_t blocks = min(pieces_of(product_.chunk_bytes(chunk, corner.part)), gridDim.x);
+      wait_word(pad, product_.arrivals(chunk, corner.part), product_.ready, corner.part, call * blocks);
     }
     fence_async();
   }
@@ -126,77 +149,78 @@ class Gather {
   __device__ __forceinline__ void behind_stores(Corner) {}
 
   __device__ __forceinline__ void beside(uint32_t warp) {
-    if (warp == 1 && elected()) send();
+    const PadView& pad = product_.pad;
+    if (warp == 1 && elected()) {
+      fetch();
+      // Nothing of the peers will be read any more.
+      if (draw_last(pad, product_.done, pad.rank, gridDim.x)) {
+        for (uint32_t peer = 0; peer < pad.world; ++peer) {
+          if (peer != pad.rank) signal_peer(pad, product_.done, peer);
+        }
+      }
+    }
+    const uint32_t peer = threadIdx.x % 32;
+    if (warp == 2 && blockIdx.x == 0 && peer < pad.world && peer != pad.rank) signal_peer(pad, product_.ready, peer);
   }
 
-  // The block has sent its share, waited for what it needs, and read it all. The last block of the grid ends the call.
+  // The block has fetched its share, waited for what it needs, and read it all. The last block of the grid ends the call.
   __device__ __forceinline__ void behind_all() {
     if constexpr (Tile::kCluster == 1) __syncthreads();
     const PadView& pad = product_.pad;
-    if (threadIdx.x != 0 || !draw_last(pad, product_.free, pad.rank, gridDim.x)) return;
+    if (threadIdx.x != 0 || !draw_last(pad, product_.ready, pad.rank, gridDim.x)) return;
     for (uint32_t peer = 0; peer < pad.world; ++peer) {
       if (peer == pad.rank) continue;
-      for (uint32_t chunk = 0; chunk * product_.chunk_rows < product_.rows[peer]; ++chunk) {
-        const uint32_t slot = product_.ready + chunk;
-        advance_expected(pad, slot, peer, next_epoch(pad, slot, peer));
-      }
-      advance_expected(pad, product_.free, peer, next_epoch(pad, product_.free, peer));
-      signal_peer(pad, product_.free, peer);
+      advance_expected(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
+      await_peer(pad, product_.done, peer);
     }
+    ++*product_.calls();
   }
 
  private:
-  // One thread: of each chunk to each peer the pieces that are this block's turn. Chunk after chunk, so that the rows that go
-  // to one peer come for the others from L2; and each rank begins with its next, so that no two send to one at a time.
-  __device__ __forceinline__ void send() {
+  // One thread: of each chunk of each peer the pieces that are this block's turn. Chunk after chunk, and of a chunk a piece of
+  // each peer in turn, so that every rank reads from all others at once and each of their links is as busy as the next.
+  __device__ __forceinline__ void fetch() {
     const PadView& pad = product_.pad;
-    const uint32_t rows = product_.rows[pad.rank];
-    auto announce = [&](const Outbox::Last& last) { arrive(last); };
-    Sender<decltype(announce)> sender(*reinterpret_cast<Outbox*>(&memory_of_block<Tile>() + 1), announce);
-    // Peers that gave no credit in time: they get nothing.
-    uint32_t barred = 0;
-    // The first of the next chunk's pieces that is this block's.
+    const uint32_t peers = pad.world - 1;
+    if (peers == 0) return;
+    Fetcher fetcher(*reinterpret_cast<Inbox*>(&memory_of_block<Tile>() + 1));
+    // Peers whose word has been waited for, a bit each, and 16 bits above it those of which nothing is fetched since it did not
+    // come in time.
+    uint32_t met = 0;
+    const uint32_t most = pieces_of(uint64_t(product_.chunk_rows) * product_.row_bytes);
+    // The first piece of the next chunk that is this block's.
     uint32_t turn = blockIdx.x;
-    for (uint32_t chunk = 0, row = 0; row < rows; ++chunk, row += product_.chunk_rows) {
-      const uint64_t offset = uint64_t(row) * product_.row_bytes;
-      const uint64_t bytes = uint64_t(min(product_.chunk_rows, rows - row)) * product_.row_bytes;
-      const uint32_t pieces = uint32_t((bytes + kPieceBytes - 1) / kPieceBytes);
-      const Outbox::Last last{chunk, 0, min(pieces, gridDim.x)};
-      for (uint32_t step = 1; step < pad.world; ++step) {
-        const uint32_t peer = (pad.rank + step) % pad.world;
-        if (chunk == 0 && !credit(peer)) barred |= 1u << peer;
-        if (barred >> peer & 1) {
-          // Nothing is sent, and the ticket is drawn all the same: it is whole behind this call.
-          if (turn < pieces) arrive({chunk, peer, last.blocks});
-        } else {
-          for (uint32_t piece = turn; piece < pieces; piece += gridDim.x) {
-            const uint64_t at = uint64_t(piece) * kPieceBytes;
-            const uint32_t size = uint32_t(min(uint64_t(kPieceBytes), bytes - at));
-            const uint32_t blocks = pieces - piece > gridDim.x ? 0 : last.blocks;
-            sender.send(reinterpret_cast<char*>(product_.to[peer]) + offset + at,
-                        reinterpret_cast<const char*>(product_.own) + offset + at, size, {chunk, peer, blocks});
+    for (uint32_t chunk = 0; chunk < product_.chunks; ++chunk) {
+      for (uint32_t first = turn; first < most; first += gridDim.x) {
+        for (uint32_t i = 0; i < peers; ++i) {
+          const uint32_t nth = (blockIdx.x + i) % peers;
+          const uint32_t peer = (pad.rank + peers - nth) % pad.world;
+          const uint64_t bytes = product_.chunk_bytes(chunk, peer);
+          const uint64_t at = uint64_t(first) * kPieceBytes;
+          if (at >= bytes) continue;
+          if (!(met >> peer & 1)) met |= (open(peer) ? 1u : 0x10001u) << peer;
+          uint32_t* arrived = pieces_of(bytes) - first > gridDim.x ? nullptr : product_.arrivals(chunk, peer);
+          if (met >> peer & 0x10000u) {
+            // The counters are whole behind the call all the same.
+            if (arrived != nullptr) add_release_gpu(arrived, 1);
+            continue;
           }
+          const uint64_t offset = uint64_t(chunk) * product_.chunk_rows * product_.row_bytes + at;
+          fetcher.fetch(product_.to[peer] + offset, product_.from[peer] + offset, uint32_t(min(uint64_t(kPieceBytes), bytes - at)),
+                        arrived);
         }
-        turn = (turn + gridDim.x - pieces % gridDim.x) % gridDim.x;
       }
+      turn = (turn + gridDim.x - most % gridDim.x) % gridDim.x;
     }
-    sender.drain();
+    fetcher.drain();
   }
 
-  // Waits until the peer's call before this one has read this rank's rows.
-  __device__ __forceinline__ bool credit(uint32_t peer) {
+  // Waits until the peer's shard may be read.
+  __device__ __forceinline__ bool open(uint32_t peer) {
     const PadView& pad = product_.pad;
-    const bool given = wait_epoch(pad, product_.free, peer, next_epoch(pad, product_.free, peer) - 1);
+    const bool opened = wait_epoch(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
     fence_async();
-    return given;
-  }
-
-  // What this block sends of a chunk has arrived. A chunk that some block had no credit for is not announced: the fault was
-  // recorded before that block drew.
-  __device__ __forceinline__ void arrive(const Outbox::Last& last) {
-    const PadView& pad = product_.pad;
-    const uint32_t slot = product_.ready + last.chunk;
-    if (draw_last(pad, slot, last.peer, last.blocks) && !faulted(pad)) signal_peer(pad, slot, last.peer);
+    return opened;
   }
 
   const Gathering& product_;

@@ -33,12 +33,12 @@ pub trait AllGatherGemmBackend: Backend {
     /// ends without them.
     ///
     /// # Safety
-    /// - `a` holds this rank's shard, each address of `staging` every row of A, `b` and `c` the problem's matrices; a row of A
+    /// - Each address of `a` holds that rank's shard, `staging` every row of A, `b` and `c` the problem's matrices; a row of A
     ///   has `lda` elements, the last one too. All are mapped until the launches of all ranks have ended, and none overlaps
     ///   another.
     /// - The pad lives until then. All ranks launch the same product equally often, in the same order with others that use
-    ///   its slots or staging, and nothing else uses either.
-    /// - No unordered work writes `a` or B or touches C.
+    ///   its slots, and nothing else uses them.
+    /// - No unordered work writes this rank's shard or B or touches C or staging.
     /// - Launches of one plan are ordered among each other.
     unsafe fn all_gather_matmul(
         &self,

@@ -1,17 +1,18 @@
 //! All-gather and matrix product in one launch.
 //!
-//! Each rank has a shard of the rows of A and all of its own B. The launch sends this rank's rows to the staging of its peers,
-//! chunk after chunk, while it multiplies: its own rows where they lie, those of the others behind the word of their chunk.
-//! No multiprocessor does one alone.
+//! Each rank has a shard of the rows of A and all of its own B. The launch fetches the rows of the peers into staging, chunk
+//! after chunk, while it multiplies: its own rows where they lie, those of the others once their chunk is there. No
+//! multiprocessor does one alone.
 //!
 //! # Protocol
 //!
-//! Two kinds of words of the signal pad, each given once a call from every rank to every peer:
-//! - slot `ready` + i: "chunk i of my shard is in your staging", behind all its bytes;
-//! - slot `free`: "this call has read your rows", the peer's credit for its next call.
+//! Two words of the signal pad, each given once a call from every rank to every peer:
+//! - slot `ready`: "my shard may be read";
+//! - slot `done`: "I have read your shard". A call ends behind those of all peers.
 //!
-//! A chunk is sent behind the credit of the call before, and multiplied behind its word. So calls may follow each other, and
-//! graphs be replayed, with one staging and no reset. Nothing waits in a circle: what is sent depends on earlier calls alone.
+//! Rows are fetched behind `ready`, and multiplied behind a counter of the rank's own that says that their chunk is in staging.
+//! Staging is written again by the rank's next call, behind this one. So calls may follow each other, and graphs be replayed,
+//! with one staging and no reset. Nothing waits in a circle: `ready` waits for nothing, `done` for fetching alone.
 //! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 
 mod backend;
@@ -25,7 +26,7 @@ use crate::sm90::Candidate;
 use crate::{Error, GemmOperands, GemmProblem, Layout};
 
 pub use backend::AllGatherGemmBackend;
-pub(crate) use table::{Band, bands};
+pub(crate) use table::bands;
 
 /// C = A·B on every rank, where each rank has a shard of the rows of A.
 ///
@@ -39,21 +40,20 @@ pub struct AllGatherMatmul {
     pub shards: Vec<Range<usize>>,
     /// Rows of a chunk; the last of a shard may have fewer. Best whole tiles of a cluster ([`AllGatherMatmul::chunk_rows`]).
     pub chunk_rows: usize,
-    /// Address of the first row of this rank's shard. Any device memory.
-    pub a: DevicePtr,
-    /// Address of row 0 of A in each rank's staging, as mapped here. Symmetric: peers write their rows there. The rows of its
-    /// own rank are neither read nor written.
-    pub staging: Vec<DevicePtr>,
+    /// Address of the first row of each rank's shard, as mapped here. Symmetric: peers read it.
+    pub a: Vec<DevicePtr>,
+    /// Address of row 0 of A in this rank's staging. Any device memory; the rows of its own shard are neither read nor written.
+    pub staging: DevicePtr,
     /// Address of B.
     pub b: DevicePtr,
     /// Address of C.
     pub c: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
-    /// The first of [`chunks`](Self::chunks) slots for "this chunk of my shard is in your staging".
+    /// Slot for "my shard may be read".
     pub ready: usize,
-    /// Slot for "this call has read your rows".
-    pub free: usize,
+    /// Slot for "I have read your shard".
+    pub done: usize,
     /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice. What is worth timing is in
     /// [`sm90::candidates`](crate::sm90::candidates).
     pub candidate: Option<Candidate>,
@@ -86,7 +86,7 @@ impl AllGatherMatmul {
         }
     }
 
-    /// Chunks of the largest shard, and so slots behind `ready`.
+    /// Chunks of the largest shard.
     pub fn chunks(&self) -> usize {
         let rows = self.shards.iter().map(Range::len).max().unwrap_or(0);
         rows.div_ceil(self.chunk_rows.max(1))
@@ -118,8 +118,8 @@ impl AllGatherMatmul {
     pub(crate) fn row(&self, row: usize) -> DevicePtr {
         let own = &self.shards[self.rank()];
         match own.contains(&row) {
-            true => self.a.add((row - own.start) * self.row_bytes()),
-            false => self.staging[self.rank()].add(row * self.row_bytes()),
+            true => self.a[self.rank()].add((row - own.start) * self.row_bytes()),
+            false => self.staging.add(row * self.row_bytes()),
         }
     }
 
@@ -148,10 +148,10 @@ impl AllGatherMatmul {
         if self.problem.a_layout != Layout::RowMajor {
             return refuse("shards are rows, so A must be row-major".into());
         }
-        if rank >= world || self.shards.len() != world || self.staging.len() != world {
-            let (shards, staging) = (self.shards.len(), self.staging.len());
+        if rank >= world || self.shards.len() != world || self.a.len() != world {
+            let (shards, addresses) = (self.shards.len(), self.a.len());
             return refuse(format!(
-                "{shards} shards and {staging} addresses of staging in a world of {world}"
+                "{shards} shards at {addresses} addresses in a world of {world}"
             ));
         }
         if self.chunk_rows == 0 || self.chunk_rows > i32::MAX as usize {
@@ -174,12 +174,10 @@ impl AllGatherMatmul {
             let m = self.problem.m;
             return refuse(format!("the shards have {end} rows, {m} are multiplied"));
         }
-        let ready = self.ready..self.ready + self.chunks();
-        let slots = self.pad.slots as usize;
-        if ready.end > slots || self.free >= slots || ready.contains(&self.free) {
+        let (slots, ready, done) = (self.pad.slots as usize, self.ready, self.done);
+        if ready >= slots || done >= slots || ready == done {
             return refuse(format!(
-                "slots {ready:?} and {} of a pad with {slots} slots",
-                self.free
+                "slots {ready} and {done} of a pad with {slots} slots"
             ));
         }
         Ok(())

@@ -21,7 +21,7 @@ pub(crate) struct Band {
 }
 
 /// The walk of a valid `product` over tiles of `height` rows, `columns` to a row, in bands of at most `most` rows of tiles: this
-/// rank's shard, then in each round the next chunk of every other, in the order in which their owners begin with this rank.
+/// rank's shard, then in each round the next chunk of every other, as they are fetched.
 ///
 /// A row of tiles belongs to the chunk that its last row is in.
 ///

@@ -7,13 +7,13 @@ use super::config::{self, ALL_GATHER, CONFIGS, Candidate, Family, STEP, THREADS}
 use super::plan::{boxes, check_compiled};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, select};
-use crate::all_gather_matmul::{AllGatherMatmul, Band, bands};
+use crate::all_gather_matmul::{AllGatherMatmul, bands};
 use crate::cutlass::ADDRESS_ALIGNMENT;
 use crate::{Error, GemmOperands, GemmProblem, Provider};
 
 const RANKS: usize = AllGatherMatmul::MAX_WORLD;
 
-/// Dynamic shared memory of a block: `kSendingBytes` in `cuda/sm90/all_gather.cuh`.
+/// Dynamic shared memory of a block: `kFetchingBytes` in `cuda/sm90/all_gather.cuh`.
 const SHARED_BYTES: u32 = 231_680;
 
 /// The parameter of the kernels: `Gathering` in `cuda/sm90/all_gather.cuh`.
@@ -24,20 +24,22 @@ struct Gathering {
     c: [TensorMap; RANKS],
     b: TensorMap,
     pad: PadView,
+    from: [u64; RANKS],
     to: [u64; RANKS],
-    own: u64,
     bands: u64,
+    arrived: u64,
     rows: [u32; RANKS],
     tiles: u32,
     columns: u32,
     steps: u32,
     row_bytes: u32,
     chunk_rows: u32,
+    chunks: u32,
     ready: u32,
-    free: u32,
+    done: u32,
 }
 const _: () =
-    assert!(size_of::<Gathering>() == 2432 && std::mem::offset_of!(Gathering, free) == 2376);
+    assert!(size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, done) == 2444);
 
 /// A product that gathers, ready to be launched.
 #[derive(Debug)]
@@ -46,8 +48,8 @@ pub struct AllGatherPlan {
     function: Function,
     launch: LaunchConfig,
     candidate: Candidate,
-    /// What `bands` points to.
-    _bands: <Cuda as Backend>::Memory,
+    /// What `bands` and `arrived` point to.
+    _tables: [<Cuda as Backend>::Memory; 2],
 }
 
 impl AllGatherPlan {
@@ -94,9 +96,14 @@ impl AllGatherPlan {
         let [height, width] = config::cluster_tile(config).map(|extent| extent as usize);
         let columns = problem.n.div_ceil(width);
         let bands = bands(product, (height, columns), candidate.band as usize)?;
-        let memory = upload(cuda, &bands)?;
+        let words = bands.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
+        let counters = product.chunks() * product.world() + 1;
+        let tables = [
+            upload(cuda, words)?,
+            upload(cuda, std::iter::repeat_n(0, counters))?,
+        ];
         let mut gathering = encode(product, candidate)?;
-        gathering.bands = memory.address().0;
+        [gathering.bands, gathering.arrived] = [0, 1].map(|table| tables[table].address().0);
         gathering.tiles = bands.last().map_or(0, |band| band.end);
         gathering.columns = columns as u32;
         Ok(Self {
@@ -104,7 +111,7 @@ impl AllGatherPlan {
             function,
             launch,
             candidate,
-            _bands: memory,
+            _tables: tables,
         })
     }
 
@@ -163,8 +170,8 @@ fn check(product: &AllGatherMatmul) -> Result<(), Error> {
         );
         return Err(refused(problem, why));
     }
-    let staging = product.staging.iter().filter(|_| world > 1);
-    for &a in std::iter::once(&product.a).chain(staging) {
+    let staging = Some(&product.staging).filter(|_| world > 1);
+    for &a in product.a.iter().chain(staging) {
         GemmOperands::new(a, product.b, product.c).check(problem, |_| ADDRESS_ALIGNMENT)?;
     }
     Ok(())
@@ -194,21 +201,23 @@ fn encode(product: &AllGatherMatmul, candidate: Candidate) -> Result<Gathering, 
         c: [b; RANKS],
         b,
         pad: product.pad,
+        from: [0; RANKS],
         to: [0; RANKS],
-        own: product.a.0,
         bands: 0,
+        arrived: 0,
         rows: [0; RANKS],
         tiles: 0,
         columns: 0,
         steps: problem.k.div_ceil(STEP) as u32,
         row_bytes: product.row_bytes() as u32,
         chunk_rows: product.chunk_rows as u32,
+        chunks: product.chunks() as u32,
         ready: product.ready as u32,
-        free: product.free as u32,
+        done: product.done as u32,
     };
-    let start = product.shards[product.rank()].start * product.row_bytes();
     for (rank, shard) in product.shards.iter().enumerate() {
-        gathering.to[rank] = product.staging[rank].add(start).0;
+        gathering.from[rank] = product.a[rank].0;
+        gathering.to[rank] = product.staging.add(shard.start * product.row_bytes()).0;
         gathering.rows[rank] = shard.len() as u32;
         if !shard.is_empty() {
             let (_, operands) = product.part(shard);
@@ -219,8 +228,10 @@ fn encode(product: &AllGatherMatmul, candidate: Candidate) -> Result<Gathering, 
     Ok(gathering)
 }
 
-fn upload(cuda: &Cuda, bands: &[Band]) -> Result<<Cuda as Backend>::Memory, Error> {
-    let words = bands.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
+fn upload(
+    cuda: &Cuda,
+    words: impl Iterator<Item = u32>,
+) -> Result<<Cuda as Backend>::Memory, Error> {
     let image: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
     let memory = cuda.allocate(image.len())?;
     let stream = cuda.setup_stream()?;

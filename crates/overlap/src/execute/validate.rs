@@ -164,13 +164,13 @@ impl Checker<'_> {
             Kernel::ReducingMatmul(_) => {}
             Kernel::NaiveRemoteRead { a, .. }
             | Kernel::ThreadloadGatherMatmul { a, .. }
-            | Kernel::ThreadloadGather { a, .. } => {
+            | Kernel::ThreadloadGather { a, .. }
+            | Kernel::AllGatherMatmul { a, .. } => {
                 matrix(a, most_rows, shape.k, Placement::Symmetric)?;
             }
             Kernel::MultimemGatherMatmul { a, .. }
             | Kernel::MultimemGather { a, .. }
-            | Kernel::WaitingMatmul { a, .. }
-            | Kernel::AllGatherMatmul { a, .. } => {
+            | Kernel::WaitingMatmul { a, .. } => {
                 matrix(a, own_rows, shape.k, Placement::Local)?;
             }
         }
@@ -190,10 +190,11 @@ impl Checker<'_> {
         match *kernel {
             Kernel::NaiveRemoteRead { .. } | Kernel::ReducingMatmul(_) => {}
             Kernel::ThreadloadGatherMatmul { staging, .. }
-            | Kernel::ThreadloadGather { staging, .. } => {
+            | Kernel::ThreadloadGather { staging, .. }
+            | Kernel::AllGatherMatmul { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
             }
-            Kernel::WaitingMatmul { staging, .. } | Kernel::AllGatherMatmul { staging, .. } => {
+            Kernel::WaitingMatmul { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Symmetric)?;
             }
             Kernel::MultimemGatherMatmul { staging, .. }

@@ -1,8 +1,9 @@
 //! The pipelines hold, and are the pipelines that their names say.
 
 use crate::fixtures::{holds, plans, problem};
+use warpweave_gemm::AllGatherMatmul;
 use warpweave_overlap::algorithms::{self, Capabilities, Configuration};
-use warpweave_overlap::plan::{Effect, OpKind, Plan, Problem, Transport};
+use warpweave_overlap::plan::{Effect, Kernel, OpKind, Plan, Problem, Transport};
 use warpweave_overlap::{Operation, PlanError, check, show};
 use warpweave_symm_mem::DType;
 
@@ -142,7 +143,12 @@ fn streams_and_chunks_are_those_of_the_name() {
         assert_eq!((plan.streams.len(), plan.launches()), (2, 1));
         let plan = at(&format!("fusedAllGather{name}"), 4);
         assert_eq!((plan.streams.len(), plan.ops.len()), (1, 1));
-        assert_eq!(plan.slots.len(), 1 + chunks);
+        let OpKind::Kernel { kernel, .. } = plan.ops[0].kind else {
+            panic!("{:?}", plan.ops[0]);
+        };
+        // Whole tiles, so that small shards have fewer chunks.
+        let rows = AllGatherMatmul::chunk_rows(16, chunks);
+        assert!(matches!(kernel, Kernel::AllGatherMatmul { chunk_rows, .. } if chunk_rows == rows));
     }
     for streams in 1..=3 {
         let plan = at(&format!("pushChunks:streams={streams}"), 4);
@@ -201,45 +207,32 @@ fn a_ragged_launch_that_gathers_is_printed() {
     insta::assert_snapshot!(show(&plan("fusedAllGather:chunks=2", 1, 4, &problem(14))));
 }
 
-/// The order in which the host reference takes the lanes: everything is sent, this rank's rows are multiplied, then chunk after
-/// chunk of the others, and at the end all is freed.
+/// The order in which the host reference takes the lanes: it opens its rows and multiplies them, fetches and multiplies those of
+/// each other rank, gives them back, and waits for its own.
 #[test]
 fn a_launch_that_gathers_in_the_order_of_the_host_holds_too() {
-    let turn = |effects: &[Effect], rank: usize| {
-        let frees = |e: &Effect| matches!(e, Effect::Signal { .. });
-        match effects {
-            [Effect::Wait { lag: 1, .. }, ..] => 0,
-            [Effect::Read(r), ..] if r.rank == rank => 1,
-            [effect] if frees(effect) => 3,
-            _ => 2,
-        }
+    let turn = |lane: &[Effect], index: usize| match &lane[index] {
+        Effect::Signal { .. } if index == 0 => 0,
+        _ if matches!(lane[0], Effect::Read(_)) => 1,
+        Effect::Signal { .. } => 3,
+        Effect::Wait { .. } if index + 1 == lane.len() => 4,
+        _ => 2,
     };
     for world in 2..=8 {
         for m in [8 * world, 9 * world + 5, 3] {
             let algorithm = algorithms::find("fusedAllGather:chunks=3").unwrap();
             let mut plans = algorithm.plans(world, &problem(m)).unwrap();
             holds(&check(&plans, 3));
-            for plan in &mut plans {
-                for op in &mut plan.ops {
-                    let OpKind::Kernel { lanes, .. } = &mut op.kind else {
-                        continue;
-                    };
-                    // Chunks of an owner are runs of four effects behind each other; what frees them stands alone.
-                    let mut parts: Vec<(usize, usize, &[Effect])> = Vec::new();
-                    for lane in lanes.iter() {
-                        match lane.first() {
-                            Some(Effect::Wait { lag: 0, .. }) => {
-                                let parts_of_lane = lane.chunks(4).enumerate();
-                                parts.extend(
-                                    parts_of_lane.map(|(i, part)| (turn(part, plan.rank), i, part)),
-                                );
-                            }
-                            _ => parts.push((turn(lane, plan.rank), 0, lane)),
-                        }
-                    }
-                    parts.sort_by_key(|&(turn, index, _)| (turn, index));
-                    *lanes = vec![parts.iter().flat_map(|part| part.2).cloned().collect()];
-                }
+            for op in plans.iter_mut().flat_map(|plan| &mut plan.ops) {
+                let OpKind::Kernel { lanes, .. } = &mut op.kind else {
+                    continue;
+                };
+                let indices = lanes.iter().map(|lane| 0..lane.len());
+                let mut effects: Vec<(usize, &Effect)> = std::iter::zip(lanes.iter(), indices)
+                    .flat_map(|(lane, indices)| indices.map(|i| (turn(lane, i), &lane[i])))
+                    .collect();
+                effects.sort_by_key(|&(turn, _)| turn);
+                *lanes = vec![effects.into_iter().map(|(_, e)| e.clone()).collect()];
             }
             holds(&check(&plans, 3));
         }

@@ -20,13 +20,13 @@ fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGat
             .map(|rank| start(rank)..start(rank + 1))
             .collect(),
         chunk_rows,
-        a: DevicePtr(16),
-        staging: vec![DevicePtr(16); world],
+        a: vec![DevicePtr(16); world],
+        staging: DevicePtr(16),
         b: DevicePtr(16),
         c: DevicePtr(16),
         pad: crate::pad_nowhere((rank, world), 2000),
         ready: 1,
-        free: 0,
+        done: 0,
         candidate: None,
         max_blocks: None,
     }
@@ -90,12 +90,12 @@ fn every_tile_of_every_shard_is_walked_once() {
 }
 
 #[test]
-fn own_rows_come_first_and_then_chunks_as_they_are_sent() {
+fn own_rows_come_first_and_then_chunks_as_they_are_fetched() {
     every_case(|product, bands| {
         let (rank, world) = (product.rank(), product.world());
         let turns = walk(bands, 3).into_iter().map(|(shard, row, _)| {
             let last = ((row + 1) * HEIGHT).min(product.shards[shard].len()) - 1;
-            // The owner sends chunk after chunk, to its next rank first.
+            // The ranks before this one in turn, of each a chunk.
             match shard == rank {
                 true => (0, 0),
                 false => (
@@ -156,13 +156,12 @@ fn descriptors_that_contradict_themselves_are_refused() {
         let text = bad.validate().unwrap_err().to_string();
         assert!(text.contains(needle), "{text}");
     };
-    refused(&|p| p.free = 2000, "2000 of a pad with 2000 slots");
-    refused(&|p| p.free = 4, "slots 1..5 and 4");
-    refused(&|p| p.ready = 1997, "slots 1997..2001");
+    refused(&|p| p.done = 2000, "2000 of a pad with 2000 slots");
+    refused(&|p| p.done = 1, "slots 1 and 1");
     refused(&|p| p.chunk_rows = 0, "chunk_rows = 0");
     refused(
-        &|p| p.staging.truncate(1),
-        "1 addresses of staging in a world of 2",
+        &|p| p.a.truncate(1),
+        "2 shards at 1 addresses in a world of 2",
     );
     refused(
         &|p| p.shards[0] = 0..31,
@@ -175,16 +174,20 @@ fn descriptors_that_contradict_themselves_are_refused() {
 #[derive(Default)]
 struct Rank {
     call: u32,
-    /// Chunks sent, in the order of sending.
-    sent: usize,
+    /// Whether it has said that its shard may be read.
+    open: bool,
+    /// Chunks fetched, in the order of fetching.
+    fetched: usize,
     /// Tiles of the walk that have been read.
     read: usize,
+    /// Whether it has said that it has read the shards of the others.
+    done: bool,
 }
 
-/// Ranks that call again and again, each taking steps when chance wants it. No row is overwritten before it is read, or read
-/// before it is there, and every rank gets on. Epochs go round.
+/// Ranks that call again and again, each taking steps when chance wants it. No row is read before it is there, or overwritten
+/// before it is read, and every rank gets on. Epochs go round.
 #[test]
-fn whatever_the_order_of_steps_rows_are_read_between_their_word_and_their_credit() {
+fn whatever_the_order_of_steps_rows_are_read_between_the_words() {
     let mut random = 11u64;
     let mut draw = |below: usize| {
         random = random
@@ -201,25 +204,27 @@ fn whatever_the_order_of_steps_rows_are_read_between_their_word_and_their_credit
             .iter()
             .map(|product| walk(&bands(product, (HEIGHT, 1), 2).unwrap(), 1))
             .collect();
-        // What a rank sends in a call: chunk and peer.
-        let sends: Vec<Vec<_>> = products
-            .iter()
-            .enumerate()
-            .map(|(rank, product)| {
-                let chunks = 0..product.chunks();
-                let sent = chunks.filter(|&chunk| !product.chunk(rank, chunk).is_empty());
-                sent.flat_map(|chunk| (1..world).map(move |step| (chunk, (rank + step) % world)))
+        // What a rank fetches in a call: chunk and peer.
+        let fetches: Vec<Vec<_>> = (0..world)
+            .map(|rank| {
+                let product = &products[rank];
+                let chunks = (0..product.chunks())
+                    .flat_map(|chunk| (1..world).map(move |step| (chunk, (rank + step) % world)));
+                chunks
+                    .filter(|&(chunk, peer)| !product.chunk(peer, chunk).is_empty())
                     .collect()
             })
             .collect();
         let start = u32::MAX - 2;
         let chunks = products[0].chunks();
-        // Words by slot, source and destination; the call whose rows lie in each place of staging, by owner and reader.
-        let mut ready = vec![start; chunks * world * world];
-        let mut free = vec![start; world * world];
+        // Words by source and destination; the call whose rows lie in each shard, and in each chunk of staging.
+        let mut ready = vec![start; world * world];
+        let mut done = vec![start; world * world];
+        let mut shards = vec![0u32; world];
         let mut staged = vec![0u32; chunks * world * world];
         let at = |chunk: usize, from: usize, to: usize| (chunk * world + from) * world + to;
         let mut ranks: Vec<Rank> = (0..world).map(|_| Rank::default()).collect();
+        let reached = |seen: u32, wanted: u32| seen.wrapping_sub(wanted) as i32 >= 0;
         let mut idle = 0;
         while ranks.iter().any(|rank| rank.call < CALLS) {
             idle += 1;
@@ -229,17 +234,23 @@ fn whatever_the_order_of_steps_rows_are_read_between_their_word_and_their_credit
             if call == CALLS {
                 continue;
             }
-            let epoch = start.wrapping_add(call);
-            let reached = |seen: u32, wanted: u32| seen.wrapping_sub(wanted) as i32 >= 0;
-            if draw(2) == 0 && ranks[me].sent < sends[me].len() {
-                let (chunk, to) = sends[me][ranks[me].sent];
-                if reached(free[to * world + me], epoch) {
-                    let place = at(chunk, me, to);
-                    // The reader must be done with the call before.
-                    assert!(ranks[to].call >= call, "overwritten under its reader");
-                    staged[place] = call + 1;
-                    ready[place] = ready[place].wrapping_add(1);
-                    ranks[me].sent += 1;
+            let wanted = start.wrapping_add(call + 1);
+            let peers = (0..world).filter(|&peer| peer != me);
+            if !ranks[me].open {
+                // What comes before the call writes the shard.
+                shards[me] = call + 1;
+                for peer in peers {
+                    ready[me * world + peer] = wanted;
+                }
+                ranks[me].open = true;
+                idle = 0;
+            } else if let Some(&(chunk, from)) = fetches[me].get(ranks[me].fetched)
+                && draw(2) == 0
+            {
+                if reached(ready[from * world + me], wanted) {
+                    assert_eq!(shards[from], call + 1, "not the call's rows");
+                    staged[at(chunk, from, me)] = call + 1;
+                    ranks[me].fetched += 1;
                     idle = 0;
                 }
             } else if let Some(&(shard, row, _)) = walks[me].get(ranks[me].read) {
@@ -247,30 +258,25 @@ fn whatever_the_order_of_steps_rows_are_read_between_their_word_and_their_credit
                 let mut words = tiles
                     .iter()
                     .flat_map(|&row| needed(&products[me], shard, row));
-                let wanted = epoch.wrapping_add(1);
-                if words.all(|chunk| reached(ready[at(chunk, shard, me)], wanted)) {
-                    for chunk in tiles
-                        .iter()
-                        .flat_map(|&row| needed(&products[me], shard, row))
-                    {
-                        assert_eq!(
-                            staged[at(chunk, shard, me)],
-                            call + 1,
-                            "not the call's rows"
-                        );
-                    }
+                if words.all(|chunk| staged[at(chunk, shard, me)] == call + 1) {
                     ranks[me].read += 1;
                     idle = 0;
                 }
-            } else if ranks[me].sent == sends[me].len() {
-                for peer in (0..world).filter(|&peer| peer != me) {
-                    free[me * world + peer] = free[me * world + peer].wrapping_add(1);
+            } else if ranks[me].fetched == fetches[me].len() && !ranks[me].done {
+                for peer in peers {
+                    done[me * world + peer] = wanted;
                 }
-                ranks[me] = Rank {
-                    call: call + 1,
-                    ..Rank::default()
-                };
+                ranks[me].done = true;
                 idle = 0;
+            } else if ranks[me].done {
+                let mut peers = peers;
+                if peers.all(|peer| reached(done[peer * world + me], wanted)) {
+                    ranks[me] = Rank {
+                        call: call + 1,
+                        ..Rank::default()
+                    };
+                    idle = 0;
+                }
             }
         }
     }

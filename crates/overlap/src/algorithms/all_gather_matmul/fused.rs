@@ -1,21 +1,20 @@
-//! `fusedAllGather`: one launch in which every rank sends its shard and multiplies what it has and what arrives.
+//! `fusedAllGather`: one launch in which every rank fetches the shards of the others and multiplies what it has and what comes.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, SlotId, StreamId};
+use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 use warpweave_gemm::AllGatherMatmul;
 
-/// One hand-written kernel whose blocks send this rank's rows by bulk copies beside their share of the product. The tiles take
-/// this rank's rows first, then chunk after chunk of the others in the order of their arrival.
+/// One hand-written kernel whose blocks fetch the rows of the others by bulk copies beside their share of the product. The tiles
+/// take this rank's rows first, then chunk after chunk of the others in the order of their arrival.
 ///
-/// `ready0`, `ready1`, …: "this chunk of my shard is in your staging". `free`: "my product has read your rows", a credit for the
-/// next call.
+/// `ready`: "my A may be read". `done`: "I have read your A"; the call ends only then.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllGather",
     operation: Operation::AllGatherMatmul,
-    summary: "one SM90 kernel: each block sends rows to the peers while it multiplies what has arrived",
+    summary: "one SM90 kernel: each block fetches rows of the peers while it multiplies what has arrived",
     needs: Capabilities::SM90,
     parameters: &[Parameter {
         key: "chunks",
@@ -33,7 +32,7 @@ fn build(
     world: usize,
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
+    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);
@@ -41,12 +40,9 @@ fn build(
     }
     let shard = problem.max_shard(world);
     let chunk_rows = AllGatherMatmul::chunk_rows(shard, options.count("chunks"));
-    let staging = plan.staging(Placement::Symmetric);
-    let free = plan.builder.slot("free");
-    let ready = SlotId(free.0 + 1);
-    for chunk in 0..shard.div_ceil(chunk_rows) {
-        plan.builder.slot(format!("ready{chunk}"));
-    }
+    let staging = plan.staging(Placement::Local);
+    let ready = plan.builder.slot("ready");
+    let done = plan.builder.slot("done");
     let kernel = Kernel::AllGatherMatmul {
         shape: plan.shape(),
         a: plan.a,
@@ -54,7 +50,7 @@ fn build(
         c: plan.c,
         staging,
         ready,
-        free,
+        done,
         chunk_rows,
     };
     plan.builder.kernel(main, kernel);

@@ -214,7 +214,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 c,
                 staging,
                 ready,
-                free,
+                done,
                 chunk_rows,
                 ..
             } => {
@@ -224,13 +224,13 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     problem: GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype),
                     shards: shards.collect(),
                     chunk_rows,
-                    a: own(a),
-                    staging: ranks.map(|r| self.buffers.copy_of(staging, r)).collect(),
+                    a: ranks.map(|r| self.buffers.copy_of(a, r)).collect(),
+                    staging: own(staging),
                     b: own(b),
                     c: own(c),
                     pad,
                     ready: ready.0,
-                    free: free.0,
+                    done: done.0,
                     candidate: None,
                     max_blocks: None,
                 };

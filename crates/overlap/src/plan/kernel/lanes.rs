@@ -5,8 +5,7 @@ use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, sha
 use std::ops::Range;
 
 impl Kernel {
-    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, or for each group of them, then, where
-    /// the kernel sends rows, one for each receiver.
+    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, or for each group of them.
     ///
     /// A kernel may keep more order than its lanes have, never less. More order cannot add a race, but it can add a
     /// deadlock: a kernel that takes its lanes one after the other sends all signals that stand first in a lane
@@ -22,8 +21,6 @@ impl Kernel {
             Kernel::ReducingMatmul(reduction) => reduction.lanes(rank, world),
             _ => (0..world).map(|o| lane(o).effects(self)).collect(),
         };
-        let receivers = (0..world).filter(|&receiver| receiver != rank);
-        lanes.extend(receivers.map(|receiver| lane(rank).sends(self, receiver)));
         for effects in &mut lanes {
             effects.retain(|e| !e.is_void());
         }
@@ -71,7 +68,24 @@ impl Lane {
                 self.signal(done),
                 self.wait(done),
             ],
+            // This rank's rows are read where they lie.
+            Kernel::AllGatherMatmul { a, b, c, .. } if self.owner == self.rank => vec![
+                self.read_shard(a),
+                self.read_weight(b),
+                self.write_product(c),
+            ],
+            // One that works in chunks multiplies some before it has fetched them all. Nothing outside can tell: what it does
+            // behind its last word is seen by this rank alone.
             Kernel::ThreadloadGatherMatmul {
+                a,
+                b,
+                c,
+                staging,
+                ready,
+                done,
+                ..
+            }
+            | Kernel::AllGatherMatmul {
                 a,
                 b,
                 c,
@@ -159,87 +173,9 @@ impl Lane {
                 self.read_weight(b),
                 self.write_product(c),
             ],
-            // As there, chunks of one owner are multiplied beside each other. The kernel frees all of them at once, behind
-            // everything that it does: more order than here.
-            Kernel::AllGatherMatmul {
-                b,
-                c,
-                staging,
-                ready,
-                free,
-                chunk_rows,
-                ..
-            } if self.owner != self.rank => self
-                .chunks(ready, chunk_rows)
-                .flat_map(|(slot, rows)| {
-                    [
-                        self.wait(slot),
-                        Effect::Read(self.own_box(staging, rows.clone(), self.shape.k)),
-                        self.read_weight(b),
-                        Effect::Write(self.own_box(c, rows, self.shape.n)),
-                    ]
-                })
-                .chain([self.signal(free)])
-                .collect(),
-            Kernel::AllGatherMatmul { a, b, c, .. } => {
-                vec![
-                    self.read_shard(a),
-                    self.read_weight(b),
-                    self.write_product(c),
-                ]
-            }
             // Its lanes are those of groups of rows.
             Kernel::ReducingMatmul(_) => Vec::new(),
         }
-    }
-
-    /// What the kernel sends of this rank's rows to `receiver`, behind its credit.
-    ///
-    /// The kernel stores a chunk beside the one before it, whose signal stands before it here. Nothing can tell: whatever is
-    /// ordered by that signal alone is ordered behind the credit, like the store, or waits for the chunk's own signal.
-    fn sends(&self, kernel: &Kernel, receiver: usize) -> Vec<Effect> {
-        let Kernel::AllGatherMatmul {
-            a,
-            staging,
-            ready,
-            free,
-            chunk_rows,
-            ..
-        } = *kernel
-        else {
-            return Vec::new();
-        };
-        let first = self.rows().start;
-        let credit = Effect::Wait {
-            slot: free,
-            from: vec![receiver],
-            lag: 1,
-        };
-        let chunks = self.chunks(ready, chunk_rows).flat_map(|(slot, rows)| {
-            let own = rows.start - first..rows.end - first;
-            [
-                Effect::Read(self.own_box(a, own, self.shape.k)),
-                Effect::Write(Region {
-                    rank: receiver,
-                    ..self.own_box(staging, rows, self.shape.k)
-                }),
-                Effect::Signal {
-                    slot,
-                    to: vec![receiver],
-                },
-            ]
-        });
-        std::iter::once(credit).chain(chunks).collect()
-    }
-
-    /// The chunks of the owner's rows, each with the slot that announces it.
-    fn chunks(&self, ready: SlotId, rows: usize) -> impl Iterator<Item = (SlotId, Range<usize>)> {
-        let all = self.rows();
-        let starts = all.clone().step_by(rows.max(1)).enumerate();
-        starts.map(move |(index, start)| {
-            let end = start.saturating_add(rows.max(1)).min(all.end);
-            (SlotId(ready.0 + index), start..end)
-        })
     }
 
     /// The owner stores its rows everywhere once all peers have freed them and says so; a peer waits for that.

@@ -124,23 +124,23 @@ pub enum Kernel {
         /// Chunks of a shard, less those that are empty.
         chunks: usize,
     },
-    /// Sends this rank's rows to the staging of its peers, chunk after chunk, and computes C meanwhile: from its own rows
-    /// where they lie and from the others' in staging, each chunk behind the signal of its owner.
+    /// Fetches the rows of the others into staging, chunk after chunk, and computes C meanwhile: from this rank's rows where
+    /// they lie and from the others' in staging, each chunk once it is there.
     AllGatherMatmul {
         /// Sizes.
         shape: KernelShape,
-        /// Local.
+        /// Symmetric.
         a: BufferId,
         /// Local.
         b: BufferId,
         /// Local.
         c: BufferId,
-        /// Symmetric: the peers write their rows.
+        /// Local.
         staging: BufferId,
-        /// "The first chunk of my rows is in your staging." Each further chunk of the largest shard has the next slot.
+        /// "My A may be read."
         ready: SlotId,
-        /// "I have read your rows from my staging."
-        free: SlotId,
+        /// "I have read your A."
+        done: SlotId,
         /// Rows of a chunk; the last of a shard may have fewer.
         chunk_rows: usize,
     },
@@ -220,10 +220,10 @@ impl Kernel {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
             | Kernel::ThreadloadGatherMatmul { ready, done, .. }
-            | Kernel::ThreadloadGather { ready, done, .. } => vec![ready, done],
+            | Kernel::ThreadloadGather { ready, done, .. }
+            | Kernel::AllGatherMatmul { ready, done, .. } => vec![ready, done],
             Kernel::MultimemGatherMatmul { ready, free, .. }
-            | Kernel::MultimemGather { ready, free, .. }
-            | Kernel::AllGatherMatmul { ready, free, .. } => vec![ready, free],
+            | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
             Kernel::ReducingMatmul(reduction) => reduction.slots(),
         }

@@ -1,0 +1,94 @@
+// How one thread of a block fetches pieces of its peers' memory while the rest of the block multiplies: bulk copies from the
+// peer to shared memory, and from there to this rank's.
+//
+//   load     piece i into slot i % kSlots
+//   store    piece i - kAhead, once it has come
+//   arrive   piece i - kAhead - kLag, where it is counted: once it has been written
+//
+// Loads, not stores, cross the link: what it holds up then waits in its own place, and nothing else of the multiprocessor
+// behind it. The bytes of a piece go through the async proxy alone, so that none of this needs a fence. A group that
+// `bulk_wait` has waited for is visible to this thread, and with it to whom this thread's next release reaches.
+#pragma once
+
+#include <cstdint>
+
+#include "warpweave/bulk.cuh"
+#include "warpweave/signal.cuh"
+
+namespace warpweave {
+
+// Bytes of a piece, the most that one instruction moves here.
+constexpr uint32_t kPieceBytes = 4096;
+// Pieces in shared memory.
+constexpr uint32_t kSlots = 4;
+// Loads that run ahead of the stores: what they have in flight covers the link's latency.
+constexpr uint32_t kAhead = 2;
+// Stores that have not been waited for when the next is issued.
+constexpr uint32_t kLag = 1;
+static_assert(kAhead < kSlots, "a slot is loaded when its store has been read");
+
+struct Inbox {
+  // What has to be remembered of a piece from its load to its arrival.
+  struct Piece {
+    void* to;
+    // Counts the block once the piece has arrived; null where more of its kind follow.
+    uint32_t* arrived;
+    uint32_t bytes;
+  };
+  static constexpr uint32_t kPieces = 8;
+  static_assert(kAhead + kLag < kPieces, "none is forgotten too early");
+
+  alignas(128) char slots[kSlots][kPieceBytes];
+  Piece pieces[kPieces];
+  uint64_t full[kSlots];
+};
+
+// The one thread that uses an inbox.
+class Fetcher {
+ public:
+  __device__ __forceinline__ explicit Fetcher(Inbox& inbox) : inbox_(inbox) {
+    for (uint64_t& full : inbox_.full) init_barrier(&full, 1);
+    publish_barriers();
+  }
+
+  // `bytes`, a multiple of 16 and at most `kPieceBytes`.
+  __device__ __forceinline__ void fetch(void* to, const void* from, uint32_t bytes, uint32_t* arrived) {
+    // Of the stores so far, up to that of piece `loaded_ - 1 - kAhead`, the one of piece `loaded_ - kSlots` has been read.
+    bulk_wait_read<int(kSlots - 1 - kAhead)>();
+    const uint32_t slot = loaded_ % kSlots;
+    arrive_expecting(&inbox_.full[slot], bytes);
+    bulk_load(inbox_.slots[slot], from, bytes, &inbox_.full[slot]);
+    inbox_.pieces[loaded_ % Inbox::kPieces] = {to, arrived, bytes};
+    ++loaded_;
+    if (loaded_ > kAhead) store(loaded_ - 1 - kAhead);
+  }
+
+  // Returns when everything has arrived.
+  __device__ __forceinline__ void drain() {
+    for (uint32_t i = loaded_ > kAhead ? loaded_ - kAhead : 0; i < loaded_; ++i) store(i);
+    for (uint32_t i = loaded_ > kLag ? loaded_ - kLag : 0; i < loaded_; ++i) arrive<0>(i);
+  }
+
+ private:
+  __device__ __forceinline__ void store(uint32_t i) {
+    const uint32_t slot = i % kSlots;
+    const Inbox::Piece& piece = inbox_.pieces[i % Inbox::kPieces];
+    wait_phase(&inbox_.full[slot], i / kSlots % 2);
+    bulk_store(piece.to, inbox_.slots[slot], piece.bytes);
+    bulk_commit();
+    if (i >= kLag) arrive<kLag>(i - kLag);
+  }
+
+  template <uint32_t kPending>
+  __device__ __forceinline__ void arrive(uint32_t i) {
+    uint32_t* arrived = inbox_.pieces[i % Inbox::kPieces].arrived;
+    if (arrived == nullptr) return;
+    bulk_wait<int(kPending)>();
+    add_release_gpu(arrived, 1);
+  }
+
+  Inbox& inbox_;
+  uint32_t loaded_ = 0;
+};
+
+}  // namespace warpweave
