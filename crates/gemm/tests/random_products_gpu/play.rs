@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use half::{bf16, f16};
 use warpweave_gemm::reduction::Sums;
 use warpweave_gemm::{AllGatherMatmul, Error, ReducingMatmul};
-use warpweave_symm_mem::{DevicePtr, Memory};
+use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use crate::problem::{Operation, Problem};
 use crate::random::{Random, mixed};
@@ -320,27 +321,20 @@ fn order(random: &mut Random, calls: impl Iterator<Item = usize>) -> Vec<(usize,
 /// Compares the results of a call, one for each run: integers with the reference, reals with each other.
 fn compare(problem: &Problem, rank: usize, call: usize, results: &[&[u8]]) -> Played {
     let product = &problem.products[rank];
-    let (row, end) = (
-        2 * product.ldc,
-        2 * product.ldc * problem.rows_of_c(rank).len(),
-    );
+    let row = 2 * product.ldc;
+    let end = row * problem.rows_of_c(rank).len();
     let is_element = |at: usize| at < end && at % row < 2 * product.n;
-    let (got, wrong) = match results {
-        [got] => {
-            let wanted = problem.c(rank, call);
-            (got, (0..got.len()).find(|&at| got[at] != wanted[at]))
-        }
-        [before, got, ..] => {
-            let differs = (0..got.len()).find(|&at| got[at] != before[at]);
-            // No sum has all bits set, and nothing else is written.
-            let element = |at: &usize| got[*at] == POISON && got[*at + 1] == POISON;
-            let odd = (0..got.len())
-                .step_by(2)
-                .find(|at| is_element(*at) == element(at));
-            (got, differs.or(odd))
-        }
-        [] => return Err(format!("problem {} was not run", problem.number)),
+    let got = results[results.len() - 1];
+    let wanted = match problem.real {
+        true => results[0].to_vec(),
+        false => problem.c(rank, call),
     };
+    let is_odd = |at: usize| match (problem.real, is_element(at)) {
+        (true, true) => !is_finite(product.dtype, got[at & !1], got[at | 1]),
+        (true, false) => got[at] != POISON,
+        (false, _) => false,
+    };
+    let wrong = (0..wanted.len()).find(|&at| got[at] != wanted[at] || is_odd(at));
     let Some(at) = wrong else {
         return Ok(());
     };
@@ -353,4 +347,12 @@ fn compare(problem: &Problem, rank: usize, call: usize, results: &[&[u8]]) -> Pl
         "problem {number}, rank {rank}, call {call}: {place} is {:02x?} and wrong\n{problem:?}",
         &got[at & !1..][..2]
     ))
+}
+
+/// What was computed of something that is no number is none.
+fn is_finite(dtype: DType, low: u8, high: u8) -> bool {
+    match dtype {
+        DType::F16 => f16::from_le_bytes([low, high]).is_finite(),
+        _ => bf16::from_le_bytes([low, high]).is_finite(),
+    }
 }
