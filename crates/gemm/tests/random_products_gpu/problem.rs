@@ -1,0 +1,194 @@
+//! Problems by their numbers, the same on all ranks.
+
+use std::ops::Range;
+
+use warpweave_gemm::sm90::{CONFIGS, Candidate};
+use warpweave_gemm::{AllGatherMatmul, GemmProblem, Layout};
+use warpweave_symm_mem::DType;
+
+use crate::random::Random;
+
+/// Chunks or groups of the largest shard, at most.
+pub const MOST_CHUNKS: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    AllGatherMatmul,
+    MatmulReduceScatter,
+    MatmulAllReduce,
+}
+
+/// What problems there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub world: usize,
+    /// Rows, columns and terms of most problems, and of one in 16.
+    pub extents: [usize; 2],
+    /// Multiply-adds of a rank's product.
+    pub work: usize,
+    /// Rows of which groups are made.
+    pub group_rows: usize,
+    /// Blocks of a launch.
+    pub blocks: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub number: u64,
+    pub operation: Operation,
+    /// Each rank's product: with all of A, or with its part of K.
+    pub products: Vec<GemmProblem>,
+    pub shards: Vec<Range<usize>>,
+    /// Rows of a chunk or of a group.
+    pub chunk_rows: usize,
+    pub candidates: Vec<Option<Candidate>>,
+    /// Calls, each with inputs of its own.
+    pub calls: usize,
+    /// Blocks of each rank. Those calls are made as often as there are such lists.
+    pub blocks: Vec<Vec<u32>>,
+    /// Whether inputs are reals, of which two runs give the same bits; else they are integers.
+    pub real: bool,
+    /// Whether calls are replayed from a graph.
+    pub replayed: bool,
+}
+
+impl Problem {
+    pub fn draw(number: u64, limits: &Limits) -> Self {
+        let (random, world) = (&mut Random::new(number), limits.world);
+        let operation = random.of(&[
+            Operation::AllGatherMatmul,
+            Operation::MatmulReduceScatter,
+            Operation::MatmulAllReduce,
+        ]);
+        let gathers = operation == Operation::AllGatherMatmul;
+        let dtype = random.of(&[DType::F16, DType::Bf16]);
+
+        // What ranks share: of a product that gathers A, of one that sums C.
+        let (m, n, k) = (
+            extent(random, limits),
+            extent(random, limits).next_multiple_of(8),
+            extent(random, limits),
+        );
+        let (lda, ldc) = (padded(random, k), padded(random, n));
+        let products = (0..world).map(|_| {
+            let own = extent(random, limits);
+            let (n, k) = match gathers {
+                true => (own.next_multiple_of(8), k),
+                false => (n, own),
+            };
+            let k = k.min((limits.work / (m * n)).max(1));
+            let b = random.of(&[Layout::RowMajor, Layout::Transposed]);
+            let (lda, ldc) = match gathers {
+                true => (lda, padded(random, n)),
+                false => (padded(random, k), ldc),
+            };
+            GemmProblem::new(m, n, k, dtype)
+                .with_layouts(Layout::RowMajor, b)
+                .with_leading_dimensions(lda, padded(random, b.stored(k, n).1), ldc)
+        });
+        let mut products: Vec<GemmProblem> = products.collect();
+        if gathers {
+            // What fits with the most columns.
+            let k = products.iter().map(|product| product.k).min().unwrap_or(k);
+            for product in &mut products {
+                product.k = k;
+            }
+        }
+
+        let shards = shards(random, m, world);
+        let most = shards.iter().map(Range::len).max().unwrap_or(m);
+        let chunk_rows = match (gathers, random.once_in(2)) {
+            (true, true) => AllGatherMatmul::chunk_rows(most, 1 + random.below(4)),
+            (true, false) => random.size(most),
+            (false, _) => limits.group_rows * (1 + random.below(3)),
+        };
+        let real = random.once_in(8);
+        let mut candidate = || {
+            let (config, band) = (random.below(CONFIGS.len()), 1 + random.below(4) as u32);
+            (!random.once_in(4)).then_some(Candidate { config, band })
+        };
+        let mut candidates: Vec<_> = (0..world).map(|_| candidate()).collect();
+        if real {
+            // With another grid the model might choose another tile.
+            candidates = candidates
+                .into_iter()
+                .map(|one| {
+                    one.or(Some(Candidate {
+                        config: CONFIGS.len() - 1,
+                        band: 1,
+                    }))
+                })
+                .collect();
+        }
+        let mut blocks = || match random.once_in(2) {
+            true => limits.blocks,
+            false => 2 + random.below(limits.blocks as usize - 1) as u32,
+        };
+        let blocks = (0..1 + usize::from(real)).map(|_| (0..world).map(|_| blocks()).collect());
+        Problem {
+            number,
+            operation,
+            products,
+            shards,
+            chunk_rows: chunk_rows.max(most.div_ceil(MOST_CHUNKS)),
+            candidates,
+            blocks: blocks.collect(),
+            calls: 2 + random.below(4),
+            real,
+            replayed: random.once_in(8),
+        }
+    }
+
+    pub fn gathers(&self) -> bool {
+        self.operation == Operation::AllGatherMatmul
+    }
+
+    pub fn most_rows(&self) -> usize {
+        self.shards.iter().map(Range::len).max().unwrap_or(0)
+    }
+
+    /// The rows of A that a rank has.
+    pub fn rows_of_a(&self, rank: usize) -> Range<usize> {
+        match self.gathers() {
+            true => self.shards[rank].clone(),
+            false => 0..self.products[rank].m,
+        }
+    }
+
+    /// The rows of C that a rank gets.
+    pub fn rows_of_c(&self, rank: usize) -> Range<usize> {
+        match self.operation {
+            Operation::MatmulReduceScatter => self.shards[rank].clone(),
+            _ => 0..self.products[rank].m,
+        }
+    }
+}
+
+fn extent(random: &mut Random, limits: &Limits) -> usize {
+    let [most, largest] = limits.extents;
+    match random.below(16) {
+        0 => 1 + random.below(largest),
+        1..8 => 1 + random.below(most),
+        _ => random.size(most),
+    }
+}
+
+/// A leading dimension for rows of `columns`, a multiple of 16 bytes.
+fn padded(random: &mut Random, columns: usize) -> usize {
+    columns.next_multiple_of(8) + 8 * random.below(3)
+}
+
+/// Equal shards, or any; either way some may be empty.
+fn shards(random: &mut Random, m: usize, world: usize) -> Vec<Range<usize>> {
+    let any = random.once_in(3);
+    let mut ends: Vec<usize> = (1..world)
+        .map(|rank| match any {
+            true => random.below(m + 1),
+            false => rank * (m / world) + rank.min(m % world),
+        })
+        .collect();
+    ends.sort_unstable();
+    ends.push(m);
+    let starts = std::iter::once(0).chain(ends.clone());
+    starts.zip(ends).map(|(start, end)| start..end).collect()
+}

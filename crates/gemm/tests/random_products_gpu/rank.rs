@@ -1,0 +1,273 @@
+//! One rank of a group, with the memory in which it plays rounds of problems.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use warpweave_gemm::{AllGatherGemmBackend, ReducingGemmBackend};
+use warpweave_symm_mem::{Exchange, SignalPad, SymmetricBuffer};
+
+use crate::problem::{Limits, MOST_CHUNKS, Operation, Problem};
+use crate::values::window;
+
+/// What went wrong.
+pub type Played<T = ()> = Result<T, String>;
+
+pub trait Kernels: AllGatherGemmBackend + ReducingGemmBackend {}
+impl<B: AllGatherGemmBackend + ReducingGemmBackend> Kernels for B {}
+
+/// Slots of products that gather: the one of credits and those of chunks.
+pub const FREE: usize = 0;
+pub const READY: usize = 1;
+const SUMS: usize = READY + MOST_CHUNKS;
+const SLOTS: usize = 4096;
+
+/// Calls before the epochs go round.
+const BEFORE_ZERO: u32 = 40;
+
+/// Bytes of a rank's memories, or what of them is taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rooms {
+    /// Inputs of all calls.
+    pub given: usize,
+    /// Operands of the products.
+    pub work: usize,
+    /// Results of all calls.
+    pub kept: usize,
+    /// Memory that peers write.
+    pub shared: usize,
+}
+
+impl Rooms {
+    const ALL: Rooms = Rooms {
+        given: 96 << 20,
+        work: 96 << 20,
+        kept: 128 << 20,
+        shared: 160 << 20,
+    };
+
+    /// What a problem takes, on the rank that needs the most: places are the same on all ranks.
+    fn of(problem: &Problem) -> Self {
+        let world = problem.shards.len();
+        let calls = problem.calls * problem.blocks.len();
+        let most = |bytes: &dyn Fn(usize) -> usize| (0..world).map(bytes).max().unwrap_or(0);
+        let b = |rank: usize| {
+            let product = &problem.products[rank];
+            window(product.b_layout.stored(product.k, product.n).0, product.ldb)
+        };
+        let (a, c) = (
+            most(&|rank| a_bytes(problem, rank)),
+            most(&|rank| c_bytes(problem, rank)),
+        );
+        let everyone = problem.operation == Operation::MatmulAllReduce;
+        let parts = (world - 1) * problem.most_rows();
+        Rooms {
+            given: problem.calls * a + most(&b),
+            work: a + if everyone { 0 } else { c },
+            kept: calls * c,
+            // Products that gather share what lies before the parts of the others.
+            shared: match problem.gathers() {
+                true => 0,
+                false => window(parts, problem.products[0].ldc) + if everyone { c } else { 0 },
+            },
+        }
+    }
+
+    fn and(self, other: Rooms) -> Rooms {
+        Rooms {
+            given: self.given + other.given,
+            work: self.work + other.work,
+            kept: self.kept + other.kept,
+            shared: self.shared + other.shared,
+        }
+    }
+
+    fn fits(&self, all: &Rooms) -> bool {
+        self.given <= all.given
+            && self.work <= all.work
+            && self.kept <= all.kept
+            && self.shared <= all.shared
+    }
+}
+
+/// Bytes of a rank's A and C with what lies behind them.
+pub fn a_bytes(problem: &Problem, rank: usize) -> usize {
+    window(problem.rows_of_a(rank).len(), problem.products[rank].lda)
+}
+
+pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
+    window(problem.rows_of_c(rank).len(), problem.products[rank].ldc)
+}
+
+/// Staging of a product that gathers.
+fn staging_bytes(problem: &Problem) -> usize {
+    window(problem.products[0].m, problem.products[0].lda)
+}
+
+/// A problem, and where its things begin.
+pub struct Placed {
+    pub problem: Problem,
+    pub at: Rooms,
+    /// The first slot for sums.
+    pub slot: usize,
+}
+
+pub struct Rank<B: Kernels> {
+    pub backend: B,
+    pub exchange: Arc<dyn Exchange>,
+    pub limits: Limits,
+    pub stream: B::Stream,
+    pub pad: SignalPad<B>,
+    pub given: B::Memory,
+    pub work: B::Memory,
+    pub kept: B::Memory,
+    pub shared: SymmetricBuffer<B>,
+    /// Slots of products that sum: those with the same groups share them, so that their words have the same epochs.
+    sums: HashMap<(Operation, Vec<usize>), usize>,
+    free_slot: usize,
+}
+
+/// An error as what went wrong on `rank`.
+pub fn on_rank<E: Display>(rank: usize) -> impl Fn(E) -> String {
+    move |error| format!("rank {rank}: {error}")
+}
+
+impl<B: Kernels> Rank<B> {
+    pub fn new(
+        backend: B,
+        exchange: Arc<dyn Exchange>,
+        limits: Limits,
+        timeout: Duration,
+    ) -> warpweave_symm_mem::Result<Self> {
+        let Rooms {
+            given,
+            work,
+            kept,
+            shared,
+        } = Rooms::ALL;
+        let mut pad = SignalPad::new(&backend, &exchange, "random products", SLOTS)?;
+        pad.set_timeout(timeout);
+        let rank = Rank {
+            stream: backend.stream(Default::default())?,
+            given: backend.allocate(given)?,
+            work: backend.allocate(work)?,
+            kept: backend.allocate(kept)?,
+            shared: SymmetricBuffer::new(&backend, &exchange, "shared", shared)?,
+            pad,
+            backend,
+            exchange,
+            limits,
+            sums: HashMap::new(),
+            free_slot: SUMS,
+        };
+        // The latest counter takes all others along, and is later than these by less than half a turn.
+        for epoch in [i32::MAX as u32, 0u32.wrapping_sub(BEFORE_ZERO)] {
+            let sent = rank.pad.view().sent;
+            // SAFETY: the pad's first counter, which nothing else uses yet.
+            unsafe {
+                rank.backend
+                    .upload(&rank.stream, sent, &epoch.to_ne_bytes())?
+            };
+            rank.pad.recover(&rank.stream, rank.exchange.as_ref())?;
+        }
+        // Its code is loaded before any rank waits for another.
+        rank.backend.delay(&rank.stream, Duration::from_micros(1))?;
+        rank.backend.synchronize(&rank.stream)?;
+        Ok(rank)
+    }
+
+    pub fn me(&self) -> usize {
+        self.exchange.rank()
+    }
+
+    pub fn meet(&self, place: &str) -> Played {
+        self.exchange.barrier(place).map_err(on_rank(self.me()))
+    }
+
+    /// As many of the problems as a round takes, with their places, and what these take in all.
+    pub fn place(&mut self, numbers: Range<u64>, most: usize) -> Played<(Vec<Placed>, Rooms)> {
+        if self.free_slot + most * 2 * MOST_CHUNKS > SLOTS {
+            // Epochs of all slots are made equal, and those of sums are given away anew. Nothing is under way here.
+            let recovered = self.pad.recover(&self.stream, self.exchange.as_ref());
+            recovered.map_err(on_rank(self.me()))?;
+            self.sums.clear();
+            self.free_slot = SUMS;
+        }
+        let mut taken = Rooms::default();
+        let mut problems = Vec::new();
+        for number in numbers.clone().take(most) {
+            let problem = Problem::draw(number, &self.limits);
+            if problem.gathers() {
+                // All of a round gather into one staging, as plans of one model would.
+                taken.shared = taken.shared.max(staging_bytes(&problem));
+            }
+            problems.push(problem);
+        }
+        let mut placed = Vec::new();
+        for problem in problems {
+            let end = taken.and(Rooms::of(&problem));
+            if !end.fits(&Rooms::ALL) {
+                break;
+            }
+            let slot = self.slot(&problem);
+            placed.push(Placed {
+                problem,
+                at: taken,
+                slot,
+            });
+            taken = end;
+        }
+        match placed.is_empty() {
+            true => Err(format!("there is no room for problem {}", numbers.start)),
+            false => Ok((placed, taken)),
+        }
+    }
+
+    fn slot(&mut self, problem: &Problem) -> usize {
+        let rows = problem.shards.iter().map(Range::len);
+        let groups: Vec<usize> = match problem.gathers() {
+            true => Vec::new(),
+            false => rows.map(|rows| rows.div_ceil(problem.chunk_rows)).collect(),
+        };
+        let count = 2 * groups.iter().max().unwrap_or(&0);
+        let next = self.free_slot;
+        let slot = *self.sums.entry((problem.operation, groups)).or_insert(next);
+        if slot == next {
+            self.free_slot += count;
+        }
+        slot
+    }
+
+    /// Behind a synchronisation: whether a wait missed its deadline, or a ticket was left that not all have drawn.
+    pub fn check_pad(&self) -> Played {
+        let failed = on_rank(self.me());
+        self.pad.check(&self.stream).map_err(failed)?;
+        let world = self.exchange.world();
+        let mut tickets = vec![0; 4 * self.pad.slots() * world];
+        // SAFETY: the pad's tickets, a counter for each slot and rank.
+        unsafe {
+            let at = self.pad.view().tickets;
+            let read = self.backend.download(&self.stream, at, &mut tickets);
+            read.map_err(on_rank(self.me()))?;
+        }
+        match tickets.iter().position(|&byte| byte != 0) {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "rank {}: the ticket of slot {} and rank {} is not whole between kernels",
+                self.me(),
+                at / 4 / world,
+                at / 4 % world
+            )),
+        }
+    }
+
+    pub fn close(self) -> warpweave_symm_mem::Result<()> {
+        self.backend.synchronize(&self.stream)?;
+        self.exchange.barrier("end")?;
+        let exchange = self.exchange.as_ref();
+        self.pad.close(&self.stream, exchange)?;
+        self.shared.close(exchange)
+    }
+}

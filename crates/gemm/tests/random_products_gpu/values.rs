@@ -1,0 +1,156 @@
+//! What the matrices of a problem hold.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use warpweave_gemm::GemmProblem;
+use warpweave_gemm::host::{Element, multiply};
+use warpweave_symm_mem::DType;
+
+use crate::problem::{Operation, Problem};
+use crate::random::mixed;
+
+/// What memory holds that is neither given nor computed: no number.
+pub const POISON: u8 = 0xff;
+
+/// Bytes behind a matrix that nothing may write, at least.
+const GUARD: usize = 64;
+
+/// Bytes of a matrix of `rows` of `ld` elements and of what lies behind it.
+pub fn window(rows: usize, ld: usize) -> usize {
+    (2 * rows * ld + GUARD).next_multiple_of(256)
+}
+
+impl Problem {
+    /// A window with this rank's A of a call.
+    pub fn a(&self, rank: usize, call: usize) -> Vec<u8> {
+        let rows = self.rows_of_a(rank);
+        let GemmProblem { k, lda, .. } = self.products[rank];
+        match self.products[rank].dtype {
+            DType::F16 => window_of(&self.matrix_a::<f16>(rank, call, rows), k, lda),
+            _ => window_of(&self.matrix_a::<bf16>(rank, call, rows), k, lda),
+        }
+    }
+
+    /// A window with a rank's B.
+    pub fn b(&self, rank: usize) -> Vec<u8> {
+        let GemmProblem {
+            n,
+            k,
+            ldb,
+            b_layout,
+            ..
+        } = self.products[rank];
+        let columns = b_layout.stored(k, n).1;
+        match self.products[rank].dtype {
+            DType::F16 => window_of(&self.matrix_b::<f16>(rank), columns, ldb),
+            _ => window_of(&self.matrix_b::<bf16>(rank), columns, ldb),
+        }
+    }
+
+    /// The window with a rank's C behind a call with integers.
+    pub fn c(&self, rank: usize, call: usize) -> Vec<u8> {
+        let GemmProblem { n, ldc, dtype, .. } = self.products[rank];
+        match dtype {
+            DType::F16 => window_of(&self.matrix_c::<f16>(rank, call), n, ldc),
+            _ => window_of(&self.matrix_c::<bf16>(rank, call), n, ldc),
+        }
+    }
+
+    /// Some rows of A: of the one that is gathered, or of the one that a rank has.
+    fn matrix_a<T: Element>(&self, rank: usize, call: usize, rows: Range<usize>) -> Vec<T> {
+        let owner = if self.gathers() { 0 } else { rank };
+        self.matrix((2 + call) << 8 | owner, rows, self.products[rank].k)
+    }
+
+    /// B as it is stored.
+    fn matrix_b<T: Element>(&self, rank: usize) -> Vec<T> {
+        let GemmProblem { n, k, b_layout, .. } = self.products[rank];
+        let (rows, columns) = b_layout.stored(k, n);
+        self.matrix(1 << 8 | rank, 0..rows, columns)
+    }
+
+    /// Integers without a zero, so that every term of a sum counts; sums are exact in f32. Or reals.
+    fn matrix<T: Element>(&self, which: usize, rows: Range<usize>, columns: usize) -> Vec<T> {
+        let seed = mixed(mixed(self.number) ^ which as u64);
+        let value = |bits: u64| match self.real {
+            true => (bits >> 40) as f32 / (1 << 23) as f32 - 1.0,
+            false => [-2.0, -1.0, 1.0, 2.0][(bits >> 62) as usize],
+        };
+        let mut wide = Vec::with_capacity(rows.len() * columns);
+        for row in rows {
+            let row = mixed(seed.wrapping_add(row as u64));
+            wide.extend((0..columns as u64).map(|column| value(mixed(row.wrapping_add(column)))));
+        }
+        let mut values = vec![T::default(); wide.len()];
+        T::round(&wide, &mut values);
+        values
+    }
+
+    fn matrix_c<T: Element>(&self, rank: usize, call: usize) -> Vec<T> {
+        let rows = self.rows_of_c(rank);
+        match self.operation {
+            Operation::AllGatherMatmul => self.product::<T, T>(rank, call, &rows),
+            Operation::MatmulReduceScatter => self.sums(rank, call),
+            Operation::MatmulAllReduce => {
+                let owners = 0..self.shards.len();
+                owners.flat_map(|owner| self.sums(owner, call)).collect()
+            }
+        }
+    }
+
+    /// The rows of C that `owner` sums: a part is rounded when it is sent, its own is not.
+    fn sums<T: Element>(&self, owner: usize, call: usize) -> Vec<T> {
+        let rows = &self.shards[owner];
+        let len = rows.len() * self.products[owner].n;
+        let (mut total, mut sums) = (vec![0.0; len], vec![T::default(); len]);
+        for source in 0..self.shards.len() {
+            let mut part: Vec<f32> = self.product::<T, f32>(source, call, rows);
+            if source != owner {
+                T::round(&part, &mut sums);
+                T::widen(&sums, &mut part);
+            }
+            for (total, part) in total.iter_mut().zip(part) {
+                *total += part;
+            }
+        }
+        T::round(&total, &mut sums);
+        sums
+    }
+
+    /// Some rows of what a rank multiplies.
+    fn product<T: Element, O: Element>(
+        &self,
+        rank: usize,
+        call: usize,
+        rows: &Range<usize>,
+    ) -> Vec<O> {
+        let GemmProblem {
+            n,
+            k,
+            a_layout,
+            b_layout,
+            ..
+        } = self.products[rank];
+        let mut c = vec![O::default(); rows.len() * n];
+        if !rows.is_empty() {
+            let problem = GemmProblem::new(rows.len(), n, k, T::DTYPE)
+                .with_layouts(a_layout, b_layout)
+                .with_output(O::DTYPE);
+            let a = self.matrix_a::<T>(rank, call, rows.clone());
+            multiply(&problem, &a, &self.matrix_b::<T>(rank), &mut c).unwrap();
+        }
+        c
+    }
+}
+
+fn window_of<T: Element>(values: &[T], columns: usize, ld: usize) -> Vec<u8> {
+    let mut window = vec![POISON; self::window(values.len() / columns, ld)];
+    let rows = values.chunks_exact(columns);
+    for (to, row) in window.chunks_exact_mut(2 * ld).zip(rows) {
+        // SAFETY: elements are plain numbers without padding, and the length is in bytes.
+        let row = unsafe { std::slice::from_raw_parts(row.as_ptr().cast(), size_of_val(row)) };
+        to[..2 * columns].copy_from_slice(row);
+    }
+    window
+}
