@@ -13,7 +13,9 @@ use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use crate::problem::{Operation, Problem};
 use crate::random::{Random, mixed};
-use crate::rank::{FREE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, on_rank};
+use crate::rank::{
+    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, on_rank, staging_bytes,
+};
 use crate::values::{POISON, window};
 
 /// Problems of a round.
@@ -122,10 +124,18 @@ impl<B: Kernels> Rank<B> {
         let (a_bytes, c_bytes) = (a_bytes(problem, me), c_bytes(problem, me));
         let parts = (problem.shards.len() - 1) * problem.most_rows();
         let copy = at.shared + window(parts, problem.products[me].ldc);
-        let a = self.work.address().add(at.work);
-        let c = match problem.operation {
-            Operation::MatmulAllReduce => self.shared.local().add(copy),
-            _ => a.add(a_bytes),
+        let work = self.work.address().add(at.work);
+        let (a, c) = match problem.operation {
+            Operation::AllGatherMatmul => (
+                self.shared.local().add(at.shared),
+                work.add(staging_bytes(problem)),
+            ),
+            Operation::MatmulAllReduce => (work, self.shared.local().add(copy)),
+            _ => (work, work.add(a_bytes)),
+        };
+        let on_all = |offset: usize| -> Vec<DevicePtr> {
+            let addresses = self.shared.addresses().into_iter();
+            addresses.map(|address| address.add(offset)).collect()
         };
         let plan = |blocks: &Vec<u32>| {
             let b = self.given.address().add(at.given + problem.calls * a_bytes);
@@ -136,23 +146,19 @@ impl<B: Kernels> Rank<B> {
                         problem: problem.products[me],
                         shards: problem.shards.clone(),
                         chunk_rows: problem.chunk_rows,
-                        a,
-                        staging: self.shared.addresses(),
+                        a: on_all(at.shared),
+                        staging: work,
                         b,
                         c,
                         pad: self.pad.view(),
                         ready: READY,
-                        free: FREE,
+                        done: DONE,
                         candidate: problem.candidates[me],
                         max_blocks,
                     };
                     self.backend.all_gather_plan(&product).map(Plan::Gathers)
                 }
                 _ => {
-                    let on_all = |offset: usize| -> Vec<DevicePtr> {
-                        let addresses = self.shared.addresses().into_iter();
-                        addresses.map(|address| address.add(offset)).collect()
-                    };
                     let rows = problem.most_rows();
                     let product = ReducingMatmul {
                         problem: problem.products[me],

@@ -18,10 +18,10 @@ pub type Played<T = ()> = Result<T, String>;
 pub trait Kernels: AllGatherGemmBackend + ReducingGemmBackend {}
 impl<B: AllGatherGemmBackend + ReducingGemmBackend> Kernels for B {}
 
-/// Slots of products that gather: the one of credits and those of chunks.
-pub const FREE: usize = 0;
+/// Slots of products that gather.
+pub const DONE: usize = 0;
 pub const READY: usize = 1;
-const SUMS: usize = READY + MOST_CHUNKS;
+const SUMS: usize = READY + 1;
 const SLOTS: usize = 4096;
 
 /// Calls before the epochs go round.
@@ -36,7 +36,7 @@ pub struct Rooms {
     pub work: usize,
     /// Results of all calls.
     pub kept: usize,
-    /// Memory that peers write.
+    /// Memory that peers read or write.
     pub shared: usize,
 }
 
@@ -65,11 +65,13 @@ impl Rooms {
         let parts = (world - 1) * problem.most_rows();
         Rooms {
             given: problem.calls * a + most(&b),
-            work: a + if everyone { 0 } else { c },
+            work: match problem.gathers() {
+                true => staging_bytes(problem) + c,
+                false => a + if everyone { 0 } else { c },
+            },
             kept: calls * c,
-            // Products that gather share what lies before the parts of the others.
             shared: match problem.gathers() {
-                true => 0,
+                true => a,
                 false => window(parts, problem.products[0].ldc) + if everyone { c } else { 0 },
             },
         }
@@ -102,7 +104,7 @@ pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
 }
 
 /// Staging of a product that gathers.
-fn staging_bytes(problem: &Problem) -> usize {
+pub fn staging_bytes(problem: &Problem) -> usize {
     window(problem.products[0].m, problem.products[0].lda)
 }
 
@@ -196,17 +198,9 @@ impl<B: Kernels> Rank<B> {
             self.free_slot = SUMS;
         }
         let mut taken = Rooms::default();
-        let mut problems = Vec::new();
+        let mut placed = Vec::new();
         for number in numbers.clone().take(most) {
             let problem = Problem::draw(number, &self.limits);
-            if problem.gathers() {
-                // All of a round gather into one staging, as plans of one model would.
-                taken.shared = taken.shared.max(staging_bytes(&problem));
-            }
-            problems.push(problem);
-        }
-        let mut placed = Vec::new();
-        for problem in problems {
             let end = taken.and(Rooms::of(&problem));
             if !end.fits(&Rooms::ALL) {
                 break;
