@@ -141,7 +141,7 @@ class Gather {
     const uint32_t call = load_counter(product_.calls()) + 1;
     for (uint32_t chunk = first; chunk <= last; ++chunk) {
       const uint32_t blocks = min(pieces_of(product_.chunk_bytes(chunk, corner.part)), gridDim.x);
-      wait_word(pad, product_.arrivals(chunk, corner.part), product_.ready, corner.part, call * blocks);
+      wait_behind_waits(pad, product_.arrivals(chunk, corner.part), product_.ready, corner.part, call * blocks);
     }
     fence_async();
   }
