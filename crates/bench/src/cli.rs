@@ -18,6 +18,17 @@ use crate::suite::{self, Suite};
 #[derive(Debug, Parser)]
 #[command(name = "warpweave", version)]
 pub struct Cli {
+    /// What the program says of itself.
+    #[command(flatten)]
+    pub logging: LoggingArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program says of itself while it runs.
+#[derive(Debug, Args)]
+pub struct LoggingArgs {
     /// What is logged to standard error, as `info`, `warpweave_overlap=debug` or, by ranks, `warn;0:info;2-3:debug`.
     #[arg(
         long,
@@ -31,9 +42,9 @@ pub struct Cli {
     /// `FILE` with `.rank0` before its extension.
     #[arg(long, global = true, value_name = "FILE")]
     pub spans: Option<PathBuf>,
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
+    /// Make NVTX ranges of the spans of all layers, for `nsys profile`; by the library of this file, else by CUDA's.
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub nvtx: Option<Option<PathBuf>>,
 }
 
 /// What to do.

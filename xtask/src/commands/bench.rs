@@ -86,6 +86,9 @@ struct What {
     /// Write when the spans of the program ran to files of this name, one a rank, for Perfetto
     #[arg(long, value_name = "FILE")]
     spans: Option<PathBuf>,
+    /// Make NVTX ranges of the spans of the program, for `nsys profile`; by the library of this file, else by CUDA's
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    nvtx: Option<Option<PathBuf>>,
     /// List the suites and implementations and run nothing
     #[arg(long)]
     list: bool,
@@ -132,6 +135,14 @@ impl What {
         add("--peers", self.peers.as_ref().map(Into::into));
         add("--log", self.log.as_ref().map(Into::into));
         add("--spans", self.spans.as_ref().map(Into::into));
+        if let Some(file) = &self.nvtx {
+            let mut word = OsString::from("--nvtx");
+            if let Some(file) = file {
+                word.push("=");
+                word.push(file);
+            }
+            args.push(word);
+        }
         args
     }
 }
@@ -248,6 +259,17 @@ mod tests {
             ),
             expected
         );
+    }
+
+    #[test]
+    fn ranges_are_made_by_the_library_that_is_named() {
+        let host = Chosen {
+            cuda: false,
+            ranks: 4,
+        };
+        for word in ["--nvtx", "--nvtx=lib/libnvtx3interop.so.1"] {
+            assert_eq!(mapped(&[word], host)[3..], [word]);
+        }
     }
 
     #[test]

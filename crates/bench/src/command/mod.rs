@@ -23,7 +23,7 @@ use crate::logging;
 /// Runs the command of this process's arguments. Success means that everything was right.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(error) = logging::start(&cli.log, cli.spans.as_deref()) {
+    if let Err(error) = logging::start(&cli.logging) {
         exit::fail(&error);
     }
     let outcome = match &cli.command {
