@@ -72,6 +72,11 @@ def spread(times):
     return {"median": middle, "p10": low, "p90": high, "samples": len(times)}
 
 
+def part(matmul):
+    """The product alone, marked as a part of the operation."""
+    return {"torch-matmul": {**matmul, "part": True}}
+
+
 def gather(clock, group, sizes, dtype, count):
     """All-gather + matmul: A by rows, B whole on each rank."""
     m, n, k = sizes
@@ -92,7 +97,8 @@ def gather(clock, group, sizes, dtype, count):
         "torch-fused": lambda: torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, group.group_name),
         "torch-matmul": lambda: torch.matmul(whole, b, out=c),
     }
-    return clock.rounds(contenders, lambda i: a.copy_(sets[i % SETS]), count)
+    times = clock.rounds(contenders, lambda i: a.copy_(sets[i % SETS]), count)
+    return {**times, **part(times["torch-matmul"])}
 
 
 def reduce(clock, group, sizes, dtype, count):
@@ -120,7 +126,7 @@ def reduce(clock, group, sizes, dtype, count):
         "matmul": lambda: torch.matmul(x, w, out=c),
     }
     times = clock.rounds(contenders, lambda i: x.copy_(sets[i % SETS]), count)
-    alone = {"torch-matmul": times["matmul"]}
+    alone = part(times["matmul"])
     both = {"torch-nccl": times["all"], **alone}
     return {
         "matmul-reduce-scatter": {"torch-nccl": times["scatter"], "torch-fused": times["fused"], **alone},

@@ -90,7 +90,7 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
             peers: args
                 .peers
                 .as_deref()
-                .map(collectives::Peers::read)
+                .map(collectives::read_peers)
                 .transpose()?,
         }));
     }

@@ -82,6 +82,9 @@ fn every_suite_is_measured_and_right() {
         for (result, row) in rows(&report) {
             let name = format!("{suite}: {}", row["implementation"]);
             assert_eq!(row["status"], "ok", "{name}: {}", row["reason"]);
+            let is_part = ["productAlone", "allGatherAlone"].map(Value::from);
+            let is_part = is_part.contains(&row["implementation"]);
+            assert_eq!(row["part"], is_part, "{name}");
             let verified = &row["verification"];
             assert_eq!(verified["wrong"], 0, "{name}");
             // Three sets of integers and two of reals, as calls and as graphs, before and after the timing.
@@ -151,10 +154,11 @@ fn figures_of_peers_stand_beside_ours() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("torch.json");
     let spread = r#"{"median": 0.5, "p10": 0.4, "p90": 0.6, "samples": 15}"#;
+    let part = spread.replace('}', ", \"part\": true}");
     let row = |world: usize| {
         format!(
             r#"{{"kind": "all-gather-matmul", "world": {world}, "shape": "16x8x12", "dtype": "float16",
-                "ms": {{"torch-fused": {spread}}}}}"#
+                "ms": {{"torch-fused": {spread}, "torch-matmul": {part}}}}}"#
         )
     };
     let text = format!(
@@ -169,7 +173,9 @@ fn figures_of_peers_stand_beside_ours() {
     let (outcome, report) = measured(2, "recipes", &more);
     assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
     let rows: Vec<_> = rows(&report).map(|(_, row)| row).collect();
-    assert_eq!(rows.len(), 2, "the row of two ranks alone: {report}");
+    assert_eq!(rows.len(), 3, "the rows of two ranks alone: {report}");
+    let parts: Vec<_> = rows.iter().map(|row| &row["part"]).collect();
+    assert_eq!(parts, [false, false, true], "{report}");
     assert_eq!(
         (&rows[0]["kind"], &rows[1]["kind"]),
         (&"ours".into(), &"peer".into())
