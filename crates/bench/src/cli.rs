@@ -200,6 +200,9 @@ pub struct ReportArgs {
     /// The page.
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
+    /// Also draw the collectives' times over sizes to this file as SVG, as `bench --plot` does.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 /// What can be done with a plan.

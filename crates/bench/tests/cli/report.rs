@@ -188,3 +188,26 @@ fn other_files_are_refused() {
         assert!(!folder.path().join("report.html").exists());
     }
 }
+
+#[test]
+fn the_drawing_of_recorded_collectives_is_what_their_file_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let report = |file: &str| {
+        let mut command = job::warpweave();
+        command.arg("report").arg(recorded.join(file));
+        command.args(["--out", "page.html", "--plot", "times.svg"]);
+        command.current_dir(folder.path()).output().unwrap()
+    };
+    let out = report("gemm-1xh200.json");
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("of the suite collectives"));
+    let out = report("collectives-4xh200.json");
+    assert!(out.status.success(), "{out:?}");
+    let drawn = std::fs::read_to_string(folder.path().join("times.svg")).unwrap();
+    let kept = std::fs::read_to_string(recorded.join("collectives-4xh200.svg")).unwrap();
+    assert!(
+        drawn == kept,
+        "draw it anew: cargo xtask report docs/results/collectives-4xh200.json --plot docs/results/collectives-4xh200.svg"
+    );
+}
