@@ -11,6 +11,7 @@ mod doctor;
 mod error;
 mod harness;
 mod launch;
+mod peers;
 mod place;
 mod program;
 mod setup;

@@ -130,6 +130,9 @@ pub struct BenchArgs {
     /// Name the suites, what they reproduce and their implementations, check the other options, and do nothing else.
     #[arg(long)]
     pub list: bool,
+    /// Print what peers are to measure beside a run on so many GPUs, a line a problem, and do nothing else.
+    #[arg(long, hide = true, value_name = "RANKS")]
+    pub peer_problems: Option<usize>,
     /// Let a rank stall, die, miscalculate or take longer, as stall:RANK, kill:RANK, corrupt:RANK or slowLEAST-MOST:RANK in
     /// µs a call: for tests of what becomes of that.
     #[arg(long, hide = true)]

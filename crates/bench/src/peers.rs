@@ -175,7 +175,7 @@ impl Peers {
 }
 
 /// PyTorch's name of an element type.
-fn torch_name(dtype: DType) -> &'static str {
+pub(crate) fn torch_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float32",
         DType::F16 => "float16",

@@ -37,6 +37,19 @@ pub struct Settings {
     pub peers: Option<Peers>,
 }
 
+impl Settings {
+    /// What is measured: each of the sizes that are given, or of those that suit the backend, once and in order.
+    pub fn sizes_on(&self, kind: BackendKind) -> Vec<Bytes> {
+        let mut sizes = match self.sizes.is_empty() {
+            true => Bytes::defaults(kind),
+            false => self.sizes.clone(),
+        };
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+}
+
 /// Measures and verifies. Collective; every rank gets the same report.
 ///
 /// # Errors
@@ -47,11 +60,7 @@ pub fn run<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<
     if settings.operations.is_empty() {
         settings.operations = DEFAULT_OPERATIONS.into();
     }
-    if settings.sizes.is_empty() {
-        settings.sizes = Bytes::defaults(B::KIND);
-    }
-    settings.sizes.sort_unstable();
-    settings.sizes.dedup();
+    settings.sizes = settings.sizes_on(B::KIND);
     agree(session, &settings)?;
 
     let effort = Effort::of_collectives(B::KIND, settings.iterations);

@@ -28,7 +28,10 @@ pub fn main() -> ExitCode {
     }
     let outcome = match &cli.command {
         Command::Bench(args) if args.list => bench::list(args, &mut std::io::stdout().lock()),
-        Command::Bench(args) => bench::bench(args),
+        Command::Bench(args) => match args.peer_problems {
+            Some(world) => bench::peer_problems(args, world, &mut std::io::stdout().lock()),
+            None => bench::bench(args),
+        },
         Command::Measure(args) => measure::measure(args),
         Command::Timeline(args) => timeline::timeline(args),
         Command::Compare(args) => baseline::compare(args, &mut std::io::stdout().lock()),

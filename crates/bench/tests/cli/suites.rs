@@ -219,3 +219,25 @@ fn more_rows_than_a_group_takes_are_compared_with_the_baseline_of_their_own_grou
     }
     assert!(table.contains("measured in 2 groups"), "{table}");
 }
+
+#[test]
+fn peers_are_asked_for_the_problems_of_the_run() {
+    let asked = |line: &str| {
+        let words = ["bench", "--peer-problems", "2"].into_iter();
+        let mut command = job::warpweave();
+        let out = command.args(words.chain(line.split(' '))).output().unwrap();
+        let [told, error] = [out.stdout, out.stderr].map(|text| String::from_utf8(text).unwrap());
+        (out.status.code(), told, error)
+    };
+    let (code, told, error) = asked("--suite recipes --shape 16x8x12 --shape 8x8x8 --dtype f16");
+    assert_eq!(code, Some(0), "{error}");
+    let lines = "all-gather-matmul 16x8x12 float16\nall-gather-matmul 8x8x8 float16\n";
+    assert_eq!(told, lines);
+    let (_, told, _) = asked("--suite row-parallel");
+    assert_eq!(told, "row-parallel-linear 8192x8192x32768 bfloat16\n");
+    let (_, told, _) = asked("--suite collectives --sizes 1M,4K --dtype f32");
+    assert_eq!(told, "collectives 4K float32\ncollectives 1M float32\n");
+    let (code, told, error) = asked("--suite gemm");
+    assert_eq!((code, told.as_str()), (Some(2), ""), "{error}");
+    assert!(error.contains("--peers says nothing"), "{error}");
+}
