@@ -230,6 +230,16 @@ pub enum Error {
         python: String,
     },
 
+    /// No Python with PyTorch to time its operators with.
+    #[error(
+        "--peers torch: no Python with a PyTorch that has symmetric memory (tried {tried}): install PyTorch 2.6 or newer \
+         there, name another Python with WARPWEAVE_PYTHON, or give figures that were measured before, by --peers FILE"
+    )]
+    NoTorch {
+        /// The names that were tried.
+        tried: String,
+    },
+
     /// pip did not bring the wheels.
     #[error("cannot download {component}: {}; pip said:\n  {said}{}", .cause.advice(), OwnToolchain)]
     Download {

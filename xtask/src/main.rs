@@ -11,6 +11,7 @@ mod doctor;
 mod error;
 mod harness;
 mod launch;
+mod peers;
 mod place;
 mod program;
 mod setup;
@@ -45,12 +46,12 @@ enum Command {
     Compare(command::compare::Options),
     /// Run the tests
     Test(command::test::Options),
-    /// Show and check schedules
-    Plan(command::plan::Options),
+    /// Show, check, simulate and choose schedules, as `plan check all`
+    Plan(command::hand_over::Options),
     /// Run a schedule once and write when each of its operations ran, for Perfetto
     Timeline(command::timeline::Options),
-    /// Put results and timelines into one HTML page
-    Report(command::report::Options),
+    /// Put results and timelines into one HTML page, as `report bench.json trace.json --out report.html`
+    Report(command::hand_over::Options),
     /// Put the programs into a folder that runs on a machine without Rust
     Bundle(command::bundle::Options),
     /// Start any program on every rank
@@ -66,9 +67,9 @@ fn main() -> ExitCode {
         Command::Bench(options) => command::bench::run(&options),
         Command::Compare(options) => command::compare::run(&options),
         Command::Test(options) => command::test::run(&options),
-        Command::Plan(options) => command::plan::run(&options),
+        Command::Plan(options) => command::hand_over::run("plan", &options),
         Command::Timeline(options) => command::timeline::run(&options),
-        Command::Report(options) => command::report::run(&options),
+        Command::Report(options) => command::hand_over::run("report", &options),
         Command::Bundle(options) => command::bundle::run(&options),
         Command::Launch(options) => command::launch::run(options),
         Command::Ci(options) => command::ci::run(&options),

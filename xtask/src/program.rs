@@ -1,7 +1,5 @@
 //! The program `warpweave`: built from the workspace, or taken from the bundle.
 
-use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -45,16 +43,6 @@ pub fn warpweave(place: &Place, cuda: bool) -> Result<PathBuf> {
         }
         Place::Bundle(bundle) => Ok(bundle.warpweave()),
     }
-}
-
-/// Becomes `warpweave COMMAND` with these words, without device code: for what touches no device.
-///
-/// # Errors
-/// Build failures; the program cannot be started.
-pub fn become_warpweave(command: &str, words: &[OsString]) -> Result<()> {
-    let program = warpweave(&Place::find()?, false)?;
-    let source = Command::new(&program).arg(command).args(words).exec();
-    Err(Error::NotStarted { program, source })
 }
 
 /// Runs `xtask setup` unless the toolchain is there, or others were named.

@@ -192,12 +192,12 @@ fn bench_fails_with_its_ranks_and_refuses_what_no_rank_knows() {
 }
 
 #[test]
-fn plan_passes_its_words_and_its_answer() {
-    let ended = xtask("plan check all --world 2,4");
-    assert_eq!(
-        (ended.code, ended.out.as_str()),
-        (Some(0), "[] nvcc=false plan check all --world 2,4\n")
-    );
+fn plan_and_report_pass_their_words_and_the_answer() {
+    for line in ["plan check all --world 2,4", "report a.json --out b.html"] {
+        let ended = xtask(line);
+        let told = format!("[] nvcc=false {line}\n");
+        assert_eq!((ended.code, ended.out), (Some(0), told));
+    }
     assert_eq!(xtask("plan check wrong").code, Some(1));
 }
 

@@ -1,11 +1,12 @@
-"""What PyTorch's own operators take for the operations of the bench, as a file for `cargo xtask bench --peers FILE`.
+"""What PyTorch's own operators take for the operations of the bench. `cargo xtask bench --peers torch` runs it on the problems
+of a suite; without the bench it writes a file for `--peers FILE`:
 
     torchrun --nproc-per-node 4 crates/bench/peers/torch_peers.py --json torch.json
     cargo xtask bench --suite recipes --peers torch.json
 
 Problems are MxNxK as in the bench: N is each rank's own for all-gather + matmul, K is split over the ranks where products are
 summed. `torch-nccl` is NCCL and cuBLAS one after the other, `torch-fused` the operator over symmetric memory, where there is
-one, `torch-matmul` the product alone. A time is of device events around one call; before it the device is kept busy while the
+one, `torch-matmul` the product alone; an operator that cannot run is null. Of collectives the size is what a rank brings. A time is of device events around one call; before it the device is kept busy while the
 call is enqueued, and the ranks meet on the device. Each sample is that of the slowest rank; median, p10 and p90 are over the
 samples, as in the bench. Operators take turns in rounds, and what keeps the device busy is the operator itself: a GPU's clock
 falls under long products, and rises again while it idles, as it does not in the bench's rounds. Inputs change with every call.
@@ -14,15 +15,22 @@ falls under long products, and rises again while it idles, as it does not in the
 import argparse
 import json
 import os
+import sys
+
+# NVLink multicast only where it was asked for, as in Warpweave itself: symmetric memory of PyTorch takes it wherever it is.
+if os.environ.get("WARPWEAVE_MULTICAST") != "1":
+    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 GATHER = ["1024x1024x1024"]
 GATHER += [f"{m}x{n}x{k}" for n, k in ((1792, 4096), (3584, 8192), (6656, 16384)) for m in (4096, 8192, 16384)]
 GATHER += ["32768x8192x16384"]
 REDUCE = ["8192x8192x8192", "8192x8192x32768", "4096x4096x14336"]
+REDUCTIONS = ["matmul-reduce-scatter", "matmul-all-reduce", "row-parallel-linear"]
 SETS = 2
 # Milliseconds of calls before each that is timed; the bench's rounds leave a device about as little rest.
 LEAD = 10.0
@@ -52,18 +60,30 @@ class Clock:
         return slowest.item()
 
     def rounds(self, contenders, load, count):
-        """The spread of each of the contenders, by name, with input set `i` loaded before its i-th call."""
-        for call in contenders.values():
-            for i in range(3):
-                load(i)
-                call()
-        lead = {name: max(1, round(LEAD / self.sample(call))) for name, call in contenders.items()}
-        samples = {name: [] for name in contenders}
+        """The spread of each of the contenders, by name, with input set `i` loaded before its i-th call; None of those that
+        cannot run."""
+        able = {}
+        for name, call in contenders.items():
+            try:
+                for i in range(3):
+                    load(i)
+                    call()
+                able[name] = call
+            except (RuntimeError, AttributeError, ValueError) as error:
+                # Shapes, types and versions are the same on every rank, and so is what they forbid.
+                tell(f"{name}: {error}")
+        lead = {name: max(1, round(LEAD / self.sample(call))) for name, call in able.items()}
+        samples = {name: [] for name in able}
         for i in range(count):
-            for name, call in contenders.items():
+            for name, call in able.items():
                 load(i)
                 samples[name].append(self.sample(call, min(lead[name], 50)))
-        return {name: spread(times) for name, times in samples.items()}
+        return {name: spread(samples[name]) if name in able else None for name in contenders}
+
+
+def tell(text):
+    if dist.get_rank() == 0:
+        print(text, file=sys.stderr, flush=True)
 
 
 def spread(times):
@@ -72,10 +92,17 @@ def spread(times):
     return {"median": middle, "p10": low, "p90": high, "samples": len(times)}
 
 
+def part(matmul):
+    """The product alone, marked as a part of the operation."""
+    return {"torch-matmul": matmul and {**matmul, "part": True}}
+
+
 def gather(clock, group, sizes, dtype, count):
-    """All-gather + matmul: A by rows, B whole on each rank."""
+    """All-gather + matmul: A by rows, B whole on each rank. Nothing where the rows cannot be shared evenly."""
     m, n, k = sizes
     world = dist.get_world_size()
+    if m % world:
+        return {}
     a = symmetric_memory.empty(m // world, k, device="cuda", dtype=dtype)
     symmetric_memory.rendezvous(a, group)
     sets = [torch.rand_like(a) * 2 - 1 for _ in range(SETS)]
@@ -92,13 +119,17 @@ def gather(clock, group, sizes, dtype, count):
         "torch-fused": lambda: torch.ops.symm_mem.fused_all_gather_matmul(a, [b], 0, group.group_name),
         "torch-matmul": lambda: torch.matmul(whole, b, out=c),
     }
-    return clock.rounds(contenders, lambda i: a.copy_(sets[i % SETS]), count)
+    times = clock.rounds(contenders, lambda i: a.copy_(sets[i % SETS]), count)
+    return {**times, **part(times["torch-matmul"])}
 
 
 def reduce(clock, group, sizes, dtype, count):
-    """Matmul + reduce-scatter and matmul + all-reduce: A by columns, B by rows, stored transposed as a linear layer's weight."""
+    """Matmul + reduce-scatter and matmul + all-reduce: A by columns, B by rows, stored transposed as a linear layer's weight.
+    Nothing where rows and columns cannot be shared evenly."""
     m, n, k = sizes
     world = dist.get_world_size()
+    if m % world or k % world:
+        return {}
     sets = [torch.rand(m, k // world, device="cuda", dtype=dtype) * 2 - 1 for _ in range(SETS)]
     x = torch.empty_like(sets[0])
     w = (torch.rand(n, k // world, device="cuda", dtype=dtype) * 2 - 1).t()
@@ -120,7 +151,7 @@ def reduce(clock, group, sizes, dtype, count):
         "matmul": lambda: torch.matmul(x, w, out=c),
     }
     times = clock.rounds(contenders, lambda i: x.copy_(sets[i % SETS]), count)
-    alone = {"torch-matmul": times["matmul"]}
+    alone = part(times["matmul"])
     both = {"torch-nccl": times["all"], **alone}
     return {
         "matmul-reduce-scatter": {"torch-nccl": times["scatter"], "torch-fused": times["fused"], **alone},
@@ -129,34 +160,83 @@ def reduce(clock, group, sizes, dtype, count):
     }
 
 
+def collect(clock, group, size, dtype, count):
+    """Collectives of a size: NCCL's, and all-reduces over symmetric memory, in place."""
+    world = dist.get_world_size()
+    number = int(size[:-1]) * UNITS[size[-1]] if size[-1] in UNITS else int(size)
+    # Whole vectors of 16 bytes for each rank.
+    number = max(number // (16 * world), 1) * 16 * world // dtype.itemsize
+    symmetric = symmetric_memory.empty(number, device="cuda", dtype=dtype)
+    symmetric_memory.rendezvous(symmetric, group)
+    sets = [torch.rand_like(symmetric) * 2 - 1 for _ in range(SETS)]
+    plain, share = torch.empty_like(sets[0]), torch.empty_like(sets[0][: number // world])
+    gathered = torch.empty(world * number, device="cuda", dtype=dtype)
+
+    def load(i):
+        plain.copy_(sets[i % SETS])
+        symmetric.copy_(sets[i % SETS])
+
+    over_symmetric = torch.ops.symm_mem
+    contenders = {
+        "all_gather": lambda: dist.all_gather_into_tensor(gathered, plain),
+        "all_reduce": lambda: dist.all_reduce(plain),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(share, plain),
+        "one_shot_all_reduce": lambda: over_symmetric.one_shot_all_reduce(symmetric, "sum", group.group_name),
+        "two_shot_all_reduce": lambda: over_symmetric.two_shot_all_reduce_(symmetric, "sum", group.group_name),
+    }
+    return clock.rounds(contenders, load, count)
+
+
+def start():
+    """Joins the other ranks, which torchrun has started, or `cargo xtask bench`, whose variables have other names."""
+    if "WARPWEAVE_RANK" in os.environ:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            os.environ[name] = os.environ["WARPWEAVE_" + name]
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = os.environ["WARPWEAVE_STORE"].rsplit(":", 1)
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", required=True, metavar="FILE", help="where rank 0 writes")
     parser.add_argument("--gather", nargs="*", default=GATHER, metavar="MxNxK", help="problems of all-gather + matmul")
     parser.add_argument("--reduce", nargs="*", default=REDUCE, metavar="MxNxK", help="problems of sums over the ranks")
+    parser.add_argument(
+        "--problem", nargs=3, action="append", metavar=("KIND", "SIZES", "DTYPE"),
+        help="in the place of these lists: an operation and MxNxK, or `collectives` and bytes as 64K; others are passed over",
+    )
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--iterations", type=int, default=20)
     options = parser.parse_args()
 
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    problems = options.problem or [
+        *(("all-gather-matmul", shape, options.dtype) for shape in options.gather),
+        *((kind, shape, options.dtype) for shape in options.reduce for kind in REDUCTIONS),
+    ]
+    known = [problem for problem in problems if problem[0] in ("all-gather-matmul", "collectives", *REDUCTIONS)]
+    if not known:
+        sys.exit("PyTorch has no operator for " + ", ".join(sorted({kind for kind, _, _ in problems})))
+
+    start()
     group = dist.group.WORLD
     symmetric_memory.enable_symm_mem_for_group(group.group_name)
-    clock, world, dtype = Clock(group), dist.get_world_size(), getattr(torch, options.dtype)
-    found = []
-
-    def report(kind, shape, times):
-        found.append({"kind": kind, "world": world, "shape": shape, "dtype": options.dtype, "ms": times})
-        if dist.get_rank() == 0:
-            print(kind, shape, *(f"{name} {time['median']:.4f} ms" for name, time in times.items()), flush=True)
-
-    for shape in options.gather:
-        sizes = tuple(map(int, shape.split("x")))
-        report("all-gather-matmul", shape, gather(clock, group, sizes, dtype, options.iterations))
-    for shape in options.reduce:
-        sizes = tuple(map(int, shape.split("x")))
-        for kind, times in reduce(clock, group, sizes, dtype, options.iterations).items():
-            report(kind, shape, times)
+    clock, world, found, reduced = Clock(group), dist.get_world_size(), [], {}
+    for kind, shape, name in known:
+        dtype = getattr(torch, name)
+        sizes = None if kind == "collectives" else tuple(map(int, shape.split("x")))
+        if kind == "collectives":
+            times = collect(clock, group, shape, dtype, options.iterations)
+        elif kind == "all-gather-matmul":
+            times = gather(clock, group, sizes, dtype, options.iterations)
+        else:
+            # All of them are timed in the same rounds.
+            if (shape, name) not in reduced:
+                reduced[shape, name] = reduce(clock, group, sizes, dtype, options.iterations)
+            times = reduced[shape, name].get(kind, {})
+        found.append({"kind": kind, "world": world, "shape": shape, "dtype": name, "ms": times})
+        medians = (f"{name} {time['median']:.4f} ms" for name, time in times.items() if time)
+        tell(" ".join((kind, shape, name, *medians)))
     if dist.get_rank() == 0:
         with open(options.json, "w") as out:
             json.dump({"torch": torch.__version__, "nccl": torch.cuda.nccl.version(), "rows": found}, out, indent=1)

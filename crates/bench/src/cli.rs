@@ -18,6 +18,17 @@ use crate::suite::{self, Suite};
 #[derive(Debug, Parser)]
 #[command(name = "warpweave", version)]
 pub struct Cli {
+    /// What the program says of itself.
+    #[command(flatten)]
+    pub logging: LoggingArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program says of itself while it runs.
+#[derive(Debug, Args)]
+pub struct LoggingArgs {
     /// What is logged to standard error, as `info`, `warpweave_overlap=debug` or, by ranks, `warn;0:info;2-3:debug`.
     #[arg(
         long,
@@ -31,9 +42,9 @@ pub struct Cli {
     /// `FILE` with `.rank0` before its extension.
     #[arg(long, global = true, value_name = "FILE")]
     pub spans: Option<PathBuf>,
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
+    /// Make NVTX ranges of the spans of all layers, for `nsys profile`; by the library of this file, else by CUDA's.
+    #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub nvtx: Option<Option<PathBuf>>,
 }
 
 /// What to do.
@@ -119,6 +130,9 @@ pub struct BenchArgs {
     /// Name the suites, what they reproduce and their implementations, check the other options, and do nothing else.
     #[arg(long)]
     pub list: bool,
+    /// Print what peers are to measure beside a run on so many GPUs, a line a problem, and do nothing else.
+    #[arg(long, hide = true, value_name = "RANKS")]
+    pub peer_problems: Option<usize>,
     /// Let a rank stall, die, miscalculate or take longer, as stall:RANK, kill:RANK, corrupt:RANK or slowLEAST-MOST:RANK in
     /// µs a call: for tests of what becomes of that.
     #[arg(long, hide = true)]
@@ -189,6 +203,9 @@ pub struct ReportArgs {
     /// The page.
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
+    /// Also draw the collectives' times over sizes to this file as SVG, as `bench --plot` does.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 /// What can be done with a plan.

@@ -112,6 +112,16 @@ pub enum BenchError {
         /// The cause.
         source: std::io::Error,
     },
+    /// No library has the functions of NVTX.
+    #[error(
+        "no NVTX library: {}; CUDA has it as libnvtx3interop.so.1, before 12.9 as libnvToolsExt.so.1: put its folder into \
+         LD_LIBRARY_PATH, or name the file by --nvtx=FILE",
+        .tried.join(", ")
+    )]
+    NoNvtx {
+        /// Each file with the reason.
+        tried: Vec<String>,
+    },
     /// No report is kept under a name.
     #[error(
         "no baseline `{name}` in {}: {}; `cargo xtask bench --save-baseline {name}` makes it",

@@ -3,8 +3,14 @@
 //!
 //! A file is JSON: `{"torch": "2.11.0", "nccl": [2, 28, 9], "rows": [{"kind": "all-gather-matmul", "world": 4, "shape":
 //! "8192x3584x8192", "dtype": "bfloat16", "ms": {"torch-fused": {"median": 0.73, "p10": 0.72, "p90": 0.75, "samples": 15}}},
-//! …]}`, where `kind` is the name of an operation and the shape is M×N×K. Rows of another kind are passed over.
+//! …]}`. The `kind` is the name of an operation, whose shape is M×N×K, or `collectives`, whose shape is a size such as `64 KiB`;
+//! a suite passes over rows of other kinds. In the place of a spread there may be one number. A time with `"part": true` is of a
+//! part of the operation alone.
+//!
+//! Of collectives there are also files of lines, `collectives 64 KiB all_gather 11.7us …`. What a file does not say, how many
+//! ranks there were or which type, it is taken at its word for.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -22,86 +28,150 @@ use crate::suite::Sizes;
 pub struct Peers {
     /// Who measured.
     pub by: String,
-    figures: Vec<Figure>,
+    rows: Vec<Row>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-struct Figure {
+/// The figures of one problem, as a file has them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Row {
     kind: String,
-    shape: Shape,
-    world: u64,
-    dtype: String,
-    name: String,
-    ms: Spread,
+    shape: String,
+    world: Option<usize>,
+    dtype: Option<String>,
+    /// `None` where the operator could not run.
+    ms: BTreeMap<String, Option<Time>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+enum Time {
+    Median(f64),
+    Spread {
+        #[serde(flatten)]
+        spread: Spread,
+        #[serde(default)]
+        part: bool,
+    },
+}
+
+/// A time of a peer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figure<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The time.
+    pub ms: Spread,
+    /// Whether it is of a part of the operation alone.
+    pub part: bool,
 }
 
 impl Peers {
-    /// Reads a file.
+    /// Reads what a file has of operations.
     ///
     /// # Errors
     /// [`BenchError::Usage`] for a file that cannot be read or holds no figure of an operation.
     pub fn read(path: &Path) -> Result<Self> {
+        Self::of_kinds(path, &Operation::ALL.map(Operation::name))
+    }
+
+    /// Reads what a file has of these kinds.
+    pub(crate) fn of_kinds(path: &Path, kinds: &[&str]) -> Result<Self> {
         let wrong = |why: String| BenchError::Usage(format!("--peers {}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-        let peers = Self::from_json(&text).map_err(|e| wrong(e.to_string()))?;
-        if peers.figures.is_empty() {
-            return Err(wrong("no row of an operation in it".into()));
-        }
-        Ok(peers)
-    }
-
-    fn from_json(text: &str) -> serde_json::Result<Self> {
-        let file: Value = serde_json::from_str(text)?;
-        let mut peers = Self {
-            by: by(&file),
-            ..Self::default()
+        let peers = match text.trim_start().starts_with('{') {
+            true => Self::from_json(&text, kinds).map_err(|e| wrong(e.to_string()))?,
+            false => Self::from_lines(&text, kinds),
         };
-        for row in file["rows"].as_array().into_iter().flatten() {
-            let kind = row["kind"].as_str().unwrap_or_default();
-            let shape = row["shape"].as_str().and_then(|shape| shape.parse().ok());
-            let (Some(shape), true) = (shape, Operation::ALL.iter().any(|o| o.name() == kind))
-            else {
-                continue;
-            };
-            for (name, ms) in row["ms"].as_object().into_iter().flatten() {
-                peers.figures.push(Figure {
-                    kind: kind.into(),
-                    shape,
-                    world: row["world"].as_u64().unwrap_or(0),
-                    dtype: row["dtype"].as_str().unwrap_or_default().into(),
-                    name: name.clone(),
-                    ms: Spread::deserialize(ms)?,
-                });
-            }
+        match peers.rows.iter().all(|row| row.ms.is_empty()) {
+            true => Err(wrong(format!("no row of {} in it", kinds.join(", ")))),
+            false => Ok(peers),
         }
-        Ok(peers)
     }
 
-    /// The figures of an operation on a problem, by the name of their rows; none of another world or type.
+    fn from_json(text: &str, kinds: &[&str]) -> serde_json::Result<Self> {
+        #[derive(Deserialize)]
+        struct File {
+            torch: Option<String>,
+            nccl: Option<Vec<u32>>,
+            #[serde(default)]
+            rows: Vec<Value>,
+        }
+        let file: File = serde_json::from_str(text)?;
+        let version = file.torch.as_deref().unwrap_or("of an unknown version");
+        let nccl = file.nccl.map_or(String::new(), |version| {
+            let parts: Vec<_> = version.iter().map(u32::to_string).collect();
+            format!(", NCCL {}", parts.join("."))
+        });
+        let rows = file.rows.iter();
+        let own = rows.filter(|row| {
+            row["kind"]
+                .as_str()
+                .is_some_and(|kind| kinds.contains(&kind))
+        });
+        Ok(Self {
+            by: format!("PyTorch {version}{nccl}"),
+            rows: own.map(Row::deserialize).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn from_lines(text: &str, kinds: &[&str]) -> Self {
+        let row = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let [kind, number, unit, times @ ..] = words.as_slice() else {
+                return None;
+            };
+            let time = |pair: &[&str]| {
+                let us: f64 = pair[1].strip_suffix("us")?.parse().ok()?;
+                Some((pair[0].to_owned(), Some(Time::Median(us / 1e3))))
+            };
+            kinds.contains(kind).then(|| Row {
+                kind: (*kind).to_owned(),
+                shape: format!("{number} {unit}"),
+                world: None,
+                dtype: None,
+                ms: times.chunks_exact(2).filter_map(time).collect(),
+            })
+        };
+        Self {
+            by: "PyTorch".into(),
+            rows: text.lines().filter_map(row).collect(),
+        }
+    }
+
+    /// The figures of an operation on a problem; none of another world or type.
     pub fn of(
         &self,
         operation: Operation,
         (shape, dtype): Sizes,
         world: usize,
-    ) -> impl Iterator<Item = (&str, Spread)> {
-        let figures = self.figures.iter().filter(move |figure| {
-            figure.kind == operation.name()
-                && figure.shape == shape
-                && figure.world == world as u64
-                && figure.dtype == torch_name(dtype)
-        });
-        figures.map(|figure| (figure.name.as_str(), figure.ms))
+    ) -> impl Iterator<Item = Figure<'_>> {
+        let is_it = move |text: &str| text.parse::<Shape>().is_ok_and(|theirs| theirs == shape);
+        self.of_kind(operation.name(), is_it, world, dtype)
     }
-}
 
-/// Who measured, as the head of a file says.
-pub(crate) fn by(file: &Value) -> String {
-    let nccl = file["nccl"].as_array().map_or(String::new(), |version| {
-        let parts: Vec<_> = version.iter().map(Value::to_string).collect();
-        format!(", NCCL {}", parts.join("."))
-    });
-    let torch = file["torch"].as_str().unwrap_or("of an unknown version");
-    format!("PyTorch {torch}{nccl}")
+    /// The figures of a kind, on shapes of which `is_it` holds; none of another world or type.
+    pub(crate) fn of_kind(
+        &self,
+        kind: &'static str,
+        is_it: impl Fn(&str) -> bool,
+        world: usize,
+        dtype: DType,
+    ) -> impl Iterator<Item = Figure<'_>> {
+        let rows = self.rows.iter().filter(move |row| {
+            let type_is = |theirs: &String| theirs == torch_name(dtype);
+            row.kind == kind
+                && is_it(&row.shape)
+                && row.world.is_none_or(|ranks| ranks == world)
+                && row.dtype.as_ref().is_none_or(type_is)
+        });
+        rows.flat_map(|row| &row.ms).filter_map(|(name, time)| {
+            let (ms, part) = match (*time)? {
+                Time::Median(ms) => (Spread::of(&[ms])?, false),
+                Time::Spread { spread, part } => (spread, part),
+            };
+            (ms.median > 0.0).then_some(Figure { name, ms, part })
+        })
+    }
 }
 
 /// PyTorch's name of an element type.
@@ -121,19 +191,27 @@ mod tests {
         {"kind": "collectives", "world": 4, "shape": "64 KiB", "dtype": "bfloat16", "ms": {"all_gather": 0.0117}},
         {"kind": "all-gather-matmul", "world": 4, "shape": "8x6x4", "dtype": "bfloat16", "ms": {
             "torch-fused": {"median": 2.0, "p10": 1.5, "p90": 2.5, "samples": 15},
-            "torch-nccl": {"median": 3.0, "p10": 2.5, "p90": 3.5, "samples": 15}}}]}"#;
+            "torch-matmul": {"median": 1.0, "p10": 1.0, "p90": 1.5, "samples": 15, "part": true},
+            "torch-nccl": {"median": 3.0, "p10": 2.5, "p90": 3.5, "samples": 15},
+            "torch-new": null}}]}"#;
+
+    const KINDS: [&str; 1] = ["all-gather-matmul"];
 
     #[test]
     fn figures_are_of_their_operation_problem_world_and_type() {
-        let peers = Peers::from_json(JSON).unwrap();
+        let peers = Peers::from_json(JSON, &KINDS).unwrap();
         assert_eq!(peers.by, "PyTorch 2.11.0, NCCL 2.28.9");
-        let of = |operation, shape, dtype, world| -> Vec<(String, f64)> {
+        let of = |operation, shape, dtype, world| -> Vec<_> {
             let figures = peers.of(operation, (shape, dtype), world);
-            figures.map(|(name, ms)| (name.into(), ms.median)).collect()
+            figures.map(|f| (f.name, f.ms.median, f.part)).collect()
         };
         let (gather, shape) = (Operation::AllGatherMatmul, Shape::new(8, 6, 4));
-        let both = [("torch-fused".into(), 2.0), ("torch-nccl".into(), 3.0)];
-        assert_eq!(of(gather, shape, DType::Bf16, 4), both);
+        let all = [
+            ("torch-fused", 2.0, false),
+            ("torch-matmul", 1.0, true),
+            ("torch-nccl", 3.0, false),
+        ];
+        assert_eq!(of(gather, shape, DType::Bf16, 4), all);
         assert!(of(gather, shape, DType::F16, 4).is_empty());
         assert!(of(gather, shape, DType::Bf16, 2).is_empty());
         assert!(of(gather, Shape::new(8, 6, 5), DType::Bf16, 4).is_empty());
@@ -141,17 +219,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_operations_is_refused() {
+    fn a_file_without_rows_of_a_kind_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("peers.json");
-        let number = JSON.replace(
+        let word = JSON.replace(
             r#"{"median": 3.0, "p10": 2.5, "p90": 3.5, "samples": 15}"#,
-            "3.0",
+            "\"quick\"",
         );
+        let empty = r#"{"rows": [{"kind": "all-gather-matmul", "shape": "1x1x1", "ms": {}}]}"#;
         for (text, why) in [
-            ("{}", "no row"),
+            ("{}", "no row of all-gather-matmul"),
+            (empty, "no row"),
             ("{\"rows\": [", "EOF"),
-            (number.as_str(), "invalid type"),
+            ("hello", "no row"),
+            (word.as_str(), "did not match"),
         ] {
             std::fs::write(&file, text).unwrap();
             let error = Peers::read(&file).unwrap_err().to_string();

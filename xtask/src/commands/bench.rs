@@ -1,15 +1,17 @@
 //! `cargo xtask bench`: builds the program that runs on every rank and starts it on all of them.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::launch::JobOptions;
 use crate::device::{self, Chosen, Gpus, Wanted};
 use crate::error::{Error, Result};
 use crate::launch::Launch;
+use crate::peers;
 use crate::place::Place;
 use crate::program;
+use crate::setup::Python;
 
 /// The options of `bench`.
 #[derive(Debug, Default, clap::Args)]
@@ -77,8 +79,9 @@ struct What {
     /// Suite `collectives`: write the variants' times to this file, as the library's `select` takes them
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// Figures of PyTorch's operators on the same machine, as rows beside ours
-    #[arg(long, value_name = "FILE")]
+    /// PyTorch's operators as rows beside ours: `torch` times them first, on the same problems and GPUs; a file has the
+    /// figures of an earlier run
+    #[arg(long, value_name = "torch|FILE")]
     peers: Option<PathBuf>,
     /// What the ranks log, as `debug`, `warpweave_comm=trace` or `warn;0:info`, the latter for rank 0
     #[arg(long, value_name = "FILTER")]
@@ -86,6 +89,9 @@ struct What {
     /// Write when the spans of the program ran to files of this name, one a rank, for Perfetto
     #[arg(long, value_name = "FILE")]
     spans: Option<PathBuf>,
+    /// Make NVTX ranges of the spans of the program, for `nsys profile`; by the library of this file, else by CUDA's
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    nvtx: Option<Option<PathBuf>>,
     /// List the suites and implementations and run nothing
     #[arg(long)]
     list: bool,
@@ -99,6 +105,11 @@ impl What {
     fn ranks(&self) -> Option<usize> {
         let suite = self.suite.as_deref()?;
         OF_ONE_RANK.contains(&suite).then_some(1)
+    }
+
+    /// Whether PyTorch is to be timed, and no file to be read.
+    fn wants_torch(&self) -> bool {
+        self.peers.as_deref() == Some(Path::new("torch"))
     }
 
     fn arguments(&self) -> Vec<OsString> {
@@ -129,9 +140,18 @@ impl What {
         add("--report", self.report.as_ref().map(Into::into));
         add("--plot", self.plot.as_ref().map(Into::into));
         add("--costs", self.costs.as_ref().map(Into::into));
-        add("--peers", self.peers.as_ref().map(Into::into));
+        let figures = self.peers.as_ref().filter(|_| !self.wants_torch());
+        add("--peers", figures.map(Into::into));
         add("--log", self.log.as_ref().map(Into::into));
         add("--spans", self.spans.as_ref().map(Into::into));
+        if let Some(file) = &self.nvtx {
+            let mut word = OsString::from("--nvtx");
+            if let Some(file) = file {
+                word.push("=");
+                word.push(file);
+            }
+            args.push(word);
+        }
         args
     }
 }
@@ -158,6 +178,16 @@ pub fn run(options: &Options) -> Result<()> {
         &gpus,
         program::has_device_code(&place),
     )?;
+    let torch = match options.what.wants_torch() && !options.what.list {
+        true if !chosen.cuda => {
+            return Err(Error::Option {
+                option: "--peers torch",
+                why: "PyTorch's operators run on GPUs alone; --peers FILE takes figures that were measured before".into(),
+            });
+        }
+        true => Some(Python::with_torch()?),
+        false => None,
+    };
     let program = program::warpweave(&place, chosen.cuda || options.cuda_features)?;
     let args = arguments(options, chosen, place.baselines());
     check_arguments(&program, &args, options.what.list)?;
@@ -165,7 +195,7 @@ pub fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     eprintln!("{}", announcement(chosen));
-    Launch {
+    let mut launch = Launch {
         label: "bench",
         program,
         args,
@@ -173,8 +203,12 @@ pub fn run(options: &Options) -> Result<()> {
         port: options.job.port,
         logs: options.job.logs.clone().unwrap_or_else(|| place.logs()),
         patience: options.job.patience(),
+    };
+    if let Some(python) = torch {
+        let figures = peers::measure(&python, &launch)?;
+        launch.args.extend(["--peers".into(), figures.into()]);
     }
-    .run()
+    launch.run()
 }
 
 fn announcement(chosen: Chosen) -> String {
@@ -251,6 +285,17 @@ mod tests {
     }
 
     #[test]
+    fn ranges_are_made_by_the_library_that_is_named() {
+        let host = Chosen {
+            cuda: false,
+            ranks: 4,
+        };
+        for word in ["--nvtx", "--nvtx=lib/libnvtx3interop.so.1"] {
+            assert_eq!(mapped(&[word], host)[3..], [word]);
+        }
+    }
+
+    #[test]
     fn options_of_collectives_reach_the_ranks_too() {
         let host = Chosen {
             cuda: false,
@@ -263,6 +308,17 @@ mod tests {
             --impl nccl,push --plot out.svg --costs a.tsv --peers torch.json";
         let expected: Vec<_> = expected.split_whitespace().collect();
         assert_eq!(mapped(&words, host), expected);
+    }
+
+    #[test]
+    fn peers_are_a_file_or_pytorch_which_is_timed_first() {
+        let gpus = Chosen {
+            cuda: true,
+            ranks: 2,
+        };
+        assert_eq!(mapped(&["--peers", "torch"], gpus).len(), 3);
+        let file = mapped(&["--peers", "./torch"], gpus);
+        assert_eq!(file[3..], ["--peers", "./torch"]);
     }
 
     #[test]

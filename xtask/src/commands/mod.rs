@@ -1,13 +1,12 @@
-//! One file for each command.
+//! One file for each command, and one for those that are handed on.
 
 pub mod bench;
 pub mod bundle;
 pub mod ci;
 pub mod compare;
 pub mod doctor;
+pub mod hand_over;
 pub mod launch;
-pub mod plan;
-pub mod report;
 pub mod setup;
 pub mod test;
 pub mod timeline;

@@ -248,4 +248,4 @@ fn remove_stale(toolchain: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

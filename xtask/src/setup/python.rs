@@ -1,6 +1,6 @@
-//! The Python that downloads and unpacks wheels.
+//! The Python that downloads and unpacks wheels, and the one that has PyTorch.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
 use crate::error::{Error, Result};
@@ -17,10 +17,29 @@ impl Python {
     /// # Errors
     /// [`Error::NoPython`]; [`Error::NoPip`] where only one without pip was found.
     pub fn find() -> Result<Self> {
-        match std::env::var_os("WARPWEAVE_PYTHON").filter(|name| !name.is_empty()) {
-            Some(named) => Self::first([named]),
-            None => Self::first(["python3".into(), "python".into()]),
+        Self::first(candidates())
+    }
+
+    /// Tries the same for one that has PyTorch with symmetric memory.
+    ///
+    /// # Errors
+    /// [`Error::NoTorch`].
+    pub fn with_torch() -> Result<Self> {
+        Self::with_torch_of(candidates())
+    }
+
+    pub(crate) fn with_torch_of(candidates: impl IntoIterator<Item = OsString>) -> Result<Self> {
+        let mut tried = Vec::new();
+        for program in candidates {
+            let python = Self { program };
+            if python.answers(&["-c", "import torch.distributed._symmetric_memory"]) {
+                return Ok(python);
+            }
+            tried.push(python.name());
         }
+        Err(Error::NoTorch {
+            tried: tried.join(", "),
+        })
     }
 
     pub(super) fn first(candidates: impl IntoIterator<Item = OsString>) -> Result<Self> {
@@ -50,6 +69,11 @@ impl Python {
         self.program.to_string_lossy().into_owned()
     }
 
+    /// What starts it.
+    pub fn program(&self) -> &OsStr {
+        &self.program
+    }
+
     /// A command that starts it.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
@@ -64,5 +88,12 @@ impl Python {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
+    }
+}
+
+fn candidates() -> Vec<OsString> {
+    match std::env::var_os("WARPWEAVE_PYTHON").filter(|name| !name.is_empty()) {
+        Some(named) => vec![named],
+        None => vec!["python3".into(), "python".into()],
     }
 }

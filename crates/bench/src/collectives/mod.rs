@@ -21,7 +21,7 @@ mod way;
 
 pub use nccl::NcclBackend;
 pub use operation::{DEFAULT_OPERATIONS, operation};
-pub use peers::Peers;
+pub use peers::read_peers;
 pub use run::{Settings, run};
 pub use size::Bytes;
 pub use way::{catalogue, ways};

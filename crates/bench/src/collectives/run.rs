@@ -7,7 +7,6 @@ use warpweave_symm_mem::{BackendKind, DType};
 use super::candidate::told;
 use super::nccl::{Library, NcclBackend};
 use super::operation::{DEFAULT_OPERATIONS, place};
-use super::peers::Peers;
 use super::report::{LinkSpeed, Report, SCHEMA};
 use super::size::Bytes;
 use super::stage::Stage;
@@ -15,6 +14,7 @@ use super::way::{Way, wants};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::limit::push_bandwidth;
+use crate::peers::Peers;
 use crate::progress::Progress;
 use crate::provenance::{Provenance, kind_name};
 use crate::session::Session;
@@ -37,6 +37,19 @@ pub struct Settings {
     pub peers: Option<Peers>,
 }
 
+impl Settings {
+    /// What is measured: each of the sizes that are given, or of those that suit the backend, once and in order.
+    pub fn sizes_on(&self, kind: BackendKind) -> Vec<Bytes> {
+        let mut sizes = match self.sizes.is_empty() {
+            true => Bytes::defaults(kind),
+            false => self.sizes.clone(),
+        };
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+}
+
 /// Measures and verifies. Collective; every rank gets the same report.
 ///
 /// # Errors
@@ -47,11 +60,7 @@ pub fn run<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<
     if settings.operations.is_empty() {
         settings.operations = DEFAULT_OPERATIONS.into();
     }
-    if settings.sizes.is_empty() {
-        settings.sizes = Bytes::defaults(B::KIND);
-    }
-    settings.sizes.sort_unstable();
-    settings.sizes.dedup();
+    settings.sizes = settings.sizes_on(B::KIND);
     agree(session, &settings)?;
 
     let effort = Effort::of_collectives(B::KIND, settings.iterations);

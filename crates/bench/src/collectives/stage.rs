@@ -9,6 +9,7 @@ use super::limit::limit;
 use super::memory::{Arena, Place};
 use super::nccl::{Library, NcclBackend};
 use super::operation::count;
+use super::peers;
 use super::report::{Kind, Outcome, Row};
 use super::run::Settings;
 use super::size::Bytes;
@@ -19,7 +20,6 @@ use crate::error::Result;
 use crate::limit::Links;
 use crate::report::Status;
 use crate::session::Session;
-use crate::statistics::Spread;
 use crate::timing::{Contender, Effort, Times, Timing};
 use crate::verification::Verdict;
 
@@ -230,9 +230,9 @@ impl<B: NcclBackend> Stage<'_, B> {
             return;
         };
         let world = self.session.world();
-        for (name, ms) in peers.of(operation, self.size, world, self.settings.dtype) {
+        for (name, ms) in peers::of(peers, operation, self.size, world, self.settings.dtype) {
             rows.push(Row {
-                single_ms: Spread::of(&[ms]),
+                single_ms: Some(ms),
                 ..Row::new(name, Kind::Peer, Status::Ok, None)
             });
         }

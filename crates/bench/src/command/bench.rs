@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use warpweave_comm::Job;
-use warpweave_symm_mem::{DType, Host};
+use warpweave_symm_mem::{BackendKind, DType, Host};
 
 use super::device::{self, Choice};
 use super::part;
@@ -15,7 +15,7 @@ use crate::cli::BenchArgs;
 use crate::collectives::{self, NcclBackend};
 use crate::error::{BenchError, Result};
 use crate::inject::Injection;
-use crate::peers::Peers;
+use crate::peers::{Peers, torch_name};
 use crate::report::page::{Source, page};
 use crate::report::{self, View};
 use crate::suite::{self, Settings, run_with};
@@ -28,6 +28,27 @@ pub(super) fn list(args: &BenchArgs, out: &mut impl Write) -> Result<bool> {
         writeln!(out, "{}: {}", suite.name, suite.reproduces)?;
         for (name, summary) in suite.catalogue() {
             writeln!(out, "  {name:<31}{summary}")?;
+        }
+    }
+    Ok(true)
+}
+
+/// Prints what peers are to measure beside a run on `world` GPUs, a line a problem: the kind of its rows, the sizes, the
+/// element type.
+pub(super) fn peer_problems(args: &BenchArgs, world: usize, out: &mut impl Write) -> Result<bool> {
+    match settings(args)? {
+        Wanted::Plans(settings) => {
+            let cases = args.suite.cases(&settings.implementations)?;
+            for operation in cases.iter().filter_map(|case| case.operation) {
+                for (shape, dtype) in settings.problems_on(BackendKind::Cuda, world) {
+                    writeln!(out, "{} {shape} {}", operation.name(), torch_name(dtype))?;
+                }
+            }
+        }
+        Wanted::Collectives(settings) => {
+            for size in settings.sizes_on(BackendKind::Cuda) {
+                writeln!(out, "collectives {size} {}", torch_name(settings.dtype))?;
+            }
         }
     }
     Ok(true)
@@ -90,7 +111,7 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
             peers: args
                 .peers
                 .as_deref()
-                .map(collectives::Peers::read)
+                .map(collectives::read_peers)
                 .transpose()?,
         }));
     }
@@ -99,7 +120,8 @@ fn settings(args: &BenchArgs) -> Result<Wanted> {
     foreign("--plot", args.plot.is_some())?;
     foreign("--costs", args.costs.is_some())?;
     let alone = args.suite.operations.is_empty();
-    foreign("--peers", alone && args.peers.is_some())?;
+    let peers = args.peers.is_some() || args.peer_problems.is_some();
+    foreign("--peers", alone && peers)?;
     args.suite.cases(&args.implementations)?;
     Ok(Wanted::Plans(Settings {
         suite: args.suite,

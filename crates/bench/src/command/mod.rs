@@ -23,12 +23,15 @@ use crate::logging;
 /// Runs the command of this process's arguments. Success means that everything was right.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(error) = logging::start(&cli.log, cli.spans.as_deref()) {
+    if let Err(error) = logging::start(&cli.logging) {
         exit::fail(&error);
     }
     let outcome = match &cli.command {
         Command::Bench(args) if args.list => bench::list(args, &mut std::io::stdout().lock()),
-        Command::Bench(args) => bench::bench(args),
+        Command::Bench(args) => match args.peer_problems {
+            Some(world) => bench::peer_problems(args, world, &mut std::io::stdout().lock()),
+            None => bench::bench(args),
+        },
         Command::Measure(args) => measure::measure(args),
         Command::Timeline(args) => timeline::timeline(args),
         Command::Compare(args) => baseline::compare(args, &mut std::io::stdout().lock()),

@@ -9,9 +9,12 @@ use crate::error::{BenchError, Result};
 use crate::report::Document;
 use crate::report::page::{Source, page};
 
-/// Writes the page of all files and says where.
+/// Writes the page of all files, and the drawing of the first that has one, and says where.
 pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> Result<bool> {
     check_place("--out", &args.out)?;
+    if let Some(path) = &args.plot {
+        check_place("--plot", path)?;
+    }
     let read = |path: &std::path::PathBuf| {
         Ok(Source {
             name: file_name(path),
@@ -23,6 +26,15 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> Result<bool> {
         bytes.write_all(page(&sources).as_bytes())
     })?;
     writeln!(out, "{}: open it in a browser", args.out.display())?;
+    if let Some(path) = &args.plot {
+        let mut drawings = sources.iter().filter_map(|source| source.document.plot());
+        let Some(drawing) = drawings.next() else {
+            let why = "--plot: none of the files is of the suite collectives".into();
+            return Err(BenchError::Usage(why));
+        };
+        write_file(path, |bytes| bytes.write_all(drawing.as_bytes()))?;
+        writeln!(out, "{}: times over sizes", path.display())?;
+    }
     Ok(true)
 }
 

@@ -1,14 +1,15 @@
-//! What the program says of itself while it runs: lines on standard error, and spans for Perfetto.
+//! What the program says of itself while it runs: lines on standard error, spans for Perfetto, ranges for profilers.
 //!
 //! `--log`, or `RUST_LOG`, says what is logged on which rank ([`LogFilter`]); a line names its rank. `--spans FILE` writes when
-//! the spans of all layers ran, a file a rank ([`Spans`]). Neither costs anything where it is not asked for.
+//! the spans of all layers ran, a file a rank ([`Spans`]). `--nvtx` makes NVTX ranges of the same spans ([`Nvtx`]). None of
+//! them costs anything where it is not asked for.
 
 mod filter;
+mod nvtx;
 mod spans;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 use std::sync::OnceLock;
 
 use tracing::{Event, Subscriber};
@@ -20,10 +21,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 use warpweave_comm::Job;
 
+use crate::cli::LoggingArgs;
 use crate::error::{BenchError, Result};
 use crate::progress::aside;
 
 pub use filter::LogFilter;
+pub use nvtx::Nvtx;
 pub use spans::Spans;
 
 /// Spans of this project, whatever is logged.
@@ -34,12 +37,12 @@ static SPANS: OnceLock<Spans> = OnceLock::new();
 /// Starts logging for this process, which is a rank if its environment says so. To be called once, before anything else.
 ///
 /// # Errors
-/// [`BenchError::File`]: the file of spans cannot be made.
-pub fn start(log: &LogFilter, spans: Option<&Path>) -> Result<()> {
+/// [`BenchError::File`]: the file of spans cannot be made. [`BenchError::NoNvtx`].
+pub fn start(args: &LoggingArgs) -> Result<()> {
     // What is wrong with the environment is told by the command that needs it.
     let job = Job::from_env().ok().filter(|job| job.world() > 1);
     let rank = job.map(|job| job.rank());
-    let spans = match spans {
+    let spans = match &args.spans {
         Some(path) => {
             let path = spans::path_of(path, rank);
             let spans = Spans::create(&path, rank.unwrap_or(0));
@@ -52,11 +55,15 @@ pub fn start(log: &LogFilter, spans: Option<&Path>) -> Result<()> {
         .event_format(OfRank(rank, Format::default()))
         .with_ansi(io::stderr().is_terminal())
         .with_writer(|| Aside)
-        .with_filter(log.of(rank.unwrap_or(0)));
+        .with_filter(args.log.of(rank.unwrap_or(0)));
     let spans = spans.map(|spans| spans.layer().with_filter(EnvFilter::new(OWN)));
+    let nvtx = args.nvtx.as_ref();
+    let nvtx = nvtx.map(|file| Nvtx::load(file.as_deref())).transpose()?;
+    let nvtx = nvtx.map(|nvtx| nvtx.with_filter(EnvFilter::new(OWN)));
     tracing_subscriber::registry()
         .with(lines)
         .with(spans)
+        .with(nvtx)
         .init();
     Ok(())
 }

@@ -246,6 +246,9 @@ pub struct Row {
     pub kind: Kind,
     /// The group in whose rounds it was measured, by its place in `groups`; `None` for peers.
     pub group: Option<usize>,
+    /// Whether it does a part of the operation alone, for orientation; where a file does not say so, it does the whole.
+    #[serde(default)]
+    pub part: bool,
     /// Whether it ran, and was right.
     pub status: Status,
     /// Why not.
@@ -284,6 +287,7 @@ impl Row {
             implementation: implementation.into(),
             kind: Kind::Ours,
             group: None,
+            part: false,
             status: Status::NotRun,
             reason: Some(reason),
             transport: Vec::new(),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Report, SCHEMA};
+use super::{Report, SCHEMA, View};
 use crate::collectives::report as collectives;
 use crate::error::{BenchError, Result};
 use crate::trace::Trace;
@@ -43,6 +43,14 @@ impl Document {
         })?;
         Self::from_json(&text)
             .map_err(|why| BenchError::Usage(format!("{}: {why}", path.display())))
+    }
+
+    /// A drawing in SVG, of what has one.
+    pub fn plot(&self) -> Option<String> {
+        match self {
+            Document::Collectives(report) => report.plot(),
+            Document::Plans(_) | Document::Timelines(_) => None,
+        }
     }
 
     /// From the text of a file.

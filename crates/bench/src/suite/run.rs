@@ -33,6 +33,18 @@ pub struct Settings {
     pub peers: Option<Peers>,
 }
 
+impl Settings {
+    /// What is measured: the problems that are given, or the suite's own among `world` ranks.
+    pub fn problems_on(&self, kind: BackendKind, world: usize) -> Vec<Sizes> {
+        if !self.problems.is_empty() {
+            return self.problems.clone();
+        }
+        let own = self.suite.problems(kind, world).into_iter();
+        own.map(|(shape, dtype)| (shape, self.dtype.unwrap_or(dtype)))
+            .collect()
+    }
+}
+
 /// Measures and verifies. Collective; every rank gets the same report.
 ///
 /// # Errors
@@ -53,13 +65,7 @@ pub fn run_with<B: ExecuteBackend>(
 ) -> Result<Report> {
     let suite = settings.suite;
     let cases = suite.cases(&settings.implementations)?;
-    let mut problems = settings.problems.clone();
-    if problems.is_empty() {
-        let own = suite.problems(B::KIND, session.world()).into_iter();
-        problems = own
-            .map(|(shape, dtype)| (shape, settings.dtype.unwrap_or(dtype)))
-            .collect();
-    }
+    let problems = settings.problems_on(B::KIND, session.world());
     agree(session, settings, &cases, &problems)?;
 
     let effort = Effort::of(B::KIND, settings.iterations);

@@ -312,6 +312,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
                     (Ok(_), None) => Row::not_run(&candidate.name, "it was not timed".into()),
                 };
                 row.group = Some(number);
+                row.part = self.is_part(candidate);
                 row.compare(&group);
                 row
             })
@@ -369,6 +370,15 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         }
     }
 
+    /// Whether a candidate leaves some output of the operation to others.
+    fn is_part(&self, candidate: &Candidate<B>) -> bool {
+        let place = (self.session.rank(), self.session.world());
+        let whole = self.case.operation;
+        let whole = whole.map_or(Vec::new(), |o| o.operands(place, &self.problem, None));
+        let own: Vec<_> = candidate.operands.iter().map(|own| own.matrix).collect();
+        with_role(&whole, Role::Output).any(|output| !own.contains(&output.matrix))
+    }
+
     /// Puts beside each row what others published, and behind them the rows of the peers.
     fn compare_with_others(&self, report: &mut ProblemReport) {
         for row in &mut report.rows {
@@ -382,9 +392,10 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             return;
         };
         let product = product_of(Some(operation), report.world, &self.problem);
-        for (name, spread) in peers.of(operation, self.sizes, report.world) {
-            let mut row = Row::of_peer(name, spread);
-            row.tflops = Some(tflops(product, spread.median));
+        for figure in peers.of(operation, self.sizes, report.world) {
+            let mut row = Row::of_peer(figure.name, figure.ms);
+            row.part = figure.part;
+            row.tflops = Some(tflops(product, figure.ms.median));
             report.groups.first().inspect(|group| row.compare(group));
             report.rows.push(row);
         }

@@ -237,3 +237,30 @@ fn a_machine_without_gpus_says_so() {
         "{error}"
     );
 }
+
+#[test]
+fn a_part_of_a_launchers_environment_is_refused_with_what_is_missing() {
+    for (variables, launcher, missing) in [
+        (&["RANK"][..], "torchrun", "WORLD_SIZE, LOCAL_RANK"),
+        (
+            &["OMPI_COMM_WORLD_RANK"],
+            "Open MPI",
+            "OMPI_COMM_WORLD_SIZE",
+        ),
+        (&["PMI_RANK"], "MPICH", "PMI_SIZE"),
+        (&["SLURM_STEP_ID", "SLURM_PROCID"], "SLURM", "SLURM_NTASKS"),
+    ] {
+        let mut command = job::warpweave();
+        command.args(["bench", "--device", "host", "--shape", "8x8x8"]);
+        for name in variables {
+            command.env(name, "0");
+        }
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(
+            error.contains(launcher) && error.contains(missing) && output.stdout.is_empty(),
+            "{error}"
+        );
+    }
+}

@@ -7,6 +7,7 @@ mod faults;
 mod job;
 mod logging;
 mod measure;
+mod nvtx;
 mod page;
 mod plan;
 mod regressions;

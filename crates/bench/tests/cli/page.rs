@@ -68,9 +68,10 @@ impl Page {
     pub fn agrees_with(&self, files: &[Value]) -> usize {
         files
             .iter()
-            .map(|file| match file["suite"].as_str().unwrap() {
-                "collectives" => self.agrees_on_collectives(file),
-                _ => self.agrees_on_plans(file),
+            .map(|file| match file["suite"].as_str() {
+                Some("collectives") => self.agrees_on_collectives(file),
+                Some(_) => self.agrees_on_plans(file),
+                None => self.agrees_on_timelines(file),
             })
             .sum()
     }
@@ -92,7 +93,22 @@ impl Page {
                 if world == 1 { "" } else { "s" }
             );
             let table = self.table(&caption);
+            let scaling = format!(
+                "TFLOP/s over ranks: {}, M×N×K = {}x{}x{}, {}",
+                file["suite"].as_str().unwrap(),
+                shape["m"],
+                shape["n"],
+                shape["k"],
+                result["dtype"].as_str().unwrap()
+            );
+            let scaled = self.tables.iter().find(|table| table.caption == scaling);
             for row in result["rows"].as_array().unwrap() {
+                // Where another file is of another number of ranks.
+                if let (Some(table), Some(_)) = (scaled, row["tflops"].as_f64()) {
+                    let name = row["implementation"].as_str().unwrap();
+                    let cell = table.cell(name, &format!("{world} ranks"));
+                    compared += usize::from(same(cell, &row["tflops"], 1.0, &scaling));
+                }
                 for (heading, value) in [
                     ("ms", &row["single_ms"]["median"]),
                     ("TFLOP/s", &row["tflops"]),
@@ -145,6 +161,24 @@ impl Page {
             }
         }
         compared
+    }
+
+    fn agrees_on_timelines(&self, file: &Value) -> usize {
+        let tables = self.tables.iter();
+        let of_timelines = tables.filter(|table| table.headings.contains(&"operation".into()));
+        let shown: BTreeSet<_> = of_timelines
+            .flat_map(|table| &table.rows)
+            .map(|row| row[2..].to_vec())
+            .collect();
+        let events = file["traceEvents"].as_array().unwrap().iter();
+        let ran: Vec<_> = events.filter(|event| event["ph"] == "X").collect();
+        for event in &ran {
+            let number = |field: &str| format!("{:.2}", event[field].as_f64().unwrap());
+            let name = event["name"].as_str().unwrap().to_owned();
+            let row = vec![name, number("ts"), number("dur")];
+            assert!(shown.contains(&row), "no table has {row:?}");
+        }
+        2 * ran.len()
     }
 
     /// Every number that a drawing tells stands in some table.

@@ -8,14 +8,20 @@ use tempfile::TempDir;
 use crate::job;
 use crate::page::Page;
 
-const RESULTS: [&str; 4] = [
-    "fused-matmul-4xh200.json",
-    "fused-matmul-2xh200.json",
-    "collectives-4xh200.json",
-    "gemm-1xh200.json",
-];
+/// Everything that the project has recorded.
+fn recorded() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let files = std::fs::read_dir(folder).unwrap();
+    let mut files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "json")
+    });
+    files.sort();
+    files
+}
 
-/// A page of all results of the project and of a timeline.
+/// A page of all results of the project, of a timeline that was measured and of one that is predicted.
 pub struct Written {
     pub folder: TempDir,
     pub page: PathBuf,
@@ -25,10 +31,6 @@ pub struct Written {
 pub fn written() -> Written {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let results = RESULTS.map(|name| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
-        root.join(name).to_str().unwrap().to_owned()
-    });
     let (trace, page) = (path("trace.json"), path("report.html"));
     let traced = [
         "plan",
@@ -42,23 +44,21 @@ pub fn written() -> Written {
     let out = job::warpweave().args(traced).output().unwrap();
     assert!(out.status.success(), "{out:?}");
     let mut command = job::warpweave();
-    command
-        .arg("report")
-        .args(&results)
-        .args([&trace, "--out", &page]);
+    let files = [recorded(), vec![trace.into()]].concat();
+    command.arg("report").args(&files).args(["--out", &page]);
     let out = command.output().unwrap();
     assert!(out.status.success(), "{out:?}");
     assert!(String::from_utf8_lossy(&out.stdout).contains("report.html"));
-    let read = |path: &String| serde_json::from_str(&std::fs::read_to_string(path).unwrap());
+    let read = |path: &PathBuf| serde_json::from_str(&std::fs::read_to_string(path).unwrap());
     Written {
         page: page.into(),
-        files: results.iter().map(|path| read(path).unwrap()).collect(),
+        files: files.iter().map(|path| read(path).unwrap()).collect(),
         folder,
     }
 }
 
 /// As many as the files have: the page shows all of them.
-pub const NUMBERS: usize = 2000;
+pub const NUMBERS: usize = 4000;
 
 #[test]
 fn the_page_has_every_number_of_its_files() {
@@ -110,7 +110,8 @@ fn what_did_not_run_stands_there_with_the_reason() {
     let reasons: Vec<_> = written
         .files
         .iter()
-        .flat_map(|file| file["results"].as_array().unwrap())
+        .filter_map(|file| file["results"].as_array())
+        .flatten()
         .flat_map(|result| result["rows"].as_array().unwrap())
         .filter(|row| row["status"] == "not-run")
         .map(|row| {
@@ -187,4 +188,27 @@ fn other_files_are_refused() {
         assert!(error.contains(why), "{error}");
         assert!(!folder.path().join("report.html").exists());
     }
+}
+
+#[test]
+fn the_drawing_of_recorded_collectives_is_what_their_file_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let report = |file: &str| {
+        let mut command = job::warpweave();
+        command.arg("report").arg(recorded.join(file));
+        command.args(["--out", "page.html", "--plot", "times.svg"]);
+        command.current_dir(folder.path()).output().unwrap()
+    };
+    let out = report("gemm-1xh200.json");
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("of the suite collectives"));
+    let out = report("collectives-4xh200.json");
+    assert!(out.status.success(), "{out:?}");
+    let drawn = std::fs::read_to_string(folder.path().join("times.svg")).unwrap();
+    let kept = std::fs::read_to_string(recorded.join("collectives-4xh200.svg")).unwrap();
+    assert!(
+        drawn == kept,
+        "draw it anew: cargo xtask report docs/results/collectives-4xh200.json --plot docs/results/collectives-4xh200.svg"
+    );
 }

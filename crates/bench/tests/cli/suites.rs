@@ -82,6 +82,9 @@ fn every_suite_is_measured_and_right() {
         for (result, row) in rows(&report) {
             let name = format!("{suite}: {}", row["implementation"]);
             assert_eq!(row["status"], "ok", "{name}: {}", row["reason"]);
+            let is_part = ["productAlone", "allGatherAlone"].map(Value::from);
+            let is_part = is_part.contains(&row["implementation"]);
+            assert_eq!(row["part"], is_part, "{name}");
             let verified = &row["verification"];
             assert_eq!(verified["wrong"], 0, "{name}");
             // Three sets of integers and two of reals, as calls and as graphs, before and after the timing.
@@ -151,10 +154,11 @@ fn figures_of_peers_stand_beside_ours() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("torch.json");
     let spread = r#"{"median": 0.5, "p10": 0.4, "p90": 0.6, "samples": 15}"#;
+    let part = spread.replace('}', ", \"part\": true}");
     let row = |world: usize| {
         format!(
             r#"{{"kind": "all-gather-matmul", "world": {world}, "shape": "16x8x12", "dtype": "float16",
-                "ms": {{"torch-fused": {spread}}}}}"#
+                "ms": {{"torch-fused": {spread}, "torch-matmul": {part}}}}}"#
         )
     };
     let text = format!(
@@ -169,7 +173,9 @@ fn figures_of_peers_stand_beside_ours() {
     let (outcome, report) = measured(2, "recipes", &more);
     assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
     let rows: Vec<_> = rows(&report).map(|(_, row)| row).collect();
-    assert_eq!(rows.len(), 2, "the row of two ranks alone: {report}");
+    assert_eq!(rows.len(), 3, "the rows of two ranks alone: {report}");
+    let parts: Vec<_> = rows.iter().map(|row| &row["part"]).collect();
+    assert_eq!(parts, [false, false, true], "{report}");
     assert_eq!(
         (&rows[0]["kind"], &rows[1]["kind"]),
         (&"ours".into(), &"peer".into())
@@ -212,4 +218,26 @@ fn more_rows_than_a_group_takes_are_compared_with_the_baseline_of_their_own_grou
         assert!((row["times_baseline"].as_f64().unwrap() - ratio).abs() < 1e-9);
     }
     assert!(table.contains("measured in 2 groups"), "{table}");
+}
+
+#[test]
+fn peers_are_asked_for_the_problems_of_the_run() {
+    let asked = |line: &str| {
+        let words = ["bench", "--peer-problems", "2"].into_iter();
+        let mut command = job::warpweave();
+        let out = command.args(words.chain(line.split(' '))).output().unwrap();
+        let [told, error] = [out.stdout, out.stderr].map(|text| String::from_utf8(text).unwrap());
+        (out.status.code(), told, error)
+    };
+    let (code, told, error) = asked("--suite recipes --shape 16x8x12 --shape 8x8x8 --dtype f16");
+    assert_eq!(code, Some(0), "{error}");
+    let lines = "all-gather-matmul 16x8x12 float16\nall-gather-matmul 8x8x8 float16\n";
+    assert_eq!(told, lines);
+    let (_, told, _) = asked("--suite row-parallel");
+    assert_eq!(told, "row-parallel-linear 8192x8192x32768 bfloat16\n");
+    let (_, told, _) = asked("--suite collectives --sizes 1M,4K --dtype f32");
+    assert_eq!(told, "collectives 4K float32\ncollectives 1M float32\n");
+    let (code, told, error) = asked("--suite gemm");
+    assert_eq!((code, told.as_str()), (Some(2), ""), "{error}");
+    assert!(error.contains("--peers says nothing"), "{error}");
 }

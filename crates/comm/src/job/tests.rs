@@ -159,6 +159,35 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn each_variable_of_each_launcher_is_named_where_it_is_missing_or_no_number() {
+    let launchers = [
+        ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
+        [
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+        ],
+        ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"],
+        ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"],
+    ];
+    for names in launchers {
+        let whole = [(names[0], "0"), (names[1], "2"), (names[2], "0")];
+        let step = [("SLURM_STEP_ID", "0")];
+        let step = &step[..usize::from(names[0].starts_with("SLURM"))];
+        for (place, name) in names.into_iter().enumerate() {
+            let mut vars = [&whole[..], step].concat();
+            vars[place].1 = "two";
+            let wrong = why(&vars);
+            assert!(wrong.contains(&format!("{name} is `two`")), "{wrong}");
+            vars.remove(place);
+            let missing = why(&vars);
+            let named = missing.contains("missing") && missing.contains(name);
+            assert!(named, "{missing} should name {name}");
+        }
+    }
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     assert!(why(&[("PMI_RANK", "x"), ("PMI_SIZE", "2")]).contains("PMI_RANK is `x`"));
     assert!(why(&[("RANK", "2"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")]).contains("RANK = 2"));

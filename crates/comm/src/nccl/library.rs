@@ -1,5 +1,6 @@
 //! Finding NCCL at run time.
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -57,7 +58,7 @@ impl NcclLibrary {
     pub fn open(path: &Path) -> Result<Arc<Self>> {
         // SAFETY: a shared library's constructors run here. The path is NCCL's by its name, or the user's explicit wish.
         let library = unsafe { Library::new(path) }.map_err(|e| CommError::NcclMissing {
-            tried: vec![format!("{} ({e})", path.display())],
+            tried: vec![format!("{} ({})", path.display(), reason(&e))],
         })?;
         let unusable = |why: String| CommError::NcclUnusable {
             path: path.into(),
@@ -92,12 +93,18 @@ impl NcclLibrary {
     }
 }
 
+/// libloading names the function that failed, and the loader's reason as the source.
+fn reason(error: &libloading::Error) -> String {
+    let source = error.source();
+    source.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// Asked before the other symbols, so that an old library is called old and not incomplete.
 fn version(library: &Library) -> Result<NcclVersion, String> {
     type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
     // SAFETY: `ncclGetVersion` has had this type in every version of NCCL 2.
     let get = unsafe { library.get::<GetVersion>(b"ncclGetVersion") };
-    let get = get.map_err(|e| format!("it is not NCCL: {e}"))?;
+    let get = get.map_err(|e| format!("it is not NCCL: {}", reason(&e)))?;
     let mut code = 0;
     // SAFETY: the pointer is to an int of this frame.
     let result = unsafe { get(&mut code) };
@@ -212,7 +219,9 @@ mod tests {
             matches!(&missing, CommError::NcclMissing { .. }),
             "{missing}"
         );
-        assert!(missing.to_string().contains("/nonexistent/libnccl.so.2"));
+        for part in ["/nonexistent/libnccl.so.2", "No such file"] {
+            assert!(missing.to_string().contains(part), "{missing}");
+        }
         let other = NcclLibrary::open(Path::new("libc.so.6")).unwrap_err();
         assert!(matches!(other, CommError::NcclUnusable { .. }), "{other}");
     }

@@ -10,6 +10,9 @@ const METRICS: [Metric; 2] = [Metric::Single, Metric::GraphSingle];
 const GAP: f64 = 24.0;
 const HEADING: f64 = 34.0;
 const LEGEND: f64 = 150.0;
+/// Height of a line of text, and how many letters a drawing has place for.
+const LINE: f64 = 15.0;
+const LETTERS: usize = 130;
 
 /// A drawing of single calls and single graph launches.
 pub(super) fn svg(report: &Report) -> String {
@@ -18,10 +21,14 @@ pub(super) fn svg(report: &Report) -> String {
     let (column, row) = (width + GAP, height + HEADING);
     let operations = report.operations();
     let left = |j: usize| GAP / 2.0 + j as f64 * column;
+    let about = wrapped(&report.provenance.to_string());
+    let head = HEADING + LINE * about.len().saturating_sub(1) as f64;
     let drawing = html! {
-        text .heading x=(GAP / 2.0) y="18" { (report.provenance) }
+        @for (i, line) in about.iter().enumerate() {
+            text .heading x=(GAP / 2.0) y=(18.0 + LINE * i as f64) { (line) }
+        }
         @for (i, sizes) in operations.iter().enumerate() {
-            @let top = HEADING + i as f64 * row;
+            @let top = head + i as f64 * row;
             @for (j, metric) in METRICS.into_iter().enumerate() {
                 @if let Some(panel) = times(sizes, metric, &order) {
                     @let title = format!("{}: {}", sentences::operation(sizes), metric.title());
@@ -34,9 +41,23 @@ pub(super) fn svg(report: &Report) -> String {
     };
     let size = (
         left(METRICS.len()) + LEGEND + GAP,
-        HEADING + operations.len() as f64 * row,
+        head + operations.len() as f64 * row,
     );
     plot::file(size, &drawing)
+}
+
+/// Parts between commas, in as few lines as have place for them.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in text.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + part.chars().count() <= LETTERS => {
+                line.push_str(part);
+            }
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines
 }
 
 fn legend(sizes: &[Outcome], order: &[String]) -> Markup {
@@ -149,6 +170,15 @@ mod tests {
         // Four of the first panel, and the limit; three of the second, for peers have no graphs.
         assert_eq!(svg.matches("<polyline").count(), 5 + 4, "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn a_long_heading_takes_several_lines() {
+        let parts = ["something of fifty letters, which is no short word"; 5].join(", ");
+        let lines = wrapped(&parts);
+        assert_eq!(lines.concat(), parts);
+        assert!(lines.len() > 1 && lines.iter().all(|line| line.chars().count() <= LETTERS));
+        assert_eq!(wrapped("short, shorter"), ["short, shorter"]);
     }
 
     #[test]
