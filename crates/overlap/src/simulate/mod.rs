@@ -28,6 +28,7 @@ mod contention;
 mod cost;
 mod engine;
 mod error;
+mod groups;
 mod machine;
 mod sharing;
 mod write;

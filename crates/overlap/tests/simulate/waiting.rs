@@ -1,13 +1,14 @@
 //! One launch that waits for its rows costs one product, however its rows are cut.
 
+use crate::machines::unthrottled;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::Problem;
-use warpweave_overlap::{Machine, simulate};
+use warpweave_overlap::simulate;
 use warpweave_symm_mem::DType;
 
 #[test]
 fn the_lanes_of_a_waiting_product_cost_the_product_together() {
-    let machine = Machine::named("h200x4").unwrap();
+    let machine = unthrottled();
     for (m, n, k) in [
         (16384, 6656, 16384),
         (16384, 3584, 8192),
