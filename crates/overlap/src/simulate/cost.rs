@@ -283,7 +283,7 @@ impl Costs<'_> {
             // before a wave is: of a lane's chunks, which run beside each other, the last one shows it. (In what sending costs
             // it is contained.) The few own rows that a waiting product copies to staging are not worth a figure.
             let result = |region: &Region| kernel.result() == Some(region.buffer);
-            if !result(region) {
+            if !result(region) || region.rows.is_empty() {
                 return Some(Cost::default());
             }
             let goes_on = |effect: &Effect| matches!(effect, Effect::Write(r) if result(r));

@@ -29,3 +29,19 @@ fn the_lanes_of_a_waiting_product_cost_the_product_together() {
         }
     }
 }
+
+/// The rows that arrive last still take a wave.
+#[test]
+fn the_last_chunk_takes_a_wave_however_few_its_rows() {
+    let machine = unthrottled();
+    // Two waves of which the peer's rows are one: they arrive when the own ones are multiplied, or later.
+    let (m, n, k) = (4096, 1792, 4096);
+    let wave = machine.product((m / 2, n, k), DType::Bf16).0 / machine.product.cutlass;
+    let sent = (m / 2 * k * 2) as f64 / (machine.link.copy_engine_gbs * 1e3);
+    for chunks in [1, 2, 4] {
+        let plans = algorithms::find(&format!("pushChunksWaitingGemm:chunks={chunks}")).unwrap();
+        let plans = plans.plans(2, &Problem::new(m, n, k, DType::Bf16)).unwrap();
+        let total = simulate(&plans, &machine, 1).unwrap().total();
+        assert!(total >= sent + wave, "{chunks} chunks: {total} µs");
+    }
+}
