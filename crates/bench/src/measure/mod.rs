@@ -118,6 +118,7 @@ impl Found {
             "product.launch_us",
             "product.scalar_columns",
             "product.tiles",
+            "latency.beside_products_us",
             "network.gbs",
             "network.latency_us",
             "collectives.nccl.multiprocessors",

@@ -1,9 +1,10 @@
 //! Choosing a schedule.
 //!
 //! [`select`] simulates every configuration that is worth a try for an operation, corrects each prediction by what was
-//! measured, and ranks them. What was measured for the very problem counts as it stands; measurements of the same
-//! configuration, or at least of the same algorithm, on other problems tell by which factor the model errs there, the more
-//! so the nearer they are; where there are none, the model has the say.
+//! measured, and ranks them. What was measured for the very problem counts as it stands; measurements of other problems and
+//! configurations tell by which factor the model errs here, the more so the nearer they are and the more alike the
+//! configurations; where there are none, the model has the say. Of those that are expected to be equally quick, within what
+//! measurements can tell, the one with the fewest launches stands first.
 //!
 //! Nothing is run: all ranks that ask with the same figures get the same answer, with no exchange. A [`Selection`] keeps the
 //! whole ranking and prints why its first stands first.
@@ -13,15 +14,16 @@ mod correction;
 mod evaluation;
 mod explanation;
 mod measurements;
+mod regression;
 
 use crate::algorithms::{self, Capabilities, Configuration};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::Problem;
+use crate::plan::{Plan, Problem};
 use crate::simulate::{Machine, SimulateError, simulate};
 use thiserror::Error;
 
-use correction::Point;
+use correction::Correction;
 
 pub use breakdown::Breakdown;
 pub use correction::Basis;
@@ -81,9 +83,14 @@ pub struct Choice {
     pub expected_us: f64,
     /// On what the expectation rests.
     pub basis: Basis,
+    /// The most kernels, products, sums and collectives that a rank launches.
+    pub launches: usize,
     /// What its critical path consists of, by the model.
     pub breakdown: Breakdown,
 }
+
+/// Times that differ by no more than this part of them are equal: the median of fifty calls is no better known.
+const EQUAL: f64 = 0.005;
 
 /// All that can run, the quickest first.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,12 +118,12 @@ impl Limit {
 }
 
 impl Selection {
-    /// The quickest.
+    /// The quickest; of several that are within half a percent of it, the one with the fewest launches.
     pub fn best(&self) -> &Choice {
         &self.ranking[0]
     }
 
-    /// All that can run, the quickest first; never empty.
+    /// All that can run, first the best, then the quickest first; never empty.
     pub fn ranking(&self) -> &[Choice] {
         &self.ranking
     }
@@ -167,10 +174,10 @@ pub fn select_among(
             format!("{c} needs {lacks}")
         })
         .collect();
-    let points = Point::of(request);
+    let correction = Correction::of(request);
     let mut ranking = ranking
         .into_iter()
-        .map(|configuration| choice(request, &points, configuration))
+        .map(|configuration| choice(request, &correction, configuration))
         .collect::<Result<Vec<_>, _>>()?;
     if ranking.is_empty() {
         return Err(SelectError::NothingRuns {
@@ -181,6 +188,12 @@ pub fn select_among(
     }
     // A stable sort: of equals the one that stands first in the registry, whose parameters are the usual ones.
     ranking.sort_by(|a, b| a.expected_us.total_cmp(&b.expected_us));
+    let equal = (1.0 + EQUAL) * ranking[0].expected_us;
+    let quickest = ranking.iter().take_while(|c| c.expected_us <= equal);
+    let fewest = quickest.enumerate().min_by_key(|(_, c)| c.launches);
+    if let Some((best, _)) = fewest {
+        ranking[..=best].rotate_right(1);
+    }
     let (product, _) = machine.product(operation.product(world, &problem), problem.dtype);
     let bytes = operation.bytes_in(world, &problem);
     Ok(Selection {
@@ -199,16 +212,17 @@ pub fn select_among(
 
 fn choice(
     request: &Request<'_>,
-    points: &[Point<'_>],
+    correction: &Correction<'_>,
     configuration: Configuration,
 ) -> Result<Choice, SelectError> {
     let plans = configuration.plans(request.world, &request.problem)?;
     let timeline = simulate(&plans, request.machine, 1)?;
     let predicted_us = timeline.total();
-    let basis = correction::basis(points, &configuration, request);
+    let basis = correction.basis(&configuration, request);
     Ok(Choice {
         expected_us: basis.expected(predicted_us),
         breakdown: Breakdown::of(&timeline, &plans),
+        launches: plans.iter().map(Plan::launches).max().unwrap_or(0),
         configuration,
         predicted_us,
         basis,

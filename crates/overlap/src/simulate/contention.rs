@@ -18,7 +18,7 @@ struct Load {
     engines: bool,
     /// Whether loads and stores of multiprocessors do.
     threads: bool,
-    /// Multiprocessors that its products would keep busy.
+    /// Multiprocessors that its products would hold.
     products: f64,
 }
 
@@ -26,18 +26,16 @@ struct Load {
 pub(super) struct Contention<'a> {
     machine: &'a Machine,
     loads: Vec<Load>,
-    /// Whether a GPU's products have had their time at full power.
-    hot: &'a [bool],
 }
 
 impl<'a> Contention<'a> {
-    /// `running`: the rank of each step that runs, and its cost.
+    /// `running` on so many GPUs: the rank of each step that runs, and its cost.
     pub(super) fn of<'c>(
         machine: &'a Machine,
-        hot: &'a [bool],
+        gpus: usize,
         running: impl Iterator<Item = (usize, &'c Cost)>,
     ) -> Self {
-        let mut loads = vec![Load::default(); hot.len()];
+        let mut loads = vec![Load::default(); gpus];
         for (rank, cost) in running {
             if let Some(peer) = cost.engine.filter(|&peer| peer != rank) {
                 loads[rank].peers.insert(peer);
@@ -57,11 +55,7 @@ impl<'a> Contention<'a> {
                 }
             }
         }
-        Contention {
-            machine,
-            loads,
-            hot,
-        }
+        Contention { machine, loads }
     }
 
     /// How much there is of a resource, 1 for what nothing slows down.
@@ -86,7 +80,6 @@ impl<'a> Contention<'a> {
             Resource::Power(gpu) if self.loads[gpu].products > 0.0 => {
                 self.loads[gpu].products.min(1.0)
             }
-            Resource::Multiprocessors(gpu) if self.hot[gpu] => self.machine.product.throttled,
             _ => 1.0,
         }
     }

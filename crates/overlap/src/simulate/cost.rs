@@ -27,6 +27,8 @@ pub(super) struct Cost {
     pub(super) pulls: bool,
     /// Whether it is a matrix product of the tensor cores, which heats.
     pub(super) product: bool,
+    /// Whether it is a signal or a wait that is an operation of a stream: a kernel of one block.
+    pub(super) handshake: bool,
 }
 
 impl Cost {
@@ -58,10 +60,16 @@ impl Costs<'_> {
                 _ => Cost::default(),
             },
             Site::Effect { op, lane, index } => match &self.plan.ops[op].kind {
-                OpKind::Kernel { kernel, lanes } => self.effect(kernel, &lanes[lane][index]),
+                OpKind::Kernel { kernel, lanes } => self.effect(kernel, &lanes[lane][index..]),
                 _ => Cost::default(),
             },
-            Site::End(op) | Site::Op(op) => self.op(&self.plan.ops[op].kind),
+            Site::End(op) | Site::Op(op) => {
+                let kind = &self.plan.ops[op].kind;
+                Cost {
+                    handshake: matches!(kind, OpKind::Signal { .. } | OpKind::Wait { .. }),
+                    ..self.op(kind)
+                }
+            }
         }
     }
 
@@ -134,6 +142,7 @@ impl Costs<'_> {
                 let (here, there): (Vec<_>, Vec<_>) = srcs.iter().partition(|s| s.rank == own);
                 let mut cost = self.local(self.bytes(dst) * (here.len() + 1) as f64 / 2.0);
                 cost.latency = t.launch_us;
+                cost.loads.push((Resource::Multiprocessors(own), 1.0));
                 // Loads from peers run beside those from here.
                 for src in there {
                     let pull = self.transfer(src.rank, &[own], self.bytes(src), link.sm_pull_gbs);
@@ -213,8 +222,12 @@ impl Costs<'_> {
         loads.extend(ends);
     }
 
-    fn effect(&self, kernel: &Kernel, effect: &Effect) -> Cost {
+    /// The first of these effects, which are the rest of a lane.
+    fn effect(&self, kernel: &Kernel, rest: &[Effect]) -> Cost {
         let (own, link) = (self.plan.rank, &self.machine.link);
+        let Some((effect, later)) = rest.split_first() else {
+            return Cost::default();
+        };
         match effect {
             Effect::Read(region) if let Some(product) = self.group_product(kernel, region) => {
                 product
@@ -233,12 +246,8 @@ impl Costs<'_> {
                 }
                 cost
             }
-            Effect::Write(region) => match self.kernel_product(kernel, region) {
-                Some(time) => Cost {
-                    time,
-                    loads: vec![(Resource::Multiprocessors(own), 1.0)],
-                    ..Cost::default()
-                },
+            Effect::Write(region) => match self.kernel_product(kernel, region, later) {
+                Some(product) => product,
                 None => self.local(self.bytes(region)),
             },
             // Loads stream beside whatever consumes them.
@@ -249,8 +258,13 @@ impl Costs<'_> {
         }
     }
 
-    /// The time of the product whose result `region` is, if it is one, with all multiprocessors.
-    fn kernel_product(&self, kernel: &Kernel, region: &Region) -> Option<f64> {
+    /// The product whose result `region` is, if it is one, and after which its lane does what is `later`.
+    fn kernel_product(&self, kernel: &Kernel, region: &Region, later: &[Effect]) -> Option<Cost> {
+        let multiprocessors = |time, held| Cost {
+            time,
+            loads: vec![(Resource::Multiprocessors(self.plan.rank), held)],
+            ..Cost::default()
+        };
         let product = &self.machine.product;
         let one_launch = match kernel {
             Kernel::WaitingMatmul { .. } => Some((product.cutlass, 0.0)),
@@ -265,18 +279,32 @@ impl Costs<'_> {
             _ => None,
         };
         if let Some((efficiency, lost)) = one_launch {
-            // One launch: its rows share the waves of tiles, so that each lane costs its part of the whole. The few own
-            // rows that a waiting product copies to staging are not worth a figure.
+            // One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none is over
+            // before a wave is: of a lane's chunks, which run beside each other, the last one shows it. (In what sending costs
+            // it is contained.) The few own rows that a waiting product copies to staging are not worth a figure.
+            let result = |region: &Region| kernel.result() == Some(region.buffer);
+            if !result(region) || region.rows.is_empty() {
+                return Some(Cost::default());
+            }
+            let goes_on = |effect: &Effect| matches!(effect, Effect::Write(r) if result(r));
+            let last = matches!(kernel, Kernel::WaitingMatmul { .. }) && !later.iter().any(goes_on);
             let shape = kernel.shape();
-            let (whole, _) = self
-                .machine
-                .product((shape.m, shape.n, shape.k), shape.dtype);
+            let waves = self.machine.waves((shape.m, shape.n, shape.k), shape.dtype);
             let part = region.rows.len() as f64 / shape.m as f64;
-            let is_result = f64::from(u8::from(kernel.result() == Some(region.buffer)));
+            let whole = waves.count() * waves.wave_us / efficiency;
             // A product that ends before everything is sent loses for as long as it runs.
-            let whole = whole / efficiency;
             let lost = lost.min(whole * LOST_TO_SENDING / (1.0 - LOST_TO_SENDING));
-            return Some(is_result * part * (whole + lost));
+            let share = part * (whole + lost);
+            let least = if last {
+                waves.wave_us / efficiency
+            } else {
+                0.0
+            };
+            let time = share.max(least);
+            return Some(Cost {
+                product: true,
+                ..multiprocessors(time, share / time)
+            });
         }
         let (result, tflops) = match kernel {
             Kernel::NaiveRemoteRead { c, .. } => (*c, product.naive_tflops),
@@ -292,37 +320,7 @@ impl Costs<'_> {
         };
         let columns = region.cols.len().next_multiple_of(tile);
         let flops = 2.0 * (region.rows.len() * columns) as f64 * kernel.shape().k as f64;
-        (region.buffer == result).then_some(flops / (tflops * 1e6))
-    }
-
-    /// The product of a group of rows, if the kernel takes such and `region` is where it reads A. One launch: the groups share
-    /// the waves of tiles, so that each costs its part of the whole and begins when those before it would have ended.
-    fn group_product(&self, kernel: &Kernel, region: &Region) -> Option<Cost> {
-        let Kernel::ReducingMatmul(reduction) = kernel else {
-            return None;
-        };
-        if region.buffer != reduction.a {
-            return None;
-        }
-        let (own, shape) = (self.plan.rank, reduction.shape);
-        let depth = region.cols.len();
-        let (whole, busy) = self.machine.product((shape.m, shape.n, depth), shape.dtype);
-        let order = reduction.order(own, self.plan.world);
-        let earlier = order
-            .iter()
-            .take_while(|group| group.rows.start != region.rows.start);
-        let before: usize = earlier.map(|group| group.rows.len()).sum();
-        let part = |rows: usize| whole * rows as f64 / shape.m as f64;
-        Some(Cost {
-            latency: part(before),
-            time: part(region.rows.len()),
-            loads: vec![
-                (Resource::Multiprocessors(own), busy),
-                (Resource::Power(own), busy),
-            ],
-            product: true,
-            ..Cost::default()
-        })
+        (region.buffer == result).then(|| multiprocessors(flops / (tflops * 1e6), 1.0))
     }
 
     fn bytes(&self, region: &Region) -> f64 {

@@ -139,6 +139,8 @@ pub struct Latency {
     pub wait_us: f64,
     /// An event between two streams.
     pub event_us: f64,
+    /// What a signal or a wait that is an operation of a stream costs more while products run on its GPU.
+    pub beside_products_us: f64,
 }
 
 /// Links of a GPU to other nodes.
@@ -253,6 +255,7 @@ impl Machine {
             ("latency.signal_us", t.signal_us),
             ("latency.wait_us", t.wait_us),
             ("latency.event_us", t.event_us),
+            ("latency.beside_products_us", t.beside_products_us),
             ("network.latency_us", self.network.latency_us),
         ];
         match latencies
@@ -265,8 +268,17 @@ impl Machine {
     }
 
     /// How long a product of m × k by k × n takes alone and unthrottled, µs without its launch, and the part of the
-    /// multiprocessors that it keeps busy on average over its waves, for the tile that is quickest.
-    pub fn product(&self, (m, n, k): (usize, usize, usize), dtype: DType) -> (f64, f64) {
+    /// multiprocessors that it holds until its end, for the tile that is quickest.
+    ///
+    /// A product takes whole waves of tiles, one on each multiprocessor. Its blocks are persistent: one that finds no tile in
+    /// the last wave is of no use to other kernels before the product is about to end.
+    pub fn product(&self, shape: (usize, usize, usize), dtype: DType) -> (f64, f64) {
+        let waves = self.waves(shape, dtype);
+        (waves.count() * waves.wave_us, waves.tiles.min(1.0))
+    }
+
+    /// The waves of tiles of such a product.
+    pub(super) fn waves(&self, (m, n, k): (usize, usize, usize), dtype: DType) -> Waves {
         let rates = &self.product.sustained_tflops;
         let tflops = match dtype {
             DType::Bf16 => rates.bf16,
@@ -274,20 +286,35 @@ impl Machine {
             // f32, and whatever has no rate of its own: the slowest.
             _ => rates.f32,
         };
-        let sms = self.gpu.multiprocessors;
-        let time = |t: &Tile| {
+        let sms = self.gpu.multiprocessors as f64;
+        let of = |t: &Tile| {
             let tiles = m.div_ceil(t.rows).saturating_mul(n.div_ceil(t.cols));
             let flops = 2.0 * t.rows as f64 * t.cols as f64 * k as f64;
-            let one = flops * sms as f64 / (tflops * t.efficiency * 1e6);
-            let waves = tiles.div_ceil(sms);
-            (waves as f64 * one, tiles as f64 / (waves * sms) as f64)
+            Waves {
+                tiles: tiles as f64 / sms,
+                wave_us: flops * sms / (tflops * t.efficiency * 1e6),
+            }
         };
-        let quickest = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
-        self.product
-            .tiles
-            .iter()
-            .map(time)
-            .min_by(quickest)
-            .unwrap_or((0.0, 0.0))
+        let us = |w: &Waves| w.count() * w.wave_us;
+        let tiles = self.product.tiles.iter().map(of);
+        tiles
+            .min_by(|a, b| us(a).total_cmp(&us(b)))
+            .unwrap_or_default()
+    }
+}
+
+/// A product as waves of tiles.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waves {
+    /// Its tiles, in waves; the last one may be partly filled.
+    pub(super) tiles: f64,
+    /// How long one takes, µs.
+    pub(super) wave_us: f64,
+}
+
+impl Waves {
+    /// How many there are.
+    pub(super) fn count(self) -> f64 {
+        self.tiles.ceil()
     }
 }

@@ -11,23 +11,35 @@
 //!
 //! # What runs side by side
 //!
-//! Multiprocessors go to what began first, urgent streams before others, and what comes later fills what that leaves: a
-//! product's last wave on average over its time. So a collective that takes multiprocessors waits for a product that stands
-//! before it. Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one GPU to
-//! several peers, pulls of all GPUs at once, copy engines and multiprocessors on one link, products beside transfers. Products
-//! that go on for long slow down, each GPU for itself, as power throttles.
+//! A product takes whole waves of tiles, one tile on each multiprocessor, and its blocks stay to its end: in its last wave no
+//! other kernel gets the multiprocessors that have no tile left. What holds most of the multiprocessors that it needs keeps
+//! them. Of those that are free, what began first gets them first, urgent streams before others. A product that finds fewer
+//! than half of what it needs gains nothing from them, as it ends a wave after the last of its blocks has begun. So products in
+//! many chunks cost more than one, on however many streams; two that leave each other room run side by side; and sums and
+//! collectives that take multiprocessors wait for the product that stands before them. Signals and waits begin late beside
+//! products.
+//!
+//! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one GPU to several peers,
+//! pulls of all GPUs at once, copy engines and multiprocessors on one link, products beside transfers. Products that go on for
+//! long slow down, each GPU for itself, as power throttles.
+//!
+//! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured by. Held against
+//! 393 recorded figures of pipelines and fused kernels the median error is 3 %: 2.4 and 3.0 % on two H200s, 4.9 % on four.
 //!
 //! # What it leaves out
 //!
-//! Programmatic dependents that start while their predecessor ends; a GPU that cools between products; which products the
-//! library splits along k; how scalar kernels fill a GPU with few blocks; what pulls suffer among more or fewer GPUs than were
-//! measured, and latencies of collectives that grow with the ranks. All ranks begin at the same moment, and no rank is slower
-//! than another.
+//! What a product loses while its tiles are stored to peers that sum them, and what many chunks cost beyond their waves: such
+//! plans are predicted up to a quarter too quick on four GPUs. Programmatic dependents that start while their predecessor
+//! ends; a GPU that cools between products; which products the library splits along k; how scalar kernels fill a GPU with few
+//! blocks; what pulls suffer among more or fewer GPUs than were measured, and latencies of collectives that grow with the
+//! ranks. All ranks begin at the same moment, and no rank is slower than another.
+
 mod collectives;
 mod contention;
 mod cost;
 mod engine;
 mod error;
+mod groups;
 mod machine;
 mod sharing;
 mod write;

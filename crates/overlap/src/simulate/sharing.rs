@@ -74,21 +74,45 @@ pub(super) fn speeds(jobs: &[&Loads], capacity: impl Fn(Resource) -> f64) -> Vec
     speeds
 }
 
+/// A job among others that take multiprocessors in turn.
+pub(super) struct InTurn<'a> {
+    /// What it takes at full speed.
+    pub(super) loads: &'a Loads,
+    /// How many go before it.
+    pub(super) place: usize,
+    /// Whether it gains nothing from a few multiprocessors: a product ends a wave after the last of its blocks has begun.
+    pub(super) together: bool,
+}
+
+impl InTurn<'_> {
+    /// Of what is left, the multiprocessors that a job takes without going on, for they are fewer than half of what it needs.
+    fn stands_on(&self, left: impl Fn(Resource) -> f64) -> Option<(Resource, f64)> {
+        let places = |r: &Resource| matches!(r, Resource::Multiprocessors(_));
+        let (resource, load) = *self.loads.iter().find(|(r, _)| places(r))?;
+        let left = left(resource);
+        (self.together && left < load / 2.0).then_some((resource, left))
+    }
+}
+
 /// As [`speeds`], but those at place 0 first, those at place 1 with what they leave, and so on.
-pub(super) fn speeds_in_turn(
-    jobs: &[&Loads],
-    places: &[usize],
-    capacity: impl Fn(Resource) -> f64,
-) -> Vec<f64> {
+pub(super) fn speeds_in_turn(jobs: &[InTurn<'_>], capacity: impl Fn(Resource) -> f64) -> Vec<f64> {
     let mut used: BTreeMap<Resource, f64> = BTreeMap::new();
     let mut found = vec![0.0; jobs.len()];
-    for place in 0..=places.iter().copied().max().unwrap_or(0) {
-        let here: Vec<usize> = (0..jobs.len()).filter(|&i| places[i] == place).collect();
-        let turn: Vec<&Loads> = here.iter().map(|&i| jobs[i]).collect();
+    let last = jobs.iter().map(|job| job.place).max();
+    for place in 0..=last.unwrap_or(0) {
         let left = |r| (capacity(r) - used.get(&r).unwrap_or(&0.0)).max(0.0);
-        for (&i, speed) in here.iter().zip(speeds(&turn, left)) {
+        let here = (0..jobs.len()).filter(|&i| jobs[i].place == place);
+        let (stands, goes): (Vec<_>, Vec<_>) = here
+            .map(|i| (i, jobs[i].stands_on(left)))
+            .partition(|(_, stands)| stands.is_some());
+        let turn: Vec<&Loads> = goes.iter().map(|&(i, _)| jobs[i].loads).collect();
+        let speeds = speeds(&turn, left);
+        for (resource, taken) in stands.into_iter().filter_map(|(_, stands)| stands) {
+            *used.entry(resource).or_default() += taken;
+        }
+        for ((i, _), speed) in goes.into_iter().zip(speeds) {
             found[i] = speed;
-            for &(resource, load) in jobs[i] {
+            for &(resource, load) in jobs[i].loads {
                 *used.entry(resource).or_default() += load * speed;
             }
         }
@@ -98,7 +122,7 @@ pub(super) fn speeds_in_turn(
 
 #[cfg(test)]
 mod tests {
-    use super::{Resource::*, speeds};
+    use super::{InTurn, Resource::*, speeds, speeds_in_turn};
 
     #[test]
     fn alone_at_full_speed() {
@@ -118,5 +142,23 @@ mod tests {
         for (found, expected) in found.iter().zip([0.45, 0.45, 0.1]) {
             assert!((found - expected).abs() < 1e-9, "{found} {expected}");
         }
+    }
+
+    #[test]
+    fn a_product_begins_when_most_of_its_blocks_have_places() {
+        let half = |together| {
+            let (first, second) = (
+                vec![(Multiprocessors(0), 0.6)],
+                vec![(Multiprocessors(0), 1.0)],
+            );
+            let job = |loads, place| InTurn {
+                loads,
+                place,
+                together,
+            };
+            speeds_in_turn(&[job(&first, 0), job(&second, 1)], |_| 1.0)
+        };
+        assert_eq!(half(true), [1.0, 0.0]);
+        assert_eq!(half(false), [1.0, 0.4]);
     }
 }

@@ -1,5 +1,6 @@
 //! Schedules so small that their time is a formula.
 
+use crate::machines::unthrottled;
 use warpweave_overlap::plan::{
     Collective, GemmProvider, Placement, Plan, PlanBuilder, Region, Role, StreamId, Transport,
 };
@@ -14,10 +15,6 @@ const COLS: usize = 8192;
 /// An event between streams, µs.
 const EVENT: f64 = 2.5;
 const BYTES: f64 = (ROWS * COLS * 2) as f64;
-
-fn machine() -> Machine {
-    Machine::named("h200x4").unwrap()
-}
 
 fn near(found: f64, expected: f64) {
     assert!(
@@ -58,7 +55,7 @@ fn multiply(plan: &mut PlanBuilder, stream: StreamId, [a, b, c]: [Region; 3]) {
 }
 
 fn run(plans: &[Plan]) -> Timeline {
-    simulate(plans, &machine(), 1).unwrap()
+    simulate(plans, &unthrottled(), 1).unwrap()
 }
 
 fn copy_us() -> f64 {
@@ -69,9 +66,6 @@ fn copy_us() -> f64 {
 fn waves_us() -> f64 {
     8.0 * 2.0 * 128.0 * 256.0 * COLS as f64 * 132.0 / 795e6
 }
-
-/// How full those waves are.
-const FULL: f64 = 1024.0 / (8.0 * 132.0);
 
 fn product_us() -> f64 {
     2.5 + waves_us()
@@ -138,10 +132,7 @@ fn a_copy_beside_a_product_takes_as_long_as_the_longer() {
     // While the copy moves its bytes, it takes a little of what the product lives on.
     let taken = (1.0 / 0.95 - 1.0) / 2.0 * 388.0 / 450.0;
     let moving = copy_us() - 6.5;
-    near(
-        run(&plans).total(),
-        product_us() + moving * taken / FULL + EVENT,
-    );
+    near(run(&plans).total(), product_us() + moving * taken + EVENT);
 }
 
 #[test]
@@ -166,17 +157,15 @@ fn a_chain_takes_the_sum() {
 }
 
 #[test]
-fn two_products_at_once_fill_the_multiprocessors() {
+fn a_product_that_has_all_multiprocessors_keeps_them() {
     let plans = plans(1, |plan, _, regions| {
         let side = plan.fork();
         multiply(plan, MAIN, regions.clone());
         multiply(plan, side, regions);
         plan.join(side);
     });
-    // The urgent stream's begins an event later and takes all that it can use; the other fills what the last wave of that
-    // leaves free, and then goes on alone.
-    let beside = waves_us() * (1.0 - FULL) / FULL;
-    near(run(&plans).total(), 2.5 + 2.0 * waves_us() - beside + EVENT);
+    // The urgent stream's begins an event later and waits for the other, also where the last wave of that leaves some free.
+    near(run(&plans).total(), 2.5 + 2.0 * waves_us() + EVENT);
 }
 
 #[test]
@@ -186,12 +175,12 @@ fn long_products_slow_down() {
             multiply(plan, MAIN, regions.clone());
         }
     });
-    // In 3300 µs at full rate, what is left at 0.85 of it, of which the waves do not use all.
+    // In 500 µs at full rate, what is left at 0.87 of it.
     let work = 8.0 * waves_us();
-    let slow = 0.85 / FULL;
+    let machine = Machine::named("h200x4").unwrap();
     near(
-        run(&plans).total(),
-        8.0 * 2.5 + 3300.0 + (work - 3300.0) / slow,
+        simulate(&plans, &machine, 1).unwrap().total(),
+        8.0 * 2.5 + 500.0 + (work - 500.0) / 0.87,
     );
 }
 
@@ -248,9 +237,9 @@ fn a_credit_costs_nothing_in_the_first_call_and_calls_follow_on() {
         plan.signal(MAIN, slot, [1 - rank]);
     });
     let one = 1.0 + product_us() + 1.5;
-    near(simulate(&plans, &machine(), 1).unwrap().total(), one);
+    near(simulate(&plans, &unthrottled(), 1).unwrap().total(), one);
     near(
-        simulate(&plans, &machine(), 3).unwrap().total(),
+        simulate(&plans, &unthrottled(), 3).unwrap().total(),
         3.0 * one + 2.0 * 2.7,
     );
 }
@@ -262,7 +251,7 @@ fn a_deadlock_is_an_error_that_names_who_waits() {
         plan.wait(MAIN, slot, [1 - rank])
             .signal(MAIN, slot, [1 - rank]);
     });
-    let error = simulate(&plans, &machine(), 1).unwrap_err();
+    let error = simulate(&plans, &unthrottled(), 1).unwrap_err();
     assert!(
         matches!(&error, SimulateError::Deadlock { blocked, .. } if blocked.len() == 2),
         "{error}"
@@ -275,7 +264,74 @@ fn plans_that_do_not_belong_together_are_an_error() {
     let mut plans = plans(2, |_, _, _| {});
     plans.pop();
     assert!(matches!(
-        simulate(&plans, &machine(), 1),
+        simulate(&plans, &unthrottled(), 1),
         Err(SimulateError::Unsound { .. })
     ));
+}
+
+/// A product on the caller's stream and one of fewer tiles beside it: M × 256 of one wave's tiles at most.
+fn beside(rows: [usize; 2]) -> f64 {
+    let plans = plans(1, |plan, _, [a, b, c]| {
+        let side = plan.fork_with(warpweave_symm_mem::Priority::Normal);
+        for (stream, m) in [MAIN, side].into_iter().zip(rows) {
+            let part = |whole: &Region, cols: usize| Region {
+                rows: 0..m,
+                cols: 0..cols,
+                ..whole.clone()
+            };
+            let weight = Region {
+                cols: 0..256,
+                ..b.clone()
+            };
+            let to = match stream == MAIN {
+                true => part(&c, 256),
+                false => Region {
+                    cols: 256..512,
+                    ..part(&c, 512)
+                },
+            };
+            multiply(plan, stream, [part(&a, COLS), weight, to]);
+        }
+        plan.join(side);
+    });
+    run(&plans).total()
+}
+
+#[test]
+fn products_of_less_than_a_wave_run_beside_each_other_where_both_have_places() {
+    let alone = beside([4096, 1]);
+    assert!(beside([2048, 2048]) < alone + 5.0);
+}
+
+#[test]
+fn a_signal_beside_a_product_takes_longer() {
+    let time = |multiplies: bool| {
+        let plans = plans(2, |plan, rank, regions| {
+            let slot = plan.slot("sent");
+            if rank == 0 {
+                let side = plan.fork();
+                if multiplies {
+                    multiply(plan, MAIN, regions.clone());
+                }
+                // Behind a copy, so that the product runs by then.
+                put(plan, side, &regions[0], 1);
+                plan.signal(side, slot, [1]);
+                plan.join(side);
+            } else {
+                plan.wait(MAIN, slot, [0]);
+            }
+        });
+        let timeline = run(&plans);
+        let of = |text: &str| {
+            timeline
+                .spans
+                .iter()
+                .find(|s| s.text.starts_with(text))
+                .cloned()
+        };
+        let signal = of("signal").unwrap();
+        signal.end - signal.start
+    };
+    near(time(false), 1.5);
+    near(time(true), 1.5 + 5.0);
 }

@@ -1,5 +1,6 @@
 //! One launch that gathers and multiplies costs the longer of what it sends and its product, which loses by sending.
 
+use crate::machines::unthrottled;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Machine, simulate};
@@ -13,7 +14,7 @@ fn total(machine: &Machine, chunks: usize, problem: &Problem) -> f64 {
 
 #[test]
 fn rows_that_come_in_time_cost_what_their_sending_takes_from_the_product() {
-    let machine = Machine::named("h200x4").unwrap();
+    let machine = unthrottled();
     for (m, n, k) in [
         (16384, 6656, 16384),
         (16384, 3584, 8192),
@@ -35,7 +36,7 @@ fn rows_that_come_in_time_cost_what_their_sending_takes_from_the_product() {
 /// Three peers' rows leave at the rate of one thread a block, not at three times that.
 #[test]
 fn rows_that_come_late_cost_what_it_takes_to_send_them() {
-    let machine = Machine::named("h200x4").unwrap();
+    let machine = unthrottled();
     let (m, n, k) = (16384, 8, 16384);
     let sent = (3 * m / 4 * k * 2) as f64 / (machine.link.sm_push_gbs * 1e3);
     for chunks in [1, 4] {

@@ -9,12 +9,14 @@ use warpweave_symm_mem::DType;
 const CLOCK: f64 = 3.0;
 
 /// Runs of our own on two and four GPUs, and of products alone.
-const MEASURED: [&str; 5] = [
+const MEASURED: [&str; 7] = [
     include_str!("measured/frameworks-4xh200.tsv"),
     include_str!("measured/fused-matmul-2xh200.tsv"),
     include_str!("measured/fused-matmul-4xh200.tsv"),
     include_str!("measured/gemm-1xh200.tsv"),
     include_str!("measured/pipelines-2xh200.tsv"),
+    include_str!("measured/fused-2xh200.tsv"),
+    include_str!("measured/pipelines-4xh200.tsv"),
 ];
 
 /// Of others, on eight GPUs.
@@ -93,21 +95,25 @@ fn the_median_error_is_within_a_tenth() {
     let files = MEASURED.map(Case::all);
     // PyTorch's own fused operators are no plans of ours and stand in no file; collectives alone are the machine's tables
     // themselves and would only flatter the median.
-    for cases in &files {
-        assert!(median_error(cases) <= 0.10);
+    // What overlaps has much less: 0.024 and 0.030 on two GPUs, and 0.049 on four.
+    let most = [0.10, 0.10, 0.10, 0.10, 0.05, 0.05, 0.05];
+    for (cases, most) in files.iter().zip(most) {
+        assert!(median_error(cases) <= most);
     }
     let all: Vec<Case> = files.into_iter().flatten().collect();
-    assert!(median_error(&all) <= 0.10);
+    assert!(median_error(&all) <= 0.05);
     // Products alone are half of the figures: what communicates must not hide behind them.
     let (_, others): (Vec<Case>, Vec<Case>) =
         all.into_iter().partition(|case| is_product(&case.plan));
-    assert!(median_error(&others) <= 0.10);
+    assert!(median_error(&others) <= 0.05);
     // No figure may be far off. Small scalar kernels are the model's worst: few blocks do not fill a GPU, which it ignores.
-    // Single calls of the direct exchange on two GPUs took one of two times, 0.38 or 0.51 ms; the model has the first.
+    // Single calls of the direct exchange on two GPUs took one of two times, 0.38 or 0.51 ms; the model has the first. On four
+    // GPUs the all-gather over symmetric memory goes by copy engine and leaves the multiprocessors to the product beside it.
     for case in &others {
         let most = match case.plan.as_str() {
             plan if plan.contains("Scalar") => 0.45,
             "directExchangePipeline" if case.world == 2 => 0.30,
+            "besideOverlapped:transport=symmetric" if case.world == 4 => 0.28,
             _ => 0.25,
         };
         assert!(case.error() <= most, "{}: {:.2}", case.plan, case.ratio());

@@ -9,7 +9,7 @@ use crate::simulate::contention::Contention;
 use crate::simulate::cost::{Cost, Costs};
 use crate::simulate::error::SimulateError;
 use crate::simulate::machine::Machine;
-use crate::simulate::sharing::{Loads, Resource, speeds_in_turn};
+use crate::simulate::sharing::{InTurn, Resource, speeds_in_turn};
 use crate::timeline::{Cause, Timeline};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use warpweave_symm_mem::Priority;
@@ -57,6 +57,8 @@ struct Engine<'a, 'p> {
     delayed: BTreeMap<NodeId, f64>,
     /// Steps that run, and what is left of them at full speed, µs.
     running: BTreeMap<NodeId, f64>,
+    /// Those of them most of whose blocks have their places, which they keep.
+    placed: BTreeSet<NodeId>,
     engines: Vec<usize>,
     /// For how long each GPU has multiplied, µs.
     heat: Vec<f64>,
@@ -95,6 +97,7 @@ impl<'a, 'p> Engine<'a, 'p> {
             words: BTreeMap::new(),
             delayed: BTreeMap::new(),
             running: BTreeMap::new(),
+            placed: BTreeSet::new(),
             engines: vec![machine.gpu.copy_engines; program.plans.len()],
             heat: vec![0.0; program.plans.len()],
             queued: vec![VecDeque::new(); program.plans.len()],
@@ -113,6 +116,10 @@ impl<'a, 'p> Engine<'a, 'p> {
     fn reach(&mut self, id: NodeId) {
         self.start[id] = Some(self.now);
         let node = &self.program.nodes[id];
+        if self.costs[id].handshake && self.multiplying().contains(&node.rank) {
+            let placed = self.now + self.machine.latency.beside_products_us;
+            self.held[id] = self.held[id].max(placed);
+        }
         if let Some(wait) = node.wait {
             for &from in wait.from {
                 let word = self.words.entry((wait.slot, from, node.rank)).or_default();
@@ -156,6 +163,11 @@ impl<'a, 'p> Engine<'a, 'p> {
     /// Goes on to the next moment at which something happens.
     fn advance(&mut self) -> bool {
         let speeds = self.speeds();
+        let ran = self.running.keys().zip(&speeds);
+        self.placed = ran
+            .filter(|(_, speed)| **speed > 0.5)
+            .map(|(&id, _)| id)
+            .collect();
         let multiplying = self.multiplying();
         let boost = self.machine.product.boost_us;
         let ends = self.running.iter().zip(&speeds);
@@ -211,8 +223,9 @@ impl<'a, 'p> Engine<'a, 'p> {
         true
     }
 
-    /// The speeds of what runs, in the order of `running`. What begins first gets multiprocessors first, and what comes later
-    /// what is left of them, as blocks are dispatched in the order of launches, those of urgent streams before others.
+    /// The speeds of what runs, in the order of `running`. Blocks keep their places; then what begins first gets
+    /// multiprocessors first, and what comes later what is left of them, as blocks are dispatched in the order of launches,
+    /// those of urgent streams before others. Products of hot GPUs are throttled.
     fn speeds(&self) -> Vec<f64> {
         let boost = self.machine.product.boost_us;
         let hot: Vec<bool> = self.heat.iter().map(|h| boost - h <= INSTANT).collect();
@@ -221,16 +234,28 @@ impl<'a, 'p> Engine<'a, 'p> {
             .keys()
             .map(|&id| (self.program.nodes[id].rank, &self.costs[id]))
             .collect();
-        let contention = Contention::of(self.machine, &hot, running.iter().copied());
-        let jobs: Vec<&Loads> = running.iter().map(|(_, cost)| &cost.loads).collect();
-        speeds_in_turn(&jobs, &self.places(), |resource| {
-            contention.capacity(resource)
-        })
+        let contention = Contention::of(self.machine, hot.len(), running.iter().copied());
+        let places = self.places();
+        let jobs = running.iter().zip(places);
+        let jobs: Vec<InTurn<'_>> = jobs
+            .map(|((_, cost), place)| InTurn {
+                loads: &cost.loads,
+                place,
+                together: cost.product,
+            })
+            .collect();
+        let mut speeds = speeds_in_turn(&jobs, |resource| contention.capacity(resource));
+        for (speed, (rank, cost)) in speeds.iter_mut().zip(&running) {
+            if cost.product && hot[*rank] {
+                *speed *= self.machine.product.throttled;
+            }
+        }
+        speeds
     }
 
     /// For each step that runs its place in the queue for its GPU's multiprocessors, 0 for the first and for what needs none.
     fn places(&self) -> Vec<usize> {
-        let mut queues: BTreeMap<usize, Vec<(bool, f64, NodeId)>> = BTreeMap::new();
+        let mut queues: BTreeMap<usize, Vec<(bool, bool, f64, NodeId)>> = BTreeMap::new();
         for &id in self.running.keys() {
             let node = &self.program.nodes[id];
             let needs = |r: Resource| r == Resource::Multiprocessors(node.rank);
@@ -240,16 +265,18 @@ impl<'a, 'p> Engine<'a, 'p> {
                 let urgent = stream.is_some_and(|s| plan.streams[s] == Priority::High);
                 // Its turn may have come long before what it waited for; the blocks come with the latter.
                 let begun = self.start[id].unwrap_or(self.now).max(self.held[id]);
-                queues
-                    .entry(node.rank)
-                    .or_default()
-                    .push((!urgent, begun, id));
+                queues.entry(node.rank).or_default().push((
+                    !self.placed.contains(&id),
+                    !urgent,
+                    begun,
+                    id,
+                ));
             }
         }
         let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
         for queue in queues.values_mut() {
             // A stable sort: what begins together goes in the order of the plan.
-            queue.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+            queue.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)));
             places.extend(queue.iter().enumerate().map(|(at, &(.., id))| (id, at)));
         }
         let of = |id: &NodeId| places.get(id).copied().unwrap_or(0);
