@@ -55,8 +55,15 @@ pub(super) enum Action<B: ExecuteBackend> {
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
     WaitingMatmul(B::WaitingPlan),
-    AllGatherMatmul(B::AllGatherPlan),
+    AllGatherMatmul(Gather<B>),
     ReducingMatmul(B::ReducingPlan),
+}
+
+/// A product that gathers.
+#[derive(Debug)]
+pub(super) struct Gather<B: ExecuteBackend> {
+    pub product: AllGatherMatmul,
+    pub plan: B::AllGatherPlan,
 }
 
 /// An action, where it stands in the plan, and its stream.
@@ -156,7 +163,7 @@ impl<B: ExecuteBackend> Step<B> {
                 // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
                 unsafe { backend.waiting_matmul(stream, plan)? };
             }
-            Action::AllGatherMatmul(plan) => {
+            Action::AllGatherMatmul(Gather { plan, .. }) => {
                 // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their interfaces equal.
                 unsafe { backend.all_gather_matmul(stream, plan)? };
             }

@@ -7,10 +7,8 @@ use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
     Collective, Effect, GemmProvider, Kernel, MulticastRegion, OpKind, Plan, Region, Transport,
+    shard,
 };
-
-/// The part of its rate that a product loses while its blocks also send rows: 0.55 to 0.83 at ten shapes on 2×H200.
-const LOST_TO_SENDING: f64 = 0.63;
 
 /// What a step costs alone.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +35,27 @@ impl Cost {
             latency,
             ..Cost::default()
         }
+    }
+}
+
+impl Cost {
+    /// Of a transfer that one thread of each block makes, for all peers: together they get, or give, what one would.
+    fn by_one_thread(mut self, link: Resource) -> Cost {
+        for (resource, share) in &mut self.loads {
+            if *resource == link {
+                *share = 1.0;
+            }
+        }
+        self
+    }
+}
+
+/// At most `count` rows of a region, the first of it.
+fn first_rows(region: &Region, count: usize) -> Region {
+    let rows = region.rows.start..region.rows.start.saturating_add(count).min(region.rows.end);
+    Region {
+        rows,
+        ..region.clone()
     }
 }
 
@@ -233,18 +252,23 @@ impl Costs<'_> {
                 product
             }
             Effect::Read(region) if region.rank != own => {
-                self.transfer(region.rank, &[own], self.bytes(region), link.sm_pull_gbs)
+                // Of a shard that is fetched in chunks, the first stands before the product; the others run beside it.
+                let rows = match *kernel {
+                    Kernel::AllGatherMatmul { chunk_rows, .. } => chunk_rows,
+                    _ => usize::MAX,
+                };
+                let first = first_rows(region, rows);
+                let bytes = self.bytes(&first);
+                let cost = self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs);
+                match kernel {
+                    Kernel::AllGatherMatmul { .. } => cost.by_one_thread(Resource::LinkIn(own)),
+                    _ => cost,
+                }
             }
             Effect::Write(region) if region.rank != own => {
                 let bytes = self.bytes(region);
-                let mut cost = self.transfer(own, &[region.rank], bytes, link.sm_push_gbs);
-                // One thread of each block sends to all peers: together they get what one would.
-                for (resource, share) in &mut cost.loads {
-                    if *resource == Resource::LinkOut(own) {
-                        *share = 1.0;
-                    }
-                }
-                cost
+                let cost = self.transfer(own, &[region.rank], bytes, link.sm_push_gbs);
+                cost.by_one_thread(Resource::LinkOut(own))
             }
             Effect::Write(region) => match self.kernel_product(kernel, region, later) {
                 Some(product) => product,
@@ -266,22 +290,15 @@ impl Costs<'_> {
             ..Cost::default()
         };
         let product = &self.machine.product;
-        let one_launch = match kernel {
-            Kernel::WaitingMatmul { .. } => Some((product.cutlass, 0.0)),
-            Kernel::AllGatherMatmul { shape, .. } => {
-                let peers = (self.plan.world - 1) as f64 / self.plan.world as f64;
-                let sent = peers * (shape.m * shape.k * shape.dtype.size()) as f64;
-                Some((
-                    1.0,
-                    LOST_TO_SENDING * micros(sent, self.machine.link.sm_push_gbs),
-                ))
-            }
+        let efficiency = match kernel {
+            Kernel::WaitingMatmul { .. } => Some(product.cutlass),
+            // Fetching takes nothing from it that can be measured.
+            Kernel::AllGatherMatmul { .. } => Some(1.0),
             _ => None,
         };
-        if let Some((efficiency, lost)) = one_launch {
+        if let Some(efficiency) = efficiency {
             // One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none is over
-            // before a wave is: of a lane's chunks, which run beside each other, the last one shows it. (In what sending costs
-            // it is contained.) The few own rows that a waiting product copies to staging are not worth a figure.
+            // before a wave is: of a lane's chunks, which run beside each other, the last one shows it. The few own rows that a waiting product copies to staging are not worth a figure.
             let result = |region: &Region| kernel.result() == Some(region.buffer);
             if !result(region) || region.rows.is_empty() {
                 return Some(Cost::default());
@@ -292,15 +309,23 @@ impl Costs<'_> {
             let waves = self.machine.waves((shape.m, shape.n, shape.k), shape.dtype);
             let part = region.rows.len() as f64 / shape.m as f64;
             let whole = waves.count() * waves.wave_us / efficiency;
-            // A product that ends before everything is sent loses for as long as it runs.
-            let lost = lost.min(whole * LOST_TO_SENDING / (1.0 - LOST_TO_SENDING));
-            let share = part * (whole + lost);
-            let least = if last {
-                waves.wave_us / efficiency
-            } else {
-                0.0
-            };
-            let time = share.max(least);
+            let share = part * whole;
+            let wave = waves.wave_us / efficiency;
+            let remote = region.rows != shard(shape.m, self.plan.rank, self.plan.world);
+            if let Kernel::AllGatherMatmul { chunk_rows, .. } = *kernel
+                && remote
+            {
+                // It ends no earlier than a wave behind the last chunk, whose link the lanes of all owners share.
+                let rows = region.rows.len().saturating_sub(chunk_rows) * (self.plan.world - 1);
+                let bytes = (rows * shape.k * shape.dtype.size()) as f64;
+                let fetched = micros(bytes, self.machine.link.sm_pull_gbs);
+                return Some(Cost {
+                    latency: (wave + fetched - share).max(0.0),
+                    product: true,
+                    ..multiprocessors(share, 1.0)
+                });
+            }
+            let time = share.max(if last { wave } else { 0.0 });
             return Some(Cost {
                 product: true,
                 ..multiprocessors(time, share / time)

@@ -141,7 +141,11 @@ fn streams_and_chunks_are_those_of_the_name() {
         assert_eq!((plan.streams.len(), plan.launches()), (3, 1 + 3 * chunks));
         let plan = at(&format!("pushChunksWaitingGemm{name}"), 4);
         assert_eq!((plan.streams.len(), plan.launches()), (2, 1));
-        let plan = at(&format!("fusedAllGather{name}"), 4);
+        let name = format!(
+            "fusedAllGather{}",
+            if name.is_empty() { ":chunks=4" } else { name }
+        );
+        let plan = at(&name, 4);
         assert_eq!((plan.streams.len(), plan.ops.len()), (1, 1));
         let OpKind::Kernel { kernel, .. } = plan.ops[0].kind else {
             panic!("{:?}", plan.ops[0]);

@@ -19,7 +19,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     parameters: &[Parameter {
         key: "chunks",
         summary: "most chunks of a shard",
-        values: Values::Counts(&[4, 1, 2, 8]),
+        values: Values::Counts(&[8, 1, 2, 4, 16]),
     }],
     build,
     rows: None,
