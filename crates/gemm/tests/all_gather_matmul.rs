@@ -5,7 +5,7 @@
 //! gives each stream a queue of its own, so that no rank's work stands behind another's.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
@@ -453,7 +453,10 @@ fn contradictions_are_refused_before_the_launch() {
 
 /// A GPU for each rank, or a part of the first for each.
 fn gpus(world: usize) -> impl Fn(usize) -> (Cuda, Option<u32>) + Sync {
-    let alone = Cuda::device_count().unwrap() >= world;
+    // Contexts that outlive a case are not made anew for the next.
+    static KEPT: OnceLock<Vec<Cuda>> = OnceLock::new();
+    let all = || (0..Cuda::device_count().unwrap()).map(|i| Cuda::new(i).unwrap());
+    let alone = KEPT.get_or_init(|| all().collect()).len() >= world;
     move |rank| match alone {
         true => (Cuda::new(rank).unwrap(), None),
         false => {
