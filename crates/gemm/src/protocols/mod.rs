@@ -1,11 +1,14 @@
 //! The words, tickets and counters of the fused kernels, as programs for model checkers.
 //!
 //! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or draws: what `all_gather.cuh` and
-//! `reduction.cuh` do, without the arithmetic. [`explore`](explore::explore) tries every order of the steps, and must find
-//! what is [`Planted`].
+//! `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
+//! the smallest models run on loom's memory, too. Both must find what is [`Planted`].
 
+#[cfg(not(loom))]
 mod explore;
 mod gathering;
+#[cfg(loom)]
+mod on_loom;
 mod reducing;
 
 use std::collections::HashMap;

@@ -198,6 +198,7 @@ fn end(rank: usize, call: u32) -> String {
     format!("end of call {call} on {rank}")
 }
 
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::protocols::explore::{Orders, explore, is_wrong_data};
