@@ -194,11 +194,11 @@ fn reached(seen: u32, wanted: u32) -> bool {
 /// An error that a checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Planted {
-    /// Nothing waits for the credit of the call before.
+    /// Nothing waits for the credit of the call before, or, where a call ends behind those who read, for them.
     NoCredit,
-    /// A block announces when its own part is there, whoever has drawn.
+    /// A block announces when its own part is done, whoever has drawn.
     SignalBeforeLastDraw,
-    /// A block announces before its part is there.
+    /// A block announces, or counts, before its part is there.
     SignalBeforeArrival,
     /// A block gives the credit, or says that the sums are there, when it is done itself.
     CreditBeforeLastDraw,

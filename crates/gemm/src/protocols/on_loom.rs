@@ -128,12 +128,13 @@ fn check(model: Model) {
     );
 }
 
-/// Rank 0 sends to rank 1, call after call, with these blocks.
-fn gathering(blocks: [usize; 2], planted: Option<Planted>) -> Model {
+/// Rank 1 fetches from rank 0, call after call: one block beside its product, or two before theirs.
+fn gathering(beside: bool, planted: Option<Planted>) -> Model {
     let gathering = Gathering {
         chunks: &[1, 0],
-        blocks: &blocks,
+        blocks: if beside { &[1, 1] } else { &[1, 2] },
         calls: 2,
+        beside,
         planted,
     };
     gathering.model()
@@ -152,13 +153,13 @@ fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
 }
 
 #[test]
-fn loom_two_blocks_send_rows_to_one() {
-    check(gathering([2, 1], None));
+fn loom_a_block_fetches_rows_beside_its_product() {
+    check(gathering(true, None));
 }
 
 #[test]
-fn loom_one_block_sends_rows_to_two() {
-    check(gathering([1, 2], None));
+fn loom_two_blocks_fetch_rows_for_each_other() {
+    check(gathering(false, None));
 }
 
 #[test]
@@ -173,26 +174,26 @@ fn loom_one_block_sends_parts_to_two() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_without_the_credit_there_is_a_race() {
-    check(gathering([1, 2], Some(Planted::NoCredit)));
+fn loom_without_a_wait_for_who_reads_there_is_a_race() {
+    check(gathering(true, Some(Planted::NoCredit)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_before_the_last_draw_not_all_is_there() {
-    check(gathering([2, 1], Some(Planted::SignalBeforeLastDraw)));
+    check(gathering(false, Some(Planted::SignalBeforeLastDraw)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_an_epoch_advanced_early_is_seen_too_soon() {
-    check(gathering([1, 2], Some(Planted::EarlyEpoch)));
+    check(reducing([2, 1], Some(Planted::EarlyEpoch)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_what_is_announced_before_it_is_there_is_a_race() {
-    check(gathering([2, 1], Some(Planted::SignalBeforeArrival)));
+    check(gathering(false, Some(Planted::SignalBeforeArrival)));
 }
 
 #[test]
