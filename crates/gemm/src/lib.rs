@@ -8,6 +8,8 @@ pub mod cutlass;
 mod error;
 pub mod host;
 mod problem;
+#[cfg(test)]
+mod protocols;
 pub mod reduction;
 pub mod sm90;
 pub mod timing;

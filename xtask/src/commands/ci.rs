@@ -14,7 +14,7 @@ use crate::harness::Counts;
 use crate::place;
 
 /// Packages with models for loom, which their tests named `loom_*` are.
-const LOOM_PACKAGES: &[&str] = &["warpweave-symm-mem", "warpweave-comm"];
+const LOOM_PACKAGES: &[&str] = &["warpweave-symm-mem", "warpweave-comm", "warpweave-gemm"];
 
 /// The options of `ci`.
 #[derive(Debug, clap::Args)]

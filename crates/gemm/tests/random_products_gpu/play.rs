@@ -233,7 +233,7 @@ impl<B: Kernels> Rank<B> {
             let (run, call) = (nth / problem.calls, nth % problem.calls);
             if mine.once_in(4) {
                 let most = if mine.once_in(64) { 2000 } else { 100 };
-                let time = Duration::from_micros(mine.below(most) as u64);
+                let time = Duration::from_micros(1 + mine.below(most) as u64);
                 self.backend.delay(&self.stream, time)?;
             }
             if mine.once_in(16) {

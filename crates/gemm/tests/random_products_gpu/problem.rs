@@ -105,21 +105,10 @@ impl Problem {
         let real = random.once_in(8);
         let mut candidate = || {
             let (config, band) = (random.below(CONFIGS.len()), 1 + random.below(4) as u32);
-            (!random.once_in(4)).then_some(Candidate { config, band })
+            // The model might choose another tile for another grid, and reals may depend on it.
+            (real || !random.once_in(4)).then_some(Candidate { config, band })
         };
-        let mut candidates: Vec<_> = (0..world).map(|_| candidate()).collect();
-        if real {
-            // With another grid the model might choose another tile.
-            candidates = candidates
-                .into_iter()
-                .map(|one| {
-                    one.or(Some(Candidate {
-                        config: CONFIGS.len() - 1,
-                        band: 1,
-                    }))
-                })
-                .collect();
-        }
+        let candidates = (0..world).map(|_| candidate()).collect();
         let mut blocks = || match random.once_in(2) {
             true => limits.blocks,
             false => 2 + random.below(limits.blocks as usize - 1) as u32,
@@ -168,8 +157,8 @@ fn extent(random: &mut Random, limits: &Limits) -> usize {
     let [most, largest] = limits.extents;
     match random.below(16) {
         0 => 1 + random.below(largest),
-        1..8 => 1 + random.below(most),
-        _ => random.size(most),
+        1..5 => random.size(most),
+        _ => 1 + random.below(most),
     }
 }
 

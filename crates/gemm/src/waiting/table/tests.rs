@@ -152,7 +152,7 @@ fn own_rows_beside_others_are_read_from_staging() {
 fn aligned_shards_share_no_tile_and_their_chunks_are_bands() {
     let product = product(1024, 64, (1, 4), 1);
     let table = Table::new(&product, &CONFIG).unwrap();
-    assert_eq!(table.shared(&product.own), []);
+    assert!(table.shared(&product.own).is_empty());
     let rows: Vec<_> = table
         .bands
         .iter()

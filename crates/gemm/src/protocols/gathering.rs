@@ -1,0 +1,247 @@
+//! The product that gathers: `all_gather.cuh`.
+
+use super::{Model, Planted, Thread};
+
+/// Who calls how often. A block fetches one piece of each chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gathering<'a> {
+    /// Chunks of each rank's shard.
+    pub chunks: &'a [usize],
+    /// Of each rank's grid.
+    pub blocks: &'a [usize],
+    pub calls: u32,
+    /// Whether a block fetches beside its product, not before it.
+    pub beside: bool,
+    pub planted: Option<Planted>,
+}
+
+impl Gathering<'_> {
+    pub(super) fn model(&self) -> Model {
+        let mut model = Model::default();
+        for rank in 0..self.chunks.len() {
+            let reads = self.peers(rank).any(|peer| self.chunks[peer] > 0);
+            for block in 0..self.blocks[rank] {
+                let beside = self.beside && reads;
+                if beside {
+                    model.thread(|fetcher| {
+                        for call in 1..=self.calls {
+                            fetcher.meet(begin(rank, call), 1);
+                            self.fetch(fetcher, rank, block, call);
+                            fetcher.arrive(format!("of {rank}.{block} in call {call}"));
+                            fetcher.meet(end(rank, call), self.blocks[rank]);
+                        }
+                    });
+                }
+                model.thread(|thread| {
+                    for call in 1..=self.calls {
+                        self.begin(thread, rank, block, call);
+                        if !beside {
+                            self.fetch(thread, rank, block, call);
+                        }
+                        self.read(thread, rank, call);
+                        if beside {
+                            thread.meet(format!("of {rank}.{block} in call {call}"), 1);
+                        }
+                        self.end(thread, rank);
+                        thread.arrive(end(rank, call));
+                        thread.meet(end(rank, call), self.blocks[rank]);
+                    }
+                });
+            }
+        }
+        model
+    }
+
+    fn peers(&self, rank: usize) -> impl Iterator<Item = usize> + use<> {
+        let world = self.chunks.len();
+        (1..world).map(move |step| (rank + step) % world)
+    }
+
+    /// The kernel begins behind what the stream did before, which writes the shard. Block 0 stands for the stream, and opens
+    /// the shard.
+    fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+        if block == 0 {
+            for chunk in 0..self.chunks[rank] {
+                thread.write(shard(chunk, rank), call);
+            }
+            thread.arrive(begin(rank, call));
+            for peer in self.peers(rank) {
+                thread.signal(ready(rank, peer), sent(ready(rank, peer)));
+                thread.advance(sent(ready(rank, peer)));
+            }
+        }
+        thread.meet(begin(rank, call), 1);
+    }
+
+    /// `Gather::fetch` and what follows it, one thread of a block.
+    fn fetch(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+        for peer in self.peers(rank) {
+            for chunk in 0..self.chunks[peer] {
+                if chunk == 0 {
+                    thread.wait(ready(peer, rank), expected(ready(peer, rank)), 0);
+                }
+                let count = |thread: &mut Thread<'_>| thread.arrive(arrived(chunk, peer, rank));
+                let early = self.planted == Some(Planted::SignalBeforeArrival);
+                if early {
+                    count(thread);
+                }
+                thread.read(shard(chunk, peer), call);
+                thread.write(piece(chunk, peer, rank, block), call);
+                if !early {
+                    count(thread);
+                }
+            }
+        }
+        let early = self.planted == Some(Planted::SignalBeforeLastDraw);
+        thread.part(
+            (format!("of the fetchers of {rank}"), self.blocks[rank]),
+            (early.then_some(Planted::SignalBeforeLastDraw), block),
+            |_| {},
+            |last| {
+                for peer in self.peers(rank) {
+                    last.signal(done(rank, peer), sent(done(rank, peer)));
+                    last.advance(sent(done(rank, peer)));
+                }
+            },
+        );
+    }
+
+    /// `Gather::before_loads` and the loads, of a block with tiles of all chunks.
+    fn read(&self, thread: &mut Thread<'_>, rank: usize, call: u32) {
+        for peer in self.peers(rank) {
+            for chunk in 0..self.chunks[peer] {
+                let blocks = self.blocks[rank];
+                thread.meet(arrived(chunk, peer, rank), blocks * call as usize);
+                for block in 0..blocks {
+                    thread.read(piece(chunk, peer, rank, block), call);
+                }
+            }
+        }
+    }
+
+    /// `Gather::behind_all`.
+    fn end(&self, thread: &mut Thread<'_>, rank: usize) {
+        thread.draw(
+            format!("of the grid of {rank}"),
+            self.blocks[rank],
+            |last| {
+                for peer in self.peers(rank) {
+                    last.advance(expected(ready(peer, rank)));
+                    let done = done(peer, rank);
+                    if self.planted != Some(Planted::NoCredit) {
+                        last.wait(done.clone(), expected(done.clone()), 0);
+                    }
+                    last.advance(expected(done));
+                }
+            },
+        );
+    }
+}
+
+fn ready(from: usize, to: usize) -> String {
+    format!("ready from {from} to {to}")
+}
+
+fn done(from: usize, to: usize) -> String {
+    format!("done from {from} to {to}")
+}
+
+fn sent(word: String) -> String {
+    format!("sent {word}")
+}
+
+fn expected(word: String) -> String {
+    format!("expected {word}")
+}
+
+/// The counter of the blocks whose pieces of a chunk lie in the staging of `to`.
+fn arrived(chunk: usize, from: usize, to: usize) -> String {
+    format!("arrivals of chunk {chunk} from {from} to {to}")
+}
+
+fn shard(chunk: usize, rank: usize) -> String {
+    format!("chunk {chunk} of {rank}")
+}
+
+/// What a block fetches of a chunk, in the staging of `to`.
+fn piece(chunk: usize, from: usize, to: usize, block: usize) -> String {
+    format!("chunk {chunk} from {from} to {to} by {block}")
+}
+
+fn begin(rank: usize, call: u32) -> String {
+    format!("begin of call {call} on {rank}")
+}
+
+fn end(rank: usize, call: u32) -> String {
+    format!("end of call {call} on {rank}")
+}
+
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::protocols::explore::{Orders, explore, is_wrong_data};
+
+    /// Chunks of each rank, blocks, calls.
+    type Case = (&'static [usize], &'static [usize], u32);
+
+    const CASES: [Case; 6] = [
+        (&[1, 1], &[2, 2], 2),
+        (&[1, 0], &[2, 2], 3),
+        (&[2, 1], &[2, 1], 2),
+        (&[2, 2], &[1, 1], 3),
+        (&[1, 1, 1], &[1, 1, 1], 2),
+        (&[1, 0, 2], &[1, 2, 1], 2),
+    ];
+
+    fn model((chunks, blocks, calls): Case, planted: Option<Planted>) -> Model {
+        let gathering = Gathering {
+            chunks,
+            blocks,
+            calls,
+            beside: true,
+            planted,
+        };
+        gathering.model()
+    }
+
+    #[test]
+    fn rows_are_read_between_the_words() {
+        for case in CASES {
+            explore(&model(case, None), Orders::ALL).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_planted_is_found() {
+        for planted in [
+            Planted::NoCredit,
+            Planted::SignalBeforeLastDraw,
+            Planted::SignalBeforeArrival,
+        ] {
+            let found = explore(&model(CASES[0], Some(planted)), Orders::ALL);
+            assert!(found.is_err_and(|why| is_wrong_data(&why)), "{planted:?}");
+        }
+    }
+
+    #[test]
+    fn every_order_of_memory_is_needed() {
+        let all = Orders::ALL;
+        for orders in [
+            Orders {
+                waits: false,
+                ..all
+            },
+            Orders {
+                signals: false,
+                ..all
+            },
+            Orders {
+                draws: false,
+                ..all
+            },
+        ] {
+            let found = explore(&model(CASES[0], None), orders);
+            assert!(found.is_err_and(|why| is_wrong_data(&why)), "{orders:?}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The words, tickets and counters of the fused kernels, as programs for model checkers.
+//!
+//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or draws: what `all_gather.cuh` and
+//! `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
+//! the smallest models run on loom's memory, too. Both must find what is [`Planted`].
+
+#[cfg(not(loom))]
+mod explore;
+mod gathering;
+#[cfg(loom)]
+mod on_loom;
+mod reducing;
+
+use std::collections::HashMap;
+
+/// The epoch before the first call: words go round within a model.
+const FIRST: u32 = u32::MAX - 1;
+
+/// An index into [`Model::atoms`] or [`Model::cells`].
+type Place = usize;
+
+/// One step of a thread. The epoch of a step is its counter's value and one.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Waits until the word has reached the epoch, less `lag`. An acquire.
+    Wait {
+        word: Place,
+        counter: Place,
+        lag: u32,
+    },
+    /// Publishes the epoch. A release.
+    Signal { word: Place, counter: Place },
+    /// Makes the epoch the counter's value.
+    Advance { counter: Place },
+    /// Draws from a ticket of `all`. An acquire and a release. Whoever is not the last leaves the next `skip` steps out.
+    Draw {
+        ticket: Place,
+        all: u32,
+        skip: usize,
+    },
+    /// Arrives at a barrier of a block, or at the end of a kernel.
+    Arrive { barrier: Place },
+    /// Waits until `all` have arrived there.
+    Meet { barrier: Place, all: u32 },
+    /// Writes the data of a call.
+    Write { cell: Place, call: u32 },
+    /// Reads data, which must be those of a call.
+    Read { cell: Place, call: u32 },
+}
+
+/// What all threads do.
+#[derive(Debug, Default)]
+struct Model {
+    /// Initial values of words, tickets and barriers.
+    atoms: Vec<u32>,
+    /// Initial values of counters and data.
+    cells: Vec<u32>,
+    /// Those of [`Model::atoms`] that must be zero in the end.
+    tickets: Vec<Place>,
+    names: HashMap<String, Place>,
+    threads: Vec<Vec<Step>>,
+}
+
+/// A thread that is being written.
+struct Thread<'a> {
+    model: &'a mut Model,
+    steps: Vec<Step>,
+}
+
+impl Model {
+    fn thread(&mut self, write: impl FnOnce(&mut Thread<'_>)) {
+        let mut thread = Thread {
+            model: self,
+            steps: Vec::new(),
+        };
+        write(&mut thread);
+        let steps = thread.steps;
+        self.threads.push(steps);
+    }
+
+    fn atom(&mut self, name: String, initial: u32) -> Place {
+        let next = self.atoms.len();
+        let place = *self.names.entry(name).or_insert(next);
+        if place == next {
+            self.atoms.push(initial);
+        }
+        place
+    }
+
+    fn cell(&mut self, name: String, initial: u32) -> Place {
+        let next = self.cells.len();
+        let place = *self.names.entry(name).or_insert(next);
+        if place == next {
+            self.cells.push(initial);
+        }
+        place
+    }
+
+    fn word(&mut self, name: String) -> Place {
+        self.atom(format!("word {name}"), FIRST)
+    }
+
+    fn counter(&mut self, name: String) -> Place {
+        self.cell(format!("counter {name}"), FIRST)
+    }
+
+    fn barrier(&mut self, name: String) -> Place {
+        self.atom(format!("barrier {name}"), 0)
+    }
+}
+
+impl Thread<'_> {
+    fn wait(&mut self, word: String, counter: String, lag: u32) {
+        let (word, counter) = (self.model.word(word), self.model.counter(counter));
+        self.steps.push(Step::Wait { word, counter, lag });
+    }
+
+    fn signal(&mut self, word: String, counter: String) {
+        let (word, counter) = (self.model.word(word), self.model.counter(counter));
+        self.steps.push(Step::Signal { word, counter });
+    }
+
+    fn advance(&mut self, counter: String) {
+        let counter = self.model.counter(counter);
+        self.steps.push(Step::Advance { counter });
+    }
+
+    /// `behind` is for the last.
+    fn draw(&mut self, ticket: String, all: usize, behind: impl FnOnce(&mut Self)) {
+        let ticket = self.model.atom(format!("ticket {ticket}"), 0);
+        if !self.model.tickets.contains(&ticket) {
+            self.model.tickets.push(ticket);
+        }
+        let (at, all) = (self.steps.len(), all as u32);
+        let draw = |skip| Step::Draw { ticket, all, skip };
+        self.steps.push(draw(0));
+        behind(self);
+        self.steps[at] = draw(self.steps.len() - at - 1);
+    }
+
+    /// Writes a part of what is announced, and draws; the last announces.
+    fn part(
+        &mut self,
+        (ticket, all): (String, usize),
+        (planted, part): (Option<Planted>, usize),
+        write: impl FnOnce(&mut Self),
+        announce: impl FnOnce(&mut Self),
+    ) {
+        match planted {
+            Some(Planted::SignalBeforeArrival) => {
+                self.draw(ticket, all, announce);
+                write(self);
+            }
+            Some(Planted::SignalBeforeLastDraw) => {
+                write(self);
+                if part == 0 {
+                    announce(self);
+                }
+                self.draw(ticket, all, |_| {});
+            }
+            _ => {
+                write(self);
+                self.draw(ticket, all, announce);
+            }
+        }
+    }
+
+    fn arrive(&mut self, barrier: String) {
+        let barrier = self.model.barrier(barrier);
+        self.steps.push(Step::Arrive { barrier });
+    }
+
+    fn meet(&mut self, barrier: String, all: usize) {
+        let (barrier, all) = (self.model.barrier(barrier), all as u32);
+        self.steps.push(Step::Meet { barrier, all });
+    }
+
+    fn write(&mut self, cell: String, call: u32) {
+        let cell = self.model.cell(format!("data {cell}"), 0);
+        self.steps.push(Step::Write { cell, call });
+    }
+
+    fn read(&mut self, cell: String, call: u32) {
+        let cell = self.model.cell(format!("data {cell}"), 0);
+        self.steps.push(Step::Read { cell, call });
+    }
+}
+
+/// True once the epoch `seen` has reached `wanted`, compared cyclically.
+fn reached(seen: u32, wanted: u32) -> bool {
+    seen.wrapping_sub(wanted) as i32 >= 0
+}
+
+/// An error that a checker must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Planted {
+    /// Nothing waits for the credit of the call before, or, where a call ends behind those who read, for them.
+    NoCredit,
+    /// A block announces when its own part is done, whoever has drawn.
+    SignalBeforeLastDraw,
+    /// A block announces, or counts, before its part is there.
+    SignalBeforeArrival,
+    /// A block gives the credit, or says that the sums are there, when it is done itself.
+    CreditBeforeLastDraw,
+    /// A block advances the counters when it is done itself.
+    EarlyEpoch,
+    /// A block draws the last ticket of its call while others of its threads are at work.
+    UnmetBlock,
+    /// A kernel that everyone's sums come to ends before they have come.
+    NoAwaiter,
+}

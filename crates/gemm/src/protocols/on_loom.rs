@@ -1,0 +1,203 @@
+//! The smallest models on loom's memory, which lets loads see old values.
+
+use std::sync::Arc as StdArc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::thread;
+
+use super::gathering::Gathering;
+use super::reducing::Reducing;
+use super::{Model, Planted, Step, reached};
+
+/// A thread that comes too early for what it waits for must be preempted before it looks, so that fewer leave nothing to see;
+/// with more the models do not end in seconds.
+const PREEMPTIONS: usize = 7;
+
+struct Memory {
+    /// Whether a look was in vain.
+    in_vain: AtomicBool,
+    atoms: Vec<AtomicU32>,
+    cells: Vec<UnsafeCell<u32>>,
+}
+
+// SAFETY: loom reports the race if the protocol does not keep the threads apart.
+unsafe impl Sync for Memory {}
+// SAFETY: as above.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn of(model: &Model) -> Self {
+        Memory {
+            in_vain: AtomicBool::new(false),
+            atoms: model
+                .atoms
+                .iter()
+                .map(|&value| AtomicU32::new(value))
+                .collect(),
+            cells: model
+                .cells
+                .iter()
+                .map(|&value| UnsafeCell::new(value))
+                .collect(),
+        }
+    }
+
+    fn load(&self, cell: usize) -> u32 {
+        // SAFETY: loom checks it.
+        self.cells[cell].with(|value| unsafe { *value })
+    }
+
+    fn store(&self, cell: usize, new: u32) {
+        // SAFETY: loom checks it.
+        self.cells[cell].with_mut(|value| unsafe { *value = new });
+    }
+
+    /// A look in vain ends the search behind it: in other orders the thread comes when there is what it waits for.
+    fn until(&self, atom: usize, is_enough: impl Fn(u32) -> bool) {
+        while !is_enough(self.atoms[atom].load(Ordering::Acquire)) {
+            self.in_vain.store(true, Relaxed);
+            loom::skip_branch();
+            thread::yield_now();
+        }
+    }
+
+    fn run(&self, steps: &[Step]) {
+        let mut next = 0;
+        while let Some(&step) = steps.get(next) {
+            next += 1;
+            match step {
+                Step::Wait { word, counter, lag } => {
+                    let wanted = self.load(counter).wrapping_add(1).wrapping_sub(lag);
+                    self.until(word, |seen| reached(seen, wanted));
+                }
+                Step::Signal { word, counter } => {
+                    let epoch = self.load(counter).wrapping_add(1);
+                    self.atoms[word].store(epoch, Ordering::Release);
+                }
+                Step::Advance { counter } => {
+                    let epoch = self.load(counter).wrapping_add(1);
+                    self.store(counter, epoch);
+                }
+                Step::Draw { ticket, all, skip } => {
+                    let drawn = self.atoms[ticket].fetch_add(1, Ordering::AcqRel) + 1;
+                    if !drawn.is_multiple_of(all) {
+                        next += skip;
+                    }
+                }
+                Step::Arrive { barrier } => {
+                    self.atoms[barrier].fetch_add(1, Ordering::AcqRel);
+                }
+                Step::Meet { barrier, all } => self.until(barrier, |seen| seen == all),
+                Step::Write { cell, call } => self.store(cell, call),
+                Step::Read { cell, call } => {
+                    assert_eq!(self.load(cell), call, "data of another call")
+                }
+            }
+        }
+    }
+}
+
+fn check(model: Model) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    let model = StdArc::new(model);
+    let whole = StdArc::new(AtomicUsize::new(0));
+    let counted = whole.clone();
+    builder.check(move || {
+        let memory = Arc::new(Memory::of(&model));
+        let others: Vec<_> = (1..model.threads.len())
+            .map(|other| {
+                let (memory, model) = (memory.clone(), model.clone());
+                thread::spawn(move || memory.run(&model.threads[other]))
+            })
+            .collect();
+        memory.run(&model.threads[0]);
+        for other in others {
+            other.join().expect("every thread ends");
+        }
+        counted.fetch_add(usize::from(!memory.in_vain.load(Relaxed)), Relaxed);
+    });
+    let whole = whole.load(Relaxed);
+    assert!(
+        whole > 100,
+        "only {whole} orders were searched to their end"
+    );
+}
+
+/// Rank 1 fetches from rank 0, call after call: one block beside its product, or two before theirs.
+fn gathering(beside: bool, planted: Option<Planted>) -> Model {
+    let gathering = Gathering {
+        chunks: &[1, 0],
+        blocks: if beside { &[1, 1] } else { &[1, 2] },
+        calls: 2,
+        beside,
+        planted,
+    };
+    gathering.model()
+}
+
+/// Rank 1 sends parts to rank 0, call after call, with these blocks.
+fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
+    let reducing = Reducing {
+        groups: &[1, 0],
+        blocks: &blocks,
+        calls: 2,
+        everyone: false,
+        planted,
+    };
+    reducing.model()
+}
+
+#[test]
+fn loom_a_block_fetches_rows_beside_its_product() {
+    check(gathering(true, None));
+}
+
+#[test]
+fn loom_two_blocks_fetch_rows_for_each_other() {
+    check(gathering(false, None));
+}
+
+#[test]
+fn loom_two_blocks_send_parts_to_one() {
+    check(reducing([1, 2], None));
+}
+
+#[test]
+fn loom_one_block_sends_parts_to_two() {
+    check(reducing([2, 1], None));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_without_a_wait_for_who_reads_there_is_a_race() {
+    check(gathering(true, Some(Planted::NoCredit)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_before_the_last_draw_not_all_is_there() {
+    check(gathering(false, Some(Planted::SignalBeforeLastDraw)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_an_epoch_advanced_early_is_seen_too_soon() {
+    check(reducing([2, 1], Some(Planted::EarlyEpoch)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_what_is_announced_before_it_is_there_is_a_race() {
+    check(gathering(false, Some(Planted::SignalBeforeArrival)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_credit_before_the_last_draw_comes_too_soon() {
+    check(reducing([2, 1], Some(Planted::CreditBeforeLastDraw)));
+}
