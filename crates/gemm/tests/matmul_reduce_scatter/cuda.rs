@@ -1,5 +1,7 @@
 //! On GPUs.
 
+use std::sync::OnceLock;
+
 use half::bf16;
 use warpweave_gemm::{Layout, ReducingGemmBackend};
 use warpweave_symm_mem::{Backend, Cuda, DType};
@@ -48,7 +50,10 @@ fn gpu_worlds() -> Vec<usize> {
 }
 
 fn gpu(world: usize) -> impl Fn(usize) -> Cuda + Sync {
-    let apart = Cuda::device_count().unwrap() >= world;
+    // Contexts that outlive a case are not made anew for the next.
+    static KEPT: OnceLock<Vec<Cuda>> = OnceLock::new();
+    let all = || (0..Cuda::device_count().unwrap()).map(|i| Cuda::new(i).unwrap());
+    let apart = KEPT.get_or_init(|| all().collect()).len() >= world;
     move |rank| Cuda::new(if apart { rank } else { 0 }).unwrap()
 }
 

@@ -65,8 +65,6 @@ impl<'a> Contention<'a> {
             Resource::Engines(gpu) if self.loads[gpu].peers.len() > 1 => link.concurrent_copies,
             Resource::Pulls(gpu) if self.loads[gpu].serves => match self.loads[gpu].pulls.len() {
                 0 => 1.0,
-                // Two GPUs that pull from each other are as quick as if they pushed: rings of two H200s.
-                _ if self.loads.len() == 2 => 2.0,
                 // Each byte that comes in is matched by one that goes out.
                 1 => 2.0 * link.pulls_gbs / link.copy_engine_gbs,
                 _ => 2.0 * link.pulls_streams_gbs / link.copy_engine_gbs,

@@ -117,7 +117,7 @@ impl Costs<'_> {
                     if peer != own {
                         cost.loads.push((Resource::Engines(own), 1.0));
                     }
-                    if src.rank != own {
+                    if src.rank != own && self.pulls_from_several() {
                         cost.pulls = true;
                         let ends = [own, src.rank].map(|gpu| (Resource::Pulls(gpu), 1.0));
                         cost.loads.extend(ends);
@@ -189,6 +189,20 @@ impl Costs<'_> {
             // The lanes have their own costs.
             OpKind::Kernel { .. } => Cost::default(),
         }
+    }
+
+    /// Whether the plan pulls from more than one peer. Ranks that pull from one alone, as in a ring, are as quick as if they pushed;
+    /// those that go from one to the next come to meet at one that serves several.
+    fn pulls_from_several(&self) -> bool {
+        let pulled = |kind: &OpKind| match kind {
+            OpKind::Copy { src, dst, .. } if src.rank != dst.rank && dst.rank == self.plan.rank => {
+                Some(src.rank)
+            }
+            _ => None,
+        };
+        let mut peers = self.plan.ops.iter().filter_map(|op| pulled(&op.kind));
+        let first = peers.next();
+        peers.any(|peer| Some(peer) != first)
     }
 
     /// A collective whose larger side has `whole` bytes.
@@ -315,12 +329,13 @@ impl Costs<'_> {
             if let Kernel::AllGatherMatmul { chunk_rows, .. } = *kernel
                 && remote
             {
-                // It ends no earlier than a wave behind the last chunk, whose link the lanes of all owners share.
-                let rows = region.rows.len().saturating_sub(chunk_rows) * (self.plan.world - 1);
-                let bytes = (rows * shape.k * shape.dtype.size()) as f64;
+                // The rows of all others end no earlier than a wave behind their last chunks, which share a link.
+                let peers = (self.plan.world - 1) as f64;
+                let rows = region.rows.len().saturating_sub(chunk_rows);
+                let bytes = peers * (rows * shape.k * shape.dtype.size()) as f64;
                 let fetched = micros(bytes, self.machine.link.sm_pull_gbs);
                 return Some(Cost {
-                    latency: (wave + fetched - share).max(0.0),
+                    latency: (wave + fetched - peers * share).max(0.0),
                     product: true,
                     ..multiprocessors(share, 1.0)
                 });

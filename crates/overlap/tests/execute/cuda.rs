@@ -1,5 +1,6 @@
 //! Plans on GPUs, one for each rank.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use warpweave_overlap::algorithms;
@@ -21,6 +22,10 @@ pub const RINGS: [&str; 2] = ["ringGet", "ringPut"];
 
 /// The device of a rank.
 pub fn gpu(rank: usize) -> Cuda {
+    // Contexts that outlive a case are not made anew for the next.
+    static KEPT: OnceLock<Vec<Cuda>> = OnceLock::new();
+    let all = || (0..world()).map(|i| Cuda::new(i).unwrap());
+    KEPT.get_or_init(|| all().collect());
     Cuda::new(rank).unwrap()
 }
 

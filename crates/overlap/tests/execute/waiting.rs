@@ -1,6 +1,6 @@
 //! The product whose tiles wait for their rows: on the host, and on GPUs, one for each rank.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warpweave_overlap::algorithms;
 use warpweave_overlap::execute::ExecuteBackend;
@@ -108,6 +108,7 @@ pub fn computes_every_call<B: ExecuteBackend>(
 ) {
     let wanted: Vec<_> = (0..INPUTS).map(|input| product(&problem, input)).collect();
     for name in names {
+        let start = Instant::now();
         let got = on_ranks(world, &device, |rank| {
             in_a_row(&rank, name, &problem, count)
         });
@@ -115,6 +116,7 @@ pub fn computes_every_call<B: ExecuteBackend>(
             let wrong = (0..count).find(|&call| calls[call] != wanted[call % INPUTS]);
             assert_eq!(wrong, None, "{name}, rank {rank} of {world}, {problem:?}");
         }
+        println!("{name} on {world}, {problem:?}: {:?}", start.elapsed());
     }
 }
 

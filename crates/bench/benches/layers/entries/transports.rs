@@ -65,6 +65,11 @@ fn transfer<'a, B: NcclBackend>(
         range(sent(next))?,
         range(arriving(next))?,
     );
+    // By NCCL what is posted first holds up what follows it on the stream, so that two neighbours must not both send first.
+    let sends_first = match transport {
+        Transport::Nccl => rank.is_multiple_of(2),
+        _ => matches!(way, Way::Get),
+    };
     let ends = Rc::new(ends);
     let looked_at = ends.clone();
     let enqueue = move || -> Result<()> {
@@ -74,20 +79,28 @@ fn transfer<'a, B: NcclBackend>(
         // calls. What is sent and what arrives do not overlap, nothing else touches them, all transfers of a rank are on one
         // stream, and all ranks post the same ones of the same length.
         let tokens = unsafe {
-            match way {
-                Way::Get => [
+            match (way, sends_first) {
+                (Way::Get, true) => [
                     to_last.expose(stream, mine)?,
                     to_next.get(stream, from, into)?,
                 ],
-                Way::Put => [
+                (Way::Get, false) => [
+                    to_next.get(stream, from, into)?,
+                    to_last.expose(stream, mine)?,
+                ],
+                (Way::Put, true) => [
+                    to_next.put(stream, mine, there)?,
+                    to_last.accept(stream, into)?,
+                ],
+                (Way::Put, false) => [
                     to_last.accept(stream, into)?,
                     to_next.put(stream, mine, there)?,
                 ],
             }
         };
-        tokens
-            .into_iter()
-            .try_for_each(|token| token.wait(stream))?;
+        for token in tokens {
+            token.wait(stream)?;
+        }
         Ok(())
     };
     let transfer = Enqueued {
