@@ -2,15 +2,17 @@
 
 use std::fmt::Debug;
 
+use warpweave_symm_mem::Backend;
+
 use super::AllGatherMatmul;
-use crate::{Error, GemmBackend};
+use crate::Error;
 
 /// A backend with [`AllGatherMatmul`].
 ///
 /// A wait that misses the pad's deadline records a fault in the pad; the launch goes on to its end, and what it computes of
 /// the missing rows is worthless. [`SignalPad::check`](warpweave_symm_mem::SignalPad::check) reports it and
 /// [`SignalPad::recover`](warpweave_symm_mem::SignalPad::recover) makes the pad usable again.
-pub trait AllGatherGemmBackend: GemmBackend {
+pub trait AllGatherGemmBackend: Backend {
     /// A product ready to be launched, with its tables.
     type AllGatherPlan: Debug + Send + Sync;
 
@@ -24,23 +26,6 @@ pub trait AllGatherGemmBackend: GemmBackend {
     ///   [`sm90::check_problem`](crate::sm90::check_problem) asks for; [`Error::Operand`] for a misaligned address.
     /// - What the backend reports.
     fn all_gather_plan(&self, product: &AllGatherMatmul) -> Result<Self::AllGatherPlan, Error>;
-
-    /// As [`all_gather_plan`](Self::all_gather_plan), where a GPU takes the tile, the cluster and the order of tiles that are
-    /// quickest for the whole product without its peers, by trying them in the memory of the product. Not collective; waits for
-    /// `stream`.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// B, C and staging are as for [`all_gather_matmul`](Self::all_gather_matmul), and no other work touches them until this
-    /// returns. C is overwritten.
-    unsafe fn all_gather_tuned(
-        &self,
-        gemm: &Self::GemmHandle,
-        stream: &Self::Stream,
-        product: &AllGatherMatmul,
-    ) -> Result<Self::AllGatherPlan, Error>;
 
     /// What a plan has chosen, for tables and logs.
     fn all_gather_algorithm(plan: &Self::AllGatherPlan) -> String;

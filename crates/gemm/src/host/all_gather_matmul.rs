@@ -18,15 +18,6 @@ impl AllGatherGemmBackend for Host {
         Ok(product.clone())
     }
 
-    unsafe fn all_gather_tuned(
-        &self,
-        _: &Self::GemmHandle,
-        _: &Self::Stream,
-        product: &AllGatherMatmul,
-    ) -> Result<AllGatherMatmul, Error> {
-        self.all_gather_plan(product)
-    }
-
     fn all_gather_algorithm(_: &AllGatherMatmul) -> String {
         "host panels".into()
     }

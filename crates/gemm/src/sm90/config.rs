@@ -73,6 +73,20 @@ pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> 
     })
 }
 
+/// The smallest tile, in the quickest of its clusters that the multiprocessors have room for.
+pub(super) fn small(multiprocessors: u32) -> Option<Candidate> {
+    let area = |config: &Config| config.tile[0] * config.tile[1];
+    let (config, shape) = CONFIGS
+        .iter()
+        .enumerate()
+        .filter(|(_, shape)| blocks(shape) <= multiprocessors)
+        .min_by_key(|(_, shape)| area(shape))?;
+    Some(Candidate {
+        config,
+        band: square_band(shape, multiprocessors),
+    })
+}
+
 /// Everything that is worth timing: each configuration, with bands that make a wave square, wide or high. The first is
 /// that of [`select`].
 pub fn candidates(problem: &GemmProblem, multiprocessors: u32) -> Vec<Candidate> {
@@ -181,6 +195,14 @@ mod tests {
         let bands = CONFIGS.map(|config| square_band(&config, 132));
         assert_eq!(bands, [8, 16, 16, 6, 11, 11]);
         assert_eq!(square_band(&CONFIGS[0], 1), 1);
+    }
+
+    #[test]
+    fn the_small_tile_shares_where_there_is_room_for_two() {
+        let named = |multiprocessors| small(multiprocessors).map(|c| CONFIGS[c.config].name);
+        assert_eq!(named(132), Some("128x128_share_b"));
+        assert_eq!(named(1), Some("128x128_alone"));
+        assert_eq!(named(0), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
 use super::buffers::Buffers;
 use super::collective::Team;
 use super::error::{ExecuteError, Result};
-use super::step::{Action, Gather, Product, Resources, Step};
+use super::step::{Action, Product, Resources, Step};
 use super::{ExecuteBackend, Executor};
 use crate::plan::{Buffer, BufferId, Plan};
 
@@ -118,33 +118,28 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
         self.captured = None;
         self.backend.synchronize(&self.streams[0])?;
-        let stream = &self.streams[0];
         for step in &mut self.steps {
-            match &mut step.action {
-                Action::Gemm(product) => {
-                    let Product {
-                        problem,
-                        provider,
-                        operands,
-                        ..
-                    } = *product;
-                    let mut tuned = executor.tuned();
-                    product.plan = if tuned.contains(&(problem, provider)) {
-                        executor.gemm.plan(&problem, provider)?
-                    } else {
-                        // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the stream is
-                        // idle.
-                        unsafe { executor.gemm.tune(stream, &problem, provider, operands)? }
-                    };
-                    tuned.insert((problem, provider));
+            let Action::Gemm(product) = &mut step.action else {
+                continue;
+            };
+            let Product {
+                problem,
+                provider,
+                operands,
+                ..
+            } = *product;
+            let mut tuned = executor.tuned();
+            product.plan = if tuned.contains(&(problem, provider)) {
+                executor.gemm.plan(&problem, provider)?
+            } else {
+                // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the stream is idle.
+                unsafe {
+                    executor
+                        .gemm
+                        .tune(&self.streams[0], &problem, provider, operands)?
                 }
-                Action::AllGatherMatmul(Gather { product, plan }) => {
-                    let gemm = executor.gemm.handle();
-                    // SAFETY: as above; staging and C are this rank's alone.
-                    *plan = unsafe { self.backend.all_gather_tuned(gemm, stream, product)? };
-                }
-                _ => {}
-            }
+            };
+            tuned.insert((problem, provider));
         }
         Ok(())
     }
@@ -157,7 +152,7 @@ impl<B: ExecuteBackend> Bound<B> {
                 product.provider,
                 B::gemm_algorithm(&product.plan)
             )),
-            Action::AllGatherMatmul(Gather { plan, .. }) => Some(B::all_gather_algorithm(plan)),
+            Action::AllGatherMatmul(plan) => Some(B::all_gather_algorithm(plan)),
             _ => None,
         });
         products.collect()

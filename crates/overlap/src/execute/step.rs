@@ -55,15 +55,8 @@ pub(super) enum Action<B: ExecuteBackend> {
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
     WaitingMatmul(B::WaitingPlan),
-    AllGatherMatmul(Gather<B>),
+    AllGatherMatmul(B::AllGatherPlan),
     ReducingMatmul(B::ReducingPlan),
-}
-
-/// A product that gathers.
-#[derive(Debug)]
-pub(super) struct Gather<B: ExecuteBackend> {
-    pub product: AllGatherMatmul,
-    pub plan: B::AllGatherPlan,
 }
 
 /// An action, where it stands in the plan, and its stream.
@@ -163,7 +156,7 @@ impl<B: ExecuteBackend> Step<B> {
                 // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
                 unsafe { backend.waiting_matmul(stream, plan)? };
             }
-            Action::AllGatherMatmul(Gather { plan, .. }) => {
+            Action::AllGatherMatmul(plan) => {
                 // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their interfaces equal.
                 unsafe { backend.all_gather_matmul(stream, plan)? };
             }

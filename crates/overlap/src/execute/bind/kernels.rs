@@ -9,7 +9,7 @@ use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
-use crate::execute::step::{Action, Gather};
+use crate::execute::step::Action;
 use crate::plan::{Kernel, KernelShape, Reduction, Region, SlotId, shard};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
@@ -234,8 +234,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     candidate: None,
                     max_blocks: None,
                 };
-                let plan = self.executor.backend.all_gather_plan(&product)?;
-                return Ok(Action::AllGatherMatmul(Gather { product, plan }));
+                let planned = self.executor.backend.all_gather_plan(&product)?;
+                return Ok(Action::AllGatherMatmul(planned));
             }
             Kernel::ReducingMatmul(reduction) => {
                 let product = self.reducing(&reduction, pad);
