@@ -122,10 +122,7 @@ fn check(model: Model) {
         counted.fetch_add(usize::from(!memory.in_vain.load(Relaxed)), Relaxed);
     });
     let whole = whole.load(Relaxed);
-    assert!(
-        whole > 100,
-        "only {whole} orders were searched to their end"
-    );
+    assert!(whole > 50, "only {whole} orders were searched to their end");
 }
 
 /// Rank 1 fetches from rank 0, call after call: one block beside its product, or two before theirs.
