@@ -135,10 +135,10 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
 }
 
 // Looks at `word`, which `peer` writes in `slot` of this rank's pad, until `enough` of its epoch. False if that did not come
-// in time: the fault is recorded, the caller leaves the peer's data alone and ends as it would have.
-template <typename Enough>
+// within as many of the deadlines: the fault is recorded, the caller leaves the peer's data alone and ends as it would have.
+template <uint32_t kDeadlines = 1, typename Enough>
 __device__ __forceinline__ bool watch_word(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
-                                           uint32_t wanted, uint64_t timeout_ns, Enough enough) {
+                                           uint32_t wanted, Enough enough) {
   uint32_t seen = load_acquire_sys(word);
   if (enough(seen)) return true;
   const uint64_t start = global_time();
@@ -148,7 +148,7 @@ __device__ __forceinline__ bool watch_word(const PadView& pad, const uint32_t* w
     // The clock and the fault record are looked at now and then, so that a look at the word costs its own latency alone.
     if (looks % 64 == 0) {
       const uint64_t waited = global_time() - start;
-      if (waited > timeout_ns) {
+      if (waited > kDeadlines * pad.timeout_ns) {
         record_fault(pad, slot, peer, wanted, seen, waited);
         return false;
       }
@@ -161,21 +161,20 @@ __device__ __forceinline__ bool watch_word(const PadView& pad, const uint32_t* w
 // Waits until `word` has reached `wanted`.
 __device__ __forceinline__ bool wait_word(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
                                           uint32_t wanted) {
-  return watch_word(pad, word, slot, peer, wanted, pad.timeout_ns, [&](uint32_t seen) { return reached(seen, wanted); });
+  return watch_word(pad, word, slot, peer, wanted, [&](uint32_t seen) { return reached(seen, wanted); });
 }
 
 // As `wait_word`, for a word that this rank advances behind waits of its own. These end first, so that a peer which is late is
 // named and not one that a thread had yet to come to.
 __device__ __forceinline__ bool wait_behind_waits(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
                                                   uint32_t wanted) {
-  const uint64_t timeout_ns = pad.timeout_ns * 2;
-  return watch_word(pad, word, slot, peer, wanted, timeout_ns, [&](uint32_t seen) { return reached(seen, wanted); });
+  return watch_word<2>(pad, word, slot, peer, wanted, [&](uint32_t seen) { return reached(seen, wanted); });
 }
 
 // Waits until `word` is `wanted`, where its writer cannot have gone on.
 __device__ __forceinline__ bool wait_equal(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
                                            uint32_t wanted) {
-  return watch_word(pad, word, slot, peer, wanted, pad.timeout_ns, [&](uint32_t seen) { return seen == wanted; });
+  return watch_word(pad, word, slot, peer, wanted, [&](uint32_t seen) { return seen == wanted; });
 }
 
 // As `wait_word`, for the word of (`slot`, `peer`).
