@@ -7,7 +7,6 @@ use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
     Collective, Effect, GemmProvider, Kernel, MulticastRegion, OpKind, Plan, Region, Transport,
-    shard,
 };
 
 /// What a step costs alone.
@@ -36,11 +35,9 @@ impl Cost {
             ..Cost::default()
         }
     }
-}
 
-impl Cost {
     /// Of a transfer that one thread of each block makes, for all peers: together they get, or give, what one would.
-    fn by_one_thread(mut self, link: Resource) -> Cost {
+    pub(super) fn by_one_thread(mut self, link: Resource) -> Cost {
         for (resource, share) in &mut self.loads {
             if *resource == link {
                 *share = 1.0;
@@ -50,17 +47,8 @@ impl Cost {
     }
 }
 
-/// At most `count` rows of a region, the first of it.
-fn first_rows(region: &Region, count: usize) -> Region {
-    let rows = region.rows.start..region.rows.start.saturating_add(count).min(region.rows.end);
-    Region {
-        rows,
-        ..region.clone()
-    }
-}
-
 /// Bytes over GB/s, in µs.
-fn micros(bytes: f64, gbs: f64) -> f64 {
+pub(super) fn micros(bytes: f64, gbs: f64) -> f64 {
     bytes / (gbs * 1e3)
 }
 
@@ -265,20 +253,13 @@ impl Costs<'_> {
             Effect::Read(region) if let Some(product) = self.group_product(kernel, region) => {
                 product
             }
-            Effect::Read(region) if region.rank != own => {
-                // Of a shard that is fetched in chunks, the first stands before the product; the others run beside it.
-                let rows = match *kernel {
-                    Kernel::AllGatherMatmul { chunk_rows, .. } => chunk_rows,
-                    _ => usize::MAX,
-                };
-                let first = first_rows(region, rows);
-                let bytes = self.bytes(&first);
-                let cost = self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs);
-                match kernel {
-                    Kernel::AllGatherMatmul { .. } => cost.by_one_thread(Resource::LinkIn(own)),
-                    _ => cost,
+            Effect::Read(region) if region.rank != own => match *kernel {
+                Kernel::AllGatherMatmul { chunk_rows, .. } => self.first_chunk(region, chunk_rows),
+                _ => {
+                    let bytes = self.bytes(region);
+                    self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs)
                 }
-            }
+            },
             Effect::Write(region) if region.rank != own => {
                 let bytes = self.bytes(region);
                 let cost = self.transfer(own, &[region.rank], bytes, link.sm_push_gbs);
@@ -304,47 +285,35 @@ impl Costs<'_> {
             ..Cost::default()
         };
         let product = &self.machine.product;
-        let efficiency = match kernel {
-            Kernel::WaitingMatmul { .. } => Some(product.cutlass),
-            // Fetching takes nothing from it that can be measured.
-            Kernel::AllGatherMatmul { .. } => Some(1.0),
-            _ => None,
-        };
-        if let Some(efficiency) = efficiency {
-            // One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none is over
-            // before a wave is: of a lane's chunks, which run beside each other, the last one shows it. The few own rows that a waiting product copies to staging are not worth a figure.
-            let result = |region: &Region| kernel.result() == Some(region.buffer);
-            if !result(region) || region.rows.is_empty() {
+        let is_result = |region: &Region| kernel.result() == Some(region.buffer);
+        match *kernel {
+            // What is written elsewhere, to staging, is not worth a figure.
+            Kernel::WaitingMatmul { .. } | Kernel::AllGatherMatmul { .. }
+                if !is_result(region) || region.rows.is_empty() =>
+            {
                 return Some(Cost::default());
             }
-            let goes_on = |effect: &Effect| matches!(effect, Effect::Write(r) if result(r));
-            let last = matches!(kernel, Kernel::WaitingMatmul { .. }) && !later.iter().any(goes_on);
-            let shape = kernel.shape();
-            let waves = self.machine.waves((shape.m, shape.n, shape.k), shape.dtype);
-            let part = region.rows.len() as f64 / shape.m as f64;
-            let whole = waves.count() * waves.wave_us / efficiency;
-            let share = part * whole;
-            let wave = waves.wave_us / efficiency;
-            let remote = region.rows != shard(shape.m, self.plan.rank, self.plan.world);
-            if let Kernel::AllGatherMatmul { chunk_rows, .. } = *kernel
-                && remote
-            {
-                // The rows of all others end no earlier than a wave behind their last chunks, which share a link.
-                let peers = (self.plan.world - 1) as f64;
-                let rows = region.rows.len().saturating_sub(chunk_rows);
-                let bytes = peers * (rows * shape.k * shape.dtype.size()) as f64;
-                let fetched = micros(bytes, self.machine.link.sm_pull_gbs);
+            Kernel::AllGatherMatmul { chunk_rows, .. } => {
+                return Some(self.gathered_product(kernel.shape(), chunk_rows, region));
+            }
+            // One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none is over
+            // before a wave is: of a lane's chunks, which run beside each other, the last one shows it.
+            Kernel::WaitingMatmul { .. } => {
+                let goes_on = |effect: &Effect| matches!(effect, Effect::Write(r) if is_result(r));
+                let shape = kernel.shape();
+                let waves = self.machine.waves((shape.m, shape.n, shape.k), shape.dtype);
+                let part = region.rows.len() as f64 / shape.m as f64;
+                let share = part * waves.count() * waves.wave_us / product.cutlass;
+                let time = match later.iter().any(goes_on) {
+                    true => share,
+                    false => share.max(waves.wave_us / product.cutlass),
+                };
                 return Some(Cost {
-                    latency: (wave + fetched - peers * share).max(0.0),
                     product: true,
-                    ..multiprocessors(share, 1.0)
+                    ..multiprocessors(time, share / time)
                 });
             }
-            let time = share.max(if last { wave } else { 0.0 });
-            return Some(Cost {
-                product: true,
-                ..multiprocessors(time, share / time)
-            });
+            _ => {}
         }
         let (result, tflops) = match kernel {
             Kernel::NaiveRemoteRead { c, .. } => (*c, product.naive_tflops),
@@ -363,7 +332,7 @@ impl Costs<'_> {
         (region.buffer == result).then(|| multiprocessors(flops / (tflops * 1e6), 1.0))
     }
 
-    fn bytes(&self, region: &Region) -> f64 {
+    pub(super) fn bytes(&self, region: &Region) -> f64 {
         region.len() as f64 * self.plan.buffers[region.buffer.0].dtype.size() as f64
     }
 
@@ -382,7 +351,7 @@ impl Costs<'_> {
     }
 
     /// Bytes from one rank to others at once, at `rate` within a node.
-    fn transfer(&self, from: usize, to: &[usize], bytes: f64, rate: f64) -> Cost {
+    pub(super) fn transfer(&self, from: usize, to: &[usize], bytes: f64, rate: f64) -> Cost {
         let peers: Vec<usize> = to.iter().copied().filter(|&p| p != from).collect();
         if peers.is_empty() {
             return self.local(bytes);
