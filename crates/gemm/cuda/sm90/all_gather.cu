@@ -5,10 +5,10 @@
 namespace warpweave {
 
 #define WARPWEAVE_ALL_GATHER(name, ...)                                                          \
-  static_assert(kFetchingBytes<FetchingTile<__VA_ARGS__>> == 231680, "as in Rust");                \
+  static_assert(kFetchingBytes<FetchingTile<__VA_ARGS__>> == 231680, "as in Rust");              \
   extern "C" __global__ void __launch_bounds__(kThreads, 1)                                      \
       name(const __grid_constant__ Gathering product) {                                          \
-    gemm<FetchingTile<__VA_ARGS__>>(product, Gather<FetchingTile<__VA_ARGS__>>(product));          \
+    gemm<FetchingTile<__VA_ARGS__>>(product, Gather<FetchingTile<__VA_ARGS__>>(product));        \
   }
 
 #define WARPWEAVE_CLUSTERS(name, ...)                              \

@@ -1,6 +1,6 @@
 //! The product that gathers: `all_gather.cuh`.
 
-use super::{Model, Planted, Thread};
+use super::{Model, Planted, Thread, begin, end, peers};
 
 /// Who calls how often. A block fetches one piece of each chunk.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ impl Gathering<'_> {
     pub(super) fn model(&self) -> Model {
         let mut model = Model::default();
         for rank in 0..self.chunks.len() {
-            let reads = self.peers(rank).any(|peer| self.chunks[peer] > 0);
+            let reads = peers(rank, self.chunks.len()).any(|peer| self.chunks[peer] > 0);
             for block in 0..self.blocks[rank] {
                 let beside = self.beside && reads;
                 if beside {
@@ -52,11 +52,6 @@ impl Gathering<'_> {
         model
     }
 
-    fn peers(&self, rank: usize) -> impl Iterator<Item = usize> + use<> {
-        let world = self.chunks.len();
-        (1..world).map(move |step| (rank + step) % world)
-    }
-
     /// The kernel begins behind what the stream did before, which writes the shard. Block 0 stands for the stream, and opens
     /// the shard.
     fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
@@ -65,7 +60,7 @@ impl Gathering<'_> {
                 thread.write(shard(chunk, rank), call);
             }
             thread.arrive(begin(rank, call));
-            for peer in self.peers(rank) {
+            for peer in peers(rank, self.chunks.len()) {
                 thread.signal(ready(rank, peer), sent(ready(rank, peer)));
                 thread.advance(sent(ready(rank, peer)));
             }
@@ -75,7 +70,7 @@ impl Gathering<'_> {
 
     /// `Gather::fetch` and what follows it, one thread of a block.
     fn fetch(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
-        for peer in self.peers(rank) {
+        for peer in peers(rank, self.chunks.len()) {
             for chunk in 0..self.chunks[peer] {
                 if chunk == 0 {
                     thread.wait(ready(peer, rank), expected(ready(peer, rank)), 0);
@@ -92,13 +87,12 @@ impl Gathering<'_> {
                 }
             }
         }
-        let early = self.planted == Some(Planted::SignalBeforeLastDraw);
         thread.part(
             (format!("of the fetchers of {rank}"), self.blocks[rank]),
-            (early.then_some(Planted::SignalBeforeLastDraw), block),
+            (self.planted, block),
             |_| {},
             |last| {
-                for peer in self.peers(rank) {
+                for peer in peers(rank, self.chunks.len()) {
                     last.signal(done(rank, peer), sent(done(rank, peer)));
                     last.advance(sent(done(rank, peer)));
                 }
@@ -108,7 +102,7 @@ impl Gathering<'_> {
 
     /// `Gather::before_loads` and the loads, of a block with tiles of all chunks.
     fn read(&self, thread: &mut Thread<'_>, rank: usize, call: u32) {
-        for peer in self.peers(rank) {
+        for peer in peers(rank, self.chunks.len()) {
             for chunk in 0..self.chunks[peer] {
                 let blocks = self.blocks[rank];
                 thread.meet(arrived(chunk, peer, rank), blocks * call as usize);
@@ -125,7 +119,7 @@ impl Gathering<'_> {
             format!("of the grid of {rank}"),
             self.blocks[rank],
             |last| {
-                for peer in self.peers(rank) {
+                for peer in peers(rank, self.chunks.len()) {
                     last.advance(expected(ready(peer, rank)));
                     let done = done(peer, rank);
                     if self.planted != Some(Planted::NoCredit) {
@@ -166,14 +160,6 @@ fn shard(chunk: usize, rank: usize) -> String {
 /// What a block fetches of a chunk, in the staging of `to`.
 fn piece(chunk: usize, from: usize, to: usize, block: usize) -> String {
     format!("chunk {chunk} from {from} to {to} by {block}")
-}
-
-fn begin(rank: usize, call: u32) -> String {
-    format!("begin of call {call} on {rank}")
-}
-
-fn end(rank: usize, call: u32) -> String {
-    format!("end of call {call} on {rank}")
 }
 
 #[cfg(not(loom))]

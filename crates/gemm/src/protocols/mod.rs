@@ -186,6 +186,20 @@ impl Thread<'_> {
     }
 }
 
+/// The other ranks, the next one first.
+fn peers(rank: usize, world: usize) -> impl Iterator<Item = usize> {
+    (1..world).map(move |step| (rank + step) % world)
+}
+
+/// The barriers between a kernel and what the stream does before and behind it.
+fn begin(rank: usize, call: u32) -> String {
+    format!("begin of call {call} on {rank}")
+}
+
+fn end(rank: usize, call: u32) -> String {
+    format!("end of call {call} on {rank}")
+}
+
 /// True once the epoch `seen` has reached `wanted`, compared cyclically.
 fn reached(seen: u32, wanted: u32) -> bool {
     seen.wrapping_sub(wanted) as i32 >= 0

@@ -1,6 +1,6 @@
 //! The product with its sums: `reduction.cuh`.
 
-use super::{Model, Planted, Thread};
+use super::{Model, Planted, Thread, begin, end, peers};
 use crate::reduction::{Group, order};
 
 /// What the stream leaves in C before a call.
@@ -43,7 +43,7 @@ impl Reducing<'_> {
                 model.thread(|awaiter| {
                     for call in 1..=self.calls {
                         awaiter.meet(begin(rank, call), 1);
-                        for owner in self.peers(rank) {
+                        for owner in peers(rank, self.groups.len()) {
                             for index in 0..self.groups[owner] {
                                 awaiter.wait(over(index, owner, rank), calls(rank), 0);
                             }
@@ -55,11 +55,6 @@ impl Reducing<'_> {
             }
         }
         model
-    }
-
-    fn peers(&self, rank: usize) -> impl Iterator<Item = usize> + use<> {
-        let world = self.groups.len();
-        (1..world).map(move |step| (rank + step) % world)
     }
 
     /// The tiles of C that a rank gets: owner, group and tile.
@@ -121,10 +116,10 @@ impl Reducing<'_> {
     /// A tile of a rank's own group.
     fn sum(&self, thread: &mut Thread<'_>, at: (usize, usize, usize), call: u32) {
         let (rank, index, tile) = at;
-        for peer in self.peers(rank) {
+        for peer in peers(rank, self.groups.len()) {
             thread.wait(ready(index, peer, rank), calls(rank), 0);
         }
-        for peer in self.peers(rank) {
+        for peer in peers(rank, self.groups.len()) {
             thread.read(part(at, peer), call);
         }
         let early = self.planted == Some(Planted::CreditBeforeLastDraw);
@@ -137,7 +132,7 @@ impl Reducing<'_> {
                 getters.for_each(|to| thread.write(sum(to, at), call));
             },
             |last| {
-                let peers = self.peers(rank);
+                let peers = peers(rank, self.groups.len());
                 peers.for_each(|peer| last.signal(over(index, rank, peer), calls(rank)));
             },
         );
@@ -188,14 +183,6 @@ fn part((owner, index, tile): (usize, usize, usize), from: usize) -> String {
 /// A tile of the C of `to`.
 fn sum(to: usize, (owner, index, tile): (usize, usize, usize)) -> String {
     format!("tile {tile} of group {index} of {owner} in C of {to}")
-}
-
-fn begin(rank: usize, call: u32) -> String {
-    format!("begin of call {call} on {rank}")
-}
-
-fn end(rank: usize, call: u32) -> String {
-    format!("end of call {call} on {rank}")
 }
 
 #[cfg(not(loom))]
