@@ -79,28 +79,22 @@ fn transfer<'a, B: NcclBackend>(
         // calls. What is sent and what arrives do not overlap, nothing else touches them, all transfers of a rank are on one
         // stream, and all ranks post the same ones of the same length.
         let tokens = unsafe {
-            match (way, sends_first) {
-                (Way::Get, true) => [
-                    to_last.expose(stream, mine)?,
-                    to_next.get(stream, from, into)?,
-                ],
-                (Way::Get, false) => [
-                    to_next.get(stream, from, into)?,
-                    to_last.expose(stream, mine)?,
-                ],
-                (Way::Put, true) => [
-                    to_next.put(stream, mine, there)?,
-                    to_last.accept(stream, into)?,
-                ],
-                (Way::Put, false) => [
-                    to_last.accept(stream, into)?,
-                    to_next.put(stream, mine, there)?,
-                ],
+            let send = || match way {
+                Way::Get => to_last.expose(stream, mine),
+                Way::Put => to_next.put(stream, mine, there),
+            };
+            let receive = || match way {
+                Way::Get => to_next.get(stream, from, into),
+                Way::Put => to_last.accept(stream, into),
+            };
+            match sends_first {
+                true => [send()?, receive()?],
+                false => [receive()?, send()?],
             }
         };
-        for token in tokens {
-            token.wait(stream)?;
-        }
+        tokens
+            .into_iter()
+            .try_for_each(|token| token.wait(stream))?;
         Ok(())
     };
     let transfer = Enqueued {
