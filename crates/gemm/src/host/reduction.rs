@@ -15,7 +15,7 @@ impl ReducingGemmBackend for Host {
         product.validate()?;
         let problem = product.with_terms();
         let written = product.sums().into_iter().map(|(_, c)| c);
-        let staging = product.staging.iter().copied();
+        let staging = product.staging.iter().copied().chain([product.fetched]);
         for c in written.chain(staging.filter(|_| product.world() > 1)) {
             let operands = GemmOperands::new(product.a, product.b, c);
             panels::check_addresses(&problem, operands)?;
@@ -76,6 +76,9 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
             if is_faulted(pad) {
                 continue;
             }
+            for peer in product.peers() {
+                fetch::<T>(product, group, peer);
+            }
             let sums = sum::<T>(product, group, &partial);
             for (_, c) in product.sums() {
                 store::<T>(product, c, group, &sums);
@@ -134,10 +137,23 @@ unsafe fn store<T: Element>(
     }
 }
 
+/// Copies the part that `source` has of an own group.
+///
+/// # Safety
+/// It is in the staging of `source`, with elements of type `T`, and nothing writes it or accesses its copy meanwhile.
+unsafe fn fetch<T: Element>(product: &ReducingMatmul, group: &Group, source: usize) {
+    let from = product.staged(source, product.rank());
+    let rows = rows_at::<T>(product, from, group);
+    for (from, to) in rows.zip(rows_at::<T>(product, product.fetched(source), group)) {
+        // SAFETY: the caller's obligation; a row has n elements, and the two buffers are apart.
+        unsafe { from.copy_to_nonoverlapping(to, product.problem.n) };
+    }
+}
+
 /// The sums of an own group over all ranks, in their order; `partial` is this rank's.
 ///
 /// # Safety
-/// The parts of all others are in this rank's staging, and nothing writes them meanwhile.
+/// The parts of all others have been fetched, and nothing writes them meanwhile.
 unsafe fn sum<T: Element>(product: &ReducingMatmul, group: &Group, partial: &[f32]) -> Vec<f32> {
     let n = product.problem.n;
     // From the neutral element: positive zero would lose the sign of a sum of negative zeros.
@@ -146,8 +162,7 @@ unsafe fn sum<T: Element>(product: &ReducingMatmul, group: &Group, partial: &[f3
     for source in 0..product.world() {
         let mut terms = partial;
         if source != product.rank() {
-            let base = product.staged(source, product.rank());
-            let rows = rows_at::<T>(product, base, group);
+            let rows = rows_at::<T>(product, product.fetched(source), group);
             for (row, wide) in rows.zip(part.chunks_exact_mut(n)) {
                 // SAFETY: the caller's obligation; a row has n elements.
                 T::widen(unsafe { std::slice::from_raw_parts(row, n) }, wide);

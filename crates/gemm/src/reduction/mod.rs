@@ -2,23 +2,24 @@
 //!
 //! Rank r has the columns K_r of A and the rows K_r of B, so that it has a *partial product* of all of C, and C is the sum of
 //! these. Each rank owns some rows of C, its shard, and sums them. One launch computes the partial product tile by tile,
-//! stores each tile into its owner's staging as soon as it is there, and adds the parts that come from the others: matmul +
-//! reduce-scatter. Where everyone is to have the sums, the owner stores each summed tile into the C of all ranks: matmul +
-//! all-reduce.
+//! leaves those of others' rows in its staging, from which their owners fetch them, and adds the parts that it fetches itself:
+//! matmul + reduce-scatter. Where everyone is to have the sums, the owner stores each summed tile into the C of all ranks:
+//! matmul + all-reduce.
 //!
 //! # Protocol
 //!
 //! A *group* is [`group_rows`](ReducingMatmul::group_rows) rows of a shard. Its parts and its sums are announced together, in
 //! slots of the pad of its own: `ready` + group and `over` + group. [`order()`] is the order in which a rank takes the groups. In a call rank r
 //! - for each group of another rank: waits for the owner's `over` of the *call before* (only where owners alone get the sums),
-//!   stores its part into the owner's staging, signals `ready` to the owner;
-//! - for each group of its own: waits for `ready` of all others, adds their parts and its own in the order of ranks, stores the
-//!   sum, signals `over` to all others;
+//!   stores its part into its staging, signals `ready` to the owner;
+//! - for each group of its own: waits for `ready` of all others, fetches their parts, adds these and its own in the order of
+//!   ranks, stores the sum, signals `over` to all others;
 //! - where everyone gets the sums: ends only behind `over` of all groups of all others.
 //!
 //! `cuda/sm90/reduction.cuh` says why nothing else is needed, and what the memory model asks for.
 //!
-//! Behind a wait that missed its deadline a rank neither stores nor announces anything to others.
+//! Parts are fetched, not sent: see `docs/fused-kernel.md`. Behind a wait that missed its deadline a rank neither stores nor
+//! announces anything to others.
 //!
 //! # Rounding
 //!
@@ -60,12 +61,14 @@ pub struct ReducingMatmul {
     pub b: DevicePtr,
     /// Where the sums go.
     pub c: Sums,
-    /// For each rank the address of its staging, as mapped here: for each of the others, in the order of ranks, as many rows as
-    /// the largest shard has.
+    /// For each rank the address of its staging, as mapped here: its parts of the rows of each of the others, in the order of
+    /// ranks, for each of whom it has as many rows of `ldc` elements as the largest shard.
     pub staging: Vec<DevicePtr>,
+    /// Address of as much memory of this rank alone, for the parts that it fetches.
+    pub fetched: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
-    /// First of the slots for "my part of the group is in your staging", one for each group of the largest shard.
+    /// First of the slots for "my part of the group may be fetched", one for each group of the largest shard.
     pub ready: usize,
     /// First of as many slots for "I have read your part of the group" or, where everyone gets the sums, "the group is summed
     /// in your C".
@@ -104,10 +107,20 @@ impl ReducingMatmul {
         self.shards.iter().map(Range::len).max().unwrap_or(0)
     }
 
-    /// Where the part of `source` of the rows of `owner` lies, in the staging of `owner`.
+    /// Where the part of `source` of the rows of `owner` lies, in the staging of `source`.
     pub(crate) fn staged(&self, source: usize, owner: usize) -> DevicePtr {
-        let place = source - usize::from(source > owner);
-        self.row_from(self.staging[owner], place * self.most_rows())
+        self.place_of(owner, source, self.staging[source])
+    }
+
+    /// Where the part of `source` of this rank's rows is fetched to.
+    pub(crate) fn fetched(&self, source: usize) -> DevicePtr {
+        self.place_of(source, self.rank(), self.fetched)
+    }
+
+    /// The place of `one` among those that belong to all ranks but `without`.
+    fn place_of(&self, one: usize, without: usize, first: DevicePtr) -> DevicePtr {
+        let place = one - usize::from(one > without);
+        self.row_from(first, place * self.most_rows())
     }
 
     /// Where this rank's rows lie in the C of each rank that gets them.

@@ -18,6 +18,7 @@ pub(crate) fn product(
         b: DevicePtr(1 << 20),
         c: Sums::Owner(DevicePtr(1 << 20)),
         staging: copies,
+        fetched: DevicePtr(1 << 20),
         pad: crate::pad_nowhere((rank, world), 64),
         ready: 0,
         over: 32,
@@ -110,16 +111,17 @@ fn ranks_that_wait_for_each_other_all_end() {
 #[test]
 fn parts_lie_apart() {
     every_job(|job| {
-        let product = &job[0];
-        for owner in 0..job.len() {
-            let sources = (0..job.len()).filter(|&source| source != owner);
+        for (rank, product) in job.iter().enumerate() {
             let row = product.row_from(DevicePtr(0), 1).0;
-            let places: Vec<_> = sources
-                .map(|source| (product.staged(source, owner).0 - product.staging[owner].0) / row)
-                .collect();
             let most = product.most_rows() as u64;
-            let wanted: Vec<_> = (0..places.len() as u64).map(|i| i * most).collect();
-            assert_eq!(places, wanted);
+            let apart = |place: &dyn Fn(usize) -> DevicePtr, first: DevicePtr| {
+                let peers = (0..job.len()).filter(|&peer| peer != rank);
+                let places: Vec<_> = peers.map(|peer| (place(peer).0 - first.0) / row).collect();
+                let wanted: Vec<_> = (0..places.len() as u64).map(|i| i * most).collect();
+                assert_eq!(places, wanted);
+            };
+            apart(&|owner| product.staged(rank, owner), product.staging[rank]);
+            apart(&|source| product.fetched(source), product.fetched);
         }
     });
 }

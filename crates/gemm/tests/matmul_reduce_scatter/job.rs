@@ -88,7 +88,7 @@ pub struct Job<B: ReducingGemmBackend> {
     pub c: DevicePtr,
     pub c_bytes: usize,
     pub a_bytes: usize,
-    /// A, B and C, then this rank's columns of A for each input.
+    /// A, B, C and the parts fetched, then this rank's columns of A for each input.
     pub memory: B::Memory,
     pub inputs: DevicePtr,
     pub staging: SymmetricBuffer<B>,
@@ -114,16 +114,19 @@ impl<B: ReducingGemmBackend> Job<B> {
         let part = |bytes: usize| bytes.next_multiple_of(256).max(256);
         let (a_bytes, b_bytes) = (2 * m * depth.len(), 2 * n * depth.len());
         let c_bytes = 2 * n * case.rows(rank, world).len();
-        let all = (1 + INPUTS) * part(a_bytes) + part(b_bytes) + part(c_bytes);
+        let staging_bytes = 2 * n * most * (world - 1);
+        let all =
+            (1 + INPUTS) * part(a_bytes) + part(b_bytes) + part(c_bytes) + part(staging_bytes);
         let memory = backend.allocate(all).unwrap();
         let a = memory.address();
         let b_at = a.add(part(a_bytes));
         let c = b_at.add(part(b_bytes));
-        let inputs = c.add(part(c_bytes));
+        let fetched = c.add(part(c_bytes));
+        let inputs = fetched.add(part(staging_bytes));
         let shared = |name: &str, bytes: usize| {
             SymmetricBuffer::new(&backend, &exchange, name, bytes.max(256)).unwrap()
         };
-        let staging = shared("staging", 2 * n * most * (world - 1));
+        let staging = shared("staging", staging_bytes);
         let copies = shared("c", if case.everyone { 2 * n * m } else { 0 });
         let product = ReducingMatmul {
             problem,
@@ -135,6 +138,7 @@ impl<B: ReducingGemmBackend> Job<B> {
                 false => Sums::Owner(c),
             },
             staging: staging.addresses(),
+            fetched,
             pad: pad.view(),
             ready: FIRST + groups,
             over: FIRST,
@@ -161,9 +165,9 @@ impl<B: ReducingGemmBackend> Job<B> {
                 let at = inputs.add(input * part(a_bytes));
                 backend.upload(&stream, at, bytes(&columns)).unwrap();
             }
-            backend
-                .fill(&stream, staging.local(), 0xff, staging.bytes())
-                .unwrap();
+            for (parts, bytes) in [(staging.local(), staging.bytes()), (fetched, staging_bytes)] {
+                backend.fill(&stream, parts, 0xff, bytes).unwrap();
+            }
         }
         backend.synchronize(&stream).unwrap();
         let plan = backend.reducing_plan(&product).unwrap();

@@ -14,9 +14,10 @@ use warpweave_symm_mem::{DType, DevicePtr, Memory};
 use crate::problem::{Operation, Problem};
 use crate::random::{Random, mixed};
 use crate::rank::{
-    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, on_rank, staging_bytes,
+    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, on_rank, parts_bytes,
+    staging_bytes,
 };
-use crate::values::{POISON, window};
+use crate::values::POISON;
 
 /// Problems of a round.
 pub const ROUND: usize = 16;
@@ -122,8 +123,7 @@ impl<B: Kernels> Rank<B> {
     fn job(&self, placed: Placed) -> Result<Job<B>, Error> {
         let (problem, at, me) = (&placed.problem, &placed.at, self.me());
         let (a_bytes, c_bytes) = (a_bytes(problem, me), c_bytes(problem, me));
-        let parts = (problem.shards.len() - 1) * problem.most_rows();
-        let copy = at.shared + window(parts, problem.products[me].ldc);
+        let copy = at.shared + parts_bytes(problem);
         let work = self.work.address().add(at.work);
         let (a, c) = match problem.operation {
             Operation::AllGatherMatmul => (
@@ -131,7 +131,7 @@ impl<B: Kernels> Rank<B> {
                 work.add(staging_bytes(problem)),
             ),
             Operation::MatmulAllReduce => (work, self.shared.local().add(copy)),
-            _ => (work, work.add(a_bytes)),
+            _ => (work, work.add(a_bytes + parts_bytes(problem))),
         };
         let on_all = |offset: usize| -> Vec<DevicePtr> {
             let addresses = self.shared.addresses().into_iter();
@@ -170,6 +170,7 @@ impl<B: Kernels> Rank<B> {
                             _ => Sums::Owner(c),
                         },
                         staging: on_all(at.shared),
+                        fetched: work.add(a_bytes),
                         pad: self.pad.view(),
                         ready: placed.slot,
                         over: placed.slot + rows.div_ceil(problem.chunk_rows),

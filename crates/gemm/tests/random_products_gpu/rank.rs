@@ -62,17 +62,16 @@ impl Rooms {
             most(&|rank| c_bytes(problem, rank)),
         );
         let everyone = problem.operation == Operation::MatmulAllReduce;
-        let parts = (world - 1) * problem.most_rows();
         Rooms {
             given: problem.calls * a + most(&b),
             work: match problem.gathers() {
                 true => staging_bytes(problem) + c,
-                false => a + if everyone { 0 } else { c },
+                false => a + parts_bytes(problem) + if everyone { 0 } else { c },
             },
             kept: calls * c,
             shared: match problem.gathers() {
                 true => a,
-                false => window(parts, problem.products[0].ldc) + if everyone { c } else { 0 },
+                false => parts_bytes(problem) + if everyone { c } else { 0 },
             },
         }
     }
@@ -106,6 +105,12 @@ pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
 /// Staging of a product that gathers.
 pub fn staging_bytes(problem: &Problem) -> usize {
     window(problem.products[0].m, problem.products[0].lda)
+}
+
+/// The parts that a rank of a product with sums has for the others, and as many that it fetches.
+pub fn parts_bytes(problem: &Problem) -> usize {
+    let peers = problem.shards.len() - 1;
+    window(peers * problem.most_rows(), problem.products[0].ldc)
 }
 
 /// A problem, and where its things begin.

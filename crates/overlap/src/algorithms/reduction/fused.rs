@@ -40,6 +40,7 @@ pub(in crate::algorithms) fn fused(
     let most = problem.max_shard(world);
     let parts = most.saturating_mul(world - 1);
     let staging = plan.buffer("staging", Placement::Symmetric, parts);
+    let fetched = plan.buffer("fetched", Placement::Local, parts);
     let rows = options.count(ROWS.key);
     let groups = most.div_ceil(rows);
     if groups > MOST_GROUPS {
@@ -65,6 +66,7 @@ pub(in crate::algorithms) fn fused(
         b_transposed: stored == Stored::Transposed,
         c: plan.c,
         staging,
+        fetched,
         ready,
         over,
         rows,

@@ -270,6 +270,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 true => Sums::Everyone(copies(reduction.c)),
             },
             staging: copies(reduction.staging),
+            fetched: own(reduction.fetched),
             pad,
             ready: reduction.ready.0,
             over: reduction.over.0,

@@ -23,9 +23,11 @@ pub struct Reduction {
     pub b_transposed: bool,
     /// Local with this rank's rows of C; or, where everyone gets the sums, symmetric with all rows.
     pub c: BufferId,
-    /// Symmetric: for each other rank, in order, as many rows as the largest shard has.
+    /// Symmetric: this rank's parts of the rows of each other rank, in order, with as many rows as the largest shard has.
     pub staging: BufferId,
-    /// First of `groups` slots: "my part of the group is in your staging".
+    /// Local: of the same size, for the parts that this rank fetches.
+    pub fetched: BufferId,
+    /// First of `groups` slots: "my part of the group may be fetched".
     pub ready: SlotId,
     /// First of `groups` slots: "I have read your part of the group", a credit for the next call; or, where everyone gets the
     /// sums, "the group is summed in your C".
