@@ -114,15 +114,6 @@ struct alignas(128) Gathering {
 };
 static_assert(sizeof(Gathering) == 2560, "as in Rust");
 
-__device__ __forceinline__ uint32_t pieces_of(uint64_t bytes) { return uint32_t((bytes + kPieceBytes - 1) / kPieceBytes); }
-
-// The tile of a block that also fetches: one buffer of C for each consumer makes room for the inbox.
-template <typename T, Major kMajorB, uint32_t kN, Common kCommon>
-using FetchingTile = Tile<T, kMajorB, kN, kCommon, 1>;
-
-template <class Tile>
-constexpr uint32_t kFetchingBytes = kSharedBytes<Tile> + sizeof(Inbox);
-
 template <class Tile>
 class Gather {
  public:
@@ -183,7 +174,7 @@ class Gather {
     const PadView& pad = product_.pad;
     const uint32_t peers = pad.world - 1;
     if (peers == 0) return;
-    Fetcher fetcher(*reinterpret_cast<Inbox*>(&memory_of_block<Tile>() + 1));
+    Fetcher fetcher(inbox_of_block<Tile>());
     // Peers whose word has been waited for, a bit each, and 16 bits above it those of which nothing is fetched since it did not
     // come in time.
     uint32_t met = 0;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "tile.cuh"
 #include "warpweave/bulk.cuh"
 #include "warpweave/signal.cuh"
 
@@ -43,6 +44,20 @@ struct Inbox {
   uint64_t full[kSlots];
 };
 
+// Behind the memory of a block's tiles, for which one buffer of C for each consumer makes room.
+template <typename T, Major kMajorB, uint32_t kN, Common kCommon>
+using FetchingTile = Tile<T, kMajorB, kN, kCommon, 1>;
+
+template <class Tile>
+constexpr uint32_t kFetchingBytes = kSharedBytes<Tile> + sizeof(Inbox);
+
+template <class Tile>
+__device__ __forceinline__ Inbox& inbox_of_block() {
+  return *reinterpret_cast<Inbox*>(&memory_of_block<Tile>() + 1);
+}
+
+__host__ __device__ constexpr uint32_t pieces_of(uint64_t bytes) { return uint32_t((bytes + kPieceBytes - 1) / kPieceBytes); }
+
 // The one thread that uses an inbox.
 class Fetcher {
  public:
@@ -53,35 +68,35 @@ class Fetcher {
 
   // `bytes`, a multiple of 16 and at most `kPieceBytes`.
   __device__ __forceinline__ void fetch(void* to, const void* from, uint32_t bytes, uint32_t* arrived) {
-    // Of the stores so far, up to that of piece `loaded_ - 1 - kAhead`, the one of piece `loaded_ - kSlots` has been read.
+    // Of the stores so far, up to that of piece `loaded_ - 1 - kAhead` at least, the one of piece `loaded_ - kSlots` has been
+    // read.
     bulk_wait_read<int(kSlots - 1 - kAhead)>();
     const uint32_t slot = loaded_ % kSlots;
     arrive_expecting(&inbox_.full[slot], bytes);
     bulk_load(inbox_.slots[slot], from, bytes, &inbox_.full[slot]);
     inbox_.pieces[loaded_ % Inbox::kPieces] = {to, arrived, bytes};
-    ++loaded_;
-    if (loaded_ > kAhead) store(loaded_ - 1 - kAhead);
+    if (++loaded_ - stored_ > kAhead) store();
   }
 
-  // Returns when everything has arrived.
+  // Returns when everything so far has arrived.
   __device__ __forceinline__ void drain() {
-    for (uint32_t i = loaded_ > kAhead ? loaded_ - kAhead : 0; i < loaded_; ++i) store(i);
-    for (uint32_t i = loaded_ > kLag ? loaded_ - kLag : 0; i < loaded_; ++i) arrive<0>(i);
+    while (stored_ != loaded_) store();
+    while (counted_ != stored_) count<0>();
   }
 
  private:
-  __device__ __forceinline__ void store(uint32_t i) {
-    const uint32_t slot = i % kSlots;
-    const Inbox::Piece& piece = inbox_.pieces[i % Inbox::kPieces];
-    wait_phase(&inbox_.full[slot], i / kSlots % 2);
+  __device__ __forceinline__ void store() {
+    const uint32_t slot = stored_ % kSlots;
+    const Inbox::Piece& piece = inbox_.pieces[stored_ % Inbox::kPieces];
+    wait_phase(&inbox_.full[slot], stored_ / kSlots % 2);
     bulk_store(piece.to, inbox_.slots[slot], piece.bytes);
     bulk_commit();
-    if (i >= kLag) arrive<kLag>(i - kLag);
+    if (++stored_ - counted_ > kLag) count<kLag>();
   }
 
   template <uint32_t kPending>
-  __device__ __forceinline__ void arrive(uint32_t i) {
-    uint32_t* arrived = inbox_.pieces[i % Inbox::kPieces].arrived;
+  __device__ __forceinline__ void count() {
+    uint32_t* arrived = inbox_.pieces[counted_++ % Inbox::kPieces].arrived;
     if (arrived == nullptr) return;
     bulk_wait<int(kPending)>();
     add_release_gpu(arrived, 1);
@@ -89,6 +104,8 @@ class Fetcher {
 
   Inbox& inbox_;
   uint32_t loaded_ = 0;
+  uint32_t stored_ = 0;
+  uint32_t counted_ = 0;
 };
 
 }  // namespace warpweave

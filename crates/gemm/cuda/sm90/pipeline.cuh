@@ -49,7 +49,20 @@ struct Pipeline {
     return full;
   }
 
-  // A consumer: waits until the stage has been filled.
+  // The producer: leaves a stage to the consumers, behind what was loaded into it, and goes on to the next.
+  __device__ __forceinline__ void lend(Cursor& at) const {
+    wait_readers(&memory.empty[at.stage], at.parity ^ 1);
+    arrive_expecting(&memory.full[at.stage], 0);
+    at.advance();
+  }
+
+  // A warp for all warps of a consumer: what these wrote into a stage has been read.
+  __device__ __forceinline__ void give_back(uint32_t stage) const {
+    const uint32_t lane = threadIdx.x % 32;
+    if (lane < kWarpgroup / 32 * Tile::kCluster) arrive_in_cluster(&memory.empty[stage], lane % Tile::kCluster);
+  }
+
+  // A consumer: waits until the stage has been filled, or lent.
   __device__ __forceinline__ void wait_full(const Cursor& at) const { wait_phase(&memory.full[at.stage], at.parity); }
 
   // Each warp of a consumer, once its products with the stage have ended. A lane for each block that loads into it.

@@ -5,10 +5,10 @@
 namespace warpweave {
 
 #define WARPWEAVE_REDUCTION(name, ...)                                                         \
-  static_assert(kSharedBytes<Tile<__VA_ARGS__>> == 231424, "as in Rust");                      \
+  static_assert(kFetchingBytes<FetchingTile<__VA_ARGS__>> == 231680, "as in Rust");            \
   extern "C" __global__ void __launch_bounds__(kThreads, 1)                                    \
       name(const __grid_constant__ Reduction reduction) {                                      \
-    reduce<Tile<__VA_ARGS__>>(reduction);                                                      \
+    reduce<FetchingTile<__VA_ARGS__>>(reduction);                                              \
   }
 
 #define WARPWEAVE_TILES(name, T, kMajorB)                                       \

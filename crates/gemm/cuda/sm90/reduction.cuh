@@ -2,13 +2,14 @@
 //
 // Each rank computes a partial product of all of C. The rows of C are sharded too; who has a row is its owner and sums it.
 //
-//   producer    one thread: A and B by TMA into the stages of a ring; behind those of an own tile the parts of it that came
-//               from the other ranks, once they are here
+//   producer    one thread: A and B by TMA into the stages of a ring; behind those of an own tile the parts of it that were
+//               fetched from the other ranks, once they are here
 //   consumers   each 64 rows of a tile: wgmma from the ring into registers; an own tile adds the parts in f32, in the order
-//               of ranks; registers to shared memory
-//   storers     a warp for each consumer, one thread of which stores: a part into its owner's staging, a sum into C, here or
+//               of ranks; registers to a stage that the ring lends
+//   storers     a warp for each consumer, one thread of which stores: a part into this rank's staging, a sum into C, here or
 //               everywhere. It waits until the stores have arrived, and announces them, while its consumer multiplies again
-//   awaiter     where everyone gets the sums: one warp of the grid, until all of C is here
+//   fetcher     one thread: of each part of this rank's rows the block's share, from its source's staging to this rank's
+//               memory. Where everyone gets the sums, its warp waits in one block until all of C is here
 //
 // **Order.** A *group* is some rows of a shard. The blocks take the groups in rounds (`Band`): group i of each other rank, that
 // of the next rank first, then group i − 1 of their own. So parts are added soon after they came, while L2 may still have
@@ -17,16 +18,19 @@
 // round i − 2 at most.
 //
 // **Signals.** A group has two words for each pair of ranks, in slots `ready` + group and `over` + group of the pad:
-// - `ready`, to the owner: "my part of the group is in your staging". The threads that store draw tickets, and the last to
-//   have seen its stores arrive signals: one store crosses the link for a group, not one for each tile, and a word has one
-//   epoch a call, as every word of a pad.
+// - `ready`, to the owner: "my part of the group may be fetched". The threads that store draw tickets, and the last to have
+//   seen its stores arrive signals: one store crosses the link for a group, not one for each tile, and a word has one epoch a
+//   call, as every word of a pad.
 // - `over`, from the owner to all: "I have read your part", a credit for the next call's stores; or, where everyone gets the
 //   sums, "your C has them". These need no other credit: a call ends when it has all sums, whose owners have read all parts;
 //   and an owner writes a peer's C only behind that peer's part of this call, so that the peer's call has begun.
+// And there are counters of this rank alone, which only grow: for each own group and source the blocks whose pieces of the part
+// are here, and the calls that have ended.
 //
 // **Memory.** In the terms of signal.cuh, from a part to its sum:
 //   stores by TMA, complete (`bulk_wait`, which implies the proxy fence) → draw (release, GPU) → the last draw (acquire, GPU)
-//   → `ready` (release, system) → the owner's producer (acquire, system) → `fence_async` → loads by TMA.
+//   → `ready` (release, system) → the owner's fetchers (acquire, system) → `fence_async` → bulk copies, complete (`bulk_wait`)
+//   → the counter (release, GPU) → the owner's producer (acquire, GPU) → `fence_async` → loads by TMA.
 // And back, for the memory to be used again:
 //   loads complete (their barrier, seen by the consumer) → named barrier → storer's draw → the last draw → `over` (release,
 //   system) → the storer of the next call (acquire, system) → `fence_async` → stores by TMA.
@@ -37,11 +41,14 @@
 // **Bits.** A part is rounded to the element type when it is sent. The owner's own is not: its f32 sums take its rank's place
 // in the sum, which is rounded once. That depends on neither time nor grid, so that every run gives the same bits.
 //
+// Nothing waits in a circle: a fetcher that waits for a part has counted all pieces before it.
+//
 // There is no programmatic launch: where ranks share a GPU, blocks of a rank's next call would take multiprocessors that the
 // blocks for which the call before waits have not got yet.
 #pragma once
 
 #include "gemm.cuh"
+#include "inbox.cuh"
 #include "warpweave/signal.cuh"
 
 namespace warpweave {
@@ -66,14 +73,26 @@ struct alignas(128) Reduction {
   TensorMap b;
   // This rank's rows of each rank's C. Where only owners get the sums, that of this rank alone is there.
   TensorMap c[kMaxRanks];
-  // For each other rank: where this rank's part of its rows goes.
+  // For each other rank: this rank's part of its rows, in staging.
   TensorMap outgoing[kMaxRanks];
-  // For each other rank: where its part of this rank's rows comes.
+  // For each other rank: its part of this rank's rows, once fetched.
   TensorMap incoming[kMaxRanks];
   PadView pad;
+  // The same parts where they lie, and where they are fetched to.
+  const char* from[kMaxRanks];
+  char* to[kMaxRanks];
   const Band* bands;
+  // [groups][world], and behind them the calls.
+  uint32_t* arrived;
   // Rows of A and C before each rank's.
   uint32_t starts[kMaxRanks];
+  // Of this rank's shard.
+  uint32_t rows;
+  uint32_t groups;
+  // Of a group, but the last of a shard.
+  uint32_t group_rows;
+  // Of a part.
+  uint32_t row_bytes;
   uint32_t band_count;
   // In tiles of a cluster.
   uint32_t units;
@@ -88,8 +107,18 @@ struct alignas(128) Reduction {
   uint32_t everyone;
 
   __device__ __forceinline__ uint32_t group_of(const Band& at) const { return at.first / band; }
+
+  __device__ __forceinline__ uint32_t* arrivals(uint32_t group, uint32_t source) const {
+    return &arrived[group * pad.world + source];
+  }
+  __device__ __forceinline__ uint32_t* calls() const { return arrivals(groups, 0); }
+
+  // Of each part of an own group.
+  __device__ __forceinline__ uint64_t part_bytes(uint32_t group) const {
+    return uint64_t(min(group_rows, rows - group * group_rows)) * row_bytes;
+  }
 };
-static_assert(sizeof(Reduction) == 3584, "as in Rust");
+static_assert(sizeof(Reduction) == 3712, "as in Rust");
 
 // A tile of the shard of `owner`, by its first row there and its first column.
 struct Part {
@@ -133,7 +162,9 @@ struct Parts {
   static constexpr uint32_t kBytes = Tile::kM * kSwizzledRow;
   static constexpr uint32_t kParts = Tile::kStageBytes / kBytes;
   static_assert(Tile::kBytesA == kBytes && Tile::kBytesB % kBytes == 0, "one in A's place, the others in B's");
-  static_assert((kMaxRanks - 1 + kParts - 1) / kParts <= Tile::kStages, "the ring holds those of all ranks");
+
+  // Those of a box of 64 columns.
+  __device__ __forceinline__ static uint32_t stages(const PadView& pad) { return (pad.world - 1 + kParts - 1) / kParts; }
 
   __device__ __forceinline__ static char* at(Memory<Tile>& memory, uint32_t stage, uint32_t part) {
     return part == 0 ? memory.a[stage] : memory.b[stage] + (part - 1) * kBytes;
@@ -142,12 +173,49 @@ struct Parts {
 
 // One thread: until the other ranks' parts of an own group are here. Where a rank misses the deadline, what lies in its place
 // is added, for nobody to read.
-__device__ __forceinline__ void await_parts(const Reduction& reduction, uint32_t group, uint32_t epoch) {
+__device__ __forceinline__ void await_parts(const Reduction& reduction, uint32_t group) {
   const PadView& pad = reduction.pad;
+  const uint32_t blocks = min(pieces_of(reduction.part_bytes(group)), gridDim.x);
+  const uint32_t arrivals = (load_counter(reduction.calls()) + 1) * blocks;
   for (uint32_t source = 0; source < pad.world; ++source) {
-    if (source != pad.rank) wait_epoch(pad, reduction.ready + group, source, epoch);
+    if (source == pad.rank) continue;
+    wait_behind_waits(pad, reduction.arrivals(group, source), reduction.ready + group, source, arrivals);
   }
   fence_async();
+}
+
+// One thread: of each part of each own group the pieces that are this block's turn, in the order in which the other ranks have
+// them, so that at each time every rank fetches from another.
+__device__ __forceinline__ void fetch_parts(const Reduction& reduction, Inbox& inbox, uint32_t epoch) {
+  const PadView& pad = reduction.pad;
+  Fetcher fetcher(inbox);
+  // The first piece of the next part that is this block's.
+  uint32_t turn = blockIdx.x;
+  for (uint32_t group = 0; group < reduction.groups; ++group) {
+    const uint64_t bytes = reduction.part_bytes(group);
+    const uint64_t above = uint64_t(group) * reduction.group_rows * reduction.row_bytes;
+    const uint32_t pieces = pieces_of(bytes);
+    for (uint32_t step = 1; step < pad.world; ++step) {
+      const uint32_t source = (pad.rank + pad.world - step) % pad.world;
+      const uint32_t slot = reduction.ready + group;
+      uint32_t* arrived = reduction.arrivals(group, source);
+      if (turn < pieces) {
+        // Nobody is to wait for what this thread has in its hands while it waits itself.
+        if (!has_epoch(pad, slot, source, epoch)) fetcher.drain();
+        const bool here = wait_epoch(pad, slot, source, epoch);
+        fence_async();
+        for (uint32_t piece = turn; here && piece < pieces; piece += gridDim.x) {
+          const uint64_t at = uint64_t(piece) * kPieceBytes;
+          fetcher.fetch(reduction.to[source] + above + at, reduction.from[source] + above + at,
+                        uint32_t(min(uint64_t(kPieceBytes), bytes - at)), pieces - piece > gridDim.x ? nullptr : arrived);
+        }
+        // The counters are whole behind the call all the same.
+        if (!here) add_release_gpu(arrived, 1);
+      }
+      turn = (turn + gridDim.x - pieces % gridDim.x) % gridDim.x;
+    }
+  }
+  fetcher.drain();
 }
 
 // One thread: the parts of an own tile from the other ranks, behind `await_parts`.
@@ -177,16 +245,16 @@ __device__ __forceinline__ void load_parts(const Reduction& reduction, const Par
   }
 }
 
-// A warpgroup: the sums over all ranks of 64 columns, of which `sums` are this rank's. The stages stay as they are.
+// A warpgroup: the sums over all ranks of 64 columns, of which `sums` are this rank's.
 template <class Tile>
 __device__ __forceinline__ void add_parts(const PadView& pad, const Pipeline<Tile>& pipeline,
-                                          typename Pipeline<Tile>::Cursor at, uint32_t consumer, float* sums) {
+                                          typename Pipeline<Tile>::Cursor& at, uint32_t consumer, float* sums) {
   using Parts = Parts<Tile>;
   const MatrixLane lane;
   float total[kBox / 2];
 #pragma unroll
   for (float& value : total) value = -0.0f;  // The neutral element: positive zero would lose the sign of negative zeros.
-  uint32_t taken = 0;
+  uint32_t left = pad.world - 1, taken = 0;
 #pragma unroll 1
   for (uint32_t source = 0; source < pad.world; ++source) {
     if (source == pad.rank) {
@@ -194,12 +262,8 @@ __device__ __forceinline__ void add_parts(const PadView& pad, const Pipeline<Til
       for (uint32_t i = 0; i < kBox / 2; ++i) total[i] += sums[i];
       continue;
     }
-    if (taken == Parts::kParts) {
-      at.advance();
-      taken = 0;
-    }
     if (taken == 0) pipeline.wait_full(at);
-    const char* box = Parts::at(pipeline.memory, at.stage, taken++) + consumer * 64 * kSwizzledRow;
+    const char* box = Parts::at(pipeline.memory, at.stage, taken) + consumer * 64 * kSwizzledRow;
 #pragma unroll
     for (uint32_t column = 0; column < kBox; column += 16) {
       uint32_t matrices[4];
@@ -211,27 +275,47 @@ __device__ __forceinline__ void add_parts(const PadView& pad, const Pipeline<Til
         total[column / 2 + 2 * i + 1] += pair.y;
       }
     }
+    --left;
+    if (++taken == Parts::kParts || left == 0) {
+      // What has been added has been read.
+      hold(total);
+      __syncwarp();
+      pipeline.release(at.stage);
+      at.advance();
+      taken = 0;
+    }
   }
 #pragma unroll
   for (uint32_t i = 0; i < kBox / 2; ++i) sums[i] = total[i];
 }
 
-// A buffer of shared memory between a consumer and its storer, each of which waits for the other's arrival.
-struct Buffer {
-  uint32_t index;
+// Where a tile goes from a consumer to its storer: boxes of 64 columns in a stage that the ring lends, and in buffers of C what
+// that has no place for. Of two barriers each waits at one and arrives at the other.
+template <class Tile>
+struct Handover {
+  static constexpr uint32_t kBoxBytes = 64 * kSwizzledRow;
+  static constexpr uint32_t kLent = Tile::kStageBytes / kBoxBytes / kConsumers;
+  static_assert(kLent + Tile::kBuffersC >= Tile::kBoxesC, "a whole tile");
 
-  __device__ __forceinline__ static Buffer of(uint32_t consumer, uint32_t box) { return {consumer * 2 + box % 2}; }
+  Memory<Tile>& memory;
+  uint32_t consumer;
+
+  __device__ __forceinline__ char* at(uint32_t stage, uint32_t box) const {
+    if (box >= kLent) return memory.c[consumer][box - kLent];
+    constexpr uint32_t kInA = Tile::kBytesA / kBoxBytes;
+    const uint32_t place = consumer * kLent + box;
+    return place < kInA ? memory.a[stage] + place * kBoxBytes : memory.b[stage] + (place - kInA) * kBoxBytes;
+  }
 
   // The consumer, in the place of the storer's `sync_full`; and so on.
-  __device__ __forceinline__ void sync_empty() const { sync(kFirst + 2 * index); }
-  __device__ __forceinline__ void arrive_full() const { arrive(kFirst + 2 * index + 1); }
-  __device__ __forceinline__ void sync_full() const { sync(kFirst + 2 * index + 1); }
-  __device__ __forceinline__ void arrive_empty() const { arrive(kFirst + 2 * index); }
+  __device__ __forceinline__ void sync_empty() const { sync(first()); }
+  __device__ __forceinline__ void arrive_full() const { arrive(first() + 1); }
+  __device__ __forceinline__ void sync_full() const { sync(first() + 1); }
+  __device__ __forceinline__ void arrive_empty() const { arrive(first()); }
 
  private:
   // Barrier 0 is that of the block, those behind it the consumers' own.
-  static constexpr uint32_t kFirst = 1 + kConsumers;
-  static_assert(kFirst + 2 * 2 * kConsumers <= 16, "all that there are");
+  __device__ __forceinline__ uint32_t first() const { return 1 + kConsumers + 2 * consumer; }
 
   __device__ __forceinline__ static void sync(uint32_t barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kWarpgroup + 32) : "memory");
@@ -245,26 +329,28 @@ struct Buffer {
 template <class Tile>
 __device__ __forceinline__ void consume(const Reduction& reduction, const Pipeline<Tile>& pipeline, uint32_t consumer) {
   const PadView& pad = reduction.pad;
-  const uint32_t stages = (pad.world - 1 + Parts<Tile>::kParts - 1) / Parts<Tile>::kParts;
+  const Handover<Tile> handover{pipeline.memory, consumer};
   typename Pipeline<Tile>::Cursor at;
   float sums[Tile::kN / 2];
   for_each_part<Tile>(reduction, [&](const Part& part) {
     multiply<Tile>(pipeline, at, reduction.steps, consumer, sums);
     const bool sum = part.owner == pad.rank && pad.world > 1;
 #pragma unroll
-    for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-      const Buffer buffer = Buffer::of(consumer, box);
-      if (sum) add_parts<Tile>(pad, pipeline, at, consumer, &sums[box * kBox / 2]);
-      buffer.sync_empty();
-      round_to_box<typename Tile::Element>(pipeline.memory.c[consumer][box % 2], &sums[box * kBox / 2]);
-      fence_async_shared();
-      buffer.arrive_full();
-      // What was stored depends on all that was read, so that the reads have ended.
-      for (uint32_t stage = 0; sum && stage < stages; ++stage, at.advance()) pipeline.release(at.stage);
+    for (uint32_t box = 0; sum && box < Tile::kBoxesC; ++box) {
+      add_parts<Tile>(pad, pipeline, at, consumer, &sums[box * kBox / 2]);
     }
+    pipeline.wait_full(at);
+    handover.sync_empty();
+#pragma unroll
+    for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
+      round_to_box<typename Tile::Element>(handover.at(at.stage, box), &sums[box * kBox / 2]);
+    }
+    fence_async_shared();
+    handover.arrive_full();
+    at.advance();
   });
   // The storer's last arrivals.
-  for (uint32_t box = 0; box < 2; ++box) Buffer::of(consumer, box).sync_empty();
+  handover.sync_empty();
 }
 
 // One thread, behind its stores of a tile: the last of the group tells those who wait for it.
@@ -279,13 +365,18 @@ __device__ __forceinline__ void announce(const Reduction& reduction, const Part&
 
 // A warp: all stores of a consumer's tiles.
 template <class Tile>
-__device__ __forceinline__ void store_parts(const Reduction& reduction, Memory<Tile>& memory, uint32_t consumer,
+__device__ __forceinline__ void store_parts(const Reduction& reduction, const Pipeline<Tile>& pipeline, uint32_t consumer,
                                             uint32_t epoch) {
   const PadView& pad = reduction.pad;
   const bool leader = threadIdx.x % 32 == 0;
-  for (uint32_t box = 0; box < 2; ++box) Buffer::of(consumer, box).arrive_empty();
+  const Handover<Tile> handover{pipeline.memory, consumer};
+  handover.arrive_empty();
+  // Stages of the ring before the one that is lent.
+  uint32_t stages = 0;
   for_each_part<Tile>(reduction, [&](const Part& part) {
     const bool own = part.owner == pad.rank;
+    stages += reduction.steps + (own ? Tile::kBoxesC * Parts<Tile>::stages(pad) : 0);
+    const uint32_t stage = stages++ % Tile::kStages;
     // While the consumer multiplies. Where everyone gets the sums, the call before ended behind all of them.
     bool sound = true;
     if (leader && !own && !reduction.everyone) {
@@ -294,30 +385,27 @@ __device__ __forceinline__ void store_parts(const Reduction& reduction, Memory<T
     }
     // Whole warps take part in named barriers.
     __syncwarp();
-    const int32_t row = int32_t(part.row + consumer * 64);
-    for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-      Buffer::of(consumer, box).sync_full();
-      // The parts of an own tile have been waited for by now.
-      if (leader && box == 0) sound = sound && !faulted(pad);
-      if (leader && sound) {
-        const char* from = memory.c[consumer][box % 2];
+    handover.sync_full();
+    // The parts of an own tile have been waited for by now.
+    sound = leader && sound && !faulted(pad);
+    if (sound) {
+      const int32_t row = int32_t(part.row + consumer * 64);
+      for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
+        const char* from = handover.at(stage, box);
         const int32_t column = int32_t(part.column + box * kBox);
         if (own) store_box(&reduction.c[pad.rank], column, row, from);
         if (!own) store_box(&reduction.outgoing[part.owner], column, row, from);
         for (uint32_t step = 1; own && reduction.everyone && step < pad.world; ++step) {
           store_box(&reduction.c[(pad.rank + step) % pad.world], column, row, from);
         }
-        bulk_commit();
-        bulk_wait_read<1>();
       }
-      __syncwarp();
-      // The box before has been read.
-      if (box != 0) Buffer::of(consumer, box - 1).arrive_empty();
+      bulk_commit();
+      bulk_wait_read<0>();
     }
-    if (leader) bulk_wait_read<0>();
     __syncwarp();
-    Buffer::of(consumer, Tile::kBoxesC - 1).arrive_empty();
-    if (leader && sound) {
+    pipeline.give_back(stage);
+    handover.arrive_empty();
+    if (sound) {
       bulk_wait<0>();
       announce(reduction, part, epoch);
     }
@@ -335,10 +423,7 @@ __device__ __forceinline__ void await_sums(const Reduction& reduction, uint32_t 
 
 template <class Tile>
 __device__ __forceinline__ void reduce(const Reduction& reduction) {
-  extern __shared__ char shared[];
-  const uint32_t unaligned = shared_address(shared);
-  const uint32_t padding = (kSwizzleAlignment - unaligned % kSwizzleAlignment) % kSwizzleAlignment;
-  const Pipeline<Tile> pipeline{*reinterpret_cast<Memory<Tile>*>(shared + padding)};
+  const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
   const PadView& pad = reduction.pad;
   // The number of the call, which all words of the kernel's slots carry: one counter stands for all of them.
   uint32_t* const calls = pad.expected + counter_index(pad, reduction.ready, pad.rank);
@@ -369,16 +454,20 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
         for_each_part<Tile>(reduction, [&](const Part& part) {
           const uint32_t row = reduction.starts[part.owner] + part.row;
           load_steps<Tile>(&reduction.a, &reduction.b, row, part.column, reduction.steps, pipeline, at);
-          if (part.owner != pad.rank || pad.world == 1) return;
-          if (part.group != met) await_parts(reduction, part.group, epoch);
-          met = part.group;
-          load_parts<Tile>(reduction, part, pipeline, at);
+          if (part.owner == pad.rank && pad.world > 1) {
+            if (part.group != met) await_parts(reduction, part.group);
+            met = part.group;
+            load_parts<Tile>(reduction, part, pipeline, at);
+          }
+          pipeline.lend(at);
         });
       }
     } else if (warp <= kConsumers) {
-      store_parts<Tile>(reduction, pipeline.memory, warp - 1, epoch);
-    } else if (reduction.everyone && blockIdx.x == 0) {
-      await_sums(reduction, epoch);
+      store_parts<Tile>(reduction, pipeline, warp - 1, epoch);
+    } else {
+      if (elected()) fetch_parts(reduction, inbox_of_block<Tile>(), epoch);
+      __syncwarp();
+      if (reduction.everyone && blockIdx.x == 0) await_sums(reduction, epoch);
     }
   } else {
     take_registers<kConsumerRegisters>();
@@ -392,7 +481,9 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
   } else {
     sync_cluster();
   }
-  if (threadIdx.x == 0 && draw_last(pad, reduction.ready, pad.rank, gridDim.x)) *calls = epoch;
+  if (threadIdx.x != 0 || !draw_last(pad, reduction.ready, pad.rank, gridDim.x)) return;
+  *calls = epoch;
+  ++*reduction.calls();
 }
 
 }  // namespace warpweave

@@ -136,9 +136,14 @@ impl ReducingMatmul {
         }
     }
 
+    /// Bytes of a row of C and of a part.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.problem.ldc * self.problem.dtype.size()
+    }
+
     /// `row` rows of C behind `address`.
     pub(crate) fn row_from(&self, address: DevicePtr, row: usize) -> DevicePtr {
-        address.add(row * self.problem.ldc * self.problem.dtype.size())
+        address.add(row * self.row_bytes())
     }
 
     /// The problem of `rows` of A, and where these begin.

@@ -3,7 +3,7 @@
 use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory, PadView};
 
-use super::config::{self, ALL_GATHER, CONFIGS, Candidate, Family, STEP, THREADS};
+use super::config::{self, ALL_GATHER, CONFIGS, Candidate, FETCHING_BYTES, Family, STEP, THREADS};
 use super::plan::{boxes, check_compiled};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, select};
@@ -12,9 +12,6 @@ use crate::cutlass::ADDRESS_ALIGNMENT;
 use crate::{Error, GemmOperands, GemmProblem, Provider};
 
 const RANKS: usize = AllGatherMatmul::MAX_WORLD;
-
-/// Dynamic shared memory of a block: `kFetchingBytes` in `cuda/sm90/all_gather.cuh`.
-const SHARED_BYTES: u32 = 231_680;
 
 /// The parameter of the kernels: `Gathering` in `cuda/sm90/all_gather.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +74,7 @@ impl AllGatherPlan {
 
         let cluster = config::blocks(config);
         let mut launch = LaunchConfig {
-            shared_bytes: SHARED_BYTES,
+            shared_bytes: FETCHING_BYTES,
             cluster: (cluster > 1).then_some((cluster, 1, 1)),
             ..LaunchConfig::linear(cluster, THREADS)
         };
@@ -245,7 +242,8 @@ fn encode(product: &AllGatherMatmul, candidate: Candidate) -> Result<Gathering, 
     Ok(gathering)
 }
 
-fn upload(
+/// A table of a launch, in memory of its own.
+pub(super) fn upload(
     cuda: &Cuda,
     words: impl Iterator<Item = u32>,
 ) -> Result<<Cuda as Backend>::Memory, Error> {

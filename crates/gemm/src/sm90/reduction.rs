@@ -5,8 +5,9 @@ use std::ops::Range;
 use warpweave_symm_mem::cuda::{CudaQueue, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, PadView};
 
+use super::all_gather::upload;
 use super::check_device;
-use super::config::{self, CONFIGS, SHARED_BYTES, STEP, THREADS};
+use super::config::{self, CONFIGS, FETCHING_BYTES, STEP, THREADS};
 use super::plan::{boxes, check_compiled};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
@@ -32,8 +33,15 @@ struct Reduction {
     outgoing: [TensorMap; MAX_WORLD],
     incoming: [TensorMap; MAX_WORLD],
     pad: PadView,
+    from: [DevicePtr; MAX_WORLD],
+    to: [DevicePtr; MAX_WORLD],
     bands: DevicePtr,
+    arrived: DevicePtr,
     starts: [u32; MAX_WORLD],
+    rows: u32,
+    groups: u32,
+    group_rows: u32,
+    row_bytes: u32,
     band_count: u32,
     units: u32,
     columns: u32,
@@ -43,9 +51,8 @@ struct Reduction {
     over: u32,
     everyone: u32,
 }
-const _: () = assert!(
-    size_of::<Reduction>() == 3584 && std::mem::offset_of!(Reduction, everyone) == 3328 + 132
-);
+const _: () =
+    assert!(size_of::<Reduction>() == 3712 && std::mem::offset_of!(Reduction, everyone) == 3612);
 
 /// A product with its sums, ready to be launched.
 #[derive(Debug)]
@@ -53,8 +60,8 @@ pub struct ReductionPlan {
     function: Function,
     launch: LaunchConfig,
     parameter: Reduction,
-    /// What the parameter points to.
-    _bands: <Cuda as Backend>::Memory,
+    /// What `bands` and `arrived` point to.
+    _tables: [<Cuda as Backend>::Memory; 2],
 }
 
 impl ReductionPlan {
@@ -73,20 +80,30 @@ impl ReductionPlan {
         let (config, name) = choose(product, blocks)?;
         let cluster = config::blocks(&config);
         let order = Order::new(product, &config)?;
-        let image = order.image();
-        let bands = cuda.allocate(image.len())?;
-        let stream = cuda.setup_stream()?;
-        // SAFETY: the memory has the image's size and is this plan's alone.
-        unsafe { cuda.upload(&stream, bands.address(), &image)? };
-
+        let own = &product.shards[product.rank()];
+        let groups = own.len().div_ceil(product.group_rows);
+        let counters = groups * product.world() + 1;
+        let tables = [
+            upload(cuda, order.words())?,
+            upload(cuda, std::iter::repeat_n(0, counters))?,
+        ];
+        let [bands, arrived] = [0, 1].map(|table| tables[table].address());
         let starts = std::array::from_fn(|rank| {
             product.shards.get(rank).map_or(0, |rows| rows.start as u32)
         });
         let everyone = matches!(product.c, Sums::Everyone(_));
         let maps = Maps::new(product, &config)?;
+        let of_peers = |at: &dyn Fn(usize) -> DevicePtr| {
+            std::array::from_fn(
+                |rank| match rank < product.world() && rank != product.rank() {
+                    true => at(rank),
+                    false => DevicePtr::NULL,
+                },
+            )
+        };
         let function = cuda.function(&REDUCTION, name)?;
         let launch = LaunchConfig {
-            shared_bytes: SHARED_BYTES,
+            shared_bytes: FETCHING_BYTES,
             cluster: (cluster > 1).then_some((cluster, 1, 1)),
             ..LaunchConfig::linear(blocks / cluster * cluster, THREADS)
         };
@@ -108,8 +125,15 @@ impl ReductionPlan {
                 outgoing: maps.outgoing,
                 incoming: maps.incoming,
                 pad: product.pad,
-                bands: bands.address(),
+                from: of_peers(&|source| product.staged(source, product.rank())),
+                to: of_peers(&|source| product.fetched(source)),
+                bands,
+                arrived,
                 starts,
+                rows: own.len() as u32,
+                groups: groups as u32,
+                group_rows: product.group_rows as u32,
+                row_bytes: product.row_bytes() as u32,
                 band_count: order.bands.len() as u32,
                 units: order.units,
                 columns: order.columns,
@@ -119,7 +143,7 @@ impl ReductionPlan {
                 over: product.over as u32,
                 everyone: everyone.into(),
             },
-            _bands: bands,
+            _tables: tables,
         })
     }
 
@@ -237,10 +261,9 @@ impl Order {
         })
     }
 
-    fn image(&self) -> Vec<u8> {
-        let words = self.bands.iter();
-        let words = words.flat_map(|band| [band.end, band.owner, band.first, band.rows]);
-        words.flat_map(u32::to_ne_bytes).collect()
+    fn words(&self) -> impl Iterator<Item = u32> {
+        let bands = self.bands.iter();
+        bands.flat_map(|band| [band.end, band.owner, band.first, band.rows])
     }
 }
 
@@ -292,8 +315,8 @@ impl Maps {
                 maps.outgoing[peer] = encode("staging", shard(theirs), rows_c, to)?;
             }
             if !own.is_empty() {
-                let from = product.staged(peer, rank);
-                maps.incoming[peer] = encode("staging", shard(own), PART_ROWS, from)?;
+                let to = product.fetched(peer);
+                maps.incoming[peer] = encode("the parts fetched", shard(own), PART_ROWS, to)?;
             }
         }
         Ok(maps)

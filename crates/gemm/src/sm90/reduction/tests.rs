@@ -75,7 +75,7 @@ fn every_tile_is_walked_once_in_the_group_of_its_rows() {
             let same = |u: &&Unit| (u.owner, u.group) == (unit.owner, unit.group);
             assert_eq!(walked.iter().filter(same).count(), unit.of);
         }
-        assert_eq!(order.image().len(), 16 * order.bands.len());
+        assert_eq!(order.words().count(), 4 * order.bands.len());
     });
 }
 

@@ -182,6 +182,11 @@ __device__ __forceinline__ bool wait_epoch(const PadView& pad, uint32_t slot, ui
   return wait_word(pad, word_at(pad, pad.rank, slot, peer), slot, peer, wanted);
 }
 
+// Whether that would return at once.
+__device__ __forceinline__ bool has_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted) {
+  return reached(load_acquire_sys(word_at(pad, pad.rank, slot, peer)), wanted);
+}
+
 // Signals `peer` in `slot` and advances the sent epoch. One thread of the grid.
 __device__ __forceinline__ void signal_peer(const PadView& pad, uint32_t slot, uint32_t peer) {
   uint32_t* sent = pad.sent + counter_index(pad, slot, peer);
