@@ -152,14 +152,15 @@ impl Reducing<'_> {
     /// A tile of a rank's own group.
     fn sum(&self, thread: &mut Thread<'_>, at: (usize, usize, usize), call: u32) {
         let (rank, index, tile) = at;
-        let planted = match self.planted {
-            Some(Planted::CreditBeforeArrival) => Some(Planted::SignalBeforeArrival),
-            Some(Planted::CreditBeforeLastDraw) => Some(Planted::SignalBeforeLastDraw),
-            _ => None,
-        };
+        let credits = [
+            (Planted::CreditBeforeArrival, Planted::SignalBeforeArrival),
+            (Planted::CreditBeforeLastDraw, Planted::SignalBeforeLastDraw),
+        ];
+        let mut credits = credits.into_iter();
+        let planted = credits.find(|(credit, _)| self.planted == Some(*credit));
         thread.part(
             (format!("over + {index} of {rank}"), TILES),
-            (planted, tile),
+            (planted.map(|(_, signal)| signal), tile),
             |thread| {
                 for peer in peers(rank, self.groups.len()) {
                     let all = self.blocks[rank] * call as usize;
