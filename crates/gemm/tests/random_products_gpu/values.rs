@@ -14,7 +14,7 @@ use crate::random::mixed;
 pub const POISON: u8 = 0xff;
 
 /// Bytes behind a matrix that nothing may write, at least.
-const GUARD: usize = 64;
+pub const GUARD: usize = 64;
 
 /// Bytes of a matrix of `rows` of `ld` elements and of what lies behind it.
 pub fn window(rows: usize, ld: usize) -> usize {
