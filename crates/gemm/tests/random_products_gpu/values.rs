@@ -99,7 +99,7 @@ impl Problem {
         }
     }
 
-    /// The rows of C that `owner` sums: a part is rounded when it is sent, its own is not.
+    /// The rows of C that `owner` sums: a part is rounded when it is stored, its own is not.
     fn sums<T: Element>(&self, owner: usize, call: usize) -> Vec<T> {
         let rows = &self.shards[owner];
         let len = rows.len() * self.products[owner].n;
