@@ -86,11 +86,12 @@ pub(super) fn explore(model: &Model, orders: Orders) -> Result<usize, String> {
         if able.is_empty() {
             explorer.check_end(&state)?;
         }
-        // Arriving and meeting commute with whatever others do, so that one order of them stands for all.
+        // Arriving and meeting commute with whatever others do, so that one order of them stands for all. So does a wait that is
+        // over: it stays so, since words only grow, and who looks later only knows more.
         let quiet = able.iter().find(|&&thread| {
             matches!(
                 explorer.step(&state, thread),
-                Some(Step::Arrive { .. } | Step::Meet { .. })
+                Some(Step::Arrive { .. } | Step::Meet { .. } | Step::Wait { .. })
             )
         });
         for &thread in quiet.map_or(&able[..], std::slice::from_ref) {

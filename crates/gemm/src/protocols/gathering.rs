@@ -76,7 +76,7 @@ impl Gathering<'_> {
                     thread.wait(ready(peer, rank), expected(ready(peer, rank)), 0);
                 }
                 let count = |thread: &mut Thread<'_>| thread.arrive(arrived(chunk, peer, rank));
-                let early = self.planted == Some(Planted::SignalBeforeArrival);
+                let early = self.planted == Some(Planted::CountBeforeArrival);
                 if early {
                     count(thread);
                 }
@@ -202,7 +202,7 @@ mod tests {
         for planted in [
             Planted::NoCredit,
             Planted::SignalBeforeLastDraw,
-            Planted::SignalBeforeArrival,
+            Planted::CountBeforeArrival,
         ] {
             let found = explore(&model(CASES[0], Some(planted)), Orders::ALL);
             assert!(found.is_err_and(|why| is_wrong_data(&why)), "{planted:?}");

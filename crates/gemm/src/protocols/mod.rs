@@ -187,7 +187,7 @@ impl Thread<'_> {
 }
 
 /// The other ranks, the next one first.
-fn peers(rank: usize, world: usize) -> impl Iterator<Item = usize> {
+fn peers(rank: usize, world: usize) -> impl DoubleEndedIterator<Item = usize> {
     (1..world).map(move |step| (rank + step) % world)
 }
 
@@ -212,8 +212,12 @@ enum Planted {
     NoCredit,
     /// A block announces when its own part is done, whoever has drawn.
     SignalBeforeLastDraw,
-    /// A block announces, or counts, before its part is there.
+    /// A block announces before its part is there.
     SignalBeforeArrival,
+    /// A block counts what it fetches before it is there.
+    CountBeforeArrival,
+    /// A block gives the credit before what it adds has been fetched.
+    CreditBeforeArrival,
     /// A block gives the credit, or says that the sums are there, when it is done itself.
     CreditBeforeLastDraw,
     /// A block advances the counters when it is done itself.

@@ -137,13 +137,14 @@ fn gathering(beside: bool, planted: Option<Planted>) -> Model {
     gathering.model()
 }
 
-/// Rank 1 sends parts to rank 0, call after call, with these blocks.
+/// Rank 1 fetches parts of rank 0, call after call, with these blocks: beside its product, where each rank has one, or before.
 fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
     let reducing = Reducing {
-        groups: &[1, 0],
+        groups: &[0, 1],
         blocks: &blocks,
         calls: 2,
         everyone: false,
+        beside: blocks == [1, 1],
         planted,
     };
     reducing.model()
@@ -160,13 +161,18 @@ fn loom_two_blocks_fetch_rows_for_each_other() {
 }
 
 #[test]
-fn loom_two_blocks_send_parts_to_one() {
-    check(reducing([1, 2], None));
+fn loom_a_block_fetches_parts_beside_its_product() {
+    check(reducing([1, 1], None));
 }
 
 #[test]
-fn loom_one_block_sends_parts_to_two() {
+fn loom_one_block_fetches_parts_of_two() {
     check(reducing([2, 1], None));
+}
+
+#[test]
+fn loom_two_blocks_fetch_parts_of_one() {
+    check(reducing([1, 2], None));
 }
 
 #[test]
@@ -184,17 +190,29 @@ fn loom_before_the_last_draw_not_all_is_there() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_an_epoch_advanced_early_is_seen_too_soon() {
-    check(reducing([2, 1], Some(Planted::EarlyEpoch)));
+    check(reducing([1, 2], Some(Planted::EarlyEpoch)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_what_is_announced_before_it_is_there_is_a_race() {
-    check(gathering(false, Some(Planted::SignalBeforeArrival)));
+    check(reducing([2, 1], Some(Planted::SignalBeforeArrival)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_a_credit_before_the_last_draw_comes_too_soon() {
-    check(reducing([2, 1], Some(Planted::CreditBeforeLastDraw)));
+fn loom_what_is_counted_before_it_is_there_is_a_race() {
+    check(gathering(false, Some(Planted::CountBeforeArrival)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_piece_counted_before_it_is_there_is_a_race() {
+    check(reducing([1, 2], Some(Planted::CountBeforeArrival)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_without_a_credit_parts_are_overwritten() {
+    check(reducing([1, 1], Some(Planted::NoCredit)));
 }

@@ -9,7 +9,7 @@ const FILLED: u32 = 1000;
 /// Tiles of a group.
 const TILES: usize = 2;
 
-/// Who calls how often.
+/// Who calls how often. What a block fetches of a part, a piece, has the size of a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reducing<'a> {
     /// Groups of each rank's shard.
@@ -19,6 +19,8 @@ pub(super) struct Reducing<'a> {
     pub calls: u32,
     /// Whether everyone gets the sums.
     pub everyone: bool,
+    /// Whether a block fetches beside its product, not before it: for this there is to be one owner alone.
+    pub beside: bool,
     pub planted: Option<Planted>,
 }
 
@@ -26,35 +28,39 @@ impl Reducing<'_> {
     pub(super) fn model(&self) -> Model {
         let mut model = Model::default();
         for rank in 0..self.groups.len() {
-            let awaits = self.everyone && self.planted != Some(Planted::NoAwaiter);
             for block in 0..self.blocks[rank] {
+                let beside = self.beside && (self.groups[rank] > 0 || self.awaits(block));
+                if beside {
+                    model.thread(|fetcher| {
+                        for call in 1..=self.calls {
+                            fetcher.meet(begin(rank, call), 1);
+                            self.fetch(fetcher, rank, block, call);
+                            fetcher.arrive(format!("of {rank}.{block} in call {call}"));
+                            fetcher.meet(end(rank, call), self.blocks[rank]);
+                        }
+                    });
+                }
                 model.thread(|thread| {
                     for call in 1..=self.calls {
                         self.begin(thread, rank, block, call);
+                        if !beside {
+                            self.fetch(thread, rank, block, call);
+                        }
                         self.store(thread, rank, block, call);
-                        if awaits && block == 0 && self.planted != Some(Planted::UnmetBlock) {
-                            thread.meet(format!("of block 0 of {rank} in call {call}"), 1);
+                        if beside && self.planted != Some(Planted::UnmetBlock) {
+                            thread.meet(format!("of {rank}.{block} in call {call}"), 1);
                         }
                         self.end(thread, rank, block, call);
                     }
                 });
             }
-            if awaits {
-                model.thread(|awaiter| {
-                    for call in 1..=self.calls {
-                        awaiter.meet(begin(rank, call), 1);
-                        for owner in peers(rank, self.groups.len()) {
-                            for index in 0..self.groups[owner] {
-                                awaiter.wait(over(index, owner, rank), calls(rank), 0);
-                            }
-                        }
-                        awaiter.arrive(format!("of block 0 of {rank} in call {call}"));
-                        awaiter.meet(end(rank, call), self.blocks[rank]);
-                    }
-                });
-            }
         }
         model
+    }
+
+    /// Whether the block waits for the sums of others.
+    fn awaits(&self, block: usize) -> bool {
+        self.everyone && block == 0 && self.planted != Some(Planted::NoAwaiter)
     }
 
     /// The tiles of C that a rank gets: owner, group and tile.
@@ -77,6 +83,36 @@ impl Reducing<'_> {
         thread.meet(begin(rank, call), 1);
     }
 
+    /// One thread of a block: fetches its pieces of the own groups, and, where it is the awaiter, waits for all other sums.
+    fn fetch(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+        let world = self.groups.len();
+        for index in 0..self.groups[rank] {
+            for peer in peers(rank, world).rev() {
+                thread.wait(ready(index, peer, rank), calls(rank), 0);
+                let count = |thread: &mut Thread<'_>| thread.arrive(arrived(index, peer, rank));
+                let early = self.planted == Some(Planted::CountBeforeArrival);
+                if early {
+                    count(thread);
+                }
+                for piece in (block..TILES).step_by(self.blocks[rank]) {
+                    let at = (rank, index, piece);
+                    thread.read(part(at, peer), call);
+                    thread.write(fetched(at, peer), call);
+                }
+                if !early {
+                    count(thread);
+                }
+            }
+        }
+        if self.awaits(block) {
+            for owner in peers(rank, world) {
+                for index in 0..self.groups[owner] {
+                    thread.wait(over(index, owner, rank), calls(rank), 0);
+                }
+            }
+        }
+    }
+
     /// `load_parts`, `consume` and `store_parts`, which follow each other for a tile.
     fn store(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         let starts = self.groups.iter().scan(0, |start, &groups| {
@@ -88,14 +124,14 @@ impl Reducing<'_> {
             for tile in (block..TILES).step_by(self.blocks[rank]) {
                 match owner == rank {
                     true => self.sum(thread, (rank, index, tile), call),
-                    false => self.send(thread, rank, (owner, index, tile), call),
+                    false => self.leave(thread, rank, (owner, index, tile), call),
                 }
             }
         }
     }
 
     /// A tile of a rank's part of another's group.
-    fn send(
+    fn leave(
         &self,
         thread: &mut Thread<'_>,
         rank: usize,
@@ -116,17 +152,23 @@ impl Reducing<'_> {
     /// A tile of a rank's own group.
     fn sum(&self, thread: &mut Thread<'_>, at: (usize, usize, usize), call: u32) {
         let (rank, index, tile) = at;
-        for peer in peers(rank, self.groups.len()) {
-            thread.wait(ready(index, peer, rank), calls(rank), 0);
-        }
-        for peer in peers(rank, self.groups.len()) {
-            thread.read(part(at, peer), call);
-        }
-        let early = self.planted == Some(Planted::CreditBeforeLastDraw);
+        let credits = [
+            (Planted::CreditBeforeArrival, Planted::SignalBeforeArrival),
+            (Planted::CreditBeforeLastDraw, Planted::SignalBeforeLastDraw),
+        ];
+        let mut credits = credits.into_iter();
+        let planted = credits.find(|(credit, _)| self.planted == Some(*credit));
         thread.part(
             (format!("over + {index} of {rank}"), TILES),
-            (early.then_some(Planted::SignalBeforeLastDraw), tile),
+            (planted.map(|(_, signal)| signal), tile),
             |thread| {
+                for peer in peers(rank, self.groups.len()) {
+                    let all = self.blocks[rank] * call as usize;
+                    thread.meet(arrived(index, peer, rank), all);
+                    for piece in 0..TILES {
+                        thread.read(fetched((rank, index, piece), peer), call);
+                    }
+                }
                 let ranks = 0..self.groups.len();
                 let getters = ranks.filter(|&to| self.everyone || to == rank);
                 getters.for_each(|to| thread.write(sum(to, at), call));
@@ -175,9 +217,19 @@ fn calls(rank: usize) -> String {
     format!("calls of {rank}")
 }
 
-/// A tile of the part that `from` sends of a group.
+/// The counter of the blocks whose pieces of the part of `from` have been fetched.
+fn arrived(index: usize, from: usize, to: usize) -> String {
+    format!("arrivals of group {index} from {from} to {to}")
+}
+
+/// A tile, or a piece, of the part that `from` has of a group.
 fn part((owner, index, tile): (usize, usize, usize), from: usize) -> String {
     format!("tile {tile} of group {index} of {owner} from {from}")
+}
+
+/// A piece of such a part at the group's owner.
+fn fetched((owner, index, piece): (usize, usize, usize), from: usize) -> String {
+    format!("piece {piece} of group {index} of {owner} fetched from {from}")
 }
 
 /// A tile of the C of `to`.
@@ -208,6 +260,7 @@ mod tests {
             blocks,
             calls,
             everyone,
+            beside: true,
             planted,
         };
         reducing.model()
@@ -227,7 +280,8 @@ mod tests {
         let everywhere = [
             Planted::SignalBeforeLastDraw,
             Planted::SignalBeforeArrival,
-            Planted::CreditBeforeLastDraw,
+            Planted::CountBeforeArrival,
+            Planted::CreditBeforeArrival,
             Planted::EarlyEpoch,
         ];
         let of = |everyone: bool| move |planted| (everyone, planted);
@@ -235,9 +289,12 @@ mod tests {
             .into_iter()
             .flat_map(|planted| [(false, planted), (true, planted)]);
         let planted = planted.chain([Planted::NoCredit].map(of(false)));
-        for (everyone, planted) in
-            planted.chain([Planted::UnmetBlock, Planted::NoAwaiter].map(of(true)))
-        {
+        let of_everyone = [
+            Planted::CreditBeforeLastDraw,
+            Planted::UnmetBlock,
+            Planted::NoAwaiter,
+        ];
+        for (everyone, planted) in planted.chain(of_everyone.map(of(true))) {
             let found = explore(&model(CASES[0], everyone, Some(planted)), Orders::ALL);
             assert!(
                 found.is_err_and(|why| is_wrong_data(&why)),

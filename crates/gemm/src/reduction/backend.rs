@@ -33,13 +33,13 @@ pub trait ReducingGemmBackend: Backend {
     /// the pad's deadline, that is a fault.
     ///
     /// # Safety
-    /// - `a` and `b` hold the problem's matrices, C the rows of this rank or all of them, each staging as many rows as the
-    ///   largest shard for each of the other ranks; all are mapped until the launches of all ranks have ended, and those that
-    ///   are written overlap nothing else.
+    /// - `a` and `b` hold the problem's matrices, C the rows of this rank or all of them, each staging and `fetched` as many rows
+    ///   as the largest shard for each of the other ranks; all are mapped until the launches of all ranks have ended, and those
+    ///   that are written overlap nothing else.
     /// - The pad lives until then. Nothing else signals or waits in the product's slots. Every rank launches a product with
     ///   the same shards, groups and slots, as often as this one.
-    /// - No unordered work writes `a` or B, touches C or any staging. Where everyone gets the sums, work that touches C is
-    ///   ordered with this rank's launches: others write C from the beginning of this rank's launch to its end.
+    /// - No unordered work writes `a` or B, touches C, `fetched` or any staging. Where everyone gets the sums, work that touches C
+    ///   is ordered with this rank's launches: others write C from the beginning of this rank's launch to its end.
     /// - Launches of one plan are ordered among each other.
     unsafe fn reducing_matmul(
         &self,

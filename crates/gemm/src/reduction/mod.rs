@@ -23,7 +23,7 @@
 //!
 //! # Rounding
 //!
-//! A part is rounded to the element type when it is sent. The owner's own part is not: its f32 sums take its rank's place in
+//! A part is rounded to the element type when it is stored. The owner's own part is not: its f32 sums take its rank's place in
 //! the sum, which is taken in f32 from negative zero and rounded once. Each run gives the same bits.
 
 mod backend;

@@ -18,7 +18,7 @@ pub struct Group {
 ///
 /// So the parts of an own group had the time of the rest of a round to come, and are added soon after that; the links have
 /// work until nearly the end; and at each time every rank receives from one other. No rank waits for another that waits
-/// for it: before a rank sends its part of group i it waits for parts of groups up to i − 2 only.
+/// for it: before a rank has its part of group i it waits for parts of groups up to i − 2 only.
 pub fn order(shards: &[Range<usize>], rank: usize, group_rows: usize) -> Vec<Group> {
     let world = shards.len();
     let most = shards.iter().map(Range::len).max().unwrap_or(0);

@@ -16,6 +16,8 @@ pub const INPUTS: usize = 4;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Slots before the first that the product uses.
 const FIRST: usize = 3;
+/// Bytes behind the parts that nothing may write.
+const GUARD: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -91,6 +93,8 @@ pub struct Job<B: ReducingGemmBackend> {
     /// A, B, C and the parts fetched, then this rank's columns of A for each input.
     pub memory: B::Memory,
     pub inputs: DevicePtr,
+    /// What lies behind the parts of others' rows, and behind those fetched.
+    pub guards: [DevicePtr; 2],
     pub staging: SymmetricBuffer<B>,
     pub copies: SymmetricBuffer<B>,
 }
@@ -115,18 +119,18 @@ impl<B: ReducingGemmBackend> Job<B> {
         let (a_bytes, b_bytes) = (2 * m * depth.len(), 2 * n * depth.len());
         let c_bytes = 2 * n * case.rows(rank, world).len();
         let staging_bytes = 2 * n * most * (world - 1);
-        let all =
-            (1 + INPUTS) * part(a_bytes) + part(b_bytes) + part(c_bytes) + part(staging_bytes);
+        let guarded = staging_bytes + GUARD;
+        let all = (1 + INPUTS) * part(a_bytes) + part(b_bytes) + part(c_bytes) + part(guarded);
         let memory = backend.allocate(all).unwrap();
         let a = memory.address();
         let b_at = a.add(part(a_bytes));
         let c = b_at.add(part(b_bytes));
         let fetched = c.add(part(c_bytes));
-        let inputs = fetched.add(part(staging_bytes));
+        let inputs = fetched.add(part(guarded));
         let shared = |name: &str, bytes: usize| {
             SymmetricBuffer::new(&backend, &exchange, name, bytes.max(256)).unwrap()
         };
-        let staging = shared("staging", staging_bytes);
+        let staging = shared("staging", guarded);
         let copies = shared("c", if case.everyone { 2 * n * m } else { 0 });
         let product = ReducingMatmul {
             problem,
@@ -165,8 +169,8 @@ impl<B: ReducingGemmBackend> Job<B> {
                 let at = inputs.add(input * part(a_bytes));
                 backend.upload(&stream, at, bytes(&columns)).unwrap();
             }
-            for (parts, bytes) in [(staging.local(), staging.bytes()), (fetched, staging_bytes)] {
-                backend.fill(&stream, parts, 0xff, bytes).unwrap();
+            for parts in [staging.local(), fetched] {
+                backend.fill(&stream, parts, 0xff, guarded).unwrap();
             }
         }
         backend.synchronize(&stream).unwrap();
@@ -185,6 +189,7 @@ impl<B: ReducingGemmBackend> Job<B> {
             a_bytes,
             memory,
             inputs,
+            guards: [staging.local(), fetched].map(|parts| parts.add(staging_bytes)),
             staging,
             copies,
             exchange,
@@ -266,6 +271,16 @@ impl<B: ReducingGemmBackend> Job<B> {
         self.backend.synchronize(&self.stream).unwrap();
         self.pad.check(&self.stream).unwrap();
         self.meet("called");
+        for guard in self.guards {
+            let mut behind = [0; GUARD];
+            // SAFETY: the range lies behind the parts, and all work has ended.
+            unsafe {
+                self.backend
+                    .download(&self.stream, guard, &mut behind)
+                    .unwrap()
+            };
+            assert_eq!(behind, [0xff; GUARD], "rank {rank}, {case:?}");
+        }
         if self.c_bytes > 0 {
             // SAFETY: the range is the results'.
             unsafe {

@@ -14,7 +14,7 @@ use warpweave_symm_mem::{DType, DevicePtr, Memory};
 use crate::problem::{Operation, Problem};
 use crate::random::{Random, mixed};
 use crate::rank::{
-    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, on_rank, parts_bytes,
+    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, guard_of_staging, on_rank,
     staging_bytes,
 };
 use crate::values::POISON;
@@ -37,6 +37,8 @@ struct Job<B: Kernels> {
     c: DevicePtr,
     a_bytes: usize,
     c_bytes: usize,
+    /// What lies behind the memory through which ranks give each other something.
+    guards: Vec<DevicePtr>,
 }
 
 impl<B: Kernels> Job<B> {
@@ -77,15 +79,16 @@ impl<B: Kernels> Rank<B> {
         }
         // SAFETY: `place` keeps to the rooms, and no rank has work under way.
         unsafe {
-            let (to, shared) = (self.given.address(), self.shared.local());
+            let to = self.given.address();
             self.backend
                 .upload(&self.stream, to, &given)
                 .map_err(&failed)?;
             // What is read before it has come spoils C.
-            let poisoned = self
-                .backend
-                .fill(&self.stream, shared, POISON, rooms.shared);
-            poisoned.map_err(&failed)?;
+            let (work, shared) = (self.work.address(), self.shared.local());
+            for (memory, bytes) in [(work, rooms.work), (shared, rooms.shared)] {
+                let poisoned = self.backend.fill(&self.stream, memory, POISON, bytes);
+                poisoned.map_err(&failed)?;
+            }
         }
         let jobs = placed.into_iter().map(|placed| self.job(placed));
         let jobs = jobs
@@ -107,6 +110,11 @@ impl<B: Kernels> Rank<B> {
             )
         };
         sound.map_err(rerun)?;
+        for Job { guards, placed, .. } in &jobs {
+            let whose = |why: String| format!("problem {}, {why}", placed.problem.number);
+            let whole = guards.iter().try_for_each(|&at| self.check_guard(at));
+            whole.map_err(whose).map_err(rerun)?;
+        }
 
         let mut kept = vec![0; rooms.kept];
         // SAFETY: as above.
@@ -123,7 +131,7 @@ impl<B: Kernels> Rank<B> {
     fn job(&self, placed: Placed) -> Result<Job<B>, Error> {
         let (problem, at, me) = (&placed.problem, &placed.at, self.me());
         let (a_bytes, c_bytes) = (a_bytes(problem, me), c_bytes(problem, me));
-        let copy = at.shared + parts_bytes(problem);
+        let copy = at.shared + staging_bytes(problem);
         let work = self.work.address().add(at.work);
         let (a, c) = match problem.operation {
             Operation::AllGatherMatmul => (
@@ -131,7 +139,13 @@ impl<B: Kernels> Rank<B> {
                 work.add(staging_bytes(problem)),
             ),
             Operation::MatmulAllReduce => (work, self.shared.local().add(copy)),
-            _ => (work, work.add(a_bytes + parts_bytes(problem))),
+            _ => (work, work.add(a_bytes + staging_bytes(problem))),
+        };
+        let guards = match problem.gathers() {
+            true => vec![work.add(guard_of_staging(problem))],
+            false => [self.shared.local().add(at.shared), work.add(a_bytes)]
+                .map(|parts| parts.add(guard_of_staging(problem)))
+                .to_vec(),
         };
         let on_all = |offset: usize| -> Vec<DevicePtr> {
             let addresses = self.shared.addresses().into_iter();
@@ -189,6 +203,7 @@ impl<B: Kernels> Rank<B> {
             c,
             a_bytes,
             c_bytes,
+            guards,
             placed,
         };
         if job.placed.problem.replayed {

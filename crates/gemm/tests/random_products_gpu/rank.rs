@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_gemm::{AllGatherGemmBackend, ReducingGemmBackend};
-use warpweave_symm_mem::{Exchange, SignalPad, SymmetricBuffer};
+use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad, SymmetricBuffer};
 
 use crate::problem::{Limits, MOST_CHUNKS, Operation, Problem};
-use crate::values::window;
+use crate::values::{GUARD, POISON, window};
 
 /// What went wrong.
 pub type Played<T = ()> = Result<T, String>;
@@ -66,12 +66,12 @@ impl Rooms {
             given: problem.calls * a + most(&b),
             work: match problem.gathers() {
                 true => staging_bytes(problem) + c,
-                false => a + parts_bytes(problem) + if everyone { 0 } else { c },
+                false => a + staging_bytes(problem) + if everyone { 0 } else { c },
             },
             kept: calls * c,
             shared: match problem.gathers() {
                 true => a,
-                false => parts_bytes(problem) + if everyone { c } else { 0 },
+                false => staging_bytes(problem) + if everyone { c } else { 0 },
             },
         }
     }
@@ -102,15 +102,27 @@ pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
     window(problem.rows_of_c(rank).len(), problem.products[rank].ldc)
 }
 
-/// Staging of a product that gathers.
-pub fn staging_bytes(problem: &Problem) -> usize {
-    window(problem.products[0].m, problem.products[0].lda)
+/// Rows of the staging of a product that gathers, or of the parts that a rank has for the others, or fetches; and their stride.
+fn staged(problem: &Problem) -> (usize, usize) {
+    let product = &problem.products[0];
+    match problem.gathers() {
+        true => (product.m, product.lda),
+        false => (
+            (problem.shards.len() - 1) * problem.most_rows(),
+            product.ldc,
+        ),
+    }
 }
 
-/// The parts that a rank of a product with sums has for the others, and as many that it fetches.
-pub fn parts_bytes(problem: &Problem) -> usize {
-    let peers = problem.shards.len() - 1;
-    window(peers * problem.most_rows(), problem.products[0].ldc)
+/// Its bytes with what lies behind it, and where that begins.
+pub fn staging_bytes(problem: &Problem) -> usize {
+    let (rows, ld) = staged(problem);
+    window(rows, ld)
+}
+
+pub fn guard_of_staging(problem: &Problem) -> usize {
+    let (rows, ld) = staged(problem);
+    2 * rows * ld
 }
 
 /// A problem, and where its things begin.
@@ -221,6 +233,21 @@ impl<B: Kernels> Rank<B> {
         match placed.is_empty() {
             true => Err(format!("there is no room for problem {}", numbers.start)),
             false => Ok((placed, taken)),
+        }
+    }
+
+    /// Behind a synchronisation: whether nothing was written to what lies at `guard`.
+    pub fn check_guard(&self, guard: DevicePtr) -> Played {
+        let mut bytes = [0; GUARD];
+        // SAFETY: every window ends with as many, in memory of this rank, whose work has ended.
+        let read = unsafe { self.backend.download(&self.stream, guard, &mut bytes) };
+        read.map_err(on_rank(self.me()))?;
+        match bytes == [POISON; GUARD] {
+            true => Ok(()),
+            false => Err(format!(
+                "rank {}: something was written behind staging",
+                self.me()
+            )),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::random::mixed;
 pub const POISON: u8 = 0xff;
 
 /// Bytes behind a matrix that nothing may write, at least.
-const GUARD: usize = 64;
+pub const GUARD: usize = 64;
 
 /// Bytes of a matrix of `rows` of `ld` elements and of what lies behind it.
 pub fn window(rows: usize, ld: usize) -> usize {
@@ -99,7 +99,7 @@ impl Problem {
         }
     }
 
-    /// The rows of C that `owner` sums: a part is rounded when it is sent, its own is not.
+    /// The rows of C that `owner` sums: a part is rounded when it is stored, its own is not.
     fn sums<T: Element>(&self, owner: usize, call: usize) -> Vec<T> {
         let rows = &self.shards[owner];
         let len = rows.len() * self.products[owner].n;

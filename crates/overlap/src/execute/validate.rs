@@ -155,6 +155,7 @@ impl Checker<'_> {
             matrix(of.c, c_rows, shape.n, placement)?;
             let parts = most_rows * (world - 1);
             matrix(of.staging, parts, shape.n, Placement::Symmetric)?;
+            matrix(of.fetched, parts, shape.n, Placement::Local)?;
             let groups = most_rows.div_ceil(of.rows.max(1));
             ensure(of.groups == groups && of.rows > 0, || {
                 format!("{groups} groups of {} rows, not {}", of.rows, of.groups)

@@ -41,9 +41,14 @@ impl Breakdown {
             Site::Effect { op, lane, index } => {
                 return match &plan.ops[op].kind {
                     OpKind::Kernel { kernel, lanes } => match &lanes[lane][index] {
-                        Effect::Write(region) if kernel.result() == Some(region.buffer) => {
+                        Effect::Write(region)
+                            if region.rank == span.rank
+                                && kernel.result() == Some(region.buffer) =>
+                        {
                             &mut self.products_us
                         }
+                        // Of loads from here only those take time that stand for a product.
+                        Effect::Read(region) if region.rank == span.rank => &mut self.products_us,
                         Effect::Read(_) | Effect::Write(_) | Effect::WriteMulticast(_) => {
                             &mut self.transfers_us
                         }

@@ -257,7 +257,11 @@ impl Costs<'_> {
                 Kernel::AllGatherMatmul { chunk_rows, .. } => self.first_chunk(region, chunk_rows),
                 _ => {
                     let bytes = self.bytes(region);
-                    self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs)
+                    let cost = self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs);
+                    match kernel {
+                        Kernel::ReducingMatmul(_) => cost.by_one_thread(Resource::LinkIn(own)),
+                        _ => cost,
+                    }
                 }
             },
             Effect::Write(region) if region.rank != own => {
@@ -288,7 +292,9 @@ impl Costs<'_> {
         let is_result = |region: &Region| kernel.result() == Some(region.buffer);
         match *kernel {
             // What is written elsewhere, to staging, is not worth a figure.
-            Kernel::WaitingMatmul { .. } | Kernel::AllGatherMatmul { .. }
+            Kernel::WaitingMatmul { .. }
+            | Kernel::AllGatherMatmul { .. }
+            | Kernel::ReducingMatmul(_)
                 if !is_result(region) || region.rows.is_empty() =>
             {
                 return Some(Cost::default());

@@ -1,4 +1,4 @@
-//! The kernels that multiply, send and sum hold, and need each of their signals and waits.
+//! The kernels that multiply, fetch and sum hold, and need each of their signals and waits.
 
 use crate::fixtures::{holds, plans, problem};
 use warpweave_overlap::plan::{Effect, Kernel, OpKind, Plan};
@@ -59,12 +59,12 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
                 dropped += 1;
             }
         }
-        // Two of each of the six groups.
-        assert_eq!(dropped, 12, "{name}");
+        // Two of each of four groups of others, three of each own one.
+        assert_eq!(dropped, 14, "{name}");
     }
 }
 
-/// The parts of an own group are taken in the round behind that in which they are sent.
+/// The parts of an own group are taken in the round behind that in which they are ready.
 #[test]
 fn fused_kernels_take_own_groups_a_round_later() {
     let plan = algorithms::find("fusedReduceScatter:rows=2")
@@ -81,5 +81,6 @@ fn fused_kernels_take_own_groups_a_round_later() {
     let order = reduction.order(1, 3);
     let groups: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
     assert_eq!(groups, [(2, 0), (0, 0), (2, 1), (0, 1), (1, 0), (1, 1)]);
-    assert_eq!(lanes.len(), groups.len());
+    // Own groups are fetched beside their product.
+    assert_eq!(lanes.len(), groups.len() + 2);
 }

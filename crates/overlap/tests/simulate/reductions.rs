@@ -1,4 +1,4 @@
-//! One launch that multiplies, sends and sums costs its product, or its traffic where that takes longer, and little beside.
+//! One launch that multiplies, fetches and sums costs its product, or its traffic where that takes longer, and little beside.
 
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::Problem;
@@ -17,7 +17,7 @@ fn predicted(name: &str, (m, k, n): (usize, usize, usize)) -> (f64, f64) {
 #[test]
 fn the_links_work_beside_the_tensor_cores() {
     // PyTorch's fused operator took 534, 1626 and 223 µs on four H200s, a product before NCCL 1000, 2232 and 337, where ours,
-    // of the same run, took 477, 1590 and 210, and 708, 1611 and 250.
+    // of the same run, took 477, 1590 and 210, and 708, 1611 and 250 when it pushed.
     for (shape, scatter, all) in [
         ((8192, 8192, 8192), 0.8 * 534.0, 0.7 * 1000.0),
         ((8192, 32768, 8192), 1626.0, 0.8 * 2232.0),

@@ -1,4 +1,4 @@
-//! `fusedAllReduce`: one launch multiplies, sends parts to their owners, sums them and sends the sums.
+//! `fusedAllReduce`: one launch multiplies, fetches the parts of the own rows, sums them and sends the sums.
 
 use crate::algorithms::reduction::{ROWS, Reach, Stored, fused};
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -6,13 +6,13 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
-/// The tiles of other ranks' rows are stored into their owners' staging as they are computed; the owners' tiles wait for the parts,
-/// add them in f32 in the order of ranks, and are stored into the C of every rank. The launch ends when all of C is summed,
-/// so that no credit is needed.
+/// The tiles of other ranks' rows are left in own staging as they are computed, where their owners fetch them; the owners' tiles
+/// wait for these parts, add them in f32 in the order of ranks, and are stored into the C of every rank. The launch ends when all
+/// of C is summed, so that no credit is needed.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllReduce",
     operation: Operation::MatmulAllReduce,
-    summary: "one SM90 product whose tiles are stored to their owners, summed there, and stored to all",
+    summary: "one SM90 product whose tiles are fetched and summed by their owners, and stored to all",
     needs: Capabilities::SM90,
     parameters: &[ROWS],
     build,

@@ -1,4 +1,4 @@
-//! `fusedReduceScatter`: one launch multiplies, sends parts to their owners, and sums.
+//! `fusedReduceScatter`: one launch multiplies, fetches the parts of the own rows, and sums.
 
 use crate::algorithms::reduction::{ROWS, Reach, Stored, fused};
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -6,13 +6,13 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
-/// The tiles of other ranks' rows are stored into their owners' staging as they are computed; those of the own rows come last in
-/// each round, wait for the parts of the others, and add them in f32 in the order of ranks with the own part, which was never
-/// rounded, in its place. A credit says that the owner has read what the previous call left there.
+/// The tiles of other ranks' rows are left in own staging as they are computed, where their owners fetch them; those of the own
+/// rows come last in each round, wait for the parts that are fetched meanwhile, and add them in f32 in the order of ranks with the
+/// own part, which was never rounded, in its place. A credit says that the owner has fetched what the previous call left there.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedReduceScatter",
     operation: Operation::MatmulReduceScatter,
-    summary: "one SM90 product whose tiles are stored to their owners and summed there",
+    summary: "one SM90 product whose tiles are fetched and summed by their owners",
     needs: Capabilities::SM90,
     parameters: &[ROWS],
     build,

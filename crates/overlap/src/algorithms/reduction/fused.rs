@@ -1,4 +1,4 @@
-//! One launch that multiplies, sends and sums.
+//! One launch that multiplies, fetches and sums.
 
 use super::{PartialProduct, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
@@ -12,10 +12,10 @@ pub(in crate::algorithms) const ROWS: Parameter = Parameter {
     values: Values::Counts(&[512, 256, 1024]),
 };
 
-/// One kernel, whose tiles are stored into their owners' `staging` as they are computed, in groups of the parameter `rows`
-/// rows; the owners' tiles add the parts of the others in the order of ranks. At a world of one it is one product.
+/// One kernel, which leaves its parts of other ranks' rows in its `staging` as they are computed, in groups of the parameter
+/// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks. At a world of one it is one product.
 ///
-/// `ready i`: "my part of group i of your rows is in your staging". `free i`: "I have read your part of my group i", a credit
+/// `ready i`: "my part of group i of your rows may be fetched". `free i`: "I have read your part of my group i", a credit
 /// for the next call's. Where everyone gets the sums, owners say so: `summed i`, "my group i is summed in your C", behind which
 /// each call ends, so that no credit is needed.
 pub(in crate::algorithms) fn fused(

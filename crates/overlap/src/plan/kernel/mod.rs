@@ -192,10 +192,15 @@ impl Kernel {
             }
             | Kernel::AllGatherMatmul {
                 a, b, c, staging, ..
-            }
-            | Kernel::ReducingMatmul(Reduction {
-                a, b, c, staging, ..
-            }) => vec![a, b, c, staging],
+            } => vec![a, b, c, staging],
+            Kernel::ReducingMatmul(Reduction {
+                a,
+                b,
+                c,
+                staging,
+                fetched,
+                ..
+            }) => vec![a, b, c, staging, fetched],
             Kernel::ThreadloadGather { a, staging, .. }
             | Kernel::MultimemGather { a, staging, .. } => vec![a, staging],
         }

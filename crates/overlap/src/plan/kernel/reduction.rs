@@ -9,8 +9,8 @@ use warpweave_gemm::reduction::{Group, order};
 /// The operands of [`Kernel::ReducingMatmul`](super::Kernel::ReducingMatmul).
 ///
 /// K is sharded, so that each rank has a part of all of C; the rows of C are sharded, and each rank sums its own. A shard is
-/// cut into groups of rows from its first on. Each group is announced by signals in slots of its own, and is a lane of the
-/// kernel: the tiles of different groups are in no order.
+/// cut into groups of rows from its first on. Each group is announced by signals in slots of its own, and has lanes of its
+/// own: the tiles of different groups are in no order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reduction {
     /// Sizes of the whole product.
@@ -63,7 +63,8 @@ impl Reduction {
         of(self.ready).chain(of(self.over)).collect()
     }
 
-    /// A lane for each group, in the order in which the kernel takes them.
+    /// The lanes of each group, in the order in which the kernel takes them: of another rank's it is one, of an own one its
+    /// product has a lane and its sum another, since its parts are fetched meanwhile.
     pub(super) fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         let place = Place {
             reduction: self,
@@ -72,9 +73,9 @@ impl Reduction {
         };
         let order = self.order(rank, world).into_iter();
         order
-            .map(|group| match group.owner == rank {
-                true => place.sum(&group),
-                false => place.send(&group),
+            .flat_map(|group| match group.owner == rank {
+                true => vec![place.multiply(&group), place.sum(&group)],
+                false => vec![place.leave(&group)],
             })
             .collect()
     }
@@ -85,6 +86,11 @@ fn slot(first: SlotId, group: usize) -> SlotId {
     SlotId(first.0 + group)
 }
 
+/// The place of `one` among all ranks but `without`.
+fn place_of(one: usize, without: usize) -> usize {
+    one - usize::from(one > without)
+}
+
 /// One rank's launch.
 struct Place<'a> {
     reduction: &'a Reduction,
@@ -93,9 +99,9 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Another rank's group: the product, into the owner's staging. A call ends behind the sums, where all get them: that is
-    /// the credit then.
-    fn send(&self, group: &Group) -> Vec<Effect> {
+    /// Another rank's group: the product, which is left where its owner fetches it. A call ends behind the sums, where all get
+    /// them: that is the credit then.
+    fn leave(&self, group: &Group) -> Vec<Effect> {
         let (owner, everyone) = (group.owner, self.reduction.everyone);
         let over = Effect::Wait {
             slot: slot(self.reduction.over, group.index),
@@ -115,19 +121,26 @@ impl Place<'_> {
         lane
     }
 
-    /// An own group: the product, and the sum with the parts of the others.
+    /// The sum of an own group: the parts of the others are fetched, that of the rank before first, which is the first to have
+    /// its own. The product is there before anything is added.
     fn sum(&self, group: &Group) -> Vec<Effect> {
         let peers: Vec<usize> = (1..self.world)
             .map(|step| (self.rank + step) % self.world)
             .collect();
-        let mut lane = self.multiply(group);
-        lane.push(Effect::Wait {
-            slot: slot(self.reduction.ready, group.index),
-            from: peers.clone(),
-            lag: 0,
-        });
+        let fetch = |&peer: &usize| {
+            [
+                Effect::Wait {
+                    slot: slot(self.reduction.ready, group.index),
+                    from: vec![peer],
+                    lag: 0,
+                },
+                Effect::Read(self.staged(peer, group)),
+                Effect::Write(self.fetched(peer, group)),
+            ]
+        };
+        let mut lane: Vec<Effect> = peers.iter().rev().flat_map(fetch).collect();
         let parts = (0..self.world).filter(|&source| source != self.rank);
-        lane.extend(parts.map(|source| Effect::Read(self.staged(source, group))));
+        lane.extend(parts.map(|source| Effect::Read(self.fetched(source, group))));
         let shard = shard(self.reduction.shape.m, self.rank, self.world);
         let mut write = |rank, rows| {
             let c = self.all_columns(rank, self.reduction.c, rows);
@@ -179,13 +192,24 @@ impl Place<'_> {
         ]
     }
 
-    /// Where the part of `source` lies in the staging of the group's owner.
+    /// Where the part of `source` lies in its staging.
     fn staged(&self, source: usize, group: &Group) -> Region {
+        let rows = self.rows_at(place_of(group.owner, source), group);
+        self.all_columns(source, self.reduction.staging, rows)
+    }
+
+    /// Where the part of `source` of an own group is fetched to.
+    fn fetched(&self, source: usize, group: &Group) -> Region {
+        let rows = self.rows_at(place_of(source, self.rank), group);
+        self.all_columns(self.rank, self.reduction.fetched, rows)
+    }
+
+    /// The rows of a group behind `above` shards of the largest size.
+    fn rows_at(&self, above: usize, group: &Group) -> Range<usize> {
         let m = self.reduction.shape.m;
-        let above = (source - usize::from(source > group.owner)) * m.div_ceil(self.world);
         let first = shard(m, group.owner, self.world).start;
-        let rows = above + group.rows.start - first..above + group.rows.end - first;
-        self.all_columns(group.owner, self.reduction.staging, rows)
+        let start = above * m.div_ceil(self.world) + group.rows.start - first;
+        start..start + group.rows.len()
     }
 
     fn all_columns(&self, rank: usize, buffer: BufferId, rows: Range<usize>) -> Region {
