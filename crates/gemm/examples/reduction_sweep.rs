@@ -1,6 +1,6 @@
 //! Products with their sums over all GPUs, with groups of several sizes, against the product alone.
 //!
-//! `cargo run --release --example reduction_sweep --features nvcc [M N K]`. A rank a GPU, all in this process; times are
+//! `cargo run --release --example reduction_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this process; times are
 //! those of the slowest rank, medians of interleaved rounds. Results are not compared: tests do that.
 
 use std::error::Error;
@@ -17,11 +17,8 @@ use warpweave_symm_mem::{
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-const SHAPES: [(usize, usize, usize); 3] = [
-    (8192, 8192, 8192),
-    (8192, 8192, 32768),
-    (4096, 4096, 14336),
-];
+const SHAPES: [(usize, usize, usize); 3] =
+    [(8192, 8192, 8192), (8192, 8192, 32768), (4096, 4096, 14336)];
 const ROWS: [usize; 4] = [256, 512, 1024, 2048];
 const ROUNDS: usize = 7;
 /// Calls of a sample.
@@ -32,10 +29,13 @@ fn main() -> Result<()> {
         .skip(1)
         .map(|word| word.parse())
         .collect::<Result<_, _>>()?;
-    let shapes = match given[..] {
+    let (given, rest) = given.as_chunks();
+    if !rest.is_empty() {
+        return Err("give M, N and K of each shape, or nothing".into());
+    }
+    let shapes = match given {
         [] => SHAPES.to_vec(),
-        [m, n, k] => vec![(m, n, k)],
-        _ => return Err("give M, N and K, or nothing".into()),
+        _ => given.iter().map(|&[m, n, k]| (m, n, k)).collect(),
     };
     let world = Cuda::device_count()?.min(8);
     std::thread::scope(|scope| {
@@ -70,7 +70,15 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Re
     let start = |i: usize| i * (m / world) + i.min(m % world);
     let shards: Vec<_> = (0..world).map(|i| start(i)..start(i + 1)).collect();
     let c_bytes = problem.c_len() * dtype.size();
-    let pad = SignalPad::new(cuda, exchange, "sweep", 2 * m.div_ceil(ROWS[0]))?;
+    let shapes = || {
+        [false, true]
+            .into_iter()
+            .flat_map(|all| ROWS.map(|rows| (all, rows)))
+    };
+    let groups = |rows: usize| m.div_ceil(world).div_ceil(rows);
+    // Each plan has slots of its own.
+    let slots = shapes().map(|(_, rows)| 1 + 2 * groups(rows)).sum();
+    let pad = SignalPad::new(cuda, exchange, "sweep", slots)?;
     let parts = m.div_ceil(world) * (world - 1) * problem.ldc * dtype.size();
     let staging = SymmetricBuffer::new(cuda, exchange, "staging", parts)?;
     let copies = SymmetricBuffer::new(cuda, exchange, "c", c_bytes)?;
@@ -100,11 +108,11 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Re
     };
 
     let mut plans = Vec::new();
-    for everyone in [false, true] {
-        for group_rows in ROWS {
-            if group_rows > m / world {
-                continue;
-            }
+    let mut free = 0;
+    for (everyone, group_rows) in shapes() {
+        if group_rows <= m / world {
+            let ready = free;
+            free += 1 + 2 * groups(group_rows);
             let product = ReducingMatmul {
                 problem: *problem,
                 shards: shards.clone(),
@@ -117,8 +125,9 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Re
                 staging: staging.addresses(),
                 fetched: fetched.address(),
                 pad: pad.view(),
-                ready: 0,
-                over: m.div_ceil(ROWS[0]),
+                ready,
+                summed: ready + groups(group_rows),
+                done: ready + 2 * groups(group_rows),
                 group_rows,
                 max_blocks: None,
             };

@@ -58,6 +58,26 @@ __device__ __forceinline__ Inbox& inbox_of_block() {
 
 __host__ __device__ constexpr uint32_t pieces_of(uint64_t bytes) { return uint32_t((bytes + kPieceBytes - 1) / kPieceBytes); }
 
+// What lies in lines of `bytes`, each `stride` bytes behind the one before, as pieces.
+struct Lines {
+  struct Piece {
+    uint64_t offset;
+    uint32_t bytes;
+  };
+
+  uint32_t count;
+  uint64_t bytes;
+  uint64_t stride;
+
+  __device__ __forceinline__ uint32_t pieces() const { return count * pieces_of(bytes); }
+
+  __device__ __forceinline__ Piece piece(uint32_t index) const {
+    const uint32_t each = pieces_of(bytes);
+    const uint64_t at = uint64_t(index % each) * kPieceBytes;
+    return {index / each * stride + at, uint32_t(min(uint64_t(kPieceBytes), bytes - at))};
+  }
+};
+
 // The one thread that uses an inbox.
 class Fetcher {
  public:

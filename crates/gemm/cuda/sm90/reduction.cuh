@@ -6,42 +6,42 @@
 //               fetched from the other ranks, once they are here
 //   consumers   each 64 rows of a tile: wgmma from the ring into registers; an own tile adds the parts in f32, in the order
 //               of ranks; registers to a stage that the ring lends
-//   storers     a warp for each consumer, one thread of which stores: a part into this rank's staging, a sum into C, here or
-//               everywhere. It waits until the stores have arrived, and announces them, while its consumer multiplies again
-//   fetcher     one thread: of each part of this rank's rows the block's share, from its source's staging to this rank's
-//               memory. Where everyone gets the sums, its warp waits in one block until all of C is here
+//   storers     a warp for each consumer, one thread of which stores: a part into staging, a sum into C. It waits until the
+//               stores have arrived, and announces them, while its consumer multiplies again
+//   fetcher     one thread: of each part of this rank's rows, and of the sums of others where everyone gets them, the block's
+//               share
 //
-// **Order.** A *group* is some rows of a shard. The blocks take the groups in rounds (`Band`): group i of each other rank, that
-// of the next rank first, then group i − 1 of their own. So parts are added soon after they came, while L2 may still have
-// them, the links have work between the first tile and nearly the last, and at each time every rank receives from one other.
-// No order of ranks can deadlock: a sum in round i waits for parts of round i − 1, before which their ranks wait for sums of
-// round i − 2 at most.
+// Loads alone cross the link: a rank writes nobody's memory but its own (see `inbox.cuh`).
 //
-// **Signals.** A group has two words for each pair of ranks, in slots `ready` + group and `over` + group of the pad:
-// - `ready`, to the owner: "my part of the group may be fetched". The threads that store draw tickets, and the last to have
-//   seen its stores arrive signals: one store crosses the link for a group, not one for each tile, and a word has one epoch a
-//   call, as every word of a pad.
-// - `over`, from the owner to all: "I have read your part", a credit for the next call's stores; or, where everyone gets the
-//   sums, "your C has them". These need no other credit: a call ends when it has all sums, whose owners have read all parts;
-//   and an owner writes a peer's C only behind that peer's part of this call, so that the peer's call has begun.
-// And there are counters of this rank alone, which only grow: for each own group and source the blocks whose pieces of the part
-// are here, and the calls that have ended.
+// **Order.** A *group* is some rows of a shard. The blocks take the groups of the other ranks in rounds, that of the next rank
+// first, so that at each time every rank fetches from another. Where only owners get the sums, own groups come last: their parts
+// have come by then. Where everyone does, each comes a round behind its parts, so that the links have work from the first
+// round to the last. `units` in `sm90/reduction.rs` has it; the kernel does not depend on it, but for this: no tile of an own
+// group comes before those of the same group of other ranks.
 //
-// **Memory.** In the terms of signal.cuh, from a part to its sum:
+// **Signals.** Words of the pad, by slot, each given once a call:
+//   ready + group    to the owner: "my part of the group may be fetched"
+//   summed + group   where everyone gets the sums, from the owner to all: "the sums of the group may be fetched"
+//   done             from every rank to all others: "I have fetched what is yours"; the call ends behind all of them
+// The threads that store draw tickets, and the last to have seen its stores arrive signals: one store crosses the link for a
+// group, not one for each tile. And there are counters of this rank alone, which only grow: for each own group and source the
+// blocks whose pieces of the part are here, and the calls that have ended.
+//
+// **Memory.** In the terms of signal.cuh, from a part to its sum, and from a sum to its copies:
 //   stores by TMA, complete (`bulk_wait`, which implies the proxy fence) → draw (release, GPU) → the last draw (acquire, GPU)
-//   → `ready` (release, system) → the owner's fetchers (acquire, system) → `fence_async` → bulk copies, complete (`bulk_wait`)
+//   → `ready` or `summed` (release, system) → fetchers (acquire, system) → `fence_async` → bulk copies, complete (`bulk_wait`)
 //   → the counter (release, GPU) → the owner's producer (acquire, GPU) → `fence_async` → loads by TMA.
-// And back, for the memory to be used again:
-//   loads complete (their barrier, seen by the consumer) → named barrier → storer's draw → the last draw → `over` (release,
-//   system) → the storer of the next call (acquire, system) → `fence_async` → stores by TMA.
+// And back, for the memory to be used again: fetchers that have loaded everything → draw (release, GPU) → the last draw
+// (acquire, GPU) → `done` (release, system) → the last block to end (acquire, system).
 //
-// **Faults.** Behind a wait that missed its deadline, in this call or one before, nothing more is stored or announced to other
-// ranks, since a rank that is merely slow may still read what it has: it misses a deadline in its turn. Every launch ends.
+// **Nothing waits in a circle.** A fetcher waits for parts and sums in the order of rounds, and has counted all pieces of those
+// before; a producer waits for its own group's parts. So whoever waits in a round waits for what came before that round.
 //
-// **Bits.** A part is rounded to the element type when it is sent. The owner's own is not: its f32 sums take its rank's place
-// in the sum, which is rounded once. That depends on neither time nor grid, so that every run gives the same bits.
+// **Faults.** Behind a wait that missed its deadline, in this call or one before, nothing more is stored or announced, but that
+// everything was fetched. Every launch ends.
 //
-// Nothing waits in a circle: a fetcher that waits for a part has counted all pieces before it.
+// **Bits.** A part is rounded to the element type when it is stored. The owner's own is not: its f32 sums take its rank's
+// place in the sum, which is rounded once. That depends on neither time nor grid, so that every run gives the same bits.
 //
 // There is no programmatic launch: where ranks share a GPU, blocks of a rank's next call would take multiprocessors that the
 // blocks for which the call before waits have not got yet.
@@ -56,69 +56,77 @@ namespace warpweave {
 // `MAX_WORLD` in `sm90/reduction.rs`.
 constexpr uint32_t kMaxRanks = 8;
 
-// A group in the order of the blocks, walked column by column. A unit is the tile of a cluster.
-struct Band {
-  // The unit behind its last.
-  uint32_t end;
-  uint32_t owner;
-  // Rows of clusters, counted from the first of the owner's shard.
-  uint32_t first;
-  uint32_t rows;
+// A tile of a cluster in the order of the blocks. `Unit` in `sm90/reduction.rs`.
+struct Unit {
+  // Whose rows they are, and which group of them.
+  uint16_t owner;
+  uint16_t group;
+  // In tiles of a cluster, in the shard.
+  uint32_t row;
+  uint32_t column;
+  // Units of the group.
+  uint32_t of;
 };
-static_assert(sizeof(Band) == sizeof(uint4), "one load");
+static_assert(sizeof(Unit) == sizeof(uint4), "one load");
 
 // The parameters of a launch. `Reduction` in `sm90/reduction.rs` has the same layout.
 struct alignas(128) Reduction {
   TensorMap a;
   TensorMap b;
-  // This rank's rows of each rank's C. Where only owners get the sums, that of this rank alone is there.
-  TensorMap c[kMaxRanks];
+  // This rank's rows of C.
+  TensorMap c;
   // For each other rank: this rank's part of its rows, in staging.
   TensorMap outgoing[kMaxRanks];
   // For each other rank: its part of this rank's rows, once fetched.
   TensorMap incoming[kMaxRanks];
   PadView pad;
-  // The same parts where they lie, and where they are fetched to.
+  // For each other rank: where its part lies, and where it is fetched to.
   const char* from[kMaxRanks];
   char* to[kMaxRanks];
-  const Band* bands;
+  // Row 0 of each rank's C, where everyone gets the sums.
+  char* sums[kMaxRanks];
+  const Unit* units;
   // [groups][world], and behind them the calls.
   uint32_t* arrived;
-  // Rows of A and C before each rank's.
+  // Of A and C, by rank: the rows before its shard, and those of it.
   uint32_t starts[kMaxRanks];
-  // Of this rank's shard.
-  uint32_t rows;
-  uint32_t groups;
+  uint32_t rows[kMaxRanks];
   // Of a group, but the last of a shard.
   uint32_t group_rows;
-  // Of a part.
+  // Of the largest shard.
+  uint32_t groups;
+  // From a row of C or a part to the next, and of a row of C.
+  uint32_t row_stride;
   uint32_t row_bytes;
-  uint32_t band_count;
-  // In tiles of a cluster.
-  uint32_t units;
-  uint32_t columns;
-  // Rows of clusters of a group, but the last of a shard.
-  uint32_t band;
+  uint32_t unit_count;
   // Steps of K.
   uint32_t steps;
   uint32_t ready;
-  uint32_t over;
+  uint32_t summed;
+  uint32_t done;
   // Whether every rank gets the sums.
   uint32_t everyone;
-
-  __device__ __forceinline__ uint32_t group_of(const Band& at) const { return at.first / band; }
 
   __device__ __forceinline__ uint32_t* arrivals(uint32_t group, uint32_t source) const {
     return &arrived[group * pad.world + source];
   }
   __device__ __forceinline__ uint32_t* calls() const { return arrivals(groups, 0); }
 
-  // Of each part of an own group.
-  __device__ __forceinline__ uint64_t part_bytes(uint32_t group) const {
-    return uint64_t(min(group_rows, rows - group * group_rows)) * row_bytes;
+  // Rows of a group; 0 behind the last of the shard.
+  __device__ __forceinline__ uint32_t height(uint32_t owner, uint32_t group) const {
+    const uint32_t first = group * group_rows;
+    return first < rows[owner] ? min(group_rows, rows[owner] - first) : 0;
+  }
+  __device__ __forceinline__ Lines part(uint32_t group) const {
+    return {1, uint64_t(height(pad.rank, group)) * row_stride, 0};
+  }
+  // Rows that lie behind each other are one line.
+  __device__ __forceinline__ Lines sum(uint32_t owner, uint32_t group) const {
+    const uint32_t count = height(owner, group);
+    return row_bytes == row_stride ? Lines{1, uint64_t(count) * row_bytes, 0} : Lines{count, row_bytes, row_stride};
   }
 };
-static_assert(sizeof(Reduction) == 3712, "as in Rust");
+static_assert(sizeof(Reduction) == 2816, "as in Rust");
 
 // A tile of the shard of `owner`, by its first row there and its first column.
 struct Part {
@@ -130,27 +138,19 @@ struct Part {
   uint32_t draws;
 };
 
-__device__ __forceinline__ Band band_at(const Band* from) {
-  const uint4 band = __ldg(reinterpret_cast<const uint4*>(from));
-  return {band.x, band.y, band.z, band.w};
+__device__ __forceinline__ Unit unit_at(const Unit* from) {
+  const uint4 unit = __ldg(reinterpret_cast<const uint4*>(from));
+  return {uint16_t(unit.x), uint16_t(unit.x >> 16), unit.y, unit.z, unit.w};
 }
 
 // The walk of this block's cluster over the tiles: `visit(part)` for each.
 template <class Tile, class Visit>
 __device__ __forceinline__ void for_each_part(const Reduction& reduction, Visit&& visit) {
-  const Band* next = reduction.bands;
-  Band band = band_at(next);
-  uint32_t first = 0;
-  for (uint32_t unit = blockIdx.x / Tile::kCluster; unit < reduction.units; unit += gridDim.x / Tile::kCluster) {
-    // Units only go up, so that the band is this one or a later one.
-    while (unit >= band.end) {
-      first = band.end;
-      band = band_at(++next);
-    }
-    const uint32_t at = unit - first;
-    const Corner corner = corner_of<Tile>({band.first + at % band.rows, at / band.rows});
-    const uint32_t draws = band.rows * reduction.columns * Tile::kCluster * kConsumers;
-    visit(Part{band.owner, reduction.group_of(band), corner.row, corner.column, draws});
+  const uint32_t stride = gridDim.x / Tile::kCluster;
+  for (uint32_t i = blockIdx.x / Tile::kCluster; i < reduction.unit_count; i += stride) {
+    const Unit unit = unit_at(reduction.units + i);
+    const Corner corner = corner_of<Tile>({unit.row, unit.column});
+    visit(Part{unit.owner, unit.group, corner.row, corner.column, unit.of * Tile::kCluster * kConsumers});
   }
 }
 
@@ -175,7 +175,7 @@ struct Parts {
 // is added, for nobody to read.
 __device__ __forceinline__ void await_parts(const Reduction& reduction, uint32_t group) {
   const PadView& pad = reduction.pad;
-  const uint32_t blocks = min(pieces_of(reduction.part_bytes(group)), gridDim.x);
+  const uint32_t blocks = min(reduction.part(group).pieces(), gridDim.x);
   const uint32_t arrivals = (load_counter(reduction.calls()) + 1) * blocks;
   for (uint32_t source = 0; source < pad.world; ++source) {
     if (source == pad.rank) continue;
@@ -184,39 +184,63 @@ __device__ __forceinline__ void await_parts(const Reduction& reduction, uint32_t
   fence_async();
 }
 
-// One thread: of each part of each own group the pieces that are this block's turn, in the order in which the other ranks have
-// them, so that at each time every rank fetches from another.
-__device__ __forceinline__ void fetch_parts(const Reduction& reduction, Inbox& inbox, uint32_t epoch) {
-  const PadView& pad = reduction.pad;
-  Fetcher fetcher(inbox);
-  // The first piece of the next part that is this block's.
-  uint32_t turn = blockIdx.x;
-  for (uint32_t group = 0; group < reduction.groups; ++group) {
-    const uint64_t bytes = reduction.part_bytes(group);
-    const uint64_t above = uint64_t(group) * reduction.group_rows * reduction.row_bytes;
-    const uint32_t pieces = pieces_of(bytes);
-    for (uint32_t step = 1; step < pad.world; ++step) {
-      const uint32_t source = (pad.rank + pad.world - step) % pad.world;
-      const uint32_t slot = reduction.ready + group;
-      uint32_t* arrived = reduction.arrivals(group, source);
-      if (turn < pieces) {
-        // Nobody is to wait for what this thread has in its hands while it waits itself.
-        if (!has_epoch(pad, slot, source, epoch)) fetcher.drain();
-        const bool here = wait_epoch(pad, slot, source, epoch);
-        fence_async();
-        for (uint32_t piece = turn; here && piece < pieces; piece += gridDim.x) {
-          const uint64_t at = uint64_t(piece) * kPieceBytes;
-          fetcher.fetch(reduction.to[source] + above + at, reduction.from[source] + above + at,
-                        uint32_t(min(uint64_t(kPieceBytes), bytes - at)), pieces - piece > gridDim.x ? nullptr : arrived);
-        }
-        // The counters are whole behind the call all the same.
-        if (!here) add_release_gpu(arrived, 1);
+// One thread of each block: what this rank fetches.
+class PartFetcher {
+ public:
+  __device__ __forceinline__ PartFetcher(const Reduction& reduction, Inbox& inbox, uint32_t epoch)
+      : reduction_(reduction), fetcher_(inbox), epoch_(epoch) {}
+
+  // Everything, in the order in which it comes: a group's sums follow the parts of the group behind it.
+  __device__ __forceinline__ void fetch() {
+    const PadView& pad = reduction_.pad;
+    for (uint32_t group = 0; group <= reduction_.groups; ++group) {
+      for (uint32_t step = 1; step < pad.world; ++step) part(group, (pad.rank + pad.world - step) % pad.world);
+      for (uint32_t step = 1; reduction_.everyone && group > 0 && step < pad.world; ++step) {
+        sum(group - 1, (pad.rank + pad.world - step) % pad.world);
       }
-      turn = (turn + gridDim.x - pieces % gridDim.x) % gridDim.x;
     }
+    fetcher_.drain();
   }
-  fetcher.drain();
-}
+
+ private:
+  __device__ __forceinline__ void part(uint32_t group, uint32_t source) {
+    const uint64_t above = uint64_t(group) * reduction_.group_rows * reduction_.row_stride;
+    share(reduction_.to[source] + above, reduction_.from[source] + above, reduction_.part(group), reduction_.ready + group,
+          source, reduction_.arrivals(group, source));
+  }
+
+  __device__ __forceinline__ void sum(uint32_t group, uint32_t owner) {
+    const uint32_t row = reduction_.starts[owner] + group * reduction_.group_rows;
+    const uint64_t above = uint64_t(row) * reduction_.row_stride;
+    share(reduction_.sums[reduction_.pad.rank] + above, reduction_.sums[owner] + above, reduction_.sum(owner, group),
+          reduction_.summed + group, owner, nullptr);
+  }
+
+  // The pieces that are this block's turn, once the word is there, and a count of the block behind the last of them.
+  __device__ __forceinline__ void share(char* to, const char* from, Lines lines, uint32_t slot, uint32_t peer, uint32_t* arrived) {
+    const PadView& pad = reduction_.pad;
+    const uint32_t pieces = lines.pieces();
+    if (turn_ < pieces) {
+      // Nobody is to wait for what this thread has in its hands while it waits itself.
+      if (!has_epoch(pad, slot, peer, epoch_)) fetcher_.drain();
+      const bool here = wait_epoch(pad, slot, peer, epoch_);
+      fence_async();
+      for (uint32_t i = turn_; here && i < pieces; i += gridDim.x) {
+        const Lines::Piece piece = lines.piece(i);
+        fetcher_.fetch(to + piece.offset, from + piece.offset, piece.bytes, pieces - i > gridDim.x ? nullptr : arrived);
+      }
+      // The counters are whole behind the call all the same.
+      if (!here && arrived != nullptr) add_release_gpu(arrived, 1);
+    }
+    turn_ = (turn_ + gridDim.x - pieces % gridDim.x) % gridDim.x;
+  }
+
+  const Reduction& reduction_;
+  Fetcher fetcher_;
+  const uint32_t epoch_;
+  // The first piece of what is next that is this block's.
+  uint32_t turn_ = blockIdx.x;
+};
 
 // One thread: the parts of an own tile from the other ranks, behind `await_parts`.
 template <class Tile>
@@ -353,11 +377,12 @@ __device__ __forceinline__ void consume(const Reduction& reduction, const Pipeli
   handover.sync_empty();
 }
 
-// One thread, behind its stores of a tile: the last of the group tells those who wait for it.
+// One thread, behind its stores of a tile: the last of the group tells those who fetch it.
 __device__ __forceinline__ void announce(const Reduction& reduction, const Part& part, uint32_t epoch) {
   const PadView& pad = reduction.pad;
   const bool own = part.owner == pad.rank;
-  const uint32_t slot = (own ? reduction.over : reduction.ready) + part.group;
+  if (own && !reduction.everyone) return;
+  const uint32_t slot = (own ? reduction.summed : reduction.ready) + part.group;
   if (!draw_last(pad, slot, part.owner, part.draws)) return;
   if (!own) return store_epoch(pad, slot, part.owner, epoch);
   for (uint32_t step = 1; step < pad.world; ++step) store_epoch(pad, slot, (pad.rank + step) % pad.world, epoch);
@@ -377,27 +402,16 @@ __device__ __forceinline__ void store_parts(const Reduction& reduction, const Pi
     const bool own = part.owner == pad.rank;
     stages += reduction.steps + (own ? Tile::kBoxesC * Parts<Tile>::stages(pad) : 0);
     const uint32_t stage = stages++ % Tile::kStages;
-    // While the consumer multiplies. Where everyone gets the sums, the call before ended behind all of them.
-    bool sound = true;
-    if (leader && !own && !reduction.everyone) {
-      sound = wait_epoch(pad, reduction.over + part.group, part.owner, epoch - 1);
-      fence_async();
-    }
     // Whole warps take part in named barriers.
     __syncwarp();
     handover.sync_full();
     // The parts of an own tile have been waited for by now.
-    sound = leader && sound && !faulted(pad);
+    const bool sound = leader && !faulted(pad);
     if (sound) {
+      const TensorMap* map = own ? &reduction.c : &reduction.outgoing[part.owner];
       const int32_t row = int32_t(part.row + consumer * 64);
       for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-        const char* from = handover.at(stage, box);
-        const int32_t column = int32_t(part.column + box * kBox);
-        if (own) store_box(&reduction.c[pad.rank], column, row, from);
-        if (!own) store_box(&reduction.outgoing[part.owner], column, row, from);
-        for (uint32_t step = 1; own && reduction.everyone && step < pad.world; ++step) {
-          store_box(&reduction.c[(pad.rank + step) % pad.world], column, row, from);
-        }
+        store_box(map, int32_t(part.column + box * kBox), row, handover.at(stage, box));
       }
       bulk_commit();
       bulk_wait_read<0>();
@@ -412,21 +426,12 @@ __device__ __forceinline__ void store_parts(const Reduction& reduction, const Pi
   });
 }
 
-// A warp of the grid: until the sums of all other ranks are in this rank's C.
-__device__ __forceinline__ void await_sums(const Reduction& reduction, uint32_t epoch) {
-  for (uint32_t i = threadIdx.x % 32; i < reduction.band_count; i += 32) {
-    const Band band = band_at(reduction.bands + i);
-    if (band.owner == reduction.pad.rank) continue;
-    wait_epoch(reduction.pad, reduction.over + reduction.group_of(band), band.owner, epoch);
-  }
-}
-
 template <class Tile>
 __device__ __forceinline__ void reduce(const Reduction& reduction) {
   const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
   const PadView& pad = reduction.pad;
   // The number of the call, which all words of the kernel's slots carry: one counter stands for all of them.
-  uint32_t* const calls = pad.expected + counter_index(pad, reduction.ready, pad.rank);
+  uint32_t* const calls = pad.expected + counter_index(pad, reduction.done, pad.rank);
   const uint32_t epoch = load_counter(calls) + 1;
 
   if (threadIdx.x == 0) {
@@ -464,10 +469,14 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
       }
     } else if (warp <= kConsumers) {
       store_parts<Tile>(reduction, pipeline, warp - 1, epoch);
-    } else {
-      if (elected()) fetch_parts(reduction, inbox_of_block<Tile>(), epoch);
-      __syncwarp();
-      if (reduction.everyone && blockIdx.x == 0) await_sums(reduction, epoch);
+    } else if (elected()) {
+      PartFetcher(reduction, inbox_of_block<Tile>(), epoch).fetch();
+      // Nothing of the others will be read any more.
+      if (draw_last(pad, reduction.done, pad.rank, gridDim.x)) {
+        for (uint32_t step = 1; step < pad.world; ++step) {
+          store_epoch(pad, reduction.done, (pad.rank + step) % pad.world, epoch);
+        }
+      }
     }
   } else {
     take_registers<kConsumerRegisters>();
@@ -482,6 +491,9 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
     sync_cluster();
   }
   if (threadIdx.x != 0 || !draw_last(pad, reduction.ready, pad.rank, gridDim.x)) return;
+  for (uint32_t peer = 0; peer < pad.world; ++peer) {
+    if (peer != pad.rank) wait_epoch(pad, reduction.done, peer, epoch);
+  }
   *calls = epoch;
   ++*reduction.calls();
 }

@@ -14,9 +14,13 @@ impl ReducingGemmBackend for Host {
     fn reducing_plan(&self, product: &ReducingMatmul) -> Result<ReducingMatmul, Error> {
         product.validate()?;
         let problem = product.with_terms();
-        let written = product.sums().into_iter().map(|(_, c)| c);
         let staging = product.staging.iter().copied().chain([product.fetched]);
-        for c in written.chain(staging.filter(|_| product.world() > 1)) {
+        let copies = match &product.c {
+            Sums::Owner(c) => std::slice::from_ref(c),
+            Sums::Everyone(copies) => copies,
+        };
+        let copies = copies.iter().copied();
+        for c in copies.chain(staging.filter(|_| product.world() > 1)) {
             let operands = GemmOperands::new(product.a, product.b, c);
             panels::check_addresses(&problem, operands)?;
         }
@@ -55,42 +59,54 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
     let order = product.order();
     for group in &order {
         let Group { owner, index, .. } = *group;
-        let (ready, over) = (product.ready + index, product.over + index);
         let partial = partial(product, group)?;
-        // SAFETY: slots and ranks were checked. Staging is written behind the credit for it and read behind the words that
-        // announce it. Every wait runs, whatever the others saw: each advances its own epoch. Behind one that was in vain
-        // no memory of another rank is touched and nothing is announced.
+        // SAFETY: slots and ranks were checked. This rank's memory is written behind `done` of the call before, and that of
+        // others read behind the words that announce it. Every wait runs, whatever the others saw: each advances its own
+        // epoch. Behind one that was in vain nothing is fetched or announced.
         unsafe {
             if owner != own {
-                let free = everyone || expect_signal(pad, over, owner, 1);
-                if free && !is_faulted(pad) {
-                    let part = product.staged(own, owner);
-                    store::<T>(product, part, group, &partial);
-                    send_signal(pad, ready, owner);
+                store::<T>(product, product.staged(own, owner), group, &partial);
+                if !is_faulted(pad) {
+                    send_signal(pad, product.ready + index, owner);
                 }
                 continue;
             }
             for peer in product.peers() {
-                expect_signal(pad, ready, peer, 0);
+                expect_signal(pad, product.ready + index, peer, 0);
             }
             if is_faulted(pad) {
                 continue;
             }
             for peer in product.peers() {
-                fetch::<T>(product, group, peer);
+                let from = product.staged(peer, own);
+                copy::<T>(product, group, from, product.fetched(peer));
             }
             let sums = sum::<T>(product, group, &partial);
-            for (_, c) in product.sums() {
-                store::<T>(product, c, group, &sums);
-            }
-            for peer in product.peers() {
-                send_signal(pad, over, peer);
+            store::<T>(product, product.own_sums(), group, &sums);
+            for peer in product.peers().filter(|_| everyone) {
+                send_signal(pad, product.summed + index, peer);
             }
         }
     }
-    for group in order.iter().filter(|group| everyone && group.owner != own) {
-        // SAFETY: as above.
-        unsafe { expect_signal(pad, product.over + group.index, group.owner, 0) };
+    // SAFETY: as above.
+    unsafe {
+        if let Sums::Everyone(copies) = &product.c {
+            for group in order.iter().filter(|group| group.owner != own) {
+                let Group { owner, index, .. } = *group;
+                expect_signal(pad, product.summed + index, owner, 0);
+                if !is_faulted(pad) {
+                    let [from, to] = [owner, own]
+                        .map(|rank| product.row_from(copies[rank], product.shards[owner].start));
+                    copy::<T>(product, group, from, to);
+                }
+            }
+        }
+        for peer in product.peers() {
+            send_signal(pad, product.done, peer);
+        }
+        for peer in product.peers() {
+            expect_signal(pad, product.done, peer, 0);
+        }
     }
     Ok(())
 }
@@ -137,15 +153,19 @@ unsafe fn store<T: Element>(
     }
 }
 
-/// Copies the part that `source` has of an own group.
+/// Copies the rows of a group.
 ///
 /// # Safety
-/// It is in the staging of `source`, with elements of type `T`, and nothing writes it or accesses its copy meanwhile.
-unsafe fn fetch<T: Element>(product: &ReducingMatmul, group: &Group, source: usize) {
-    let from = product.staged(source, product.rank());
+/// They are in both places, with elements of type `T`, and nothing writes the first or accesses the second meanwhile.
+unsafe fn copy<T: Element>(
+    product: &ReducingMatmul,
+    group: &Group,
+    from: DevicePtr,
+    to: DevicePtr,
+) {
     let rows = rows_at::<T>(product, from, group);
-    for (from, to) in rows.zip(rows_at::<T>(product, product.fetched(source), group)) {
-        // SAFETY: the caller's obligation; a row has n elements, and the two buffers are apart.
+    for (from, to) in rows.zip(rows_at::<T>(product, to, group)) {
+        // SAFETY: the caller's obligation; a row has n elements, and the two places are apart.
         unsafe { from.copy_to_nonoverlapping(to, product.problem.n) };
     }
 }

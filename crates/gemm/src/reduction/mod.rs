@@ -3,23 +3,23 @@
 //! Rank r has the columns K_r of A and the rows K_r of B, so that it has a *partial product* of all of C, and C is the sum of
 //! these. Each rank owns some rows of C, its shard, and sums them. One launch computes the partial product tile by tile,
 //! leaves those of others' rows in its staging, from which their owners fetch them, and adds the parts that it fetches itself:
-//! matmul + reduce-scatter. Where everyone is to have the sums, the owner stores each summed tile into the C of all ranks:
-//! matmul + all-reduce.
+//! matmul + reduce-scatter. Where everyone is to have the sums, the others fetch these in their turn: matmul + all-reduce.
 //!
 //! # Protocol
 //!
 //! A *group* is [`group_rows`](ReducingMatmul::group_rows) rows of a shard. Its parts and its sums are announced together, in
-//! slots of the pad of its own: `ready` + group and `over` + group. [`order()`] is the order in which a rank takes the groups. In a call rank r
-//! - for each group of another rank: waits for the owner's `over` of the *call before* (only where owners alone get the sums),
-//!   stores its part into its staging, signals `ready` to the owner;
+//! slots of the pad of its own: `ready` + group and `summed` + group. [`order()`] is the order in which a rank takes the groups.
+//! In a call rank r
+//! - for each group of another rank: stores its part into its staging, signals `ready` to the owner;
 //! - for each group of its own: waits for `ready` of all others, fetches their parts, adds these and its own in the order of
-//!   ranks, stores the sum, signals `over` to all others;
-//! - where everyone gets the sums: ends only behind `over` of all groups of all others.
+//!   ranks, stores the sum and, where everyone gets the sums, signals `summed` to all others;
+//! - where everyone gets the sums: waits for `summed` of each group of each other rank, and fetches its rows;
+//! - has fetched everything: signals `done` to all others, and ends behind their `done`.
 //!
-//! `cuda/sm90/reduction.cuh` says why nothing else is needed, and what the memory model asks for.
+//! A rank writes its own memory alone: data is fetched, not sent (`docs/fused-kernel.md` says why). So a call needs no credits:
+//! whatever follows it may write what others have fetched.
 //!
-//! Parts are fetched, not sent: see `docs/fused-kernel.md`. Behind a wait that missed its deadline a rank neither stores nor
-//! announces anything to others.
+//! Behind a wait that missed its deadline a rank announces nothing but that it is done.
 //!
 //! # Rounding
 //!
@@ -70,9 +70,10 @@ pub struct ReducingMatmul {
     pub pad: PadView,
     /// First of the slots for "my part of the group may be fetched", one for each group of the largest shard.
     pub ready: usize,
-    /// First of as many slots for "I have read your part of the group" or, where everyone gets the sums, "the group is summed
-    /// in your C".
-    pub over: usize,
+    /// Where everyone gets the sums, first of as many slots for "the sums of my group may be fetched".
+    pub summed: usize,
+    /// The slot for "I have fetched what is yours".
+    pub done: usize,
     /// Rows of a group, but the last of a shard. On a GPU a multiple of 128; of 256 for the quickest kernels.
     pub group_rows: usize,
     /// Blocks that the launch may have at most: for ranks that share a GPU, whose blocks must all be resident at once.
@@ -99,7 +100,13 @@ impl ReducingMatmul {
 
     /// The groups in the order in which this rank takes them.
     pub(crate) fn order(&self) -> Vec<Group> {
-        order(&self.shards, self.rank(), self.group_rows)
+        let everyone = matches!(self.c, Sums::Everyone(_));
+        order(&self.shards, self.rank(), self.group_rows, everyone)
+    }
+
+    /// Groups of the largest shard.
+    pub(crate) fn groups(&self) -> usize {
+        self.most_rows().div_ceil(self.group_rows)
     }
 
     /// Rows of the largest shard.
@@ -123,15 +130,13 @@ impl ReducingMatmul {
         self.row_from(first, place * self.most_rows())
     }
 
-    /// Where this rank's rows lie in the C of each rank that gets them.
-    pub(crate) fn sums(&self) -> Vec<(usize, DevicePtr)> {
-        let rank = self.rank();
+    /// Where this rank's rows of C lie.
+    pub(crate) fn own_sums(&self) -> DevicePtr {
         match &self.c {
-            Sums::Owner(c) => vec![(rank, *c)],
+            Sums::Owner(c) => *c,
             Sums::Everyone(copies) => {
-                let first = self.shards[rank].start;
-                let of = |&c: &DevicePtr| self.row_from(c, first);
-                copies.iter().map(of).enumerate().collect()
+                let rank = self.rank();
+                self.row_from(copies[rank], self.shards[rank].start)
             }
         }
     }
@@ -209,16 +214,23 @@ impl ReducingMatmul {
         if self.group_rows == 0 {
             return refuse("a group has at least one row".into());
         }
-        let (groups, slots) = (
-            self.most_rows().div_ceil(self.group_rows),
-            self.pad.slots as usize,
-        );
-        let apart = self.ready.abs_diff(self.over) >= groups;
-        if self.ready.max(self.over).saturating_add(groups) > slots || !apart {
-            return refuse(format!(
-                "two times {groups} slots from {} and {} of a pad with {slots}",
-                self.ready, self.over
-            ));
+        let groups = self.groups();
+        let mut slots = vec![("ready", self.ready, groups), ("done", self.done, 1)];
+        if matches!(self.c, Sums::Everyone(_)) {
+            slots.push(("summed", self.summed, groups));
+        }
+        for (i, &(what, first, count)) in slots.iter().enumerate() {
+            let (most, last) = (self.pad.slots as usize, first.saturating_add(count));
+            if last > most {
+                return refuse(format!(
+                    "{what} takes slots {first}..{last} of a pad with {most}"
+                ));
+            }
+            for &(other, from, also) in &slots[..i] {
+                if first < from + also && from < last {
+                    return refuse(format!("{other} and {what} share slots"));
+                }
+            }
         }
         Ok(())
     }

@@ -14,25 +14,33 @@ pub struct Group {
 }
 
 /// The groups of `group_rows` (at least one) rows of all `shards`, of which rank r owns `shards[r]`, in the order in which
-/// `rank` takes them, in rounds: group i of each other rank, that of the next rank first, then group i − 1 of its own.
+/// `rank` takes them, in rounds: group i of each other rank, that of the next rank first, so that at each time every rank
+/// fetches from another. Its own come last, when their parts have had time to come; but where `everyone` gets the sums and
+/// there is as much to fetch behind them, group i − 1 of its own follows in round i.
 ///
-/// So the parts of an own group had the time of the rest of a round to come, and are added soon after that; the links have
-/// work until nearly the end; and at each time every rank receives from one other. No rank waits for another that waits
-/// for it: before a rank has its part of group i it waits for parts of groups up to i − 2 only.
-pub fn order(shards: &[Range<usize>], rank: usize, group_rows: usize) -> Vec<Group> {
+/// No rank waits for another that waits for it: before a rank has multiplied group i for others it waits for parts of groups
+/// up to i − 2 only.
+pub fn order(
+    shards: &[Range<usize>],
+    rank: usize,
+    group_rows: usize,
+    everyone: bool,
+) -> Vec<Group> {
     let world = shards.len();
     let most = shards.iter().map(Range::len).max().unwrap_or(0);
+    let rounds = most.div_ceil(group_rows);
     let group = |owner: usize, index: usize| {
         let shard = &shards[owner];
         let start = shard.start + index * group_rows;
         let rows = start..(start + group_rows).min(shard.end);
         (start < shard.end).then_some(Group { owner, index, rows })
     };
+    let behind = if everyone { 1 } else { rounds };
     let mut order = Vec::new();
-    for round in 0..=most.div_ceil(group_rows) {
+    for round in 0..rounds + behind {
         let peers = (1..world).map(|step| (rank + step) % world);
         order.extend(peers.filter_map(|peer| group(peer, round)));
-        order.extend(round.checked_sub(1).and_then(|last| group(rank, last)));
+        order.extend(round.checked_sub(behind).and_then(|own| group(rank, own)));
     }
     order
 }

@@ -29,30 +29,30 @@ const SHAPES: [Config; 3] = [CONFIGS[0], CONFIGS[2], CONFIGS[5]];
 struct Reduction {
     a: TensorMap,
     b: TensorMap,
-    c: [TensorMap; MAX_WORLD],
+    c: TensorMap,
     outgoing: [TensorMap; MAX_WORLD],
     incoming: [TensorMap; MAX_WORLD],
     pad: PadView,
     from: [DevicePtr; MAX_WORLD],
     to: [DevicePtr; MAX_WORLD],
-    bands: DevicePtr,
+    sums: [DevicePtr; MAX_WORLD],
+    units: DevicePtr,
     arrived: DevicePtr,
     starts: [u32; MAX_WORLD],
-    rows: u32,
-    groups: u32,
+    rows: [u32; MAX_WORLD],
     group_rows: u32,
+    groups: u32,
+    row_stride: u32,
     row_bytes: u32,
-    band_count: u32,
-    units: u32,
-    columns: u32,
-    band: u32,
+    unit_count: u32,
     steps: u32,
     ready: u32,
-    over: u32,
+    summed: u32,
+    done: u32,
     everyone: u32,
 }
 const _: () =
-    assert!(size_of::<Reduction>() == 3712 && std::mem::offset_of!(Reduction, everyone) == 3612);
+    assert!(size_of::<Reduction>() == 2816 && std::mem::offset_of!(Reduction, everyone) == 2804);
 
 /// A product with its sums, ready to be launched.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub struct ReductionPlan {
     function: Function,
     launch: LaunchConfig,
     parameter: Reduction,
-    /// What `bands` and `arrived` point to.
+    /// What `units` and `arrived` point to.
     _tables: [<Cuda as Backend>::Memory; 2],
 }
 
@@ -79,28 +79,6 @@ impl ReductionPlan {
         let blocks = product.max_blocks.unwrap_or(most).clamp(1, most);
         let (config, name) = choose(product, blocks)?;
         let cluster = config::blocks(&config);
-        let order = Order::new(product, &config)?;
-        let own = &product.shards[product.rank()];
-        let groups = own.len().div_ceil(product.group_rows);
-        let counters = groups * product.world() + 1;
-        let tables = [
-            upload(cuda, order.words())?,
-            upload(cuda, std::iter::repeat_n(0, counters))?,
-        ];
-        let [bands, arrived] = [0, 1].map(|table| tables[table].address());
-        let starts = std::array::from_fn(|rank| {
-            product.shards.get(rank).map_or(0, |rows| rows.start as u32)
-        });
-        let everyone = matches!(product.c, Sums::Everyone(_));
-        let maps = Maps::new(product, &config)?;
-        let of_peers = |at: &dyn Fn(usize) -> DevicePtr| {
-            std::array::from_fn(
-                |rank| match rank < product.world() && rank != product.rank() {
-                    true => at(rank),
-                    false => DevicePtr::NULL,
-                },
-            )
-        };
         let function = cuda.function(&REDUCTION, name)?;
         let launch = LaunchConfig {
             shared_bytes: FETCHING_BYTES,
@@ -109,9 +87,27 @@ impl ReductionPlan {
         };
         // Blocks wait for those of other ranks, which wait for blocks of this one: all are resident at once.
         let resident = function.max_resident_in_clusters(launch)? / cluster;
+        let units = units(product, &config)?;
         let clusters = (blocks / cluster)
             .min(resident)
-            .clamp(1, order.units.max(1));
+            .clamp(1, units.len().max(1) as u32);
+
+        let (rank, world) = (product.rank(), product.world());
+        let groups = product.groups();
+        let tables = [
+            upload(cuda, words(&units))?,
+            upload(cuda, std::iter::repeat_n(0, groups * world + 1))?,
+        ];
+        let of_peers = |at: &dyn Fn(usize) -> DevicePtr| {
+            std::array::from_fn(|peer| match peer < world && peer != rank {
+                true => at(peer),
+                false => DevicePtr::NULL,
+            })
+        };
+        let of_shards = |of: fn(&Range<usize>) -> usize| {
+            std::array::from_fn(|rank| product.shards.get(rank).map_or(0, of) as u32)
+        };
+        let maps = Maps::new(product, &config)?;
         Ok(Self {
             function,
             launch: LaunchConfig {
@@ -125,23 +121,26 @@ impl ReductionPlan {
                 outgoing: maps.outgoing,
                 incoming: maps.incoming,
                 pad: product.pad,
-                from: of_peers(&|source| product.staged(source, product.rank())),
+                from: of_peers(&|source| product.staged(source, rank)),
                 to: of_peers(&|source| product.fetched(source)),
-                bands,
-                arrived,
-                starts,
-                rows: own.len() as u32,
-                groups: groups as u32,
+                sums: std::array::from_fn(|rank| match &product.c {
+                    Sums::Everyone(copies) if rank < world => copies[rank],
+                    _ => DevicePtr::NULL,
+                }),
+                units: tables[0].address(),
+                arrived: tables[1].address(),
+                starts: of_shards(|rows| rows.start),
+                rows: of_shards(Range::len),
                 group_rows: product.group_rows as u32,
-                row_bytes: product.row_bytes() as u32,
-                band_count: order.bands.len() as u32,
-                units: order.units,
-                columns: order.columns,
-                band: order.band,
+                groups: groups as u32,
+                row_stride: product.row_bytes() as u32,
+                row_bytes: (product.problem.n * product.problem.dtype.size()) as u32,
+                unit_count: units.len() as u32,
                 steps: product.problem.k.div_ceil(STEP) as u32,
                 ready: product.ready as u32,
-                over: product.over as u32,
-                everyone: everyone.into(),
+                summed: product.summed as u32,
+                done: product.done as u32,
+                everyone: matches!(product.c, Sums::Everyone(_)).into(),
             },
             _tables: tables,
         })
@@ -206,72 +205,70 @@ fn kernel(problem: &GemmProblem, shape: &str) -> Option<&'static str> {
     names.into_iter().find(|name| name.ends_with(shape))
 }
 
-/// A group in the order of the blocks: `Band` in device code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Band {
-    end: u32,
+/// A tile of a cluster in the order of the blocks: `Unit` in device code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Unit {
     owner: u32,
-    first: u32,
-    rows: u32,
+    group: u32,
+    /// In tiles of a cluster, in the shard of the owner.
+    row: u32,
+    column: u32,
+    /// Units of the group.
+    of: u32,
 }
 
-/// The groups of a rank in tiles of clusters.
-#[derive(Debug)]
-struct Order {
-    bands: Vec<Band>,
-    units: u32,
-    columns: u32,
-    /// Rows of clusters of a group.
-    band: u32,
-}
-
-impl Order {
-    fn new(product: &ReducingMatmul, config: &Config) -> Result<Self, Error> {
-        let [height, width] = config::cluster_tile(config).map(|side| side as usize);
-        let columns = product.problem.n.div_ceil(width);
-        let mut units = 0;
-        let mut bands = Vec::new();
-        for Group { owner, rows, .. } in product.order() {
-            let first = (rows.start - product.shards[owner].start) / height;
-            let rows = rows.len().div_ceil(height);
-            units += rows * columns;
-            bands.push((units, owner, first, rows));
-        }
-        // Tickets count the stores of a group.
-        if units as u64 * u64::from(config::blocks(config)) * 2 > u64::from(u32::MAX >> 1) {
-            return Err(Error::InvalidProblem {
-                problem: Box::new(product.problem),
-                reason: format!("{units} tiles of clusters are more than the device counts"),
-            });
-        }
-        let bands = bands.into_iter().map(|(end, owner, first, rows)| {
-            let [end, owner, first, rows] = [end, owner, first, rows].map(|value| value as u32);
-            Band {
-                end,
+/// The tiles of a rank in the order in which its clusters take them: the groups one after the other, of each column after
+/// column.
+fn units(product: &ReducingMatmul, config: &Config) -> Result<Vec<Unit>, Error> {
+    let [height, width] = config::cluster_tile(config).map(|side| side as usize);
+    let columns = product.problem.n.div_ceil(width);
+    let mut all = Vec::new();
+    for Group { owner, index, rows } in product.order() {
+        let first = (rows.start - product.shards[owner].start) / height;
+        let rows = rows.len().div_ceil(height);
+        all.extend((0..rows * columns).map(|i| {
+            let (row, column) = (first + i % rows, i / rows);
+            let [owner, group, row, column, of] =
+                [owner, index, row, column, rows * columns].map(|value| value as u32);
+            Unit {
                 owner,
-                first,
-                rows,
+                group,
+                row,
+                column,
+                of,
             }
+        }));
+    }
+    // Tickets count the stores of a group.
+    if all.len() as u64 * u64::from(config::blocks(config)) * 2 > u64::from(u32::MAX >> 1) {
+        return Err(Error::InvalidProblem {
+            problem: Box::new(product.problem),
+            reason: format!(
+                "{} tiles of clusters are more than the device counts",
+                all.len()
+            ),
         });
-        Ok(Self {
-            bands: bands.collect(),
-            units: units as u32,
-            columns: columns as u32,
-            band: (product.group_rows / height) as u32,
-        })
     }
+    Ok(all)
+}
 
-    fn words(&self) -> impl Iterator<Item = u32> {
-        let bands = self.bands.iter();
-        bands.flat_map(|band| [band.end, band.owner, band.first, band.rows])
-    }
+fn words(units: &[Unit]) -> impl Iterator<Item = u32> {
+    let words = |unit: &Unit| {
+        [
+            unit.owner | unit.group << 16,
+            unit.row,
+            unit.column,
+            unit.of,
+        ]
+    };
+    units.iter().flat_map(words)
 }
 
 /// The matrices as the kernel sees them.
 struct Maps {
     a: TensorMap,
     b: TensorMap,
-    c: [TensorMap; MAX_WORLD],
+    c: TensorMap,
     outgoing: [TensorMap; MAX_WORLD],
     incoming: [TensorMap; MAX_WORLD],
 }
@@ -298,15 +295,13 @@ impl Maps {
         let mut maps = Self {
             a: encode("A", a, rows_a, product.a)?,
             b: encode("B", b, rows_b, product.b)?,
-            c: [TensorMap::UNUSED; MAX_WORLD],
+            c: TensorMap::UNUSED,
             outgoing: [TensorMap::UNUSED; MAX_WORLD],
             incoming: [TensorMap::UNUSED; MAX_WORLD],
         };
         let own = &product.shards[rank];
         if !own.is_empty() {
-            for (to, address) in product.sums() {
-                maps.c[to] = encode("C", shard(own), rows_c, address)?;
-            }
+            maps.c = encode("C", shard(own), rows_c, product.own_sums())?;
         }
         for peer in (0..world).filter(|&peer| peer != rank) {
             let theirs = &product.shards[peer];

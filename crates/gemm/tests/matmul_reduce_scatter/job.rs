@@ -113,7 +113,7 @@ impl<B: ReducingGemmBackend> Job<B> {
             GemmProblem::new(m, n, depth.len(), case.dtype).with_layouts(Layout::RowMajor, b);
         let most = m.div_ceil(world);
         let groups = most.div_ceil(case.group_rows);
-        let mut pad = SignalPad::new(&backend, &exchange, "test", FIRST + 2 * groups).unwrap();
+        let mut pad = SignalPad::new(&backend, &exchange, "test", FIRST + 2 * groups + 1).unwrap();
         pad.set_timeout(timeout);
         let part = |bytes: usize| bytes.next_multiple_of(256).max(256);
         let (a_bytes, b_bytes) = (2 * m * depth.len(), 2 * n * depth.len());
@@ -145,7 +145,8 @@ impl<B: ReducingGemmBackend> Job<B> {
             fetched,
             pad: pad.view(),
             ready: FIRST + groups,
-            over: FIRST,
+            summed: FIRST,
+            done: FIRST + 2 * groups,
             group_rows: case.group_rows,
             max_blocks: max_blocks(&backend, world),
         };

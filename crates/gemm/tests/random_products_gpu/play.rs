@@ -173,7 +173,7 @@ impl<B: Kernels> Rank<B> {
                     self.backend.all_gather_plan(&product).map(Plan::Gathers)
                 }
                 _ => {
-                    let rows = problem.most_rows();
+                    let groups = problem.most_rows().div_ceil(problem.chunk_rows);
                     let product = ReducingMatmul {
                         problem: problem.products[me],
                         shards: problem.shards.clone(),
@@ -187,7 +187,8 @@ impl<B: Kernels> Rank<B> {
                         fetched: work.add(a_bytes),
                         pad: self.pad.view(),
                         ready: placed.slot,
-                        over: placed.slot + rows.div_ceil(problem.chunk_rows),
+                        summed: placed.slot + groups,
+                        done: placed.slot + 2 * groups,
                         group_rows: problem.chunk_rows,
                         max_blocks,
                     };

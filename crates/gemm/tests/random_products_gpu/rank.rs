@@ -207,7 +207,7 @@ impl<B: Kernels> Rank<B> {
 
     /// As many of the problems as a round takes, with their places, and what these take in all.
     pub fn place(&mut self, numbers: Range<u64>, most: usize) -> Played<(Vec<Placed>, Rooms)> {
-        if self.free_slot + most * 2 * MOST_CHUNKS > SLOTS {
+        if self.free_slot + most * (2 * MOST_CHUNKS + 1) > SLOTS {
             // Epochs of all slots are made equal, and those of sums are given away anew. Nothing is under way here.
             let recovered = self.pad.recover(&self.stream, self.exchange.as_ref());
             recovered.map_err(on_rank(self.me()))?;
@@ -257,7 +257,7 @@ impl<B: Kernels> Rank<B> {
             true => Vec::new(),
             false => rows.map(|rows| rows.div_ceil(problem.chunk_rows)).collect(),
         };
-        let count = 2 * groups.iter().max().unwrap_or(&0);
+        let count = groups.iter().max().map_or(0, |most| 2 * most + 1);
         let next = self.free_slot;
         let slot = *self.sums.entry((problem.operation, groups)).or_insert(next);
         if slot == next {
