@@ -86,7 +86,7 @@ struct alignas(128) Reduction {
   // Row 0 of each rank's C, where everyone gets the sums.
   char* sums[kMaxRanks];
   const Unit* units;
-  // [groups][world], and behind them the calls.
+  // By own group, and behind them the calls.
   uint32_t* arrived;
   // Of A and C, by rank: the rows before its shard, and those of it.
   uint32_t starts[kMaxRanks];
@@ -107,10 +107,7 @@ struct alignas(128) Reduction {
   // Whether every rank gets the sums.
   uint32_t everyone;
 
-  __device__ __forceinline__ uint32_t* arrivals(uint32_t group, uint32_t source) const {
-    return &arrived[group * pad.world + source];
-  }
-  __device__ __forceinline__ uint32_t* calls() const { return arrivals(groups, 0); }
+  __device__ __forceinline__ uint32_t* calls() const { return &arrived[groups]; }
 
   // Rows of a group; 0 behind the last of the shard.
   __device__ __forceinline__ uint32_t height(uint32_t owner, uint32_t group) const {
@@ -171,78 +168,140 @@ struct Parts {
   }
 };
 
-// One thread: until the other ranks' parts of an own group are here. Where a rank misses the deadline, what lies in its place
-// is added, for nobody to read.
-__device__ __forceinline__ void await_parts(const Reduction& reduction, uint32_t group) {
-  const PadView& pad = reduction.pad;
-  const uint32_t blocks = min(reduction.part(group).pieces(), gridDim.x);
-  const uint32_t arrivals = (load_counter(reduction.calls()) + 1) * blocks;
-  for (uint32_t source = 0; source < pad.world; ++source) {
-    if (source == pad.rank) continue;
-    wait_behind_waits(pad, reduction.arrivals(group, source), reduction.ready + group, source, arrivals);
-  }
-  fence_async();
-}
-
-// One thread of each block: what this rank fetches.
-class PartFetcher {
+// One thread: whether all parts of own groups are here, group by group.
+class Arrivals {
  public:
-  __device__ __forceinline__ PartFetcher(const Reduction& reduction, Inbox& inbox, uint32_t epoch)
-      : reduction_(reduction), fetcher_(inbox), epoch_(epoch) {}
+  __device__ __forceinline__ explicit Arrivals(const Reduction& reduction)
+      : reduction_(reduction), call_(load_counter(reduction.calls()) + 1) {}
 
-  // Everything, in the order in which it comes: a group's sums follow the parts of the group behind it.
-  __device__ __forceinline__ void fetch() {
+  __device__ __forceinline__ bool here(uint32_t group) {
+    if (group == met_) return true;
+    if (!reached(load_acquire_gpu(&reduction_.arrived[group]), wanted(group))) return false;
+    return meet(group);
+  }
+
+  // Where a rank misses the deadline, what lies in the place of its part is added, for nobody to read.
+  __device__ __forceinline__ void await(uint32_t group) {
+    if (group == met_) return;
     const PadView& pad = reduction_.pad;
-    for (uint32_t group = 0; group <= reduction_.groups; ++group) {
-      for (uint32_t step = 1; step < pad.world; ++step) part(group, (pad.rank + pad.world - step) % pad.world);
-      for (uint32_t step = 1; reduction_.everyone && group > 0 && step < pad.world; ++step) {
-        sum(group - 1, (pad.rank + pad.world - step) % pad.world);
-      }
-    }
-    fetcher_.drain();
+    const uint32_t next = (pad.rank + 1) % pad.world;
+    wait_behind_waits(pad, &reduction_.arrived[group], reduction_.ready + group, next, wanted(group));
+    meet(group);
   }
 
  private:
-  __device__ __forceinline__ void part(uint32_t group, uint32_t source) {
-    const uint64_t above = uint64_t(group) * reduction_.group_rows * reduction_.row_stride;
-    share(reduction_.to[source] + above, reduction_.from[source] + above, reduction_.part(group), reduction_.ready + group,
-          source, reduction_.arrivals(group, source));
+  __device__ __forceinline__ uint32_t wanted(uint32_t group) const {
+    return call_ * (reduction_.pad.world - 1) * min(reduction_.part(group).pieces(), gridDim.x);
   }
 
-  __device__ __forceinline__ void sum(uint32_t group, uint32_t owner) {
-    const uint32_t row = reduction_.starts[owner] + group * reduction_.group_rows;
-    const uint64_t above = uint64_t(row) * reduction_.row_stride;
-    share(reduction_.sums[reduction_.pad.rank] + above, reduction_.sums[owner] + above, reduction_.sum(owner, group),
-          reduction_.summed + group, owner, nullptr);
+  __device__ __forceinline__ bool meet(uint32_t group) {
+    fence_async();
+    met_ = group;
+    return true;
   }
 
-  // The pieces that are this block's turn, once the word is there, and a count of the block behind the last of them.
-  __device__ __forceinline__ void share(char* to, const char* from, Lines lines, uint32_t slot, uint32_t peer, uint32_t* arrived) {
-    const PadView& pad = reduction_.pad;
-    const uint32_t pieces = lines.pieces();
-    if (turn_ < pieces) {
-      // Nobody is to wait for what this thread has in its hands while it waits itself.
-      if (!has_epoch(pad, slot, peer, epoch_)) fetcher_.drain();
-      const bool here = wait_epoch(pad, slot, peer, epoch_);
-      fence_async();
-      for (uint32_t i = turn_; here && i < pieces; i += gridDim.x) {
-        const Lines::Piece piece = lines.piece(i);
-        fetcher_.fetch(to + piece.offset, from + piece.offset, piece.bytes, pieces - i > gridDim.x ? nullptr : arrived);
+  const Reduction& reduction_;
+  const uint32_t call_;
+  uint32_t met_ = UINT32_MAX;
+};
+
+// One thread of each block: what this rank fetches. Parts come first, since others wait for their sums; each kind in the order
+// in which it comes. At each time every rank fetches from another, where all are equally quick.
+class PartFetcher {
+ public:
+  __device__ __forceinline__ PartFetcher(const Reduction& reduction, Inbox& inbox, uint32_t epoch)
+      : reduction_(reduction), fetcher_(inbox), epoch_(epoch), items_(reduction.groups * (reduction.pad.world - 1)) {}
+
+  __device__ __forceinline__ void fetch() {
+    uint32_t part = 0, sum = reduction_.everyone ? 0 : items_;
+    while (part < items_ || sum < items_) {
+      if (part < items_ && is_here(part, false)) {
+        share(part++, false);
+      } else if (sum < items_ && is_here(sum, true)) {
+        share(sum++, true);
+      } else {
+        // Nobody is to wait for what this thread has in its hands while it waits itself.
+        fetcher_.drain();
+        if (!wait(part, sum)) break;
       }
-      // The counters are whole behind the call all the same.
-      if (!here && arrived != nullptr) add_release_gpu(arrived, 1);
     }
-    turn_ = (turn_ + gridDim.x - pieces % gridDim.x) % gridDim.x;
+    fetcher_.drain();
+    // Behind a wait in vain, too, the counters are whole.
+    for (; part < items_; ++part) {
+      const uint32_t group = group_of(part);
+      if (turn(part, reduction_.part(group)) < reduction_.part(group).pieces()) add_release_gpu(&reduction_.arrived[group], 1);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t group_of(uint32_t item) const { return item / (reduction_.pad.world - 1); }
+  __device__ __forceinline__ uint32_t peer_of(uint32_t item) const {
+    const uint32_t world = reduction_.pad.world;
+    return (reduction_.pad.rank + world - 1 - item % (world - 1)) % world;
+  }
+  __device__ __forceinline__ uint32_t slot_of(uint32_t item, bool sum) const {
+    return (sum ? reduction_.summed : reduction_.ready) + group_of(item);
+  }
+  __device__ __forceinline__ const uint32_t* word_of(uint32_t item, bool sum) const {
+    return word_at(reduction_.pad, reduction_.pad.rank, slot_of(item, sum), peer_of(item));
+  }
+
+  // A group that a shard does not have is there at once.
+  __device__ __forceinline__ bool is_here(uint32_t item, bool sum) const {
+    const uint32_t owner = sum ? peer_of(item) : reduction_.pad.rank;
+    return reduction_.height(owner, group_of(item)) == 0 || reached(load_acquire_sys(word_of(item, sum)), epoch_);
+  }
+
+  // Until the next of one or the other kind is there.
+  __device__ __forceinline__ bool wait(uint32_t part, uint32_t sum) const {
+    const bool parts = part < items_, both = parts && sum < items_;
+    const uint32_t item = parts ? part : sum;
+    const uint32_t* other = word_of(both ? sum : item, !parts || both);
+    return watch_word(reduction_.pad, word_of(item, !parts), slot_of(item, !parts), peer_of(item), epoch_, [&](uint32_t seen) {
+      return reached(seen, epoch_) || (both && reached(load_acquire_sys(other), epoch_));
+    });
+  }
+
+  // The blocks' turns follow each other from item to item.
+  __device__ __forceinline__ uint32_t turn(uint32_t item, const Lines& lines) const {
+    return (blockIdx.x + gridDim.x - uint32_t(uint64_t(item) * lines.pieces() % gridDim.x)) % gridDim.x;
+  }
+
+  // This block's pieces of a part or a sum that is there.
+  __device__ __forceinline__ void share(uint32_t item, bool sum) {
+    const uint32_t peer = peer_of(item), group = group_of(item);
+    const uint64_t row = uint64_t(group) * reduction_.group_rows + (sum ? reduction_.starts[peer] : 0);
+    const uint64_t above = row * reduction_.row_stride;
+    char* const to = (sum ? reduction_.sums[reduction_.pad.rank] : reduction_.to[peer]) + above;
+    const char* const from = (sum ? reduction_.sums[peer] : reduction_.from[peer]) + above;
+    const Lines lines = sum ? reduction_.sum(peer, group) : reduction_.part(group);
+    const uint32_t pieces = lines.pieces();
+    fence_async();
+    for (uint32_t i = turn(item, lines); i < pieces; i += gridDim.x) {
+      const Lines::Piece piece = lines.piece(i);
+      const bool counts = !sum && pieces - i <= gridDim.x;
+      fetcher_.fetch(to + piece.offset, from + piece.offset, piece.bytes, counts ? &reduction_.arrived[group] : nullptr);
+    }
   }
 
   const Reduction& reduction_;
   Fetcher fetcher_;
   const uint32_t epoch_;
-  // The first piece of what is next that is this block's.
-  uint32_t turn_ = blockIdx.x;
+  // Of each kind.
+  const uint32_t items_;
 };
 
-// One thread: the parts of an own tile from the other ranks, behind `await_parts`.
+// One thread: the parts of an own tile into L2, where they are here.
+template <class Tile>
+__device__ __forceinline__ void prefetch_parts(const Reduction& reduction, const Part& part) {
+  for (uint32_t source = 0; source < reduction.pad.world; ++source) {
+    for (uint32_t box = 0; source != reduction.pad.rank && box < Tile::kBoxesC; ++box) {
+      prefetch_box(&reduction.incoming[source], int32_t(part.column + box * kBox), int32_t(part.row));
+    }
+  }
+}
+
+// One thread: the parts of an own tile from the other ranks, which are here.
 template <class Tile>
 __device__ __forceinline__ void load_parts(const Reduction& reduction, const Part& part, const Pipeline<Tile>& pipeline,
                                            typename Pipeline<Tile>::Cursor& at) {
@@ -454,14 +513,15 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
     if (warp == 0) {
       if (elected()) {
         typename Pipeline<Tile>::Cursor at;
-        // The own group whose parts are here: a block takes several of its tiles one after the other.
-        uint32_t met = UINT32_MAX;
+        Arrivals arrivals(reduction);
         for_each_part<Tile>(reduction, [&](const Part& part) {
+          const bool sum = part.owner == pad.rank && pad.world > 1;
+          // While the stages of the tile before are still full.
+          if (sum && arrivals.here(part.group)) prefetch_parts<Tile>(reduction, part);
           const uint32_t row = reduction.starts[part.owner] + part.row;
           load_steps<Tile>(&reduction.a, &reduction.b, row, part.column, reduction.steps, pipeline, at);
-          if (part.owner == pad.rank && pad.world > 1) {
-            if (part.group != met) await_parts(reduction, part.group);
-            met = part.group;
+          if (sum) {
+            arrivals.await(part.group);
             load_parts<Tile>(reduction, part, pipeline, at);
           }
           pipeline.lend(at);
@@ -490,10 +550,12 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
   } else {
     sync_cluster();
   }
-  if (threadIdx.x != 0 || !draw_last(pad, reduction.ready, pad.rank, gridDim.x)) return;
-  for (uint32_t peer = 0; peer < pad.world; ++peer) {
-    if (peer != pad.rank) wait_epoch(pad, reduction.done, peer, epoch);
-  }
+  if (threadIdx.x >= 32) return;
+  const bool last = threadIdx.x == 0 && draw_last(pad, reduction.ready, pad.rank, gridDim.x);
+  if (!__shfl_sync(0xffffffff, last, 0)) return;
+  if (threadIdx.x < pad.world && threadIdx.x != pad.rank) wait_epoch(pad, reduction.done, threadIdx.x, epoch);
+  __syncwarp();
+  if (threadIdx.x != 0) return;
   *calls = epoch;
   ++*reduction.calls();
 }

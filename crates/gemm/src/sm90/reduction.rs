@@ -96,7 +96,7 @@ impl ReductionPlan {
         let groups = product.groups();
         let tables = [
             upload(cuda, words(&units))?,
-            upload(cuda, std::iter::repeat_n(0, groups * world + 1))?,
+            upload(cuda, std::iter::repeat_n(0, groups + 1))?,
         ];
         let of_peers = |at: &dyn Fn(usize) -> DevicePtr| {
             std::array::from_fn(|peer| match peer < world && peer != rank {
