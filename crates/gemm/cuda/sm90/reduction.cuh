@@ -174,10 +174,9 @@ class Arrivals {
   __device__ __forceinline__ explicit Arrivals(const Reduction& reduction)
       : reduction_(reduction), call_(load_counter(reduction.calls()) + 1) {}
 
-  __device__ __forceinline__ bool here(uint32_t group) {
-    if (group == met_) return true;
-    if (!reached(load_acquire_gpu(&reduction_.arrived[group]), wanted(group))) return false;
-    return meet(group);
+  // Takes note of a group that is here.
+  __device__ __forceinline__ void look(uint32_t group) {
+    if (group != met_ && reached(load_acquire_gpu(&reduction_.arrived[group]), wanted(group))) meet(group);
   }
 
   // Where a rank misses the deadline, what lies in the place of its part is added, for nobody to read.
@@ -194,10 +193,9 @@ class Arrivals {
     return call_ * (reduction_.pad.world - 1) * min(reduction_.part(group).pieces(), gridDim.x);
   }
 
-  __device__ __forceinline__ bool meet(uint32_t group) {
+  __device__ __forceinline__ void meet(uint32_t group) {
     fence_async();
     met_ = group;
-    return true;
   }
 
   const Reduction& reduction_;
@@ -205,32 +203,20 @@ class Arrivals {
   uint32_t met_ = UINT32_MAX;
 };
 
-// One thread of each block: what this rank fetches. Parts come first, since others wait for their sums; each kind in the order
-// in which it comes. At each time every rank fetches from another, where all are equally quick.
+// One thread of each block: what this rank fetches, in the order in which it comes: the sums of a group follow the parts of the
+// group behind it. At each time every rank fetches from another, where all are equally quick.
 class PartFetcher {
  public:
   __device__ __forceinline__ PartFetcher(const Reduction& reduction, Inbox& inbox, uint32_t epoch)
-      : reduction_(reduction), fetcher_(inbox), epoch_(epoch), items_(reduction.groups * (reduction.pad.world - 1)) {}
+      : reduction_(reduction), fetcher_(inbox), epoch_(epoch) {}
 
   __device__ __forceinline__ void fetch() {
-    uint32_t part = 0, sum = reduction_.everyone ? 0 : items_;
-    while (part < items_ || sum < items_) {
-      if (part < items_ && is_here(part, false)) {
-        share(part++, false);
-      } else if (sum < items_ && is_here(sum, true)) {
-        share(sum++, true);
-      } else {
-        // Nobody is to wait for what this thread has in its hands while it waits itself.
-        fetcher_.drain();
-        if (!wait(part, sum)) break;
-      }
+    const uint32_t peers = reduction_.pad.world - 1, items = reduction_.groups * peers;
+    for (uint32_t item = 0; item < items + peers; ++item) {
+      if (item < items) share(item, false);
+      if (reduction_.everyone && item >= peers) share(item - peers, true);
     }
     fetcher_.drain();
-    // Behind a wait in vain, too, the counters are whole.
-    for (; part < items_; ++part) {
-      const uint32_t group = group_of(part);
-      if (turn(part, reduction_.part(group)) < reduction_.part(group).pieces()) add_release_gpu(&reduction_.arrived[group], 1);
-    }
   }
 
  private:
@@ -239,67 +225,49 @@ class PartFetcher {
     const uint32_t world = reduction_.pad.world;
     return (reduction_.pad.rank + world - 1 - item % (world - 1)) % world;
   }
-  __device__ __forceinline__ uint32_t slot_of(uint32_t item, bool sum) const {
-    return (sum ? reduction_.summed : reduction_.ready) + group_of(item);
-  }
-  __device__ __forceinline__ const uint32_t* word_of(uint32_t item, bool sum) const {
-    return word_at(reduction_.pad, reduction_.pad.rank, slot_of(item, sum), peer_of(item));
-  }
-
-  // A group that a shard does not have is there at once.
-  __device__ __forceinline__ bool is_here(uint32_t item, bool sum) const {
-    const uint32_t owner = sum ? peer_of(item) : reduction_.pad.rank;
-    return reduction_.height(owner, group_of(item)) == 0 || reached(load_acquire_sys(word_of(item, sum)), epoch_);
-  }
-
-  // Until the next of one or the other kind is there.
-  __device__ __forceinline__ bool wait(uint32_t part, uint32_t sum) const {
-    const bool parts = part < items_, both = parts && sum < items_;
-    const uint32_t item = parts ? part : sum;
-    const uint32_t* other = word_of(both ? sum : item, !parts || both);
-    return watch_word(reduction_.pad, word_of(item, !parts), slot_of(item, !parts), peer_of(item), epoch_, [&](uint32_t seen) {
-      return reached(seen, epoch_) || (both && reached(load_acquire_sys(other), epoch_));
-    });
-  }
-
   // The blocks' turns follow each other from item to item.
   __device__ __forceinline__ uint32_t turn(uint32_t item, const Lines& lines) const {
     return (blockIdx.x + gridDim.x - uint32_t(uint64_t(item) * lines.pieces() % gridDim.x)) % gridDim.x;
   }
 
-  // This block's pieces of a part or a sum that is there.
+  // This block's pieces of a part or a sum, once the word is there.
   __device__ __forceinline__ void share(uint32_t item, bool sum) {
     const uint32_t peer = peer_of(item), group = group_of(item);
+    const Lines lines = sum ? reduction_.sum(peer, group) : reduction_.part(group);
+    const uint32_t pieces = lines.pieces(), first = turn(item, lines);
+    uint32_t* const arrived = sum ? nullptr : &reduction_.arrived[group];
+    if (first >= pieces) return;
+    if (!await(peer, (sum ? reduction_.summed : reduction_.ready) + group)) {
+      // The counters are whole behind the call all the same.
+      if (arrived != nullptr) add_release_gpu(arrived, 1);
+      return;
+    }
     const uint64_t row = uint64_t(group) * reduction_.group_rows + (sum ? reduction_.starts[peer] : 0);
     const uint64_t above = row * reduction_.row_stride;
     char* const to = (sum ? reduction_.sums[reduction_.pad.rank] : reduction_.to[peer]) + above;
     const char* const from = (sum ? reduction_.sums[peer] : reduction_.from[peer]) + above;
-    const Lines lines = sum ? reduction_.sum(peer, group) : reduction_.part(group);
-    const uint32_t pieces = lines.pieces();
-    fence_async();
-    for (uint32_t i = turn(item, lines); i < pieces; i += gridDim.x) {
+    for (uint32_t i = first; i < pieces; i += gridDim.x) {
       const Lines::Piece piece = lines.piece(i);
-      const bool counts = !sum && pieces - i <= gridDim.x;
-      fetcher_.fetch(to + piece.offset, from + piece.offset, piece.bytes, counts ? &reduction_.arrived[group] : nullptr);
+      fetcher_.fetch(to + piece.offset, from + piece.offset, piece.bytes, pieces - i > gridDim.x ? nullptr : arrived);
     }
+  }
+
+  __device__ __forceinline__ bool await(uint32_t peer, uint32_t slot) {
+    const PadView& pad = reduction_.pad;
+    bool here = has_epoch(pad, slot, peer, epoch_);
+    if (!here) {
+      // Nobody is to wait for what this thread has in its hands while it waits itself.
+      fetcher_.drain();
+      here = wait_epoch(pad, slot, peer, epoch_);
+    }
+    fence_async();
+    return here;
   }
 
   const Reduction& reduction_;
   Fetcher fetcher_;
   const uint32_t epoch_;
-  // Of each kind.
-  const uint32_t items_;
 };
-
-// One thread: the parts of an own tile into L2, where they are here.
-template <class Tile>
-__device__ __forceinline__ void prefetch_parts(const Reduction& reduction, const Part& part) {
-  for (uint32_t source = 0; source < reduction.pad.world; ++source) {
-    for (uint32_t box = 0; source != reduction.pad.rank && box < Tile::kBoxesC; ++box) {
-      prefetch_box(&reduction.incoming[source], int32_t(part.column + box * kBox), int32_t(part.row));
-    }
-  }
-}
 
 // One thread: the parts of an own tile from the other ranks, which are here.
 template <class Tile>
@@ -516,8 +484,8 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
         Arrivals arrivals(reduction);
         for_each_part<Tile>(reduction, [&](const Part& part) {
           const bool sum = part.owner == pad.rank && pad.world > 1;
-          // While the stages of the tile before are still full.
-          if (sum && arrivals.here(part.group)) prefetch_parts<Tile>(reduction, part);
+          // While the stages are full: where they have arrived by now, the loads of parts need not wait for the word.
+          if (sum) arrivals.look(part.group);
           const uint32_t row = reduction.starts[part.owner] + part.row;
           load_steps<Tile>(&reduction.a, &reduction.b, row, part.column, reduction.steps, pipeline, at);
           if (sum) {

@@ -62,11 +62,6 @@ __device__ __forceinline__ void load_box_multicast(void* shared, const TensorMap
       : "memory");
 }
 
-// Brings a box as far as L2.
-__device__ __forceinline__ void prefetch_box(const TensorMap* map, int32_t x, int32_t y) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
-}
-
 // Stores a box, as part of this thread's open group of bulk stores.
 __device__ __forceinline__ void store_box(const TensorMap* map, int32_t x, int32_t y, const void* shared) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
