@@ -211,10 +211,10 @@ class PartFetcher {
       : reduction_(reduction), fetcher_(inbox), epoch_(epoch) {}
 
   __device__ __forceinline__ void fetch() {
-    const uint32_t peers = reduction_.pad.world - 1, items = reduction_.groups * peers;
-    for (uint32_t item = 0; item < items + peers; ++item) {
-      if (item < items) share(item, false);
-      if (reduction_.everyone && item >= peers) share(item - peers, true);
+    const uint32_t peers = reduction_.pad.world - 1;
+    for (uint32_t group = 0; group <= reduction_.groups; ++group) {
+      for (uint32_t i = 0; group < reduction_.groups && i < peers; ++i) share(group * peers + i, false);
+      for (uint32_t i = 0; reduction_.everyone && group > 0 && i < peers; ++i) share((group - 1) * peers + i, true);
     }
     fetcher_.drain();
   }
