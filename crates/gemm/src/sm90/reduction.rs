@@ -239,13 +239,15 @@ fn units(product: &ReducingMatmul, config: &Config) -> Result<Vec<Unit>, Error> 
             }
         }));
     }
-    // Tickets count the stores of a group.
-    if all.len() as u64 * u64::from(config::blocks(config)) * 2 > u64::from(u32::MAX >> 1) {
+    // Tickets count the stores of a group, and units name it in 16 bits.
+    let stores = all.len() as u64 * u64::from(config::blocks(config)) * 2;
+    if stores > u64::from(u32::MAX >> 1) || product.groups() > usize::from(u16::MAX) {
         return Err(Error::InvalidProblem {
             problem: Box::new(product.problem),
             reason: format!(
-                "{} tiles of clusters are more than the device counts",
-                all.len()
+                "{} tiles of clusters in {} groups are more than the device counts",
+                all.len(),
+                product.groups()
             ),
         });
     }

@@ -34,6 +34,11 @@ pub(super) fn check_reduction(product: &ReducingMatmul) -> Result<(), Error> {
         let why = format!("there must be {MAX_WORLD} ranks at most, not {world}");
         return unsupported(problem, Provider::Sm90, why);
     }
+    let row = product.row_bytes();
+    if row > u32::MAX as usize {
+        let why = format!("rows of C must be shorter than 4 GiB, not {row}");
+        return unsupported(problem, Provider::Sm90, why);
+    }
     let rows = product.group_rows;
     if !rows.is_multiple_of(128) {
         let why = format!("groups of {rows} rows must be of a multiple of 128, whole tiles");
