@@ -75,14 +75,17 @@ pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> 
     })
 }
 
-/// The smallest tile, in the quickest of its clusters that the multiprocessors have room for.
-pub(super) fn small(multiprocessors: u32) -> Option<Candidate> {
-    let area = |config: &Config| config.tile[0] * config.tile[1];
+/// The smallest tile, in the quickest of its clusters that the multiprocessors have room for and that chunks of `rows` rows
+/// are whole of; if there is none, in the quickest.
+pub(super) fn small(multiprocessors: u32, rows: usize) -> Option<Candidate> {
+    let fits = |shape: &Config| blocks(shape) <= multiprocessors;
+    let splits = |shape: &Config| !rows.is_multiple_of(cluster_tile(shape)[0] as usize);
+    let key = |shape: &Config| (shape.tile[0] * shape.tile[1], splits(shape));
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
-        .filter(|(_, shape)| blocks(shape) <= multiprocessors)
-        .min_by_key(|(_, shape)| area(shape))?;
+        .filter(|(_, shape)| fits(shape))
+        .min_by_key(|(_, shape)| key(shape))?;
     Some(Candidate {
         config,
         band: square_band(shape, multiprocessors),
@@ -200,11 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn the_small_tile_shares_where_there_is_room_for_two() {
-        let named = |multiprocessors| small(multiprocessors).map(|c| CONFIGS[c.config].name);
-        assert_eq!(named(132), Some("128x128_share_b"));
-        assert_eq!(named(1), Some("128x128_alone"));
-        assert_eq!(named(0), None);
+    fn the_small_tile_shares_what_chunks_are_whole_of() {
+        let named = |multiprocessors, rows| {
+            small(multiprocessors, rows).map(|candidate| CONFIGS[candidate.config].name)
+        };
+        assert_eq!(named(132, 512), Some("128x128_share_b"));
+        assert_eq!(named(132, 384), Some("128x128_share_a"));
+        assert_eq!(named(132, 100), Some("128x128_share_b"));
+        assert_eq!(named(1, 384), Some("128x128_alone"));
+        assert_eq!(named(0, 384), None);
     }
 
     #[test]
