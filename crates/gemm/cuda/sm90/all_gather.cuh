@@ -63,7 +63,7 @@ struct alignas(128) Gathering {
   const char* from[kMostRanks];
   char* to[kMostRanks];
   const Band* bands;
-  // [chunks][world], and behind them the calls.
+  // [chunks][slices][world], and behind them the calls.
   uint32_t* arrived;
   // Rows of each shard.
   uint32_t rows[kMostRanks];
@@ -72,24 +72,35 @@ struct alignas(128) Gathering {
   uint32_t columns;
   // Steps of K.
   uint32_t steps;
-  // Of A.
+  // From a row of A to the next, and of K.
+  uint32_t row_stride;
   uint32_t row_bytes;
   uint32_t chunk_rows;
   // Of the largest shard.
   uint32_t chunks;
+  // Of a chunk, and the steps of K of each but the last.
+  uint32_t slices;
+  uint32_t slice_steps;
   // Slots.
   uint32_t ready;
   uint32_t done;
 
-  __device__ __forceinline__ uint32_t* arrivals(uint32_t chunk, uint32_t peer) const {
-    return &arrived[chunk * pad.world + peer];
+  __device__ __forceinline__ uint32_t* arrivals(uint32_t chunk, uint32_t slice, uint32_t peer) const {
+    return &arrived[(chunk * slices + slice) * pad.world + peer];
   }
-  __device__ __forceinline__ uint32_t* calls() const { return arrivals(chunks, 0); }
+  __device__ __forceinline__ uint32_t* calls() const { return arrivals(chunks, 0, 0); }
 
-  // Bytes of a chunk of a peer's shard; 0 behind its last.
-  __device__ __forceinline__ uint64_t chunk_bytes(uint32_t chunk, uint32_t peer) const {
+  __device__ __forceinline__ uint32_t slice_start(uint32_t slice) const { return slice * slice_steps * kSwizzledRow; }
+
+  // A slice of `height` rows. Rows that lie behind each other are one line.
+  __device__ __forceinline__ Lines lines(uint32_t slice, uint32_t height) const {
+    if (slices == 1 && row_bytes == row_stride) return {1, uint64_t(height) * row_bytes, 0};
+    return {height, min(slice_start(slice + 1), row_bytes) - slice_start(slice), row_stride};
+  }
+  // Of a peer's shard; empty behind its last chunk.
+  __device__ __forceinline__ Lines lines(uint32_t chunk, uint32_t slice, uint32_t peer) const {
     const uint32_t first = chunk * chunk_rows;
-    return first < rows[peer] ? uint64_t(min(chunk_rows, rows[peer] - first)) * row_bytes : 0;
+    return lines(slice, first < rows[peer] ? min(chunk_rows, rows[peer] - first) : 0);
   }
 
   __device__ __forceinline__ const TensorMap* map_a(Corner corner) const { return &a[corner.part]; }
@@ -122,19 +133,26 @@ class Gather {
   // The producer's thread. Tiles of a row follow each other, so that most need what the one before needed. A peer that misses
   // the deadline has been recorded; its rows are then computed from what lies in staging, for nobody to read.
   __device__ __forceinline__ void before_loads(Corner corner) {
-    const PadView& pad = product_.pad;
     const uint32_t rows = product_.rows[corner.part];
-    if (corner.part == pad.rank || corner.row >= rows) return;
+    missing_ = corner.part == product_.pad.rank || corner.row >= rows ? 0 : product_.slices;
+    if (missing_ == 0) return;
     const uint32_t end = min(corner.row + Tile::kM, rows);
     const uint32_t first = corner.row / product_.chunk_rows, last = (end - 1) / product_.chunk_rows;
-    if (corner.part == met_shard_ && first >= met_first_ && last <= met_last_) return;
-    met_shard_ = corner.part, met_first_ = first, met_last_ = last;
+    if (corner.part == shard_ && first >= first_ && last <= last_) missing_ = 0;
+    shard_ = corner.part, first_ = first, last_ = last;
+  }
+
+  __device__ __forceinline__ void before_step(uint32_t step) {
+    const uint32_t slice = product_.slices - missing_;
+    if (missing_ == 0 || step != slice * product_.slice_steps) return;
+    const PadView& pad = product_.pad;
     const uint32_t call = load_counter(product_.calls()) + 1;
-    for (uint32_t chunk = first; chunk <= last; ++chunk) {
-      const uint32_t blocks = min(pieces_of(product_.chunk_bytes(chunk, corner.part)), gridDim.x);
-      wait_behind_waits(pad, product_.arrivals(chunk, corner.part), product_.ready, corner.part, call * blocks);
+    for (uint32_t chunk = first_; chunk <= last_; ++chunk) {
+      const uint32_t blocks = min(product_.lines(chunk, slice, shard_).pieces(), gridDim.x);
+      wait_behind_waits(pad, product_.arrivals(chunk, slice, shard_), product_.ready, shard_, call * blocks);
     }
     fence_async();
+    --missing_;
   }
 
   __device__ __forceinline__ void behind_stores(Corner) {}
@@ -168,7 +186,7 @@ class Gather {
   }
 
  private:
-  // One thread: of each chunk of each peer the pieces that are this block's turn. Chunk after chunk, and of a chunk a piece of
+  // One thread: of each chunk of each peer the pieces that are this block's turn. Slice after slice, and of a slice a piece of
   // each peer in turn, so that every rank reads from all others at once and each of their links is as busy as the next.
   __device__ __forceinline__ void fetch() {
     const PadView& pad = product_.pad;
@@ -178,30 +196,32 @@ class Gather {
     // Peers whose word has been waited for, a bit each, and 16 bits above it those of which nothing is fetched since it did not
     // come in time.
     uint32_t met = 0;
-    const uint32_t most = pieces_of(uint64_t(product_.chunk_rows) * product_.row_bytes);
-    // The first piece of the next chunk that is this block's.
+    // The first piece of the next slice that is this block's.
     uint32_t turn = blockIdx.x;
     for (uint32_t chunk = 0; chunk < product_.chunks; ++chunk) {
-      for (uint32_t first = turn; first < most; first += gridDim.x) {
-        for (uint32_t i = 0; i < peers; ++i) {
-          const uint32_t nth = (blockIdx.x + i) % peers;
-          const uint32_t peer = (pad.rank + peers - nth) % pad.world;
-          const uint64_t bytes = product_.chunk_bytes(chunk, peer);
-          const uint64_t at = uint64_t(first) * kPieceBytes;
-          if (at >= bytes) continue;
-          if (!(met >> peer & 1)) met |= (open(peer) ? 1u : 0x10001u) << peer;
-          uint32_t* arrived = pieces_of(bytes) - first > gridDim.x ? nullptr : product_.arrivals(chunk, peer);
-          if (met >> peer & 0x10000u) {
-            // The counters are whole behind the call all the same.
-            if (arrived != nullptr) add_release_gpu(arrived, 1);
-            continue;
+      for (uint32_t slice = 0; slice < product_.slices; ++slice) {
+        const uint32_t most = product_.lines(slice, product_.chunk_rows).pieces();
+        const uint64_t start = uint64_t(chunk) * product_.chunk_rows * product_.row_stride + product_.slice_start(slice);
+        for (uint32_t first = turn; first < most; first += gridDim.x) {
+          for (uint32_t i = 0; i < peers; ++i) {
+            const uint32_t nth = (blockIdx.x + i) % peers;
+            const uint32_t peer = (pad.rank + peers - nth) % pad.world;
+            const Lines lines = product_.lines(chunk, slice, peer);
+            if (first >= lines.pieces()) continue;
+            if (!(met >> peer & 1)) met |= (open(peer) ? 1u : 0x10001u) << peer;
+            uint32_t* arrived = lines.pieces() - first > gridDim.x ? nullptr : product_.arrivals(chunk, slice, peer);
+            if (met >> peer & 0x10000u) {
+              // The counters are whole behind the call all the same.
+              if (arrived != nullptr) add_release_gpu(arrived, 1);
+              continue;
+            }
+            const Lines::Piece piece = lines.piece(first);
+            const uint64_t offset = start + piece.offset;
+            fetcher.fetch(product_.to[peer] + offset, product_.from[peer] + offset, piece.bytes, arrived);
           }
-          const uint64_t offset = uint64_t(chunk) * product_.chunk_rows * product_.row_bytes + at;
-          fetcher.fetch(product_.to[peer] + offset, product_.from[peer] + offset, uint32_t(min(uint64_t(kPieceBytes), bytes - at)),
-                        arrived);
         }
+        turn = (turn + gridDim.x - most % gridDim.x) % gridDim.x;
       }
-      turn = (turn + gridDim.x - most % gridDim.x) % gridDim.x;
     }
     fetcher.drain();
   }
@@ -215,9 +235,11 @@ class Gather {
   }
 
   const Gathering& product_;
-  uint32_t met_shard_ = ~0u;
-  uint32_t met_first_ = 0;
-  uint32_t met_last_ = 0;
+  // The tile's shard and chunks, and how many slices of these have not been waited for.
+  uint32_t shard_ = ~0u;
+  uint32_t first_ = 0;
+  uint32_t last_ = 0;
+  uint32_t missing_ = 0;
 };
 
 }  // namespace warpweave

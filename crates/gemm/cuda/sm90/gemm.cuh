@@ -64,8 +64,9 @@ static_assert(sizeof(Product) == 512, "as in Rust");
 
 // A product that is alone.
 struct Alone {
-  // By the producer's thread, before it loads for the tile.
+  // By the producer's thread, before it loads for the tile, and before each step of K.
   __device__ __forceinline__ void before_loads(Corner) {}
+  __device__ __forceinline__ void before_step(uint32_t) {}
   // By all threads of each consumer, behind the stores of its 64 rows. They have been issued, by the leader: whoever
   // announces them waits for them first (`bulk_wait`, bulk.cuh).
   __device__ __forceinline__ void behind_stores(Corner) {}
@@ -86,16 +87,17 @@ __device__ __forceinline__ void load(void* to, const TensorMap* map, uint32_t x,
 }
 
 // One thread: the loads of this block for the tile that begins at row `row` and column `column`, a stage for each step of K.
-template <class Tile>
+template <class Tile, class Exchange>
 __device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorMap* map_b, uint32_t row, uint32_t column,
                                            uint32_t steps, const Pipeline<Tile>& pipeline,
-                                           typename Pipeline<Tile>::Cursor& at) {
+                                           typename Pipeline<Tile>::Cursor& at, Exchange& exchange) {
   constexpr bool kBothA = Tile::kCommon == Common::kA, kBothB = Tile::kCommon == Common::kB;
   const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
   // This block's part of what both have in common.
   const uint32_t first_a = kBothA ? rank * Tile::kRowsA : 0;
   const uint32_t first_b = kBothB ? rank * Tile::kRowsB : 0;
   for (uint32_t step = 0; step < steps; ++step, at.advance()) {
+    exchange.before_step(step);
     uint64_t* full = pipeline.fill(at);
     char* a = pipeline.memory.a[at.stage] + first_a * kSwizzledRow;
     char* b = pipeline.memory.b[at.stage] + first_b * kSwizzledRow;
@@ -119,7 +121,8 @@ __device__ __forceinline__ void produce(const AnyProduct& product, const Pipelin
   typename Pipeline<Tile>::Cursor at;
   product.template for_each_tile<Tile>([&](Corner corner) {
     exchange.before_loads(corner);
-    load_steps<Tile>(product.map_a(corner), &product.b, corner.row, corner.column, product.steps, pipeline, at);
+    load_steps<Tile>(product.map_a(corner), &product.b, corner.row, corner.column, product.steps, pipeline, at,
+                     exchange);
   });
 }
 

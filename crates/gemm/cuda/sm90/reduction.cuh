@@ -193,12 +193,13 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
       if (elected()) {
         typename Pipeline<Tile>::Cursor at;
         Arrivals arrivals(reduction);
+        Alone alone;
         for_each_part<Tile>(reduction, [&](const Part& part) {
           const bool sum = part.owner == pad.rank && pad.world > 1;
           // While the stages are full: where they have arrived by now, the loads of parts need not wait for the word.
           if (sum) arrivals.look(part.group);
           const uint32_t row = reduction.starts[part.owner] + part.row;
-          load_steps<Tile>(&reduction.a, &reduction.b, row, part.column, reduction.steps, pipeline, at);
+          load_steps<Tile>(&reduction.a, &reduction.b, row, part.column, reduction.steps, pipeline, at, alone);
           if (sum) {
             arrivals.await(part.group);
             load_parts<Tile>(reduction, part, pipeline, at);

@@ -29,14 +29,17 @@ struct Gathering {
     tiles: u32,
     columns: u32,
     steps: u32,
+    row_stride: u32,
     row_bytes: u32,
     chunk_rows: u32,
     chunks: u32,
+    slices: u32,
+    slice_steps: u32,
     ready: u32,
     done: u32,
 }
 const _: () =
-    assert!(size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, done) == 2444);
+    assert!(size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, done) == 2456);
 
 /// A product that gathers, ready to be launched.
 #[derive(Debug)]
@@ -94,7 +97,10 @@ impl AllGatherPlan {
         let columns = problem.n.div_ceil(width);
         let bands = bands(product, (height, columns), candidate.band as usize)?;
         let words = bands.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
-        let counters = product.chunks() * product.world() + 1;
+        let steps = problem.k.div_ceil(STEP);
+        let slice_steps = steps.div_ceil(SLICES);
+        let slices = steps.div_ceil(slice_steps.max(1)).max(1);
+        let counters = product.chunks() * slices * product.world() + 1;
         let tables = [
             upload(cuda, words)?,
             upload(cuda, std::iter::repeat_n(0, counters))?,
@@ -103,6 +109,7 @@ impl AllGatherPlan {
         [gathering.bands, gathering.arrived] = [0, 1].map(|table| tables[table].address().0);
         gathering.tiles = bands.last().map_or(0, |band| band.end);
         gathering.columns = columns as u32;
+        [gathering.slices, gathering.slice_steps] = [slices, slice_steps].map(|n| n as u32);
         Ok(Self {
             gathering: Box::new(gathering),
             function,
@@ -142,6 +149,9 @@ impl AllGatherPlan {
         Ok(())
     }
 }
+
+/// Slices of K in which a chunk is fetched, at most: a tile multiplies what is here of its rows.
+const SLICES: usize = 4;
 
 /// What a link gives whoever fetches through it, bytes/s, and what tensor cores multiply, FLOP/s: 4×H200.
 const LINK_RATE: f64 = 325e9;
@@ -223,9 +233,12 @@ fn encode(product: &AllGatherMatmul, candidate: Candidate) -> Result<Gathering, 
         tiles: 0,
         columns: 0,
         steps: problem.k.div_ceil(STEP) as u32,
-        row_bytes: product.row_bytes() as u32,
+        row_stride: product.row_bytes() as u32,
+        row_bytes: (problem.k * problem.dtype.size()).next_multiple_of(16) as u32,
         chunk_rows: product.chunk_rows as u32,
         chunks: product.chunks() as u32,
+        slices: 0,
+        slice_steps: 0,
         ready: product.ready as u32,
         done: product.done as u32,
     };
