@@ -92,16 +92,21 @@ struct alignas(128) Gathering {
 
   __device__ __forceinline__ uint32_t slice_start(uint32_t slice) const { return slice * slice_steps * kSwizzledRow; }
 
-  // A slice of `height` rows. Rows that lie behind each other are one line.
-  __device__ __forceinline__ Lines lines(uint32_t slice, uint32_t height) const {
-    if (slices == 1 && row_bytes == row_stride) return {1, uint64_t(height) * row_bytes, 0};
-    return {height, min(slice_start(slice + 1), row_bytes) - slice_start(slice), row_stride};
-  }
-  // Of a peer's shard; empty behind its last chunk.
-  __device__ __forceinline__ Lines lines(uint32_t chunk, uint32_t slice, uint32_t peer) const {
+  // Rows of a chunk of a peer's shard; 0 behind its last.
+  __device__ __forceinline__ uint32_t height(uint32_t chunk, uint32_t peer) const {
     const uint32_t first = chunk * chunk_rows;
-    return lines(slice, first < rows[peer] ? min(chunk_rows, rows[peer] - first) : 0);
+    return first < rows[peer] ? min(chunk_rows, rows[peer] - first) : 0;
   }
+  // Of a slice of so many rows: one of each row, if it does not have the rows whole.
+  __device__ __forceinline__ uint32_t pieces(uint32_t height) const {
+    return whole() ? pieces_of(uint64_t(height) * row_bytes) : height;
+  }
+  __device__ __forceinline__ uint32_t piece_bytes(uint32_t slice, uint32_t height, uint32_t piece) const {
+    if (!whole()) return min(slice_start(slice + 1), row_bytes) - slice_start(slice);
+    return uint32_t(min(uint64_t(kPieceBytes), uint64_t(height) * row_bytes - uint64_t(piece) * kPieceBytes));
+  }
+  // Rows that are one behind the other.
+  __device__ __forceinline__ bool whole() const { return slices == 1 && row_bytes == row_stride; }
 
   __device__ __forceinline__ const TensorMap* map_a(Corner corner) const { return &a[corner.part]; }
   __device__ __forceinline__ const TensorMap* map_c(Corner corner) const { return &c[corner.part]; }
@@ -148,7 +153,7 @@ class Gather {
     const PadView& pad = product_.pad;
     const uint32_t call = load_counter(product_.calls()) + 1;
     for (uint32_t chunk = first_; chunk <= last_; ++chunk) {
-      const uint32_t blocks = min(product_.lines(chunk, slice, shard_).pieces(), gridDim.x);
+      const uint32_t blocks = min(product_.pieces(product_.height(chunk, shard_)), gridDim.x);
       wait_behind_waits(pad, product_.arrivals(chunk, slice, shard_), product_.ready, shard_, call * blocks);
     }
     fence_async();
@@ -196,34 +201,45 @@ class Gather {
     // Peers whose word has been waited for, a bit each, and 16 bits above it those of which nothing is fetched since it did not
     // come in time.
     uint32_t met = 0;
+    const uint32_t most = product_.pieces(product_.chunk_rows);
+    const uint32_t pitch = product_.whole() ? kPieceBytes : product_.row_stride;
     // The first piece of the next slice that is this block's.
     uint32_t turn = blockIdx.x;
+    // Each block begins with another.
+    uint32_t peer = (pad.rank + 1 + blockIdx.x % peers) % pad.world;
     for (uint32_t chunk = 0; chunk < product_.chunks; ++chunk) {
       for (uint32_t slice = 0; slice < product_.slices; ++slice) {
-        const uint32_t most = product_.lines(slice, product_.chunk_rows).pieces();
         const uint64_t start = uint64_t(chunk) * product_.chunk_rows * product_.row_stride + product_.slice_start(slice);
-        for (uint32_t first = turn; first < most; first += gridDim.x) {
+        uint32_t first = turn;
+        for (; first < most; first += gridDim.x) {
+          const uint64_t offset = start + uint64_t(first) * pitch;
+#pragma unroll 1
           for (uint32_t i = 0; i < peers; ++i) {
-            const uint32_t nth = (blockIdx.x + i) % peers;
-            const uint32_t peer = (pad.rank + peers - nth) % pad.world;
-            const Lines lines = product_.lines(chunk, slice, peer);
-            if (first >= lines.pieces()) continue;
-            if (!(met >> peer & 1)) met |= (open(peer) ? 1u : 0x10001u) << peer;
-            uint32_t* arrived = lines.pieces() - first > gridDim.x ? nullptr : product_.arrivals(chunk, slice, peer);
-            if (met >> peer & 0x10000u) {
-              // The counters are whole behind the call all the same.
-              if (arrived != nullptr) add_release_gpu(arrived, 1);
-              continue;
-            }
-            const Lines::Piece piece = lines.piece(first);
-            const uint64_t offset = start + piece.offset;
-            fetcher.fetch(product_.to[peer] + offset, product_.from[peer] + offset, piece.bytes, arrived);
+            fetch(fetcher, met, chunk, slice, peer, first, offset);
+            do {
+              peer = (peer == 0 ? pad.world : peer) - 1;
+            } while (peer == pad.rank);
           }
         }
-        turn = (turn + gridDim.x - most % gridDim.x) % gridDim.x;
+        turn = first - most;
       }
     }
     fetcher.drain();
+  }
+
+  // A piece of a peer's slice, if it has so many.
+  __device__ __forceinline__ void fetch(Fetcher& fetcher, uint32_t& met, uint32_t chunk, uint32_t slice, uint32_t peer,
+                                        uint32_t piece, uint64_t offset) {
+    const uint32_t height = product_.height(chunk, peer), pieces = product_.pieces(height);
+    if (piece >= pieces) return;
+    if (!(met >> peer & 1)) met |= (open(peer) ? 1u : 0x10001u) << peer;
+    uint32_t* arrived = pieces - piece > gridDim.x ? nullptr : product_.arrivals(chunk, slice, peer);
+    if (met >> peer & 0x10000u) {
+      // The counters are whole behind the call all the same.
+      if (arrived != nullptr) add_release_gpu(arrived, 1);
+      return;
+    }
+    fetcher.fetch(product_.to[peer] + offset, product_.from[peer] + offset, product_.piece_bytes(slice, height, piece), arrived);
   }
 
   // Waits until the peer's shard may be read.

@@ -97,9 +97,8 @@ impl AllGatherPlan {
         let columns = problem.n.div_ceil(width);
         let bands = bands(product, (height, columns), candidate.band as usize)?;
         let words = bands.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
-        let steps = problem.k.div_ceil(STEP);
-        let slice_steps = steps.div_ceil(SLICES);
-        let slices = steps.div_ceil(slice_steps.max(1)).max(1);
+        let row_bytes = gathered_bytes(problem);
+        let slices = row_bytes.div_ceil(SLICE_STEPS * STEP * 2).max(1);
         let counters = product.chunks() * slices * product.world() + 1;
         let tables = [
             upload(cuda, words)?,
@@ -109,7 +108,7 @@ impl AllGatherPlan {
         [gathering.bands, gathering.arrived] = [0, 1].map(|table| tables[table].address().0);
         gathering.tiles = bands.last().map_or(0, |band| band.end);
         gathering.columns = columns as u32;
-        [gathering.slices, gathering.slice_steps] = [slices, slice_steps].map(|n| n as u32);
+        [gathering.slices, gathering.slice_steps] = [slices, SLICE_STEPS].map(|n| n as u32);
         Ok(Self {
             gathering: Box::new(gathering),
             function,
@@ -150,8 +149,14 @@ impl AllGatherPlan {
     }
 }
 
-/// Slices of K in which a chunk is fetched, at most: a tile multiplies what is here of its rows.
-const SLICES: usize = 4;
+/// Bytes of a row of A that are fetched.
+fn gathered_bytes(problem: &GemmProblem) -> usize {
+    (problem.k * problem.dtype.size()).next_multiple_of(16)
+}
+
+/// Steps of K of a slice of a chunk, in which it is fetched: a tile multiplies what is here of its rows. A slice of a row is a
+/// piece of `kPieceBytes` (`inbox.cuh`).
+const SLICE_STEPS: usize = 4096 / (STEP * 2);
 
 /// What a link gives whoever fetches through it, bytes/s, and what tensor cores multiply, FLOP/s: 4×H200.
 const LINK_RATE: f64 = 325e9;
@@ -234,7 +239,7 @@ fn encode(product: &AllGatherMatmul, candidate: Candidate) -> Result<Gathering, 
         columns: 0,
         steps: problem.k.div_ceil(STEP) as u32,
         row_stride: product.row_bytes() as u32,
-        row_bytes: (problem.k * problem.dtype.size()).next_multiple_of(16) as u32,
+        row_bytes: gathered_bytes(problem) as u32,
         chunk_rows: product.chunk_rows as u32,
         chunks: product.chunks() as u32,
         slices: 0,
