@@ -133,9 +133,9 @@ impl Explorer<'_> {
     fn is_able(&self, state: &State, thread: usize) -> bool {
         match self.step(state, thread) {
             None => false,
-            Some(Step::Wait { word, counter, lag }) => {
+            Some(Step::Wait { word, counter }) => {
                 let epoch = state.cells[counter].value.wrapping_add(1);
-                reached(state.atoms[word].0, epoch.wrapping_sub(lag))
+                reached(state.atoms[word].0, epoch)
             }
             Some(Step::Meet { barrier, all }) => state.atoms[barrier].0 == all,
             Some(_) => true,
@@ -181,7 +181,7 @@ impl Explorer<'_> {
 
     fn perform(&self, state: &mut State, thread: usize, step: Step) -> Result<(), &'static str> {
         match step {
-            Step::Wait { word, counter, .. } => {
+            Step::Wait { word, counter } => {
                 state.load(thread, counter)?;
                 if self.orders.waits {
                     state.acquire(thread, word);
@@ -225,7 +225,7 @@ impl Explorer<'_> {
 
     fn show(&self, step: Step) -> String {
         let places = match step {
-            Step::Wait { word, counter, .. } | Step::Signal { word, counter } => {
+            Step::Wait { word, counter } | Step::Signal { word, counter } => {
                 format!("{}, {}", self.name(word, true), self.name(counter, false))
             }
             Step::Draw { ticket: atom, .. }
