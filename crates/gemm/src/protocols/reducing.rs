@@ -267,11 +267,21 @@ mod tests {
 
     const CASES: [Case; 6] = [
         (&[1, 1], &[2, 2], 2),
-        (&[1, 0], &[2, 2], 3),
+        (&[1, 0], &[2, 2], 2),
         (&[2, 1], &[1, 2], 2),
         (&[3, 2], &[1, 1], 3),
         (&[1, 1, 1], &[1, 1, 1], 2),
         (&[1, 0, 1], &[1, 2, 1], 2),
+    ];
+
+    /// Where everyone gets the sums there are more orders than end in seconds with two blocks on both ranks.
+    const OF_EVERYONE: [Case; 6] = [
+        (&[1, 1], &[1, 2], 2),
+        (&[1, 0], &[2, 1], 3),
+        (&[1, 0], &[1, 2], 3),
+        CASES[3],
+        CASES[4],
+        CASES[5],
     ];
 
     fn model((groups, blocks, calls): Case, everyone: bool, planted: Option<Planted>) -> Model {
@@ -288,8 +298,8 @@ mod tests {
 
     #[test]
     fn what_is_fetched_is_read_between_its_word_and_the_end_of_the_call() {
-        for case in CASES {
-            for everyone in [false, true] {
+        for (cases, everyone) in [(CASES, false), (OF_EVERYONE, true)] {
+            for case in cases {
                 explore(&model(case, everyone, None), Orders::ALL).unwrap();
             }
         }
