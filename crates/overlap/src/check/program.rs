@@ -239,7 +239,12 @@ impl<'a> Program<'a> {
         for (lane, effects) in lanes.iter().enumerate() {
             let mut last = begin;
             for (index, effect) in effects.iter().enumerate() {
-                let node = self.node(plan, call, Site::Effect { op, lane, index }, vec![last]);
+                let mut preds = vec![last];
+                if let Effect::After(lanes) = effect {
+                    // The kernel's beginning has the first place.
+                    preds.extend(lanes.iter().map(|lane| last_of_lanes[lane + 1]));
+                }
+                let node = self.node(plan, call, Site::Effect { op, lane, index }, preds);
                 match effect {
                     Effect::Read(region) => self.access(node, node, Read, region.clone()),
                     Effect::Write(region) => self.access(node, node, Write, region.clone()),
@@ -253,6 +258,7 @@ impl<'a> Program<'a> {
                         let (slot, lag) = (*slot, *lag);
                         self.nodes[node].wait = Some(Wait { slot, from, lag });
                     }
+                    Effect::After(_) => {}
                 }
                 last = node;
             }

@@ -227,6 +227,13 @@ impl<'a> Unroller<'a> {
                     Effect::Wait { slot, from, lag } => {
                         self.step(on, at, vec![OpKind::Wait { slot, from, lag }]);
                     }
+                    Effect::After(lanes) => {
+                        let ends = lanes.iter().map(|&lane| OpKind::WaitEvent {
+                            event: self.lane(op, lane).1,
+                        });
+                        let ends = ends.collect();
+                        self.step(on, at, ends);
+                    }
                 }
             }
             self.push(on, OpKind::Record { event: ended });

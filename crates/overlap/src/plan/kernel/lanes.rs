@@ -24,6 +24,7 @@ impl Kernel {
         for effects in &mut lanes {
             effects.retain(|e| !e.is_void());
         }
+        // Where lanes come after others, each has something to wait for: none is void, and their numbers hold.
         lanes.retain(|effects| !effects.is_empty());
         lanes
     }
@@ -37,6 +38,7 @@ impl Effect {
             Effect::WriteMulticast(region) => region.on(0).is_empty(),
             Effect::Signal { to, .. } => to.is_empty(),
             Effect::Wait { from, .. } => from.is_empty(),
+            Effect::After(lanes) => lanes.is_empty(),
         }
     }
 }

@@ -165,7 +165,11 @@ impl Machine {
                 for (lane, effects) in lanes.iter().enumerate() {
                     let mut tail = begin;
                     for (index, effect) in effects.iter().enumerate() {
-                        tail = self.atom(key(Site::Effect { op, lane, index }), vec![tail]);
+                        let mut after = vec![tail];
+                        if let Effect::After(lanes) = effect {
+                            after.extend(lanes.iter().map(|lane| tails[lane + 1]));
+                        }
+                        tail = self.atom(key(Site::Effect { op, lane, index }), after);
                         self.synchronise(tail, plan.rank, effect);
                         match effect {
                             Effect::Read(r) => self.access((tail, tail), false, r),
@@ -175,7 +179,7 @@ impl Machine {
                                     self.access((tail, tail), true, &r.on(rank));
                                 }
                             }
-                            Effect::Signal { .. } | Effect::Wait { .. } => {}
+                            Effect::Signal { .. } | Effect::Wait { .. } | Effect::After(_) => {}
                         }
                     }
                     tails.push(tail);
