@@ -32,7 +32,7 @@
 //!
 //! **Calls.** One execution of the list is a call. Between calls the caller's own work runs on stream 0: it overwrites
 //! every [`Role::Input`] buffer of its rank before each call and reads every [`Role::Output`] buffer of its rank
-//! after it. It does not synchronise with other ranks.
+//! after it, which is its own until the next: it may overwrite that, too. It does not synchronise with other ranks.
 
 mod buffer;
 mod builder;

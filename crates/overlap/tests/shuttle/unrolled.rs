@@ -156,7 +156,8 @@ impl<'a> Unroller<'a> {
             };
             buffers.map(region).collect::<Vec<_>>()
         };
-        self.accesses(0, (call, Site::CallerWrites), &[], &whole(Role::Input));
+        let written = [Role::Input, Role::Output].map(whole).concat();
+        self.accesses(0, (call, Site::CallerWrites), &[], &written);
         for (index, op) in source.ops.iter().enumerate() {
             self.op(call, index, op.stream.0, &op.kind);
         }

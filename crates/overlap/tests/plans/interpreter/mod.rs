@@ -127,8 +127,11 @@ impl Machine {
         let atom = self.atom((plan.rank, call, site), after);
         tails.insert(0, atom);
         let write = site == Site::CallerWrites;
-        let role = if write { Role::Input } else { Role::Output };
-        for buffer in plan.buffers.iter().filter(|b| b.role == role) {
+        let roles: &[Role] = match write {
+            true => &[Role::Input, Role::Output],
+            false => &[Role::Output],
+        };
+        for buffer in plan.buffers.iter().filter(|b| roles.contains(&b.role)) {
             let whole = Region {
                 rank: plan.rank,
                 buffer: plan.buffer_named(&buffer.name).unwrap(),
