@@ -5,7 +5,8 @@ use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, sha
 use std::ops::Range;
 
 impl Kernel {
-    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, or lanes for each group of them.
+    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, or lanes for each group of them, some of
+    /// which come after others.
     ///
     /// A kernel may keep more order than its lanes have, never less. More order cannot add a race, but it can add a
     /// deadlock: a kernel that takes its lanes one after the other sends all signals that stand first in a lane
