@@ -21,9 +21,8 @@
 //! of the previous call, which is a credit that the first call has for nothing. Counters live with the pad and never
 //! restart, hence calls and graph replays may follow each other with no reset.
 //!
-//! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order, unless an effect comes after
-//! whole lanes before its own. All lanes begin after the
-//! operations before the kernel on its stream; the kernel ends when every lane has ended.
+//! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order; one may come after other lanes. All
+//! lanes begin after the operations before the kernel on its stream; the kernel ends when every lane has ended.
 //!
 //! **Collectives.** Each rank reads its own source and writes its own destination; no rank leaves before all ranks that
 //! take part have entered. Ranks that take part in several must enter them in the same order.

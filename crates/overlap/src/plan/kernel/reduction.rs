@@ -90,7 +90,7 @@ impl Reduction {
             lanes.push(place.sum(group, parts.clone()));
             fetches.extend(parts);
         }
-        for summed in self.summed {
+        if let Some(summed) = self.summed {
             for group in order.iter().filter(|group| group.owner != rank) {
                 fetches.push(lanes.len());
                 lanes.push(place.fetch_sums(group, summed));
