@@ -121,8 +121,11 @@ impl Thread<'_> {
         self.steps.push(Step::Advance { counter });
     }
 
-    /// `behind` is for the last.
+    /// `behind` is for the last. A ticket that one thread draws from alone is of no interest to others.
     fn draw(&mut self, ticket: String, all: usize, behind: impl FnOnce(&mut Self)) {
+        if all == 1 {
+            return behind(self);
+        }
         let ticket = self.model.atom(format!("ticket {ticket}"), 0);
         if !self.model.tickets.contains(&ticket) {
             self.model.tickets.push(ticket);
