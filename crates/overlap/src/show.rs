@@ -107,7 +107,7 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
             region(plan, dst),
             match members.iter().copied().eq(0..plan.world) {
                 true => String::new(),
-                false => format!(" among {}", ranks(members)),
+                false => format!(" among {}", listed(members)),
             }
         ),
         OpKind::Gemm {
@@ -157,6 +157,7 @@ pub(crate) fn effect_line(plan: &Plan, effect: &Effect) -> String {
         Effect::WriteMulticast(r) => format!("write {}", multicast_region(plan, r)),
         Effect::Signal { slot, to } => signal_line(plan, *slot, to),
         Effect::Wait { slot, from, lag } => wait_line(plan, *slot, from, *lag),
+        Effect::After(lanes) => format!("after lanes {}", listed(lanes)),
     }
 }
 
@@ -195,20 +196,20 @@ fn box_of(
 }
 
 fn signal_line(plan: &Plan, slot: SlotId, to: &[usize]) -> String {
-    format!("signal {} to {}", slot_name(plan, slot), ranks(to))
+    format!("signal {} to {}", slot_name(plan, slot), listed(to))
 }
 
 fn wait_line(plan: &Plan, slot: SlotId, from: &[usize], lag: u32) -> String {
-    let mut line = format!("wait {} from {}", slot_name(plan, slot), ranks(from));
+    let mut line = format!("wait {} from {}", slot_name(plan, slot), listed(from));
     if lag > 0 {
         let _ = write!(line, ", lag {lag}");
     }
     line
 }
 
-fn ranks(ranks: &[usize]) -> String {
-    let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
-    ranks.join(", ")
+fn listed(numbers: &[usize]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    numbers.join(", ")
 }
 
 fn kernel_line(plan: &Plan, kernel: &Kernel) -> String {

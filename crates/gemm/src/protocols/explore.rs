@@ -4,6 +4,10 @@
 //! release to the acquires that see it. Two accesses to a cell of which one writes must be ordered by these clocks, in every
 //! order of steps; else they race, and what is read may be anything. Words only grow and tickets are drawn by read-modify-write
 //! instructions, so that a thread that sees an old value of one waits longer or draws behind others, which is one more order.
+//!
+//! Whoever waits for a word knows what was known to the signal that it waits for, though a later one may be there: it may
+//! have looked before. So what comes of a signal, of a wait that is over, of arriving and of meeting does not depend on what
+//! others do meanwhile, and one order of them stands for all.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -49,6 +53,8 @@ struct State {
     next: Vec<usize>,
     clocks: Vec<Clock>,
     atoms: Vec<(u32, Clock)>,
+    /// The signals of each word so far: their epochs, and what was known to them.
+    signals: Vec<Vec<(u32, Clock)>>,
     cells: Vec<Cell>,
 }
 
@@ -68,6 +74,7 @@ pub(super) fn explore(model: &Model, orders: Orders) -> Result<usize, String> {
             .iter()
             .map(|&value| (value, Clock::default()))
             .collect(),
+        signals: vec![Vec::new(); model.atoms.len()],
         cells: model
             .cells
             .iter()
@@ -86,12 +93,15 @@ pub(super) fn explore(model: &Model, orders: Orders) -> Result<usize, String> {
         if able.is_empty() {
             explorer.check_end(&state)?;
         }
-        // Arriving and meeting commute with whatever others do, so that one order of them stands for all. So does a wait that is
-        // over: it stays so, since words only grow, and who looks later only knows more.
         let quiet = able.iter().find(|&&thread| {
             matches!(
                 explorer.step(&state, thread),
-                Some(Step::Arrive { .. } | Step::Meet { .. } | Step::Wait { .. })
+                Some(
+                    Step::Arrive { .. }
+                        | Step::Meet { .. }
+                        | Step::Wait { .. }
+                        | Step::Signal { .. }
+                )
             )
         });
         for &thread in quiet.map_or(&able[..], std::slice::from_ref) {
@@ -133,9 +143,9 @@ impl Explorer<'_> {
     fn is_able(&self, state: &State, thread: usize) -> bool {
         match self.step(state, thread) {
             None => false,
-            Some(Step::Wait { word, counter, lag }) => {
+            Some(Step::Wait { word, counter }) => {
                 let epoch = state.cells[counter].value.wrapping_add(1);
-                reached(state.atoms[word].0, epoch.wrapping_sub(lag))
+                reached(state.atoms[word].0, epoch)
             }
             Some(Step::Meet { barrier, all }) => state.atoms[barrier].0 == all,
             Some(_) => true,
@@ -181,16 +191,21 @@ impl Explorer<'_> {
 
     fn perform(&self, state: &mut State, thread: usize, step: Step) -> Result<(), &'static str> {
         match step {
-            Step::Wait { word, counter, .. } => {
-                state.load(thread, counter)?;
-                if self.orders.waits {
-                    state.acquire(thread, word);
+            Step::Wait { word, counter } => {
+                let epoch = state.load(thread, counter)?.wrapping_add(1);
+                let mut signals = state.signals[word].iter();
+                if let Some(&(_, known)) = signals.find(|(signalled, _)| reached(*signalled, epoch))
+                    && self.orders.waits
+                {
+                    state.learn(thread, known);
                 }
             }
             Step::Signal { word, counter } => {
-                state.atoms[word].0 = state.load(thread, counter)?.wrapping_add(1);
+                let epoch = state.load(thread, counter)?.wrapping_add(1);
+                state.atoms[word].0 = epoch;
                 if self.orders.signals {
-                    state.release(thread, word);
+                    state.signals[word].push((epoch, state.clocks[thread]));
+                    state.clocks[thread][thread] += 1;
                 }
             }
             Step::Advance { counter } => {
@@ -225,7 +240,7 @@ impl Explorer<'_> {
 
     fn show(&self, step: Step) -> String {
         let places = match step {
-            Step::Wait { word, counter, .. } | Step::Signal { word, counter } => {
+            Step::Wait { word, counter } | Step::Signal { word, counter } => {
                 format!("{}, {}", self.name(word, true), self.name(counter, false))
             }
             Step::Draw { ticket: atom, .. }
@@ -248,13 +263,16 @@ impl Explorer<'_> {
 
 impl State {
     fn acquire(&mut self, thread: usize, atom: usize) {
-        let known = self.atoms[atom].1;
+        self.learn(thread, self.atoms[atom].1);
+    }
+
+    fn learn(&mut self, thread: usize, known: Clock) {
         for (mine, known) in self.clocks[thread].iter_mut().zip(known) {
             *mine = (*mine).max(known);
         }
     }
 
-    /// What is released stays: a word has one writer, and who draws has acquired before.
+    /// What is released stays: who draws has acquired before.
     fn release(&mut self, thread: usize, atom: usize) {
         for (known, mine) in self.atoms[atom].1.iter_mut().zip(self.clocks[thread]) {
             *known = (*known).max(mine);

@@ -1,6 +1,6 @@
 //! The product that gathers: `all_gather.cuh`.
 
-use super::{Model, Planted, Thread, begin, end, peers};
+use super::{Announced, Model, Planted, Thread, begin, end, peers};
 
 /// Who calls how often. A block fetches one piece of each chunk.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ impl Gathering<'_> {
         for peer in peers(rank, self.chunks.len()) {
             for chunk in 0..self.chunks[peer] {
                 if chunk == 0 {
-                    thread.wait(ready(peer, rank), expected(ready(peer, rank)), 0);
+                    thread.wait(ready(peer, rank), expected(ready(peer, rank)));
                 }
                 let count = |thread: &mut Thread<'_>| thread.arrive(arrived(chunk, peer, rank));
                 let early = self.planted == Some(Planted::CountBeforeArrival);
@@ -89,6 +89,7 @@ impl Gathering<'_> {
         }
         thread.part(
             (format!("of the fetchers of {rank}"), self.blocks[rank]),
+            Announced::Done,
             (self.planted, block),
             |_| {},
             |last| {
@@ -122,8 +123,8 @@ impl Gathering<'_> {
                 for peer in peers(rank, self.chunks.len()) {
                     last.advance(expected(ready(peer, rank)));
                     let done = done(peer, rank);
-                    if self.planted != Some(Planted::NoCredit) {
-                        last.wait(done.clone(), expected(done.clone()), 0);
+                    if self.planted != Some(Planted::NoDone) {
+                        last.wait(done.clone(), expected(done.clone()));
                     }
                     last.advance(expected(done));
                 }
@@ -200,8 +201,8 @@ mod tests {
     #[test]
     fn what_is_planted_is_found() {
         for planted in [
-            Planted::NoCredit,
-            Planted::SignalBeforeLastDraw,
+            Planted::NoDone,
+            Planted::BeforeLastDraw(Announced::Done),
             Planted::CountBeforeArrival,
         ] {
             let found = explore(&model(CASES[0], Some(planted)), Orders::ALL);

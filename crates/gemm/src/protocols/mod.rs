@@ -22,12 +22,8 @@ type Place = usize;
 /// One step of a thread. The epoch of a step is its counter's value and one.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Waits until the word has reached the epoch, less `lag`. An acquire.
-    Wait {
-        word: Place,
-        counter: Place,
-        lag: u32,
-    },
+    /// Waits until the word has reached the epoch. An acquire.
+    Wait { word: Place, counter: Place },
     /// Publishes the epoch. A release.
     Signal { word: Place, counter: Place },
     /// Makes the epoch the counter's value.
@@ -110,9 +106,9 @@ impl Model {
 }
 
 impl Thread<'_> {
-    fn wait(&mut self, word: String, counter: String, lag: u32) {
+    fn wait(&mut self, word: String, counter: String) {
         let (word, counter) = (self.model.word(word), self.model.counter(counter));
-        self.steps.push(Step::Wait { word, counter, lag });
+        self.steps.push(Step::Wait { word, counter });
     }
 
     fn signal(&mut self, word: String, counter: String) {
@@ -125,8 +121,11 @@ impl Thread<'_> {
         self.steps.push(Step::Advance { counter });
     }
 
-    /// `behind` is for the last.
+    /// `behind` is for the last. A ticket that one thread draws from alone is of no interest to others.
     fn draw(&mut self, ticket: String, all: usize, behind: impl FnOnce(&mut Self)) {
+        if all == 1 {
+            return behind(self);
+        }
         let ticket = self.model.atom(format!("ticket {ticket}"), 0);
         if !self.model.tickets.contains(&ticket) {
             self.model.tickets.push(ticket);
@@ -138,28 +137,29 @@ impl Thread<'_> {
         self.steps[at] = draw(self.steps.len() - at - 1);
     }
 
-    /// Writes a part of what is announced, and draws; the last announces.
+    /// Does a part of what is announced, and draws; the last announces.
     fn part(
         &mut self,
         (ticket, all): (String, usize),
+        what: Announced,
         (planted, part): (Option<Planted>, usize),
-        write: impl FnOnce(&mut Self),
+        work: impl FnOnce(&mut Self),
         announce: impl FnOnce(&mut Self),
     ) {
         match planted {
-            Some(Planted::SignalBeforeArrival) => {
+            Some(Planted::BeforeArrival(planted)) if planted == what => {
                 self.draw(ticket, all, announce);
-                write(self);
+                work(self);
             }
-            Some(Planted::SignalBeforeLastDraw) => {
-                write(self);
+            Some(Planted::BeforeLastDraw(planted)) if planted == what => {
+                work(self);
                 if part == 0 {
                     announce(self);
                 }
                 self.draw(ticket, all, |_| {});
             }
             _ => {
-                write(self);
+                work(self);
                 self.draw(ticket, all, announce);
             }
         }
@@ -205,25 +205,30 @@ fn reached(seen: u32, wanted: u32) -> bool {
     seen.wrapping_sub(wanted) as i32 >= 0
 }
 
+/// What is announced once all draws of a ticket are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announced {
+    /// A part of sums.
+    Part,
+    /// Sums.
+    Sums,
+    /// That a rank has fetched everything.
+    Done,
+}
+
 /// An error that a checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Planted {
-    /// Nothing waits for the credit of the call before, or, where a call ends behind those who read, for them.
-    NoCredit,
+    /// A call does not end behind those who fetch from it.
+    NoDone,
     /// A block announces when its own part is done, whoever has drawn.
-    SignalBeforeLastDraw,
-    /// A block announces before its part is there.
-    SignalBeforeArrival,
+    BeforeLastDraw(Announced),
+    /// A block draws before its part is done.
+    BeforeArrival(Announced),
     /// A block counts what it fetches before it is there.
     CountBeforeArrival,
-    /// A block gives the credit before what it adds has been fetched.
-    CreditBeforeArrival,
-    /// A block gives the credit, or says that the sums are there, when it is done itself.
-    CreditBeforeLastDraw,
     /// A block advances the counters when it is done itself.
     EarlyEpoch,
     /// A block draws the last ticket of its call while others of its threads are at work.
     UnmetBlock,
-    /// A kernel that everyone's sums come to ends before they have come.
-    NoAwaiter,
 }

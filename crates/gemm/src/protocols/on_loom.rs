@@ -11,7 +11,7 @@ use loom::thread;
 
 use super::gathering::Gathering;
 use super::reducing::Reducing;
-use super::{Model, Planted, Step, reached};
+use super::{Announced, Model, Planted, Step, reached};
 
 /// A thread that comes too early for what it waits for must be preempted before it looks, so that fewer leave nothing to see;
 /// with more the models do not end in seconds.
@@ -70,8 +70,8 @@ impl Memory {
         while let Some(&step) = steps.get(next) {
             next += 1;
             match step {
-                Step::Wait { word, counter, lag } => {
-                    let wanted = self.load(counter).wrapping_add(1).wrapping_sub(lag);
+                Step::Wait { word, counter } => {
+                    let wanted = self.load(counter).wrapping_add(1);
                     self.until(word, |seen| reached(seen, wanted));
                 }
                 Step::Signal { word, counter } => {
@@ -102,8 +102,12 @@ impl Memory {
 }
 
 fn check(model: Model) {
+    check_with(PREEMPTIONS, model);
+}
+
+fn check_with(preemptions: usize, model: Model) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.preemption_bound = Some(preemptions);
     let model = StdArc::new(model);
     let whole = StdArc::new(AtomicUsize::new(0));
     let counted = whole.clone();
@@ -162,7 +166,8 @@ fn loom_two_blocks_fetch_rows_for_each_other() {
 
 #[test]
 fn loom_a_block_fetches_parts_beside_its_product() {
-    check(reducing([1, 1], None));
+    // It waits more often than the others.
+    check_with(PREEMPTIONS + 1, reducing([1, 1], None));
 }
 
 #[test]
@@ -178,13 +183,16 @@ fn loom_two_blocks_fetch_parts_of_one() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_without_a_wait_for_who_reads_there_is_a_race() {
-    check(gathering(true, Some(Planted::NoCredit)));
+    check(gathering(true, Some(Planted::NoDone)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_before_the_last_draw_not_all_is_there() {
-    check(gathering(false, Some(Planted::SignalBeforeLastDraw)));
+    check(gathering(
+        false,
+        Some(Planted::BeforeLastDraw(Announced::Done)),
+    ));
 }
 
 #[test]
@@ -196,7 +204,10 @@ fn loom_an_epoch_advanced_early_is_seen_too_soon() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_what_is_announced_before_it_is_there_is_a_race() {
-    check(reducing([2, 1], Some(Planted::SignalBeforeArrival)));
+    check(reducing(
+        [2, 1],
+        Some(Planted::BeforeArrival(Announced::Part)),
+    ));
 }
 
 #[test]
@@ -213,6 +224,15 @@ fn loom_a_piece_counted_before_it_is_there_is_a_race() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_without_a_credit_parts_are_overwritten() {
-    check(reducing([1, 1], Some(Planted::NoCredit)));
+fn loom_without_an_end_behind_who_fetches_parts_are_overwritten() {
+    check(reducing([1, 1], Some(Planted::NoDone)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_rank_that_has_not_fetched_everything_is_not_done() {
+    check(reducing(
+        [1, 2],
+        Some(Planted::BeforeLastDraw(Announced::Done)),
+    ));
 }

@@ -1,6 +1,6 @@
 //! The product with its sums: `reduction.cuh`.
 
-use super::{Model, Planted, Thread, begin, end, peers};
+use super::{Announced, Model, Planted, Thread, begin, end, peers};
 use crate::reduction::{Group, order};
 
 /// What the stream leaves in C before a call.
@@ -29,7 +29,7 @@ impl Reducing<'_> {
         let mut model = Model::default();
         for rank in 0..self.groups.len() {
             for block in 0..self.blocks[rank] {
-                let beside = self.beside && (self.groups[rank] > 0 || self.awaits(block));
+                let beside = self.beside && self.fetches(rank);
                 if beside {
                     model.thread(|fetcher| {
                         for call in 1..=self.calls {
@@ -58,9 +58,9 @@ impl Reducing<'_> {
         model
     }
 
-    /// Whether the block waits for the sums of others.
-    fn awaits(&self, block: usize) -> bool {
-        self.everyone && block == 0 && self.planted != Some(Planted::NoAwaiter)
+    /// Whether there is anything that a rank fetches.
+    fn fetches(&self, rank: usize) -> bool {
+        self.groups[rank] > 0 || self.everyone
     }
 
     /// The tiles of C that a rank gets: owner, group and tile.
@@ -83,34 +83,49 @@ impl Reducing<'_> {
         thread.meet(begin(rank, call), 1);
     }
 
-    /// One thread of a block: fetches its pieces of the own groups, and, where it is the awaiter, waits for all other sums.
+    /// One thread of a block: its pieces of the parts of own groups and, where everyone gets them, of the sums of others.
     fn fetch(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
-        let world = self.groups.len();
-        for index in 0..self.groups[rank] {
-            for peer in peers(rank, world).rev() {
-                thread.wait(ready(index, peer, rank), calls(rank), 0);
-                let count = |thread: &mut Thread<'_>| thread.arrive(arrived(index, peer, rank));
-                let early = self.planted == Some(Planted::CountBeforeArrival);
-                if early {
-                    count(thread);
+        let peers = || peers(rank, self.groups.len());
+        let pieces = || (block..TILES).step_by(self.blocks[rank]);
+        let most = self.groups.iter().copied().max().unwrap_or(0);
+        thread.part(
+            (format!("of the fetchers of {rank}"), self.blocks[rank]),
+            Announced::Done,
+            (self.planted, block),
+            |thread| {
+                for index in 0..=most {
+                    for peer in peers().rev().filter(|_| index < self.groups[rank]) {
+                        thread.wait(ready(index, peer, rank), calls(rank));
+                        let count =
+                            |thread: &mut Thread<'_>| thread.arrive(arrived(index, peer, rank));
+                        let early = self.planted == Some(Planted::CountBeforeArrival);
+                        if early {
+                            count(thread);
+                        }
+                        for piece in pieces() {
+                            let at = (rank, index, piece);
+                            thread.read(part(at, peer), call);
+                            thread.write(fetched(at, peer), call);
+                        }
+                        if !early {
+                            count(thread);
+                        }
+                    }
+                    let before = index.checked_sub(1).filter(|_| self.everyone);
+                    for (owner, index) in peers().rev().zip(before.into_iter().cycle()) {
+                        if index < self.groups[owner] {
+                            thread.wait(summed(index, owner, rank), calls(rank));
+                            for piece in pieces() {
+                                let at = (owner, index, piece);
+                                thread.read(sum(owner, at), call);
+                                thread.write(sum(rank, at), call);
+                            }
+                        }
+                    }
                 }
-                for piece in (block..TILES).step_by(self.blocks[rank]) {
-                    let at = (rank, index, piece);
-                    thread.read(part(at, peer), call);
-                    thread.write(fetched(at, peer), call);
-                }
-                if !early {
-                    count(thread);
-                }
-            }
-        }
-        if self.awaits(block) {
-            for owner in peers(rank, world) {
-                for index in 0..self.groups[owner] {
-                    thread.wait(over(index, owner, rank), calls(rank), 0);
-                }
-            }
-        }
+            },
+            |last| peers().for_each(|peer| last.signal(done(rank, peer), calls(rank))),
+        );
     }
 
     /// `load_parts`, `consume` and `store_parts`, which follow each other for a tile.
@@ -120,7 +135,7 @@ impl Reducing<'_> {
             Some(*start - groups..*start)
         });
         let shards: Vec<_> = starts.collect();
-        for Group { owner, index, .. } in order(&shards, rank, 1) {
+        for Group { owner, index, .. } in order(&shards, rank, 1, self.everyone) {
             for tile in (block..TILES).step_by(self.blocks[rank]) {
                 match owner == rank {
                     true => self.sum(thread, (rank, index, tile), call),
@@ -138,11 +153,9 @@ impl Reducing<'_> {
         (owner, index, tile): (usize, usize, usize),
         call: u32,
     ) {
-        if !self.everyone && self.planted != Some(Planted::NoCredit) {
-            thread.wait(over(index, owner, rank), calls(rank), 1);
-        }
         thread.part(
             (format!("ready + {index} of {owner} on {rank}"), TILES),
+            Announced::Part,
             (self.planted, tile),
             |thread| thread.write(part((owner, index, tile), rank), call),
             |last| last.signal(ready(index, rank, owner), calls(rank)),
@@ -152,46 +165,49 @@ impl Reducing<'_> {
     /// A tile of a rank's own group.
     fn sum(&self, thread: &mut Thread<'_>, at: (usize, usize, usize), call: u32) {
         let (rank, index, tile) = at;
-        let credits = [
-            (Planted::CreditBeforeArrival, Planted::SignalBeforeArrival),
-            (Planted::CreditBeforeLastDraw, Planted::SignalBeforeLastDraw),
-        ];
-        let mut credits = credits.into_iter();
-        let planted = credits.find(|(credit, _)| self.planted == Some(*credit));
-        thread.part(
-            (format!("over + {index} of {rank}"), TILES),
-            (planted.map(|(_, signal)| signal), tile),
-            |thread| {
-                for peer in peers(rank, self.groups.len()) {
-                    let all = self.blocks[rank] * call as usize;
-                    thread.meet(arrived(index, peer, rank), all);
-                    for piece in 0..TILES {
-                        thread.read(fetched((rank, index, piece), peer), call);
-                    }
+        let peers = || peers(rank, self.groups.len());
+        let add = |thread: &mut Thread<'_>| {
+            for peer in peers() {
+                let all = self.blocks[rank] * call as usize;
+                thread.meet(arrived(index, peer, rank), all);
+                for piece in 0..TILES {
+                    thread.read(fetched((rank, index, piece), peer), call);
                 }
-                let ranks = 0..self.groups.len();
-                let getters = ranks.filter(|&to| self.everyone || to == rank);
-                getters.for_each(|to| thread.write(sum(to, at), call));
-            },
-            |last| {
-                let peers = peers(rank, self.groups.len());
-                peers.for_each(|peer| last.signal(over(index, rank, peer), calls(rank)));
-            },
+            }
+            thread.write(sum(rank, at), call);
+        };
+        if !self.everyone {
+            return add(thread);
+        }
+        thread.part(
+            (format!("summed + {index} of {rank}"), TILES),
+            Announced::Sums,
+            (self.planted, tile),
+            add,
+            |last| peers().for_each(|peer| last.signal(summed(index, rank, peer), calls(rank))),
         );
     }
 
     /// The end of `reduce`, and what the stream does behind it.
     fn end(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         let early = self.planted == Some(Planted::EarlyEpoch);
-        if early && block == 0 {
+        let over = |thread: &mut Thread<'_>| {
+            for peer in peers(rank, self.groups.len()) {
+                if self.planted != Some(Planted::NoDone) {
+                    thread.wait(done(peer, rank), calls(rank));
+                }
+            }
             thread.advance(calls(rank));
+        };
+        if early && block == 0 {
+            over(thread);
         }
         thread.draw(
             format!("of the grid of {rank}"),
             self.blocks[rank],
             |last| {
                 if !early {
-                    last.advance(calls(rank));
+                    over(last);
                 }
             },
         );
@@ -208,8 +224,12 @@ fn ready(index: usize, from: usize, to: usize) -> String {
     format!("ready + {index} from {from} to {to}")
 }
 
-fn over(index: usize, from: usize, to: usize) -> String {
-    format!("over + {index} from {from} to {to}")
+fn summed(index: usize, from: usize, to: usize) -> String {
+    format!("summed + {index} from {from} to {to}")
+}
+
+fn done(from: usize, to: usize) -> String {
+    format!("done from {from} to {to}")
 }
 
 /// The number of the call, which all words of a rank carry.
@@ -247,11 +267,21 @@ mod tests {
 
     const CASES: [Case; 6] = [
         (&[1, 1], &[2, 2], 2),
-        (&[1, 0], &[2, 2], 3),
+        (&[1, 0], &[2, 2], 2),
         (&[2, 1], &[1, 2], 2),
         (&[3, 2], &[1, 1], 3),
         (&[1, 1, 1], &[1, 1, 1], 2),
         (&[1, 0, 1], &[1, 2, 1], 2),
+    ];
+
+    /// Where everyone gets the sums there are more orders than end in seconds with two blocks on both ranks.
+    const OF_EVERYONE: [Case; 6] = [
+        (&[1, 1], &[1, 2], 2),
+        (&[1, 0], &[2, 1], 3),
+        (&[1, 0], &[1, 2], 3),
+        CASES[3],
+        CASES[4],
+        CASES[5],
     ];
 
     fn model((groups, blocks, calls): Case, everyone: bool, planted: Option<Planted>) -> Model {
@@ -267,9 +297,9 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_added_between_their_word_and_their_credit() {
-        for case in CASES {
-            for everyone in [false, true] {
+    fn what_is_fetched_is_read_between_its_word_and_the_end_of_the_call() {
+        for (cases, everyone) in [(CASES, false), (OF_EVERYONE, true)] {
+            for case in cases {
                 explore(&model(case, everyone, None), Orders::ALL).unwrap();
             }
         }
@@ -278,27 +308,27 @@ mod tests {
     #[test]
     fn what_is_planted_is_found() {
         let everywhere = [
-            Planted::SignalBeforeLastDraw,
-            Planted::SignalBeforeArrival,
+            Planted::NoDone,
+            Planted::BeforeLastDraw(Announced::Part),
+            Planted::BeforeLastDraw(Announced::Done),
+            Planted::BeforeArrival(Announced::Part),
+            Planted::BeforeArrival(Announced::Done),
             Planted::CountBeforeArrival,
-            Planted::CreditBeforeArrival,
             Planted::EarlyEpoch,
-        ];
-        let of = |everyone: bool| move |planted| (everyone, planted);
-        let planted = everywhere
-            .into_iter()
-            .flat_map(|planted| [(false, planted), (true, planted)]);
-        let planted = planted.chain([Planted::NoCredit].map(of(false)));
-        let of_everyone = [
-            Planted::CreditBeforeLastDraw,
             Planted::UnmetBlock,
-            Planted::NoAwaiter,
         ];
-        for (everyone, planted) in planted.chain(of_everyone.map(of(true))) {
+        let of_everyone = [
+            Planted::BeforeLastDraw(Announced::Sums),
+            Planted::BeforeArrival(Announced::Sums),
+        ];
+        let with = |everyone: bool| move |planted| (everyone, planted);
+        let planted = everywhere.map(with(false)).into_iter();
+        let planted = planted.chain(everywhere.map(with(true)));
+        for (everyone, planted) in planted.chain(of_everyone.map(with(true))) {
             let found = explore(&model(CASES[0], everyone, Some(planted)), Orders::ALL);
             assert!(
-                found.is_err_and(|why| is_wrong_data(&why)),
-                "{planted:?}, {everyone}"
+                found.as_ref().is_err_and(|why| is_wrong_data(why)),
+                "{planted:?}, {everyone}: {found:?}"
             );
         }
     }

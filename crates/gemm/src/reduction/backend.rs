@@ -38,8 +38,8 @@ pub trait ReducingGemmBackend: Backend {
     ///   that are written overlap nothing else.
     /// - The pad lives until then. Nothing else signals or waits in the product's slots. Every rank launches a product with
     ///   the same shards, groups and slots, as often as this one.
-    /// - No unordered work writes `a` or B, touches C, `fetched` or any staging. Where everyone gets the sums, work that touches C
-    ///   is ordered with this rank's launches: others write C from the beginning of this rank's launch to its end.
+    /// - No unordered work writes `a` or B, or touches this rank's C, staging or `fetched`: others read staging, and C where
+    ///   everyone gets the sums, until this rank's launch has ended, and not behind it.
     /// - Launches of one plan are ordered among each other.
     unsafe fn reducing_matmul(
         &self,

@@ -19,12 +19,21 @@ pub(crate) fn product(
         c: Sums::Owner(DevicePtr(1 << 20)),
         staging: copies,
         fetched: DevicePtr(1 << 20),
-        pad: crate::pad_nowhere((rank, world), 64),
+        pad: crate::pad_nowhere((rank, world), 65),
         ready: 0,
-        over: 32,
+        summed: 32,
+        done: 64,
         group_rows,
         max_blocks: None,
     }
+}
+
+/// The product with sums for everyone, or for owners alone.
+pub(crate) fn of(everyone: bool, mut product: ReducingMatmul) -> ReducingMatmul {
+    if everyone {
+        product.c = Sums::Everyone(product.staging.clone());
+    }
+    product
 }
 
 fn every_job(check: impl Fn(&[ReducingMatmul])) {
@@ -34,11 +43,13 @@ fn every_job(check: impl Fn(&[ReducingMatmul])) {
                 if m.div_ceil(world).div_ceil(group_rows) > 32 {
                     continue;
                 }
-                let job: Vec<_> = (0..world)
-                    .map(|rank| product(m, (rank, world), group_rows))
-                    .collect();
-                job.iter().for_each(|rank| rank.validate().unwrap());
-                check(&job);
+                for everyone in [false, true] {
+                    let job: Vec<_> = (0..world)
+                        .map(|rank| of(everyone, product(m, (rank, world), group_rows)))
+                        .collect();
+                    job.iter().for_each(|rank| rank.validate().unwrap());
+                    check(&job);
+                }
             }
         }
     }
@@ -60,23 +71,16 @@ fn every_row_is_in_one_group_of_its_owner() {
 }
 
 #[test]
-fn a_round_begins_with_the_next_rank_and_ends_with_the_own_group_before() {
-    let order = product(36, (1, 3), 4).order();
-    let order: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
-    assert_eq!(
-        order,
-        [
-            (2, 0),
-            (0, 0),
-            (2, 1),
-            (0, 1),
-            (1, 0),
-            (2, 2),
-            (0, 2),
-            (1, 1),
-            (1, 2)
-        ]
-    );
+fn own_groups_come_last_or_a_round_behind_where_everyone_gets_the_sums() {
+    let order = |everyone| {
+        let order = of(everyone, product(36, (1, 3), 4)).order();
+        order.iter().map(|g| (g.owner, g.index)).collect::<Vec<_>>()
+    };
+    let rounds = [(2, 0), (0, 0), (2, 1), (0, 1)];
+    let last = [(2, 2), (0, 2), (1, 0), (1, 1), (1, 2)];
+    assert_eq!(order(false), [&rounds[..], &last].concat());
+    let last = [(1, 0), (2, 2), (0, 2), (1, 1), (1, 2)];
+    assert_eq!(order(true), [&rounds[..], &last].concat());
 }
 
 /// Each rank takes its groups one after the other, as the host does, and waits for the parts of its own.
@@ -127,16 +131,12 @@ fn parts_lie_apart() {
 }
 
 #[test]
-fn everyone_gets_the_rows_where_they_belong() {
+fn sums_go_where_the_rows_belong() {
     let mut product = product(10, (1, 2), 4);
-    assert_eq!(product.sums(), [(1, DevicePtr(1 << 20))]);
+    assert_eq!(product.own_sums(), DevicePtr(1 << 20));
     product.c = Sums::Everyone(vec![DevicePtr(4096), DevicePtr(8192)]);
     product.validate().unwrap();
-    let first = 5 * 520 * 2;
-    assert_eq!(
-        product.sums(),
-        [(0, DevicePtr(4096 + first)), (1, DevicePtr(8192 + first))]
-    );
+    assert_eq!(product.own_sums(), DevicePtr(8192 + 5 * 520 * 2));
 }
 
 #[test]
@@ -154,8 +154,25 @@ fn descriptors_that_contradict_themselves_are_refused() {
     refused(&|p| p.staging.truncate(1), "1 stagings");
     refused(&|p| p.c = Sums::Everyone(Vec::new()), "0 copies of C");
     refused(&|p| p.group_rows = 0, "at least one row");
-    refused(&|p| p.over = 61, "from 0 and 61 of a pad with 64");
-    refused(&|p| p.over = 3, "two times 4 slots from 0 and 3");
+    refused(
+        &|p| p.ready = 62,
+        "ready takes slots 62..66 of a pad with 65",
+    );
+    refused(&|p| p.done = 65, "done takes slots 65..66");
+    refused(&|p| p.done = 3, "ready and done share slots");
+    let everyone = |summed| {
+        move |p: &mut ReducingMatmul| {
+            p.c = Sums::Everyone(p.staging.clone());
+            p.summed = summed;
+        }
+    };
+    refused(&everyone(62), "summed takes slots 62..66");
+    refused(&everyone(3), "ready and summed share slots");
+    refused(&everyone(61), "done and summed share slots");
+    // Where only owners get the sums nobody looks at it.
+    let mut unused = good.clone();
+    unused.summed = usize::MAX;
+    unused.validate().unwrap();
     refused(&|p| p.problem.bias = true, "without a bias");
     refused(
         &|p| p.problem = p.problem.with_layouts(Layout::Transposed, Layout::RowMajor),

@@ -2,7 +2,7 @@
 
 use super::access::{Access, by_copy};
 use super::order::HappensBefore;
-use super::program::Program;
+use super::program::{Program, Site};
 use super::report::Violation;
 use crate::plan::Role;
 use crate::show;
@@ -18,17 +18,18 @@ pub(super) fn unwritten(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec
     let mut reported = HashSet::new();
     let mut found = Vec::new();
     for ((rank, buffer), accesses) in by_copy(&program.accesses) {
-        let constant = program.plans[rank]
-            .buffer(buffer)
-            .is_none_or(|b| b.role == Role::Weight);
-        if constant {
+        let role = program.plans[rank].buffer(buffer).map(|b| b.role);
+        if matches!(role, None | Some(Role::Weight)) {
             continue;
         }
+        let is_input = role == Some(Role::Input);
         let in_call: Vec<&Access> = accesses.iter().filter(first_call).copied().collect();
         for read in in_call.iter().filter(|a| !a.writes()) {
             let writes = in_call
                 .iter()
                 .filter(|w| w.writes() && !order.before(read.end, w.begin))
+                // What the caller leaves in an output is nobody's to read.
+                .filter(|w| is_input || program.nodes[w.begin].site != Site::CallerWrites)
                 // An operation does not feed itself, but a collective may read in place what lies there already.
                 .filter(|w| w.begin != read.begin);
             let missing = read.region.minus_all(writes.map(|w| &w.region));

@@ -10,7 +10,7 @@ pub(crate) type NodeId = usize;
 /// Where a step stands in its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Site {
-    /// Before a call: the caller overwrites its inputs.
+    /// Before a call: the caller overwrites its inputs, and what it has read of the outputs.
     CallerWrites,
     /// An operation that is one step.
     Op(usize),
@@ -164,15 +164,15 @@ impl<'a> Program<'a> {
         site: Site,
         streams: &mut [Option<NodeId>],
     ) -> NodeId {
-        let (role, kind) = if site == Site::CallerWrites {
-            (Role::Input, AccessKind::Write)
-        } else {
-            (Role::Output, AccessKind::Read)
+        // Its outputs are the caller's own between calls.
+        let (roles, kind): (&[Role], _) = match site {
+            Site::CallerWrites => (&[Role::Input, Role::Output], AccessKind::Write),
+            _ => (&[Role::Output], AccessKind::Read),
         };
         let node = self.node(plan, call, site, streams[0].into_iter().collect());
         streams[0] = Some(node);
         for (id, buffer) in plan.buffers.iter().enumerate() {
-            if buffer.role == role {
+            if roles.contains(&buffer.role) {
                 let whole = Region {
                     rank: plan.rank,
                     buffer: crate::plan::BufferId(id),
@@ -239,7 +239,12 @@ impl<'a> Program<'a> {
         for (lane, effects) in lanes.iter().enumerate() {
             let mut last = begin;
             for (index, effect) in effects.iter().enumerate() {
-                let node = self.node(plan, call, Site::Effect { op, lane, index }, vec![last]);
+                let mut preds = vec![last];
+                if let Effect::After(lanes) = effect {
+                    // The kernel's beginning has the first place.
+                    preds.extend(lanes.iter().map(|lane| last_of_lanes[lane + 1]));
+                }
+                let node = self.node(plan, call, Site::Effect { op, lane, index }, preds);
                 match effect {
                     Effect::Read(region) => self.access(node, node, Read, region.clone()),
                     Effect::Write(region) => self.access(node, node, Write, region.clone()),
@@ -253,6 +258,7 @@ impl<'a> Program<'a> {
                         let (slot, lag) = (*slot, *lag);
                         self.nodes[node].wait = Some(Wait { slot, from, lag });
                     }
+                    Effect::After(_) => {}
                 }
                 last = node;
             }

@@ -13,7 +13,7 @@ impl Program<'_> {
         let plan = self.plans[node.rank];
         let line = |op: usize| show::op_line(plan, &plan.ops[op].kind);
         let text = match node.site {
-            Site::CallerWrites => "the caller writes its inputs".to_owned(),
+            Site::CallerWrites => "the caller overwrites its inputs and outputs".to_owned(),
             Site::CallerReads => "the caller reads its outputs".to_owned(),
             Site::Op(op) => format!("%{op} {}", line(op)),
             Site::Begin(op) => format!("%{op} begins: {}", line(op)),

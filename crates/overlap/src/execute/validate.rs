@@ -146,7 +146,7 @@ impl Checker<'_> {
                 false => (depth, shape.n),
                 true => (shape.n, depth),
             };
-            let (c_rows, placement) = match of.everyone {
+            let (c_rows, placement) = match of.everyone() {
                 false => (own_rows, Placement::Local),
                 true => (shape.m, Placement::Symmetric),
             };

@@ -53,7 +53,7 @@ pub enum Placement {
 pub enum Role {
     /// The caller overwrites it before each call.
     Input,
-    /// The caller reads it after each call; each call writes all of it.
+    /// The caller reads it after each call, and may overwrite it then; each call writes all of it.
     Output,
     /// The plan's own; nothing in it outlives a call.
     Staging,

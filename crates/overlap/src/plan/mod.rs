@@ -21,8 +21,8 @@
 //! of the previous call, which is a credit that the first call has for nothing. Counters live with the pad and never
 //! restart, hence calls and graph replays may follow each other with no reset.
 //!
-//! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order. All lanes begin after the
-//! operations before the kernel on its stream; the kernel ends when every lane has ended.
+//! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order; one may come after other lanes. All
+//! lanes begin after the operations before the kernel on its stream; the kernel ends when every lane has ended.
 //!
 //! **Collectives.** Each rank reads its own source and writes its own destination; no rank leaves before all ranks that
 //! take part have entered. Ranks that take part in several must enter them in the same order.
@@ -32,7 +32,7 @@
 //!
 //! **Calls.** One execution of the list is a call. Between calls the caller's own work runs on stream 0: it overwrites
 //! every [`Role::Input`] buffer of its rank before each call and reads every [`Role::Output`] buffer of its rank
-//! after it. It does not synchronise with other ranks.
+//! after it, which is its own until the next: it may overwrite that, too. It does not synchronise with other ranks.
 
 mod buffer;
 mod builder;

@@ -236,6 +236,9 @@ pub enum Effect {
         /// As in [`OpKind::Wait`].
         lag: u32,
     },
+    /// Comes after all steps of these lanes of the same kernel, which stand before this one: what a kernel counts within its
+    /// rank.
+    After(Vec<usize>),
 }
 
 /// What moves bytes from one rank to another.

@@ -52,7 +52,9 @@ impl Breakdown {
                         Effect::Read(_) | Effect::Write(_) | Effect::WriteMulticast(_) => {
                             &mut self.transfers_us
                         }
-                        Effect::Signal { .. } | Effect::Wait { .. } => &mut self.synchronisation_us,
+                        Effect::Signal { .. } | Effect::Wait { .. } | Effect::After(_) => {
+                            &mut self.synchronisation_us
+                        }
                     },
                     _ => &mut self.synchronisation_us,
                 };

@@ -7,6 +7,7 @@ use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
     Collective, Effect, GemmProvider, Kernel, MulticastRegion, OpKind, Plan, Region, Transport,
+    shard,
 };
 
 /// What a step costs alone.
@@ -276,7 +277,7 @@ impl Costs<'_> {
             // Loads stream beside whatever consumes them.
             Effect::Read(_) => Cost::default(),
             Effect::WriteMulticast(region) => self.multicast(region, own, link.sm_push_gbs),
-            Effect::Signal { .. } => Cost::default(),
+            Effect::Signal { .. } | Effect::After(_) => Cost::default(),
             Effect::Wait { .. } => Cost::latency(self.machine.latency.wait_us),
         }
     }
@@ -298,6 +299,13 @@ impl Costs<'_> {
                 if !is_result(region) || region.rows.is_empty() =>
             {
                 return Some(Cost::default());
+            }
+            // Sums of others are written as they come.
+            Kernel::ReducingMatmul(reduction) if reduction.everyone() => {
+                let own = shard(reduction.shape.m, self.plan.rank, self.plan.world);
+                if !own.contains(&region.rows.start) {
+                    return Some(Cost::default());
+                }
             }
             Kernel::AllGatherMatmul { chunk_rows, .. } => {
                 return Some(self.gathered_product(kernel.shape(), chunk_rows, region));

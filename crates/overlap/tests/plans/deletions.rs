@@ -81,6 +81,7 @@ fn syncs(plans: &[Plan]) -> Vec<Sync> {
                                 Effect::Wait { slot, from, .. } => {
                                     add(Some((l, i)), Sort::Wait(slot.0), from);
                                 }
+                                Effect::After(_) => add(Some((l, i)), Sort::Event, &[]),
                                 _ => {}
                             }
                         }

@@ -26,16 +26,12 @@ fn fused_kernels_hold_in_groups_of_any_number_of_rows() {
     }
 }
 
-/// Each wait and each signal of a fused kernel is needed.
+/// Each wait, each signal and each order of lanes of a fused kernel is needed.
 #[test]
 fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
     for name in FUSED {
         let configuration = algorithms::find(&format!("{name}:rows=2")).unwrap();
         let sound = plans(&configuration, 3, &problem(10));
-        let lanes = |plan: &Plan| match &plan.ops[0].kind {
-            OpKind::Kernel { lanes, .. } => lanes.clone(),
-            other => panic!("{other:?}"),
-        };
         let mut dropped = 0;
         for (lane, effects) in lanes(&sound[1]).iter().enumerate() {
             for (at, effect) in effects.iter().enumerate() {
@@ -49,6 +45,7 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
                         slot: *slot,
                         to: Vec::new(),
                     },
+                    Effect::After(_) => Effect::After(Vec::new()),
                     _ => continue,
                 };
                 let mut plans = sound.clone();
@@ -59,28 +56,109 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
                 dropped += 1;
             }
         }
-        // Two of each of four groups of others, three of each own one.
-        assert_eq!(dropped, 14, "{name}");
+        // One of each of four groups of others, three of each of two own ones, three in the end. For everyone, one more of
+        // each.
+        let wanted = if name == FUSED[0] { 13 } else { 19 };
+        assert_eq!(dropped, wanted, "{name}");
     }
 }
 
-/// The parts of an own group are taken in the round behind that in which they are ready.
+/// Where everyone gets the sums, those that come of a part are behind it, and whoever it is from waits for these.
 #[test]
-fn fused_kernels_take_own_groups_a_round_later() {
-    let plan = algorithms::find("fusedReduceScatter:rows=2")
-        .unwrap()
-        .plan(1, 3, &problem(12))
-        .unwrap();
-    let OpKind::Kernel {
-        kernel: Kernel::ReducingMatmul(reduction),
-        lanes,
-    } = &plan.ops[0].kind
-    else {
-        panic!("{plan:?}");
-    };
-    let order = reduction.order(1, 3);
-    let groups: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
-    assert_eq!(groups, [(2, 0), (0, 0), (2, 1), (0, 1), (1, 0), (1, 1)]);
-    // Own groups are fetched beside their product.
-    assert_eq!(lanes.len(), groups.len() + 2);
+fn ranks_are_done_behind_all_that_they_fetch() {
+    for name in FUSED {
+        let configuration = algorithms::find(&format!("{name}:rows=2")).unwrap();
+        let sound = plans(&configuration, 3, &problem(10));
+        let last = lanes(&sound[1]).len() - 1;
+        let Effect::After(fetches) = lanes(&sound[1])[last][0].clone() else {
+            panic!("{name}");
+        };
+        // Of two own groups, from two ranks.
+        let parts = 4;
+        let needed = if name == FUSED[0] { 0 } else { parts };
+        for fetch in &fetches[needed..] {
+            let mut plans = sound.clone();
+            if let OpKind::Kernel { lanes, .. } = &mut plans[1].ops[0].kind {
+                let others = fetches.iter().filter(|other| *other != fetch);
+                lanes[last][0] = Effect::After(others.copied().collect());
+            }
+            assert!(!check(&plans, 3).holds(), "{name}, lane {fetch}");
+        }
+    }
+}
+
+#[test]
+fn lanes_come_after_those_before_them_alone() {
+    let configuration = algorithms::find("fusedReduceScatter").unwrap();
+    let mut plans = plans(&configuration, 2, &problem(10));
+    let last = lanes(&plans[0]).len() - 1;
+    if let OpKind::Kernel { lanes, .. } = &mut plans[0].ops[0].kind {
+        lanes[last][0] = Effect::After(vec![last]);
+    }
+    let report = check(&plans, 3);
+    assert!(!report.holds());
+    let after = format!("lane {last} comes after lane {last}");
+    assert!(report.to_string().contains(&after), "{report}");
+}
+
+/// Own groups come last, or, where everyone gets the sums, a round behind that in which their parts are ready.
+#[test]
+fn fused_kernels_take_own_groups_late() {
+    let rounds = [(2, 0), (0, 0), (2, 1), (0, 1), (1, 0), (1, 1)];
+    let longer = [
+        (2, 0),
+        (0, 0),
+        (2, 1),
+        (0, 1),
+        (2, 2),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ];
+    let behind = [
+        (2, 0),
+        (0, 0),
+        (2, 1),
+        (0, 1),
+        (1, 0),
+        (2, 2),
+        (0, 2),
+        (1, 1),
+        (1, 2),
+    ];
+    for (name, m, wanted) in [
+        (FUSED[0], 12, &rounds[..]),
+        (FUSED[1], 12, &rounds),
+        (FUSED[0], 18, &longer),
+        (FUSED[1], 18, &behind),
+    ] {
+        let configuration = algorithms::find(&format!("{name}:rows=2")).unwrap();
+        let plan = configuration.plan(1, 3, &problem(m)).unwrap();
+        let OpKind::Kernel {
+            kernel: Kernel::ReducingMatmul(reduction),
+            lanes,
+        } = &plan.ops[0].kind
+        else {
+            panic!("{plan:?}");
+        };
+        let order = reduction.order(1, 3);
+        let groups: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
+        assert_eq!(groups, wanted, "{name}, {m} rows");
+        // The parts of own groups, and the sums of others where everyone gets them, are fetched beside the products.
+        let own = groups.iter().filter(|(owner, _)| *owner == 1).count();
+        let sums = if name == FUSED[0] {
+            0
+        } else {
+            groups.len() - own
+        };
+        assert_eq!(lanes.len(), groups.len() + 2 * own + sums + 1);
+    }
+}
+
+fn lanes(plan: &Plan) -> &[Vec<Effect>] {
+    match &plan.ops[0].kind {
+        OpKind::Kernel { lanes, .. } => lanes,
+        other => panic!("{other:?}"),
+    }
 }

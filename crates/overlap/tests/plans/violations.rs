@@ -91,7 +91,7 @@ fn a_race_on_the_callers_input() {
     assert!(
         report.violations.iter().all(|v| matches!(
             v,
-            Violation::Race { second, .. } if second.step.text.contains("the caller writes")
+            Violation::Race { second, .. } if second.step.text.contains("the caller overwrites")
         )),
         "{report}"
     );

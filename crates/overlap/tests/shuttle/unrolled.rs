@@ -156,7 +156,8 @@ impl<'a> Unroller<'a> {
             };
             buffers.map(region).collect::<Vec<_>>()
         };
-        self.accesses(0, (call, Site::CallerWrites), &[], &whole(Role::Input));
+        let written = [Role::Input, Role::Output].map(whole).concat();
+        self.accesses(0, (call, Site::CallerWrites), &[], &written);
         for (index, op) in source.ops.iter().enumerate() {
             self.op(call, index, op.stream.0, &op.kind);
         }
@@ -226,6 +227,13 @@ impl<'a> Unroller<'a> {
                     }
                     Effect::Wait { slot, from, lag } => {
                         self.step(on, at, vec![OpKind::Wait { slot, from, lag }]);
+                    }
+                    Effect::After(lanes) => {
+                        let ends = lanes.iter().map(|&lane| OpKind::WaitEvent {
+                            event: self.lane(op, lane).1,
+                        });
+                        let ends = ends.collect();
+                        self.step(on, at, ends);
                     }
                 }
             }

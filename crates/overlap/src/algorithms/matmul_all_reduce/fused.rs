@@ -1,4 +1,4 @@
-//! `fusedAllReduce`: one launch multiplies, fetches the parts of the own rows, sums them and sends the sums.
+//! `fusedAllReduce`: one launch multiplies, fetches the parts of the own rows, sums them and fetches the sums of the others.
 
 use crate::algorithms::reduction::{ROWS, Reach, Stored, fused};
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -7,12 +7,12 @@ use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
 /// The tiles of other ranks' rows are left in own staging as they are computed, where their owners fetch them; the owners' tiles
-/// wait for these parts, add them in f32 in the order of ranks, and are stored into the C of every rank. The launch ends when all
-/// of C is summed, so that no credit is needed.
+/// wait for these parts and add them in f32 in the order of ranks. The others fetch the sums in their turn. The launch ends when
+/// all ranks have fetched what they need, so that no credit is needed.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllReduce",
     operation: Operation::MatmulAllReduce,
-    summary: "one SM90 product whose tiles are fetched and summed by their owners, and stored to all",
+    summary: "one SM90 product whose tiles are fetched and summed by their owners, and these sums fetched by all",
     needs: Capabilities::SM90,
     parameters: &[ROWS],
     build,

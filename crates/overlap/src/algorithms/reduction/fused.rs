@@ -13,11 +13,12 @@ pub(in crate::algorithms) const ROWS: Parameter = Parameter {
 };
 
 /// One kernel, which leaves its parts of other ranks' rows in its `staging` as they are computed, in groups of the parameter
-/// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks. At a world of one it is one product.
+/// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks. Where everyone gets the sums, the others
+/// fetch these in their turn. At a world of one it is one product.
 ///
-/// `ready i`: "my part of group i of your rows may be fetched". `free i`: "I have read your part of my group i", a credit
-/// for the next call's. Where everyone gets the sums, owners say so: `summed i`, "my group i is summed in your C", behind which
-/// each call ends, so that no credit is needed.
+/// `ready i`: "my part of group i of your rows may be fetched". `summed i`, where everyone gets the sums: "my group i is summed,
+/// and may be fetched from my C". `done`: "I have fetched everything of yours", behind which each call ends, so that no credit
+/// is needed.
 pub(in crate::algorithms) fn fused(
     name: &str,
     options: &Options,
@@ -57,7 +58,8 @@ pub(in crate::algorithms) fn fused(
         all[0]
     };
     let ready = slots("ready");
-    let over = slots(if everyone { "summed" } else { "free" });
+    let summed = everyone.then(|| slots("summed"));
+    let done = plan.builder.slot("done");
     let Problem { m, n, k, dtype, .. } = *problem;
     let kernel = Kernel::ReducingMatmul(Reduction {
         shape: KernelShape { m, n, k, dtype },
@@ -68,14 +70,14 @@ pub(in crate::algorithms) fn fused(
         staging,
         fetched,
         ready,
-        over,
+        summed,
+        done,
         rows,
         groups,
-        everyone,
     });
     plan.builder.kernel(StreamId::MAIN, kernel);
     plan.builder.finish()
 }
 
-/// A signal pad has 4096 slots, two of which a group takes.
-const MOST_GROUPS: usize = 2048;
+/// A signal pad has 4096 slots: two of a group, and that of `done`.
+const MOST_GROUPS: usize = 2047;

@@ -206,20 +206,29 @@ impl<'a> Inspector<'a> {
                 for id in kernel.slots() {
                     self.slot(id);
                 }
-                for effect in lanes.iter().flatten() {
-                    self.effect(effect);
+                for (lane, effects) in lanes.iter().enumerate() {
+                    effects.iter().for_each(|effect| self.effect(lane, effect));
                 }
             }
         }
     }
 
-    fn effect(&mut self, effect: &Effect) {
+    fn effect(&mut self, lane: usize, effect: &Effect) {
         match effect {
             Effect::Read(region) => self.read(region),
             Effect::Write(region) => self.write(region),
             Effect::WriteMulticast(region) => self.write_multicast(region),
             Effect::Signal { slot, to } => self.signal(*slot, to),
             Effect::Wait { slot, from, lag } => self.wait(*slot, from, *lag),
+            Effect::After(lanes) => {
+                for &other in lanes {
+                    self.expect(other < lane, FaultKind::NoSuchThing, || {
+                        format!(
+                            "lane {lane} comes after lane {other}, which does not stand before it"
+                        )
+                    });
+                }
+            }
         }
     }
 

@@ -265,7 +265,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             shards: reduction.shards(world),
             a: own(reduction.a),
             b: own(reduction.b),
-            c: match reduction.everyone {
+            c: match reduction.everyone() {
                 false => Sums::Owner(own(reduction.c)),
                 true => Sums::Everyone(copies(reduction.c)),
             },
@@ -273,7 +273,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             fetched: own(reduction.fetched),
             pad,
             ready: reduction.ready.0,
-            over: reduction.over.0,
+            // Where only owners get the sums, no slot is looked at.
+            summed: reduction.summed.unwrap_or(reduction.ready).0,
+            done: reduction.done.0,
             group_rows: reduction.rows,
             max_blocks: None,
         }

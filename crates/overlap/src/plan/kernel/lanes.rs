@@ -5,7 +5,8 @@ use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, sha
 use std::ops::Range;
 
 impl Kernel {
-    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, or lanes for each group of them.
+    /// What the kernel does on `rank` of `world`: one lane for the rows of each owner, or lanes for each group of them, some of
+    /// which come after others.
     ///
     /// A kernel may keep more order than its lanes have, never less. More order cannot add a race, but it can add a
     /// deadlock: a kernel that takes its lanes one after the other sends all signals that stand first in a lane
@@ -24,6 +25,7 @@ impl Kernel {
         for effects in &mut lanes {
             effects.retain(|e| !e.is_void());
         }
+        // Where lanes come after others, each has something to wait for: none is void, and their numbers hold.
         lanes.retain(|effects| !effects.is_empty());
         lanes
     }
@@ -37,6 +39,7 @@ impl Effect {
             Effect::WriteMulticast(region) => region.on(0).is_empty(),
             Effect::Signal { to, .. } => to.is_empty(),
             Effect::Wait { from, .. } => from.is_empty(),
+            Effect::After(lanes) => lanes.is_empty(),
         }
     }
 }

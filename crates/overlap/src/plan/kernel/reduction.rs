@@ -10,7 +10,7 @@ use warpweave_gemm::reduction::{Group, order};
 ///
 /// K is sharded, so that each rank has a part of all of C; the rows of C are sharded, and each rank sums its own. A shard is
 /// cut into groups of rows from its first on. Each group is announced by signals in slots of its own, and has lanes of its
-/// own: the tiles of different groups are in no order.
+/// own: the tiles of different groups are in no order, nor is what is fetched. A rank writes its own memory alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reduction {
     /// Sizes of the whole product.
@@ -29,18 +29,22 @@ pub struct Reduction {
     pub fetched: BufferId,
     /// First of `groups` slots: "my part of the group may be fetched".
     pub ready: SlotId,
-    /// First of `groups` slots: "I have read your part of the group", a credit for the next call; or, where everyone gets the
-    /// sums, "the group is summed in your C".
-    pub over: SlotId,
+    /// Where everyone gets the sums, first of `groups` slots: "my group is summed, and may be fetched from my C".
+    pub summed: Option<SlotId>,
+    /// "I have fetched everything of yours."
+    pub done: SlotId,
     /// Rows of a group, but the last of a shard.
     pub rows: usize,
     /// Groups of the largest shard.
     pub groups: usize,
-    /// Whether every rank gets the sums.
-    pub everyone: bool,
 }
 
 impl Reduction {
+    /// Whether every rank gets the sums.
+    pub fn everyone(&self) -> bool {
+        self.summed.is_some()
+    }
+
     /// The rows of C that each rank owns.
     pub fn shards(&self, world: usize) -> Vec<Range<usize>> {
         (0..world)
@@ -50,7 +54,8 @@ impl Reduction {
 
     /// The groups in the order in which `rank` takes them.
     pub fn order(&self, rank: usize, world: usize) -> Vec<Group> {
-        order(&self.shards(world), rank, self.rows.max(1))
+        let shards = self.shards(world);
+        order(&shards, rank, self.rows.max(1), self.everyone())
     }
 
     /// Columns of A that `rank` has.
@@ -60,24 +65,39 @@ impl Reduction {
 
     pub(super) fn slots(&self) -> Vec<SlotId> {
         let of = |first: SlotId| (0..self.groups).map(move |group| slot(first, group));
-        of(self.ready).chain(of(self.over)).collect()
+        let summed = self.summed.into_iter().flat_map(of);
+        of(self.ready).chain(summed).chain([self.done]).collect()
     }
 
-    /// The lanes of each group, in the order in which the kernel takes them: of another rank's it is one, of an own one its
-    /// product has a lane and its sum another, since its parts are fetched meanwhile.
+    /// The lanes, in the order in which the host takes them: of another rank's group one; of an own group one for the part of
+    /// each other rank, and one; then one for the sums of each group that are fetched, and one that says that all is fetched.
     pub(super) fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         let place = Place {
             reduction: self,
             rank,
             world,
         };
-        let order = self.order(rank, world).into_iter();
-        order
-            .flat_map(|group| match group.owner == rank {
-                true => vec![place.multiply(&group), place.sum(&group)],
-                false => vec![place.leave(&group)],
-            })
-            .collect()
+        let order = self.order(rank, world);
+        let (mut lanes, mut fetches) = (Vec::new(), Vec::new());
+        for group in &order {
+            if group.owner != rank {
+                lanes.push(place.leave(group));
+                continue;
+            }
+            let parts: Vec<usize> = (lanes.len()..).take(world - 1).collect();
+            let peers = place.peers().into_iter().rev();
+            lanes.extend(peers.map(|peer| place.fetch_part(group, peer)));
+            lanes.push(place.sum(group, parts.clone()));
+            fetches.extend(parts);
+        }
+        if let Some(summed) = self.summed {
+            for group in order.iter().filter(|group| group.owner != rank) {
+                fetches.push(lanes.len());
+                lanes.push(place.fetch_sums(group, summed));
+            }
+        }
+        lanes.push(place.done(fetches));
+        lanes
     }
 }
 
@@ -99,70 +119,81 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Another rank's group: the product, which is left where its owner fetches it. A call ends behind the sums, where all get
-    /// them: that is the credit then.
+    /// The other ranks, the next one first.
+    fn peers(&self) -> Vec<usize> {
+        (1..self.world)
+            .map(|step| (self.rank + step) % self.world)
+            .collect()
+    }
+
+    /// Another rank's group: the product, which is left where its owner fetches it.
     fn leave(&self, group: &Group) -> Vec<Effect> {
-        let (owner, everyone) = (group.owner, self.reduction.everyone);
-        let over = Effect::Wait {
-            slot: slot(self.reduction.over, group.index),
-            from: vec![owner],
-            lag: u32::from(!everyone),
-        };
         let mut lane = self.multiply(group);
         lane.extend([
             Effect::Write(self.staged(self.rank, group)),
             Effect::Signal {
                 slot: slot(self.reduction.ready, group.index),
-                to: vec![owner],
+                to: vec![group.owner],
             },
         ]);
-        let at = if everyone { lane.len() } else { 0 };
-        lane.insert(at, over);
         lane
     }
 
-    /// The sum of an own group: the parts of the others are fetched, that of the rank before first, which is the first to have
-    /// its own. The product is there before anything is added.
-    fn sum(&self, group: &Group) -> Vec<Effect> {
-        let peers: Vec<usize> = (1..self.world)
-            .map(|step| (self.rank + step) % self.world)
-            .collect();
-        let fetch = |&peer: &usize| {
-            [
-                Effect::Wait {
-                    slot: slot(self.reduction.ready, group.index),
-                    from: vec![peer],
-                    lag: 0,
-                },
-                Effect::Read(self.staged(peer, group)),
-                Effect::Write(self.fetched(peer, group)),
-            ]
-        };
-        let mut lane: Vec<Effect> = peers.iter().rev().flat_map(fetch).collect();
-        let parts = (0..self.world).filter(|&source| source != self.rank);
-        lane.extend(parts.map(|source| Effect::Read(self.fetched(source, group))));
-        let shard = shard(self.reduction.shape.m, self.rank, self.world);
-        let mut write = |rank, rows| {
-            let c = self.all_columns(rank, self.reduction.c, rows);
-            lane.push(Effect::Write(c));
-        };
-        match self.reduction.everyone {
-            true => {
-                write(self.rank, group.rows.clone());
-                peers
-                    .iter()
-                    .for_each(|&peer| write(peer, group.rows.clone()));
-            }
-            false => write(
-                self.rank,
-                group.rows.start - shard.start..group.rows.end - shard.start,
-            ),
-        }
-        lane.push(Effect::Signal {
-            slot: slot(self.reduction.over, group.index),
-            to: peers,
-        });
+    /// The part that `peer` has of an own group.
+    fn fetch_part(&self, group: &Group, peer: usize) -> Vec<Effect> {
+        vec![
+            Effect::Wait {
+                slot: slot(self.reduction.ready, group.index),
+                from: vec![peer],
+                lag: 0,
+            },
+            Effect::Read(self.staged(peer, group)),
+            Effect::Write(self.fetched(peer, group)),
+        ]
+    }
+
+    /// An own group: its product, the parts of the others that have been fetched in lanes `parts`, and its sums.
+    fn sum(&self, group: &Group, parts: Vec<usize>) -> Vec<Effect> {
+        let mut lane = self.multiply(group);
+        lane.push(Effect::After(parts));
+        let sources = (0..self.world).filter(|&source| source != self.rank);
+        lane.extend(sources.map(|source| Effect::Read(self.fetched(source, group))));
+        lane.push(Effect::Write(self.sums(self.rank, group)));
+        lane.extend(self.reduction.summed.map(|summed| Effect::Signal {
+            slot: slot(summed, group.index),
+            to: self.peers(),
+        }));
         lane
+    }
+
+    /// The sums of another rank's group.
+    fn fetch_sums(&self, group: &Group, summed: SlotId) -> Vec<Effect> {
+        vec![
+            Effect::Wait {
+                slot: slot(summed, group.index),
+                from: vec![group.owner],
+                lag: 0,
+            },
+            Effect::Read(self.sums(group.owner, group)),
+            Effect::Write(self.sums(self.rank, group)),
+        ]
+    }
+
+    /// What follows the lanes that fetch: a call ends when nobody will read what is this rank's any more.
+    fn done(&self, fetches: Vec<usize>) -> Vec<Effect> {
+        let (slot, peers) = (self.reduction.done, self.peers());
+        vec![
+            Effect::After(fetches),
+            Effect::Signal {
+                slot,
+                to: peers.clone(),
+            },
+            Effect::Wait {
+                slot,
+                from: peers,
+                lag: 0,
+            },
+        ]
     }
 
     fn multiply(&self, group: &Group) -> Vec<Effect> {
@@ -202,6 +233,15 @@ impl Place<'_> {
     fn fetched(&self, source: usize, group: &Group) -> Region {
         let rows = self.rows_at(place_of(source, self.rank), group);
         self.all_columns(self.rank, self.reduction.fetched, rows)
+    }
+
+    /// The sums of a group in the C of `rank`: an own group, where only owners have them.
+    fn sums(&self, rank: usize, group: &Group) -> Region {
+        let rows = match self.reduction.everyone() {
+            true => group.rows.clone(),
+            false => self.rows_at(0, group),
+        };
+        self.all_columns(rank, self.reduction.c, rows)
     }
 
     /// The rows of a group behind `above` shards of the largest size.

@@ -58,7 +58,7 @@ impl Engine<'_, '_> {
         let node = &self.program.nodes[id];
         let plan = self.program.plans[node.rank];
         match node.site {
-            Site::CallerWrites => "the caller writes its inputs".into(),
+            Site::CallerWrites => "the caller overwrites its inputs and outputs".into(),
             Site::CallerReads => "the caller reads its outputs".into(),
             Site::Op(op) | Site::End(op) | Site::Begin(op) => {
                 show::op_line(plan, &plan.ops[op].kind)

@@ -127,8 +127,11 @@ impl Machine {
         let atom = self.atom((plan.rank, call, site), after);
         tails.insert(0, atom);
         let write = site == Site::CallerWrites;
-        let role = if write { Role::Input } else { Role::Output };
-        for buffer in plan.buffers.iter().filter(|b| b.role == role) {
+        let roles: &[Role] = match write {
+            true => &[Role::Input, Role::Output],
+            false => &[Role::Output],
+        };
+        for buffer in plan.buffers.iter().filter(|b| roles.contains(&b.role)) {
             let whole = Region {
                 rank: plan.rank,
                 buffer: plan.buffer_named(&buffer.name).unwrap(),
@@ -165,7 +168,11 @@ impl Machine {
                 for (lane, effects) in lanes.iter().enumerate() {
                     let mut tail = begin;
                     for (index, effect) in effects.iter().enumerate() {
-                        tail = self.atom(key(Site::Effect { op, lane, index }), vec![tail]);
+                        let mut after = vec![tail];
+                        if let Effect::After(lanes) = effect {
+                            after.extend(lanes.iter().map(|lane| tails[lane + 1]));
+                        }
+                        tail = self.atom(key(Site::Effect { op, lane, index }), after);
                         self.synchronise(tail, plan.rank, effect);
                         match effect {
                             Effect::Read(r) => self.access((tail, tail), false, r),
@@ -175,7 +182,7 @@ impl Machine {
                                     self.access((tail, tail), true, &r.on(rank));
                                 }
                             }
-                            Effect::Signal { .. } | Effect::Wait { .. } => {}
+                            Effect::Signal { .. } | Effect::Wait { .. } | Effect::After(_) => {}
                         }
                     }
                     tails.push(tail);
