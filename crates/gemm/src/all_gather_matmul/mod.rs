@@ -18,6 +18,7 @@
 mod backend;
 mod table;
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use warpweave_symm_mem::{DevicePtr, PadView};
@@ -72,17 +73,14 @@ impl AllGatherMatmul {
     /// Rows of a tile. The tallest cluster has two tiles one above the other.
     pub const TILE_ROWS: usize = 128;
 
-    /// Rows of a chunk for which the largest shard, of `shard_rows`, has `chunks` chunks or fewer: whole tiles, and if more
-    /// than those of a cluster, whole clusters, unless the shard is smaller than a tile.
+    /// Rows of a chunk for which the largest shard, of `shard_rows`, has `chunks` chunks or fewer: those of whole clusters,
+    /// unless the shard is not larger than a tile. Smaller ones are slower (`docs/fused-kernel.md`).
     pub fn chunk_rows(shard_rows: usize, chunks: usize) -> usize {
         let rows = shard_rows.div_ceil(chunks.max(1)).max(1);
-        let (tile, cluster) = (Self::TILE_ROWS, 2 * Self::TILE_ROWS);
-        if shard_rows < tile {
-            rows
-        } else if rows <= tile {
-            tile
-        } else {
-            rows.next_multiple_of(cluster)
+        match shard_rows.cmp(&Self::TILE_ROWS) {
+            Ordering::Less => rows,
+            Ordering::Equal => Self::TILE_ROWS,
+            Ordering::Greater => rows.next_multiple_of(2 * Self::TILE_ROWS),
         }
     }
 

@@ -24,11 +24,11 @@
 //! long slow down, each GPU for itself, as power throttles.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured by. Held against
-//! 447 recorded figures of pipelines and fused kernels the median error is 3 %: 2.4 and 3.0 % on two H200s, 4.3 % on four.
+//! 462 recorded figures of pipelines and fused kernels the median error is 3 %: 2.4 and 3.0 % on two H200s, 3.7 % on four.
 //!
 //! # What it leaves out
 //!
-//! What a product loses while its sums are stored to peers, and what many chunks cost beyond their waves: such
+//! What it costs to add the parts of sums that were fetched, and what many chunks cost beyond their waves: such
 //! plans are predicted up to a quarter too quick on four GPUs. Programmatic dependents that start while their predecessor
 //! ends; a GPU that cools between products; which products the library splits along k; how scalar kernels fill a GPU with few
 //! blocks; what pulls suffer among more or fewer GPUs than were measured, and latencies of collectives that grow with the

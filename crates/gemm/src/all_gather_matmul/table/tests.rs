@@ -141,8 +141,9 @@ fn a_chunk_is_whole_tiles_unless_the_shard_is_small() {
     assert_eq!(AllGatherMatmul::chunk_rows(4096, 4), 1024);
     assert_eq!(AllGatherMatmul::chunk_rows(4000, 4), 1024);
     assert_eq!(AllGatherMatmul::chunk_rows(300, 1), 512);
-    assert_eq!(AllGatherMatmul::chunk_rows(300, 4), 128);
-    assert_eq!(AllGatherMatmul::chunk_rows(256, 4), 128);
+    assert_eq!(AllGatherMatmul::chunk_rows(300, 4), 256);
+    assert_eq!(AllGatherMatmul::chunk_rows(1024, 8), 256);
+    assert_eq!(AllGatherMatmul::chunk_rows(128, 4), 128);
     assert_eq!(AllGatherMatmul::chunk_rows(100, 4), 25);
     assert_eq!(AllGatherMatmul::chunk_rows(0, 4), 1);
 }
