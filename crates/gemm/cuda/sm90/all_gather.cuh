@@ -1,19 +1,19 @@
 // All-gather and product in one launch: C[M, N] = A[M, K] · B[K, N] on every rank, where each has a shard of the rows of A.
 //
-//   warp 0      one thread: the producer of `gemm.cuh`, which waits for the chunk of rows that a tile needs
+//   warp 0      one thread: the producer of `gemm.cuh`, which waits for the slices of the chunk of rows that a tile needs
 //   warp 1      one thread: fetches the block's share of the peers' shards into staging
 //   warp 2      of the first block: tells the peers that they may read
 //   consumers   as in `gemm.cuh`
 //
 // Each shard is a product of its own, with its own maps of A and C: this rank's rows are read where they lie, the others in
 // staging, and no tile has rows of two shards. All shards are one walk over tiles: this rank's first, then chunk after chunk
-// as they come.
+// as they come. A chunk comes in slices of K, so that its tiles multiply what is here while the rest is on its way.
 //
 // Words of the pad, by slot, each given once a call from every rank to every peer:
 //   ready   "my shard may be read"
 //   done    "I have read your shard"; the call ends behind all of them, so that whatever follows may write the shard
 // And counters of this rank alone, which only grow:
-//   arrived   for each chunk and peer: blocks whose pieces of it lie in staging
+//   arrived   for each slice of a chunk and peer: blocks whose pieces of it lie in staging
 //   calls     calls that have ended
 //
 // The memory model of the words is that of `warpweave/signal.cuh`. In order, from a row of A on rank s to the tile on rank r:
@@ -21,7 +21,7 @@
 //   2. The fetching thread of each block of r acquires the word at system scope, fences the async proxy, and loads by bulk
 //      copies. It stores them to staging, waits for the stores in full (`bulk_wait`, not `_read`), and counts itself: a release
 //      in this GPU.
-//   3. The producer's thread of each block of r that needs the chunk acquires the counter, fences the async proxy, and loads
+//   3. The producer's thread of each block of r that needs the slice acquires the counter, fences the async proxy, and loads
 //      by TMA. (A block of a cluster that loads for both has waited itself.)
 // And back, before the row is overwritten:
 //   4. Each fetching thread draws from the ticket of `done` when all its loads have come. The last signals the peers, and the
