@@ -1,70 +1,36 @@
 //! The product that gathers, with every tile, cluster, band and number of chunks, against the product alone, on all GPUs.
 //!
-//! `cargo run --release --example all_gather_sweep --features nvcc [M N K]`. A rank a GPU, all in this
+//! `cargo run --release --example all_gather_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this
 //! process; times are those of the slowest rank, medians of interleaved rounds. Results are not compared: tests do that.
 
-use std::error::Error;
-use std::sync::Arc;
-use std::time::Duration;
+mod sweep;
 
+use std::sync::Arc;
+
+use sweep::{Result, Shape};
 use warpweave_gemm::{
     AllGatherGemmBackend, AllGatherMatmul, Gemm, GemmOperands, GemmProblem, Provider, sm90,
 };
 use warpweave_symm_mem::{
-    Backend, Cuda, DType, Exchange, Memory, Priority, SignalPad, SymmetricBuffer, ThreadExchange,
+    Backend, Cuda, DType, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
 };
 
-type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
-
-const SHAPES: [(usize, usize, usize); 4] = [
-    (16384, 6656, 16384),
-    (16384, 3584, 8192),
-    (8192, 1792, 4096),
-    (4096, 1792, 4096),
+const SHAPES: [Shape; 4] = [
+    [16384, 6656, 16384],
+    [16384, 3584, 8192],
+    [8192, 1792, 4096],
+    [4096, 1792, 4096],
 ];
+/// Of a shard, at most.
 const CHUNKS: [usize; 4] = [2, 4, 8, 16];
-const ROUNDS: usize = 7;
-/// Calls of a sample.
-const CALLS: u32 = 10;
 
 fn main() -> Result<()> {
-    let given: Vec<usize> = std::env::args()
-        .skip(1)
-        .map(|word| word.parse())
-        .collect::<Result<_, _>>()?;
-    let shapes = match given[..] {
-        [] => SHAPES.to_vec(),
-        [m, n, k] => vec![(m, n, k)],
-        _ => return Err("give M, N and K, or nothing".into()),
-    };
-    let world = Cuda::device_count()?.min(AllGatherMatmul::MAX_WORLD);
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = ThreadExchange::group(world)
-            .into_iter()
-            .map(|exchange| scope.spawn(|| sweep(Arc::new(exchange), &shapes)))
-            .collect();
-        ranks.into_iter().try_for_each(|rank| {
-            rank.join()
-                .unwrap_or_else(|_| Err("a rank panicked".into()))
-        })
-    })
+    sweep::on_all_gpus(&SHAPES, shape)
 }
 
-fn sweep(exchange: Arc<dyn Exchange>, shapes: &[(usize, usize, usize)]) -> Result<()> {
-    let cuda = Cuda::new(exchange.rank())?;
-    for &(m, n, k) in shapes {
-        if exchange.rank() == 0 {
-            let world = exchange.world();
-            println!("M={m} N={n} K={k} bf16 on {world} × {}", cuda.device().name);
-        }
-        shape(&cuda, &exchange, &GemmProblem::new(m, n, k, DType::Bf16))?;
-    }
-    Ok(())
-}
-
-fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Result<()> {
-    let (rank, world) = (exchange.rank(), exchange.world());
-    let GemmProblem { m, dtype, .. } = *problem;
+fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<()> {
+    let problem = &GemmProblem::new(m, n, k, DType::Bf16);
+    let (world, dtype) = (exchange.world(), problem.dtype);
     let start = |i: usize| i * (m / world) + i.min(m % world);
     let shards: Vec<_> = (0..world).map(|i| start(i)..start(i + 1)).collect();
     let a_bytes = problem.a_len() * dtype.size();
@@ -79,20 +45,13 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Re
     let operands = GemmOperands::new(a.local(), b.address(), c.address());
     // SAFETY: the allocations have the problem's sizes, and all of their work is on one stream.
     let alone = unsafe {
-        // Values of either sign near 1: tensor cores that multiply zeros draw less power than they would at work.
-        let mixed = |i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8;
-        let value = |i: u32| [mixed(i), 0x3f | (mixed(i) & 0x80)];
-        let pattern: Vec<u8> = (0..1 << 19).flat_map(value).collect();
         let b_bytes = problem.b_len() * dtype.size();
-        for (to, bytes) in [(a.local(), a_bytes), (b.address(), b_bytes)] {
-            for at in (0..bytes).step_by(pattern.len()) {
-                let part = &pattern[..pattern.len().min(bytes - at)];
-                cuda.upload(&stream, to.add(at), part)?;
-            }
-        }
+        sweep::fill(cuda, &stream, a.local(), a_bytes)?;
+        sweep::fill(cuda, &stream, b.address(), b_bytes)?;
         gemm.tune(&stream, problem, Provider::CublasLt, operands)?
     };
 
+    let mut names = vec!["cuBLASLt alone".to_owned()];
     let mut plans = Vec::new();
     for candidate in sm90::candidates(problem, cuda.device().multiprocessors) {
         for chunks in CHUNKS {
@@ -115,57 +74,23 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, problem: &GemmProblem) -> Re
                 "{candidate}, {chunks} chunks of {} rows",
                 product.chunk_rows
             );
-            if !plans.iter().any(|(known, _)| *known == name) {
-                plans.push((name, cuda.all_gather_plan(&product)?));
+            if !names.contains(&name) {
+                names.push(name);
+                plans.push(cuda.all_gather_plan(&product)?);
             }
         }
     }
-    exchange.barrier("planned")?;
-
-    let (from, to) = (cuda.event()?, cuda.event()?);
-    let mut times = vec![Vec::new(); 1 + plans.len()];
-    for _ in 0..ROUNDS {
-        for (index, times) in times.iter_mut().enumerate() {
-            exchange.barrier("sample")?;
-            for call in 0..=CALLS {
-                // The first call meets the peers.
-                if call == 1 {
-                    cuda.record(&from, &stream)?;
-                }
-                // SAFETY: as above; all ranks launch the same plans in the same order.
-                unsafe {
-                    match index.checked_sub(1) {
-                        None => gemm.launch(&stream, &alone, operands)?,
-                        Some(plan) => cuda.all_gather_matmul(&stream, &plans[plan].1)?,
-                    }
-                }
+    let launch = |index: usize| -> Result<()> {
+        // SAFETY: as above; all ranks launch the same plans in the same order.
+        unsafe {
+            match index.checked_sub(1) {
+                None => gemm.launch(&stream, &alone, operands)?,
+                Some(plan) => cuda.all_gather_matmul(&stream, &plans[plan])?,
             }
-            cuda.record(&to, &stream)?;
-            cuda.synchronize(&stream)?;
-            pad.check(&stream)?;
-            times.push(cuda.elapsed(&from, &to)? / CALLS);
         }
-    }
-    let names = std::iter::once("cuBLASLt alone").chain(plans.iter().map(|(name, _)| &name[..]));
-    let mut table = Vec::new();
-    for (name, mut times) in names.zip(times) {
-        times.sort_unstable();
-        let mine = times[times.len() / 2].as_nanos() as u64;
-        let all = exchange.all_gather("time", &mine.to_ne_bytes())?;
-        let all = all.iter().filter_map(|bytes| bytes[..].try_into().ok());
-        let slowest = all.map(u64::from_ne_bytes).max().unwrap_or(mine);
-        table.push((Duration::from_nanos(slowest), name));
-    }
-    if rank == 0 {
-        table[1..].sort();
-        for (time, name) in &table {
-            let micros = time.as_secs_f64() * 1e6;
-            let share = table[0].0.as_secs_f64() / time.as_secs_f64();
-            println!("{micros:>10.1} µs  {share:>5.3} of the product alone  {name}");
-        }
-    }
-    cuda.synchronize(&stream)?;
-    exchange.barrier("done")?;
+        Ok(())
+    };
+    sweep::time((cuda, &stream), exchange, &pad, &names, launch)?;
     pad.close(&stream, exchange.as_ref())?;
     a.close(exchange.as_ref())?;
     Ok(())
