@@ -24,8 +24,8 @@
 //   summed + group   where everyone gets the sums, from the owner to all: "the sums of the group may be fetched"
 //   done             from every rank to all others: "I have fetched what is yours"; the call ends behind all of them
 // The threads that store draw tickets, and the last to have seen its stores arrive signals: one store crosses the link for a
-// group, not one for each tile. And there are counters of this rank alone, which only grow: for each own group and source the
-// blocks whose pieces of the part are here, and the calls that have ended.
+// group, not one for each tile. And there are counters of this rank alone, which only grow: for each own group the blocks whose
+// pieces are here, once for each part, and the calls that have ended.
 //
 // **Memory.** In the terms of signal.cuh, from a part to its sum, and from a sum to its copies:
 //   stores by TMA, complete (`bulk_wait`, which implies the proxy fence) → draw (release, GPU) → the last draw (acquire, GPU)
