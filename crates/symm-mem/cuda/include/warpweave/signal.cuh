@@ -92,11 +92,6 @@ __device__ __forceinline__ uint32_t count_acq_rel_gpu(uint32_t* counter, uint32_
   return before;
 }
 
-// Writes a counter of this rank, a release to the blocks of this GPU.
-__device__ __forceinline__ void store_release_gpu(uint32_t* counter, uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
-}
-
 // Adds to a counter of this rank, a release to the blocks of this GPU.
 __device__ __forceinline__ void add_release_gpu(uint32_t* counter, uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
