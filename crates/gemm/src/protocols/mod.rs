@@ -74,6 +74,23 @@ impl Model {
         self.threads.push(steps);
     }
 
+    /// The thread of a block that fetches beside its product, in each call of a rank with so many blocks.
+    fn fetcher(
+        &mut self,
+        (rank, block, blocks): (usize, usize, usize),
+        calls: u32,
+        fetch: impl Fn(&mut Thread<'_>, u32),
+    ) {
+        self.thread(|fetcher| {
+            for call in 1..=calls {
+                fetcher.meet(begin(rank, call), 1);
+                fetch(fetcher, call);
+                fetcher.arrive(format!("of {rank}.{block} in call {call}"));
+                fetcher.meet(end(rank, call), blocks);
+            }
+        });
+    }
+
     fn atom(&mut self, name: String, initial: u32) -> Place {
         let next = self.atoms.len();
         let place = *self.names.entry(name).or_insert(next);

@@ -31,13 +31,9 @@ impl Reducing<'_> {
             for block in 0..self.blocks[rank] {
                 let beside = self.beside && self.fetches(rank);
                 if beside {
-                    model.thread(|fetcher| {
-                        for call in 1..=self.calls {
-                            fetcher.meet(begin(rank, call), 1);
-                            self.fetch(fetcher, rank, block, call);
-                            fetcher.arrive(format!("of {rank}.{block} in call {call}"));
-                            fetcher.meet(end(rank, call), self.blocks[rank]);
-                        }
+                    let of = (rank, block, self.blocks[rank]);
+                    model.fetcher(of, self.calls, |fetcher, call| {
+                        self.fetch(fetcher, rank, block, call);
                     });
                 }
                 model.thread(|thread| {
