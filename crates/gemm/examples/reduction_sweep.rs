@@ -18,7 +18,7 @@ use warpweave_symm_mem::{
 
 const SHAPES: [Shape; 3] = [[8192, 8192, 8192], [8192, 8192, 32768], [4096, 4096, 14336]];
 /// Rows of a group.
-const ROWS: [usize; 4] = [256, 512, 1024, 2048];
+const ROWS: [usize; 4] = [128, 256, 512, 1024];
 
 fn main() -> Result<()> {
     sweep::on_all_gpus(&SHAPES, shape)

@@ -14,6 +14,7 @@ namespace warpweave {
 #define WARPWEAVE_TILES(name, T, kMajorB)                                       \
   WARPWEAVE_REDUCTION(name##_128x256_share_b, T, kMajorB, 256, Common::kB)      \
   WARPWEAVE_REDUCTION(name##_128x256_alone, T, kMajorB, 256, Common::kNothing)  \
+  WARPWEAVE_REDUCTION(name##_128x128_share_b, T, kMajorB, 128, Common::kB)      \
   WARPWEAVE_REDUCTION(name##_128x128_alone, T, kMajorB, 128, Common::kNothing)
 
 WARPWEAVE_TILES(reduce_f16_nn, __half, Major::kMN)

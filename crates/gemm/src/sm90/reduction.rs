@@ -21,7 +21,7 @@ static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a)
 pub(super) const MAX_WORLD: usize = 8;
 
 /// The shapes that are compiled: those of [`CONFIGS`] that share nothing along N.
-const SHAPES: [Config; 3] = [CONFIGS[0], CONFIGS[2], CONFIGS[5]];
+const SHAPES: [Config; 4] = [CONFIGS[0], CONFIGS[2], CONFIGS[3], CONFIGS[5]];
 
 /// The parameter of the kernels: `Reduction` in `cuda/sm90/reduction.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -171,11 +171,16 @@ impl ReductionPlan {
 }
 
 /// The shape that is expected to be quickest on `blocks` multiprocessors, and its kernel. The ranks need not agree.
+///
+/// Where everyone gets the sums, those of the last tiles are fetched behind them, and small tiles end sooner.
 fn choose(product: &ReducingMatmul, blocks: u32) -> Result<(Config, &'static str), Error> {
     let problem = &product.problem;
+    let everyone = matches!(product.c, Sums::Everyone(_));
     let fits = |config: &Config| {
         let [height, _] = config::cluster_tile(config);
-        product.group_rows.is_multiple_of(height as usize) && config::blocks(config) <= blocks
+        product.group_rows.is_multiple_of(height as usize)
+            && config::blocks(config) <= blocks
+            && (config.tile[1] == 128 || !everyone)
     };
     let shapes: Vec<Config> = SHAPES.into_iter().filter(fits).collect();
     let chosen = cutlass::select(&shapes, problem, blocks).ok_or(Error::NoCandidate)?;
@@ -191,6 +196,7 @@ fn kernel(problem: &GemmProblem, shape: &str) -> Option<&'static str> {
             [
                 concat!($prefix, "_128x256_share_b"),
                 concat!($prefix, "_128x256_alone"),
+                concat!($prefix, "_128x128_share_b"),
                 concat!($prefix, "_128x128_alone"),
             ]
         };
