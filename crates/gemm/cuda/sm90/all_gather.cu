@@ -18,7 +18,9 @@ namespace warpweave {
 
 #define WARPWEAVE_TILES(name, T, kMajorB)               \
   WARPWEAVE_CLUSTERS(name##_128x256, T, kMajorB, 256)   \
-  WARPWEAVE_CLUSTERS(name##_128x128, T, kMajorB, 128)
+  WARPWEAVE_CLUSTERS(name##_128x128, T, kMajorB, 128)   \
+  WARPWEAVE_ALL_GATHER(name##_128x64_alone, T, kMajorB, 64, Common::kNothing) \
+  WARPWEAVE_ALL_GATHER(name##_128x64_share_a, T, kMajorB, 64, Common::kA)
 
 WARPWEAVE_TILES(all_gather_f16_nn, __half, Major::kMN)
 WARPWEAVE_TILES(all_gather_f16_nt, __half, Major::kK)

@@ -1,7 +1,7 @@
 // All-gather and product in one launch: C[M, N] = A[M, K] · B[K, N] on every rank, where each has a shard of the rows of A.
 //
 //   warp 0      one thread: the producer of `gemm.cuh`, which waits for the slices of the chunk of rows that a tile needs
-//   warp 1      one thread: fetches the block's share of the peers' shards into staging
+//   warp 1      waits for the peers' words, a lane for each; one thread then fetches the block's share into staging
 //   warp 2      of the first block: tells the peers that they may read
 //   consumers   as in `gemm.cuh`
 //
@@ -18,9 +18,9 @@
 //
 // The memory model of the words is that of `warpweave/signal.cuh`. In order, from a row of A on rank s to the tile on rank r:
 //   1. It was written before the launch on s. A thread of s signals `ready`: a release to the system.
-//   2. The fetching thread of each block of r acquires the word at system scope, fences the async proxy, and loads by bulk
-//      copies. It stores them to staging, waits for the stores in full (`bulk_wait`, not `_read`), and counts itself: a release
-//      in this GPU.
+//   2. A lane of the fetching warp of each block of r acquires the word at system scope, and the warp meets. One thread
+//      fences the async proxy, and loads by bulk copies. It stores them to staging, waits for the stores in full (`bulk_wait`,
+//      not `_read`), and counts itself: a release in this GPU.
 //   3. The producer's thread of each block of r that needs the slice acquires the counter, fences the async proxy, and loads
 //      by TMA. (A block of a cluster that loads for both has waited itself.)
 // And back, before the row is overwritten:
@@ -164,43 +164,51 @@ class Gather {
 
   __device__ __forceinline__ void beside(uint32_t warp) {
     const PadView& pad = product_.pad;
-    if (warp == 1 && elected()) {
-      fetch();
-      // Nothing of the peers will be read any more.
-      if (draw_last(pad, product_.done, pad.rank, gridDim.x)) {
-        for (uint32_t peer = 0; peer < pad.world; ++peer) {
-          if (peer != pad.rank) signal_peer(pad, product_.done, peer);
-        }
-      }
-    }
+    // A lane for each peer.
     const uint32_t peer = threadIdx.x % 32;
-    if (warp == 2 && blockIdx.x == 0 && peer < pad.world && peer != pad.rank) signal_peer(pad, product_.ready, peer);
+    const bool theirs = peer < pad.world && peer != pad.rank;
+    if (warp == 1) {
+      const bool opened = !theirs || wait_epoch(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
+      const uint32_t absent = __ballot_sync(0xffffffff, !opened);
+      __syncwarp();
+      bool last = false;
+      if (elected()) {
+        fetch(absent);
+        last = draw_last(pad, product_.done, pad.rank, gridDim.x);
+      }
+      last = __any_sync(0xffffffff, last);
+      __syncwarp();
+      // Nothing of the peers will be read any more.
+      if (last && theirs) signal_peer(pad, product_.done, peer);
+    }
+    if (warp == 2 && blockIdx.x == 0 && theirs) signal_peer(pad, product_.ready, peer);
   }
 
   // The block has fetched its share, waited for what it needs, and read it all. The last block of the grid ends the call.
   __device__ __forceinline__ void behind_all() {
     if constexpr (Tile::kCluster == 1) __syncthreads();
+    if (threadIdx.x >= 32) return;
     const PadView& pad = product_.pad;
-    if (threadIdx.x != 0 || !draw_last(pad, product_.ready, pad.rank, gridDim.x)) return;
-    for (uint32_t peer = 0; peer < pad.world; ++peer) {
-      if (peer == pad.rank) continue;
-      advance_expected(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
-      await_peer(pad, product_.done, peer);
-    }
-    ++*product_.calls();
+    const uint32_t peer = threadIdx.x;
+    const bool last = peer == 0 && draw_last(pad, product_.ready, pad.rank, gridDim.x);
+    if (!__any_sync(0xffffffff, last)) return;
+    __syncwarp();
+    if (peer == 0) ++*product_.calls();
+    if (peer >= pad.world || peer == pad.rank) return;
+    advance_expected(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
+    await_peer(pad, product_.done, peer);
   }
 
  private:
   // One thread: of each chunk of each peer the pieces that are this block's turn. Slice after slice, and of a slice a piece of
-  // each peer in turn, so that every rank reads from all others at once and each of their links is as busy as the next.
-  __device__ __forceinline__ void fetch() {
+  // each peer in turn, so that every rank reads from all others at once and each of their links is as busy as the next. Nothing
+  // is fetched of those who are `absent`, a bit each.
+  __device__ __forceinline__ void fetch(uint32_t absent) {
     const PadView& pad = product_.pad;
     const uint32_t peers = pad.world - 1;
     if (peers == 0) return;
+    fence_async();
     Fetcher fetcher(inbox_of_block<Tile>());
-    // Peers whose word has been waited for, a bit each, and 16 bits above it those of which nothing is fetched since it did not
-    // come in time.
-    uint32_t met = 0;
     const uint32_t most = product_.pieces(product_.chunk_rows);
     const uint32_t pitch = product_.whole() ? kPieceBytes : product_.row_stride;
     // The first piece of the next slice that is this block's.
@@ -215,7 +223,7 @@ class Gather {
           const uint64_t offset = start + uint64_t(first) * pitch;
 #pragma unroll 1
           for (uint32_t i = 0; i < peers; ++i) {
-            fetch(fetcher, met, chunk, slice, peer, first, offset);
+            fetch(fetcher, absent, chunk, slice, peer, first, offset);
             do {
               peer = (peer == 0 ? pad.world : peer) - 1;
             } while (peer == pad.rank);
@@ -228,26 +236,17 @@ class Gather {
   }
 
   // A piece of a peer's slice, if it has so many.
-  __device__ __forceinline__ void fetch(Fetcher& fetcher, uint32_t& met, uint32_t chunk, uint32_t slice, uint32_t peer,
+  __device__ __forceinline__ void fetch(Fetcher& fetcher, uint32_t absent, uint32_t chunk, uint32_t slice, uint32_t peer,
                                         uint32_t piece, uint64_t offset) {
     const uint32_t height = product_.height(chunk, peer), pieces = product_.pieces(height);
     if (piece >= pieces) return;
-    if (!(met >> peer & 1)) met |= (open(peer) ? 1u : 0x10001u) << peer;
     uint32_t* arrived = pieces - piece > gridDim.x ? nullptr : product_.arrivals(chunk, slice, peer);
-    if (met >> peer & 0x10000u) {
+    if (absent >> peer & 1) {
       // The counters are whole behind the call all the same.
       if (arrived != nullptr) add_release_gpu(arrived, 1);
       return;
     }
     fetcher.fetch(product_.to[peer] + offset, product_.from[peer] + offset, product_.piece_bytes(slice, height, piece), arrived);
-  }
-
-  // Waits until the peer's shard may be read.
-  __device__ __forceinline__ bool open(uint32_t peer) {
-    const PadView& pad = product_.pad;
-    const bool opened = wait_epoch(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
-    fence_async();
-    return opened;
   }
 
   const Gathering& product_;

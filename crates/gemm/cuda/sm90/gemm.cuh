@@ -189,11 +189,13 @@ __device__ __forceinline__ void round_to_box(char* box, const float* sums) {
 template <class Tile, class AnyProduct>
 __device__ __forceinline__ void store(const AnyProduct& product, Memory<Tile>& memory, Corner corner, uint32_t consumer,
                                       bool leader, const float (&sums)[Tile::kN / 2]) {
+  // Each tile begins with the first.
+  constexpr uint32_t kBuffers = Tile::kBoxesC % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
 #pragma unroll
   for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-    char* buffer = memory.c[consumer][box % Tile::kBuffersC];
+    char* buffer = memory.c[consumer][box % kBuffers];
     // An earlier store has read the box that is written next.
-    if (leader) bulk_wait_read<int(Tile::kBuffersC) - 1>();
+    if (leader) bulk_wait_read<int(kBuffers) - 1>();
     sync_consumer(consumer);
     round_to_box<typename Tile::Element>(buffer, &sums[box * kBox / 2]);
     fence_async_shared();

@@ -37,7 +37,7 @@ struct Inbox {
     uint32_t bytes;
   };
   static constexpr uint32_t kPieces = 8;
-  static_assert(kAhead + kLag < kPieces, "none is forgotten too early");
+  static_assert(kAhead + 1 + kLag <= kPieces, "none is forgotten too early");
 
   alignas(128) char slots[kSlots][kPieceBytes];
   Piece pieces[kPieces];
@@ -95,13 +95,22 @@ class Fetcher {
     arrive_expecting(&inbox_.full[slot], bytes);
     bulk_load(inbox_.slots[slot], from, bytes, &inbox_.full[slot]);
     inbox_.pieces[loaded_ % Inbox::kPieces] = {to, arrived, bytes};
-    if (++loaded_ - stored_ > kAhead) store();
+    if (++loaded_ - stored_ <= kAhead) return;
+    store();
+    count();
   }
 
   // Returns when everything so far has arrived.
   __device__ __forceinline__ void drain() {
     while (stored_ != loaded_) store();
-    while (counted_ != stored_) count<0>();
+    if (counted_ == stored_) return;
+    bulk_wait<0>();
+    // One release for all that are left.
+    fence_acq_rel_gpu();
+    for (; counted_ != stored_; ++counted_) {
+      uint32_t* arrived = inbox_.pieces[counted_ % Inbox::kPieces].arrived;
+      if (arrived != nullptr) add_relaxed_gpu(arrived, 1);
+    }
   }
 
  private:
@@ -111,14 +120,15 @@ class Fetcher {
     wait_phase(&inbox_.full[slot], stored_ / kSlots % 2);
     bulk_store(piece.to, inbox_.slots[slot], piece.bytes);
     bulk_commit();
-    if (++stored_ - counted_ > kLag) count<kLag>();
+    ++stored_;
   }
 
-  template <uint32_t kPending>
+  // All but the last `kLag` that are stored.
   __device__ __forceinline__ void count() {
+    if (stored_ - counted_ <= kLag) return;
     uint32_t* arrived = inbox_.pieces[counted_++ % Inbox::kPieces].arrived;
     if (arrived == nullptr) return;
-    bulk_wait<int(kPending)>();
+    bulk_wait<int(kLag)>();
     add_release_gpu(arrived, 1);
   }
 

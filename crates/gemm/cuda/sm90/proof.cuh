@@ -45,6 +45,7 @@ constexpr bool reads_what_is_stored(uint32_t base, uint32_t extent) {
 // A of the second consumer; B of the last stage, as high in shared memory as it lies.
 static_assert(reads_what_is_stored<Major::kK>(0x400 + 8192, 64));
 static_assert(reads_what_is_stored<Major::kK>(0x2a400, 256) && reads_what_is_stored<Major::kMN>(0x2a400, 256));
+static_assert(reads_what_is_stored<Major::kK>(0x2e400, 64) && reads_what_is_stored<Major::kMN>(0x2e400, 64));
 static_assert(reads_what_is_stored<Major::kK>(0x2c400, 128) && reads_what_is_stored<Major::kMN>(0x2c400, 128));
 
 // The eight rows that one matrix of `stmatrix` stores at a time lie in different banks.

@@ -64,13 +64,13 @@ impl Gathering<'_> {
         thread.meet(begin(rank, call), 1);
     }
 
-    /// `Gather::fetch` and what follows it, one thread of a block.
+    /// What comes before `Gather::fetch`, that, and what follows it: one warp of a block.
     fn fetch(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         for peer in peers(rank, self.chunks.len()) {
+            thread.wait(ready(peer, rank), expected(ready(peer, rank)));
+        }
+        for peer in peers(rank, self.chunks.len()) {
             for chunk in 0..self.chunks[peer] {
-                if chunk == 0 {
-                    thread.wait(ready(peer, rank), expected(ready(peer, rank)));
-                }
                 let count = |thread: &mut Thread<'_>| thread.arrive(arrived(chunk, peer, rank));
                 let early = self.planted == Some(Planted::CountBeforeArrival);
                 if early {

@@ -170,7 +170,7 @@ fn favourite(product: &AllGatherMatmul, blocks: u32) -> Option<Candidate> {
     let fetching = (rows * product.row_bytes()) as f64 / LINK_RATE;
     let multiplying = 2.0 * (problem.m * problem.n * problem.k) as f64 / PRODUCT_RATE;
     match fetching > multiplying / 2.0 {
-        true => config::small(blocks, product.chunk_rows),
+        true => config::small(problem, blocks, product.chunk_rows),
         false => select(problem, blocks),
     }
 }

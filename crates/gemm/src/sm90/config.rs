@@ -31,13 +31,15 @@ pub(super) const FETCHING_BYTES: u32 = 231_680;
 pub(super) const STEP: usize = 64;
 
 /// The compiled shapes, the favourite of equals first. Blocks side by side along M share B, along N A.
-pub const CONFIGS: [Config; 6] = [
+pub const CONFIGS: [Config; 8] = [
     config("128x256_share_b", 256, [2, 1]),
     config("128x256_share_a", 256, [1, 2]),
     config("128x256_alone", 256, [1, 1]),
     config("128x128_share_b", 128, [2, 1]),
     config("128x128_share_a", 128, [1, 2]),
     config("128x128_alone", 128, [1, 1]),
+    config("128x64_share_a", 64, [1, 2]),
+    config("128x64_alone", 64, [1, 1]),
 ];
 
 const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
@@ -75,17 +77,23 @@ pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> 
     })
 }
 
-/// The smallest tile, in the quickest of its clusters that the multiprocessors have room for and that chunks of `rows` rows
-/// are whole of; if there is none, in the quickest.
-pub(super) fn small(multiprocessors: u32, rows: usize) -> Option<Candidate> {
-    let fits = |shape: &Config| blocks(shape) <= multiprocessors;
+/// A small tile of the quickest cluster that the multiprocessors have room for and that chunks of `rows` rows are whole of; if
+/// there is none, of the quickest. The smallest is for products of which others would leave half of the multiprocessors idle.
+pub(super) fn small(problem: &GemmProblem, multiprocessors: u32, rows: usize) -> Option<Candidate> {
+    let small = 128 * 128;
+    let busy = (problem.m * problem.n).div_ceil(small);
+    let least = match 2 * busy <= multiprocessors as usize {
+        true => 0,
+        false => small,
+    };
+    let area = |shape: &Config| (shape.tile[0] * shape.tile[1]) as usize;
+    let fits = |shape: &Config| blocks(shape) <= multiprocessors && area(shape) >= least;
     let splits = |shape: &Config| !rows.is_multiple_of(cluster_tile(shape)[0] as usize);
-    let key = |shape: &Config| (shape.tile[0] * shape.tile[1], splits(shape));
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
         .filter(|(_, shape)| fits(shape))
-        .min_by_key(|(_, shape)| key(shape))?;
+        .min_by_key(|(_, shape)| (area(shape), splits(shape)))?;
     Some(Candidate {
         config,
         band: square_band(shape, multiprocessors),
@@ -155,6 +163,8 @@ pub(super) fn kernel(
                 concat!($prefix, "_128x128_share_b"),
                 concat!($prefix, "_128x128_share_a"),
                 concat!($prefix, "_128x128_alone"),
+                concat!($prefix, "_128x64_share_a"),
+                concat!($prefix, "_128x64_alone"),
             ]
         };
     }
@@ -190,7 +200,8 @@ mod tests {
     #[test]
     fn the_shape_decides() {
         assert_eq!(chosen(16384, 6656, 16384), "128x256_share_b");
-        assert_eq!(chosen(1024, 1024, 1024), "128x128_share_b");
+        assert_eq!(chosen(1024, 1024, 1024), "128x64_share_a");
+        assert_eq!(chosen(2048, 1024, 1024), "128x128_share_b");
         // One row of tiles: a neighbour below would have nothing to do.
         assert_eq!(chosen(64, 132 * 256, 4096), "128x256_share_a");
     }
@@ -198,20 +209,24 @@ mod tests {
     #[test]
     fn a_wave_is_nearly_square() {
         let bands = CONFIGS.map(|config| square_band(&config, 132));
-        assert_eq!(bands, [8, 16, 16, 6, 11, 11]);
+        assert_eq!(bands, [8, 16, 16, 6, 11, 11, 8, 8]);
         assert_eq!(square_band(&CONFIGS[0], 1), 1);
     }
 
     #[test]
     fn the_small_tile_shares_what_chunks_are_whole_of() {
-        let named = |multiprocessors, rows| {
-            small(multiprocessors, rows).map(|candidate| CONFIGS[candidate.config].name)
+        let named = |side, multiprocessors, rows| {
+            let problem = GemmProblem::new(side, side, side, DType::Bf16);
+            small(&problem, multiprocessors, rows).map(|candidate| CONFIGS[candidate.config].name)
         };
-        assert_eq!(named(132, 512), Some("128x128_share_b"));
-        assert_eq!(named(132, 384), Some("128x128_share_a"));
-        assert_eq!(named(132, 100), Some("128x128_share_b"));
-        assert_eq!(named(1, 384), Some("128x128_alone"));
-        assert_eq!(named(0, 384), None);
+        assert_eq!(named(2048, 132, 512), Some("128x128_share_b"));
+        assert_eq!(named(2048, 132, 384), Some("128x128_share_a"));
+        assert_eq!(named(2048, 132, 100), Some("128x128_share_b"));
+        assert_eq!(named(2048, 1, 384), Some("128x128_alone"));
+        assert_eq!(named(2048, 0, 384), None);
+        // 64 tiles of 128×128 for 132 multiprocessors.
+        assert_eq!(named(1024, 132, 256), Some("128x64_share_a"));
+        assert_eq!(named(1024, 127, 256), Some("128x128_share_b"));
     }
 
     #[test]

@@ -97,6 +97,14 @@ __device__ __forceinline__ void add_release_gpu(uint32_t* counter, uint32_t valu
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 
+// What this thread did and saw before comes before what it does behind, for the blocks of this GPU.
+__device__ __forceinline__ void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// Adds to a counter of this rank. A release behind `fence_acq_rel_gpu`.
+__device__ __forceinline__ void add_relaxed_gpu(uint32_t* counter, uint32_t value) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
 // Nanoseconds, the same clock on all multiprocessors.
 __device__ __forceinline__ uint64_t global_time() {
   uint64_t ns;

@@ -79,11 +79,18 @@ __device__ __forceinline__ void hold(float (&sums)[kCount]) {
   "%" #tens "0,%" #tens "1,%" #tens "2,%" #tens "3,%" #tens "4,%" #tens "5,%" #tens "6,%" #tens "7,%" #tens "8,%" #tens "9,"
 #define WARPWEAVE_SUMS(i) \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define WARPWEAVE_SUMS_64(i)                                                                                   \
-  WARPWEAVE_SUMS(i), WARPWEAVE_SUMS(i + 8), WARPWEAVE_SUMS(i + 16), WARPWEAVE_SUMS(i + 24), WARPWEAVE_SUMS(i + 32), \
-      WARPWEAVE_SUMS(i + 40), WARPWEAVE_SUMS(i + 48), WARPWEAVE_SUMS(i + 56)
+#define WARPWEAVE_SUMS_32(i) WARPWEAVE_SUMS(i), WARPWEAVE_SUMS(i + 8), WARPWEAVE_SUMS(i + 16), WARPWEAVE_SUMS(i + 24)
+#define WARPWEAVE_SUMS_64(i) WARPWEAVE_SUMS_32(i), WARPWEAVE_SUMS_32(i + 32)
 
-// N = 128: 64 sums, then the descriptors of A and B, whether to add to D, and whether B is MN-major.
+// N = 64: 32 sums, then the descriptors of A and B, whether to add to D, and whether B is MN-major.
+#define WARPWEAVE_WGMMA_64(type)                                                                                 \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                                  \
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
+               WARPWEAVE_TEN(2) "%30,%31}, %32, %33, add, 1, 1, 0, %35;\n}\n"                                    \
+               : WARPWEAVE_SUMS_32(0)                                                                            \
+               : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+
+// N = 128: 64 sums, then as above.
 #define WARPWEAVE_WGMMA_128(type)                                                                                 \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                                   \
                "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
@@ -104,6 +111,14 @@ __device__ __forceinline__ void hold(float (&sums)[kCount]) {
 
 // D = A · B, or D += A · B where `add` is not 0. A is K-major.
 template <typename T, Major kMajorB>
+__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, int32_t add) {
+  if constexpr (std::is_same_v<T, __half>) {
+    WARPWEAVE_WGMMA_64("f16");
+  } else {
+    WARPWEAVE_WGMMA_64("bf16");
+  }
+}
+template <typename T, Major kMajorB>
 __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int32_t add) {
   if constexpr (std::is_same_v<T, __half>) {
     WARPWEAVE_WGMMA_128("f16");
@@ -122,7 +137,9 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, i
 
 #undef WARPWEAVE_WGMMA_256
 #undef WARPWEAVE_WGMMA_128
+#undef WARPWEAVE_WGMMA_64
 #undef WARPWEAVE_SUMS_64
+#undef WARPWEAVE_SUMS_32
 #undef WARPWEAVE_SUMS
 #undef WARPWEAVE_TEN
 
