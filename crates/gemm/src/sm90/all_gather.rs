@@ -158,18 +158,11 @@ fn gathered_bytes(problem: &GemmProblem) -> usize {
 /// piece of `kPieceBytes` (`inbox.cuh`).
 const SLICE_STEPS: usize = 4096 / (STEP * 2);
 
-/// What a link gives whoever fetches through it, bytes/s, and what tensor cores multiply, FLOP/s: 4×H200.
-const LINK_RATE: f64 = 325e9;
-const PRODUCT_RATE: f64 = 700e12;
-
-/// The choice where none was given. A product ends a tile behind the last rows that come: where fetching takes half as long as
-/// multiplying, or longer, small tiles are worth more than what the large ones save.
+/// The choice where none was given. A product ends a tile behind the last rows that come.
 fn favourite(product: &AllGatherMatmul, blocks: u32) -> Option<Candidate> {
     let problem = &product.problem;
     let rows = problem.m - product.shards[product.rank()].len();
-    let fetching = (rows * product.row_bytes()) as f64 / LINK_RATE;
-    let multiplying = 2.0 * (problem.m * problem.n * problem.k) as f64 / PRODUCT_RATE;
-    match fetching > multiplying / 2.0 {
+    match config::is_late(problem, rows * product.row_bytes()) {
         true => config::small(problem, blocks, product.chunk_rows),
         false => select(problem, blocks),
     }

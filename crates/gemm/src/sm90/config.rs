@@ -77,6 +77,17 @@ pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> 
     })
 }
 
+/// What a link gives whoever fetches through it, bytes/s, and what tensor cores multiply, FLOP/s: 4×H200.
+const LINK_RATE: f64 = 325e9;
+const PRODUCT_RATE: f64 = 700e12;
+
+/// Whether fetching so many bytes beside `problem` takes half as long as multiplying, or longer. Small tiles are worth more then
+/// than what large ones save: what is fetched last waits for a tile, or a tile for it.
+pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
+    let multiplying = 2.0 * (problem.m * problem.n * problem.k) as f64 / PRODUCT_RATE;
+    bytes as f64 / LINK_RATE > multiplying / 2.0
+}
+
 /// A small tile of the quickest cluster that the multiprocessors have room for and that chunks of `rows` rows are whole of; if
 /// there is none, of the quickest. The smallest is for products of which others would leave half of the multiprocessors idle.
 pub(super) fn small(problem: &GemmProblem, multiprocessors: u32, rows: usize) -> Option<Candidate> {

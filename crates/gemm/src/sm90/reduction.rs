@@ -172,15 +172,17 @@ impl ReductionPlan {
 
 /// The shape that is expected to be quickest on `blocks` multiprocessors, and its kernel. The ranks need not agree.
 ///
-/// Where everyone gets the sums, those of the last tiles are fetched behind them, and small tiles end sooner.
+/// Where everyone gets the sums, those of the last tiles are fetched behind them; small tiles end sooner.
 fn choose(product: &ReducingMatmul, blocks: u32) -> Result<(Config, &'static str), Error> {
     let problem = &product.problem;
-    let everyone = matches!(product.c, Sums::Everyone(_));
+    // Parts of the own rows, and sums of the others'.
+    let fetched = 2 * (product.world() - 1) * problem.m / product.world() * product.row_bytes();
+    let small = matches!(product.c, Sums::Everyone(_)) && config::is_late(problem, fetched);
     let fits = |config: &Config| {
         let [height, _] = config::cluster_tile(config);
         product.group_rows.is_multiple_of(height as usize)
             && config::blocks(config) <= blocks
-            && (config.tile[1] == 128 || !everyone)
+            && (config.tile[1] == 128 || !small)
     };
     let shapes: Vec<Config> = SHAPES.into_iter().filter(fits).collect();
     let chosen = cutlass::select(&shapes, problem, blocks).ok_or(Error::NoCandidate)?;

@@ -9,7 +9,7 @@ fn every_case(check: impl Fn(&[ReducingMatmul], &Config)) {
     for world in [1, 2, 3, 4, 8] {
         for m in [1, 130, 256 * world, 1000, 2049] {
             for group_rows in [256, 512] {
-                for (config, everyone) in SHAPES.into_iter().zip([false, true, true]) {
+                for (config, everyone) in SHAPES.into_iter().zip([false, true, false, true]) {
                     let job: Vec<_> = (0..world)
                         .map(|rank| of(everyone, product(m, (rank, world), group_rows)))
                         .collect();
@@ -90,6 +90,18 @@ fn groups_of_odd_numbers_of_tiles_are_taken_by_blocks_alone() {
     assert_eq!(chosen(384, 132), [1, 1]);
     // A single block is no cluster.
     assert_eq!(chosen(512, 1), [1, 1]);
+}
+
+#[test]
+fn tiles_are_small_where_sums_for_everyone_come_late() {
+    let chosen = |everyone, k| {
+        let mut product = of(everyone, product(8192, (0, 4), 512));
+        product.problem = GemmProblem::new(8192, 8192, k, DType::Bf16);
+        choose(&product, 132).unwrap().0.name
+    };
+    assert_eq!(chosen(true, 2048), "128x128_share_b");
+    assert_eq!(chosen(true, 8192), "128x256_share_b");
+    assert_eq!(chosen(false, 2048), "128x256_share_b");
 }
 
 #[test]
