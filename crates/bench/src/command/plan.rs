@@ -1,7 +1,11 @@
 //! `warpweave plan`.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
 
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Problem;
@@ -110,24 +114,48 @@ pub(super) fn machine(name: &str) -> Result<Machine> {
     Ok(Machine::from_toml(&text)?)
 }
 
+/// Checks on all cores, and prints in the order of the algorithms.
 fn check_all(
     algorithms: &[Configuration],
     (worlds, calls): (&[usize], usize),
     problem: &ProblemArgs,
     out: &mut impl Write,
 ) -> Result<bool> {
-    let mut holds = true;
-    let progress = Progress::new(0);
-    for (i, algorithm) in algorithms.iter().enumerate() {
-        for &world in worlds {
-            progress.at(i, algorithms.len(), algorithm.name());
-            let plans = algorithm.plans(world, &of(problem))?;
-            let report = check(&plans, calls);
-            holds &= report.holds();
-            aside(|| writeln!(out, "{report}"))?;
+    let cases: Vec<_> = algorithms
+        .iter()
+        .flat_map(|algorithm| worlds.iter().map(move |&world| (algorithm, world)))
+        .collect();
+    let (next, progress) = (AtomicUsize::new(0), Progress::new(0));
+    let (sender, reports) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            let (sender, cases, next) = (sender.clone(), &cases, &next);
+            scope.spawn(move || {
+                while let index = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some((algorithm, world)) = cases.get(index)
+                {
+                    let plans = algorithm.plans(*world, &of(problem));
+                    let report = plans.map(|plans| check(&plans, calls));
+                    if sender.send((index, report)).is_err() {
+                        break;
+                    }
+                }
+            });
         }
-    }
-    Ok(holds)
+        drop(sender);
+        let (mut holds, mut printed, mut early) = (true, 0, BTreeMap::new());
+        for (index, report) in reports {
+            early.insert(index, report);
+            while let Some(report) = early.remove(&printed) {
+                let report = report?;
+                holds &= report.holds();
+                aside(|| writeln!(out, "{report}"))?;
+                progress.at(printed, cases.len(), cases[printed].0.name());
+                printed += 1;
+            }
+        }
+        Ok(holds)
+    })
 }
 
 pub(super) fn of(args: &ProblemArgs) -> Problem {
