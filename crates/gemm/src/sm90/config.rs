@@ -81,11 +81,11 @@ pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> 
 const LINK_RATE: f64 = 325e9;
 const PRODUCT_RATE: f64 = 700e12;
 
-/// Whether fetching so many bytes beside `problem` takes half as long as multiplying, or longer. Small tiles are worth more then
-/// than what large ones save: what is fetched last waits for a tile, or a tile for it.
+/// Whether fetching so many bytes beside `problem` takes three quarters as long as multiplying, or longer. Small tiles are worth
+/// more then than what large ones save: what is fetched last waits for a tile, or a tile for it.
 pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
     let multiplying = 2.0 * (problem.m * problem.n * problem.k) as f64 / PRODUCT_RATE;
-    bytes as f64 / LINK_RATE > multiplying / 2.0
+    bytes as f64 / LINK_RATE > 0.75 * multiplying
 }
 
 /// A small tile of the quickest cluster that the multiprocessors have room for and that chunks of `rows` rows are whole of; if
