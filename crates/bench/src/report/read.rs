@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_first_layout_lacks_what_came_later() {
-        let text = include_str!("../../../../docs/results/fused-matmul-4xh200.json");
+        let text = include_str!("first_layout.json");
         let Document::Plans(report) = Document::from_json(text).unwrap() else {
             panic!("not of plans")
         };

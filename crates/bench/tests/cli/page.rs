@@ -60,7 +60,18 @@ impl Page {
     }
 
     fn table(&self, caption: &str) -> &Table {
-        let found = self.tables.iter().find(|table| table.caption == caption);
+        self.table_of(caption, &[])
+    }
+
+    /// The table that has all these rows: suites may have a problem in common.
+    fn table_of(&self, caption: &str, rows: &[Value]) -> &Table {
+        let has = |table: &Table, row: &Value| {
+            let name = row["implementation"].as_str().unwrap();
+            table.rows.iter().any(|cells| cells[0] == name)
+        };
+        let mut tables = self.tables.iter();
+        let found =
+            tables.find(|table| table.caption == caption && rows.iter().all(|row| has(table, row)));
         found.unwrap_or_else(|| panic!("no table `{caption}`"))
     }
 
@@ -92,7 +103,8 @@ impl Page {
                 result["dtype"].as_str().unwrap(),
                 if world == 1 { "" } else { "s" }
             );
-            let table = self.table(&caption);
+            let rows = result["rows"].as_array().unwrap();
+            let table = self.table_of(&caption, rows);
             let scaling = format!(
                 "TFLOP/s over ranks: {}, M×N×K = {}x{}x{}, {}",
                 file["suite"].as_str().unwrap(),
@@ -102,7 +114,7 @@ impl Page {
                 result["dtype"].as_str().unwrap()
             );
             let scaled = self.tables.iter().find(|table| table.caption == scaling);
-            for row in result["rows"].as_array().unwrap() {
+            for row in rows {
                 // Where another file is of another number of ranks.
                 if let (Some(table), Some(_)) = (scaled, row["tflops"].as_f64()) {
                     let name = row["implementation"].as_str().unwrap();
