@@ -310,7 +310,7 @@ pub struct CompareArgs {
 pub struct SimulateArgs {
     /// The algorithm.
     pub name: String,
-    /// A machine of the crate (h200x4, h100x8, h200x4-2nodes, nvl72), or a TOML file that describes one.
+    /// A machine of the crate (h200x4, h200x8, h100x8, h200x4-2nodes, nvl72), or a TOML file that describes one.
     #[arg(long, value_name = "NAME|FILE", default_value = "h200x4")]
     pub machine: String,
     /// Number of ranks.

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::DType;
 
 /// The machines that come with the crate, by name.
-const KNOWN: [(&str, &str); 4] = [
+const KNOWN: [(&str, &str); 5] = [
     ("h200x4", include_str!("../../machines/h200x4.toml")),
+    ("h200x8", include_str!("../../machines/h200x8.toml")),
     ("h100x8", include_str!("../../machines/h100x8.toml")),
     (
         "h200x4-2nodes",
