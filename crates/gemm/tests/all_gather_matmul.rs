@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 use warpweave_gemm::sm90::{CONFIGS, Candidate};
-use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmProblem, Layout};
+use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmProblem, Layout, Pushed};
 use warpweave_symm_mem::{
     Cuda, DType, DevicePtr, Exchange, Host, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
 /// Different inputs; calls take them in turn.
 const INPUTS: usize = 3;
+/// The slot of what is pushed.
+const PUSHED: usize = 2;
 /// Multiprocessors of a shared GPU that no product takes.
 const LEFT_FREE: u32 = 8;
 
@@ -25,6 +27,8 @@ const LEFT_FREE: u32 = 8;
 struct Case {
     problem: GemmProblem,
     chunk_rows: usize,
+    /// Chunks of each shard.
+    pushed: usize,
     candidate: Option<Candidate>,
     calls: usize,
 }
@@ -39,8 +43,16 @@ impl Case {
                 padded(n),
             ),
             chunk_rows,
+            pushed: 0,
             candidate: None,
             calls: 6,
+        }
+    }
+
+    fn pushing(self, chunks: usize) -> Self {
+        Case {
+            pushed: chunks,
+            ..self
         }
     }
 
@@ -64,10 +76,12 @@ struct Rank<B: AllGatherGemmBackend> {
     pad: SignalPad<B>,
     /// This rank's shard, where the peers read it.
     a: SymmetricBuffer<B>,
+    /// Where the peers push.
+    staging: SymmetricBuffer<B>,
     case: Case,
     product: AllGatherMatmul,
     plan: B::AllGatherPlan,
-    /// The shard of each input, then staging, B, C, and C of each call.
+    /// The shard of each input, then B, C, and C of each call.
     memory: B::Memory,
     results: DevicePtr,
 }
@@ -135,14 +149,14 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         let part = |elements: usize| (2 * elements).next_multiple_of(256);
         let shard = part(shards[0].len() * lda);
         let results = (case.calls + 1) * part(m * ldc);
-        let parts = INPUTS * shard + part(m * lda) + part(b_rows * ldb) + results;
+        let parts = INPUTS * shard + part(b_rows * ldb) + results;
         let memory = backend.allocate(parts).unwrap();
         let a = SymmetricBuffer::new(&backend, &exchange, "a", shard).unwrap();
-        let staging = memory.address().add(INPUTS * shard);
-        let b = staging.add(part(m * lda));
+        let staging = SymmetricBuffer::new(&backend, &exchange, "staging", part(m * lda)).unwrap();
+        let b = memory.address().add(INPUTS * shard);
         let c = b.add(part(b_rows * ldb));
 
-        let mut pad = SignalPad::new(&backend, &exchange, "test", 2).unwrap();
+        let mut pad = SignalPad::new(&backend, &exchange, "test", 3).unwrap();
         pad.set_timeout(Duration::from_secs(10));
 
         let product = AllGatherMatmul {
@@ -150,12 +164,16 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             shards,
             chunk_rows: case.chunk_rows,
             a: a.addresses(),
-            staging,
+            staging: staging.local(),
             b,
             c,
             pad: pad.view(),
             ready: 1,
             done: 0,
+            pushed: (case.pushed > 0).then_some(Pushed {
+                chunks: case.pushed,
+                slot: PUSHED,
+            }),
             candidate: case.candidate,
             max_blocks,
         };
@@ -179,7 +197,8 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             let weight = stored(dtype, 0..b_rows, (b_columns, ldb), weight);
             backend.upload(&stream, b, &weight).unwrap();
             // Rows that are read before they have arrived spoil C.
-            backend.fill(&stream, staging, 0xff, 2 * m * lda).unwrap();
+            let bytes = 2 * m * lda;
+            backend.fill(&stream, staging.local(), 0xff, bytes).unwrap();
         }
         let rank = Rank {
             results: c.add(part(m * ldc)),
@@ -188,6 +207,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             stream,
             pad,
             a,
+            staging,
             case,
             product,
             plan,
@@ -229,10 +249,32 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         }
     }
 
+    /// Enqueues the copies of what is pushed, and the word behind each.
+    fn push(&self) -> warpweave_symm_mem::Result<()> {
+        let own = &self.product.shards[self.me()];
+        let rows = own.len().min(self.case.pushed * self.case.chunk_rows);
+        let lda = self.case.problem.lda;
+        let world = self.exchange.world();
+        for peer in (1..world).map(|step| (self.me() + step) % world) {
+            if rows == 0 {
+                break;
+            }
+            let to = self.staging.addresses()[peer].add(2 * own.start * lda);
+            // SAFETY: both ranges are there; the call before has ended behind this peer's `done`.
+            unsafe {
+                self.backend
+                    .copy(&self.stream, to, self.a.local(), 2 * rows * lda)?;
+            }
+            self.pad.signal(&self.stream, PUSHED, &[peer])?;
+        }
+        Ok(())
+    }
+
     /// Enqueues the product into a C that is wrong everywhere, and the copy that keeps C.
     fn product(&self, call: usize) -> warpweave_symm_mem::Result<()> {
         let bytes = 2 * self.case.problem.m * self.case.problem.ldc;
         let to = self.results.add(call * self.result_bytes());
+        self.push()?;
         // SAFETY: all ranges lie in this rank's memory; the ranks launch the same product equally often.
         unsafe {
             self.backend
@@ -310,6 +352,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         self.exchange.barrier("end").unwrap();
         let exchange = self.exchange.as_ref();
         self.pad.close(&self.stream, exchange).unwrap();
+        self.staging.close(exchange).unwrap();
         self.a.close(exchange).unwrap();
     }
 }
@@ -422,18 +465,24 @@ fn every_world_multiplies_the_rows_of_its_own_call() {
             let case = Case::new(m, n, k, DType::Bf16, chunk_rows);
             calls(world, &host, case);
             calls(world, &host, case.transposed());
+            calls(world, &host, case.pushing(1));
+            calls(world, &host, case.pushing(100));
         }
     }
 }
 
 #[test]
 fn a_captured_call_gathers_at_each_launch() {
-    replays(3, &host, Case::new(70, 9, 21, DType::F16, 10));
+    let case = Case::new(70, 9, 21, DType::F16, 10);
+    replays(3, &host, case);
+    replays(3, &host, case.pushing(2));
 }
 
 #[test]
 fn a_rank_that_stays_away_is_named_and_the_pad_recovers() {
-    silence(3, &host, Case::new(70, 9, 21, DType::F16, 10));
+    let case = Case::new(70, 9, 21, DType::F16, 10);
+    silence(3, &host, case);
+    silence(3, &host, case.pushing(2));
 }
 
 #[test]
@@ -475,6 +524,8 @@ fn on_a_gpu_every_element_is_right_call_after_call() {
             let case = |dtype| Case::new(m, n, k, dtype, chunk_rows);
             calls(world, &gpus(world), case(DType::F16));
             calls(world, &gpus(world), case(DType::Bf16).transposed());
+            calls(world, &gpus(world), case(DType::Bf16).pushing(1));
+            calls(world, &gpus(world), case(DType::F16).pushing(100));
         }
     }
 }
@@ -503,6 +554,7 @@ fn on_a_gpu_a_hundred_calls_in_a_row_are_kept_apart() {
             ..Case::new(1024 + 72, 520, 264, DType::Bf16, 100)
         };
         calls(world, &gpus(world), case);
+        calls(world, &gpus(world), case.pushing(2));
     }
 }
 
@@ -510,7 +562,9 @@ fn on_a_gpu_a_hundred_calls_in_a_row_are_kept_apart() {
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
 fn on_a_gpu_a_captured_call_gathers_at_each_launch() {
     for world in [2, 4] {
-        replays(world, &gpus(world), Case::new(700, 136, 72, DType::F16, 90));
+        let case = Case::new(700, 136, 72, DType::F16, 90);
+        replays(world, &gpus(world), case);
+        replays(world, &gpus(world), case.pushing(1));
     }
 }
 
@@ -518,6 +572,8 @@ fn on_a_gpu_a_captured_call_gathers_at_each_launch() {
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
 fn on_a_gpu_a_rank_that_stays_away_is_named_and_the_pad_recovers() {
     for world in [2, 4] {
-        silence(world, &gpus(world), Case::new(700, 136, 72, DType::F16, 90));
+        let case = Case::new(700, 136, 72, DType::F16, 90);
+        silence(world, &gpus(world), case);
+        silence(world, &gpus(world), case.pushing(1));
     }
 }

@@ -9,9 +9,14 @@
 // staging, and no tile has rows of two shards. All shards are one walk over tiles: this rank's first, then chunk after chunk
 // as they come. A chunk comes in slices of K, so that its tiles multiply what is here while the rest is on its way.
 //
+// The first chunks of each shard may be *pushed*: their owner has copy engines write them to its peers' staging. The walk has them
+// behind this rank's shard, peer after peer, and what is left of the shards is fetched behind them.
+//
 // Words of the pad, by slot, each given once a call from every rank to every peer:
 //   ready   "my shard may be read"
-//   done    "I have read your shard"; the call ends behind all of them, so that whatever follows may write the shard
+//   pushed  "the chunks of mine that are pushed are in your staging"
+//   done    "I have read your shard", and what was pushed here too; the call ends behind all of them, so that whatever follows may
+//           write the shard, and push
 // And counters of this rank alone, which only grow:
 //   arrived   for each slice of a chunk and peer: blocks whose pieces of it lie in staging
 //   calls     calls that have ended
@@ -25,11 +30,13 @@
 //      by TMA. (A block of a cluster that loads for both has waited itself.)
 // And back, before the row is overwritten:
 //   4. Each fetching thread draws from the ticket of `done` when all its loads have come. The last signals the peers, and the
-//      last block of s to end has acquired that.
-// Staging is written by the next call behind this one in the stream.
+//      last block of s to end has acquired that. Where rows are pushed the last block of the grid signals, behind all loads of
+//      tiles.
+// What is fetched is written to staging by the next call behind this one in the stream. What is pushed comes as a row of s does,
+// with `pushed` for `ready`, but straight to step 3, which acquires that at system scope.
 //
-// All blocks are to be resident at once: each fetches a share that the others wait for. Nothing waits in a circle: `ready` waits
-// for nothing, fetching for `ready`, producers for fetching, consumers for producers, the end for the fetching of the peers. The
+// All blocks are to be resident at once: each fetches a share that the others wait for. Nothing waits in a circle: `ready` and
+// `pushed` wait for nothing, fetching for both, producers for fetching, consumers for producers, the end for the peers' reading. The
 // launch is not programmatic: the next call would have to stay off the counters until this one has ended.
 #pragma once
 
@@ -84,6 +91,12 @@ struct alignas(128) Gathering {
   // Slots.
   uint32_t ready;
   uint32_t done;
+  uint32_t pushed;
+  // Of each shard, from the first.
+  uint32_t pushed_chunks;
+
+  // Whether some of a peer's rows are pushed.
+  __device__ __forceinline__ bool pushes(uint32_t peer) const { return pushed_chunks != 0 && rows[peer] != 0; }
 
   __device__ __forceinline__ uint32_t* arrivals(uint32_t chunk, uint32_t slice, uint32_t peer) const {
     return &arrived[(chunk * slices + slice) * pad.world + peer];
@@ -152,7 +165,8 @@ class Gather {
     if (missing_ == 0 || step != slice * product_.slice_steps) return;
     const PadView& pad = product_.pad;
     const uint32_t call = load_counter(product_.calls()) + 1;
-    for (uint32_t chunk = first_; chunk <= last_; ++chunk) {
+    if (slice == 0 && first_ < product_.pushed_chunks) await_pushed(shard_);
+    for (uint32_t chunk = max(first_, product_.pushed_chunks); chunk <= last_; ++chunk) {
       const uint32_t blocks = min(product_.pieces(product_.height(chunk, shard_)), gridDim.x);
       wait_behind_waits(pad, product_.arrivals(chunk, slice, shard_), product_.ready, shard_, call * blocks);
     }
@@ -168,13 +182,14 @@ class Gather {
     const uint32_t peer = threadIdx.x % 32;
     const bool theirs = peer < pad.world && peer != pad.rank;
     if (warp == 1) {
-      const bool opened = !theirs || wait_epoch(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
+      bool opened = !theirs || wait_epoch(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
+      if (theirs && product_.pushes(peer)) opened = await_pushed(peer) && opened;
       const uint32_t absent = __ballot_sync(0xffffffff, !opened);
       __syncwarp();
       bool last = false;
       if (elected()) {
         fetch(absent);
-        last = draw_last(pad, product_.done, pad.rank, gridDim.x);
+        last = product_.pushed_chunks == 0 && draw_last(pad, product_.done, pad.rank, gridDim.x);
       }
       last = __any_sync(0xffffffff, last);
       __syncwarp();
@@ -195,11 +210,18 @@ class Gather {
     __syncwarp();
     if (peer == 0) ++*product_.calls();
     if (peer >= pad.world || peer == pad.rank) return;
+    if (product_.pushed_chunks != 0) signal_peer(pad, product_.done, peer);
+    if (product_.pushes(peer)) advance_expected(pad, product_.pushed, peer, next_epoch(pad, product_.pushed, peer));
     advance_expected(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
     await_peer(pad, product_.done, peer);
   }
 
  private:
+  __device__ __forceinline__ bool await_pushed(uint32_t peer) const {
+    const PadView& pad = product_.pad;
+    return wait_epoch(pad, product_.pushed, peer, next_epoch(pad, product_.pushed, peer));
+  }
+
   // One thread: of each chunk of each peer the pieces that are this block's turn. Slice after slice, and of a slice a piece of
   // each peer in turn, so that every rank reads from all others at once and each of their links is as busy as the next. Nothing
   // is fetched of those who are `absent`, a bit each.
@@ -215,7 +237,7 @@ class Gather {
     uint32_t turn = blockIdx.x;
     // Each block begins with another.
     uint32_t peer = (pad.rank + 1 + blockIdx.x % peers) % pad.world;
-    for (uint32_t chunk = 0; chunk < product_.chunks; ++chunk) {
+    for (uint32_t chunk = product_.pushed_chunks; chunk < product_.chunks; ++chunk) {
       for (uint32_t slice = 0; slice < product_.slices; ++slice) {
         const uint64_t start = uint64_t(chunk) * product_.chunk_rows * product_.row_stride + product_.slice_start(slice);
         uint32_t first = turn;

@@ -13,6 +13,9 @@
 //! Rows are fetched behind `ready`, and multiplied behind a counter of the rank's own that says that their chunk is in staging.
 //! Staging is written again by the rank's next call, behind this one. So calls may follow each other, and graphs be replayed,
 //! with one staging and no reset. Nothing waits in a circle: `ready` waits for nothing, `done` for fetching alone.
+//!
+//! The first chunks of each shard may come another way ([`Pushed`]): copy engines bring more over a link than loads do, in large
+//! pieces, and what is fetched behind them comes in small ones, which keep the product close behind.
 //! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 
 mod backend;
@@ -53,14 +56,27 @@ pub struct AllGatherMatmul {
     pub pad: PadView,
     /// Slot for "my shard may be read".
     pub ready: usize,
-    /// Slot for "I have read your shard".
+    /// Slot for "I have read your shard", and where rows are pushed "and my staging may be written".
     pub done: usize,
+    /// The chunks that are pushed, if any are.
+    pub pushed: Option<Pushed>,
     /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice. What is worth timing is in
     /// [`sm90::candidates`](crate::sm90::candidates).
     pub candidate: Option<Candidate>,
     /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every multiprocessor;
     /// ranks that share a device share them out.
     pub max_blocks: Option<u32>,
+}
+
+/// Chunks that are not fetched: their owner has them written into this rank's staging, which is symmetric then, once a call.
+///
+/// The owner's writes may begin where its call before has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pushed {
+    /// How many of each shard, from its first.
+    pub chunks: usize,
+    /// The slot in which an owner with any rows signals behind the writes.
+    pub slot: usize,
 }
 
 impl AllGatherMatmul {
@@ -90,6 +106,12 @@ impl AllGatherMatmul {
         rows.div_ceil(self.chunk_rows.max(1))
     }
 
+    /// Chunks of a shard that are pushed, at most.
+    pub(crate) fn pushed_chunks(&self) -> usize {
+        let chunks = self.pushed.map_or(0, |pushed| pushed.chunks);
+        chunks.min(self.chunks())
+    }
+
     /// This rank, as the pad says.
     pub(crate) fn rank(&self) -> usize {
         self.pad.rank as usize
@@ -105,6 +127,15 @@ impl AllGatherMatmul {
         let Range { start, end } = self.shards[rank];
         let from = start.saturating_add(index.saturating_mul(self.chunk_rows));
         from.min(end)..from.saturating_add(self.chunk_rows).min(end)
+    }
+
+    /// The rows of the shard of `rank` that are pushed to its peers.
+    pub(crate) fn pushed_rows(&self, rank: usize) -> Range<usize> {
+        let start = self.shards[rank].start;
+        match self.pushed_chunks() {
+            0 => start..start,
+            chunks => start..self.chunk(rank, chunks - 1).end,
+        }
     }
 
     /// Bytes from a row of A to the next.
@@ -176,6 +207,13 @@ impl AllGatherMatmul {
         if ready >= slots || done >= slots || ready == done {
             return refuse(format!(
                 "slots {ready} and {done} of a pad with {slots} slots"
+            ));
+        }
+        if let Some(Pushed { slot, .. }) = self.pushed
+            && (slot >= slots || slot == ready || slot == done)
+        {
+            return refuse(format!(
+                "slot {slot} for what is pushed, beside {ready} and {done}, of a pad with {slots} slots"
             ));
         }
         Ok(())

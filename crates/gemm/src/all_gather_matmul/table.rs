@@ -21,7 +21,7 @@ pub(crate) struct Band {
 }
 
 /// The walk of a valid `product` over tiles of `height` rows, `columns` to a row, in bands of at most `most` rows of tiles: this
-/// rank's shard, then in each round the next chunk of every other, as they are fetched.
+/// rank's shard, of every other what is pushed, then in each round the next chunk of every other, as they are fetched.
 ///
 /// A row of tiles belongs to the chunk that its last row is in.
 ///
@@ -48,17 +48,17 @@ pub(crate) fn bands(
         }
     };
     push(rank, 0..product.shards[rank].len().div_ceil(height));
-    for chunk in 0..product.chunks() {
+    let (pushed, chunks) = (product.pushed_chunks(), product.chunks());
+    for chunks in std::iter::once(0..pushed).chain((pushed..chunks).map(|chunk| chunk..chunk + 1)) {
         for step in 1..world {
             let source = (rank + world - step) % world;
             let rows = product.shards[source].len();
-            // Rows of tiles whose last row lies before a row of the shard.
-            let before = |row: usize| match row >= rows {
-                true => rows.div_ceil(height),
-                false => row / height,
+            // Rows of tiles whose last row lies before a chunk.
+            let before = |chunk: usize| match chunk * product.chunk_rows {
+                row if row >= rows => rows.div_ceil(height),
+                row => row / height,
             };
-            let (first, last) = (chunk * product.chunk_rows, (chunk + 1) * product.chunk_rows);
-            push(source, before(first)..before(last));
+            push(source, before(chunks.start)..before(chunks.end));
         }
     }
     match i32::try_from(end) {

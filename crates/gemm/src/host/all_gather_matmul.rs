@@ -1,4 +1,4 @@
-//! The host twin of the product that gathers: the same words in the same order, chunk after chunk.
+//! The host twin of the product that gathers: the same words, chunk after chunk.
 
 use warpweave_symm_mem::Host;
 use warpweave_symm_mem::host::{expect_signal, send_signal};
@@ -40,7 +40,7 @@ impl AllGatherGemmBackend for Host {
     }
 }
 
-/// Multiplies this rank's rows, then fetches and multiplies chunk after chunk of the others.
+/// Multiplies this rank's rows, then those that are pushed, then fetches and multiplies chunk after chunk of the others.
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`].
@@ -57,10 +57,20 @@ unsafe fn multiply(product: &AllGatherMatmul) -> Result<(), Error> {
         if problem.m > 0 {
             panels::multiply_raw(&problem, operands)?;
         }
+        for peer in peers() {
+            let rows = product.pushed_rows(peer);
+            if let Some(pushed) = product.pushed
+                && !rows.is_empty()
+                && expect_signal(&product.pad, pushed.slot, peer, 0)
+            {
+                let (problem, operands) = product.part(&rows);
+                panels::multiply_raw(&problem, operands)?;
+            }
+        }
         let open: Vec<usize> = peers()
             .filter(|&peer| expect_signal(&product.pad, product.ready, peer, 0))
             .collect();
-        for chunk in 0..product.chunks() {
+        for chunk in product.pushed_chunks()..product.chunks() {
             for &peer in &open {
                 let rows = product.chunk(peer, chunk);
                 if rows.is_empty() {

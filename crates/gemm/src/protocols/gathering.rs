@@ -7,6 +7,8 @@ use super::{Announced, Model, Planted, Thread, begin, end, peers};
 pub(super) struct Gathering<'a> {
     /// Chunks of each rank's shard.
     pub chunks: &'a [usize],
+    /// How many of these are pushed, from the first.
+    pub pushed: usize,
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
@@ -20,10 +22,13 @@ impl Gathering<'_> {
         let mut model = Model::default();
         for rank in 0..self.chunks.len() {
             let reads = peers(rank, self.chunks.len()).any(|peer| self.chunks[peer] > 0);
+            if self.pushes(rank) {
+                model.thread(|engine| self.push(engine, rank));
+            }
             for block in 0..self.blocks[rank] {
                 let beside = self.beside && reads;
                 if beside {
-                    let of = (rank, block, self.blocks[rank]);
+                    let of = (rank, block, self.all(rank));
                     model.fetcher(of, self.calls, |fetcher, call| {
                         self.fetch(fetcher, rank, block, call);
                     });
@@ -40,12 +45,38 @@ impl Gathering<'_> {
                         }
                         self.end(thread, rank);
                         thread.arrive(end(rank, call));
-                        thread.meet(end(rank, call), self.blocks[rank]);
+                        thread.meet(end(rank, call), self.all(rank));
                     }
                 });
             }
         }
         model
+    }
+
+    fn pushes(&self, rank: usize) -> bool {
+        self.pushed.min(self.chunks[rank]) > 0
+    }
+
+    /// Whose end the next call waits for: the blocks, and the copy engines.
+    fn all(&self, rank: usize) -> usize {
+        self.blocks[rank] + usize::from(self.pushes(rank))
+    }
+
+    /// What the copy engines of a rank do beside its kernel.
+    fn push(&self, engine: &mut Thread<'_>, rank: usize) {
+        for call in 1..=self.calls {
+            engine.meet(begin(rank, call), 1);
+            for peer in peers(rank, self.chunks.len()) {
+                for chunk in 0..self.pushed.min(self.chunks[rank]) {
+                    engine.read(shard(chunk, rank), call);
+                    engine.write(pushed_chunk(chunk, rank, peer), call);
+                }
+                engine.signal(pushed(rank, peer), sent(pushed(rank, peer)));
+                engine.advance(sent(pushed(rank, peer)));
+            }
+            engine.arrive(end(rank, call));
+            engine.meet(end(rank, call), self.all(rank));
+        }
     }
 
     /// The kernel begins behind what the stream did before, which writes the shard. Block 0 stands for the stream, and opens
@@ -71,9 +102,12 @@ impl Gathering<'_> {
             if !cfg!(loom) || self.chunks[peer] > 0 {
                 thread.wait(ready(peer, rank), expected(ready(peer, rank)));
             }
+            if self.pushes(peer) {
+                thread.wait(pushed(peer, rank), expected(pushed(peer, rank)));
+            }
         }
         for peer in peers(rank, self.chunks.len()) {
-            for chunk in 0..self.chunks[peer] {
+            for chunk in self.pushed..self.chunks[peer] {
                 let count = |thread: &mut Thread<'_>| thread.arrive(arrived(chunk, peer, rank));
                 let early = self.planted == Some(Planted::CountBeforeArrival);
                 if early {
@@ -86,24 +120,40 @@ impl Gathering<'_> {
                 }
             }
         }
+        if !self.fetchers_end() {
+            return;
+        }
         thread.part(
             (format!("of the fetchers of {rank}"), self.blocks[rank]),
             Announced::Done,
             (self.planted, block),
             |_| {},
-            |last| {
-                for peer in peers(rank, self.chunks.len()) {
-                    last.signal(done(rank, peer), sent(done(rank, peer)));
-                    last.advance(sent(done(rank, peer)));
-                }
-            },
+            |last| self.give_back(last, rank),
         );
+    }
+
+    /// Whether peers have what they want back once everything is fetched.
+    fn fetchers_end(&self) -> bool {
+        self.pushed == 0 || self.planted == Some(Planted::DoneBehindFetching)
+    }
+
+    fn give_back(&self, thread: &mut Thread<'_>, rank: usize) {
+        for peer in peers(rank, self.chunks.len()) {
+            thread.signal(done(rank, peer), sent(done(rank, peer)));
+            thread.advance(sent(done(rank, peer)));
+        }
     }
 
     /// `Gather::before_loads` and the loads, of a block with tiles of all chunks.
     fn read(&self, thread: &mut Thread<'_>, rank: usize, call: u32) {
         for peer in peers(rank, self.chunks.len()) {
-            for chunk in 0..self.chunks[peer] {
+            if self.pushes(peer) {
+                thread.wait(pushed(peer, rank), expected(pushed(peer, rank)));
+            }
+            for chunk in 0..self.pushed.min(self.chunks[peer]) {
+                thread.read(pushed_chunk(chunk, peer, rank), call);
+            }
+            for chunk in self.pushed..self.chunks[peer] {
                 let blocks = self.blocks[rank];
                 thread.meet(arrived(chunk, peer, rank), blocks * call as usize);
                 for block in 0..blocks {
@@ -119,7 +169,13 @@ impl Gathering<'_> {
             format!("of the grid of {rank}"),
             self.blocks[rank],
             |last| {
+                if !self.fetchers_end() {
+                    self.give_back(last, rank);
+                }
                 for peer in peers(rank, self.chunks.len()) {
+                    if self.pushes(peer) {
+                        last.advance(expected(pushed(peer, rank)));
+                    }
                     last.advance(expected(ready(peer, rank)));
                     let done = done(peer, rank);
                     if self.planted != Some(Planted::NoDone) {
@@ -134,6 +190,10 @@ impl Gathering<'_> {
 
 fn ready(from: usize, to: usize) -> String {
     format!("ready from {from} to {to}")
+}
+
+fn pushed(from: usize, to: usize) -> String {
+    format!("pushed from {from} to {to}")
 }
 
 fn done(from: usize, to: usize) -> String {
@@ -155,6 +215,11 @@ fn arrived(chunk: usize, from: usize, to: usize) -> String {
 
 fn shard(chunk: usize, rank: usize) -> String {
     format!("chunk {chunk} of {rank}")
+}
+
+/// A chunk that the copy engines of a rank write into the staging of `to`.
+fn pushed_chunk(chunk: usize, from: usize, to: usize) -> String {
+    format!("chunk {chunk} pushed from {from} to {to}")
 }
 
 /// What a block fetches of a chunk, in the staging of `to`.
@@ -179,9 +244,22 @@ mod tests {
         (&[1, 0, 2], &[1, 2, 1], 2),
     ];
 
-    fn model((chunks, blocks, calls): Case, planted: Option<Planted>) -> Model {
+    /// One or all of whose chunks are pushed.
+    const PUSHED: [Case; 4] = [
+        (&[1, 1], &[1, 1], 2),
+        (&[1, 0], &[2, 2], 2),
+        (&[2, 1], &[1, 1], 2),
+        (&[2, 0], &[2, 2], 2),
+    ];
+
+    fn model(case: Case, planted: Option<Planted>) -> Model {
+        pushing(0, case, planted)
+    }
+
+    fn pushing(pushed: usize, (chunks, blocks, calls): Case, planted: Option<Planted>) -> Model {
         let gathering = Gathering {
             chunks,
+            pushed,
             blocks,
             calls,
             beside: true,
@@ -194,6 +272,22 @@ mod tests {
     fn rows_are_read_between_the_words() {
         for case in CASES {
             explore(&model(case, None), Orders::ALL).unwrap();
+        }
+    }
+
+    #[test]
+    fn rows_that_are_pushed_are_read_between_the_words() {
+        for case in PUSHED {
+            explore(&pushing(1, case, None), Orders::ALL).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_rank_that_has_fetched_everything_may_still_read_what_was_pushed() {
+        for case in PUSHED {
+            let early = pushing(1, case, Some(Planted::DoneBehindFetching));
+            let found = explore(&early, Orders::ALL);
+            assert!(found.is_err_and(|why| is_wrong_data(&why)), "{case:?}");
         }
     }
 

@@ -238,6 +238,8 @@ enum Announced {
 enum Planted {
     /// A call does not end behind those who fetch from it.
     NoDone,
+    /// A rank says that its staging may be written while it reads what was pushed there.
+    DoneBehindFetching,
     /// A block announces when its own part is done, whoever has drawn.
     BeforeLastDraw(Announced),
     /// A block draws before its part is done.

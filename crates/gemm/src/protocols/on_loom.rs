@@ -133,6 +133,7 @@ fn check_with(preemptions: usize, model: Model) {
 fn gathering(beside: bool, planted: Option<Planted>) -> Model {
     let gathering = Gathering {
         chunks: &[1, 0],
+        pushed: 0,
         blocks: if beside { &[1, 1] } else { &[1, 2] },
         calls: 2,
         beside,

@@ -167,6 +167,7 @@ impl<B: Kernels> Rank<B> {
                         pad: self.pad.view(),
                         ready: READY,
                         done: DONE,
+                        pushed: None,
                         candidate: problem.candidates[me],
                         max_blocks,
                     };

@@ -192,10 +192,14 @@ impl Checker<'_> {
             Kernel::NaiveRemoteRead { .. } | Kernel::ReducingMatmul(_) => {}
             Kernel::ThreadloadGatherMatmul { staging, .. }
             | Kernel::ThreadloadGather { staging, .. }
-            | Kernel::AllGatherMatmul { staging, .. } => {
+            | Kernel::AllGatherMatmul {
+                staging,
+                pushed: None,
+                ..
+            } => {
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
             }
-            Kernel::WaitingMatmul { staging, .. } => {
+            Kernel::WaitingMatmul { staging, .. } | Kernel::AllGatherMatmul { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Symmetric)?;
             }
             Kernel::MultimemGatherMatmul { staging, .. }

@@ -2,7 +2,7 @@
 
 use super::cost::{Cost, Costs, micros};
 use super::sharing::Resource;
-use crate::plan::{KernelShape, Region, shard};
+use crate::plan::{KernelShape, Region};
 
 impl Costs<'_> {
     /// Of a peer's shard, read in chunks, the first: it stands before the product, the others come beside it.
@@ -19,11 +19,11 @@ impl Costs<'_> {
     }
 
     /// The product of one rank's rows, which takes its part of the whole: fetching takes nothing from it that can be measured.
-    /// The rows of all others end no earlier than a wave behind their last chunks, which share a link.
+    /// The rows that are fetched, in chunks of so many, end no earlier than a wave behind their last chunks, which share a link.
     pub(super) fn gathered_product(
         &self,
         shape: KernelShape,
-        chunk_rows: usize,
+        fetched: Option<usize>,
         result: &Region,
     ) -> Cost {
         let (own, world) = (self.plan.rank, self.plan.world);
@@ -31,7 +31,7 @@ impl Costs<'_> {
         let rows = result.rows.len();
         let time = rows as f64 / shape.m as f64 * waves.count() * waves.wave_us;
         let mut latency = 0.0;
-        if result.rows != shard(shape.m, own, world) {
+        if let Some(chunk_rows) = fetched {
             let peers = (world - 1) as f64;
             let rest = rows.saturating_sub(chunk_rows) * shape.k * shape.dtype.size();
             let fetched = micros(peers * rest as f64, self.machine.link.sm_pull_gbs);

@@ -9,11 +9,14 @@ use crate::waiting::{
     computes_every_call, gpus_compute_a_hundred_calls, gpus_compute_ragged_shards,
 };
 
-const NAMES: [&str; 4] = [
+const NAMES: [&str; 7] = [
     "fusedAllGather",
     "fusedAllGather:chunks=1",
     "fusedAllGather:chunks=3",
     "fusedAllGather:chunks=8",
+    "fusedAllGather:fetched=3",
+    "fusedAllGather:chunks=2:fetched=4",
+    "fusedAllGather:chunks=16:fetched=1",
 ];
 
 #[test]
@@ -43,4 +46,5 @@ fn gpus_keep_a_hundred_launches_in_a_row_apart() {
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
 fn a_gpu_that_sends_nothing_is_named_and_the_plan_recovers() {
     is_named("fusedAllGather");
+    is_named("fusedAllGather:fetched=3");
 }

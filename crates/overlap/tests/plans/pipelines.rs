@@ -60,6 +60,7 @@ fn pipelines_are_found_by_their_exact_names() {
             "fusedAllGather:chunks=2",
             "fusedAllGather:chunks=4",
             "fusedAllGather:chunks=16",
+            "fusedAllGather:fetched=3",
             "broadcastPipeline",
             "hierarchical",
             "hierarchical:nodes=1",
@@ -79,6 +80,7 @@ fn pipelines_are_found_by_their_exact_names() {
         let transports: &[Transport] = match name.as_str() {
             "hierarchical" => &[Transport::Nccl, Transport::CopyEngine],
             "hierarchical:nodes=4" => &[Transport::Nccl],
+            "fusedAllGather:fetched=3" => &[Transport::CopyEngine, Transport::ThreadLoads],
             _ if name.contains("fused") => &[Transport::ThreadLoads],
             _ => &[Transport::CopyEngine],
         };
@@ -154,6 +156,26 @@ fn streams_and_chunks_are_those_of_the_name() {
         // Whole tiles, so that small shards have fewer chunks.
         let rows = AllGatherMatmul::chunk_rows(16, chunks);
         assert!(matches!(kernel, Kernel::AllGatherMatmul { chunk_rows, .. } if chunk_rows == rows));
+    }
+    // Eighths of the chunks there are are pushed, whole ones.
+    for (name, chunks, pushed) in [
+        (":fetched=3", 8, 5),
+        (":chunks=4:fetched=3", 4, 2),
+        (":chunks=4:fetched=9", 4, 0),
+        (":chunks=1:fetched=1", 1, 0),
+    ] {
+        let plan = at(&format!("fusedAllGather{name}"), 4);
+        let rows = 16usize.div_ceil(chunks) * pushed;
+        let pushes = match pushed {
+            0 => vec![],
+            _ => vec![(1, 2), (1, 3), (1, 0)],
+        };
+        assert_eq!(transfers(&plan), pushes, "{name}");
+        let copies = plan.ops.iter().filter_map(|op| match &op.kind {
+            OpKind::Copy { src, .. } => Some(src.rows.clone()),
+            _ => None,
+        });
+        assert!(copies.into_iter().all(|copied| copied == (0..rows)));
     }
     for streams in 1..=3 {
         let plan = at(&format!("pushChunks:streams={streams}"), 4);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
-use crate::GemmProblem;
+use crate::{GemmProblem, Pushed};
 
 /// Rows of a cluster's tile, and of the tile of each of its two blocks.
 const HEIGHT: usize = 32;
@@ -27,6 +27,7 @@ fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGat
         pad: crate::pad_nowhere((rank, world), 2000),
         ready: 1,
         done: 0,
+        pushed: None,
         candidate: None,
         max_blocks: None,
     }
@@ -63,10 +64,13 @@ fn every_case(check: impl Fn(&AllGatherMatmul, &[Band])) {
         for rank in 0..world {
             for m in [1, 15, 32, 33, 64 * world, 97, 512, 1000] {
                 for chunk_rows in [1, 7, 32, 100, 1000] {
-                    let product = product(m, (rank, world), chunk_rows);
-                    product.validate().unwrap();
-                    for most in [1, 2, 5] {
-                        check(&product, &bands(&product, (HEIGHT, 3), most).unwrap());
+                    let mut product = product(m, (rank, world), chunk_rows);
+                    for chunks in [0, 1, 3] {
+                        product.pushed = (chunks > 0).then_some(Pushed { chunks, slot: 2 });
+                        product.validate().unwrap();
+                        for most in [1, 2, 5] {
+                            check(&product, &bands(&product, (HEIGHT, 3), most).unwrap());
+                        }
                     }
                 }
             }
@@ -90,18 +94,20 @@ fn every_tile_of_every_shard_is_walked_once() {
 }
 
 #[test]
-fn own_rows_come_first_and_then_chunks_as_they_are_fetched() {
+fn own_rows_come_first_and_then_chunks_as_they_arrive() {
     every_case(|product, bands| {
         let (rank, world) = (product.rank(), product.world());
         let turns = walk(bands, 3).into_iter().map(|(shard, row, _)| {
             let last = ((row + 1) * HEIGHT).min(product.shards[shard].len()) - 1;
-            // The ranks before this one in turn, of each a chunk.
+            // The ranks before this one in turn, of each what is pushed, then a chunk.
+            let chunk = last / product.chunk_rows;
+            let round = match chunk < product.pushed_chunks() {
+                true => 1,
+                false => 2 + chunk,
+            };
             match shard == rank {
                 true => (0, 0),
-                false => (
-                    1 + last / product.chunk_rows,
-                    (rank + world - shard) % world,
-                ),
+                false => (round, (rank + world - shard) % world),
             }
         });
         assert!(turns.is_sorted(), "{product:?}");
@@ -159,6 +165,14 @@ fn descriptors_that_contradict_themselves_are_refused() {
     };
     refused(&|p| p.done = 2000, "2000 of a pad with 2000 slots");
     refused(&|p| p.done = 1, "slots 1 and 1");
+    for (slot, needle) in [
+        (1, "slot 1 for"),
+        (0, "slot 0 for"),
+        (2000, "slot 2000 for"),
+    ] {
+        let pushed = Some(Pushed { chunks: 1, slot });
+        refused(&move |p| p.pushed = pushed, needle);
+    }
     refused(&|p| p.chunk_rows = 0, "chunk_rows = 0");
     refused(
         &|p| p.a.truncate(1),

@@ -111,6 +111,27 @@ impl Operands {
         }
     }
 
+    /// Pushes up to `count` rows of this rank's shard, from its first, to rank r + 1, then r + 2 and so on, in one piece each with
+    /// a signal behind it. Nothing from a rank without rows.
+    pub(super) fn push_first(
+        &mut self,
+        stream: StreamId,
+        staging: BufferId,
+        count: usize,
+        slot: SlotId,
+    ) {
+        let Range { start, end } = self.rows_of(self.rank);
+        let rows = start..end.min(start + count);
+        for to in self.builder.peers() {
+            if rows.is_empty() {
+                return;
+            }
+            let src = self.builder.own(self.a, 0..rows.len(), 0..self.problem.k);
+            let dst = self.staged_rows(to, staging, rows.clone());
+            self.builder.put(stream, src, dst, slot);
+        }
+    }
+
     /// Multiplies this rank's shard where it lies.
     pub(super) fn gemm_own(&mut self, stream: StreamId) {
         let (src, rows) = (self.own_shard(), self.rows_of(self.rank));

@@ -1,30 +1,51 @@
 //! `fusedAllGather`: one launch in which every rank fetches the shards of the others and multiplies what it has and what comes.
+//! Copy engines may bring some of them.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
+use crate::plan::{Kernel, Placement, Plan, Problem, Pushed, StreamId};
 use warpweave_gemm::AllGatherMatmul;
 
 /// One hand-written kernel whose blocks fetch the rows of the others by bulk copies beside their share of the product. The tiles
 /// take this rank's rows first, then chunk after chunk of the others in the order of their arrival.
 ///
-/// `ready`: "my A may be read". `done`: "I have read your A"; the call ends only then.
+/// Where fewer than all `fetched` eighths of a shard are fetched, copy engines push the chunks before them, to each peer in one
+/// piece: they bring more over a link than loads do, but only in large pieces, and what comes last must come in small ones.
+///
+/// `ready`: "my A may be read". `pushed`: "its first chunks are in your staging". `done`: "I have read your A", wherever it lay;
+/// the call ends only then, so that the next may push.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllGather",
     operation: Operation::AllGatherMatmul,
     summary: "one SM90 kernel: each block fetches rows of the peers while it multiplies what has arrived",
     needs: Capabilities::SM90,
-    parameters: &[Parameter {
-        key: "chunks",
-        summary: "most chunks of a shard",
-        values: Values::Counts(&[8, 1, 2, 4, 16]),
-    }],
+    parameters: &[
+        Parameter {
+            key: "chunks",
+            summary: "most chunks of a shard",
+            values: Values::Counts(&[8, 1, 2, 4, 16]),
+        },
+        Parameter {
+            key: "fetched",
+            summary: "eighths of a shard, at least, that are fetched and not pushed",
+            values: Values::Counts(&[EIGHTHS, 3]),
+        },
+    ],
     build,
     rows: None,
-    redundant: None,
+    redundant: Some(|options| {
+        options.count("fetched") != EIGHTHS && pushed(options.count("chunks"), options) == 0
+    }),
 };
+
+const EIGHTHS: usize = 8;
+
+/// How many of so many chunks are pushed.
+fn pushed(chunks: usize, options: &Options) -> usize {
+    chunks * EIGHTHS.saturating_sub(options.count("fetched")) / EIGHTHS
+}
 
 fn build(
     options: &Options,
@@ -40,9 +61,14 @@ fn build(
     }
     let shard = problem.max_shard(world);
     let chunk_rows = AllGatherMatmul::chunk_rows(shard, options.count("chunks"));
-    let staging = plan.staging(Placement::Local);
+    let chunks = pushed(shard.div_ceil(chunk_rows), options);
+    let staging = plan.staging(match chunks {
+        0 => Placement::Local,
+        _ => Placement::Symmetric,
+    });
     let ready = plan.builder.slot("ready");
     let done = plan.builder.slot("done");
+    let slot = (chunks > 0).then(|| plan.builder.slot("pushed"));
     let kernel = Kernel::AllGatherMatmul {
         shape: plan.shape(),
         a: plan.a,
@@ -52,7 +78,16 @@ fn build(
         ready,
         done,
         chunk_rows,
+        pushed: slot.map(|slot| Pushed { chunks, slot }),
     };
+    let pushes = slot.map(|slot| {
+        let pushes = plan.builder.fork();
+        plan.push_first(pushes, staging, chunks * chunk_rows, slot);
+        pushes
+    });
     plan.builder.kernel(main, kernel);
+    if let Some(pushes) = pushes {
+        plan.builder.join(pushes);
+    }
     plan.builder.finish()
 }

@@ -1,6 +1,6 @@
 //! What each kernel does, lane by lane.
 
-use super::{Kernel, KernelShape};
+use super::{Kernel, KernelShape, Pushed};
 use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, shard};
 use std::ops::Range;
 
@@ -20,6 +20,10 @@ impl Kernel {
         };
         let mut lanes: Vec<Vec<Effect>> = match self {
             Kernel::ReducingMatmul(reduction) => reduction.lanes(rank, world),
+            Kernel::AllGatherMatmul {
+                pushed: Some(pushed),
+                ..
+            } => self.gathering_lanes(*pushed, (0..world).map(lane)),
             _ => (0..world).map(|o| lane(o).effects(self)).collect(),
         };
         for effects in &mut lanes {
@@ -28,6 +32,78 @@ impl Kernel {
         // Where lanes come after others, each has something to wait for: none is void, and their numbers hold.
         lanes.retain(|effects| !effects.is_empty());
         lanes
+    }
+
+    /// Of a product that gathers: for each other rank with any rows a lane for what is pushed, then for each one for what is
+    /// fetched, at the end of which that rank has its words back, and one for this rank's rows.
+    ///
+    /// It fetches behind the words for what is pushed, and gives the others theirs together.
+    fn gathering_lanes(
+        &self,
+        pushed: Pushed,
+        lanes: impl Iterator<Item = Lane>,
+    ) -> Vec<Vec<Effect>> {
+        let &Kernel::AllGatherMatmul {
+            a,
+            b,
+            c,
+            staging,
+            ready,
+            done,
+            chunk_rows,
+            ..
+        } = self
+        else {
+            return Vec::new();
+        };
+        let (own, others): (Vec<_>, Vec<_>) = lanes.partition(|lane| lane.owner == lane.rank);
+        let multiply = |lane: &Lane, rows: Range<usize>| {
+            [
+                Effect::Read(lane.own_box(staging, rows.clone(), lane.shape.k)),
+                lane.read_weight(b),
+                Effect::Write(lane.own_box(c, rows, lane.shape.n)),
+            ]
+        };
+        let halves = |lane: &Lane| {
+            let Range { start, end } = lane.rows();
+            let middle = end.min(start + pushed.chunks * chunk_rows);
+            (start..middle, middle..end)
+        };
+        let mut all = Vec::new();
+        let mut behind = Vec::new();
+        for lane in &others {
+            let (rows, _) = halves(lane);
+            behind.push((!rows.is_empty()).then_some(all.len()));
+            if !rows.is_empty() {
+                let wait = std::iter::once(lane.wait(pushed.slot));
+                all.push(wait.chain(multiply(lane, rows)).collect());
+            }
+        }
+        for (lane, behind) in others.iter().zip(behind) {
+            let (before, rows) = halves(lane);
+            let shard = before.len()..before.len() + rows.len();
+            let fetched = Region {
+                rank: lane.owner,
+                buffer: a,
+                rows: shard,
+                cols: 0..lane.shape.k,
+            };
+            let mut effects = vec![
+                lane.signal(ready),
+                lane.wait(ready),
+                Effect::Read(fetched),
+                Effect::Write(lane.own_box(staging, rows.clone(), lane.shape.k)),
+            ];
+            effects.extend(multiply(lane, rows));
+            effects.extend([
+                Effect::After(behind.into_iter().collect()),
+                lane.signal(done),
+                lane.wait(done),
+            ]);
+            all.push(effects);
+        }
+        all.extend(own.iter().map(|lane| lane.effects(self)));
+        all
     }
 }
 

@@ -125,7 +125,7 @@ pub enum Kernel {
         chunks: usize,
     },
     /// Fetches the rows of the others into staging, chunk after chunk, and computes C meanwhile: from this rank's rows where
-    /// they lie and from the others' in staging, each chunk once it is there.
+    /// they lie and from the others' in staging, each chunk once it is there. Copies of the plan may bring the first of them.
     AllGatherMatmul {
         /// Sizes.
         shape: KernelShape,
@@ -135,17 +135,28 @@ pub enum Kernel {
         b: BufferId,
         /// Local.
         c: BufferId,
-        /// Local.
+        /// Local; symmetric where rows are pushed.
         staging: BufferId,
         /// "My A may be read."
         ready: SlotId,
-        /// "I have read your A."
+        /// "I have read your A", and what you pushed.
         done: SlotId,
         /// Rows of a chunk; the last of a shard may have fewer.
         chunk_rows: usize,
+        /// The chunks that are not fetched.
+        pushed: Option<Pushed>,
     },
     /// Computes this rank's part of all of C, K being sharded, and sums the parts of its rows, for itself or for everyone.
     ReducingMatmul(Reduction),
+}
+
+/// The first chunks of each shard, which copies of the plan bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Pushed {
+    /// How many.
+    pub chunks: usize,
+    /// "They are in your staging", from each rank that has any rows.
+    pub slot: SlotId,
 }
 
 impl Kernel {
@@ -220,13 +231,22 @@ impl Kernel {
     }
 
     /// The slots it signals or waits on: first the one that says that data may be read, then, where the kernel has it,
-    /// the one that says that it has been read. Of several that say the former, the first.
+    /// the one that says that it has been read. Of several that say the former, the first; those for rows that the plan pushes
+    /// come last.
     pub fn slots(&self) -> Vec<SlotId> {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
             | Kernel::ThreadloadGatherMatmul { ready, done, .. }
-            | Kernel::ThreadloadGather { ready, done, .. }
-            | Kernel::AllGatherMatmul { ready, done, .. } => vec![ready, done],
+            | Kernel::ThreadloadGather { ready, done, .. } => vec![ready, done],
+            Kernel::AllGatherMatmul {
+                ready,
+                done,
+                pushed,
+                ..
+            } => {
+                let pushed = pushed.map(|pushed| pushed.slot);
+                [ready, done].into_iter().chain(pushed).collect()
+            }
             Kernel::MultimemGatherMatmul { ready, free, .. }
             | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
