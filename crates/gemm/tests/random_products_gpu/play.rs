@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use warpweave_gemm::reduction::Sums;
-use warpweave_gemm::{AllGatherMatmul, Error, ReducingMatmul};
+use warpweave_gemm::{AllGatherMatmul, Error, Pushed, ReducingMatmul};
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use crate::problem::{Operation, Problem};
 use crate::random::{Random, mixed};
 use crate::rank::{
-    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, guard_of_staging, on_rank,
-    staging_bytes,
+    DONE, Kernels, PUSHED, Placed, Played, READY, Rank, a_bytes, c_bytes, guard_of_staging,
+    on_rank, staging_bytes,
 };
 use crate::values::POISON;
 
@@ -37,6 +37,8 @@ struct Job<B: Kernels> {
     c: DevicePtr,
     a_bytes: usize,
     c_bytes: usize,
+    /// Of what this rank pushes: to whom, and where to.
+    pushes: Vec<(usize, DevicePtr)>,
     /// What lies behind the memory through which ranks give each other something.
     guards: Vec<DevicePtr>,
 }
@@ -130,19 +132,17 @@ impl<B: Kernels> Rank<B> {
 
     fn job(&self, placed: Placed) -> Result<Job<B>, Error> {
         let (problem, at, me) = (&placed.problem, &placed.at, self.me());
+        let staging = at.staging(problem);
         let (a_bytes, c_bytes) = (a_bytes(problem, me), c_bytes(problem, me));
         let copy = at.shared + staging_bytes(problem);
         let work = self.work.address().add(at.work);
         let (a, c) = match problem.operation {
-            Operation::AllGatherMatmul => (
-                self.shared.local().add(at.shared),
-                work.add(staging_bytes(problem)),
-            ),
+            Operation::AllGatherMatmul => (self.shared.local().add(at.shared), work),
             Operation::MatmulAllReduce => (work, self.shared.local().add(copy)),
             _ => (work, work.add(a_bytes + staging_bytes(problem))),
         };
         let guards = match problem.gathers() {
-            true => vec![work.add(guard_of_staging(problem))],
+            true => vec![self.shared.local().add(staging + guard_of_staging(problem))],
             false => [self.shared.local().add(at.shared), work.add(a_bytes)]
                 .map(|parts| parts.add(guard_of_staging(problem)))
                 .to_vec(),
@@ -161,13 +161,16 @@ impl<B: Kernels> Rank<B> {
                         shards: problem.shards.clone(),
                         chunk_rows: problem.chunk_rows,
                         a: on_all(at.shared),
-                        staging: work,
+                        staging: self.shared.local().add(staging),
                         b,
                         c,
                         pad: self.pad.view(),
                         ready: READY,
                         done: DONE,
-                        pushed: None,
+                        pushed: (problem.pushed > 0).then_some(Pushed {
+                            chunks: problem.pushed,
+                            slot: PUSHED,
+                        }),
                         candidate: problem.candidates[me],
                         max_blocks,
                     };
@@ -197,6 +200,15 @@ impl<B: Kernels> Rank<B> {
                 }
             }
         };
+        let stride = 2 * problem.products[me].lda;
+        let pushes = match problem.pushed_rows(me) {
+            0 => Vec::new(),
+            _ => {
+                let own = problem.shards[me].start * stride;
+                let to = on_all(staging + own).into_iter().enumerate();
+                to.filter(|&(peer, _)| peer != me).collect()
+            }
+        };
         let plans = problem.blocks.iter().map(plan).collect::<Result<_, _>>()?;
         let mut job = Job {
             plans,
@@ -205,6 +217,7 @@ impl<B: Kernels> Rank<B> {
             c,
             a_bytes,
             c_bytes,
+            pushes,
             guards,
             placed,
         };
@@ -219,8 +232,15 @@ impl<B: Kernels> Rank<B> {
         Ok(job)
     }
 
-    /// Enqueues the product into a C that is wrong everywhere.
+    /// Enqueues the product into a C that is wrong everywhere, behind what this rank pushes.
     fn product(&self, job: &Job<B>, run: usize) -> warpweave_symm_mem::Result<()> {
+        let problem = &job.placed.problem;
+        let pushed = 2 * problem.pushed_rows(self.me()) * problem.products[self.me()].lda;
+        for &(peer, to) in &job.pushes {
+            // SAFETY: this rank's rows in the peer's staging, which the call before has read everywhere when it ends here.
+            unsafe { self.backend.copy(&self.stream, to, job.a, pushed)? };
+            self.pad.signal(&self.stream, PUSHED, &[peer])?;
+        }
         // SAFETY: all ranges are the job's own, in memory of this rank; all ranks launch as often and in the same order.
         let launched = unsafe {
             self.backend

@@ -41,6 +41,8 @@ pub struct Problem {
     pub shards: Vec<Range<usize>>,
     /// Rows of a chunk or of a group.
     pub chunk_rows: usize,
+    /// Chunks of each shard of A that are pushed.
+    pub pushed: usize,
     pub candidates: Vec<Option<Candidate>>,
     /// Calls, each with inputs of its own.
     pub calls: usize,
@@ -125,11 +127,20 @@ impl Problem {
             calls: 2 + random.below(4),
             real,
             replayed: random.once_in(8),
+            pushed: match gathers && random.once_in(2) {
+                true => 1 + random.below(6),
+                false => 0,
+            },
         }
     }
 
     pub fn gathers(&self) -> bool {
         self.operation == Operation::AllGatherMatmul
+    }
+
+    /// The rows of a rank's A that are pushed, from its first.
+    pub fn pushed_rows(&self, rank: usize) -> usize {
+        (self.pushed * self.chunk_rows).min(self.shards[rank].len())
     }
 
     pub fn most_rows(&self) -> usize {

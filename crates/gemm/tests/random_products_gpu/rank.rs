@@ -21,7 +21,8 @@ impl<B: AllGatherGemmBackend + ReducingGemmBackend> Kernels for B {}
 /// Slots of products that gather.
 pub const DONE: usize = 0;
 pub const READY: usize = 1;
-const SUMS: usize = READY + 1;
+pub const PUSHED: usize = 2;
+const SUMS: usize = PUSHED + 1;
 const SLOTS: usize = 4096;
 
 /// Calls before the epochs go round.
@@ -52,7 +53,7 @@ impl Rooms {
     fn of(problem: &Problem) -> Self {
         let world = problem.shards.len();
         let calls = problem.calls * problem.blocks.len();
-        let most = |bytes: &dyn Fn(usize) -> usize| (0..world).map(bytes).max().unwrap_or(0);
+        let most = |bytes: &dyn Fn(usize) -> usize| most(world, bytes);
         let b = |rank: usize| {
             let product = &problem.products[rank];
             window(product.b_layout.stored(product.k, product.n).0, product.ldb)
@@ -65,15 +66,20 @@ impl Rooms {
         Rooms {
             given: problem.calls * a + most(&b),
             work: match problem.gathers() {
-                true => staging_bytes(problem) + c,
+                true => c,
                 false => a + staging_bytes(problem) + if everyone { 0 } else { c },
             },
             kept: calls * c,
             shared: match problem.gathers() {
-                true => a,
+                true => a + staging_bytes(problem),
                 false => staging_bytes(problem) + if everyone { c } else { 0 },
             },
         }
+    }
+
+    /// Where the staging of a problem that gathers begins, behind A of the rank that has the most.
+    pub fn staging(&self, problem: &Problem) -> usize {
+        self.shared + most(problem.shards.len(), &|rank| a_bytes(problem, rank))
     }
 
     fn and(self, other: Rooms) -> Rooms {
@@ -91,6 +97,10 @@ impl Rooms {
             && self.kept <= all.kept
             && self.shared <= all.shared
     }
+}
+
+fn most(world: usize, bytes: &dyn Fn(usize) -> usize) -> usize {
+    (0..world).map(bytes).max().unwrap_or(0)
 }
 
 /// Bytes of a rank's A and C with what lies behind them.
