@@ -152,26 +152,31 @@ class Gather {
   // the deadline has been recorded; its rows are then computed from what lies in staging, for nobody to read.
   __device__ __forceinline__ void before_loads(Corner corner) {
     const uint32_t rows = product_.rows[corner.part];
-    missing_ = corner.part == product_.pad.rank || corner.row >= rows ? 0 : product_.slices;
-    if (missing_ == 0) return;
+    waits_ = corner.part == product_.pad.rank || corner.row >= rows ? 0 : product_.slices;
+    waited_ = 0;
+    if (waits_ == 0) return;
     const uint32_t end = min(corner.row + Tile::kM, rows);
     const uint32_t first = corner.row / product_.chunk_rows, last = (end - 1) / product_.chunk_rows;
-    if (corner.part == shard_ && first >= first_ && last <= last_) missing_ = 0;
+    if (corner.part == shard_ && first >= first_ && last <= last_) {
+      waits_ = 0;
+    } else if (last < product_.pushed_chunks) {
+      // These come whole.
+      waits_ = 1;
+    }
     shard_ = corner.part, first_ = first, last_ = last;
   }
 
   __device__ __forceinline__ void before_step(uint32_t step) {
-    const uint32_t slice = product_.slices - missing_;
-    if (missing_ == 0 || step != slice * product_.slice_steps) return;
+    if (waited_ == waits_ || step != waited_ * product_.slice_steps) return;
     const PadView& pad = product_.pad;
+    if (waited_ == 0 && first_ < product_.pushed_chunks) await_pushed(shard_);
     const uint32_t call = load_counter(product_.calls()) + 1;
-    if (slice == 0 && first_ < product_.pushed_chunks) await_pushed(shard_);
     for (uint32_t chunk = max(first_, product_.pushed_chunks); chunk <= last_; ++chunk) {
       const uint32_t blocks = min(product_.pieces(product_.height(chunk, shard_)), gridDim.x);
-      wait_behind_waits(pad, product_.arrivals(chunk, slice, shard_), product_.ready, shard_, call * blocks);
+      wait_behind_waits(pad, product_.arrivals(chunk, waited_, shard_), product_.ready, shard_, call * blocks);
     }
     fence_async();
-    --missing_;
+    ++waited_;
   }
 
   __device__ __forceinline__ void behind_stores(Corner) {}
@@ -272,11 +277,12 @@ class Gather {
   }
 
   const Gathering& product_;
-  // The tile's shard and chunks, and how many slices of these have not been waited for.
+  // The tile's shard and chunks, for how many slices of these it waits, and for how many it has.
   uint32_t shard_ = ~0u;
   uint32_t first_ = 0;
   uint32_t last_ = 0;
-  uint32_t missing_ = 0;
+  uint32_t waits_ = 0;
+  uint32_t waited_ = 0;
 };
 
 }  // namespace warpweave

@@ -2,14 +2,10 @@
 
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
 
-use super::handle;
+use super::{LEFT_TO_SIGNALS, handle};
 use crate::cutlass::{self, Arrivals};
 use crate::waiting::Table;
 use crate::{Error, GemmOperands, WaitingGemmBackend, WaitingMatmul};
-
-/// Multiprocessors that the launch leaves to others. Its blocks stay until all rows are here, and fill a multiprocessor's
-/// registers, so that a signal, which is a kernel and which a peer's rows may hang on, would find no place beside them.
-const LEFT_TO_OTHERS: u32 = 2;
 
 /// A product that waits, with its tables in device memory.
 #[derive(Debug)]
@@ -34,7 +30,7 @@ impl WaitingGemmBackend for Cuda {
         handle::bind(self)?;
 
         let all = self.device().multiprocessors;
-        let multiprocessors = all.saturating_sub(LEFT_TO_OTHERS).max(1);
+        let multiprocessors = all.saturating_sub(LEFT_TO_SIGNALS).max(1);
         let candidate =
             cutlass::select(configs, problem, multiprocessors).ok_or(Error::NoCandidate)?;
         let table = Table::new(product, &configs[candidate.config])?;
