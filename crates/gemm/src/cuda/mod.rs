@@ -17,8 +17,8 @@ use crate::timing;
 use crate::{Error, GemmProblem, Provider};
 
 /// Multiprocessors that a launch leaves to others where it waits for signals of stream operations. Its blocks stay until all rows
-/// are here and fill a multiprocessor, so that a signal, which is a kernel and which a peer's rows may hang on, would find no
-/// place beside them.
+/// are here and fill a multiprocessor, so that a signal or a wait, which is a kernel and which a peer's rows may hang on, would find
+/// no place beside them.
 pub(crate) const LEFT_TO_SIGNALS: u32 = 2;
 
 impl GemmBackend for Cuda {
