@@ -155,7 +155,14 @@ impl Checker<'_> {
             matrix(of.c, c_rows, shape.n, placement)?;
             let parts = most_rows * (world - 1);
             matrix(of.staging, parts, shape.n, Placement::Symmetric)?;
-            matrix(of.fetched, parts, shape.n, Placement::Local)?;
+            let placement = match of.pushed {
+                None => Placement::Local,
+                Some(_) => Placement::Symmetric,
+            };
+            matrix(of.fetched, parts, shape.n, placement)?;
+            ensure(of.pushed.is_none() || !of.everyone(), || {
+                "parts are pushed where only owners get the sums".into()
+            })?;
             let groups = most_rows.div_ceil(of.rows.max(1));
             ensure(of.groups == groups && of.rows > 0, || {
                 format!("{groups} groups of {} rows, not {}", of.rows, of.groups)
@@ -207,7 +214,7 @@ impl Checker<'_> {
                 matrix(staging, shape.m, shape.k, Placement::Multicast)?;
             }
         }
-        let slots = kernel.slots();
+        let slots = kernel.slots(world);
         let distinct: BTreeSet<usize> = slots.iter().map(|slot| slot.0).collect();
         ensure(distinct.len() == slots.len(), || {
             format!("{} needs {} slots", kernel.name(), slots.len())

@@ -1,14 +1,16 @@
-//! The kernels that multiply, fetch and sum hold, and need each of their signals and waits.
+//! The kernels that communicate while they multiply hold, and need each of their signals and waits.
 
 use crate::fixtures::{holds, plans, problem};
 use warpweave_overlap::plan::{Effect, Kernel, OpKind, Plan};
 use warpweave_overlap::{algorithms, check};
 
-const FUSED: [&str; 3] = [
+const FUSED: [&str; 4] = [
     "fusedReduceScatter",
     "fusedAllReduce",
     "fusedRowParallelLinear",
+    PUSHED,
 ];
+const PUSHED: &str = "fusedReduceScatter:parts=pushed";
 
 #[test]
 fn fused_kernels_hold_in_groups_of_any_number_of_rows() {
@@ -35,32 +37,45 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
         let mut dropped = 0;
         for (lane, effects) in lanes(&sound[1]).iter().enumerate() {
             for (at, effect) in effects.iter().enumerate() {
-                let empty = match effect {
-                    Effect::Wait { slot, lag, .. } => Effect::Wait {
-                        slot: *slot,
-                        from: Vec::new(),
-                        lag: *lag,
-                    },
-                    Effect::Signal { slot, .. } => Effect::Signal {
-                        slot: *slot,
-                        to: Vec::new(),
-                    },
-                    Effect::After(_) => Effect::After(Vec::new()),
-                    _ => continue,
+                let Some(empty) = emptied(effect) else {
+                    continue;
                 };
                 let mut plans = sound.clone();
-                if let OpKind::Kernel { lanes, .. } = &mut plans[1].ops[0].kind {
-                    lanes[lane][at] = empty;
-                }
+                lanes_of(&mut plans[1])[lane][at] = empty;
                 assert!(!check(&plans, 3).holds(), "{name}, lane {lane}, {effect:?}");
                 dropped += 1;
             }
         }
         // One of each of four groups of others, three of each of two own ones, three in the end. For everyone, one more of
-        // each.
-        let wanted = if name == FUSED[0] { 13 } else { 19 };
+        // each; of own ones whose parts are pushed, one.
+        let wanted = match name {
+            "fusedReduceScatter" => 13,
+            PUSHED => 9,
+            _ => 19,
+        };
         assert_eq!(dropped, wanted, "{name}");
     }
+}
+
+/// So it is with the gathering kernel whose rows are pushed in part.
+#[test]
+fn a_gathering_kernel_without_one_of_its_signals_or_waits_does_not_hold() {
+    let configuration = algorithms::find("fusedAllGather:chunks=2:fetched=4").unwrap();
+    let sound = plans(&configuration, 3, &problem(10));
+    let mut dropped = 0;
+    for (lane, effects) in lanes(&sound[1]).iter().enumerate() {
+        for (at, effect) in effects.iter().enumerate() {
+            let Some(empty) = emptied(effect) else {
+                continue;
+            };
+            let mut plans = sound.clone();
+            lanes_of(&mut plans[1])[lane][at] = empty;
+            assert!(!check(&plans, 3).holds(), "lane {lane}, {effect:?}");
+            dropped += 1;
+        }
+    }
+    // Of each of two others, the wait for what is pushed, and of what is fetched two of each word and the order behind that.
+    assert_eq!(dropped, 12);
 }
 
 /// Where everyone gets the sums, those that come of a part are behind it, and whoever it is from waits for these.
@@ -75,13 +90,12 @@ fn ranks_are_done_behind_all_that_they_fetch() {
         };
         // Of two own groups, from two ranks.
         let parts = 4;
-        let needed = if name == FUSED[0] { 0 } else { parts };
+        let everyone = !name.contains("Scatter");
+        let needed = if everyone { parts } else { 0 };
         for fetch in &fetches[needed..] {
             let mut plans = sound.clone();
-            if let OpKind::Kernel { lanes, .. } = &mut plans[1].ops[0].kind {
-                let others = fetches.iter().filter(|other| *other != fetch);
-                lanes[last][0] = Effect::After(others.copied().collect());
-            }
+            let others = fetches.iter().filter(|other| *other != fetch);
+            lanes_of(&mut plans[1])[last][0] = Effect::After(others.copied().collect());
             assert!(!check(&plans, 3).holds(), "{name}, lane {fetch}");
         }
     }
@@ -92,9 +106,7 @@ fn lanes_come_after_those_before_them_alone() {
     let configuration = algorithms::find("fusedReduceScatter").unwrap();
     let mut plans = plans(&configuration, 2, &problem(10));
     let last = lanes(&plans[0]).len() - 1;
-    if let OpKind::Kernel { lanes, .. } = &mut plans[0].ops[0].kind {
-        lanes[last][0] = Effect::After(vec![last]);
-    }
+    lanes_of(&mut plans[0])[last][0] = Effect::After(vec![last]);
     let report = check(&plans, 3);
     assert!(!report.holds());
     let after = format!("lane {last} comes after lane {last}");
@@ -156,9 +168,35 @@ fn fused_kernels_take_own_groups_late() {
     }
 }
 
-fn lanes(plan: &Plan) -> &[Vec<Effect>] {
-    match &plan.ops[0].kind {
-        OpKind::Kernel { lanes, .. } => lanes,
-        other => panic!("{other:?}"),
+/// A signal, a wait or an order as one that is for nobody.
+fn emptied(effect: &Effect) -> Option<Effect> {
+    match effect {
+        Effect::Wait { slot, lag, .. } => Some(Effect::Wait {
+            slot: *slot,
+            from: Vec::new(),
+            lag: *lag,
+        }),
+        Effect::Signal { slot, .. } => Some(Effect::Signal {
+            slot: *slot,
+            to: Vec::new(),
+        }),
+        Effect::After(_) => Some(Effect::After(Vec::new())),
+        _ => None,
     }
+}
+
+fn lanes(plan: &Plan) -> &[Vec<Effect>] {
+    let lanes = plan.ops.iter().find_map(|op| match &op.kind {
+        OpKind::Kernel { lanes, .. } => Some(lanes),
+        _ => None,
+    });
+    lanes.expect("a kernel")
+}
+
+fn lanes_of(plan: &mut Plan) -> &mut [Vec<Effect>] {
+    let lanes = plan.ops.iter_mut().find_map(|op| match &mut op.kind {
+        OpKind::Kernel { lanes, .. } => Some(lanes),
+        _ => None,
+    });
+    lanes.expect("a kernel")
 }

@@ -203,7 +203,7 @@ impl<'a> Inspector<'a> {
                 for id in kernel.buffers() {
                     self.buffer(id);
                 }
-                for id in kernel.slots() {
+                for id in kernel.slots(self.plan.world) {
                     self.slot(id);
                 }
                 for (lane, effects) in lanes.iter().enumerate() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use warpweave_symm_mem::DType;
 
-pub use reduction::Reduction;
+pub use reduction::{Push, Reduction};
 
 /// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\], A sharded by rows, or by columns where products are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -230,10 +230,10 @@ impl Kernel {
         }
     }
 
-    /// The slots it signals or waits on: first the one that says that data may be read, then, where the kernel has it,
+    /// The slots it signals or waits on in a plan for `world` ranks: first the one that says that data may be read, then, where the kernel has it,
     /// the one that says that it has been read. Of several that say the former, the first; those for rows that the plan pushes
     /// come last.
-    pub fn slots(&self) -> Vec<SlotId> {
+    pub fn slots(&self, world: usize) -> Vec<SlotId> {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
             | Kernel::ThreadloadGatherMatmul { ready, done, .. }
@@ -250,7 +250,7 @@ impl Kernel {
             Kernel::MultimemGatherMatmul { ready, free, .. }
             | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
-            Kernel::ReducingMatmul(reduction) => reduction.slots(),
+            Kernel::ReducingMatmul(reduction) => reduction.slots(world),
         }
     }
 
