@@ -66,7 +66,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
                 pad: pad.view(),
                 ready: 1,
                 done: 0,
-                pushed: None,
+                pushed: 0,
                 candidate: Some(candidate),
                 max_blocks: None,
             };

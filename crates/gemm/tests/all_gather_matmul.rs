@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 use warpweave_gemm::sm90::{CONFIGS, Candidate};
-use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmProblem, Layout, Pushed};
+use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmProblem, Layout};
 use warpweave_symm_mem::{
     Cuda, DType, DevicePtr, Exchange, Host, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
 /// Different inputs; calls take them in turn.
 const INPUTS: usize = 3;
-/// The slot of what is pushed.
-const PUSHED: usize = 2;
 /// Multiprocessors of a shared GPU that no product takes.
 const LEFT_FREE: u32 = 8;
 
@@ -156,7 +154,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         let b = memory.address().add(INPUTS * shard);
         let c = b.add(part(b_rows * ldb));
 
-        let mut pad = SignalPad::new(&backend, &exchange, "test", 3).unwrap();
+        let mut pad = SignalPad::new(&backend, &exchange, "test", 2).unwrap();
         pad.set_timeout(Duration::from_secs(10));
 
         let product = AllGatherMatmul {
@@ -170,10 +168,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             pad: pad.view(),
             ready: 1,
             done: 0,
-            pushed: (case.pushed > 0).then_some(Pushed {
-                chunks: case.pushed,
-                slot: PUSHED,
-            }),
+            pushed: case.pushed,
             candidate: case.candidate,
             max_blocks,
         };
@@ -265,7 +260,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
                 self.backend
                     .copy(&self.stream, to, self.a.local(), 2 * rows * lda)?;
             }
-            self.pad.signal(&self.stream, PUSHED, &[peer])?;
+            self.pad.signal(&self.stream, self.product.ready, &[peer])?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //
 //   warp 0      one thread: the producer of `gemm.cuh`, which waits for the slices of the chunk of rows that a tile needs
 //   warp 1      waits for the peers' words, a lane for each; one thread then fetches the block's share into staging
-//   warp 2      of the first block: tells the peers that they may read
+//   warp 2      of the first block: tells the peers that they may read, unless chunks are pushed
 //   consumers   as in `gemm.cuh`
 //
 // Each shard is a product of its own, with its own maps of A and C: this rank's rows are read where they lie, the others in
@@ -13,8 +13,7 @@
 // behind this rank's shard, peer after peer, and what is left of the shards is fetched behind them.
 //
 // Words of the pad, by slot, each given once a call from every rank to every peer:
-//   ready   "my shard may be read"
-//   pushed  "the chunks of mine that are pushed are in your staging"
+//   ready   "my shard may be read", and where chunks are pushed "and those are in your staging"; that is said by who pushes them
 //   done    "I have read your shard", and what was pushed here too; the call ends behind all of them, so that whatever follows may
 //           write the shard, and push
 // And counters of this rank alone, which only grow:
@@ -32,11 +31,11 @@
 //   4. Each fetching thread draws from the ticket of `done` when all its loads have come. The last signals the peers, and the
 //      last block of s to end has acquired that. Where rows are pushed the last block of the grid signals, behind all loads of
 //      tiles.
-// What is fetched is written to staging by the next call behind this one in the stream. What is pushed comes as a row of s does,
-// with `pushed` for `ready`, but straight to step 3, which acquires that at system scope.
+// What is fetched is written to staging by the next call behind this one in the stream. For what is pushed step 3 acquires
+// `ready`, at system scope.
 //
-// All blocks are to be resident at once: each fetches a share that the others wait for. Nothing waits in a circle: `ready` and
-// `pushed` wait for nothing, fetching for both, producers for fetching, consumers for producers, the end for the peers' reading. The
+// All blocks are to be resident at once: each fetches a share that the others wait for. Nothing waits in a circle: `ready` waits
+// for nothing, fetching for `ready`, producers for fetching, consumers for producers, the end for the peers' reading. The
 // launch is not programmatic: the next call would have to stay off the counters until this one has ended.
 #pragma once
 
@@ -91,12 +90,11 @@ struct alignas(128) Gathering {
   // Slots.
   uint32_t ready;
   uint32_t done;
+  // Chunks of each shard, from its first.
   uint32_t pushed;
-  // Of each shard, from the first.
-  uint32_t pushed_chunks;
 
-  // Whether some of a peer's rows are pushed.
-  __device__ __forceinline__ bool pushes(uint32_t peer) const { return pushed_chunks != 0 && rows[peer] != 0; }
+  // Whether a peer says that its shard may be read.
+  __device__ __forceinline__ bool opens(uint32_t peer) const { return pushed == 0 || rows[peer] != 0; }
 
   __device__ __forceinline__ uint32_t* arrivals(uint32_t chunk, uint32_t slice, uint32_t peer) const {
     return &arrived[(chunk * slices + slice) * pad.world + peer];
@@ -159,7 +157,7 @@ class Gather {
     const uint32_t first = corner.row / product_.chunk_rows, last = (end - 1) / product_.chunk_rows;
     if (corner.part == shard_ && first >= first_ && last <= last_) {
       waits_ = 0;
-    } else if (last < product_.pushed_chunks) {
+    } else if (last < product_.pushed) {
       // These come whole.
       waits_ = 1;
     }
@@ -169,9 +167,9 @@ class Gather {
   __device__ __forceinline__ void before_step(uint32_t step) {
     if (waited_ == waits_ || step != waited_ * product_.slice_steps) return;
     const PadView& pad = product_.pad;
-    if (waited_ == 0 && first_ < product_.pushed_chunks) await_pushed(shard_);
+    if (waited_ == 0 && first_ < product_.pushed) await_ready(shard_);
     const uint32_t call = load_counter(product_.calls()) + 1;
-    for (uint32_t chunk = max(first_, product_.pushed_chunks); chunk <= last_; ++chunk) {
+    for (uint32_t chunk = max(first_, product_.pushed); chunk <= last_; ++chunk) {
       const uint32_t blocks = min(product_.pieces(product_.height(chunk, shard_)), gridDim.x);
       wait_behind_waits(pad, product_.arrivals(chunk, waited_, shard_), product_.ready, shard_, call * blocks);
     }
@@ -179,6 +177,8 @@ class Gather {
     ++waited_;
   }
 
+  // The next launch would take multiprocessors from the signals that peers wait for.
+  __device__ __forceinline__ void behind_loads() {}
   __device__ __forceinline__ void behind_stores(Corner) {}
 
   __device__ __forceinline__ void beside(uint32_t warp) {
@@ -187,21 +187,20 @@ class Gather {
     const uint32_t peer = threadIdx.x % 32;
     const bool theirs = peer < pad.world && peer != pad.rank;
     if (warp == 1) {
-      bool opened = !theirs || wait_epoch(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
-      if (theirs && product_.pushes(peer)) opened = await_pushed(peer) && opened;
+      const bool opened = !theirs || !product_.opens(peer) || await_ready(peer);
       const uint32_t absent = __ballot_sync(0xffffffff, !opened);
       __syncwarp();
       bool last = false;
       if (elected()) {
         fetch(absent);
-        last = product_.pushed_chunks == 0 && draw_last(pad, product_.done, pad.rank, gridDim.x);
+        last = product_.pushed == 0 && draw_last(pad, product_.done, pad.rank, gridDim.x);
       }
       last = __any_sync(0xffffffff, last);
       __syncwarp();
       // Nothing of the peers will be read any more.
       if (last && theirs) signal_peer(pad, product_.done, peer);
     }
-    if (warp == 2 && blockIdx.x == 0 && theirs) signal_peer(pad, product_.ready, peer);
+    if (warp == 2 && blockIdx.x == 0 && theirs && product_.pushed == 0) signal_peer(pad, product_.ready, peer);
   }
 
   // The block has fetched its share, waited for what it needs, and read it all. The last block of the grid ends the call.
@@ -215,16 +214,15 @@ class Gather {
     __syncwarp();
     if (peer == 0) ++*product_.calls();
     if (peer >= pad.world || peer == pad.rank) return;
-    if (product_.pushed_chunks != 0) signal_peer(pad, product_.done, peer);
-    if (product_.pushes(peer)) advance_expected(pad, product_.pushed, peer, next_epoch(pad, product_.pushed, peer));
-    advance_expected(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
+    if (product_.pushed != 0) signal_peer(pad, product_.done, peer);
+    if (product_.opens(peer)) advance_expected(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
     await_peer(pad, product_.done, peer);
   }
 
  private:
-  __device__ __forceinline__ bool await_pushed(uint32_t peer) const {
+  __device__ __forceinline__ bool await_ready(uint32_t peer) const {
     const PadView& pad = product_.pad;
-    return wait_epoch(pad, product_.pushed, peer, next_epoch(pad, product_.pushed, peer));
+    return wait_epoch(pad, product_.ready, peer, next_epoch(pad, product_.ready, peer));
   }
 
   // One thread: of each chunk of each peer the pieces that are this block's turn. Slice after slice, and of a slice a piece of
@@ -242,7 +240,7 @@ class Gather {
     uint32_t turn = blockIdx.x;
     // Each block begins with another.
     uint32_t peer = (pad.rank + 1 + blockIdx.x % peers) % pad.world;
-    for (uint32_t chunk = product_.pushed_chunks; chunk < product_.chunks; ++chunk) {
+    for (uint32_t chunk = product_.pushed; chunk < product_.chunks; ++chunk) {
       for (uint32_t slice = 0; slice < product_.slices; ++slice) {
         const uint64_t start = uint64_t(chunk) * product_.chunk_rows * product_.row_stride + product_.slice_start(slice);
         uint32_t first = turn;

@@ -67,6 +67,8 @@ struct Alone {
   // By the producer's thread, before it loads for the tile, and before each step of K.
   __device__ __forceinline__ void before_loads(Corner) {}
   __device__ __forceinline__ void before_step(uint32_t) {}
+  // By the producer's thread, behind all of its loads.
+  __device__ __forceinline__ void behind_loads() { admit_dependents(); }
   // By all threads of each consumer, behind the stores of its 64 rows. They have been issued, by the leader: whoever
   // announces them waits for them first (`bulk_wait`, bulk.cuh).
   __device__ __forceinline__ void behind_stores(Corner) {}
@@ -230,7 +232,7 @@ __device__ __forceinline__ void gemm(const AnyProduct& product, Exchange exchang
     give_registers<kProducerRegisters>();
     if (warp == 0 && elected()) {
       produce<Tile>(product, pipeline, exchange);
-      admit_dependents();
+      exchange.behind_loads();
     }
     if (warp != 0) exchange.beside(warp);
   } else {

@@ -31,7 +31,7 @@ class Arrivals {
 
   // Takes note of a group that is here.
   __device__ __forceinline__ void look(uint32_t group) {
-    if (group != met_ && !reduction_.pushed && reached(load_acquire_gpu(&reduction_.arrived[group]), wanted(group))) meet(group);
+    if (group != met_ && is_here(group)) meet(group);
   }
 
   // Where a rank misses the deadline, what lies in the place of its part is added, for nobody to read.
@@ -50,6 +50,16 @@ class Arrivals {
  private:
   __device__ __forceinline__ uint32_t wanted(uint32_t group) const {
     return call_ * (reduction_.pad.world - 1) * min(reduction_.part(group).pieces(), gridDim.x);
+  }
+
+  __device__ __forceinline__ bool is_here(uint32_t group) const {
+    if (!reduction_.pushed) return reached(load_acquire_gpu(&reduction_.arrived[group]), wanted(group));
+    const PadView& pad = reduction_.pad;
+    bool here = true;
+    for (uint32_t step = 1; here && step < pad.world; ++step) {
+      here = has_epoch(pad, reduction_.ready + group, (pad.rank + step) % pad.world, epoch_);
+    }
+    return here;
   }
 
   __device__ __forceinline__ void meet(uint32_t group) {

@@ -9,7 +9,7 @@
 //   storers     a warp for each consumer, one thread of which stores: a part into staging, a sum into C. It waits until the
 //               stores have arrived, and announces them, while its consumer multiplies again
 //   fetcher     one thread: of each part of this rank's rows, and of the sums of others where everyone gets them, the block's
-//               share
+//               share; none where parts are pushed
 //
 // Loads alone cross the link: a rank writes nobody's memory but its own (see `inbox.cuh`). Where only owners get the sums, parts may be
 // *pushed* instead: a stream of the rank copies each from staging into the owner's memory, and nobody fetches.
@@ -35,8 +35,11 @@
 //   stores by TMA, complete (`bulk_wait`, which implies the proxy fence) → draw (release, GPU) → the last draw (acquire, GPU)
 //   → `ready` or `summed` (release, system) → fetchers (acquire, system) → `fence_async` → bulk copies, complete (`bulk_wait`)
 //   → the counter (release, GPU) → the owner's producer (acquire, GPU) → `fence_async` → loads by TMA.
+// A part that is pushed goes from the last draw → its word to this rank (release, system) → the stream's wait (acquire, system) → the
+// copy → `ready` (release, system) → the owner's producer (acquire, system) → `fence_async` → loads by TMA.
 // And back, for the memory to be used again: fetchers that have loaded everything → draw (release, GPU) → the last draw
-// (acquire, GPU) → `done` (release, system) → the last block to end (acquire, system).
+// (acquire, GPU) → `done` (release, system) → the last block to end (acquire, system). Where parts are pushed the last draw is that of
+// the blocks, whose loads have all come.
 //
 // **Nothing waits in a circle.** A fetcher waits for parts and sums in the order of rounds, and has counted all pieces of those
 // before; a producer waits for its own group's parts. So whoever waits in a round waits for what came before that round.
@@ -240,6 +243,8 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
   if (threadIdx.x >= 32) return;
   const bool last = threadIdx.x == 0 && draw_last(pad, reduction.ready, pad.rank, gridDim.x);
   if (!__shfl_sync(0xffffffff, last, 0)) return;
+  // What the last draw is behind, the other lanes' words are, too.
+  __syncwarp();
   if (threadIdx.x < pad.world && threadIdx.x != pad.rank) {
     if (reduction.pushed) store_epoch(pad, reduction.done, threadIdx.x, epoch);
     wait_epoch(pad, reduction.done, threadIdx.x, epoch);

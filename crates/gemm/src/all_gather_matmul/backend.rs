@@ -40,8 +40,8 @@ pub trait AllGatherGemmBackend: Backend {
     ///   has `lda` elements, the last one too. All are mapped until the launches of all ranks have ended, and none overlaps
     ///   another.
     /// - The pad lives until then. All ranks launch the same product equally often, in the same order with others that use
-    ///   its slots, and nothing else uses them.
-    /// - No unordered work writes this rank's shard or B or touches C or staging.
+    ///   its slots, and nothing else uses them; where rows are pushed, each owner of any signals `ready` once a call.
+    /// - No unordered work writes this rank's shard or B or touches C or staging, but that owners push.
     /// - Launches of one plan are ordered among each other.
     unsafe fn all_gather_matmul(
         &self,

@@ -14,8 +14,8 @@
 //! Staging is written again by the rank's next call, behind this one. So calls may follow each other, and graphs be replayed,
 //! with one staging and no reset. Nothing waits in a circle: `ready` waits for nothing, `done` for fetching alone.
 //!
-//! The first chunks of each shard may come another way ([`Pushed`]): copy engines bring more over a link than loads do, in large
-//! pieces, and what is fetched behind them comes in small ones, which keep the product close behind.
+//! The first chunks of each shard may be [`pushed`](AllGatherMatmul::pushed): copy engines bring more over a link than loads do, in
+//! large pieces, and what is fetched behind them comes in small ones, which keep the product close behind.
 //! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 
 mod backend;
@@ -27,7 +27,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DevicePtr, PadView};
 
 use crate::sm90::Candidate;
-use crate::{Error, GemmOperands, GemmProblem, Layout};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
 pub use backend::AllGatherGemmBackend;
 pub(crate) use table::bands;
@@ -46,7 +46,8 @@ pub struct AllGatherMatmul {
     pub chunk_rows: usize,
     /// Address of the first row of each rank's shard, as mapped here. Symmetric: peers read it.
     pub a: Vec<DevicePtr>,
-    /// Address of row 0 of A in this rank's staging. Any device memory; the rows of its own shard are neither read nor written.
+    /// Address of row 0 of A in this rank's staging. Any device memory, which peers reach where rows are pushed; the rows of its own
+    /// shard are neither read nor written.
     pub staging: DevicePtr,
     /// Address of B.
     pub b: DevicePtr,
@@ -54,29 +55,23 @@ pub struct AllGatherMatmul {
     pub c: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
-    /// Slot for "my shard may be read".
+    /// Slot for "my shard may be read", and where rows are pushed "and those are in your staging".
     pub ready: usize,
     /// Slot for "I have read your shard", and where rows are pushed "and my staging may be written".
     pub done: usize,
-    /// The chunks that are pushed, if any are.
-    pub pushed: Option<Pushed>,
+    /// Chunks of each shard, from its first, that are not fetched: their owner has them written into every peer's staging, which is
+    /// symmetric then, and signals `ready` behind that, if it has any rows; the launch signals it for none.
+    ///
+    /// The writes may begin where the owner's call before has ended. Behind a fault of any rank that is no longer enough: what
+    /// the ranks compute is worthless then until the pad has been recovered. The launch leaves two multiprocessors to the signals,
+    /// which may be kernels; so must whoever sets [`max_blocks`](AllGatherMatmul::max_blocks).
+    pub pushed: usize,
     /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice. What is worth timing is in
     /// [`sm90::candidates`](crate::sm90::candidates).
     pub candidate: Option<Candidate>,
     /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every multiprocessor;
     /// ranks that share a device share them out.
     pub max_blocks: Option<u32>,
-}
-
-/// Chunks that are not fetched: their owner has them written into this rank's staging, which is symmetric then, once a call.
-///
-/// The owner's writes may begin where its call before has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pushed {
-    /// How many of each shard, from its first.
-    pub chunks: usize,
-    /// The slot in which an owner with any rows signals behind the writes.
-    pub slot: usize,
 }
 
 impl AllGatherMatmul {
@@ -108,8 +103,7 @@ impl AllGatherMatmul {
 
     /// Chunks of a shard that are pushed, at most.
     pub(crate) fn pushed_chunks(&self) -> usize {
-        let chunks = self.pushed.map_or(0, |pushed| pushed.chunks);
-        chunks.min(self.chunks())
+        self.pushed.min(self.chunks())
     }
 
     /// This rank, as the pad says.
@@ -177,6 +171,9 @@ impl AllGatherMatmul {
         if self.problem.a_layout != Layout::RowMajor {
             return refuse("shards are rows, so A must be row-major".into());
         }
+        if self.problem.bias || self.problem.batch != GemmBatch::ONE {
+            return refuse("it is one product without a bias".into());
+        }
         if rank >= world || self.shards.len() != world || self.a.len() != world {
             let (shards, addresses) = (self.shards.len(), self.a.len());
             return refuse(format!(
@@ -207,13 +204,6 @@ impl AllGatherMatmul {
         if ready >= slots || done >= slots || ready == done {
             return refuse(format!(
                 "slots {ready} and {done} of a pad with {slots} slots"
-            ));
-        }
-        if let Some(Pushed { slot, .. }) = self.pushed
-            && (slot >= slots || slot == ready || slot == done)
-        {
-            return refuse(format!(
-                "slot {slot} for what is pushed, beside {ready} and {done}, of a pad with {slots} slots"
             ));
         }
         Ok(())

@@ -50,27 +50,28 @@ unsafe fn multiply(product: &AllGatherMatmul) -> Result<(), Error> {
     // SAFETY: slots and ranks were checked. Every wait runs, whatever the others saw: each advances its own epoch. Rows are read
     // behind their owner's word, and before the word that gives them back.
     unsafe {
-        for peer in peers() {
+        let pushed = product.pushed_chunks();
+        for peer in peers().filter(|_| pushed == 0) {
             send_signal(&product.pad, product.ready, peer);
         }
         let (problem, operands) = product.part(&product.shards[rank]);
         if problem.m > 0 {
             panels::multiply_raw(&problem, operands)?;
         }
-        for peer in peers() {
-            let rows = product.pushed_rows(peer);
-            if let Some(pushed) = product.pushed
-                && !rows.is_empty()
-                && expect_signal(&product.pad, pushed.slot, peer, 0)
-            {
-                let (problem, operands) = product.part(&rows);
-                panels::multiply_raw(&problem, operands)?;
+        // Where rows are pushed, who has none says nothing.
+        let speaks = |peer: usize| pushed == 0 || !product.shards[peer].is_empty();
+        let mut open = Vec::new();
+        for peer in peers().filter(|&peer| speaks(peer)) {
+            if expect_signal(&product.pad, product.ready, peer, 0) {
+                open.push(peer);
+                let rows = product.pushed_rows(peer);
+                if !rows.is_empty() {
+                    let (problem, operands) = product.part(&rows);
+                    panels::multiply_raw(&problem, operands)?;
+                }
             }
         }
-        let open: Vec<usize> = peers()
-            .filter(|&peer| expect_signal(&product.pad, product.ready, peer, 0))
-            .collect();
-        for chunk in product.pushed_chunks()..product.chunks() {
+        for chunk in pushed..product.chunks() {
             for &peer in &open {
                 let rows = product.chunk(peer, chunk);
                 if rows.is_empty() {

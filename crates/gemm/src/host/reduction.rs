@@ -65,8 +65,8 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
         // epoch. Behind one that was in vain nothing is fetched or announced.
         unsafe {
             if owner != own {
-                store::<T>(product, product.staged(own, owner), group, &partial);
                 if !is_faulted(pad) {
+                    store::<T>(product, product.staged(own, owner), group, &partial);
                     match product.left(group) {
                         Some(left) => send_signal(pad, left, own),
                         None => send_signal(pad, product.ready + index, owner),

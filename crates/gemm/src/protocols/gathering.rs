@@ -57,6 +57,11 @@ impl Gathering<'_> {
         self.pushed.min(self.chunks[rank]) > 0
     }
 
+    /// Whether a rank says that its shard may be read.
+    fn opens(&self, rank: usize) -> bool {
+        self.pushed == 0 || self.pushes(rank)
+    }
+
     /// Whose end the next call waits for: the blocks, and the copy engines.
     fn all(&self, rank: usize) -> usize {
         self.blocks[rank] + usize::from(self.pushes(rank))
@@ -71,8 +76,8 @@ impl Gathering<'_> {
                     engine.read(shard(chunk, rank), call);
                     engine.write(pushed_chunk(chunk, rank, peer), call);
                 }
-                engine.signal(pushed(rank, peer), sent(pushed(rank, peer)));
-                engine.advance(sent(pushed(rank, peer)));
+                engine.signal(ready(rank, peer), sent(ready(rank, peer)));
+                engine.advance(sent(ready(rank, peer)));
             }
             engine.arrive(end(rank, call));
             engine.meet(end(rank, call), self.all(rank));
@@ -80,14 +85,14 @@ impl Gathering<'_> {
     }
 
     /// The kernel begins behind what the stream did before, which writes the shard. Block 0 stands for the stream, and opens
-    /// the shard.
+    /// the shard, unless the copy engines do.
     fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if block == 0 {
             for chunk in 0..self.chunks[rank] {
                 thread.write(shard(chunk, rank), call);
             }
             thread.arrive(begin(rank, call));
-            for peer in peers(rank, self.chunks.len()) {
+            for peer in peers(rank, self.chunks.len()).filter(|_| self.pushed == 0) {
                 thread.signal(ready(rank, peer), sent(ready(rank, peer)));
                 thread.advance(sent(ready(rank, peer)));
             }
@@ -99,11 +104,8 @@ impl Gathering<'_> {
     fn fetch(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         // Those without rows give their words too. Loom is spared them, since it ends an order where a wait is in vain.
         for peer in peers(rank, self.chunks.len()) {
-            if !cfg!(loom) || self.chunks[peer] > 0 {
+            if self.opens(peer) && (!cfg!(loom) || self.chunks[peer] > 0) {
                 thread.wait(ready(peer, rank), expected(ready(peer, rank)));
-            }
-            if self.pushes(peer) {
-                thread.wait(pushed(peer, rank), expected(pushed(peer, rank)));
             }
         }
         for peer in peers(rank, self.chunks.len()) {
@@ -148,7 +150,7 @@ impl Gathering<'_> {
     fn read(&self, thread: &mut Thread<'_>, rank: usize, call: u32) {
         for peer in peers(rank, self.chunks.len()) {
             if self.pushes(peer) {
-                thread.wait(pushed(peer, rank), expected(pushed(peer, rank)));
+                thread.wait(ready(peer, rank), expected(ready(peer, rank)));
             }
             for chunk in 0..self.pushed.min(self.chunks[peer]) {
                 thread.read(pushed_chunk(chunk, peer, rank), call);
@@ -173,10 +175,9 @@ impl Gathering<'_> {
                     self.give_back(last, rank);
                 }
                 for peer in peers(rank, self.chunks.len()) {
-                    if self.pushes(peer) {
-                        last.advance(expected(pushed(peer, rank)));
+                    if self.opens(peer) {
+                        last.advance(expected(ready(peer, rank)));
                     }
-                    last.advance(expected(ready(peer, rank)));
                     let done = done(peer, rank);
                     if self.planted != Some(Planted::NoDone) {
                         last.wait(done.clone(), expected(done.clone()));
@@ -190,10 +191,6 @@ impl Gathering<'_> {
 
 fn ready(from: usize, to: usize) -> String {
     format!("ready from {from} to {to}")
-}
-
-fn pushed(from: usize, to: usize) -> String {
-    format!("pushed from {from} to {to}")
 }
 
 fn done(from: usize, to: usize) -> String {

@@ -16,8 +16,8 @@
 //! - where everyone gets the sums: waits for `summed` of each group of each other rank, and fetches its rows;
 //! - has fetched everything: signals `done` to all others, and ends behind their `done`.
 //!
-//! A rank writes its own memory alone: data is fetched, not sent (`docs/fused-kernel.md` says why). So a call needs no credits:
-//! whatever follows it may write what others have fetched.
+//! The launch of a rank writes its own memory alone: data is fetched, not sent (`docs/fused-kernel.md` says why). So a call needs no
+//! credits: whatever follows it may write what others have fetched.
 //!
 //! Behind a wait that missed its deadline a rank announces nothing but that it is done.
 //!
@@ -80,7 +80,9 @@ pub struct ReducingMatmul {
     pub done: usize,
     /// Where parts are pushed, first of the slots for "my part of the group is in my staging", which a rank gives itself: slot
     /// group · world + owner of these. Behind it the part is to be copied into the owner's `fetched`, which is symmetric then, and
-    /// `ready` + group to be signalled to the owner, once a call.
+    /// `ready` + group to be signalled to the owner, once a call. Launches whose parts are fetched and such as have them pushed
+    /// do not share slots. A GPU's launch leaves two multiprocessors to those waits and signals; so must whoever sets
+    /// [`max_blocks`](Self::max_blocks).
     pub pushed: Option<usize>,
     /// Rows of a group, but the last of a shard. On a GPU a multiple of 128; of 256 for the quickest kernels.
     pub group_rows: usize,

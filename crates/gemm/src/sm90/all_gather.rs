@@ -39,11 +39,9 @@ struct Gathering {
     ready: u32,
     done: u32,
     pushed: u32,
-    pushed_chunks: u32,
 }
-const _: () = assert!(
-    size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, pushed_chunks) == 2464
-);
+const _: () =
+    assert!(size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, pushed) == 2460);
 
 /// A product that gathers, ready to be launched.
 #[derive(Debug)]
@@ -248,8 +246,7 @@ fn encode(product: &AllGatherMatmul, candidate: Candidate) -> Result<Gathering, 
         slice_steps: 0,
         ready: product.ready as u32,
         done: product.done as u32,
-        pushed: product.pushed.map_or(0, |pushed| pushed.slot) as u32,
-        pushed_chunks: product.pushed_chunks() as u32,
+        pushed: product.pushed_chunks() as u32,
     };
     for (rank, shard) in product.shards.iter().enumerate() {
         gathering.from[rank] = product.a[rank].0;

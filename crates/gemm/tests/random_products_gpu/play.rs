@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use warpweave_gemm::reduction::Sums;
-use warpweave_gemm::{AllGatherMatmul, Error, Pushed, ReducingMatmul};
+use warpweave_gemm::{AllGatherMatmul, Error, ReducingMatmul};
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use crate::problem::{Operation, Problem};
 use crate::random::{Random, mixed};
 use crate::rank::{
-    DONE, Kernels, PUSHED, Placed, Played, READY, Rank, a_bytes, c_bytes, guard_of_staging,
-    on_rank, staging_bytes,
+    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, guard_of_staging, on_rank,
+    staging_bytes,
 };
 use crate::values::POISON;
 
@@ -167,10 +167,7 @@ impl<B: Kernels> Rank<B> {
                         pad: self.pad.view(),
                         ready: READY,
                         done: DONE,
-                        pushed: (problem.pushed > 0).then_some(Pushed {
-                            chunks: problem.pushed,
-                            slot: PUSHED,
-                        }),
+                        pushed: problem.pushed,
                         candidate: problem.candidates[me],
                         max_blocks,
                     };
@@ -240,7 +237,7 @@ impl<B: Kernels> Rank<B> {
         for &(peer, to) in &job.pushes {
             // SAFETY: this rank's rows in the peer's staging, which the call before has read everywhere when it ends here.
             unsafe { self.backend.copy(&self.stream, to, job.a, pushed)? };
-            self.pad.signal(&self.stream, PUSHED, &[peer])?;
+            self.pad.signal(&self.stream, READY, &[peer])?;
         }
         // SAFETY: all ranges are the job's own, in memory of this rank; all ranks launch as often and in the same order.
         let launched = unsafe {

@@ -21,8 +21,7 @@ impl<B: AllGatherGemmBackend + ReducingGemmBackend> Kernels for B {}
 /// Slots of products that gather.
 pub const DONE: usize = 0;
 pub const READY: usize = 1;
-pub const PUSHED: usize = 2;
-const SUMS: usize = PUSHED + 1;
+const SUMS: usize = READY + 1;
 const SLOTS: usize = 4096;
 
 /// Calls before the epochs go round.

@@ -88,12 +88,13 @@ impl Interface {
             if let OpKind::Kernel { kernel, .. } = &op.kind {
                 let shape = kernel.shape();
                 lines.push(format!(
-                    "kernel {} of {}x{}x{} {}",
+                    "kernel {} of {}x{}x{} {}, {}",
                     kernel.name(),
                     shape.m,
                     shape.n,
                     shape.k,
-                    shape.dtype
+                    shape.dtype,
+                    kernel.agreed()
                 ));
             }
         }

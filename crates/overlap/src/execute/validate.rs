@@ -200,9 +200,7 @@ impl Checker<'_> {
             Kernel::ThreadloadGatherMatmul { staging, .. }
             | Kernel::ThreadloadGather { staging, .. }
             | Kernel::AllGatherMatmul {
-                staging,
-                pushed: None,
-                ..
+                staging, pushed: 0, ..
             } => {
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
             }

@@ -307,14 +307,11 @@ impl Costs<'_> {
                     return Some(Cost::default());
                 }
             }
-            Kernel::AllGatherMatmul { chunk_rows, .. } => {
-                // Of its lanes only those that fetch have something to do behind their product.
-                let fetched = !later.is_empty();
-                return Some(self.gathered_product(
-                    kernel.shape(),
-                    fetched.then_some(chunk_rows),
-                    region,
-                ));
+            Kernel::AllGatherMatmul {
+                chunk_rows, pushed, ..
+            } => {
+                let pushed = pushed.saturating_mul(chunk_rows);
+                return Some(self.gathered_product(kernel.shape(), (chunk_rows, pushed), region));
             }
             // One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none is over
             // before a wave is: of a lane's chunks, which run beside each other, the last one shows it.

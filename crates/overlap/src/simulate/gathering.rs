@@ -2,7 +2,7 @@
 
 use super::cost::{Cost, Costs, micros};
 use super::sharing::Resource;
-use crate::plan::{KernelShape, Region};
+use crate::plan::{KernelShape, Region, shard};
 
 impl Costs<'_> {
     /// Of a peer's shard, read in chunks, the first: it stands before the product, the others come beside it.
@@ -19,11 +19,12 @@ impl Costs<'_> {
     }
 
     /// The product of one rank's rows, which takes its part of the whole: fetching takes nothing from it that can be measured.
-    /// The rows that are fetched, in chunks of so many, end no earlier than a wave behind their last chunks, which share a link.
+    /// Rows that are fetched, behind so many of each shard that are pushed, end no earlier than a wave behind their last chunks, which
+    /// share a link.
     pub(super) fn gathered_product(
         &self,
         shape: KernelShape,
-        fetched: Option<usize>,
+        (chunk_rows, pushed): (usize, usize),
         result: &Region,
     ) -> Cost {
         let (own, world) = (self.plan.rank, self.plan.world);
@@ -31,7 +32,10 @@ impl Costs<'_> {
         let rows = result.rows.len();
         let time = rows as f64 / shape.m as f64 * waves.count() * waves.wave_us;
         let mut latency = 0.0;
-        if let Some(chunk_rows) = fetched {
+        let of = |rank| shard(shape.m, rank, world);
+        let first = result.rows.start;
+        let owner = (0..world).find(|&rank| of(rank).contains(&first));
+        if owner.is_some_and(|owner| owner != own && first >= of(owner).start + pushed) {
             let peers = (world - 1) as f64;
             let rest = rows.saturating_sub(chunk_rows) * shape.k * shape.dtype.size();
             let fetched = micros(peers * rest as f64, self.machine.link.sm_pull_gbs);

@@ -248,9 +248,11 @@ impl Backend for Host {
     ) -> Result<()> {
         let (pad, peers) = (*pad, peers.to_vec());
         self.launch(stream, "signal", move || {
-            for &peer in &peers {
-                // SAFETY: the caller of `signal` vouches for the pad until the stream has run this.
-                unsafe { send_signal(&pad, slot, peer) };
+            // SAFETY: the caller of `signal` vouches for the pad until the stream has run this.
+            unsafe {
+                if !is_faulted(&pad) {
+                    peers.iter().for_each(|&peer| send_signal(&pad, slot, peer));
+                }
             }
             Ok(())
         })

@@ -6,7 +6,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
-use crate::{GemmProblem, Pushed};
+use crate::GemmProblem;
 
 /// Rows of a cluster's tile, and of the tile of each of its two blocks.
 const HEIGHT: usize = 32;
@@ -27,7 +27,7 @@ fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGat
         pad: crate::pad_nowhere((rank, world), 2000),
         ready: 1,
         done: 0,
-        pushed: None,
+        pushed: 0,
         candidate: None,
         max_blocks: None,
     }
@@ -65,8 +65,8 @@ fn every_case(check: impl Fn(&AllGatherMatmul, &[Band])) {
             for m in [1, 15, 32, 33, 64 * world, 97, 512, 1000] {
                 for chunk_rows in [1, 7, 32, 100, 1000] {
                     let mut product = product(m, (rank, world), chunk_rows);
-                    for chunks in [0, 1, 3] {
-                        product.pushed = (chunks > 0).then_some(Pushed { chunks, slot: 2 });
+                    for pushed in [0, 1, 3] {
+                        product.pushed = pushed;
                         product.validate().unwrap();
                         for most in [1, 2, 5] {
                             check(&product, &bands(&product, (HEIGHT, 3), most).unwrap());
@@ -165,14 +165,6 @@ fn descriptors_that_contradict_themselves_are_refused() {
     };
     refused(&|p| p.done = 2000, "2000 of a pad with 2000 slots");
     refused(&|p| p.done = 1, "slots 1 and 1");
-    for (slot, needle) in [
-        (1, "slot 1 for"),
-        (0, "slot 0 for"),
-        (2000, "slot 2000 for"),
-    ] {
-        let pushed = Some(Pushed { chunks: 1, slot });
-        refused(&move |p| p.pushed = pushed, needle);
-    }
     refused(&|p| p.chunk_rows = 0, "chunk_rows = 0");
     refused(
         &|p| p.a.truncate(1),

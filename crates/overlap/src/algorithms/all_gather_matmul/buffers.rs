@@ -122,10 +122,10 @@ impl Operands {
     ) {
         let Range { start, end } = self.rows_of(self.rank);
         let rows = start..end.min(start + count);
+        if rows.is_empty() {
+            return;
+        }
         for to in self.builder.peers() {
-            if rows.is_empty() {
-                return;
-            }
             let src = self.builder.own(self.a, 0..rows.len(), 0..self.problem.k);
             let dst = self.staged_rows(to, staging, rows.clone());
             self.builder.put(stream, src, dst, slot);

@@ -5,7 +5,7 @@ use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, Pushed, StreamId};
+use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 use warpweave_gemm::AllGatherMatmul;
 
 /// One hand-written kernel whose blocks fetch the rows of the others by bulk copies beside their share of the product. The tiles
@@ -14,7 +14,7 @@ use warpweave_gemm::AllGatherMatmul;
 /// Where fewer than all `fetched` eighths of a shard are fetched, copy engines push the chunks before them, to each peer in one
 /// piece: they bring more over a link than loads do, but only in large pieces, and what comes last must come in small ones.
 ///
-/// `ready`: "my A may be read". `pushed`: "its first chunks are in your staging". `done`: "I have read your A", wherever it lay;
+/// `ready`: "my A may be read", and where chunks are pushed "and those are in your staging". `done`: "I have read your A", wherever it lay;
 /// the call ends only then, so that the next may push.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllGather",
@@ -68,7 +68,6 @@ fn build(
     });
     let ready = plan.builder.slot("ready");
     let done = plan.builder.slot("done");
-    let slot = (chunks > 0).then(|| plan.builder.slot("pushed"));
     let kernel = Kernel::AllGatherMatmul {
         shape: plan.shape(),
         a: plan.a,
@@ -78,11 +77,11 @@ fn build(
         ready,
         done,
         chunk_rows,
-        pushed: slot.map(|slot| Pushed { chunks, slot }),
+        pushed: chunks,
     };
-    let pushes = slot.map(|slot| {
+    let pushes = (chunks > 0).then(|| {
         let pushes = plan.builder.fork();
-        plan.push_first(pushes, staging, chunks * chunk_rows, slot);
+        plan.push_first(pushes, staging, chunks * chunk_rows, ready);
         pushes
     });
     plan.builder.kernel(main, kernel);

@@ -10,7 +10,7 @@ use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
 use crate::execute::step::Action;
-use crate::plan::{Kernel, KernelShape, Pushed, Reduction, Region, SlotId, shard};
+use crate::plan::{Kernel, KernelShape, Reduction, Region, SlotId, shard};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     fn pad_view(&self) -> Result<PadView> {
@@ -232,10 +232,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     pad,
                     ready: ready.0,
                     done: done.0,
-                    pushed: pushed.map(|Pushed { chunks, slot }| warpweave_gemm::Pushed {
-                        chunks,
-                        slot: slot.0,
-                    }),
+                    pushed,
                     candidate: None,
                     max_blocks: None,
                 };

@@ -1,6 +1,6 @@
 //! What each kernel does, lane by lane.
 
-use super::{Kernel, KernelShape, Pushed};
+use super::{Kernel, KernelShape};
 use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, shard};
 use std::ops::Range;
 
@@ -20,10 +20,12 @@ impl Kernel {
         };
         let mut lanes: Vec<Vec<Effect>> = match self {
             Kernel::ReducingMatmul(reduction) => reduction.lanes(rank, world),
-            Kernel::AllGatherMatmul {
-                pushed: Some(pushed),
-                ..
-            } => self.gathering_lanes(*pushed, (0..world).map(lane)),
+            Kernel::AllGatherMatmul { pushed: 1.., .. } => {
+                let (own, others): (Vec<_>, _) = (0..world).map(lane).partition(Lane::is_own);
+                let mut lanes = self.gathering_lanes(&others);
+                lanes.extend(own.iter().map(|lane| lane.effects(self)));
+                lanes
+            }
             _ => (0..world).map(|o| lane(o).effects(self)).collect(),
         };
         for effects in &mut lanes {
@@ -34,15 +36,10 @@ impl Kernel {
         lanes
     }
 
-    /// Of a product that gathers: for each other rank with any rows a lane for what is pushed, then for each one for what is
-    /// fetched, at the end of which that rank has its words back, and one for this rank's rows.
-    ///
-    /// It fetches behind the words for what is pushed, and gives the others theirs together.
-    fn gathering_lanes(
-        &self,
-        pushed: Pushed,
-        lanes: impl Iterator<Item = Lane>,
-    ) -> Vec<Vec<Effect>> {
+    /// Of a product that gathers and has rows pushed, what it does for the other ranks: for each with any rows a lane for the word
+    /// that the first are here, one for their product and one for what is fetched, behind all those words; and one at the end, in
+    /// which all have theirs back.
+    fn gathering_lanes(&self, others: &[Lane]) -> Vec<Vec<Effect>> {
         let &Kernel::AllGatherMatmul {
             a,
             b,
@@ -51,12 +48,17 @@ impl Kernel {
             ready,
             done,
             chunk_rows,
+            pushed,
             ..
         } = self
         else {
             return Vec::new();
         };
-        let (own, others): (Vec<_>, Vec<_>) = lanes.partition(|lane| lane.owner == lane.rank);
+        let pushed_rows = pushed.saturating_mul(chunk_rows);
+        let middle = |lane: &Lane| {
+            let Range { start, end } = lane.rows();
+            end.min(start.saturating_add(pushed_rows))
+        };
         let multiply = |lane: &Lane, rows: Range<usize>| {
             [
                 Effect::Read(lane.own_box(staging, rows.clone(), lane.shape.k)),
@@ -64,46 +66,48 @@ impl Kernel {
                 Effect::Write(lane.own_box(c, rows, lane.shape.n)),
             ]
         };
-        let halves = |lane: &Lane| {
-            let Range { start, end } = lane.rows();
-            let middle = end.min(start + pushed.chunks * chunk_rows);
-            (start..middle, middle..end)
-        };
-        let mut all = Vec::new();
-        let mut behind = Vec::new();
-        for lane in &others {
-            let (rows, _) = halves(lane);
-            behind.push((!rows.is_empty()).then_some(all.len()));
-            if !rows.is_empty() {
-                let wait = std::iter::once(lane.wait(pushed.slot));
-                all.push(wait.chain(multiply(lane, rows)).collect());
-            }
+        let come: Vec<&Lane> = others
+            .iter()
+            .filter(|lane| !lane.rows().is_empty())
+            .collect();
+        let words = 0..come.len();
+        let mut lanes: Vec<Vec<Effect>> = come.iter().map(|lane| vec![lane.wait(ready)]).collect();
+        for (word, lane) in come.iter().enumerate() {
+            let mut effects = vec![Effect::After(vec![word])];
+            effects.extend(multiply(lane, lane.rows().start..middle(lane)));
+            lanes.push(effects);
         }
-        for (lane, behind) in others.iter().zip(behind) {
-            let (before, rows) = halves(lane);
-            let shard = before.len()..before.len() + rows.len();
+        for lane in &come {
+            let Range { start, end } = lane.rows();
+            let rows = middle(lane)..end;
             let fetched = Region {
                 rank: lane.owner,
                 buffer: a,
-                rows: shard,
+                rows: rows.start - start..rows.end - start,
                 cols: 0..lane.shape.k,
             };
             let mut effects = vec![
-                lane.signal(ready),
-                lane.wait(ready),
+                Effect::After(words.clone().collect()),
                 Effect::Read(fetched),
                 Effect::Write(lane.own_box(staging, rows.clone(), lane.shape.k)),
             ];
             effects.extend(multiply(lane, rows));
-            effects.extend([
-                Effect::After(behind.into_iter().collect()),
-                lane.signal(done),
-                lane.wait(done),
-            ]);
-            all.push(effects);
+            lanes.push(effects);
         }
-        all.extend(own.iter().map(|lane| lane.effects(self)));
-        all
+        let to: Vec<usize> = others.iter().map(|lane| lane.owner).collect();
+        lanes.push(vec![
+            Effect::After((words.end..lanes.len()).collect()),
+            Effect::Signal {
+                slot: done,
+                to: to.clone(),
+            },
+            Effect::Wait {
+                slot: done,
+                from: to,
+                lag: 0,
+            },
+        ]);
+        lanes
     }
 }
 
@@ -287,6 +291,10 @@ impl Lane {
                 to: peers,
             },
         ]
+    }
+
+    fn is_own(&self) -> bool {
+        self.owner == self.rank
     }
 
     fn rows(&self) -> Range<usize> {

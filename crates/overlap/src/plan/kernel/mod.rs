@@ -137,26 +137,18 @@ pub enum Kernel {
         c: BufferId,
         /// Local; symmetric where rows are pushed.
         staging: BufferId,
-        /// "My A may be read."
+        /// "My A may be read", and where chunks are pushed "and those are in your staging". Then the plan signals it, from each
+        /// rank that has any rows.
         ready: SlotId,
         /// "I have read your A", and what you pushed.
         done: SlotId,
         /// Rows of a chunk; the last of a shard may have fewer.
         chunk_rows: usize,
-        /// The chunks that are not fetched.
-        pushed: Option<Pushed>,
+        /// The chunks of a shard, from its first, that copies of the plan bring.
+        pushed: usize,
     },
     /// Computes this rank's part of all of C, K being sharded, and sums the parts of its rows, for itself or for everyone.
     ReducingMatmul(Reduction),
-}
-
-/// The first chunks of each shard, which copies of the plan bring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Pushed {
-    /// How many.
-    pub chunks: usize,
-    /// "They are in your staging", from each rank that has any rows.
-    pub slot: SlotId,
 }
 
 impl Kernel {
@@ -231,26 +223,40 @@ impl Kernel {
     }
 
     /// The slots it signals or waits on in a plan for `world` ranks: first the one that says that data may be read, then, where the kernel has it,
-    /// the one that says that it has been read. Of several that say the former, the first; those for rows that the plan pushes
-    /// come last.
+    /// the one that says that it has been read. Of several that say the former, the first.
     pub fn slots(&self, world: usize) -> Vec<SlotId> {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
             | Kernel::ThreadloadGatherMatmul { ready, done, .. }
-            | Kernel::ThreadloadGather { ready, done, .. } => vec![ready, done],
-            Kernel::AllGatherMatmul {
-                ready,
-                done,
-                pushed,
-                ..
-            } => {
-                let pushed = pushed.map(|pushed| pushed.slot);
-                [ready, done].into_iter().chain(pushed).collect()
-            }
+            | Kernel::ThreadloadGather { ready, done, .. }
+            | Kernel::AllGatherMatmul { ready, done, .. } => vec![ready, done],
             Kernel::MultimemGatherMatmul { ready, free, .. }
             | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
             Kernel::ReducingMatmul(reduction) => reduction.slots(world),
+        }
+    }
+
+    /// What all ranks must have chosen alike, beside the shape.
+    pub(crate) fn agreed(&self) -> String {
+        match *self {
+            Kernel::WaitingMatmul { chunks, .. } => format!("{chunks} chunks"),
+            Kernel::AllGatherMatmul {
+                chunk_rows, pushed, ..
+            } => {
+                format!("chunks of {chunk_rows} rows, {pushed} pushed")
+            }
+            Kernel::ReducingMatmul(Reduction {
+                rows,
+                summed,
+                pushed,
+                ..
+            }) => {
+                let to = if summed.is_some() { "all" } else { "owners" };
+                let parts = pushed.map_or("fetched", |_| "pushed");
+                format!("groups of {rows} rows, sums to {to}, parts {parts}")
+            }
+            _ => "nothing chosen".into(),
         }
     }
 

@@ -111,7 +111,7 @@ impl Reduction {
         let summed = self.summed.into_iter().flat_map(of);
         let mut slots: Vec<_> = of(self.ready).chain(summed).chain([self.done]).collect();
         if let Some(pushed) = self.pushed {
-            slots.extend((0..self.groups * world).map(|place| slot(pushed, place)));
+            slots.extend((0..self.groups.saturating_mul(world)).map(|place| slot(pushed, place)));
         }
         slots
     }
@@ -155,7 +155,7 @@ impl Reduction {
 
 /// The slot of a group.
 fn slot(first: SlotId, group: usize) -> SlotId {
-    SlotId(first.0 + group)
+    SlotId(first.0.saturating_add(group))
 }
 
 /// The place of `one` among all ranks but `without`.
