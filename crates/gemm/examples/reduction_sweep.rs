@@ -83,7 +83,6 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
                 ready,
                 summed: ready + groups(group_rows),
                 done: ready + 2 * groups(group_rows),
-                pushed: None,
                 group_rows,
                 max_blocks: None,
             };

@@ -220,7 +220,7 @@ fn kernel_line(plan: &Plan, kernel: &Kernel) -> String {
         .map(|id| plan.buffer(id).map_or("?", |b| b.name.as_str()))
         .collect();
     let slots: Vec<&str> = kernel
-        .slots(plan.world)
+        .slots()
         .into_iter()
         .map(|id| slot_name(plan, id))
         .collect();

@@ -26,40 +26,26 @@ struct Parts {
 // One thread: whether all parts of own groups are here, group by group.
 class Arrivals {
  public:
-  __device__ __forceinline__ Arrivals(const Reduction& reduction, uint32_t epoch)
-      : reduction_(reduction), call_(load_counter(reduction.calls()) + 1), epoch_(epoch) {}
+  __device__ __forceinline__ explicit Arrivals(const Reduction& reduction)
+      : reduction_(reduction), call_(load_counter(reduction.calls()) + 1) {}
 
   // Takes note of a group that is here.
   __device__ __forceinline__ void look(uint32_t group) {
-    if (group != met_ && is_here(group)) meet(group);
+    if (group != met_ && reached(load_acquire_gpu(&reduction_.arrived[group]), wanted(group))) meet(group);
   }
 
   // Where a rank misses the deadline, what lies in the place of its part is added, for nobody to read.
   __device__ __forceinline__ void await(uint32_t group) {
     if (group == met_) return;
     const PadView& pad = reduction_.pad;
-    const uint32_t slot = reduction_.ready + group;
-    if (reduction_.pushed) {
-      for (uint32_t step = 1; step < pad.world; ++step) wait_epoch(pad, slot, (pad.rank + step) % pad.world, epoch_);
-    } else {
-      wait_behind_waits(pad, &reduction_.arrived[group], slot, (pad.rank + 1) % pad.world, wanted(group));
-    }
+    const uint32_t next = (pad.rank + 1) % pad.world;
+    wait_behind_waits(pad, &reduction_.arrived[group], reduction_.ready + group, next, wanted(group));
     meet(group);
   }
 
  private:
   __device__ __forceinline__ uint32_t wanted(uint32_t group) const {
     return call_ * (reduction_.pad.world - 1) * min(reduction_.part(group).pieces(), gridDim.x);
-  }
-
-  __device__ __forceinline__ bool is_here(uint32_t group) const {
-    if (!reduction_.pushed) return reached(load_acquire_gpu(&reduction_.arrived[group]), wanted(group));
-    const PadView& pad = reduction_.pad;
-    bool here = true;
-    for (uint32_t step = 1; here && step < pad.world; ++step) {
-      here = has_epoch(pad, reduction_.ready + group, (pad.rank + step) % pad.world, epoch_);
-    }
-    return here;
   }
 
   __device__ __forceinline__ void meet(uint32_t group) {
@@ -69,7 +55,6 @@ class Arrivals {
 
   const Reduction& reduction_;
   const uint32_t call_;
-  const uint32_t epoch_;
   uint32_t met_ = UINT32_MAX;
 };
 

@@ -9,10 +9,9 @@
 //   storers     a warp for each consumer, one thread of which stores: a part into staging, a sum into C. It waits until the
 //               stores have arrived, and announces them, while its consumer multiplies again
 //   fetcher     one thread: of each part of this rank's rows, and of the sums of others where everyone gets them, the block's
-//               share; none where parts are pushed
+//               share
 //
-// Loads alone cross the link: a rank writes nobody's memory but its own (see `inbox.cuh`). Where only owners get the sums, parts may be
-// *pushed* instead: a stream of the rank copies each from staging into the owner's memory, and nobody fetches.
+// Loads alone cross the link: a rank writes nobody's memory but its own (see `inbox.cuh`).
 //
 // **Order.** A *group* is some rows of a shard. The blocks take the groups of the other ranks in rounds, that of the next rank
 // first, so that at each time every rank fetches from another. Where only owners get the sums, own groups come last: their parts
@@ -24,9 +23,6 @@
 //   ready + group    to the owner: "my part of the group may be fetched"
 //   summed + group   where everyone gets the sums, from the owner to all: "the sums of the group may be fetched"
 //   done             from every rank to all others: "I have fetched what is yours"; the call ends behind all of them
-// Where parts are pushed `ready` says "my part is with you", from a stream of the rank that has it, behind
-//   left + ...       from that rank to itself: "my part of the group is in my staging"
-// and `done`, "I have read what you pushed", comes from the last block to end.
 // The threads that store draw tickets, and the last to have seen its stores arrive signals: one store crosses the link for a
 // group, not one for each tile. And there are counters of this rank alone, which only grow: for each own group the blocks whose
 // pieces are here, once for each part, and the calls that have ended.
@@ -35,11 +31,8 @@
 //   stores by TMA, complete (`bulk_wait`, which implies the proxy fence) → draw (release, GPU) → the last draw (acquire, GPU)
 //   → `ready` or `summed` (release, system) → fetchers (acquire, system) → `fence_async` → bulk copies, complete (`bulk_wait`)
 //   → the counter (release, GPU) → the owner's producer (acquire, GPU) → `fence_async` → loads by TMA.
-// A part that is pushed goes from the last draw → its word to this rank (release, system) → the stream's wait (acquire, system) → the
-// copy → `ready` (release, system) → the owner's producer (acquire, system) → `fence_async` → loads by TMA.
 // And back, for the memory to be used again: fetchers that have loaded everything → draw (release, GPU) → the last draw
-// (acquire, GPU) → `done` (release, system) → the last block to end (acquire, system). Where parts are pushed the last draw is that of
-// the blocks, whose loads have all come.
+// (acquire, GPU) → `done` (release, system) → the last block to end (acquire, system).
 //
 // **Nothing waits in a circle.** A fetcher waits for parts and sums in the order of rounds, and has counted all pieces of those
 // before; a producer waits for its own group's parts. So whoever waits in a round waits for what came before that round.
@@ -129,9 +122,6 @@ __device__ __forceinline__ void announce(const Reduction& reduction, const Part&
   if (own && !reduction.everyone) return;
   const uint32_t slot = (own ? reduction.summed : reduction.ready) + part.group;
   if (!draw_last(pad, slot, part.owner, part.draws)) return;
-  if (!own && reduction.pushed) {
-    return store_epoch(pad, reduction.left + part.group * pad.world + part.owner, pad.rank, epoch);
-  }
   if (!own) return store_epoch(pad, slot, part.owner, epoch);
   for (uint32_t step = 1; step < pad.world; ++step) store_epoch(pad, slot, (pad.rank + step) % pad.world, epoch);
 }
@@ -202,7 +192,7 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
     if (warp == 0) {
       if (elected()) {
         typename Pipeline<Tile>::Cursor at;
-        Arrivals arrivals(reduction, epoch);
+        Arrivals arrivals(reduction);
         Alone alone;
         for_each_part<Tile>(reduction, [&](const Part& part) {
           const bool sum = part.owner == pad.rank && pad.world > 1;
@@ -219,7 +209,7 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
       }
     } else if (warp <= kConsumers) {
       store_parts<Tile>(reduction, pipeline, warp - 1, epoch);
-    } else if (!reduction.pushed && elected()) {
+    } else if (elected()) {
       PartFetcher(reduction, inbox_of_block<Tile>(), epoch).fetch();
       // Nothing of the others will be read any more.
       if (draw_last(pad, reduction.done, pad.rank, gridDim.x)) {
@@ -243,12 +233,7 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
   if (threadIdx.x >= 32) return;
   const bool last = threadIdx.x == 0 && draw_last(pad, reduction.ready, pad.rank, gridDim.x);
   if (!__shfl_sync(0xffffffff, last, 0)) return;
-  // What the last draw is behind, the other lanes' words are, too.
-  __syncwarp();
-  if (threadIdx.x < pad.world && threadIdx.x != pad.rank) {
-    if (reduction.pushed) store_epoch(pad, reduction.done, threadIdx.x, epoch);
-    wait_epoch(pad, reduction.done, threadIdx.x, epoch);
-  }
+  if (threadIdx.x < pad.world && threadIdx.x != pad.rank) wait_epoch(pad, reduction.done, threadIdx.x, epoch);
   __syncwarp();
   if (threadIdx.x != 0) return;
   *calls = epoch;

@@ -61,9 +61,6 @@ struct alignas(128) Reduction {
   uint32_t done;
   // Whether every rank gets the sums.
   uint32_t everyone;
-  // Whether parts are pushed, and then the first of their slots: by group and owner.
-  uint32_t pushed;
-  uint32_t left;
 
   __device__ __forceinline__ uint32_t* calls() const { return &arrived[groups]; }
 

@@ -67,10 +67,7 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
             if owner != own {
                 if !is_faulted(pad) {
                     store::<T>(product, product.staged(own, owner), group, &partial);
-                    match product.left(group) {
-                        Some(left) => send_signal(pad, left, own),
-                        None => send_signal(pad, product.ready + index, owner),
-                    }
+                    send_signal(pad, product.ready + index, owner);
                 }
                 continue;
             }
@@ -80,7 +77,7 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
             if is_faulted(pad) {
                 continue;
             }
-            for peer in product.peers().filter(|_| product.pushed.is_none()) {
+            for peer in product.peers() {
                 let from = product.staged(peer, own);
                 copy::<T>(product, group, from, product.fetched(peer));
             }
@@ -176,7 +173,7 @@ unsafe fn copy<T: Element>(
 /// The sums of an own group over all ranks, in their order; `partial` is this rank's.
 ///
 /// # Safety
-/// The parts of all others have come, and nothing writes them meanwhile.
+/// The parts of all others have been fetched, and nothing writes them meanwhile.
 unsafe fn sum<T: Element>(product: &ReducingMatmul, group: &Group, partial: &[f32]) -> Vec<f32> {
     let n = product.problem.n;
     // From the neutral element: positive zero would lose the sign of a sum of negative zeros.

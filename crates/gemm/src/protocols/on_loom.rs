@@ -150,7 +150,6 @@ fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
         calls: 2,
         everyone: false,
         beside: blocks == [1, 1],
-        pushed: false,
         planted,
     };
     reducing.model()

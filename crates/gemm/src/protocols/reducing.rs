@@ -21,8 +21,6 @@ pub(super) struct Reducing<'a> {
     pub everyone: bool,
     /// Whether a block fetches beside its product, not before it: for this there is to be one owner alone.
     pub beside: bool,
-    /// Whether parts are pushed: then nobody fetches, and only owners get the sums.
-    pub pushed: bool,
     pub planted: Option<Planted>,
 }
 
@@ -30,13 +28,10 @@ impl Reducing<'_> {
     pub(super) fn model(&self) -> Model {
         let mut model = Model::default();
         for rank in 0..self.groups.len() {
-            if self.pushes(rank) {
-                model.thread(|engine| self.push(engine, rank));
-            }
             for block in 0..self.blocks[rank] {
                 let beside = self.beside && self.fetches(rank);
                 if beside {
-                    let of = (rank, block, self.all(rank));
+                    let of = (rank, block, self.blocks[rank]);
                     model.fetcher(of, self.calls, |fetcher, call| {
                         self.fetch(fetcher, rank, block, call);
                     });
@@ -44,7 +39,7 @@ impl Reducing<'_> {
                 model.thread(|thread| {
                     for call in 1..=self.calls {
                         self.begin(thread, rank, block, call);
-                        if !beside && !self.pushed {
+                        if !beside {
                             self.fetch(thread, rank, block, call);
                         }
                         self.store(thread, rank, block, call);
@@ -61,48 +56,7 @@ impl Reducing<'_> {
 
     /// Whether there is anything that a rank fetches.
     fn fetches(&self, rank: usize) -> bool {
-        !self.pushed && (self.groups[rank] > 0 || self.everyone)
-    }
-
-    /// Whether there is anything that a rank pushes.
-    fn pushes(&self, rank: usize) -> bool {
-        self.pushed && peers(rank, self.groups.len()).any(|owner| self.groups[owner] > 0)
-    }
-
-    /// Whose end the next call waits for: the blocks, and what pushes.
-    fn all(&self, rank: usize) -> usize {
-        self.blocks[rank] + usize::from(self.pushes(rank))
-    }
-
-    /// What a stream of a rank does beside its kernel.
-    fn push(&self, engine: &mut Thread<'_>, rank: usize) {
-        for call in 1..=self.calls {
-            engine.meet(begin(rank, call), 1);
-            for Group { owner, index, .. } in self.order(rank) {
-                if owner == rank {
-                    continue;
-                }
-                engine.wait(left(index, owner, rank), awaited(index, owner, rank));
-                engine.advance(awaited(index, owner, rank));
-                for tile in 0..TILES {
-                    engine.read(part((owner, index, tile), rank), call);
-                    engine.write(fetched((owner, index, tile), rank), call);
-                }
-                engine.signal(ready(index, rank, owner), sent(index, rank, owner));
-                engine.advance(sent(index, rank, owner));
-            }
-            engine.arrive(end(rank, call));
-            engine.meet(end(rank, call), self.all(rank));
-        }
-    }
-
-    fn order(&self, rank: usize) -> Vec<Group> {
-        let starts = self.groups.iter().scan(0, |start, &groups| {
-            *start += groups;
-            Some(*start - groups..*start)
-        });
-        let shards: Vec<_> = starts.collect();
-        order(&shards, rank, 1, self.everyone)
+        self.groups[rank] > 0 || self.everyone
     }
 
     /// The tiles of C that a rank gets: owner, group and tile.
@@ -172,7 +126,12 @@ impl Reducing<'_> {
 
     /// `load_parts`, `consume` and `store_parts`, which follow each other for a tile.
     fn store(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
-        for Group { owner, index, .. } in self.order(rank) {
+        let starts = self.groups.iter().scan(0, |start, &groups| {
+            *start += groups;
+            Some(*start - groups..*start)
+        });
+        let shards: Vec<_> = starts.collect();
+        for Group { owner, index, .. } in order(&shards, rank, 1, self.everyone) {
             for tile in (block..TILES).step_by(self.blocks[rank]) {
                 match owner == rank {
                     true => self.sum(thread, (rank, index, tile), call),
@@ -195,13 +154,7 @@ impl Reducing<'_> {
             Announced::Part,
             (self.planted, tile),
             |thread| thread.write(part((owner, index, tile), rank), call),
-            |last| {
-                let word = match self.pushed {
-                    true => left(index, owner, rank),
-                    false => ready(index, rank, owner),
-                };
-                last.signal(word, calls(rank));
-            },
+            |last| last.signal(ready(index, rank, owner), calls(rank)),
         );
     }
 
@@ -212,10 +165,7 @@ impl Reducing<'_> {
         let add = |thread: &mut Thread<'_>| {
             for peer in peers() {
                 let all = self.blocks[rank] * call as usize;
-                match self.pushed {
-                    true => thread.wait(ready(index, peer, rank), calls(rank)),
-                    false => thread.meet(arrived(index, peer, rank), all),
-                }
+                thread.meet(arrived(index, peer, rank), all);
                 for piece in 0..TILES {
                     thread.read(fetched((rank, index, piece), peer), call);
                 }
@@ -237,16 +187,6 @@ impl Reducing<'_> {
     /// The end of `reduce`, and what the stream does behind it.
     fn end(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         let early = self.planted == Some(Planted::EarlyEpoch);
-        let give_back = |thread: &mut Thread<'_>| {
-            for peer in peers(rank, self.groups.len()).filter(|_| self.pushed) {
-                thread.signal(done(rank, peer), calls(rank));
-            }
-        };
-        // Whoever is first done says so for all.
-        let hasty = self.planted == Some(Planted::BeforeLastDraw(Announced::Done));
-        if hasty && block == 0 {
-            give_back(thread);
-        }
         let over = |thread: &mut Thread<'_>| {
             for peer in peers(rank, self.groups.len()) {
                 if self.planted != Some(Planted::NoDone) {
@@ -262,16 +202,13 @@ impl Reducing<'_> {
             format!("of the grid of {rank}"),
             self.blocks[rank],
             |last| {
-                if !hasty {
-                    give_back(last);
-                }
                 if !early {
                     over(last);
                 }
             },
         );
         thread.arrive(end(rank, call));
-        thread.meet(end(rank, call), self.all(rank));
+        thread.meet(end(rank, call), self.blocks[rank]);
         if block == 0 {
             self.tiles(rank)
                 .for_each(|tile| thread.read(sum(rank, tile), call));
@@ -281,20 +218,6 @@ impl Reducing<'_> {
 
 fn ready(index: usize, from: usize, to: usize) -> String {
     format!("ready + {index} from {from} to {to}")
-}
-
-/// What `rank` says to itself of its part of a group.
-fn left(index: usize, owner: usize, rank: usize) -> String {
-    format!("left + {index} for {owner} on {rank}")
-}
-
-/// The counters of the stream that pushes.
-fn awaited(index: usize, owner: usize, rank: usize) -> String {
-    format!("awaited {}", left(index, owner, rank))
-}
-
-fn sent(index: usize, rank: usize, owner: usize) -> String {
-    format!("sent {}", ready(index, rank, owner))
 }
 
 fn summed(index: usize, from: usize, to: usize) -> String {
@@ -364,46 +287,9 @@ mod tests {
             calls,
             everyone,
             beside: true,
-            pushed: false,
             planted,
         };
         reducing.model()
-    }
-
-    fn pushing((groups, blocks, calls): Case, planted: Option<Planted>) -> Model {
-        let reducing = Reducing {
-            groups,
-            blocks,
-            calls,
-            everyone: false,
-            beside: false,
-            pushed: true,
-            planted,
-        };
-        reducing.model()
-    }
-
-    #[test]
-    fn parts_that_are_pushed_are_read_between_the_words() {
-        for case in CASES {
-            explore(&pushing(case, None), Orders::ALL).unwrap();
-        }
-    }
-
-    #[test]
-    fn what_is_planted_beside_pushes_is_found() {
-        for planted in [
-            Planted::NoDone,
-            Planted::BeforeLastDraw(Announced::Part),
-            Planted::BeforeLastDraw(Announced::Done),
-            Planted::BeforeArrival(Announced::Part),
-        ] {
-            let found = explore(&pushing(CASES[0], Some(planted)), Orders::ALL);
-            assert!(
-                found.as_ref().is_err_and(|why| is_wrong_data(why)),
-                "{planted:?}: {found:?}"
-            );
-        }
     }
 
     #[test]

@@ -16,14 +16,10 @@
 //! - where everyone gets the sums: waits for `summed` of each group of each other rank, and fetches its rows;
 //! - has fetched everything: signals `done` to all others, and ends behind their `done`.
 //!
-//! The launch of a rank writes its own memory alone: data is fetched, not sent (`docs/fused-kernel.md` says why). So a call needs no
-//! credits: whatever follows it may write what others have fetched.
+//! A rank writes its own memory alone: data is fetched, not sent (`docs/fused-kernel.md` says why). So a call needs no credits:
+//! whatever follows it may write what others have fetched.
 //!
 //! Behind a wait that missed its deadline a rank announces nothing but that it is done.
-//!
-//! Where only owners get the sums, parts may be *pushed*, by copy engines ([`pushed`](ReducingMatmul::pushed)): the launch says of
-//! each part that it leaves in staging, to its own rank, which copies it into the owner's memory for parts and signals
-//! `ready` behind that. `done` then says "I have read what you pushed", at the end of the launch.
 //!
 //! # Rounding
 //!
@@ -76,14 +72,8 @@ pub struct ReducingMatmul {
     pub ready: usize,
     /// Where everyone gets the sums, first of as many slots for "the sums of my group may be fetched".
     pub summed: usize,
-    /// The slot for "I have fetched what is yours", or read what you pushed.
+    /// The slot for "I have fetched what is yours".
     pub done: usize,
-    /// Where parts are pushed, first of the slots for "my part of the group is in my staging", which a rank gives itself: slot
-    /// group · world + owner of these. Behind it the part is to be copied into the owner's `fetched`, which is symmetric then, and
-    /// `ready` + group to be signalled to the owner, once a call. Launches whose parts are fetched and such as have them pushed
-    /// do not share slots. A GPU's launch leaves two multiprocessors to those waits and signals; so must whoever sets
-    /// [`max_blocks`](Self::max_blocks).
-    pub pushed: Option<usize>,
     /// Rows of a group, but the last of a shard. On a GPU a multiple of 128; of 256 for the quickest kernels.
     pub group_rows: usize,
     /// Blocks that the launch may have at most: for ranks that share a GPU, whose blocks must all be resident at once.
@@ -127,12 +117,6 @@ impl ReducingMatmul {
     /// Where the part of `source` of the rows of `owner` lies, in the staging of `source`.
     pub(crate) fn staged(&self, source: usize, owner: usize) -> DevicePtr {
         self.place_of(owner, source, self.staging[source])
-    }
-
-    /// Where parts are pushed, the slot for this rank's part of a group.
-    pub(crate) fn left(&self, group: &Group) -> Option<usize> {
-        let first = self.pushed?;
-        Some(first + group.index * self.world() + group.owner)
     }
 
     /// Where the part of `source` of this rank's rows is fetched to.
@@ -232,15 +216,8 @@ impl ReducingMatmul {
         }
         let groups = self.groups();
         let mut slots = vec![("ready", self.ready, groups), ("done", self.done, 1)];
-        let everyone = matches!(self.c, Sums::Everyone(_));
-        if everyone {
+        if matches!(self.c, Sums::Everyone(_)) {
             slots.push(("summed", self.summed, groups));
-        }
-        if let Some(pushed) = self.pushed {
-            if everyone {
-                return refuse("parts are pushed where only owners get the sums".into());
-            }
-            slots.push(("pushed", pushed, groups.saturating_mul(world)));
         }
         for (i, &(what, first, count)) in slots.iter().enumerate() {
             let (most, last) = (self.pad.slots as usize, first.saturating_add(count));

@@ -23,7 +23,6 @@ pub(crate) fn product(
         ready: 0,
         summed: 32,
         done: 64,
-        pushed: None,
         group_rows,
         max_blocks: None,
     }

@@ -11,7 +11,6 @@ use super::config::{self, CONFIGS, FETCHING_BYTES, STEP, THREADS};
 use super::plan::{boxes, check_compiled};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
-use crate::cuda::LEFT_TO_SIGNALS;
 use crate::cutlass::{self, ADDRESS_ALIGNMENT, Config};
 use crate::reduction::{Group, Sums};
 use crate::{Error, GemmOperands, GemmProblem, Layout, ReducingMatmul};
@@ -51,11 +50,9 @@ struct Reduction {
     summed: u32,
     done: u32,
     everyone: u32,
-    pushed: u32,
-    left: u32,
 }
 const _: () =
-    assert!(size_of::<Reduction>() == 2816 && std::mem::offset_of!(Reduction, left) == 2812);
+    assert!(size_of::<Reduction>() == 2816 && std::mem::offset_of!(Reduction, everyone) == 2804);
 
 /// A product with its sums, ready to be launched.
 #[derive(Debug)]
@@ -78,8 +75,7 @@ impl ReductionPlan {
         check_device(cuda.device())?;
         check_reduction(product)?;
 
-        let left = product.pushed.map_or(0, |_| LEFT_TO_SIGNALS);
-        let most = cuda.device().multiprocessors.saturating_sub(left).max(1);
+        let most = cuda.device().multiprocessors;
         let blocks = product.max_blocks.unwrap_or(most).clamp(1, most);
         let (config, name) = choose(product, blocks)?;
         let cluster = config::blocks(&config);
@@ -145,8 +141,6 @@ impl ReductionPlan {
                 summed: product.summed as u32,
                 done: product.done as u32,
                 everyone: matches!(product.c, Sums::Everyone(_)).into(),
-                pushed: product.pushed.is_some().into(),
-                left: product.pushed.unwrap_or(0) as u32,
             },
             _tables: tables,
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_gemm::host::{Element, multiply};
-use warpweave_gemm::reduction::{Sums, order};
+use warpweave_gemm::reduction::Sums;
 use warpweave_gemm::{GemmProblem, Layout, ReducingGemmBackend, ReducingMatmul};
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
@@ -28,21 +28,7 @@ pub struct Case {
     pub dtype: DType,
     pub b: Layout,
     pub group_rows: usize,
-    pub way: Way,
-}
-
-/// Who gets the sums, and how parts come to them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    Everyone,
-    /// Owners, who fetch parts.
-    Fetched,
-    /// Owners, to whom parts are pushed.
-    Pushed,
-}
-
-impl Way {
-    pub const ALL: [Way; 3] = [Way::Everyone, Way::Fetched, Way::Pushed];
+    pub everyone: bool,
 }
 
 fn shard(total: usize, rank: usize, world: usize) -> Range<usize> {
@@ -72,7 +58,7 @@ pub fn bytes<T: Element>(values: &[T]) -> &[u8] {
 impl Case {
     /// The rows of C that a rank gets.
     fn rows(&self, rank: usize, world: usize) -> Range<usize> {
-        match self.way == Way::Everyone {
+        match self.everyone {
             true => 0..self.m,
             false => shard(self.m, rank, world),
         }
@@ -97,8 +83,6 @@ pub struct Job<B: ReducingGemmBackend> {
     pub backend: B,
     pub exchange: Arc<dyn Exchange>,
     pub stream: B::Stream,
-    /// What pushes.
-    side: B::Stream,
     pub pad: SignalPad<B>,
     pub plan: B::ReducingPlan,
     pub product: ReducingMatmul,
@@ -106,13 +90,12 @@ pub struct Job<B: ReducingGemmBackend> {
     pub c: DevicePtr,
     pub c_bytes: usize,
     pub a_bytes: usize,
-    /// A, B and C, then this rank's columns of A for each input.
+    /// A, B, C and the parts fetched, then this rank's columns of A for each input.
     pub memory: B::Memory,
     pub inputs: DevicePtr,
     /// What lies behind the parts of others' rows, and behind those fetched.
     pub guards: [DevicePtr; 2],
     pub staging: SymmetricBuffer<B>,
-    fetched: SymmetricBuffer<B>,
     pub copies: SymmetricBuffer<B>,
 }
 
@@ -130,50 +113,40 @@ impl<B: ReducingGemmBackend> Job<B> {
             GemmProblem::new(m, n, depth.len(), case.dtype).with_layouts(Layout::RowMajor, b);
         let most = m.div_ceil(world);
         let groups = most.div_ceil(case.group_rows);
-        let left = FIRST + 2 * groups + 1;
-        let slots = left + groups * world;
-        let mut pad = SignalPad::new(&backend, &exchange, "test", slots).unwrap();
+        let mut pad = SignalPad::new(&backend, &exchange, "test", FIRST + 2 * groups + 1).unwrap();
         pad.set_timeout(timeout);
         let part = |bytes: usize| bytes.next_multiple_of(256).max(256);
         let (a_bytes, b_bytes) = (2 * m * depth.len(), 2 * n * depth.len());
         let c_bytes = 2 * n * case.rows(rank, world).len();
         let staging_bytes = 2 * n * most * (world - 1);
         let guarded = staging_bytes + GUARD;
-        let all = (1 + INPUTS) * part(a_bytes) + part(b_bytes) + part(c_bytes);
+        let all = (1 + INPUTS) * part(a_bytes) + part(b_bytes) + part(c_bytes) + part(guarded);
         let memory = backend.allocate(all).unwrap();
         let a = memory.address();
         let b_at = a.add(part(a_bytes));
         let c = b_at.add(part(b_bytes));
-        let inputs = c.add(part(c_bytes));
+        let fetched = c.add(part(c_bytes));
+        let inputs = fetched.add(part(guarded));
         let shared = |name: &str, bytes: usize| {
             SymmetricBuffer::new(&backend, &exchange, name, bytes.max(256)).unwrap()
         };
         let staging = shared("staging", guarded);
-        let fetched = shared("fetched", guarded);
-        let copies = shared(
-            "c",
-            if case.way == Way::Everyone {
-                2 * n * m
-            } else {
-                0
-            },
-        );
+        let copies = shared("c", if case.everyone { 2 * n * m } else { 0 });
         let product = ReducingMatmul {
             problem,
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
             a,
             b: b_at,
-            c: match case.way == Way::Everyone {
+            c: match case.everyone {
                 true => Sums::Everyone(copies.addresses()),
                 false => Sums::Owner(c),
             },
             staging: staging.addresses(),
-            fetched: fetched.local(),
+            fetched,
             pad: pad.view(),
             ready: FIRST + groups,
             summed: FIRST,
             done: FIRST + 2 * groups,
-            pushed: (case.way == Way::Pushed).then_some(left),
             group_rows: case.group_rows,
             max_blocks: max_blocks(&backend, world),
         };
@@ -197,18 +170,17 @@ impl<B: ReducingGemmBackend> Job<B> {
                 let at = inputs.add(input * part(a_bytes));
                 backend.upload(&stream, at, bytes(&columns)).unwrap();
             }
-            for parts in [staging.local(), fetched.local()] {
+            for parts in [staging.local(), fetched] {
                 backend.fill(&stream, parts, 0xff, guarded).unwrap();
             }
         }
         backend.synchronize(&stream).unwrap();
         let plan = backend.reducing_plan(&product).unwrap();
         let job = Job {
-            c: match case.way == Way::Everyone {
+            c: match case.everyone {
                 true => copies.local(),
                 false => c,
             },
-            side: backend.stream(Default::default()).unwrap(),
             backend,
             stream,
             pad,
@@ -218,9 +190,8 @@ impl<B: ReducingGemmBackend> Job<B> {
             a_bytes,
             memory,
             inputs,
-            guards: [staging.local(), fetched.local()].map(|parts| parts.add(staging_bytes)),
+            guards: [staging.local(), fetched].map(|parts| parts.add(staging_bytes)),
             staging,
-            fetched,
             copies,
             exchange,
         };
@@ -238,7 +209,6 @@ impl<B: ReducingGemmBackend> Job<B> {
         let from = self
             .inputs
             .add(input * self.a_bytes.next_multiple_of(256).max(256));
-        let (fork, join) = (self.backend.event()?, self.backend.event()?);
         // SAFETY: the ranges lie in the job's memory; all ranks launch as often as this one, and work on C is on the stream
         // of the launches.
         unsafe {
@@ -248,42 +218,9 @@ impl<B: ReducingGemmBackend> Job<B> {
                 self.backend
                     .fill(&self.stream, self.c, 0xff, self.c_bytes)?;
             }
-            self.backend.record(&fork, &self.stream)?;
-            self.backend.wait_event(&self.side, &fork)?;
             self.backend
                 .reducing_matmul(&self.stream, &self.plan)
                 .unwrap();
-        }
-        self.push()?;
-        self.backend.record(&join, &self.side)?;
-        self.backend.wait_event(&self.stream, &join)
-    }
-
-    /// Enqueues the copies of parts to their owners, where parts are pushed, each behind the word that it is there.
-    fn push(&self) -> warpweave_symm_mem::Result<()> {
-        let Some(left) = self.product.pushed else {
-            return Ok(());
-        };
-        let (rank, world) = (self.exchange.rank(), self.exchange.world());
-        let (shards, row) = (&self.product.shards, 2 * self.product.problem.n);
-        let most = shards.iter().map(Range::len).max().unwrap_or(0);
-        let place = |one: usize, without: usize| one - usize::from(one > without);
-        let groups = order(shards, rank, self.product.group_rows, false);
-        for group in groups.iter().filter(|group| group.owner != rank) {
-            let owner = group.owner;
-            let above = group.rows.start - shards[owner].start;
-            let at = |place: usize| (place * most + above) * row;
-            let slot = left + group.index * world + owner;
-            self.pad.wait(&self.side, slot, &[rank], 0)?;
-            let from = self.staging.local().add(at(place(owner, rank)));
-            let to = self.fetched.addresses()[owner].add(at(place(rank, owner)));
-            // SAFETY: both ranges are there; the owner has read what was there before, since this rank's call before has ended.
-            unsafe {
-                self.backend
-                    .copy(&self.side, to, from, group.rows.len() * row)?;
-            }
-            let ready = self.product.ready + group.index;
-            self.pad.signal(&self.side, ready, &[owner])?;
         }
         Ok(())
     }
@@ -364,7 +301,6 @@ impl<B: ReducingGemmBackend> Job<B> {
         self.meet("end");
         drop((self.plan, self.memory));
         self.staging.close(self.exchange.as_ref()).unwrap();
-        self.fetched.close(self.exchange.as_ref()).unwrap();
         self.copies.close(self.exchange.as_ref()).unwrap();
         self.pad
             .close(&self.stream, self.exchange.as_ref())

@@ -190,7 +190,6 @@ impl<B: Kernels> Rank<B> {
                         ready: placed.slot,
                         summed: placed.slot + groups,
                         done: placed.slot + 2 * groups,
-                        pushed: None,
                         group_rows: problem.chunk_rows,
                         max_blocks,
                     };

@@ -155,14 +155,7 @@ impl Checker<'_> {
             matrix(of.c, c_rows, shape.n, placement)?;
             let parts = most_rows * (world - 1);
             matrix(of.staging, parts, shape.n, Placement::Symmetric)?;
-            let placement = match of.pushed {
-                None => Placement::Local,
-                Some(_) => Placement::Symmetric,
-            };
-            matrix(of.fetched, parts, shape.n, placement)?;
-            ensure(of.pushed.is_none() || !of.everyone(), || {
-                "parts are pushed where only owners get the sums".into()
-            })?;
+            matrix(of.fetched, parts, shape.n, Placement::Local)?;
             let groups = most_rows.div_ceil(of.rows.max(1));
             ensure(of.groups == groups && of.rows > 0, || {
                 format!("{groups} groups of {} rows, not {}", of.rows, of.groups)
@@ -212,7 +205,7 @@ impl Checker<'_> {
                 matrix(staging, shape.m, shape.k, Placement::Multicast)?;
             }
         }
-        let slots = kernel.slots(world);
+        let slots = kernel.slots();
         let distinct: BTreeSet<usize> = slots.iter().map(|slot| slot.0).collect();
         ensure(distinct.len() == slots.len(), || {
             format!("{} needs {} slots", kernel.name(), slots.len())

@@ -34,10 +34,9 @@ fn fused(rows: usize) -> Vec<Configuration> {
         "fusedAllReduce",
         "fusedRowParallelLinear",
     ];
-    let named = names.map(|name| format!("{name}:rows={rows}"));
-    let pushed = format!("fusedReduceScatter:rows={rows}:parts=pushed");
-    let all = named.into_iter().chain([pushed]);
-    all.map(|name| algorithms::find(&name).unwrap()).collect()
+    names
+        .map(|name| algorithms::find(&format!("{name}:rows={rows}")).unwrap())
+        .to_vec()
 }
 
 /// Whether there is a collective for it: over symmetric memory a reduce-scatter has shards of one size.

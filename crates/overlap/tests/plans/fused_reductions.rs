@@ -4,13 +4,11 @@ use crate::fixtures::{holds, plans, problem};
 use warpweave_overlap::plan::{Effect, Kernel, OpKind, Plan};
 use warpweave_overlap::{algorithms, check};
 
-const FUSED: [&str; 4] = [
+const FUSED: [&str; 3] = [
     "fusedReduceScatter",
     "fusedAllReduce",
     "fusedRowParallelLinear",
-    PUSHED,
 ];
-const PUSHED: &str = "fusedReduceScatter:parts=pushed";
 
 #[test]
 fn fused_kernels_hold_in_groups_of_any_number_of_rows() {
@@ -47,12 +45,8 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
             }
         }
         // One of each of four groups of others, three of each of two own ones, three in the end. For everyone, one more of
-        // each; of own ones whose parts are pushed, one.
-        let wanted = match name {
-            "fusedReduceScatter" => 13,
-            PUSHED => 9,
-            _ => 19,
-        };
+        // each.
+        let wanted = if name == FUSED[0] { 13 } else { 19 };
         assert_eq!(dropped, wanted, "{name}");
     }
 }
@@ -90,8 +84,7 @@ fn ranks_are_done_behind_all_that_they_fetch() {
         };
         // Of two own groups, from two ranks.
         let parts = 4;
-        let everyone = !name.contains("Scatter");
-        let needed = if everyone { parts } else { 0 };
+        let needed = if name == FUSED[0] { 0 } else { parts };
         for fetch in &fetches[needed..] {
             let mut plans = sound.clone();
             let others = fetches.iter().filter(|other| *other != fetch);

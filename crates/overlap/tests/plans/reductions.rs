@@ -55,7 +55,6 @@ fn reductions_are_found_by_their_exact_names() {
             "fusedReduceScatter",
             "fusedReduceScatter:rows=256",
             "fusedReduceScatter:rows=1024",
-            "fusedReduceScatter:parts=pushed",
             "matmulThenAllReduce",
             "matmulThenAllReduce:transport=symmetric",
             "allReducePipeline",

@@ -1,6 +1,6 @@
-//! `fusedReduceScatter`: one launch multiplies, fetches the parts of the own rows, and sums. Copy engines may push the parts.
+//! `fusedReduceScatter`: one launch multiplies, fetches the parts of the own rows, and sums.
 
-use crate::algorithms::reduction::{PARTS, ROWS, Reach, Stored, fused};
+use crate::algorithms::reduction::{ROWS, Reach, Stored, fused};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -14,7 +14,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
     operation: Operation::MatmulReduceScatter,
     summary: "one SM90 product whose tiles are fetched and summed by their owners",
     needs: Capabilities::SM90,
-    parameters: &[ROWS, PARTS],
+    parameters: &[ROWS],
     build,
     rows: None,
     redundant: None,

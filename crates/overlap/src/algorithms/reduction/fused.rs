@@ -12,13 +12,6 @@ pub(in crate::algorithms) const ROWS: Parameter = Parameter {
     values: Values::Counts(&[512, 256, 1024]),
 };
 
-/// How parts come to their owners, for [`fused()`] where only these get the sums.
-pub(in crate::algorithms) const PARTS: Parameter = Parameter {
-    key: "parts",
-    summary: "what brings parts to their owners: loads of these, or copy engines",
-    values: Values::Words(&["fetched", "pushed"]),
-};
-
 /// One kernel, which leaves its parts of other ranks' rows in its `staging` as they are computed, in groups of the parameter
 /// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks. Where everyone gets the sums, the others
 /// fetch these in their turn. At a world of one it is one product.
@@ -26,10 +19,6 @@ pub(in crate::algorithms) const PARTS: Parameter = Parameter {
 /// `ready i`: "my part of group i of your rows may be fetched". `summed i`, where everyone gets the sums: "my group i is summed,
 /// and may be fetched from my C". `done`: "I have fetched everything of yours", behind which each call ends, so that no credit
 /// is needed.
-///
-/// Parts that are *pushed* are copied into `fetched` of their owners by a stream beside the kernel, behind what this says to its own
-/// rank, `left i j`: "my part of group i of rank j is in my staging". `ready i` then says "it is with you", and `done` "I have read
-/// it".
 pub(in crate::algorithms) fn fused(
     name: &str,
     options: &Options,
@@ -52,26 +41,14 @@ pub(in crate::algorithms) fn fused(
     let most = problem.max_shard(world);
     let parts = most.saturating_mul(world - 1);
     let staging = plan.buffer("staging", Placement::Symmetric, parts);
-    let pushes = options.word(PARTS.key) == "pushed";
-    let fetched = plan.buffer(
-        "fetched",
-        match pushes {
-            false => Placement::Local,
-            true => Placement::Symmetric,
-        },
-        parts,
-    );
+    let fetched = plan.buffer("fetched", Placement::Local, parts);
     let rows = options.count(ROWS.key);
     let groups = most.div_ceil(rows);
-    let most = match pushes {
-        false => SLOTS / 2,
-        true => SLOTS / (1 + world),
-    };
-    if groups > most {
+    if groups > MOST_GROUPS {
         return Err(PlanError::Malformed {
             plan: name.into(),
             rank,
-            what: format!("{groups} groups of {rows} rows: {most} can be announced"),
+            what: format!("{groups} groups of {rows} rows: {MOST_GROUPS} can be announced"),
         });
     }
     let mut slots = |what: &str| {
@@ -83,15 +60,8 @@ pub(in crate::algorithms) fn fused(
     let ready = slots("ready");
     let summed = everyone.then(|| slots("summed"));
     let done = plan.builder.slot("done");
-    let left: Vec<_> = (0..groups * world)
-        .filter(|_| pushes)
-        .map(|place| {
-            let name = format!("left {} {}", place / world, place % world);
-            plan.builder.slot(name)
-        })
-        .collect();
     let Problem { m, n, k, dtype, .. } = *problem;
-    let reduction = Reduction {
+    let kernel = Kernel::ReducingMatmul(Reduction {
         shape: KernelShape { m, n, k, dtype },
         a: plan.a,
         b: plan.b,
@@ -102,23 +72,12 @@ pub(in crate::algorithms) fn fused(
         ready,
         summed,
         done,
-        pushed: left.first().copied(),
         rows,
         groups,
-    };
-    let stream = pushes.then(|| plan.builder.fork());
-    plan.builder
-        .kernel(StreamId::MAIN, Kernel::ReducingMatmul(reduction));
-    if let Some(stream) = stream {
-        for push in reduction.pushes(rank, world) {
-            plan.builder
-                .wait(stream, push.left, [rank])
-                .put(stream, push.src, push.dst, push.ready);
-        }
-        plan.builder.join(stream);
-    }
+    });
+    plan.builder.kernel(StreamId::MAIN, kernel);
     plan.builder.finish()
 }
 
-/// Slots of a signal pad, but that of `done`.
-const SLOTS: usize = 4095;
+/// A signal pad has 4096 slots: two of a group, and that of `done`.
+const MOST_GROUPS: usize = 2047;

@@ -11,7 +11,7 @@ use super::{Options, Parameter, Values};
 use crate::plan::Transport;
 
 pub(super) use by_owner::{Reach, by_owner};
-pub(super) use fused::{PARTS, ROWS, fused};
+pub(super) use fused::{ROWS, fused};
 pub(super) use partial::{PartialProduct, Stored};
 
 /// What moves the bytes of a collective, for [`transport`].

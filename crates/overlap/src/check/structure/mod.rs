@@ -203,7 +203,7 @@ impl<'a> Inspector<'a> {
                 for id in kernel.buffers() {
                     self.buffer(id);
                 }
-                for id in kernel.slots(self.plan.world) {
+                for id in kernel.slots() {
                     self.slot(id);
                 }
                 for (lane, effects) in lanes.iter().enumerate() {

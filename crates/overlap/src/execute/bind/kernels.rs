@@ -278,7 +278,6 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             // Where only owners get the sums, no slot is looked at.
             summed: reduction.summed.unwrap_or(reduction.ready).0,
             done: reduction.done.0,
-            pushed: reduction.pushed.map(|slot| slot.0),
             group_rows: reduction.rows,
             max_blocks: None,
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use warpweave_symm_mem::DType;
 
-pub use reduction::{Push, Reduction};
+pub use reduction::Reduction;
 
 /// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\], A sharded by rows, or by columns where products are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -222,9 +222,9 @@ impl Kernel {
         }
     }
 
-    /// The slots it signals or waits on in a plan for `world` ranks: first the one that says that data may be read, then, where the kernel has it,
+    /// The slots it signals or waits on: first the one that says that data may be read, then, where the kernel has it,
     /// the one that says that it has been read. Of several that say the former, the first.
-    pub fn slots(&self, world: usize) -> Vec<SlotId> {
+    pub fn slots(&self) -> Vec<SlotId> {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
             | Kernel::ThreadloadGatherMatmul { ready, done, .. }
@@ -233,7 +233,7 @@ impl Kernel {
             Kernel::MultimemGatherMatmul { ready, free, .. }
             | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
-            Kernel::ReducingMatmul(reduction) => reduction.slots(world),
+            Kernel::ReducingMatmul(reduction) => reduction.slots(),
         }
     }
 
@@ -246,15 +246,9 @@ impl Kernel {
             } => {
                 format!("chunks of {chunk_rows} rows, {pushed} pushed")
             }
-            Kernel::ReducingMatmul(Reduction {
-                rows,
-                summed,
-                pushed,
-                ..
-            }) => {
+            Kernel::ReducingMatmul(Reduction { rows, summed, .. }) => {
                 let to = if summed.is_some() { "all" } else { "owners" };
-                let parts = pushed.map_or("fetched", |_| "pushed");
-                format!("groups of {rows} rows, sums to {to}, parts {parts}")
+                format!("groups of {rows} rows, sums to {to}")
             }
             _ => "nothing chosen".into(),
         }

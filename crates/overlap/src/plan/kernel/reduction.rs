@@ -10,8 +10,7 @@ use warpweave_gemm::reduction::{Group, order};
 ///
 /// K is sharded, so that each rank has a part of all of C; the rows of C are sharded, and each rank sums its own. A shard is
 /// cut into groups of rows from its first on. Each group is announced by signals in slots of its own, and has lanes of its
-/// own: the tiles of different groups are in no order, nor is what is fetched. A rank writes its own memory alone, but where parts
-/// are pushed, by copies of the plan ([`Reduction::pushes`]).
+/// own: the tiles of different groups are in no order, nor is what is fetched. A rank writes its own memory alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reduction {
     /// Sizes of the whole product.
@@ -26,63 +25,21 @@ pub struct Reduction {
     pub c: BufferId,
     /// Symmetric: this rank's parts of the rows of each other rank, in order, with as many rows as the largest shard has.
     pub staging: BufferId,
-    /// Local: of the same size, for the parts that this rank fetches. Symmetric where they are pushed.
+    /// Local: of the same size, for the parts that this rank fetches.
     pub fetched: BufferId,
-    /// First of `groups` slots: "my part of the group may be fetched", or "is with you".
+    /// First of `groups` slots: "my part of the group may be fetched".
     pub ready: SlotId,
     /// Where everyone gets the sums, first of `groups` slots: "my group is summed, and may be fetched from my C".
     pub summed: Option<SlotId>,
-    /// "I have fetched everything of yours", or read it.
+    /// "I have fetched everything of yours."
     pub done: SlotId,
-    /// Where parts are pushed, first of a slot for each group and rank: "my part of that rank's group is in my staging", which a
-    /// rank says to itself.
-    pub pushed: Option<SlotId>,
     /// Rows of a group, but the last of a shard.
     pub rows: usize,
     /// Groups of the largest shard.
     pub groups: usize,
 }
 
-/// A copy that brings a part to its owner, where parts are pushed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Push {
-    /// What this rank says to itself once the part is there.
-    pub left: SlotId,
-    /// The part, in this rank's staging.
-    pub src: Region,
-    /// Its place with the owner.
-    pub dst: Region,
-    /// What is then said to the owner.
-    pub ready: SlotId,
-}
-
 impl Reduction {
-    /// The copies that a plan makes beside the kernel, in the order in which the parts come to be: none where parts are fetched.
-    pub fn pushes(&self, rank: usize, world: usize) -> Vec<Push> {
-        let here = Place {
-            reduction: self,
-            rank,
-            world,
-        };
-        let theirs = self.order(rank, world).into_iter();
-        let push = |group: Group| {
-            let owner = Place {
-                rank: group.owner,
-                ..here
-            };
-            Some(Push {
-                left: here.left(&group)?,
-                src: here.staged(rank, &group),
-                dst: owner.fetched(rank, &group),
-                ready: slot(self.ready, group.index),
-            })
-        };
-        theirs
-            .filter(|group| group.owner != rank)
-            .filter_map(push)
-            .collect()
-    }
-
     /// Whether every rank gets the sums.
     pub fn everyone(&self) -> bool {
         self.summed.is_some()
@@ -106,18 +63,14 @@ impl Reduction {
         shard(self.shape.k, rank, world).len()
     }
 
-    pub(super) fn slots(&self, world: usize) -> Vec<SlotId> {
+    pub(super) fn slots(&self) -> Vec<SlotId> {
         let of = |first: SlotId| (0..self.groups).map(move |group| slot(first, group));
         let summed = self.summed.into_iter().flat_map(of);
-        let mut slots: Vec<_> = of(self.ready).chain(summed).chain([self.done]).collect();
-        if let Some(pushed) = self.pushed {
-            slots.extend((0..self.groups.saturating_mul(world)).map(|place| slot(pushed, place)));
-        }
-        slots
+        of(self.ready).chain(summed).chain([self.done]).collect()
     }
 
     /// The lanes, in the order in which the host takes them: of another rank's group one; of an own group one for the part of
-    /// each other rank that is fetched, and one; then one for the sums of each group that are fetched, and one that says that all is fetched.
+    /// each other rank, and one; then one for the sums of each group that are fetched, and one that says that all is fetched.
     pub(super) fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         let place = Place {
             reduction: self,
@@ -129,11 +82,6 @@ impl Reduction {
         for group in &order {
             if group.owner != rank {
                 lanes.push(place.leave(group));
-                continue;
-            }
-            if self.pushed.is_some() {
-                fetches.push(lanes.len());
-                lanes.push(place.sum_pushed(group));
                 continue;
             }
             let parts: Vec<usize> = (lanes.len()..).take(world - 1).collect();
@@ -155,7 +103,7 @@ impl Reduction {
 
 /// The slot of a group.
 fn slot(first: SlotId, group: usize) -> SlotId {
-    SlotId(first.0.saturating_add(group))
+    SlotId(first.0 + group)
 }
 
 /// The place of `one` among all ranks but `without`.
@@ -178,25 +126,17 @@ impl Place<'_> {
             .collect()
     }
 
-    /// Another rank's group: the product, which is left where its owner fetches it, or whence it is pushed.
+    /// Another rank's group: the product, which is left where its owner fetches it.
     fn leave(&self, group: &Group) -> Vec<Effect> {
         let mut lane = self.multiply(group);
-        let (slot, to) = match self.left(group) {
-            Some(left) => (left, self.rank),
-            None => (slot(self.reduction.ready, group.index), group.owner),
-        };
-        let to = vec![to];
         lane.extend([
             Effect::Write(self.staged(self.rank, group)),
-            Effect::Signal { slot, to },
+            Effect::Signal {
+                slot: slot(self.reduction.ready, group.index),
+                to: vec![group.owner],
+            },
         ]);
         lane
-    }
-
-    /// Where parts are pushed, the slot for this rank's part of another's group.
-    fn left(&self, group: &Group) -> Option<SlotId> {
-        let first = self.reduction.pushed?;
-        Some(slot(first, group.index * self.world + group.owner))
     }
 
     /// The part that `peer` has of an own group.
@@ -216,32 +156,14 @@ impl Place<'_> {
     fn sum(&self, group: &Group, parts: Vec<usize>) -> Vec<Effect> {
         let mut lane = self.multiply(group);
         lane.push(Effect::After(parts));
-        lane.extend(self.add(group));
+        let sources = (0..self.world).filter(|&source| source != self.rank);
+        lane.extend(sources.map(|source| Effect::Read(self.fetched(source, group))));
+        lane.push(Effect::Write(self.sums(self.rank, group)));
         lane.extend(self.reduction.summed.map(|summed| Effect::Signal {
             slot: slot(summed, group.index),
             to: self.peers(),
         }));
         lane
-    }
-
-    /// An own group whose parts are pushed.
-    fn sum_pushed(&self, group: &Group) -> Vec<Effect> {
-        let mut lane = self.multiply(group);
-        lane.push(Effect::Wait {
-            slot: slot(self.reduction.ready, group.index),
-            from: self.peers(),
-            lag: 0,
-        });
-        lane.extend(self.add(group));
-        lane
-    }
-
-    /// The sums of an own group, whose parts are here.
-    fn add(&self, group: &Group) -> Vec<Effect> {
-        let sources = (0..self.world).filter(|&source| source != self.rank);
-        let parts = sources.map(|source| Effect::Read(self.fetched(source, group)));
-        let sums = Effect::Write(self.sums(self.rank, group));
-        parts.chain([sums]).collect()
     }
 
     /// The sums of another rank's group.
@@ -257,7 +179,7 @@ impl Place<'_> {
         ]
     }
 
-    /// What follows the lanes that fetch, or read what was pushed: a call ends when nobody will read what is this rank's any more.
+    /// What follows the lanes that fetch: a call ends when nobody will read what is this rank's any more.
     fn done(&self, fetches: Vec<usize>) -> Vec<Effect> {
         let (slot, peers) = (self.reduction.done, self.peers());
         vec![
