@@ -8,7 +8,7 @@ mod deletions;
 mod faults;
 mod fixtures;
 mod flow;
-mod fused_reductions;
+mod fused;
 mod generated;
 mod hierarchical;
 mod host_ir;

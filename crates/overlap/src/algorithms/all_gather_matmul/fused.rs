@@ -14,8 +14,8 @@ use warpweave_gemm::AllGatherMatmul;
 /// Where fewer than all `fetched` eighths of a shard are fetched, copy engines push the chunks before them, to each peer in one
 /// piece: they bring more over a link than loads do, but only in large pieces, and what comes last must come in small ones.
 ///
-/// `ready`: "my A may be read", and where chunks are pushed "and those are in your staging". `done`: "I have read your A", wherever it lay;
-/// the call ends only then, so that the next may push.
+/// `ready`: "my A may be read", and where chunks are pushed "and those are in your staging". `done`: "I have read your A", wherever
+/// it lay; the call ends only then, so that the next may push.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllGather",
     operation: Operation::AllGatherMatmul,
@@ -36,14 +36,14 @@ pub const ALGORITHM: Algorithm = Algorithm {
     build,
     rows: None,
     redundant: Some(|options| {
-        options.count("fetched") != EIGHTHS && pushed(options.count("chunks"), options) == 0
+        options.count("fetched") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0
     }),
 };
 
 const EIGHTHS: usize = 8;
 
 /// How many of so many chunks are pushed.
-fn pushed(chunks: usize, options: &Options) -> usize {
+fn pushed_of(chunks: usize, options: &Options) -> usize {
     chunks * EIGHTHS.saturating_sub(options.count("fetched")) / EIGHTHS
 }
 
@@ -61,8 +61,8 @@ fn build(
     }
     let shard = problem.max_shard(world);
     let chunk_rows = AllGatherMatmul::chunk_rows(shard, options.count("chunks"));
-    let chunks = pushed(shard.div_ceil(chunk_rows), options);
-    let staging = plan.staging(match chunks {
+    let pushed = pushed_of(shard.div_ceil(chunk_rows), options);
+    let staging = plan.staging(match pushed {
         0 => Placement::Local,
         _ => Placement::Symmetric,
     });
@@ -77,11 +77,11 @@ fn build(
         ready,
         done,
         chunk_rows,
-        pushed: chunks,
+        pushed,
     };
-    let pushes = (chunks > 0).then(|| {
+    let pushes = (pushed > 0).then(|| {
         let pushes = plan.builder.fork();
-        plan.push_first(pushes, staging, chunks * chunk_rows, ready);
+        plan.push_first(pushes, staging, pushed * chunk_rows, ready);
         pushes
     });
     plan.builder.kernel(main, kernel);
