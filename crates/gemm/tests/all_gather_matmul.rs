@@ -250,10 +250,10 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         let rows = own.len().min(self.case.pushed * self.case.chunk_rows);
         let lda = self.case.problem.lda;
         let world = self.exchange.world();
+        if rows == 0 {
+            return Ok(());
+        }
         for peer in (1..world).map(|step| (self.me() + step) % world) {
-            if rows == 0 {
-                break;
-            }
             let to = self.staging.addresses()[peer].add(2 * own.start * lda);
             // SAFETY: both ranges are there; the call before has ended behind this peer's `done`.
             unsafe {

@@ -246,7 +246,8 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     ) -> Result<()>;
 
     /// For each peer of `peers` adds one to the sent epoch of (`slot`, peer) and stores it, with release at system
-    /// scope, to the word (`slot`, own rank) of that peer's pad, behind all earlier work on `stream`.
+    /// scope, to the word (`slot`, own rank) of that peer's pad, behind all earlier work on `stream`. Does nothing behind a wait
+    /// of this pad that missed its deadline: what was to be announced may not be there.
     ///
     /// # Safety
     /// The pad behind `pad` lives until the work has ended; `slot` and `peers` are in range.

@@ -13,10 +13,11 @@
 //! Rows are fetched behind `ready`, and multiplied behind a counter of the rank's own that says that their chunk is in staging.
 //! Staging is written again by the rank's next call, behind this one. So calls may follow each other, and graphs be replayed,
 //! with one staging and no reset. Nothing waits in a circle: `ready` waits for nothing, `done` for fetching alone.
+//! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 //!
 //! The first chunks of each shard may be [`pushed`](AllGatherMatmul::pushed): copy engines bring more over a link than loads do, in
-//! large pieces, and what is fetched behind them comes in small ones, which keep the product close behind.
-//! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
+//! large pieces, and what is fetched behind them comes in small ones, which keep the product close behind. `ready` then waits for
+//! these copies, and `done` for the rank's own product too, which reads what was pushed.
 
 mod backend;
 mod table;
@@ -27,7 +28,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DevicePtr, PadView};
 
 use crate::sm90::Candidate;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
+use crate::{Error, GemmOperands, GemmProblem, Layout};
 
 pub use backend::AllGatherGemmBackend;
 pub(crate) use table::bands;
@@ -171,7 +172,7 @@ impl AllGatherMatmul {
         if self.problem.a_layout != Layout::RowMajor {
             return refuse("shards are rows, so A must be row-major".into());
         }
-        if self.problem.bias || self.problem.batch != GemmBatch::ONE {
+        if !self.problem.is_single() {
             return refuse("it is one product without a bias".into());
         }
         if rank >= world || self.shards.len() != world || self.a.len() != world {

@@ -6,7 +6,7 @@ mod plan;
 mod reduction;
 mod waiting;
 
-use warpweave_symm_mem::Cuda;
+use warpweave_symm_mem::{Backend, Cuda};
 
 pub use handle::{Choice, CudaGemm};
 pub use plan::CudaPlan;
@@ -19,7 +19,13 @@ use crate::{Error, GemmProblem, Provider};
 /// Multiprocessors that a launch leaves to others where it waits for signals of stream operations. Its blocks stay until all rows
 /// are here and fill a multiprocessor, so that a signal or a wait, which is a kernel and which a peer's rows may hang on, would find
 /// no place beside them.
-pub(crate) const LEFT_TO_SIGNALS: u32 = 2;
+const LEFT_TO_SIGNALS: u32 = 2;
+
+/// Multiprocessors that such a launch has.
+pub(crate) fn multiprocessors_beside_signals(cuda: &Cuda) -> u32 {
+    let all = cuda.device().multiprocessors;
+    all.saturating_sub(LEFT_TO_SIGNALS).max(1)
+}
 
 impl GemmBackend for Cuda {
     type GemmHandle = CudaGemm;

@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
 
-use super::{LEFT_TO_SIGNALS, handle};
+use super::{handle, multiprocessors_beside_signals};
 use crate::cutlass::{self, Arrivals};
 use crate::waiting::Table;
 use crate::{Error, GemmOperands, WaitingGemmBackend, WaitingMatmul};
@@ -29,8 +29,7 @@ impl WaitingGemmBackend for Cuda {
         cutlass::check_device(self.device())?;
         handle::bind(self)?;
 
-        let all = self.device().multiprocessors;
-        let multiprocessors = all.saturating_sub(LEFT_TO_SIGNALS).max(1);
+        let multiprocessors = multiprocessors_beside_signals(self);
         let candidate =
             cutlass::select(configs, problem, multiprocessors).ok_or(Error::NoCandidate)?;
         let table = Table::new(product, &configs[candidate.config])?;

@@ -33,7 +33,7 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use crate::{Error, GemmBatch, GemmProblem, Layout};
+use crate::{Error, GemmProblem, Layout};
 
 pub use backend::ReducingGemmBackend;
 pub use order::{Group, order};
@@ -185,7 +185,7 @@ impl ReducingMatmul {
         if problem.a_layout != Layout::RowMajor {
             return refuse("A must be row-major".into());
         }
-        if problem.bias || problem.batch != GemmBatch::ONE || problem.out != problem.dtype {
+        if !problem.is_single() || problem.out != problem.dtype {
             return refuse("it is one product without a bias, stored in its own type".into());
         }
         let copies = match &self.c {

@@ -8,7 +8,7 @@ use super::plan::{boxes, check_compiled};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, select};
 use crate::all_gather_matmul::{AllGatherMatmul, bands};
-use crate::cuda::LEFT_TO_SIGNALS;
+use crate::cuda::multiprocessors_beside_signals;
 use crate::cutlass::ADDRESS_ALIGNMENT;
 use crate::{Error, GemmOperands, GemmProblem, Provider};
 
@@ -65,13 +65,11 @@ impl AllGatherPlan {
         check_compiled(&ALL_GATHER)?;
         check_device(cuda.device())?;
 
-        let left = match product.pushed_chunks() {
-            0 => 0,
-            _ => LEFT_TO_SIGNALS,
+        let multiprocessors = match product.pushed_chunks() {
+            0 => cuda.device().multiprocessors,
+            _ => multiprocessors_beside_signals(cuda),
         };
-        let multiprocessors = cuda.device().multiprocessors.saturating_sub(left).max(1);
-        let most = product.max_blocks.unwrap_or(multiprocessors);
-        let most = most.min(multiprocessors);
+        let most = product.max_blocks.unwrap_or(u32::MAX).min(multiprocessors);
         let favourite = || favourite(product, most);
         let candidate = product
             .candidate

@@ -152,7 +152,7 @@ impl Lane {
                 self.wait(done),
             ],
             // This rank's rows are read where they lie.
-            Kernel::AllGatherMatmul { a, b, c, .. } if self.owner == self.rank => vec![
+            Kernel::AllGatherMatmul { a, b, c, .. } if self.is_own() => vec![
                 self.read_shard(a),
                 self.read_weight(b),
                 self.write_product(c),
@@ -236,7 +236,7 @@ impl Lane {
                 ready,
                 chunks: count,
                 ..
-            } if self.owner != self.rank => chunks(self.rows(), count)
+            } if !self.is_own() => chunks(self.rows(), count)
                 .flat_map(|rows| {
                     [
                         self.wait(ready),
@@ -269,7 +269,7 @@ impl Lane {
         ready: SlotId,
         free: SlotId,
     ) -> Vec<Effect> {
-        if self.owner != self.rank {
+        if !self.is_own() {
             return vec![self.wait(ready)];
         }
         let peers: Vec<usize> = (0..self.world).filter(|&p| p != self.rank).collect();
@@ -303,10 +303,7 @@ impl Lane {
 
     /// The owner, unless this rank is the owner: a rank does not signal itself.
     fn peer(&self) -> Vec<usize> {
-        (self.owner != self.rank)
-            .then_some(self.owner)
-            .into_iter()
-            .collect()
+        (!self.is_own()).then_some(self.owner).into_iter().collect()
     }
 
     fn signal(&self, slot: SlotId) -> Effect {
