@@ -1,38 +1,32 @@
-//! The product that gathers its A, with ranks as threads: on the host, and on GPUs.
-//!
-//! Where there are fewer GPUs than ranks, all ranks take the first one, each with a part of its multiprocessors: their launches
-//! must be resident together, and a few multiprocessors stay free for what else is enqueued. `CUDA_DEVICE_MAX_CONNECTIONS=32`
-//! gives each stream a queue of its own, so that no rank's work stands behind another's.
+//! One rank's part of a case, which it computes call after call, every element of which is compared.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use half::{bf16, f16};
-use warpweave_gemm::sm90::{CONFIGS, Candidate};
-use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmProblem, Layout};
+use warpweave_gemm::sm90::Candidate;
+use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, GemmProblem, Layout};
 use warpweave_symm_mem::{
-    Cuda, DType, DevicePtr, Exchange, Host, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
+    DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
 
 /// Different inputs; calls take them in turn.
-const INPUTS: usize = 3;
-/// Multiprocessors of a shared GPU that no product takes.
-const LEFT_FREE: u32 = 8;
+pub const INPUTS: usize = 3;
 
 /// What a test multiplies.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    problem: GemmProblem,
-    chunk_rows: usize,
+pub struct Case {
+    pub problem: GemmProblem,
+    pub chunk_rows: usize,
     /// Chunks of each shard.
-    pushed: usize,
-    candidate: Option<Candidate>,
-    calls: usize,
+    pub pushed: usize,
+    pub candidate: Option<Candidate>,
+    pub calls: usize,
 }
 
 impl Case {
-    fn new(m: usize, n: usize, k: usize, dtype: DType, chunk_rows: usize) -> Self {
+    pub fn new(m: usize, n: usize, k: usize, dtype: DType, chunk_rows: usize) -> Self {
         let padded = |row: usize| row.next_multiple_of(8);
         Case {
             problem: GemmProblem::new(m, n, k, dtype).with_leading_dimensions(
@@ -47,14 +41,14 @@ impl Case {
         }
     }
 
-    fn pushing(self, chunks: usize) -> Self {
+    pub fn pushing(self, chunks: usize) -> Self {
         Case {
             pushed: chunks,
             ..self
         }
     }
 
-    fn transposed(self) -> Self {
+    pub fn transposed(self) -> Self {
         let GemmProblem { lda, ldc, k, .. } = self.problem;
         let layouts = self
             .problem
@@ -67,18 +61,18 @@ impl Case {
 }
 
 /// One rank with everything that its calls need.
-struct Rank<B: AllGatherGemmBackend> {
-    backend: B,
-    exchange: Arc<dyn Exchange>,
-    stream: B::Stream,
-    pad: SignalPad<B>,
+pub struct Rank<B: AllGatherGemmBackend> {
+    pub backend: B,
+    pub exchange: Arc<dyn Exchange>,
+    pub stream: B::Stream,
+    pub pad: SignalPad<B>,
     /// This rank's shard, where the peers read it.
     a: SymmetricBuffer<B>,
     /// Where the peers push.
     staging: SymmetricBuffer<B>,
     case: Case,
-    product: AllGatherMatmul,
-    plan: B::AllGatherPlan,
+    pub product: AllGatherMatmul,
+    pub plan: B::AllGatherPlan,
     /// The shard of each input, then B, C, and C of each call.
     memory: B::Memory,
     results: DevicePtr,
@@ -128,7 +122,12 @@ fn shards(m: usize, world: usize) -> Vec<Range<usize>> {
 }
 
 impl<B: AllGatherGemmBackend> Rank<B> {
-    fn new(backend: B, exchange: Arc<dyn Exchange>, max_blocks: Option<u32>, case: Case) -> Self {
+    pub fn new(
+        backend: B,
+        exchange: Arc<dyn Exchange>,
+        max_blocks: Option<u32>,
+        case: Case,
+    ) -> Self {
         let (rank, world) = (exchange.rank(), exchange.world());
         let GemmProblem {
             m,
@@ -219,7 +218,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         rank
     }
 
-    fn me(&self) -> usize {
+    pub fn me(&self) -> usize {
         self.exchange.rank()
     }
 
@@ -228,7 +227,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
     }
 
     /// Enqueues the copy that gives a call its input.
-    fn feed(&self, input: usize) {
+    pub fn feed(&self, input: usize) {
         let bytes = 2 * self.product.shards[self.me()].len() * self.case.problem.lda;
         if bytes == 0 {
             return;
@@ -266,7 +265,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
     }
 
     /// Enqueues the product into a C that is wrong everywhere, and the copy that keeps C.
-    fn product(&self, call: usize) -> warpweave_symm_mem::Result<()> {
+    pub fn product(&self, call: usize) -> warpweave_symm_mem::Result<()> {
         let bytes = 2 * self.case.problem.m * self.case.problem.ldc;
         let to = self.results.add(call * self.result_bytes());
         self.push()?;
@@ -282,7 +281,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
     }
 
     /// Calls in a row with nothing between them that waits on the host, some of them late on some ranks.
-    fn calls(&self, late: Duration) {
+    pub fn calls(&self, late: Duration) {
         for call in 0..self.case.calls {
             self.feed(call % INPUTS);
             if !late.is_zero() && mixed(call, self.me()).is_multiple_of(3) {
@@ -294,7 +293,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
     }
 
     /// Compares every element of every call.
-    fn check_calls(&self, input: impl Fn(usize) -> usize) {
+    pub fn check_calls(&self, input: impl Fn(usize) -> usize) {
         let GemmProblem { m, n, ldc, .. } = self.case.problem;
         let mut bytes = vec![0; 2 * m * ldc];
         let wanted: Vec<Vec<u8>> = (0..INPUTS).map(|input| self.wanted(input)).collect();
@@ -342,7 +341,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         bytes
     }
 
-    fn close(self) {
+    pub fn close(self) {
         self.backend.synchronize(&self.stream).unwrap();
         self.exchange.barrier("end").unwrap();
         let exchange = self.exchange.as_ref();
@@ -353,9 +352,9 @@ impl<B: AllGatherGemmBackend> Rank<B> {
 }
 
 /// Devices of the ranks, and how many blocks each may have.
-type Place<B> = dyn Fn(usize) -> (B, Option<u32>) + Sync;
+pub type Place<B> = dyn Fn(usize) -> (B, Option<u32>) + Sync;
 
-fn on_ranks<B: AllGatherGemmBackend>(
+pub fn on_ranks<B: AllGatherGemmBackend>(
     world: usize,
     place: &Place<B>,
     case: Case,
@@ -370,205 +369,4 @@ fn on_ranks<B: AllGatherGemmBackend>(
             });
         }
     });
-}
-
-fn calls<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) {
-    on_ranks(world, place, case, |rank| {
-        rank.calls(Duration::ZERO);
-        rank.calls(Duration::from_micros(300));
-        rank.close();
-    });
-}
-
-fn replays<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) {
-    let case = Case { calls: 1, ..case };
-    on_ranks(world, place, case, |rank| {
-        rank.calls(Duration::ZERO);
-        let enqueue = || rank.product(0);
-        let graph = rank.backend.capture(&rank.stream, enqueue).unwrap();
-        rank.exchange.barrier("captured").unwrap();
-        for (call, input) in [2, 0, 1, 2].into_iter().enumerate() {
-            rank.feed(input);
-            // A launch between the replays goes on with their epochs.
-            if call == 2 {
-                rank.product(0).unwrap();
-            } else {
-                rank.backend.launch_graph(&graph, &rank.stream).unwrap();
-            }
-            rank.check_calls(|_| input);
-        }
-        rank.exchange.barrier("replayed").unwrap();
-        drop(graph);
-        rank.close();
-    });
-}
-
-/// One rank leaves a call out: the others end in time and name it, and all recover.
-fn silence<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) {
-    const AWAY: usize = 1;
-    let patience = Duration::from_millis(500);
-    on_ranks(world, place, case, |mut rank| {
-        rank.pad.set_timeout(patience);
-        rank.product.pad = rank.pad.view();
-        rank.plan = rank.backend.all_gather_plan(&rank.product).unwrap();
-        rank.exchange.barrier("patience").unwrap();
-        rank.calls(Duration::ZERO);
-        rank.exchange.barrier("before the fault").unwrap();
-        if rank.me() != AWAY {
-            let start = Instant::now();
-            rank.product(0).unwrap();
-            rank.backend.synchronize(&rank.stream).unwrap();
-            assert!(start.elapsed() < Duration::from_secs(20), "ended late");
-            let fault = rank.pad.check(&rank.stream).unwrap_err();
-            let warpweave_symm_mem::Error::SignalTimeout(fault) = fault else {
-                panic!("{fault}");
-            };
-            assert_eq!((fault.rank, fault.peer), (rank.me(), AWAY), "{fault}");
-            assert!(fault.waited >= patience, "{fault}");
-        }
-        rank.exchange.barrier("after the fault").unwrap();
-        rank.pad
-            .recover(&rank.stream, rank.exchange.as_ref())
-            .unwrap();
-        rank.calls(Duration::ZERO);
-        rank.close();
-    });
-}
-
-/// m, n, k and rows of a chunk: aligned, ragged, chunks that split tiles, shards without rows.
-const SHAPES: [(usize, usize, usize, usize); 6] = [
-    (1024, 256, 128, 128),
-    (1100, 264, 72, 256),
-    (1031, 520, 136, 50),
-    (333, 136, 264, 1000),
-    (70, 8, 21, 3),
-    (3, 16, 8, 1),
-];
-
-fn host(_: usize) -> (Host, Option<u32>) {
-    (Host::new(), None)
-}
-
-#[test]
-fn every_world_multiplies_the_rows_of_its_own_call() {
-    for world in 1..=8 {
-        for (m, n, k, chunk_rows) in [
-            (19 * world + 5, 7, 18, 4),
-            (8 * world, 9, 16, 8),
-            (3, 5, 7, 1),
-        ] {
-            let case = Case::new(m, n, k, DType::Bf16, chunk_rows);
-            calls(world, &host, case);
-            calls(world, &host, case.transposed());
-            calls(world, &host, case.pushing(1));
-            calls(world, &host, case.pushing(100));
-        }
-    }
-}
-
-#[test]
-fn a_captured_call_gathers_at_each_launch() {
-    let case = Case::new(70, 9, 21, DType::F16, 10);
-    replays(3, &host, case);
-    replays(3, &host, case.pushing(2));
-}
-
-#[test]
-fn a_rank_that_stays_away_is_named_and_the_pad_recovers() {
-    let case = Case::new(70, 9, 21, DType::F16, 10);
-    silence(3, &host, case);
-    silence(3, &host, case.pushing(2));
-}
-
-#[test]
-fn contradictions_are_refused_before_the_launch() {
-    on_ranks(2, &host, Case::new(8, 8, 8, DType::F16, 2), |rank| {
-        let mut product = rank.product.clone();
-        product.shards[1].end = 7;
-        let error = rank.backend.all_gather_plan(&product).unwrap_err();
-        assert!(matches!(error, Error::InvalidProblem { .. }), "{error}");
-        product = rank.product.clone();
-        product.a[1] = DevicePtr(1);
-        let error = rank.backend.all_gather_plan(&product).unwrap_err();
-        assert!(matches!(error, Error::Operand { .. }), "{error}");
-        rank.close();
-    });
-}
-
-/// A GPU for each rank, or a part of the first for each.
-fn gpus(world: usize) -> impl Fn(usize) -> (Cuda, Option<u32>) + Sync {
-    // Contexts that outlive a case are not made anew for the next.
-    static KEPT: OnceLock<Vec<Cuda>> = OnceLock::new();
-    let all = || (0..Cuda::device_count().unwrap()).map(|i| Cuda::new(i).unwrap());
-    let alone = KEPT.get_or_init(|| all().collect()).len() >= world;
-    move |rank| match alone {
-        true => (Cuda::new(rank).unwrap(), None),
-        false => {
-            let cuda = Cuda::new(0).unwrap();
-            let all = warpweave_symm_mem::Backend::device(&cuda).multiprocessors;
-            (cuda, Some((all - LEFT_FREE) / world as u32))
-        }
-    }
-}
-
-#[test]
-#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn on_a_gpu_every_element_is_right_call_after_call() {
-    for world in [1, 2, 4] {
-        for (m, n, k, chunk_rows) in SHAPES {
-            let case = |dtype| Case::new(m, n, k, dtype, chunk_rows);
-            calls(world, &gpus(world), case(DType::F16));
-            calls(world, &gpus(world), case(DType::Bf16).transposed());
-            calls(world, &gpus(world), case(DType::Bf16).pushing(1));
-            calls(world, &gpus(world), case(DType::F16).pushing(100));
-        }
-    }
-}
-
-#[test]
-#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn on_a_gpu_every_tile_and_cluster_is_right() {
-    for config in 0..CONFIGS.len() {
-        for band in [1, 3] {
-            let case = Case {
-                candidate: Some(Candidate { config, band }),
-                ..Case::new(1100, 776, 136, DType::Bf16, 256)
-            };
-            calls(2, &gpus(2), case);
-            calls(2, &gpus(2), case.transposed());
-        }
-    }
-}
-
-#[test]
-#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn on_a_gpu_a_hundred_calls_in_a_row_are_kept_apart() {
-    for world in [2, 4] {
-        let case = Case {
-            calls: 100,
-            ..Case::new(1024 + 72, 520, 264, DType::Bf16, 100)
-        };
-        calls(world, &gpus(world), case);
-        calls(world, &gpus(world), case.pushing(2));
-    }
-}
-
-#[test]
-#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn on_a_gpu_a_captured_call_gathers_at_each_launch() {
-    for world in [2, 4] {
-        let case = Case::new(700, 136, 72, DType::F16, 90);
-        replays(world, &gpus(world), case);
-        replays(world, &gpus(world), case.pushing(1));
-    }
-}
-
-#[test]
-#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn on_a_gpu_a_rank_that_stays_away_is_named_and_the_pad_recovers() {
-    for world in [2, 4] {
-        let case = Case::new(700, 136, 72, DType::F16, 90);
-        silence(world, &gpus(world), case);
-        silence(world, &gpus(world), case.pushing(1));
-    }
 }

@@ -1,0 +1,100 @@
+//! On GPUs.
+
+use std::sync::OnceLock;
+
+use warpweave_gemm::sm90::{CONFIGS, Candidate};
+use warpweave_symm_mem::{Cuda, DType};
+
+use crate::rank::Case;
+use crate::{calls, replays, silence};
+
+/// Multiprocessors of a shared GPU that no product takes.
+const LEFT_FREE: u32 = 8;
+
+/// m, n, k and rows of a chunk: aligned, ragged, chunks that split tiles, shards without rows.
+const SHAPES: [(usize, usize, usize, usize); 6] = [
+    (1024, 256, 128, 128),
+    (1100, 264, 72, 256),
+    (1031, 520, 136, 50),
+    (333, 136, 264, 1000),
+    (70, 8, 21, 3),
+    (3, 16, 8, 1),
+];
+
+/// A GPU for each rank, or a part of the first for each.
+fn gpus(world: usize) -> impl Fn(usize) -> (Cuda, Option<u32>) + Sync {
+    // Contexts that outlive a case are not made anew for the next.
+    static KEPT: OnceLock<Vec<Cuda>> = OnceLock::new();
+    let all = || (0..Cuda::device_count().unwrap()).map(|i| Cuda::new(i).unwrap());
+    let alone = KEPT.get_or_init(|| all().collect()).len() >= world;
+    move |rank| match alone {
+        true => (Cuda::new(rank).unwrap(), None),
+        false => {
+            let cuda = Cuda::new(0).unwrap();
+            let all = warpweave_symm_mem::Backend::device(&cuda).multiprocessors;
+            (cuda, Some((all - LEFT_FREE) / world as u32))
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_every_element_is_right_call_after_call() {
+    for world in [1, 2, 4] {
+        for (m, n, k, chunk_rows) in SHAPES {
+            let case = |dtype| Case::new(m, n, k, dtype, chunk_rows);
+            calls(world, &gpus(world), case(DType::F16));
+            calls(world, &gpus(world), case(DType::Bf16).transposed());
+            calls(world, &gpus(world), case(DType::Bf16).pushing(1));
+            calls(world, &gpus(world), case(DType::F16).pushing(100));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_every_tile_and_cluster_is_right() {
+    for config in 0..CONFIGS.len() {
+        for band in [1, 3] {
+            let case = Case {
+                candidate: Some(Candidate { config, band }),
+                ..Case::new(1100, 776, 136, DType::Bf16, 256)
+            };
+            calls(2, &gpus(2), case);
+            calls(2, &gpus(2), case.transposed());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_a_hundred_calls_in_a_row_are_kept_apart() {
+    for world in [2, 4] {
+        let case = Case {
+            calls: 100,
+            ..Case::new(1024 + 72, 520, 264, DType::Bf16, 100)
+        };
+        calls(world, &gpus(world), case);
+        calls(world, &gpus(world), case.pushing(2));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_a_captured_call_gathers_at_each_launch() {
+    for world in [2, 4] {
+        let case = Case::new(700, 136, 72, DType::F16, 90);
+        replays(world, &gpus(world), case);
+        replays(world, &gpus(world), case.pushing(1));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_a_rank_that_stays_away_is_named_and_the_pad_recovers() {
+    for world in [2, 4] {
+        let case = Case::new(700, 136, 72, DType::F16, 90);
+        silence(world, &gpus(world), case);
+        silence(world, &gpus(world), case.pushing(1));
+    }
+}
