@@ -101,8 +101,8 @@ __device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorM
   for (uint32_t step = 0; step < steps; ++step, at.advance()) {
     exchange.before_step(step);
     uint64_t* full = pipeline.fill(at);
-    char* a = pipeline.memory.a[at.stage] + first_a * kSwizzledRow;
-    char* b = pipeline.memory.b[at.stage] + first_b * kSwizzledRow;
+    char* a = pipeline.memory.stages[at.stage].a + first_a * kSwizzledRow;
+    char* b = pipeline.memory.stages[at.stage].b + first_b * kSwizzledRow;
     const uint32_t k = step * Tile::kK;
     load<kBothA>(a, map_a, k, row + first_a, full);
     if constexpr (Tile::kMajorB == Major::kK) {
@@ -136,8 +136,8 @@ __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typenam
   uint32_t previous = 0;
   for (uint32_t step = 0; step < steps; ++step, at.advance()) {
     pipeline.wait_full(at);
-    const uint32_t address_a = shared_address(pipeline.memory.a[at.stage]) + consumer * kRowsA;
-    const uint32_t address_b = shared_address(pipeline.memory.b[at.stage]);
+    const uint32_t address_a = shared_address(pipeline.memory.stages[at.stage].a) + consumer * kRowsA;
+    const uint32_t address_b = shared_address(pipeline.memory.stages[at.stage].b);
     const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
     const uint64_t b = wgmma_descriptor<Tile::kMajorB>(address_b, Tile::kBoxBytes);
     hold(sums);

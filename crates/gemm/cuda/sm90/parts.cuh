@@ -6,21 +6,16 @@
 
 namespace warpweave {
 
-// How the stages of the ring hold the parts of an own tile: each has boxes of 64 columns of all rows of the tile,
-// one for each of `kParts` ranks at most. The boxes of all other ranks are taken together, so that the sum of an element is
-// taken in the order of ranks.
+// How the stages of the ring hold the parts of an own tile: each has a box of 64 columns of all rows of the tile from `kParts`
+// other ranks at most, one behind the other. One instruction loads a stage: the producer's thread is slow, and whatever it does
+// for each rank costs the tile more than the bytes do.
 template <class Tile>
 struct Parts {
   static constexpr uint32_t kBytes = Tile::kM * kSwizzledRow;
   static constexpr uint32_t kParts = Tile::kStageBytes / kBytes;
-  static_assert(Tile::kBytesA == kBytes && Tile::kBytesB % kBytes == 0, "one in A's place, the others in B's");
 
   // Those of a box of 64 columns.
   __device__ __forceinline__ static uint32_t stages(const PadView& pad) { return (pad.world - 1 + kParts - 1) / kParts; }
-
-  __device__ __forceinline__ static char* at(Memory<Tile>& memory, uint32_t stage, uint32_t part) {
-    return part == 0 ? memory.a[stage] : memory.b[stage] + (part - 1) * kBytes;
-  }
 };
 
 // One thread: whether all parts of own groups are here, group by group.
@@ -124,75 +119,50 @@ class PartFetcher {
   const uint32_t epoch_;
 };
 
-// One thread: the parts of an own tile from the other ranks, which are here.
+// One thread: the parts of 64 columns of an own tile from the other ranks, which are here.
 template <class Tile>
-__device__ __forceinline__ void load_parts(const Reduction& reduction, const Part& part, const Pipeline<Tile>& pipeline,
-                                           typename Pipeline<Tile>::Cursor& at) {
+__device__ __forceinline__ void load_parts(const Reduction& reduction, const Part& part, uint32_t box,
+                                           const Pipeline<Tile>& pipeline, typename Pipeline<Tile>::Cursor& at) {
   using Parts = Parts<Tile>;
-  const PadView& pad = reduction.pad;
-  for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-    uint32_t left = pad.world - 1, taken = 0;
-    uint64_t* full = nullptr;
-    for (uint32_t source = 0; source < pad.world; ++source) {
-      if (source == pad.rank) continue;
-      if (taken == 0) {
-        wait_readers(&pipeline.memory.empty[at.stage], at.parity ^ 1);
-        full = &pipeline.memory.full[at.stage];
-        arrive_expecting(full, min(left, Parts::kParts) * Parts::kBytes);
-      }
-      load_box(Parts::at(pipeline.memory, at.stage, taken), &reduction.incoming[source],
-               int32_t(part.column + box * kBox), int32_t(part.row), full);
-      --left;
-      if (++taken == Parts::kParts || left == 0) {
-        at.advance();
-        taken = 0;
-      }
-    }
+  const uint32_t others = reduction.pad.world - 1;
+  const uint32_t bytes = min(others, Parts::kParts) * Parts::kBytes;
+  for (uint32_t first = 0; first < others; first += Parts::kParts, at.advance()) {
+    uint64_t* full = pipeline.fill(at, bytes);
+    load_box(pipeline.memory.stages[at.stage].a, &reduction.incoming, int32_t(part.column + box * kBox), int32_t(part.row),
+             int32_t(first), full);
   }
 }
 
-// A warpgroup: the sums over all ranks of 64 columns, of which `sums` are this rank's.
+// A warpgroup: adds the parts of 64 columns to this rank's sums, in the order of ranks.
 template <class Tile>
 __device__ __forceinline__ void add_parts(const PadView& pad, const Pipeline<Tile>& pipeline,
-                                          typename Pipeline<Tile>::Cursor& at, uint32_t consumer, float* sums) {
+                                          typename Pipeline<Tile>::Cursor& at, uint32_t consumer, float (&sums)[kBox / 2]) {
   using Parts = Parts<Tile>;
   const MatrixLane lane;
-  float total[kBox / 2];
-#pragma unroll
-  for (float& value : total) value = -0.0f;  // The neutral element: positive zero would lose the sign of negative zeros.
-  uint32_t left = pad.world - 1, taken = 0;
+  const uint32_t others = pad.world - 1;
 #pragma unroll 1
-  for (uint32_t source = 0; source < pad.world; ++source) {
-    if (source == pad.rank) {
+  for (uint32_t first = 0; first < others; first += Parts::kParts, at.advance()) {
+    pipeline.wait_full(at);
+    const char* box = pipeline.memory.stages[at.stage].a + consumer * 64 * kSwizzledRow;
+#pragma unroll 1
+    for (uint32_t left = min(others - first, Parts::kParts); left != 0; --left, box += Parts::kBytes) {
 #pragma unroll
-      for (uint32_t i = 0; i < kBox / 2; ++i) total[i] += sums[i];
-      continue;
-    }
-    if (taken == 0) pipeline.wait_full(at);
-    const char* box = Parts::at(pipeline.memory, at.stage, taken) + consumer * 64 * kSwizzledRow;
+      for (uint32_t column = 0; column < kBox; column += 16) {
+        uint32_t matrices[4];
+        load_matrices(lane.at(box, column), matrices);
 #pragma unroll
-    for (uint32_t column = 0; column < kBox; column += 16) {
-      uint32_t matrices[4];
-      load_matrices(lane.at(box, column), matrices);
-#pragma unroll
-      for (uint32_t i = 0; i < 4; ++i) {
-        const float2 pair = widened_pair<typename Tile::Element>(matrices[i]);
-        total[column / 2 + 2 * i] += pair.x;
-        total[column / 2 + 2 * i + 1] += pair.y;
+        for (uint32_t i = 0; i < 4; ++i) {
+          const float2 pair = widened_pair<typename Tile::Element>(matrices[i]);
+          sums[column / 2 + 2 * i] += pair.x;
+          sums[column / 2 + 2 * i + 1] += pair.y;
+        }
       }
     }
-    --left;
-    if (++taken == Parts::kParts || left == 0) {
-      // What has been added has been read.
-      hold(total);
-      __syncwarp();
-      pipeline.release(at.stage);
-      at.advance();
-      taken = 0;
-    }
+    // What has been added has been read.
+    hold(sums);
+    __syncwarp();
+    pipeline.release(at.stage);
   }
-#pragma unroll
-  for (uint32_t i = 0; i < kBox / 2; ++i) sums[i] = total[i];
 }
 
 }  // namespace warpweave

@@ -40,19 +40,18 @@ struct Pipeline {
     publish_barriers();
   }
 
-  // The producer: waits until the stage may be filled, and returns the barrier of its loads. The other block's half may
-  // arrive before this block expects it: the phase does not end without this arrival.
-  __device__ __forceinline__ uint64_t* fill(const Cursor& at) const {
+  // The producer: waits until the stage may be filled, and returns the barrier of its loads, which bring `bytes`. The other
+  // block's half may arrive before this block expects it: the phase does not end without this arrival.
+  __device__ __forceinline__ uint64_t* fill(const Cursor& at, uint32_t bytes = Tile::kStageBytes) const {
     wait_readers(&memory.empty[at.stage], at.parity ^ 1);
     uint64_t* full = &memory.full[at.stage];
-    arrive_expecting(full, Tile::kStageBytes);
+    arrive_expecting(full, bytes);
     return full;
   }
 
   // The producer: leaves a stage to the consumers, behind what was loaded into it, and goes on to the next.
   __device__ __forceinline__ void lend(Cursor& at) const {
-    wait_readers(&memory.empty[at.stage], at.parity ^ 1);
-    arrive_expecting(&memory.full[at.stage], 0);
+    fill(at, 0);
     at.advance();
   }
 

@@ -40,8 +40,8 @@
 // **Faults.** Behind a wait that missed its deadline, in this call or one before, nothing more is stored or announced, but that
 // everything was fetched. Every launch ends.
 //
-// **Bits.** A part is rounded to the element type when it is stored. The owner's own is not: its f32 sums take its rank's
-// place in the sum, which is rounded once. That depends on neither time nor grid, so that every run gives the same bits.
+// **Bits.** A part is rounded to the element type when it is stored. The owner's own is not: the others' are added to its f32
+// sums, and the sum is rounded once. That depends on neither time nor grid, so that every run gives the same bits.
 //
 // There is no programmatic launch: where ranks share a GPU, blocks of a rank's next call would take multiprocessors that the
 // blocks for which the call before waits have not got yet.
@@ -64,9 +64,7 @@ struct Handover {
 
   __device__ __forceinline__ char* at(uint32_t stage, uint32_t box) const {
     if (box >= kLent) return memory.c[consumer][box - kLent];
-    constexpr uint32_t kInA = Tile::kBytesA / kBoxBytes;
-    const uint32_t place = consumer * kLent + box;
-    return place < kInA ? memory.a[stage] + place * kBoxBytes : memory.b[stage] + (place - kInA) * kBoxBytes;
+    return memory.stages[stage].a + (consumer * kLent + box) * kBoxBytes;
   }
 
   // The consumer, in the place of the storer's `sync_full`; and so on.
@@ -94,18 +92,19 @@ __device__ __forceinline__ void consume(const Reduction& reduction, const Pipeli
   const Handover<Tile> handover{pipeline.memory, consumer};
   typename Pipeline<Tile>::Cursor at;
   float sums[Tile::kN / 2];
+  auto& boxes = reinterpret_cast<float (&)[Tile::kBoxesC][kBox / 2]>(sums);
   for_each_part<Tile>(reduction, [&](const Part& part) {
     multiply<Tile>(pipeline, at, reduction.steps, consumer, sums);
     const bool sum = part.owner == pad.rank && pad.world > 1;
 #pragma unroll
     for (uint32_t box = 0; sum && box < Tile::kBoxesC; ++box) {
-      add_parts<Tile>(pad, pipeline, at, consumer, &sums[box * kBox / 2]);
+      add_parts<Tile>(pad, pipeline, at, consumer, boxes[box]);
     }
     pipeline.wait_full(at);
     handover.sync_empty();
 #pragma unroll
     for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-      round_to_box<typename Tile::Element>(handover.at(at.stage, box), &sums[box * kBox / 2]);
+      round_to_box<typename Tile::Element>(handover.at(at.stage, box), boxes[box]);
     }
     fence_async_shared();
     handover.arrive_full();
@@ -200,10 +199,8 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
           if (sum) arrivals.look(part.group);
           const uint32_t row = reduction.starts[part.owner] + part.row;
           load_steps<Tile>(&reduction.a, &reduction.b, row, part.column, reduction.steps, pipeline, at, alone);
-          if (sum) {
-            arrivals.await(part.group);
-            load_parts<Tile>(reduction, part, pipeline, at);
-          }
+          if (sum) arrivals.await(part.group);
+          for (uint32_t box = 0; sum && box < Tile::kBoxesC; ++box) load_parts<Tile>(reduction, part, box, pipeline, at);
           pipeline.lend(at);
         });
       }

@@ -32,8 +32,8 @@ struct alignas(128) Reduction {
   TensorMap c;
   // For each other rank: this rank's part of its rows, in staging.
   TensorMap outgoing[kMaxRanks];
-  // For each other rank: its part of this rank's rows, once fetched.
-  TensorMap incoming[kMaxRanks];
+  // The parts of this rank's rows from all other ranks, in their order, once fetched.
+  TensorMap incoming;
   PadView pad;
   // For each other rank: where its part lies, and where it is fetched to.
   const char* from[kMaxRanks];
@@ -78,7 +78,7 @@ struct alignas(128) Reduction {
     return row_bytes == row_stride ? Lines{1, uint64_t(count) * row_bytes, 0} : Lines{count, row_bytes, row_stride};
   }
 };
-static_assert(sizeof(Reduction) == 2816, "as in Rust");
+static_assert(sizeof(Reduction) == 1920, "as in Rust");
 
 // A tile of the shard of `owner`, by its first row there and its first column.
 struct Part {

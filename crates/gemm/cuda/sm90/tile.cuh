@@ -61,11 +61,17 @@ struct Tile {
   static constexpr uint32_t kBuffersC = kBuffersC_;
 };
 
+// The operands of a step of K.
+template <class Tile>
+struct Stage {
+  char a[Tile::kBytesA];
+  char b[Tile::kBytesB];
+};
+
 // The shared memory of a block. Boxes start at multiples of 1024.
 template <class Tile>
 struct alignas(kSwizzleAlignment) Memory {
-  char a[Tile::kStages][Tile::kBytesA];
-  char b[Tile::kStages][Tile::kBytesB];
+  Stage<Tile> stages[Tile::kStages];
   char c[kConsumers][Tile::kBuffersC][64 * kSwizzledRow];
   // A stage has been filled; a stage may be filled.
   uint64_t full[Tile::kStages];

@@ -81,7 +81,7 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
                 let from = product.staged(peer, own);
                 copy::<T>(product, group, from, product.fetched(peer));
             }
-            let sums = sum::<T>(product, group, &partial);
+            let sums = sum::<T>(product, group, partial);
             store::<T>(product, product.own_sums(), group, &sums);
             for peer in product.peers().filter(|_| everyone) {
                 send_signal(pad, product.summed + index, peer);
@@ -170,28 +170,23 @@ unsafe fn copy<T: Element>(
     }
 }
 
-/// The sums of an own group over all ranks, in their order; `partial` is this rank's.
+/// The sums of an own group over all ranks: to `partial`, this rank's, those of the others are added in their order.
 ///
 /// # Safety
 /// The parts of all others have been fetched, and nothing writes them meanwhile.
-unsafe fn sum<T: Element>(product: &ReducingMatmul, group: &Group, partial: &[f32]) -> Vec<f32> {
+unsafe fn sum<T: Element>(product: &ReducingMatmul, group: &Group, partial: Vec<f32>) -> Vec<f32> {
     let n = product.problem.n;
-    // From the neutral element: positive zero would lose the sign of a sum of negative zeros.
-    let mut total = vec![-0.0f32; partial.len()];
-    let mut part = vec![0.0f32; partial.len()];
-    for source in 0..product.world() {
-        let mut terms = partial;
-        if source != product.rank() {
-            let rows = rows_at::<T>(product, product.fetched(source), group);
-            for (row, wide) in rows.zip(part.chunks_exact_mut(n)) {
-                // SAFETY: the caller's obligation; a row has n elements.
-                T::widen(unsafe { std::slice::from_raw_parts(row, n) }, wide);
+    let mut sums = partial;
+    let mut part = vec![0.0f32; n];
+    for source in (0..product.world()).filter(|&source| source != product.rank()) {
+        let rows = rows_at::<T>(product, product.fetched(source), group);
+        for (row, sums) in rows.zip(sums.chunks_exact_mut(n)) {
+            // SAFETY: the caller's obligation; a row has n elements.
+            T::widen(unsafe { std::slice::from_raw_parts(row, n) }, &mut part);
+            for (sum, term) in sums.iter_mut().zip(&part) {
+                *sum += term;
             }
-            terms = &part;
-        }
-        for (total, term) in total.iter_mut().zip(terms) {
-            *total += term;
         }
     }
-    total
+    sums
 }

@@ -11,7 +11,7 @@
 //! slots of the pad of its own: `ready` + group and `summed` + group. [`order()`] is the order in which a rank takes the groups.
 //! In a call rank r
 //! - for each group of another rank: stores its part into its staging, signals `ready` to the owner;
-//! - for each group of its own: waits for `ready` of all others, fetches their parts, adds these and its own in the order of
+//! - for each group of its own: waits for `ready` of all others, fetches their parts, adds them to its own in the order of
 //!   ranks, stores the sum and, where everyone gets the sums, signals `summed` to all others;
 //! - where everyone gets the sums: waits for `summed` of each group of each other rank, and fetches its rows;
 //! - has fetched everything: signals `done` to all others, and ends behind their `done`.
@@ -23,8 +23,8 @@
 //!
 //! # Rounding
 //!
-//! A part is rounded to the element type when it is stored. The owner's own part is not: its f32 sums take its rank's place in
-//! the sum, which is taken in f32 from negative zero and rounded once. Each run gives the same bits.
+//! A part is rounded to the element type when it is stored. The owner's own part is not: to its f32 sums those of the others are
+//! added in the order of ranks, and the sum is rounded once. Each run gives the same bits.
 
 mod backend;
 mod order;
@@ -110,7 +110,7 @@ impl ReducingMatmul {
     }
 
     /// Rows of the largest shard.
-    fn most_rows(&self) -> usize {
+    pub(crate) fn most_rows(&self) -> usize {
         self.shards.iter().map(Range::len).max().unwrap_or(0)
     }
 

@@ -31,7 +31,7 @@ struct Reduction {
     b: TensorMap,
     c: TensorMap,
     outgoing: [TensorMap; MAX_WORLD],
-    incoming: [TensorMap; MAX_WORLD],
+    incoming: TensorMap,
     pad: PadView,
     from: [DevicePtr; MAX_WORLD],
     to: [DevicePtr; MAX_WORLD],
@@ -52,7 +52,7 @@ struct Reduction {
     everyone: u32,
 }
 const _: () =
-    assert!(size_of::<Reduction>() == 2816 && std::mem::offset_of!(Reduction, everyone) == 2804);
+    assert!(size_of::<Reduction>() == 1920 && std::mem::offset_of!(Reduction, everyone) == 1908);
 
 /// A product with its sums, ready to be launched.
 #[derive(Debug)]
@@ -280,22 +280,27 @@ struct Maps {
     b: TensorMap,
     c: TensorMap,
     outgoing: [TensorMap; MAX_WORLD],
-    incoming: [TensorMap; MAX_WORLD],
+    incoming: TensorMap,
 }
 
 impl Maps {
     fn new(product: &ReducingMatmul, config: &Config) -> Result<Self, Error> {
         let (rank, world) = (product.rank(), product.world());
         let problem = &product.problem;
-        let encode = |operand, matrix: Matrix, box_rows, address| {
+        let at = |address, matrix| -> Result<Matrix, Error> {
             let operands = GemmOperands::new(product.a, product.b, address);
             operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
-            let matrix = Matrix { address, ..matrix };
-            TensorMap::encode(matrix, box_rows).map_err(|reason| Error::Operand {
+            Ok(Matrix { address, ..matrix })
+        };
+        let refused = |operand| {
+            move |reason| Error::Operand {
                 operand,
                 problem: Box::new(*problem),
                 reason,
-            })
+            }
+        };
+        let encode = |operand, matrix, box_rows, address| {
+            TensorMap::encode(at(address, matrix)?, box_rows).map_err(refused(operand))
         };
         let [(a, rows_a), (b, rows_b), (c, rows_c)] = boxes(problem, config);
         let shard = |rows: &Range<usize>| Matrix {
@@ -307,7 +312,7 @@ impl Maps {
             b: encode("B", b, rows_b, product.b)?,
             c: TensorMap::UNUSED,
             outgoing: [TensorMap::UNUSED; MAX_WORLD],
-            incoming: [TensorMap::UNUSED; MAX_WORLD],
+            incoming: TensorMap::UNUSED,
         };
         let own = &product.shards[rank];
         if !own.is_empty() {
@@ -319,10 +324,13 @@ impl Maps {
                 let to = product.staged(rank, peer);
                 maps.outgoing[peer] = encode("staging", shard(theirs), rows_c, to)?;
             }
-            if !own.is_empty() {
-                let to = product.fetched(peer);
-                maps.incoming[peer] = encode("the parts fetched", shard(own), PART_ROWS, to)?;
-            }
+        }
+        if !own.is_empty() && world > 1 {
+            let parts = at(product.fetched, shard(own))?;
+            let stack = (world - 1, product.most_rows() * problem.ldc);
+            let boxes = (PART_ROWS, parts_of_stage(config).min(world as u32 - 1));
+            maps.incoming = TensorMap::encode_stack(parts, stack, boxes)
+                .map_err(refused("the parts fetched"))?;
         }
         Ok(maps)
     }
@@ -331,6 +339,12 @@ impl Maps {
 /// Rows of a box of a part: those of a tile, `Parts::kBytes` with [`BOX_COLUMNS`].
 const PART_ROWS: u32 = 128;
 const _: () = assert!(PART_ROWS * BOX_COLUMNS * 2 == 16384);
+
+/// Such boxes in a stage, which has a step of A and of B: `Parts::kParts`.
+fn parts_of_stage(config: &Config) -> u32 {
+    let [rows, columns, depth] = config.tile;
+    (rows + columns) * depth / (PART_ROWS * BOX_COLUMNS)
+}
 
 #[cfg(test)]
 mod tests;

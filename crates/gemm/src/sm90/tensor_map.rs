@@ -42,26 +42,59 @@ impl TensorMap {
     /// # Errors
     /// The driver's answer, as text.
     pub fn encode(matrix: Matrix, box_rows: u32) -> Result<Self, String> {
+        Self::encode_dimensions(
+            matrix,
+            [matrix.columns, matrix.rows],
+            [matrix.ld],
+            [BOX_COLUMNS, box_rows],
+        )
+    }
+
+    /// The map of `count` matrices like `matrix`, each `stride` elements behind the one before, in boxes of `box_rows` rows of
+    /// `box_count` (1 to 256) of them.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_stack(
+        matrix: Matrix,
+        (count, stride): (usize, usize),
+        (box_rows, box_count): (u32, u32),
+    ) -> Result<Self, String> {
+        Self::encode_dimensions(
+            matrix,
+            [matrix.columns, matrix.rows, count],
+            [matrix.ld, stride],
+            [BOX_COLUMNS, box_rows, box_count],
+        )
+    }
+
+    /// From the address and the type of `matrix`, with extents, strides (of all dimensions but the first) and box in elements.
+    fn encode_dimensions<const DIMENSIONS: usize, const STRIDES: usize>(
+        matrix: Matrix,
+        extents: [usize; DIMENSIONS],
+        strides: [usize; STRIDES],
+        boxes: [u32; DIMENSIONS],
+    ) -> Result<Self, String> {
+        const { assert!(STRIDES + 1 == DIMENSIONS) };
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         let dtype = match matrix.dtype {
             DType::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
             _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         };
-        let extents = [matrix.columns as u64, matrix.rows as u64];
-        let stride = [(matrix.ld * matrix.dtype.size()) as u64];
-        let boxes = [BOX_COLUMNS, box_rows];
-        // SAFETY: the map is valid for a write, and the arrays have an element for each of the two dimensions, the strides
-        // one less; encoding reads no device memory.
+        let extents = extents.map(|extent| extent as u64);
+        let strides = strides.map(|stride| (stride * matrix.dtype.size()) as u64);
+        // SAFETY: the map is valid for a write, and the arrays have an element for each dimension, the strides one less;
+        // encoding reads no device memory.
         let result = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,
                 dtype,
-                2,
+                DIMENSIONS as u32,
                 matrix.address.0 as *mut c_void,
                 extents.as_ptr(),
-                stride.as_ptr(),
+                strides.as_ptr(),
                 boxes.as_ptr(),
-                [1, 1].as_ptr(),
+                [1; DIMENSIONS].as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
                 sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -71,7 +104,7 @@ impl TensorMap {
         match result {
             sys::CUresult::CUDA_SUCCESS => Ok(Self(map)),
             failed => Err(format!(
-                "cuTensorMapEncodeTiled answers {failed:?} for {matrix:?} in boxes of {box_rows} rows"
+                "cuTensorMapEncodeTiled answers {failed:?} for {matrix:?} in boxes of {boxes:?}"
             )),
         }
     }

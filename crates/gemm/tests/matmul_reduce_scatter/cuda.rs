@@ -57,19 +57,19 @@ fn gpu(world: usize) -> impl Fn(usize) -> Cuda + Sync {
     move |rank| Cuda::new(if apart { rank } else { 0 }).unwrap()
 }
 
-/// One tile for each rank: the place to begin when something is wrong.
+/// One tile for each rank: the place to begin when something is wrong. Of eight ranks the parts of a tile take several stages.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_one_tile_for_each_rank_is_summed() {
-    for everyone in [false, true] {
+    for (world, everyone) in [(2, false), (2, true), (8, false), (8, true)] {
         let case = Case {
-            m: 256,
+            m: 128 * world,
             n: 128,
-            k: 128,
+            k: 64 * world,
             b: Layout::Transposed,
             ..small(everyone, 128)
         };
-        exact(2, gpu(2), &case, 1);
+        exact(world, gpu(world), &case, 1);
     }
 }
 

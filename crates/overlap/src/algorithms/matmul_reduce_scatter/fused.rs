@@ -7,8 +7,8 @@ use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
 /// The tiles of other ranks' rows are left in own staging as they are computed, where their owners fetch them; those of the own
-/// rows come last, wait for the parts that are fetched meanwhile, and add them in f32 in the order of ranks with the own part, which
-/// was never rounded, in its place. The launch ends when all ranks have fetched what is theirs, so that no credit is needed.
+/// rows come last, wait for the parts that are fetched meanwhile, and add them in the order of ranks to their own f32 sums, which
+/// are never rounded. The launch ends when all ranks have fetched what is theirs, so that no credit is needed.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedReduceScatter",
     operation: Operation::MatmulReduceScatter,

@@ -51,6 +51,16 @@ __device__ __forceinline__ void load_box(void* shared, const TensorMap* map, int
       : "memory");
 }
 
+// The same of matrices behind each other, by a map of three dimensions: a box of each of some, from matrix `z`.
+__device__ __forceinline__ void load_box(void* shared, const TensorMap* map, int32_t x, int32_t y, int32_t z,
+                                         uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+          shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
 // Loads a box into each block of the cluster whose bit is set in `blocks`, where `shared` lies in this block; the bytes
 // count at each block's own barrier, where `barrier` lies in this block.
 __device__ __forceinline__ void load_box_multicast(void* shared, const TensorMap* map, int32_t x, int32_t y,
