@@ -12,7 +12,7 @@ use warpweave_gemm::{
     AllGatherGemmBackend, AllGatherMatmul, Gemm, GemmOperands, GemmProblem, Provider, sm90,
 };
 use warpweave_symm_mem::{
-    Backend, Cuda, DType, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
+    Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
 };
 
 const SHAPES: [Shape; 4] = [
@@ -63,6 +63,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
                 staging: staging.address(),
                 b: b.address(),
                 c: c.address(),
+                bias: DevicePtr::NULL,
                 pad: pad.view(),
                 ready: 1,
                 done: 0,

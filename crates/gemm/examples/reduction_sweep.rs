@@ -13,7 +13,7 @@ use warpweave_gemm::{
     Gemm, GemmOperands, GemmProblem, Provider, ReducingGemmBackend, ReducingMatmul,
 };
 use warpweave_symm_mem::{
-    Backend, Cuda, DType, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
+    Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
 };
 
 const SHAPES: [Shape; 3] = [[8192, 8192, 8192], [8192, 8192, 32768], [4096, 4096, 14336]];
@@ -73,6 +73,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
                 shards: shards.clone(),
                 a: a.address(),
                 b: b.address(),
+                bias: DevicePtr::NULL,
                 c: match everyone {
                     true => Sums::Everyone(copies.addresses()),
                     false => Sums::Owner(copies.local()),

@@ -144,11 +144,6 @@ impl GemmProblem {
         }
     }
 
-    /// Whether this is one product, and without a bias.
-    pub(crate) fn is_single(&self) -> bool {
-        !self.bias && self.batch == GemmBatch::ONE
-    }
-
     /// Stores C as `out`.
     #[must_use]
     pub const fn with_output(mut self, out: DType) -> Self {

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPlan};
-use warpweave_gemm::host::{Element, multiply};
+use warpweave_gemm::host::{Element, multiply_with_bias};
 use warpweave_gemm::sm90::{CONFIGS, Candidate};
 use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Layout, Provider};
 use warpweave_symm_mem::{Backend, Cuda, DType, Memory, Priority};
@@ -49,26 +49,36 @@ struct Case<T> {
 }
 
 impl<T: Element> Case<T> {
-    fn new(cuda: &Cuda, problem: GemmProblem, seed: usize) -> Self {
+    /// Odd seeds have a bias.
+    fn new(cuda: &Cuda, mut problem: GemmProblem, seed: usize) -> Self {
+        problem.bias = seed % 2 == 1;
         let stream = cuda.stream(Priority::Normal).unwrap();
         let a = integers::<T>(problem.a_len(), seed);
         let b = integers::<T>(problem.b_len(), seed + 1);
+        let bias = integers::<T>(problem.bias_len(), seed + 2);
         let mut expected = vec![T::default(); problem.c_len()];
         // SAFETY: any bytes make elements.
         unsafe {
             let len = size_of_val(expected.as_slice());
             std::ptr::write_bytes(expected.as_mut_ptr().cast::<u8>(), 0xff, len);
         }
-        multiply(&problem, &a, &b, &mut expected).unwrap();
+        multiply_with_bias(&problem, &a, &b, &bias, &mut expected).unwrap();
         let padded = |bytes: usize| bytes.next_multiple_of(256);
         let at_b = padded(size_of_val(a.as_slice()));
-        let at_c = at_b + padded(size_of_val(b.as_slice()));
+        let at_bias = at_b + padded(size_of_val(b.as_slice()));
+        let at_c = at_bias + padded(size_of_val(bias.as_slice()));
         let memory = cuda
             .allocate(at_c + size_of_val(expected.as_slice()))
             .unwrap();
         let base = memory.address();
-        let operands = GemmOperands::new(base, base.add(at_b), base.add(at_c));
-        for (address, values) in [(operands.a, bytes(&a)), (operands.b, bytes(&b))] {
+        let operands =
+            GemmOperands::new(base, base.add(at_b), base.add(at_c)).with_bias(base.add(at_bias));
+        let given = [
+            (operands.a, bytes(&a)),
+            (operands.b, bytes(&b)),
+            (operands.bias, bytes(&bias)),
+        ];
+        for (address, values) in given.into_iter().filter(|(_, values)| !values.is_empty()) {
             // SAFETY: the range lies inside the allocation, which nothing else uses yet.
             unsafe { cuda.upload(&stream, address, values).unwrap() };
         }

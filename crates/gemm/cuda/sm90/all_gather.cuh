@@ -92,6 +92,7 @@ struct alignas(128) Gathering {
   uint32_t done;
   // Chunks of each shard, from its first.
   uint32_t pushed;
+  Bias bias;
 
   // Whether a peer says that its shard may be read.
   __device__ __forceinline__ bool opens(uint32_t peer) const { return pushed == 0 || rows[peer] != 0; }

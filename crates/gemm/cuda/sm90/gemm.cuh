@@ -32,6 +32,29 @@ __device__ __forceinline__ Corner corner_of(Raster::Place place, uint32_t part =
   return {row * Tile::kM, column * Tile::kN, part};
 }
 
+// What is added to each row of C before it is rounded: as many elements as C has columns, or null. `Bias` in `sm90/plan.rs`.
+struct Bias {
+  const void* elements;
+  uint32_t columns;
+
+  // A warpgroup: adds the elements of 64 columns, from `column` on, to the sums of these.
+  template <typename T>
+  __device__ __forceinline__ void add(uint32_t column, float (&sums)[kBox / 2]) const {
+    if (elements == nullptr) return;
+    const uint32_t first = column + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (uint32_t i = 0; i < kBox; i += 8) {
+      if (first + i >= columns) continue;
+      const float2 pair = widened_pair<T>(static_cast<const uint32_t*>(elements)[(first + i) / 2]);
+      // Two columns of a row, and of the row eight behind it.
+      float* d = &sums[i / 2];
+      d[0] += pair.x, d[1] += pair.y;
+      d[2] += pair.x, d[3] += pair.y;
+    }
+  }
+};
+static_assert(sizeof(Bias) == 16, "as in Rust");
+
 // The parameters of a launch. `Product` in `sm90/plan.rs` has the same layout.
 struct alignas(128) Product {
   TensorMap a;
@@ -41,6 +64,7 @@ struct alignas(128) Product {
   Raster raster;
   // Steps of K.
   uint32_t steps;
+  Bias bias;
 
   // The matrices in which a tile lies.
   __device__ __forceinline__ const TensorMap* map_a(Corner) const { return &a; }
@@ -128,11 +152,16 @@ __device__ __forceinline__ void produce(const AnyProduct& product, const Pipelin
   });
 }
 
+// What a thread has of the sums of a tile, by boxes of 64 columns.
+template <class Tile>
+using Sums = float[Tile::kBoxesC][kBox / 2];
+
 // A warpgroup: the sums of rows 64 `consumer` and behind of a tile.
 template <class Tile>
 __device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typename Pipeline<Tile>::Cursor& at, uint32_t steps,
-                                         uint32_t consumer, float (&sums)[Tile::kN / 2]) {
+                                         uint32_t consumer, Sums<Tile>& boxes) {
   constexpr uint32_t kRowsA = 64 * kSwizzledRow;
+  auto& sums = reinterpret_cast<float (&)[Tile::kN / 2]>(boxes);
   uint32_t previous = 0;
   for (uint32_t step = 0; step < steps; ++step, at.advance()) {
     pipeline.wait_full(at);
@@ -177,7 +206,7 @@ struct MatrixLane {
 
 // A warpgroup: the sums of 64 columns, rounded, to a box in shared memory.
 template <typename T>
-__device__ __forceinline__ void round_to_box(char* box, const float* sums) {
+__device__ __forceinline__ void round_to_box(char* box, const float (&sums)[kBox / 2]) {
   const MatrixLane lane;
 #pragma unroll
   for (uint32_t column = 0; column < kBox; column += 16) {
@@ -190,16 +219,17 @@ __device__ __forceinline__ void round_to_box(char* box, const float* sums) {
 // A warpgroup: its sums, rounded, to C. `leader` is the one thread that stores.
 template <class Tile, class AnyProduct>
 __device__ __forceinline__ void store(const AnyProduct& product, Memory<Tile>& memory, Corner corner, uint32_t consumer,
-                                      bool leader, const float (&sums)[Tile::kN / 2]) {
+                                      bool leader, Sums<Tile>& sums) {
   // Each tile begins with the first.
   constexpr uint32_t kBuffers = Tile::kBoxesC % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
 #pragma unroll
   for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
+    product.bias.template add<typename Tile::Element>(corner.column + box * kBox, sums[box]);
     char* buffer = memory.c[consumer][box % kBuffers];
     // An earlier store has read the box that is written next.
     if (leader) bulk_wait_read<int(kBuffers) - 1>();
     sync_consumer(consumer);
-    round_to_box<typename Tile::Element>(buffer, &sums[box * kBox / 2]);
+    round_to_box<typename Tile::Element>(buffer, sums[box]);
     fence_async_shared();
     sync_consumer(consumer);
     if (leader) {
@@ -240,7 +270,7 @@ __device__ __forceinline__ void gemm(const AnyProduct& product, Exchange exchang
     const uint32_t consumer = warpgroup - 1;
     const bool leader = threadIdx.x % kWarpgroup == 0;
     typename Pipeline<Tile>::Cursor at;
-    float sums[Tile::kN / 2];
+    Sums<Tile> sums;
     product.template for_each_tile<Tile>([&](Corner corner) {
       multiply<Tile>(pipeline, at, product.steps, consumer, sums);
       store<Tile>(product, pipeline.memory, corner, consumer, leader, sums);

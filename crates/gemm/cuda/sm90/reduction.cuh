@@ -41,7 +41,8 @@
 // everything was fetched. Every launch ends.
 //
 // **Bits.** A part is rounded to the element type when it is stored. The owner's own is not: the others' are added to its f32
-// sums, and the sum is rounded once. That depends on neither time nor grid, so that every run gives the same bits.
+// sums, and a bias behind them, and the sum is rounded once. That depends on neither time nor grid, so that every run gives the
+// same bits.
 //
 // There is no programmatic launch: where ranks share a GPU, blocks of a rank's next call would take multiprocessors that the
 // blocks for which the call before waits have not got yet.
@@ -91,20 +92,20 @@ __device__ __forceinline__ void consume(const Reduction& reduction, const Pipeli
   const PadView& pad = reduction.pad;
   const Handover<Tile> handover{pipeline.memory, consumer};
   typename Pipeline<Tile>::Cursor at;
-  float sums[Tile::kN / 2];
-  auto& boxes = reinterpret_cast<float (&)[Tile::kBoxesC][kBox / 2]>(sums);
+  Sums<Tile> sums;
   for_each_part<Tile>(reduction, [&](const Part& part) {
     multiply<Tile>(pipeline, at, reduction.steps, consumer, sums);
-    const bool sum = part.owner == pad.rank && pad.world > 1;
+    const bool own = part.owner == pad.rank;
 #pragma unroll
-    for (uint32_t box = 0; sum && box < Tile::kBoxesC; ++box) {
-      add_parts<Tile>(pad, pipeline, at, consumer, boxes[box]);
+    for (uint32_t box = 0; own && box < Tile::kBoxesC; ++box) {
+      add_parts<Tile>(pad, pipeline, at, consumer, sums[box]);
+      reduction.bias.template add<typename Tile::Element>(part.column + box * kBox, sums[box]);
     }
     pipeline.wait_full(at);
     handover.sync_empty();
 #pragma unroll
     for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-      round_to_box<typename Tile::Element>(handover.at(at.stage, box), boxes[box]);
+      round_to_box<typename Tile::Element>(handover.at(at.stage, box), sums[box]);
     }
     fence_async_shared();
     handover.arrive_full();

@@ -61,6 +61,7 @@ struct alignas(128) Reduction {
   uint32_t done;
   // Whether every rank gets the sums.
   uint32_t everyone;
+  Bias bias;
 
   __device__ __forceinline__ uint32_t* calls() const { return &arrived[groups]; }
 
@@ -78,7 +79,7 @@ struct alignas(128) Reduction {
     return row_bytes == row_stride ? Lines{1, uint64_t(count) * row_bytes, 0} : Lines{count, row_bytes, row_stride};
   }
 };
-static_assert(sizeof(Reduction) == 1920, "as in Rust");
+static_assert(sizeof(Reduction) == 2048, "as in Rust");
 
 // A tile of the shard of `owner`, by its first row there and its first column.
 struct Part {

@@ -28,7 +28,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DevicePtr, PadView};
 
 use crate::sm90::Candidate;
-use crate::{Error, GemmOperands, GemmProblem, Layout};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
 pub use backend::AllGatherGemmBackend;
 pub(crate) use table::bands;
@@ -54,6 +54,8 @@ pub struct AllGatherMatmul {
     pub b: DevicePtr,
     /// Address of C.
     pub c: DevicePtr,
+    /// Address of the bias; ignored by a problem without one.
+    pub bias: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
     /// Slot for "my shard may be read", and where rows are pushed "and those are in your staging".
@@ -156,7 +158,8 @@ impl AllGatherMatmul {
         let c = self
             .c
             .add(rows.start * self.problem.ldc * self.problem.out.size());
-        (problem, GemmOperands::new(self.row(rows.start), self.b, c))
+        let operands = GemmOperands::new(self.row(rows.start), self.b, c);
+        (problem, operands.with_bias(self.bias))
     }
 
     /// Refuses what contradicts itself.
@@ -172,8 +175,8 @@ impl AllGatherMatmul {
         if self.problem.a_layout != Layout::RowMajor {
             return refuse("shards are rows, so A must be row-major".into());
         }
-        if !self.problem.is_single() {
-            return refuse("it is one product without a bias".into());
+        if self.problem.batch != GemmBatch::ONE {
+            return refuse("it is one product".into());
         }
         if rank >= world || self.shards.len() != world || self.a.len() != world {
             let (shards, addresses) = (self.shards.len(), self.a.len());

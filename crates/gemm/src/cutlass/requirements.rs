@@ -15,6 +15,10 @@ pub const ADDRESS_ALIGNMENT: u64 = 16;
 pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     let provider = Provider::Cutlass;
     check_single(problem, provider)?;
+    if problem.bias {
+        let why = "there must be no bias: the epilogue stores the sums as they are".into();
+        return unsupported(problem, provider, why);
+    }
     for (name, layout) in [("A", problem.a_layout), ("B", problem.b_layout)] {
         if layout != Layout::RowMajor {
             return unsupported(problem, provider, format!("{name} must be row-major"));
@@ -28,15 +32,10 @@ pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
     check_hopper(device, Provider::Cutlass)
 }
 
-/// A valid single product without a bias, f16 or bf16 in and out.
+/// A valid single product, f16 or bf16 in and out.
 pub(crate) fn check_single(problem: &GemmProblem, provider: Provider) -> Result<(), Error> {
     problem.validate()?;
     let unsupported = |requirement| unsupported(problem, provider, requirement);
-    if problem.bias {
-        return unsupported(
-            "there must be no bias: the epilogue stores the sums as they are".into(),
-        );
-    }
     if problem.batch.count != 1 {
         return unsupported(format!(
             "there must be one product, not a batch of {}: the kernels' plans describe one",

@@ -12,7 +12,7 @@ impl AllGatherGemmBackend for Host {
     fn all_gather_plan(&self, product: &AllGatherMatmul) -> Result<AllGatherMatmul, Error> {
         product.validate()?;
         for &a in product.a.iter().chain([&product.staging]) {
-            let operands = GemmOperands::new(a, product.b, product.c);
+            let operands = GemmOperands::new(a, product.b, product.c).with_bias(product.bias);
             panels::check_addresses(&product.problem, operands)?;
         }
         Ok(product.clone())

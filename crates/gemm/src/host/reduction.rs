@@ -21,7 +21,7 @@ impl ReducingGemmBackend for Host {
         };
         let copies = copies.iter().copied();
         for c in copies.chain(staging.filter(|_| product.world() > 1)) {
-            let operands = GemmOperands::new(product.a, product.b, c);
+            let operands = GemmOperands::new(product.a, product.b, c).with_bias(product.bias);
             panels::check_addresses(&problem, operands)?;
         }
         Ok(product.clone())
@@ -117,6 +117,7 @@ fn partial(product: &ReducingMatmul, group: &Group) -> Result<Vec<f32>, Error> {
     let mut sums = vec![0.0f32; problem.m * problem.n];
     if problem.k > 0 {
         let mut wide = problem.with_output(DType::F32);
+        wide.bias = false;
         wide.ldc = wide.n;
         let c = DevicePtr(sums.as_mut_ptr() as u64);
         // SAFETY: the caller of the launch vouches for A and B; `sums` has the product's size and is this function's own.
@@ -170,7 +171,8 @@ unsafe fn copy<T: Element>(
     }
 }
 
-/// The sums of an own group over all ranks: to `partial`, this rank's, those of the others are added in their order.
+/// The sums of an own group over all ranks: to `partial`, this rank's, those of the others are added in their order, and the
+/// bias.
 ///
 /// # Safety
 /// The parts of all others have been fetched, and nothing writes them meanwhile.
@@ -178,14 +180,22 @@ unsafe fn sum<T: Element>(product: &ReducingMatmul, group: &Group, partial: Vec<
     let n = product.problem.n;
     let mut sums = partial;
     let mut part = vec![0.0f32; n];
+    // SAFETY: a row of n elements, by the caller's obligation or that of the launch.
+    let mut add = |row: *const T, sums: &mut [f32]| unsafe {
+        T::widen(std::slice::from_raw_parts(row, n), &mut part);
+        for (sum, term) in sums.iter_mut().zip(&part) {
+            *sum += term;
+        }
+    };
     for source in (0..product.world()).filter(|&source| source != product.rank()) {
         let rows = rows_at::<T>(product, product.fetched(source), group);
         for (row, sums) in rows.zip(sums.chunks_exact_mut(n)) {
-            // SAFETY: the caller's obligation; a row has n elements.
-            T::widen(unsafe { std::slice::from_raw_parts(row, n) }, &mut part);
-            for (sum, term) in sums.iter_mut().zip(&part) {
-                *sum += term;
-            }
+            add(row, sums);
+        }
+    }
+    if product.problem.bias {
+        for sums in sums.chunks_exact_mut(n) {
+            add(product.bias.as_host(), sums);
         }
     }
     sums

@@ -24,7 +24,7 @@
 //! # Rounding
 //!
 //! A part is rounded to the element type when it is stored. The owner's own part is not: to its f32 sums those of the others are
-//! added in the order of ranks, and the sum is rounded once. Each run gives the same bits.
+//! added in the order of ranks, and behind them a bias, and the sum is rounded once. Each run gives the same bits.
 
 mod backend;
 mod order;
@@ -33,7 +33,7 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use crate::{Error, GemmProblem, Layout};
+use crate::{Error, GemmBatch, GemmProblem, Layout};
 
 pub use backend::ReducingGemmBackend;
 pub use order::{Group, order};
@@ -59,6 +59,8 @@ pub struct ReducingMatmul {
     pub a: DevicePtr,
     /// Address of this rank's rows of B, k × n.
     pub b: DevicePtr,
+    /// Address of the bias, which the sums get once, each from its owner; ignored by a problem without one.
+    pub bias: DevicePtr,
     /// Where the sums go.
     pub c: Sums,
     /// For each rank the address of its staging, as mapped here: its parts of the rows of each of the others, in the order of
@@ -185,8 +187,8 @@ impl ReducingMatmul {
         if problem.a_layout != Layout::RowMajor {
             return refuse("A must be row-major".into());
         }
-        if !problem.is_single() || problem.out != problem.dtype {
-            return refuse("it is one product without a bias, stored in its own type".into());
+        if problem.batch != GemmBatch::ONE || problem.out != problem.dtype {
+            return refuse("it is one product, stored in its own type".into());
         }
         let copies = match &self.c {
             Sums::Owner(_) => world,

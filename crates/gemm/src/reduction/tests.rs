@@ -16,6 +16,7 @@ pub(crate) fn product(
         shards: (0..world).map(|i| start(i)..start(i + 1)).collect(),
         a: DevicePtr(1 << 20),
         b: DevicePtr(1 << 20),
+        bias: DevicePtr::NULL,
         c: Sums::Owner(DevicePtr(1 << 20)),
         staging: copies,
         fetched: DevicePtr(1 << 20),
@@ -173,7 +174,10 @@ fn descriptors_that_contradict_themselves_are_refused() {
     let mut unused = good.clone();
     unused.summed = usize::MAX;
     unused.validate().unwrap();
-    refused(&|p| p.problem.bias = true, "without a bias");
+    refused(
+        &|p| (p.problem.batch.count, p.problem.batch.c_stride) = (2, 1 << 20),
+        "it is one product, stored in its own type",
+    );
     refused(
         &|p| p.problem = p.problem.with_layouts(Layout::Transposed, Layout::RowMajor),
         "A must be row-major",

@@ -4,7 +4,7 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory, PadView};
 
 use super::config::{self, ALL_GATHER, CONFIGS, Candidate, FETCHING_BYTES, Family, STEP, THREADS};
-use super::plan::{boxes, check_compiled};
+use super::plan::{Bias, boxes, check_compiled};
 use super::tensor_map::{Matrix, TensorMap};
 use super::{check_device, check_problem, select};
 use crate::all_gather_matmul::{AllGatherMatmul, bands};
@@ -39,9 +39,10 @@ struct Gathering {
     ready: u32,
     done: u32,
     pushed: u32,
+    bias: Bias,
 }
 const _: () =
-    assert!(size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, pushed) == 2460);
+    assert!(size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, bias) == 2464);
 
 /// A product that gathers, ready to be launched.
 #[derive(Debug)]
@@ -199,7 +200,9 @@ fn check(product: &AllGatherMatmul) -> Result<(), Error> {
     }
     let staging = Some(&product.staging).filter(|_| world > 1);
     for &a in product.a.iter().chain(staging) {
-        GemmOperands::new(a, product.b, product.c).check(problem, |_| ADDRESS_ALIGNMENT)?;
+        GemmOperands::new(a, product.b, product.c)
+            .with_bias(product.bias)
+            .check(problem, |_| ADDRESS_ALIGNMENT)?;
     }
     Ok(())
 }
@@ -245,6 +248,7 @@ fn encode(product: &AllGatherMatmul, candidate: Candidate) -> Result<Gathering, 
         ready: product.ready as u32,
         done: product.done as u32,
         pushed: product.pushed_chunks() as u32,
+        bias: Bias::new(problem, product.bias),
     };
     for (rank, shard) in product.shards.iter().enumerate() {
         gathering.from[rank] = product.a[rank].0;

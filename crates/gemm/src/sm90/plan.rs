@@ -10,6 +10,28 @@ use super::{Raster, check_device, check_problem};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
 use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
 
+/// `Bias` in `cuda/sm90/gemm.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Bias {
+    elements: DevicePtr,
+    columns: u32,
+}
+
+impl Bias {
+    /// That of `problem` at `address`, if it has one.
+    pub fn new(problem: &GemmProblem, address: DevicePtr) -> Self {
+        Self {
+            elements: if problem.bias {
+                address
+            } else {
+                DevicePtr::NULL
+            },
+            columns: problem.n as u32,
+        }
+    }
+}
+
 /// The parameter of the kernels: `Product` in `cuda/sm90/gemm.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -19,8 +41,9 @@ struct Product {
     c: TensorMap,
     raster: Raster,
     steps: u32,
+    bias: Bias,
 }
-const _: () = assert!(size_of::<Product>() == 512 && std::mem::offset_of!(Product, steps) == 396);
+const _: () = assert!(size_of::<Product>() == 512 && std::mem::offset_of!(Product, bias) == 400);
 
 /// A product ready to be launched.
 #[derive(Debug)]
@@ -34,8 +57,8 @@ pub struct Plan {
     bound: Mutex<Option<(Addresses, Product)>>,
 }
 
-/// Addresses of A, B and C.
-type Addresses = [DevicePtr; 3];
+/// Addresses of A, B, C and the bias.
+type Addresses = [DevicePtr; 4];
 
 impl Plan {
     /// Prepares `candidate` for `problem` on the device of `cuda`. Tensor maps are made at the first launch.
@@ -88,7 +111,7 @@ impl Plan {
         operands: GemmOperands,
     ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
-        let mut product = self.bind([operands.a, operands.b, operands.c])?;
+        let mut product = self.bind([operands.a, operands.b, operands.c, operands.bias])?;
         let [along_m, along_n] = self.config.cluster;
         let cluster = along_m * along_n;
         let launch = LaunchConfig {
@@ -134,6 +157,7 @@ impl Plan {
             c: map("C", c, addresses[2])?,
             raster: self.raster,
             steps: self.problem.k.div_ceil(STEP) as u32,
+            bias: Bias::new(&self.problem, addresses[3]),
         };
         *bound = Some((addresses, product));
         Ok(product)

@@ -8,7 +8,7 @@ use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, PadView};
 use super::all_gather::upload;
 use super::check_device;
 use super::config::{self, CONFIGS, FETCHING_BYTES, STEP, THREADS};
-use super::plan::{boxes, check_compiled};
+use super::plan::{Bias, boxes, check_compiled};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use crate::cutlass::{self, ADDRESS_ALIGNMENT, Config};
@@ -50,9 +50,10 @@ struct Reduction {
     summed: u32,
     done: u32,
     everyone: u32,
+    bias: Bias,
 }
 const _: () =
-    assert!(size_of::<Reduction>() == 1920 && std::mem::offset_of!(Reduction, everyone) == 1908);
+    assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1912);
 
 /// A product with its sums, ready to be launched.
 #[derive(Debug)]
@@ -141,6 +142,7 @@ impl ReductionPlan {
                 summed: product.summed as u32,
                 done: product.done as u32,
                 everyone: matches!(product.c, Sums::Everyone(_)).into(),
+                bias: Bias::new(&product.problem, product.bias),
             },
             _tables: tables,
         })
@@ -288,7 +290,7 @@ impl Maps {
         let (rank, world) = (product.rank(), product.world());
         let problem = &product.problem;
         let at = |address, matrix| -> Result<Matrix, Error> {
-            let operands = GemmOperands::new(product.a, product.b, address);
+            let operands = GemmOperands::new(product.a, product.b, address).with_bias(product.bias);
             operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
             Ok(Matrix { address, ..matrix })
         };

@@ -6,7 +6,7 @@ use super::reduction::MAX_WORLD;
 use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
 use crate::{Error, GemmProblem, Layout, Provider, ReducingMatmul};
 
-/// Whether the kernel can compute `problem`: a single product without a bias, f16 or bf16 in and out, A row-major, B
+/// Whether the kernel can compute `problem`: a single product, f16 or bf16 in and out, A row-major, B
 /// row-major or transposed, and n and leading dimensions that are multiples of 8. Any m and k will do: TMA loads end with an
 /// element, its stores with 16 bytes, so that those of another n would write zeros behind the rows of C.
 ///
@@ -83,7 +83,6 @@ mod tests {
                 p.with_layouts(Layout::Transposed, Layout::RowMajor),
                 "A must be row-major",
             ),
-            (p.with_bias(), "no bias"),
             (p.with_output(DType::F32), "C must be f16"),
         ];
         for (problem, needle) in cases {

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use crate::{Error, GemmProblem, Layout};
+use crate::{Error, GemmBatch, GemmProblem, Layout};
 
 pub use backend::WaitingGemmBackend;
 pub(crate) use table::Table;
@@ -72,7 +72,7 @@ impl WaitingMatmul {
         if self.problem.a_layout != Layout::RowMajor {
             return refuse("rows arrive, so A must be row-major".into());
         }
-        if !self.problem.is_single() {
+        if self.problem.bias || self.problem.batch != GemmBatch::ONE {
             return refuse("it is one product without a bias".into());
         }
         if self.ready >= self.pad.slots as usize {

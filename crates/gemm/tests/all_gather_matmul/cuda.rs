@@ -44,7 +44,7 @@ fn on_a_gpu_every_element_is_right_call_after_call() {
         for (m, n, k, chunk_rows) in SHAPES {
             let case = |dtype| Case::new(m, n, k, dtype, chunk_rows);
             calls(world, &gpus(world), case(DType::F16));
-            calls(world, &gpus(world), case(DType::Bf16).transposed());
+            calls(world, &gpus(world), case(DType::Bf16).transposed().biased());
             calls(world, &gpus(world), case(DType::Bf16).pushing(1));
             calls(world, &gpus(world), case(DType::F16).pushing(100));
         }
@@ -61,7 +61,7 @@ fn on_a_gpu_every_tile_and_cluster_is_right() {
                 ..Case::new(1100, 776, 136, DType::Bf16, 256)
             };
             calls(2, &gpus(2), case);
-            calls(2, &gpus(2), case.transposed());
+            calls(2, &gpus(2), case.transposed().biased());
         }
     }
 }

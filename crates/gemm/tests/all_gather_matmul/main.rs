@@ -90,7 +90,7 @@ fn every_world_multiplies_the_rows_of_its_own_call() {
         ] {
             let case = Case::new(m, n, k, DType::Bf16, chunk_rows);
             calls(world, &host, case);
-            calls(world, &host, case.transposed());
+            calls(world, &host, case.transposed().biased());
             calls(world, &host, case.pushing(1));
             calls(world, &host, case.pushing(100));
         }

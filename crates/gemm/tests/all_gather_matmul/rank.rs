@@ -48,6 +48,13 @@ impl Case {
         }
     }
 
+    pub fn biased(self) -> Self {
+        Case {
+            problem: self.problem.with_bias(),
+            ..self
+        }
+    }
+
     pub fn transposed(self) -> Self {
         let GemmProblem { lda, ldc, k, .. } = self.problem;
         let layouts = self
@@ -73,7 +80,7 @@ pub struct Rank<B: AllGatherGemmBackend> {
     case: Case,
     pub product: AllGatherMatmul,
     pub plan: B::AllGatherPlan,
-    /// The shard of each input, then B, C, and C of each call.
+    /// The shard of each input, then B, the bias, C, and C of each call.
     memory: B::Memory,
     results: DevicePtr,
 }
@@ -82,6 +89,11 @@ pub struct Rank<B: AllGatherGemmBackend> {
 fn value(which: usize, row: usize, col: usize) -> f32 {
     let mixed = (which * 7919 + row * 104_729 + col * 31).wrapping_mul(2_654_435_761);
     ((mixed >> 13) % 3) as f32 - 1.0
+}
+
+/// That of a rank, whether its product has one or not.
+fn bias_of(rank: usize, column: usize) -> f32 {
+    value(2 * INPUTS + rank, 1, column)
 }
 
 /// A number that seems to be of chance, for a call of a rank.
@@ -146,12 +158,13 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         let part = |elements: usize| (2 * elements).next_multiple_of(256);
         let shard = part(shards[0].len() * lda);
         let results = (case.calls + 1) * part(m * ldc);
-        let parts = INPUTS * shard + part(b_rows * ldb) + results;
+        let parts = INPUTS * shard + part(b_rows * ldb) + part(n) + results;
         let memory = backend.allocate(parts).unwrap();
         let a = SymmetricBuffer::new(&backend, &exchange, "a", shard).unwrap();
         let staging = SymmetricBuffer::new(&backend, &exchange, "staging", part(m * lda)).unwrap();
         let b = memory.address().add(INPUTS * shard);
-        let c = b.add(part(b_rows * ldb));
+        let bias = b.add(part(b_rows * ldb));
+        let c = bias.add(part(n));
 
         let mut pad = SignalPad::new(&backend, &exchange, "test", 2).unwrap();
         pad.set_timeout(Duration::from_secs(10));
@@ -164,6 +177,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             staging: staging.local(),
             b,
             c,
+            bias,
             pad: pad.view(),
             ready: 1,
             done: 0,
@@ -190,6 +204,8 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             };
             let weight = stored(dtype, 0..b_rows, (b_columns, ldb), weight);
             backend.upload(&stream, b, &weight).unwrap();
+            let elements = stored(dtype, 0..1, (n, n), |_, column| bias_of(rank, column));
+            backend.upload(&stream, bias, &elements).unwrap();
             // Rows that are read before they have arrived spoil C.
             let bytes = 2 * m * lda;
             backend.fill(&stream, staging.local(), 0xff, bytes).unwrap();
@@ -328,7 +344,12 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         let mut bytes = Vec::with_capacity(2 * m * n);
         let mut sums = vec![0.0; n];
         for row in 0..m {
-            sums.fill(0.0);
+            for (column, sum) in sums.iter_mut().enumerate() {
+                *sum = match self.case.problem.bias {
+                    true => bias_of(self.me(), column),
+                    false => 0.0,
+                };
+            }
             for i in 0..k {
                 let a = value(input, row, i);
                 let weight = &weight[i * n..][..n];

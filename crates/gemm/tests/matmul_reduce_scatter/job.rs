@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpweave_gemm::host::{Element, multiply};
+use warpweave_gemm::host::{Element, multiply_with_bias};
 use warpweave_gemm::reduction::Sums;
 use warpweave_gemm::{GemmProblem, Layout, ReducingGemmBackend, ReducingMatmul};
 use warpweave_symm_mem::{
@@ -29,6 +29,7 @@ pub struct Case {
     pub b: Layout,
     pub group_rows: usize,
     pub everyone: bool,
+    pub bias: bool,
 }
 
 fn shard(total: usize, rank: usize, world: usize) -> Range<usize> {
@@ -67,11 +68,15 @@ impl Case {
     /// C for each input, as bytes.
     pub fn wanted<T: Element>(&self) -> Vec<Vec<u8>> {
         let b = matrix::<T>(INPUTS, 0..self.k, 0..self.n);
-        let problem = GemmProblem::new(self.m, self.n, self.k, T::DTYPE);
+        let problem = GemmProblem {
+            bias: self.bias,
+            ..GemmProblem::new(self.m, self.n, self.k, T::DTYPE)
+        };
+        let bias = matrix::<T>(INPUTS + 1, 0..1, 0..self.n);
         let product = |input| {
             let a = matrix::<T>(input, 0..self.m, 0..self.k);
             let mut c = vec![T::default(); self.m * self.n];
-            multiply(&problem, &a, &b, &mut c).unwrap();
+            multiply_with_bias(&problem, &a, &b, &bias, &mut c).unwrap();
             bytes(&c).to_vec()
         };
         (0..INPUTS).map(product).collect()
@@ -90,7 +95,7 @@ pub struct Job<B: ReducingGemmBackend> {
     pub c: DevicePtr,
     pub c_bytes: usize,
     pub a_bytes: usize,
-    /// A, B, C and the parts fetched, then this rank's columns of A for each input.
+    /// A, B, the bias, C and the parts fetched, then this rank's columns of A for each input.
     pub memory: B::Memory,
     pub inputs: DevicePtr,
     /// What lies behind the parts of others' rows, and behind those fetched.
@@ -111,6 +116,10 @@ impl<B: ReducingGemmBackend> Job<B> {
         let depth = shard(k, rank, world);
         let problem =
             GemmProblem::new(m, n, depth.len(), case.dtype).with_layouts(Layout::RowMajor, b);
+        let problem = GemmProblem {
+            bias: case.bias,
+            ..problem
+        };
         let most = m.div_ceil(world);
         let groups = most.div_ceil(case.group_rows);
         let mut pad = SignalPad::new(&backend, &exchange, "test", FIRST + 2 * groups + 1).unwrap();
@@ -120,11 +129,16 @@ impl<B: ReducingGemmBackend> Job<B> {
         let c_bytes = 2 * n * case.rows(rank, world).len();
         let staging_bytes = 2 * n * most * (world - 1);
         let guarded = staging_bytes + GUARD;
-        let all = (1 + INPUTS) * part(a_bytes) + part(b_bytes) + part(c_bytes) + part(guarded);
+        let all = (1 + INPUTS) * part(a_bytes)
+            + part(b_bytes)
+            + part(2 * n)
+            + part(c_bytes)
+            + part(guarded);
         let memory = backend.allocate(all).unwrap();
         let a = memory.address();
         let b_at = a.add(part(a_bytes));
-        let c = b_at.add(part(b_bytes));
+        let bias = b_at.add(part(b_bytes));
+        let c = bias.add(part(2 * n));
         let fetched = c.add(part(c_bytes));
         let inputs = fetched.add(part(guarded));
         let shared = |name: &str, bytes: usize| {
@@ -137,6 +151,7 @@ impl<B: ReducingGemmBackend> Job<B> {
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
             a,
             b: b_at,
+            bias,
             c: match case.everyone {
                 true => Sums::Everyone(copies.addresses()),
                 false => Sums::Owner(c),
@@ -165,6 +180,8 @@ impl<B: ReducingGemmBackend> Job<B> {
         // come spoil C, since all bits set are no number.
         unsafe {
             backend.upload(&stream, b_at, bytes(&weight)).unwrap();
+            let elements = matrix::<T>(INPUTS + 1, 0..1, 0..n);
+            backend.upload(&stream, bias, bytes(&elements)).unwrap();
             for input in 0..INPUTS {
                 let columns = matrix::<T>(input, 0..m, depth.clone());
                 let at = inputs.add(input * part(a_bytes));

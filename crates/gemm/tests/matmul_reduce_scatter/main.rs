@@ -116,6 +116,7 @@ fn small(everyone: bool, group_rows: usize) -> Case {
         b: Layout::RowMajor,
         group_rows,
         everyone,
+        bias: false,
     }
 }
 
@@ -138,6 +139,7 @@ fn every_rank_gets_its_sums() {
                         b,
                         group_rows,
                         everyone,
+                        bias: b == Layout::Transposed,
                     };
                     exact(world, |_| Host::new(), &case, 8);
                 }

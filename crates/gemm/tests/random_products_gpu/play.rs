@@ -14,8 +14,8 @@ use warpweave_symm_mem::{DType, DevicePtr, Memory};
 use crate::problem::{Operation, Problem};
 use crate::random::{Random, mixed};
 use crate::rank::{
-    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, c_bytes, guard_of_staging, on_rank,
-    staging_bytes,
+    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, b_bytes, c_bytes, guard_of_staging,
+    on_rank, staging_bytes,
 };
 use crate::values::POISON;
 
@@ -78,6 +78,7 @@ impl<B: Kernels> Rank<B> {
             };
             (0..problem.calls).for_each(|call| give(problem.a(self.me(), call)));
             give(problem.b(self.me()));
+            give(problem.bias(self.me()));
         }
         // SAFETY: `place` keeps to the rooms, and no rank has work under way.
         unsafe {
@@ -153,6 +154,7 @@ impl<B: Kernels> Rank<B> {
         };
         let plan = |blocks: &Vec<u32>| {
             let b = self.given.address().add(at.given + problem.calls * a_bytes);
+            let bias = b.add(b_bytes(problem, me));
             let max_blocks = Some(blocks[me]);
             match problem.operation {
                 Operation::AllGatherMatmul => {
@@ -164,6 +166,7 @@ impl<B: Kernels> Rank<B> {
                         staging: self.shared.local().add(staging),
                         b,
                         c,
+                        bias,
                         pad: self.pad.view(),
                         ready: READY,
                         done: DONE,
@@ -180,6 +183,7 @@ impl<B: Kernels> Rank<B> {
                         shards: problem.shards.clone(),
                         a,
                         b,
+                        bias,
                         c: match problem.operation {
                             Operation::MatmulAllReduce => Sums::Everyone(on_all(copy)),
                             _ => Sums::Owner(c),

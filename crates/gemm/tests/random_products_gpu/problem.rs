@@ -89,6 +89,11 @@ impl Problem {
                 .with_leading_dimensions(lda, padded(random, b.stored(k, n).1), ldc)
         });
         let mut products: Vec<GemmProblem> = products.collect();
+        // Every rank's own, or the one that owners add.
+        let biased = random.once_in(2);
+        for (rank, product) in products.iter_mut().enumerate() {
+            product.bias = biased && !(gathers && rank % 2 == 1);
+        }
         if gathers {
             // What fits with the most columns.
             let k = products.iter().map(|product| product.k).min().unwrap_or(k);

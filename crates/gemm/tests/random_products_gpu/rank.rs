@@ -53,17 +53,15 @@ impl Rooms {
         let world = problem.shards.len();
         let calls = problem.calls * problem.blocks.len();
         let most = |bytes: &dyn Fn(usize) -> usize| most(world, bytes);
-        let b = |rank: usize| {
-            let product = &problem.products[rank];
-            window(product.b_layout.stored(product.k, product.n).0, product.ldb)
-        };
         let (a, c) = (
             most(&|rank| a_bytes(problem, rank)),
             most(&|rank| c_bytes(problem, rank)),
         );
         let everyone = problem.operation == Operation::MatmulAllReduce;
         Rooms {
-            given: problem.calls * a + most(&b),
+            given: problem.calls * a
+                + most(&|rank| b_bytes(problem, rank))
+                + most(&|rank| window(1, problem.products[rank].n)),
             work: match problem.gathers() {
                 true => c,
                 false => a + staging_bytes(problem) + if everyone { 0 } else { c },
@@ -105,6 +103,11 @@ fn most(world: usize, bytes: &dyn Fn(usize) -> usize) -> usize {
 /// Bytes of a rank's A and C with what lies behind them.
 pub fn a_bytes(problem: &Problem, rank: usize) -> usize {
     window(problem.rows_of_a(rank).len(), problem.products[rank].lda)
+}
+
+pub fn b_bytes(problem: &Problem, rank: usize) -> usize {
+    let product = &problem.products[rank];
+    window(product.b_layout.stored(product.k, product.n).0, product.ldb)
 }
 
 pub fn c_bytes(problem: &Problem, rank: usize) -> usize {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 use warpweave_gemm::GemmProblem;
-use warpweave_gemm::host::{Element, multiply};
+use warpweave_gemm::host::{Element, multiply_with_bias};
 use warpweave_symm_mem::DType;
 
 use crate::problem::{Operation, Problem};
@@ -48,6 +48,15 @@ impl Problem {
         }
     }
 
+    /// A window with a rank's bias, whether its product has one or not.
+    pub fn bias(&self, rank: usize) -> Vec<u8> {
+        let GemmProblem { n, dtype, .. } = self.products[rank];
+        match dtype {
+            DType::F16 => window_of(&self.elements::<f16>(rank), n, n),
+            _ => window_of(&self.elements::<bf16>(rank), n, n),
+        }
+    }
+
     /// The window with a rank's C behind a call with integers.
     pub fn c(&self, rank: usize, call: usize) -> Vec<u8> {
         let GemmProblem { n, ldc, dtype, .. } = self.products[rank];
@@ -68,6 +77,12 @@ impl Problem {
         let GemmProblem { n, k, b_layout, .. } = self.products[rank];
         let (rows, columns) = b_layout.stored(k, n);
         self.matrix(1 << 8 | rank, 0..rows, columns)
+    }
+
+    /// Those of a bias: the rank's own, or the one that all owners of sums add.
+    fn elements<T: Element>(&self, rank: usize) -> Vec<T> {
+        let owner = if self.gathers() { rank } else { 0 };
+        self.matrix(owner, 0..1, self.products[rank].n)
     }
 
     /// Integers without a zero, so that every term of a sum counts; sums are exact in f32. Or reals.
@@ -114,6 +129,16 @@ impl Problem {
                 *total += part;
             }
         }
+        if self.products[owner].bias {
+            let elements = self.elements::<T>(owner);
+            let mut bias = vec![0.0; elements.len()];
+            T::widen(&elements, &mut bias);
+            for row in total.chunks_exact_mut(bias.len()) {
+                for (total, bias) in row.iter_mut().zip(&bias) {
+                    *total += bias;
+                }
+            }
+        }
         T::round(&total, &mut sums);
         sums
     }
@@ -134,11 +159,14 @@ impl Problem {
         } = self.products[rank];
         let mut c = vec![O::default(); rows.len() * n];
         if !rows.is_empty() {
+            let bias = self.products[rank].bias && self.gathers();
             let problem = GemmProblem::new(rows.len(), n, k, T::DTYPE)
                 .with_layouts(a_layout, b_layout)
                 .with_output(O::DTYPE);
+            let problem = GemmProblem { bias, ..problem };
             let a = self.matrix_a::<T>(rank, call, rows.clone());
-            multiply(&problem, &a, &self.matrix_b::<T>(rank), &mut c).unwrap();
+            let b = self.matrix_b::<T>(rank);
+            multiply_with_bias(&problem, &a, &b, &self.elements::<O>(rank), &mut c).unwrap();
         }
         c
     }

@@ -179,9 +179,25 @@ impl Checker<'_> {
             Kernel::NaiveRemoteRead { b, c, .. }
             | Kernel::ThreadloadGatherMatmul { b, c, .. }
             | Kernel::MultimemGatherMatmul { b, c, .. }
-            | Kernel::WaitingMatmul { b, c, .. }
-            | Kernel::AllGatherMatmul { b, c, .. } => {
+            | Kernel::WaitingMatmul { b, c, .. } => {
                 matrix(b, shape.k, shape.n, Placement::Local)?;
+                matrix(c, shape.m, shape.n, Placement::Local)?;
+            }
+            Kernel::AllGatherMatmul {
+                b,
+                b_transposed,
+                bias,
+                c,
+                ..
+            } => {
+                let (rows, cols) = match b_transposed {
+                    false => (shape.k, shape.n),
+                    true => (shape.n, shape.k),
+                };
+                matrix(b, rows, cols, Placement::Local)?;
+                if let Some(bias) = bias {
+                    matrix(bias, 1, shape.n, Placement::Local)?;
+                }
                 matrix(c, shape.m, shape.n, Placement::Local)?;
             }
             Kernel::ThreadloadGather { .. }

@@ -34,10 +34,12 @@ const HALF_AT: f64 = 4.0;
 /// How many such doublings a doubling of the ranks is worth: other links are busy then.
 const RANKS: f64 = 6.0;
 
-/// Algorithms with the same schedule, which differ only in how a weight is stored: the second of each pair stands for both.
-const SAME_SCHEDULE: [(&str, &str); 2] = [
+/// Algorithms with the same schedule, which differ only in how a weight is stored and in a bias: the second of each pair stands
+/// for both.
+const SAME_SCHEDULE: [(&str, &str); 3] = [
     ("rowParallelLinearPipeline", "allReducePipeline"),
     ("fusedRowParallelLinear", "fusedAllReduce"),
+    ("fusedColumnParallelLinear", "fusedAllGather"),
 ];
 
 /// On what an expectation rests.

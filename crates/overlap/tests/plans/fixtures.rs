@@ -2,7 +2,8 @@
 
 use warpweave_overlap::algorithms::Configuration;
 use warpweave_overlap::plan::{
-    BufferId, GemmProvider, Placement, Plan, PlanBuilder, Problem, Region, Role, StreamId, shard,
+    BufferId, GemmProvider, OpKind, Placement, Plan, PlanBuilder, Problem, Region, Role, StreamId,
+    shard,
 };
 use warpweave_overlap::{Report, Violation};
 use warpweave_symm_mem::DType;
@@ -143,4 +144,10 @@ pub fn pipeline(rank: usize, world: usize) -> Plan {
 
 pub fn pipelines(world: usize) -> Vec<Plan> {
     (0..world).map(|rank| pipeline(rank, world)).collect()
+}
+
+/// What these do with their operands is theirs.
+pub fn has_kernels(plan: &Plan) -> bool {
+    let kernel = |kind: &OpKind| matches!(kind, OpKind::Kernel { .. });
+    plan.ops.iter().any(|op| kernel(&op.kind))
 }

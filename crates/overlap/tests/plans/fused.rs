@@ -37,6 +37,7 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
     // Where rows are pushed: of each of two others the word, the product behind it and what is fetched behind it; three in
     // the end.
     assert_eq!(needed("fusedAllGather:chunks=2:fetched=4"), 9);
+    assert_eq!(needed("fusedColumnParallelLinear:chunks=2:fetched=4"), 9);
 }
 
 /// How many signals, waits and orders of lanes the kernel of rank 1 of three has, without any of which the plans do not hold.

@@ -24,6 +24,7 @@ fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGat
         staging: DevicePtr(16),
         b: DevicePtr(16),
         c: DevicePtr(16),
+        bias: DevicePtr::NULL,
         pad: crate::pad_nowhere((rank, world), 2000),
         ready: 1,
         done: 0,

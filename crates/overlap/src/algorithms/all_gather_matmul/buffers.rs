@@ -1,7 +1,7 @@
 //! The buffers that the plans share, and products of parts of the rows.
 
+use crate::plan::{Batch, GemmProvider, SlotId, chunks, shard};
 use crate::plan::{BufferId, KernelShape, Placement, PlanBuilder, Problem, Region, Role, StreamId};
-use crate::plan::{GemmProvider, SlotId, chunks, shard};
 use std::ops::Range;
 
 /// A plan under construction, with its operands.
@@ -9,6 +9,8 @@ pub(super) struct Operands {
     pub(super) builder: PlanBuilder,
     pub(super) a: BufferId,
     pub(super) b: BufferId,
+    /// Of a linear layer, whose `b` is stored n × k.
+    pub(super) bias: Option<BufferId>,
     pub(super) c: BufferId,
     pub(super) rank: usize,
     world: usize,
@@ -19,20 +21,36 @@ impl Operands {
     /// `a` is symmetric where peers read it and local where they do not.
     pub(super) fn new(
         name: &str,
+        ranks: (usize, usize),
+        problem: &Problem,
+        a_placement: Placement,
+    ) -> Self {
+        Self::with_layer(name, ranks, problem, a_placement, false)
+    }
+
+    /// Those of a product, or of a linear layer.
+    pub(super) fn with_layer(
+        name: &str,
         (rank, world): (usize, usize),
         problem: &Problem,
         a_placement: Placement,
+        is_layer: bool,
     ) -> Self {
         let Problem { m, n, k, dtype, .. } = *problem;
         let mut builder = PlanBuilder::new(name, rank, world);
         let shard_rows = problem.max_shard(world);
+        let stored = if is_layer { (n, k) } else { (k, n) };
         let a = builder.buffer("a", a_placement, Role::Input, dtype, (shard_rows, k));
-        let b = builder.buffer("b", Placement::Local, Role::Weight, dtype, (k, n));
-        let c = builder.buffer("c", Placement::Local, Role::Output, dtype, (m, n));
+        let mut local =
+            |name, role, shape| builder.buffer(name, Placement::Local, role, dtype, shape);
+        let b = local("b", Role::Weight, stored);
+        let bias = is_layer.then(|| local("bias", Role::Weight, (1, n)));
+        let c = local("c", Role::Output, (m, n));
         Operands {
             builder,
             a,
             b,
+            bias,
             c,
             rank,
             world,
@@ -151,7 +169,15 @@ impl Operands {
         }
         let dst = self.builder.own(self.c, rows, 0..self.problem.n);
         let b = self.builder.whole(self.b);
-        self.builder
-            .gemm(stream, GemmProvider::CublasLt, src, b, dst);
+        match self.bias.map(|bias| self.builder.whole(bias)) {
+            None => {
+                let provider = GemmProvider::CublasLt;
+                self.builder.gemm(stream, provider, src, b, dst);
+            }
+            bias => {
+                let operands = (src, b, bias);
+                self.builder.linear(stream, operands, dst, Batch::ONE);
+            }
+        }
     }
 }

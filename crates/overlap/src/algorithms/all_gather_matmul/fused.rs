@@ -21,24 +21,34 @@ pub const ALGORITHM: Algorithm = Algorithm {
     operation: Operation::AllGatherMatmul,
     summary: "one SM90 kernel: each block fetches rows of the peers while it multiplies what has arrived",
     needs: Capabilities::SM90,
-    parameters: &[
-        Parameter {
-            key: "chunks",
-            summary: "most chunks of a shard",
-            values: Values::Counts(&[8, 1, 2, 4, 16]),
-        },
-        Parameter {
-            key: "fetched",
-            summary: "eighths of a shard, at least, that are fetched and not pushed",
-            values: Values::Counts(&[EIGHTHS, 3]),
-        },
-    ],
-    build,
+    parameters: PARAMETERS,
+    build: |options, rank, world, problem| {
+        let name = ALGORITHM.name;
+        let operands = Operands::new(name, (rank, world), problem, Placement::Symmetric);
+        plan(operands, options, world, problem)
+    },
     rows: None,
-    redundant: Some(|options| {
-        options.count("fetched") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0
-    }),
+    redundant: Some(is_redundant),
 };
+
+/// What can be chosen.
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        key: "chunks",
+        summary: "most chunks of a shard",
+        values: Values::Counts(&[8, 1, 2, 4, 16]),
+    },
+    Parameter {
+        key: "fetched",
+        summary: "eighths of a shard, at least, that are fetched and not pushed",
+        values: Values::Counts(&[EIGHTHS, 3]),
+    },
+];
+
+/// Whether what is to be pushed is less than a chunk.
+pub fn is_redundant(options: &Options) -> bool {
+    options.count("fetched") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0
+}
 
 const EIGHTHS: usize = 8;
 
@@ -47,13 +57,23 @@ fn pushed_of(chunks: usize, options: &Options) -> usize {
     chunks * EIGHTHS.saturating_sub(options.count("fetched")) / EIGHTHS
 }
 
-fn build(
+/// The plan of a linear layer: the same launch, which takes its weight as stored and adds the bias.
+pub fn build_layer(
+    name: &str,
     options: &Options,
-    rank: usize,
+    ranks: (usize, usize),
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let operands = Operands::with_layer(name, ranks, problem, Placement::Symmetric, true);
+    plan(operands, options, ranks.1, problem)
+}
+
+fn plan(
+    mut plan: Operands,
+    options: &Options,
     world: usize,
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);
@@ -72,6 +92,8 @@ fn build(
         shape: plan.shape(),
         a: plan.a,
         b: plan.b,
+        b_transposed: plan.bias.is_some(),
+        bias: plan.bias,
         c: plan.c,
         staging,
         ready,

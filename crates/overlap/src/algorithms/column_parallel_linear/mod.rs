@@ -6,8 +6,9 @@
 //! of A.
 
 mod chunk;
+pub mod fused;
 pub mod pipeline;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: &[Algorithm] = &[pipeline::ALGORITHM];
+pub(super) const ALGORITHMS: &[Algorithm] = &[pipeline::ALGORITHM, fused::ALGORITHM];

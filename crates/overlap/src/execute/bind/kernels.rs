@@ -211,6 +211,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             Kernel::AllGatherMatmul {
                 a,
                 b,
+                b_transposed,
+                bias,
                 c,
                 staging,
                 ready,
@@ -222,13 +224,18 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 let ranks = 0..self.plan.world;
                 let shards = ranks.clone().map(|r| shard(shape.m, r, self.plan.world));
                 let product = AllGatherMatmul {
-                    problem: GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype),
+                    problem: GemmProblem {
+                        bias: bias.is_some(),
+                        ..GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype)
+                            .with_layouts(Layout::RowMajor, stored(b_transposed))
+                    },
                     shards: shards.collect(),
                     chunk_rows,
                     a: ranks.map(|r| self.buffers.copy_of(a, r)).collect(),
                     staging: own(staging),
                     b: own(b),
                     c: own(c),
+                    bias: bias.map_or(DevicePtr::NULL, own),
                     pad,
                     ready: ready.0,
                     done: done.0,
@@ -257,16 +264,13 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         };
         let KernelShape { m, n, dtype, .. } = reduction.shape;
         let own = |id| self.buffers.copy_of(id, rank);
-        let layout = match reduction.b_transposed {
-            false => Layout::RowMajor,
-            true => Layout::Transposed,
-        };
         ReducingMatmul {
             problem: GemmProblem::new(m, n, reduction.depth(rank, world), dtype)
-                .with_layouts(Layout::RowMajor, layout),
+                .with_layouts(Layout::RowMajor, stored(reduction.b_transposed)),
             shards: reduction.shards(world),
             a: own(reduction.a),
             b: own(reduction.b),
+            bias: DevicePtr::NULL,
             c: match reduction.everyone() {
                 false => Sums::Owner(own(reduction.c)),
                 true => Sums::Everyone(copies(reduction.c)),
@@ -281,5 +285,12 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             group_rows: reduction.rows,
             max_blocks: None,
         }
+    }
+}
+
+fn stored(transposed: bool) -> Layout {
+    match transposed {
+        false => Layout::RowMajor,
+        true => Layout::Transposed,
     }
 }

@@ -42,7 +42,6 @@ impl Kernel {
     fn gathering_lanes(&self, others: &[Lane]) -> Vec<Vec<Effect>> {
         let &Kernel::AllGatherMatmul {
             a,
-            b,
             c,
             staging,
             ready,
@@ -60,11 +59,14 @@ impl Kernel {
             end.min(start.saturating_add(pushed_rows))
         };
         let multiply = |lane: &Lane, rows: Range<usize>| {
-            [
-                Effect::Read(lane.own_box(staging, rows.clone(), lane.shape.k)),
-                lane.read_weight(b),
-                Effect::Write(lane.own_box(c, rows, lane.shape.n)),
-            ]
+            let mut effects = vec![Effect::Read(lane.own_box(
+                staging,
+                rows.clone(),
+                lane.shape.k,
+            ))];
+            effects.extend(lane.read_weights(self));
+            effects.push(Effect::Write(lane.own_box(c, rows, lane.shape.n)));
+            effects
         };
         let come: Vec<&Lane> = others
             .iter()
@@ -152,16 +154,16 @@ impl Lane {
                 self.wait(done),
             ],
             // This rank's rows are read where they lie.
-            Kernel::AllGatherMatmul { a, b, c, .. } if self.is_own() => vec![
-                self.read_shard(a),
-                self.read_weight(b),
-                self.write_product(c),
-            ],
+            Kernel::AllGatherMatmul { a, c, .. } if self.is_own() => {
+                let mut lane = vec![self.read_shard(a)];
+                lane.extend(self.read_weights(kernel));
+                lane.push(self.write_product(c));
+                lane
+            }
             // One that works in chunks multiplies some before it has fetched them all. Nothing outside can tell: what it does
             // behind its last word is seen by this rank alone.
             Kernel::ThreadloadGatherMatmul {
                 a,
-                b,
                 c,
                 staging,
                 ready,
@@ -170,23 +172,24 @@ impl Lane {
             }
             | Kernel::AllGatherMatmul {
                 a,
-                b,
                 c,
                 staging,
                 ready,
                 done,
                 ..
-            } => vec![
-                self.signal(ready),
-                self.wait(ready),
-                self.read_shard(a),
-                Effect::Write(self.staged(staging)),
-                self.signal(done),
-                Effect::Read(self.staged(staging)),
-                self.read_weight(b),
-                self.write_product(c),
-                self.wait(done),
-            ],
+            } => {
+                let mut lane = vec![
+                    self.signal(ready),
+                    self.wait(ready),
+                    self.read_shard(a),
+                    Effect::Write(self.staged(staging)),
+                    self.signal(done),
+                    Effect::Read(self.staged(staging)),
+                ];
+                lane.extend(self.read_weights(kernel));
+                lane.extend([self.write_product(c), self.wait(done)]);
+                lane
+            }
             Kernel::ThreadloadGather {
                 a,
                 staging,
@@ -346,6 +349,28 @@ impl Lane {
 
     fn read_weight(&self, b: BufferId) -> Effect {
         Effect::Read(self.own_box(b, 0..self.shape.k, self.shape.n))
+    }
+
+    /// The weight as the kernel has it stored, and the bias.
+    fn read_weights(&self, kernel: &Kernel) -> Vec<Effect> {
+        let KernelShape { n, k, .. } = self.shape;
+        match *kernel {
+            Kernel::AllGatherMatmul {
+                b,
+                b_transposed,
+                bias,
+                ..
+            } => {
+                let weight = match b_transposed {
+                    false => self.read_weight(b),
+                    true => Effect::Read(self.own_box(b, 0..n, k)),
+                };
+                let bias = bias.map(|bias| Effect::Read(self.own_box(bias, 0..1, n)));
+                std::iter::once(weight).chain(bias).collect()
+            }
+            Kernel::ThreadloadGatherMatmul { b, .. } => vec![self.read_weight(b)],
+            _ => Vec::new(),
+        }
     }
 
     fn write_product(&self, c: BufferId) -> Effect {

@@ -133,6 +133,10 @@ pub enum Kernel {
         a: BufferId,
         /// Local.
         b: BufferId,
+        /// Whether `b` is stored n × k.
+        b_transposed: bool,
+        /// Local: what is added to each row of C.
+        bias: Option<BufferId>,
         /// Local.
         c: BufferId,
         /// Local; symmetric where rows are pushed.
@@ -192,10 +196,15 @@ impl Kernel {
             }
             | Kernel::WaitingMatmul {
                 a, b, c, staging, ..
-            }
-            | Kernel::AllGatherMatmul {
-                a, b, c, staging, ..
             } => vec![a, b, c, staging],
+            Kernel::AllGatherMatmul {
+                a,
+                b,
+                bias,
+                c,
+                staging,
+                ..
+            } => [a, b].into_iter().chain(bias).chain([c, staging]).collect(),
             Kernel::ReducingMatmul(Reduction {
                 a,
                 b,
