@@ -25,16 +25,25 @@ impl Operands {
         problem: &Problem,
         a_placement: Placement,
     ) -> Self {
-        Self::with_layer(name, ranks, problem, a_placement, false)
+        Self::of(false, name, ranks, problem, a_placement)
     }
 
-    /// Those of a product, or of a linear layer.
-    pub(super) fn with_layer(
+    /// Those of a linear layer.
+    pub(super) fn of_layer(
+        name: &str,
+        ranks: (usize, usize),
+        problem: &Problem,
+        a_placement: Placement,
+    ) -> Self {
+        Self::of(true, name, ranks, problem, a_placement)
+    }
+
+    fn of(
+        is_layer: bool,
         name: &str,
         (rank, world): (usize, usize),
         problem: &Problem,
         a_placement: Placement,
-        is_layer: bool,
     ) -> Self {
         let Problem { m, n, k, dtype, .. } = *problem;
         let mut builder = PlanBuilder::new(name, rank, world);

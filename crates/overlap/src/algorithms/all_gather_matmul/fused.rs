@@ -32,7 +32,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
 };
 
 /// What can be chosen.
-pub const PARAMETERS: &[Parameter] = &[
+pub(in crate::algorithms) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "chunks",
         summary: "most chunks of a shard",
@@ -46,7 +46,7 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 /// Whether what is to be pushed is less than a chunk.
-pub fn is_redundant(options: &Options) -> bool {
+pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
     options.count("fetched") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0
 }
 
@@ -58,13 +58,13 @@ fn pushed_of(chunks: usize, options: &Options) -> usize {
 }
 
 /// The plan of a linear layer: the same launch, which takes its weight as stored and adds the bias.
-pub fn build_layer(
+pub(in crate::algorithms) fn build_layer(
     name: &str,
     options: &Options,
     ranks: (usize, usize),
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    let operands = Operands::with_layer(name, ranks, problem, Placement::Symmetric, true);
+    let operands = Operands::of_layer(name, ranks, problem, Placement::Symmetric);
     plan(operands, options, ranks.1, problem)
 }
 
