@@ -13,6 +13,7 @@ template <class Tile>
 struct Parts {
   static constexpr uint32_t kBytes = Tile::kM * kSwizzledRow;
   static constexpr uint32_t kParts = Tile::kStageBytes / kBytes;
+  static_assert(kParts != 0 && sizeof(Stage<Tile>) == Tile::kStageBytes, "behind each other in a stage");
 
   // Those of a box of 64 columns.
   __device__ __forceinline__ static uint32_t stages(const PadView& pad) { return (pad.world - 1 + kParts - 1) / kParts; }

@@ -36,12 +36,12 @@ pub trait AllGatherGemmBackend: Backend {
     /// ends without them.
     ///
     /// # Safety
-    /// - Each address of `a` holds that rank's shard, `staging` every row of A, `b` and `c` the problem's matrices; a row of A
-    ///   has `lda` elements, the last one too. All are mapped until the launches of all ranks have ended, and none overlaps
+    /// - Each address of `a` holds that rank's shard, `staging` every row of A, `b` and `c` the problem's matrices, `bias` its elements if it has one;
+    ///   a row of A has `lda` elements, the last one too. All are mapped until the launches of all ranks have ended, and none overlaps
     ///   another.
     /// - The pad lives until then. All ranks launch the same product equally often, in the same order with others that use
     ///   its slots, and nothing else uses them; where rows are pushed, each owner of any signals `ready` once a call.
-    /// - No unordered work writes this rank's shard or B or touches C or staging, but that owners push.
+    /// - No unordered work writes this rank's shard, B or the bias or touches C or staging, but that owners push.
     /// - Launches of one plan are ordered among each other.
     unsafe fn all_gather_matmul(
         &self,

@@ -33,7 +33,7 @@ use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 pub use backend::AllGatherGemmBackend;
 pub(crate) use table::bands;
 
-/// C = A·B on every rank, where each rank has a shard of the rows of A.
+/// C = A·B on every rank, with a bias if the problem has one, where each rank has a shard of the rows of A.
 ///
 /// A and C are row-major. All ranks describe the same rows of A, chunks and slots; B, C and how they are computed are each
 /// rank's own.
@@ -54,7 +54,7 @@ pub struct AllGatherMatmul {
     pub b: DevicePtr,
     /// Address of C.
     pub c: DevicePtr,
-    /// Address of the bias; ignored by a problem without one.
+    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. Ignored by a problem without one.
     pub bias: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,

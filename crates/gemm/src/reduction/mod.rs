@@ -47,7 +47,7 @@ pub enum Sums {
     Everyone(Vec<DevicePtr>),
 }
 
-/// C = the sum of A·B over all ranks, or this rank's rows of it.
+/// C = the sum of A·B over all ranks, with a bias if the problem has one, or this rank's rows of it.
 #[derive(Clone, Debug)]
 pub struct ReducingMatmul {
     /// This rank's partial product: all rows and columns of C, this rank's part of K. That may be empty: a product of no
@@ -59,7 +59,8 @@ pub struct ReducingMatmul {
     pub a: DevicePtr,
     /// Address of this rank's rows of B, k × n.
     pub b: DevicePtr,
-    /// Address of the bias, which the sums get once, each from its owner; ignored by a problem without one.
+    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. The sums get it once, each from its
+    /// owner. Ignored by a problem without one.
     pub bias: DevicePtr,
     /// Where the sums go.
     pub c: Sums,

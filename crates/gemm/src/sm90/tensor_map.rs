@@ -50,7 +50,7 @@ impl TensorMap {
         )
     }
 
-    /// The map of `count` matrices like `matrix`, each `stride` elements behind the one before, in boxes of `box_rows` rows of
+    /// The map of `count` matrices like `matrix`, each `stride` elements (a multiple of 8) behind the one before, in boxes of `box_rows` rows of
     /// `box_count` (1 to 256) of them.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl TensorMap {
         match result {
             sys::CUresult::CUDA_SUCCESS => Ok(Self(map)),
             failed => Err(format!(
-                "cuTensorMapEncodeTiled answers {failed:?} for {matrix:?} in boxes of {boxes:?}"
+                "cuTensorMapEncodeTiled answers {failed:?} for {matrix:?}, extents {extents:?}, strides of {strides:?} bytes, boxes of {boxes:?}"
             )),
         }
     }

@@ -122,6 +122,14 @@ fn contradictions_are_refused_before_the_launch() {
         product.a[1] = DevicePtr(1);
         let error = rank.backend.all_gather_plan(&product).unwrap_err();
         assert!(matches!(error, Error::Operand { .. }), "{error}");
+        product = rank.product.clone();
+        product.problem.bias = true;
+        for nowhere in [DevicePtr::NULL, DevicePtr(1)] {
+            product.bias = nowhere;
+            let error = rank.backend.all_gather_plan(&product).unwrap_err();
+            let named = matches!(error, Error::Operand { operand, .. } if operand == "bias");
+            assert!(named, "{error}");
+        }
         rank.close();
     });
 }

@@ -36,7 +36,7 @@ fn every_case(world: usize, group_rows: usize) -> impl Iterator<Item = Case> {
                 },
                 group_rows,
                 everyone,
-                bias: i % 2 == 1,
+                bias: i / 2 % 2 == 1,
             })
         })
 }

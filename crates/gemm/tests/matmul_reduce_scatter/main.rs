@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use job::{Case, INPUTS, Job, PATIENCE, on_ranks};
 use warpweave_gemm::host::Element;
 use warpweave_gemm::{Layout, ReducingGemmBackend};
-use warpweave_symm_mem::{DType, Error, Host};
+use warpweave_symm_mem::{DType, DevicePtr, Error, Host};
 
 fn exact<B: ReducingGemmBackend>(
     world: usize,
@@ -160,4 +160,24 @@ fn a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
     for everyone in [false, true] {
         silence(3, |_| Host::new(), &small(everyone, 50));
     }
+}
+
+#[test]
+fn a_bias_that_lies_nowhere_is_refused() {
+    on_ranks(
+        2,
+        |_| Host::new(),
+        |backend, exchange| {
+            let job = Job::new::<bf16>(backend, exchange, &small(true, 128), PATIENCE);
+            let mut product = job.product.clone();
+            product.problem.bias = true;
+            for nowhere in [DevicePtr::NULL, DevicePtr(1)] {
+                product.bias = nowhere;
+                let error = job.backend.reducing_plan(&product).unwrap_err();
+                let named = matches!(error, warpweave_gemm::Error::Operand { operand, .. } if operand == "bias");
+                assert!(named, "{error}");
+            }
+            job.close();
+        },
+    );
 }

@@ -7,7 +7,7 @@ use warpweave_kernels::MAX_SUMMANDS;
 
 use super::error::{ExecuteError, Result};
 use crate::check;
-use crate::plan::{BufferId, Kernel, OpKind, Placement, Plan, Region, Transport, shard};
+use crate::plan::{BufferId, Kernel, OpKind, Placement, Plan, Region, Transport, layout_of, shard};
 
 /// Refuses a plan that no device could run.
 pub(super) fn validate(plan: &Plan, rank: usize, world: usize) -> Result<()> {
@@ -142,10 +142,7 @@ impl Checker<'_> {
         let most_rows = shape.m.div_ceil(world);
         if let Kernel::ReducingMatmul(of) = kernel {
             let depth = of.depth(rank, world);
-            let (b_rows, b_cols) = match of.b_transposed {
-                false => (depth, shape.n),
-                true => (shape.n, depth),
-            };
+            let (b_rows, b_cols) = layout_of(of.b_transposed).stored(depth, shape.n);
             let (c_rows, placement) = match of.everyone() {
                 false => (own_rows, Placement::Local),
                 true => (shape.m, Placement::Symmetric),
@@ -190,10 +187,7 @@ impl Checker<'_> {
                 c,
                 ..
             } => {
-                let (rows, cols) = match b_transposed {
-                    false => (shape.k, shape.n),
-                    true => (shape.n, shape.k),
-                };
+                let (rows, cols) = layout_of(b_transposed).stored(shape.k, shape.n);
                 matrix(b, rows, cols, Placement::Local)?;
                 if let Some(bias) = bias {
                     matrix(bias, 1, shape.n, Placement::Local)?;

@@ -203,10 +203,11 @@ fn schedule(algorithm: &Algorithm) -> &'static str {
     same.map_or(algorithm.name, |(_, schedule)| schedule)
 }
 
-/// The operation with a plain weight that this one is but for how its weight is stored.
+/// The operation with a plain weight that this one is but for how its weight is stored and for a bias.
 fn product_of(operation: Operation) -> Operation {
     match operation {
         Operation::RowParallelLinear => Operation::MatmulAllReduce,
+        Operation::ColumnParallelLinear => Operation::AllGatherMatmul,
         other => other,
     }
 }

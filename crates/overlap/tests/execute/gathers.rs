@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Problem, Role};
 use warpweave_symm_mem::DType;
 
-use crate::fixtures::{element, on_ranks};
+use crate::cuda::{gpu, world};
+use crate::fixtures::{element, encode, on_ranks};
 use crate::host;
 
 /// Element (row, col) of a matrix of the problem in call `call`. B and the bias are constant.
@@ -45,14 +47,25 @@ fn stored(operand: &Operand, problem: &Problem, call: usize, biased: bool) -> Ve
     places
         .into_iter()
         .flat_map(|(row, col)| {
-            (value(operand.matrix, problem, call, row, col) + bias(col)).to_ne_bytes()
+            let value = value(operand.matrix, problem, call, row, col) + bias(col);
+            encode(problem.dtype, value)
         })
         .collect()
 }
 
 /// Runs `calls` on every rank, run and replayed by turns, with a rank that dawdles, and compares every element of every call.
 fn computes(algorithm: &Configuration, world: usize, problem: &Problem, calls: Range<usize>) {
-    let wrong = on_ranks(world, host, |rank| {
+    computes_on(host, algorithm, world, problem, calls);
+}
+
+fn computes_on<B: ExecuteBackend>(
+    device: impl Fn(usize) -> B + Sync,
+    algorithm: &Configuration,
+    world: usize,
+    problem: &Problem,
+    calls: Range<usize>,
+) {
+    let wrong = on_ranks(world, device, |rank| {
         let (me, world) = rank.place();
         let operands = algorithm.operands(me, world, problem);
         let biased = operands
@@ -112,6 +125,29 @@ fn every_variation_of_a_layer_computes_it_at_every_world() {
             // Even, ragged, and from two ranks on one without rows.
             for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
                 computes(algorithm, world, &Problem::new(m, 7, 18, DType::F32), 0..4);
+            }
+        }
+    }
+}
+
+/// Halves, whose sums are rounded once, behind the bias: shards of whole tiles and ragged ones, fewer rows than a tile, and one
+/// rank without any.
+#[test]
+#[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
+fn gpus_compute_a_layer_in_one_launch() {
+    let world = world();
+    for options in ["", ":fetched=3", ":chunks=2:fetched=4"] {
+        let name = format!("fusedColumnParallelLinear{options}");
+        let algorithm = algorithms::find(&name).unwrap();
+        for (m, n, k) in [
+            (512 * world, 520, 256),
+            (300 * world + 5, 264, 136),
+            (40 * world + 1, 1032, 72),
+            (world - 1, 8, 8),
+        ] {
+            for dtype in [DType::Bf16, DType::F16] {
+                let problem = Problem::new(m, n, k, dtype);
+                computes_on(gpu, &algorithm, world, &problem, 0..6);
             }
         }
     }

@@ -54,6 +54,18 @@ fn every_tile_is_walked_once_in_the_group_of_its_rows() {
     });
 }
 
+/// What `Parts` says in device code.
+#[test]
+fn the_boxes_of_a_load_of_parts_fit_into_a_stage() {
+    for config in SHAPES {
+        let [rows, columns, depth] = config.tile;
+        let (stage, part) = ((rows + columns) * depth * 2, PART_ROWS * BOX_COLUMNS * 2);
+        let parts = parts_of_stage(&config);
+        assert_eq!((rows, depth), (PART_ROWS, STEP as u32), "{config:?}");
+        assert!(parts >= 1 && parts * part <= stage && (parts + 1) * part > stage);
+    }
+}
+
 #[test]
 fn every_shape_has_its_kernels() {
     for layout in [Layout::RowMajor, Layout::Transposed] {

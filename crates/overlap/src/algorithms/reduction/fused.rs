@@ -13,8 +13,8 @@ pub(in crate::algorithms) const ROWS: Parameter = Parameter {
 };
 
 /// One kernel, which leaves its parts of other ranks' rows in its `staging` as they are computed, in groups of the parameter
-/// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks. Where everyone gets the sums, the others
-/// fetch these in their turn. At a world of one it is one product.
+/// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks to their own f32 sums. Where everyone gets
+/// the sums, the others fetch these in their turn. At a world of one it is one product.
 ///
 /// `ready i`: "my part of group i of your rows may be fetched". `summed i`, where everyone gets the sums: "my group i is summed,
 /// and may be fetched from my C". `done`: "I have fetched everything of yours", behind which each call ends, so that no credit

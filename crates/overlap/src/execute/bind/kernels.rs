@@ -10,7 +10,7 @@ use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
 use crate::execute::step::Action;
-use crate::plan::{Kernel, KernelShape, Reduction, Region, SlotId, shard};
+use crate::plan::{Kernel, KernelShape, Reduction, Region, SlotId, layout_of, shard};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     fn pad_view(&self) -> Result<PadView> {
@@ -227,7 +227,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     problem: GemmProblem {
                         bias: bias.is_some(),
                         ..GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype)
-                            .with_layouts(Layout::RowMajor, stored(b_transposed))
+                            .with_layouts(Layout::RowMajor, layout_of(b_transposed))
                     },
                     shards: shards.collect(),
                     chunk_rows,
@@ -266,7 +266,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         let own = |id| self.buffers.copy_of(id, rank);
         ReducingMatmul {
             problem: GemmProblem::new(m, n, reduction.depth(rank, world), dtype)
-                .with_layouts(Layout::RowMajor, stored(reduction.b_transposed)),
+                .with_layouts(Layout::RowMajor, layout_of(reduction.b_transposed)),
             shards: reduction.shards(world),
             a: own(reduction.a),
             b: own(reduction.b),
@@ -285,12 +285,5 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             group_rows: reduction.rows,
             max_blocks: None,
         }
-    }
-}
-
-fn stored(transposed: bool) -> Layout {
-    match transposed {
-        false => Layout::RowMajor,
-        true => Layout::Transposed,
     }
 }

@@ -5,7 +5,7 @@ use warpweave_symm_mem::BackendKind;
 
 use crate::execute::error::Result;
 use crate::execute::{ExecuteBackend, Executor};
-use crate::plan::{GemmProvider, OpKind, Plan, Region};
+use crate::plan::{GemmProvider, OpKind, Plan, Region, layout_of};
 
 /// For each operation of a plan its product, if it is one and not empty.
 pub(in crate::execute) type Products<B> =
@@ -60,10 +60,7 @@ fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProb
         dtype: buffer(a).dtype,
         out: buffer(c).dtype,
         a_layout: Layout::RowMajor,
-        b_layout: match b_transposed {
-            false => Layout::RowMajor,
-            true => Layout::Transposed,
-        },
+        b_layout: layout_of(*b_transposed),
         lda: buffer(a).cols,
         ldb: buffer(b).cols,
         ldc: buffer(c).cols,

@@ -1,6 +1,6 @@
 //! What each kernel does, lane by lane.
 
-use super::{Kernel, KernelShape};
+use super::{Kernel, KernelShape, layout_of};
 use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, shard};
 use std::ops::Range;
 
@@ -361,15 +361,22 @@ impl Lane {
                 bias,
                 ..
             } => {
-                let weight = match b_transposed {
-                    false => self.read_weight(b),
-                    true => Effect::Read(self.own_box(b, 0..n, k)),
-                };
-                let bias = bias.map(|bias| Effect::Read(self.own_box(bias, 0..1, n)));
-                std::iter::once(weight).chain(bias).collect()
+                let (rows, cols) = layout_of(b_transposed).stored(k, n);
+                let weight = self.own_box(b, 0..rows, cols);
+                let bias = bias.map(|bias| self.own_box(bias, 0..1, n));
+                std::iter::once(weight)
+                    .chain(bias)
+                    .map(Effect::Read)
+                    .collect()
             }
-            Kernel::ThreadloadGatherMatmul { b, .. } => vec![self.read_weight(b)],
-            _ => Vec::new(),
+            Kernel::NaiveRemoteRead { b, .. }
+            | Kernel::ThreadloadGatherMatmul { b, .. }
+            | Kernel::MultimemGatherMatmul { b, .. }
+            | Kernel::WaitingMatmul { b, .. } => vec![self.read_weight(b)],
+            // Its lanes have it.
+            Kernel::ReducingMatmul(_)
+            | Kernel::ThreadloadGather { .. }
+            | Kernel::MultimemGather { .. } => Vec::new(),
         }
     }
 

@@ -6,6 +6,7 @@ mod reduction;
 use super::{BufferId, SlotId, Transport, chunks, shard};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use warpweave_gemm::Layout;
 use warpweave_symm_mem::DType;
 
 pub use reduction::Reduction;
@@ -21,6 +22,14 @@ pub struct KernelShape {
     pub k: usize,
     /// Element type.
     pub dtype: DType,
+}
+
+/// How a weight is stored.
+pub(crate) fn layout_of(transposed: bool) -> Layout {
+    match transposed {
+        false => Layout::RowMajor,
+        true => Layout::Transposed,
+    }
 }
 
 /// A kernel with the buffers and slots it is launched with.

@@ -1,6 +1,6 @@
 //! The product whose K is sharded, with the sums of all ranks' parts in the same launch.
 
-use super::{BufferId, KernelShape, SlotId, shard};
+use super::{BufferId, KernelShape, SlotId, layout_of, shard};
 use crate::plan::{Effect, Region};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -205,10 +205,7 @@ impl Place<'_> {
             ..
         } = *self.reduction;
         let depth = self.reduction.depth(self.rank, self.world);
-        let stored = match b_transposed {
-            false => (depth, shape.n),
-            true => (shape.n, depth),
-        };
+        let stored = layout_of(b_transposed).stored(depth, shape.n);
         let own = |buffer, rows, cols| {
             Effect::Read(Region {
                 rank: self.rank,
