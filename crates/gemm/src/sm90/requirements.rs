@@ -6,7 +6,7 @@ use super::reduction::MAX_WORLD;
 use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
 use crate::{Error, GemmProblem, Layout, Provider, ReducingMatmul};
 
-/// Whether the kernel can compute `problem`: a single product, f16 or bf16 in and out, A row-major, B
+/// Whether the kernel can compute `problem`: a single product, with a bias or without, f16 or bf16 in and out, A row-major, B
 /// row-major or transposed, and n and leading dimensions that are multiples of 8. Any m and k will do: TMA loads end with an
 /// element, its stores with 16 bytes, so that those of another n would write zeros behind the rows of C.
 ///

@@ -50,8 +50,8 @@ impl TensorMap {
         )
     }
 
-    /// The map of `count` matrices like `matrix`, each `stride` elements (a multiple of 8) behind the one before, in boxes of `box_rows` rows of
-    /// `box_count` (1 to 256) of them.
+    /// The map of `count` matrices like `matrix`, each `stride` elements (a multiple of 8) behind the one before, in boxes of
+    /// `box_rows` rows of `box_count` (1 to 256) of them.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).

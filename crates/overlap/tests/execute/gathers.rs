@@ -13,6 +13,7 @@ use warpweave_symm_mem::DType;
 use crate::cuda::{gpu, world};
 use crate::fixtures::{element, encode, on_ranks};
 use crate::host;
+use crate::waiting::ragged_shards;
 
 /// Element (row, col) of a matrix of the problem in call `call`. B and the bias are constant.
 fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
@@ -130,8 +131,7 @@ fn every_variation_of_a_layer_computes_it_at_every_world() {
     }
 }
 
-/// Halves, whose sums are rounded once, behind the bias: shards of whole tiles and ragged ones, fewer rows than a tile, and one
-/// rank without any.
+/// Halves, whose sums are rounded once, behind the bias.
 #[test]
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
 fn gpus_compute_a_layer_in_one_launch() {
@@ -139,16 +139,8 @@ fn gpus_compute_a_layer_in_one_launch() {
     for options in ["", ":fetched=3", ":chunks=2:fetched=4"] {
         let name = format!("fusedColumnParallelLinear{options}");
         let algorithm = algorithms::find(&name).unwrap();
-        for (m, n, k) in [
-            (512 * world, 520, 256),
-            (300 * world + 5, 264, 136),
-            (40 * world + 1, 1032, 72),
-            (world - 1, 8, 8),
-        ] {
-            for dtype in [DType::Bf16, DType::F16] {
-                let problem = Problem::new(m, n, k, dtype);
-                computes_on(gpu, &algorithm, world, &problem, 0..6);
-            }
+        for problem in ragged_shards(world) {
+            computes_on(gpu, &algorithm, world, &problem, 0..6);
         }
     }
 }

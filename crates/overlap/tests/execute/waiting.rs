@@ -131,19 +131,25 @@ fn calls_in_a_row_multiply_the_rows_of_their_own_call() {
     }
 }
 
-/// Calls the plans on all GPUs: shards of whole tiles and chunks, ragged ones that share tiles, shards smaller than a tile and
-/// without rows; one tile wide and several.
-pub fn gpus_compute_ragged_shards(names: &[&str]) {
-    let world = world();
-    for (m, n, k) in [
+/// Problems in both halves: shards of whole tiles and chunks, ragged ones that share tiles, shards smaller than a tile and without
+/// rows; one tile wide and several.
+pub fn ragged_shards(world: usize) -> impl Iterator<Item = Problem> {
+    let shapes = [
         (512 * world, 520, 256),
         (300 * world + 5, 264, 136),
         (40 * world + 1, 1032, 72),
         (world - 1, 8, 8),
-    ] {
-        for dtype in [DType::Bf16, DType::F16] {
-            computes_every_call(names, world, gpu, (Problem::new(m, n, k, dtype), 10));
-        }
+    ];
+    shapes
+        .into_iter()
+        .flat_map(|(m, n, k)| [DType::Bf16, DType::F16].map(|dtype| Problem::new(m, n, k, dtype)))
+}
+
+/// Calls the plans on all GPUs.
+pub fn gpus_compute_ragged_shards(names: &[&str]) {
+    let world = world();
+    for problem in ragged_shards(world) {
+        computes_every_call(names, world, gpu, (problem, 10));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The buffers that the plans share, and products of parts of the rows.
 
-use crate::plan::{Batch, GemmProvider, SlotId, chunks, shard};
+use crate::operation::Operation;
+use crate::plan::{Batch, GemmProvider, SlotId, chunks, layout_of, shard};
 use crate::plan::{BufferId, KernelShape, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use std::ops::Range;
 
@@ -25,21 +26,18 @@ impl Operands {
         problem: &Problem,
         a_placement: Placement,
     ) -> Self {
-        Self::of(false, name, ranks, problem, a_placement)
+        Self::of(
+            Operation::AllGatherMatmul,
+            name,
+            ranks,
+            problem,
+            a_placement,
+        )
     }
 
-    /// Those of a linear layer.
-    pub(super) fn of_layer(
-        name: &str,
-        ranks: (usize, usize),
-        problem: &Problem,
-        a_placement: Placement,
-    ) -> Self {
-        Self::of(true, name, ranks, problem, a_placement)
-    }
-
-    fn of(
-        is_layer: bool,
+    /// Those of an operation that gathers A.
+    pub(super) fn of(
+        operation: Operation,
         name: &str,
         (rank, world): (usize, usize),
         problem: &Problem,
@@ -48,7 +46,8 @@ impl Operands {
         let Problem { m, n, k, dtype, .. } = *problem;
         let mut builder = PlanBuilder::new(name, rank, world);
         let shard_rows = problem.max_shard(world);
-        let stored = if is_layer { (n, k) } else { (k, n) };
+        let is_layer = operation == Operation::ColumnParallelLinear;
+        let stored = layout_of(is_layer).stored(k, n);
         let a = builder.buffer("a", a_placement, Role::Input, dtype, (shard_rows, k));
         let mut local =
             |name, role, shape| builder.buffer(name, Placement::Local, role, dtype, shape);

@@ -21,34 +21,24 @@ pub const ALGORITHM: Algorithm = Algorithm {
     operation: Operation::AllGatherMatmul,
     summary: "one SM90 kernel: each block fetches rows of the peers while it multiplies what has arrived",
     needs: Capabilities::SM90,
-    parameters: PARAMETERS,
-    build: |options, rank, world, problem| {
-        let name = ALGORITHM.name;
-        let operands = Operands::new(name, (rank, world), problem, Placement::Symmetric);
-        plan(operands, options, world, problem)
-    },
+    parameters: &[
+        Parameter {
+            key: "chunks",
+            summary: "most chunks of a shard",
+            values: Values::Counts(&[8, 1, 2, 4, 16]),
+        },
+        Parameter {
+            key: "fetched",
+            summary: "eighths of a shard, at least, that are fetched and not pushed",
+            values: Values::Counts(&[EIGHTHS, 3]),
+        },
+    ],
+    build: |options, rank, world, problem| build(&ALGORITHM, options, (rank, world), problem),
     rows: None,
-    redundant: Some(is_redundant),
+    redundant: Some(|options| {
+        options.count("fetched") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0
+    }),
 };
-
-/// What can be chosen.
-pub(in crate::algorithms) const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        key: "chunks",
-        summary: "most chunks of a shard",
-        values: Values::Counts(&[8, 1, 2, 4, 16]),
-    },
-    Parameter {
-        key: "fetched",
-        summary: "eighths of a shard, at least, that are fetched and not pushed",
-        values: Values::Counts(&[EIGHTHS, 3]),
-    },
-];
-
-/// Whether what is to be pushed is less than a chunk.
-pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
-    options.count("fetched") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0
-}
 
 const EIGHTHS: usize = 8;
 
@@ -57,23 +47,18 @@ fn pushed_of(chunks: usize, options: &Options) -> usize {
     chunks * EIGHTHS.saturating_sub(options.count("fetched")) / EIGHTHS
 }
 
-/// The plan of a linear layer: the same launch, which takes its weight as stored and adds the bias.
-pub(in crate::algorithms) fn build_layer(
-    name: &str,
+/// The plan of a product, or of a linear layer: the same launch takes the weight as the operation has it stored, and adds a bias.
+pub(in crate::algorithms) fn build(
+    algorithm: &Algorithm,
     options: &Options,
-    ranks: (usize, usize),
+    (rank, world): (usize, usize),
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
-    let operands = Operands::of_layer(name, ranks, problem, Placement::Symmetric);
-    plan(operands, options, ranks.1, problem)
-}
-
-fn plan(
-    mut plan: Operands,
-    options: &Options,
-    world: usize,
-    problem: &Problem,
-) -> Result<Plan, PlanError> {
+    let Algorithm {
+        operation, name, ..
+    } = *algorithm;
+    let placement = Placement::Symmetric;
+    let mut plan = Operands::of(operation, name, (rank, world), problem, placement);
     let main = StreamId::MAIN;
     if world == 1 {
         plan.gemm_own(main);

@@ -7,8 +7,8 @@ use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
 /// The tiles of other ranks' rows are left in own staging as they are computed, where their owners fetch them; the owners' tiles
-/// wait for these parts and add them in the order of ranks to their own f32 sums. The others fetch the sums in their turn. The launch ends when
-/// all ranks have fetched what they need, so that no credit is needed.
+/// wait for these parts and add them in the order of ranks to their own f32 sums. The others fetch the sums in their turn. The
+/// launch ends when all ranks have fetched what they need, so that no credit is needed.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedRowParallelLinear",
     operation: Operation::RowParallelLinear,
