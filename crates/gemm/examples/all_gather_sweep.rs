@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use sweep::{Result, Shape};
 use warpweave_gemm::{
-    AllGatherGemmBackend, AllGatherMatmul, Gemm, GemmOperands, GemmProblem, Provider, sm90,
+    AllGatherGemmBackend, AllGatherMatmul, Gemm, GemmOperands, GemmProblem, Protocol, Provider,
+    sm90,
 };
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
@@ -35,8 +36,8 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     let shards: Vec<_> = (0..world).map(|i| start(i)..start(i + 1)).collect();
     let a_bytes = problem.a_len() * dtype.size();
     let a = SymmetricBuffer::new(cuda, exchange, "a", a_bytes)?;
-    let pad = SignalPad::new(cuda, exchange, "sweep", 2)?;
-    let staging = cuda.allocate(a_bytes)?;
+    let pad = SignalPad::new(cuda, exchange, "sweep", 2 + AllGatherMatmul::EAGER_CHUNKS)?;
+    let staging = SymmetricBuffer::new(cuda, exchange, "staging", 2 * a_bytes)?;
     let b = cuda.allocate(problem.b_len() * dtype.size())?;
     let c = cuda.allocate(problem.c_len() * dtype.size())?;
     let stream = cuda.stream(Priority::Normal)?;
@@ -53,32 +54,47 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
 
     let mut names = vec!["cuBLASLt alone".to_owned()];
     let mut plans = Vec::new();
-    for candidate in sm90::candidates(problem, cuda.device().multiprocessors) {
-        for chunks in CHUNKS {
+    let largest = shards[0].len();
+    let candidates = sm90::candidates(problem, cuda.device().multiprocessors);
+    for candidate in candidates.into_iter().map(Some).chain([None]) {
+        let fetched = CHUNKS.map(|chunks| {
+            let rows = AllGatherMatmul::chunk_rows(largest, chunks);
+            (Protocol::FETCH, rows, 1)
+        });
+        let eager = AllGatherMatmul::eager_chunk_rows(largest);
+        for (protocol, chunk_rows, ready) in
+            fetched.into_iter().chain([(Protocol::Eager, eager, 2)])
+        {
             let product = AllGatherMatmul {
                 problem: *problem,
                 shards: shards.clone(),
-                chunk_rows: AllGatherMatmul::chunk_rows(shards[0].len(), chunks),
+                chunk_rows,
                 a: a.addresses(),
-                staging: staging.address(),
+                staging: staging.addresses(),
                 b: b.address(),
                 c: c.address(),
                 bias: DevicePtr::NULL,
                 pad: pad.view(),
-                ready: 1,
+                ready,
                 done: 0,
-                pushed: 0,
-                candidate: Some(candidate),
+                protocol,
+                candidate,
                 max_blocks: None,
             };
             let chunks = product.chunks();
+            let plan = cuda.all_gather_plan(&product)?;
+            let chosen = if candidate.is_none() {
+                ", the usual choice"
+            } else {
+                ""
+            };
             let name = format!(
-                "{candidate}, {chunks} chunks of {} rows",
-                product.chunk_rows
+                "{}, {protocol:?}, {chunks} chunks of {chunk_rows} rows{chosen}",
+                plan.candidate()
             );
             if !names.contains(&name) {
                 names.push(name);
-                plans.push(cuda.all_gather_plan(&product)?);
+                plans.push(plan);
             }
         }
     }
@@ -94,6 +110,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     };
     sweep::time((cuda, &stream), exchange, &pad, &names, launch)?;
     pad.close(&stream, exchange.as_ref())?;
+    staging.close(exchange.as_ref())?;
     a.close(exchange.as_ref())?;
     Ok(())
 }

@@ -15,7 +15,7 @@ pub mod sm90;
 pub mod timing;
 pub mod waiting;
 
-pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul};
+pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul, Protocol};
 pub use backend::{Gemm, GemmBackend, GemmOperands};
 pub use error::Error;
 pub use problem::{GemmBatch, GemmProblem, Layout, Provider};

@@ -35,12 +35,24 @@ impl fmt::Display for Text<'_> {
         for (id, b) in plan.buffers.iter().enumerate() {
             writeln!(
                 f,
-                "  %b{id} = {:name_width$} : {:9} {:7} {}[{}, {}]",
-                b.name, b.placement, b.role, b.dtype, b.rows, b.cols
+                "  %b{id} = {:name_width$} : {:9} {:7} {}[{}, {}]{}",
+                b.name,
+                b.placement,
+                b.role,
+                b.dtype,
+                b.rows,
+                b.cols,
+                if b.alternating { " ×2" } else { "" }
             )?;
         }
-        for (id, slot) in plan.slots.iter().enumerate() {
-            writeln!(f, "  %s{id} = slot {}", slot.name)?;
+        let mut first = 0;
+        for same in plan.slots.chunk_by(|one, next| one.name == next.name) {
+            let name = &same[0].name;
+            match same.len() {
+                1 => writeln!(f, "  %s{first} = slot {name}")?,
+                count => writeln!(f, "  %s{first}..{} = slots {name}", first + count - 1)?,
+            }
+            first += same.len();
         }
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         writeln!(
@@ -219,11 +231,9 @@ fn kernel_line(plan: &Plan, kernel: &Kernel) -> String {
         .into_iter()
         .map(|id| plan.buffer(id).map_or("?", |b| b.name.as_str()))
         .collect();
-    let slots: Vec<&str> = kernel
-        .slots()
-        .into_iter()
-        .map(|id| slot_name(plan, id))
-        .collect();
+    let slots = kernel.slots().into_iter();
+    let mut slots: Vec<&str> = slots.map(|id| slot_name(plan, id)).collect();
+    slots.dedup();
     format!(
         "kernel {}({}; {}) m={} n={} k={} {} by {}",
         kernel.name(),

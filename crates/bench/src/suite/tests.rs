@@ -42,9 +42,12 @@ fn without_shapes_each_problem_has_its_own_element_type() {
 fn names_choose_implementations_in_the_order_of_the_table() {
     let suite = &fused_matmul::SUITE;
     let all = rows(suite, &[]).unwrap();
-    assert_eq!(all.len(), 8);
+    assert_eq!(all.len(), 9);
     assert_eq!(all[0], "baselineNcclAllgatherMatmul");
-    assert_eq!(all[7], "fusedAllGather");
+    assert_eq!(
+        all[7..],
+        ["fusedAllGather", "fusedAllGather:protocol=eager"]
+    );
     let two = ["naiveRemoteRead", "baselineCudaAllgatherMatmul"];
     assert_eq!(rows(suite, &two).unwrap(), [two[1], two[0]]);
     let pipelines = ["pushChunks:chunks=3", "ringGet", "naiveRemoteRead"];

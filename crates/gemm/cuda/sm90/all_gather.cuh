@@ -39,24 +39,11 @@
 // launch is not programmatic: the next call would have to stay off the counters until this one has ended.
 #pragma once
 
-#include "gemm.cuh"
 #include "inbox.cuh"
+#include "walk.cuh"
 #include "warpweave/signal.cuh"
 
 namespace warpweave {
-
-// Ranks that a launch has place for.
-constexpr uint32_t kMostRanks = 8;
-
-// Consecutive rows of clusters' tiles of a shard, walked column after column. `Band` in `all_gather_matmul/table.rs`.
-struct Band {
-  // The first tile of the walk behind it.
-  uint32_t end;
-  uint32_t row;
-  uint32_t rows;
-  uint32_t shard;
-};
-static_assert(sizeof(Band) == sizeof(uint4), "one load");
 
 // The parameters of a launch. `Gathering` in `sm90/all_gather.rs` has the same layout.
 struct alignas(128) Gathering {
@@ -68,14 +55,11 @@ struct alignas(128) Gathering {
   // By rank: its shard, as mapped here, and the place of that in staging.
   const char* from[kMostRanks];
   char* to[kMostRanks];
-  const Band* bands;
+  Walk walk;
   // [chunks][slices][world], and behind them the calls.
   uint32_t* arrived;
   // Rows of each shard.
   uint32_t rows[kMostRanks];
-  // In tiles of a cluster: all of them, and of a row.
-  uint32_t tiles;
-  uint32_t columns;
   // Steps of K.
   uint32_t steps;
   // From a row of A to the next, and of K.
@@ -125,14 +109,7 @@ struct alignas(128) Gathering {
 
   template <class Tile, class Visit>
   __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
-    const Band* next = bands;
-    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
-      // The walk only goes on, so that the band is this one or a later one.
-      uint4 band = __ldg(reinterpret_cast<const uint4*>(next));
-      while (index >= band.x) band = __ldg(reinterpret_cast<const uint4*>(++next));
-      const uint32_t within = index - (band.x - band.z * columns);
-      visit(corner_of<Tile>({band.y + within % band.z, within / band.z}, band.w));
-    }
+    walk.for_each_tile<Tile>(visit);
   }
   __device__ __forceinline__ void prefetch_maps() const {
     prefetch_map(&a[pad.rank]);

@@ -42,6 +42,9 @@ struct Inbox {
   alignas(128) char slots[kSlots][kPieceBytes];
   Piece pieces[kPieces];
   uint64_t full[kSlots];
+  // Where another warp waits for the rows of a tile: they are here; that has been noticed.
+  uint64_t here;
+  uint64_t noticed;
 };
 
 // Behind the memory of a block's tiles, for which one buffer of C for each consumer makes room.

@@ -41,6 +41,8 @@ pub trait AllGatherGemmBackend: Backend {
     ///   another.
     /// - The pad lives until then. All ranks launch the same product equally often, in the same order with others that use
     ///   its slots, and nothing else uses them; where rows are pushed, each owner of any signals `ready` once a call.
+    /// - Eagerly: whatever uses the slots from `ready` on is eager and has the same `ready`, since one counter stands for their epochs;
+    ///   and the stagings belong to products with the same rows and `lda`.
     /// - No unordered work writes this rank's shard, B or the bias or touches C or staging, but that owners push.
     /// - Launches of one plan are ordered among each other.
     unsafe fn all_gather_matmul(

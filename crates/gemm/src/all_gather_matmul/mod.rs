@@ -15,9 +15,14 @@
 //! with one staging and no reset. Nothing waits in a circle: `ready` waits for nothing, `done` for fetching alone.
 //! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 //!
-//! The first chunks of each shard may be [`pushed`](AllGatherMatmul::pushed): copy engines bring more over a link than loads do, in
-//! large pieces, and what is fetched behind them comes in small ones, which keep the product close behind. `ready` then waits for
+//! The first chunks of each shard may be [`pushed`](Protocol::Rendezvous::pushed): copy engines bring more over a link than loads do,
+//! in large pieces, and what is fetched behind them comes in small ones, which keep the product close behind. `ready` then waits for
 //! these copies, and `done` for the rank's own product too, which reads what was pushed.
+//!
+//! That is a *rendezvous*: a row crosses the link behind a word of its owner, and the call ends behind a word of each reader. Small
+//! shards go *eagerly* ([`Protocol::Eager`]), as in message passing: each rank writes them into staging of its peers as soon as its
+//! launch begins, a word for each chunk says that it is there, and nothing else is said. Calls take two stagings in turn, so that
+//! who has heard from all peers in one call may write in the next what they read in the one before.
 
 mod backend;
 mod table;
@@ -47,9 +52,10 @@ pub struct AllGatherMatmul {
     pub chunk_rows: usize,
     /// Address of the first row of each rank's shard, as mapped here. Symmetric: peers read it.
     pub a: Vec<DevicePtr>,
-    /// Address of row 0 of A in this rank's staging. Any device memory, which peers reach where rows are pushed; the rows of its own
-    /// shard are neither read nor written.
-    pub staging: DevicePtr,
+    /// Address of row 0 of A in each rank's staging, as mapped here; the rows of a rank's own shard are neither read nor written there.
+    /// Symmetric where peers write: where rows are pushed, and eagerly; otherwise any device memory of this rank, the others' being
+    /// ignored. Eagerly each is two, one behind the other.
+    pub staging: Vec<DevicePtr>,
     /// Address of B.
     pub b: DevicePtr,
     /// Address of C.
@@ -58,17 +64,13 @@ pub struct AllGatherMatmul {
     pub bias: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
-    /// Slot for "my shard may be read", and where rows are pushed "and those are in your staging".
+    /// Slot for "my shard may be read", and where rows are pushed "and those are in your staging". Eagerly: the first of
+    /// [`chunks`](AllGatherMatmul::chunks) slots, "the chunk is in your staging".
     pub ready: usize,
-    /// Slot for "I have read your shard", and where rows are pushed "and my staging may be written".
+    /// Slot for "I have read your shard", and where rows are pushed "and my staging may be written". Eagerly there is none.
     pub done: usize,
-    /// Chunks of each shard, from its first, that are not fetched: their owner has them written into every peer's staging, which is
-    /// symmetric then, and signals `ready` behind that, if it has any rows; the launch signals it for none.
-    ///
-    /// The writes may begin where the owner's call before has ended. Behind a fault of any rank that is no longer enough: what
-    /// the ranks compute is worthless then until the pad has been recovered. The launch leaves two multiprocessors to the signals,
-    /// which may be kernels; so must whoever sets [`max_blocks`](AllGatherMatmul::max_blocks).
-    pub pushed: usize,
+    /// How rows come from their owners.
+    pub protocol: Protocol,
     /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice. What is worth timing is in
     /// [`sm90::candidates`](crate::sm90::candidates).
     pub candidate: Option<Candidate>,
@@ -77,12 +79,38 @@ pub struct AllGatherMatmul {
     pub max_blocks: Option<u32>,
 }
 
+/// How rows come from their owners to those who multiply them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Peers fetch them, behind a word of the owner, and give them back by another.
+    Rendezvous {
+        /// Chunks of each shard, from its first, that are not fetched: their owner has them written into every peer's staging, and
+        /// signals `ready` behind that, if it has any rows; the launch signals it for none.
+        ///
+        /// The writes may begin where the owner's call before has ended. Behind a fault of any rank that is no longer enough: what
+        /// the ranks compute is worthless then until the pad has been recovered. The launch leaves two multiprocessors to the
+        /// signals, which may be kernels; so must whoever sets [`max_blocks`](AllGatherMatmul::max_blocks).
+        pushed: usize,
+    },
+    /// Owners write them into the staging of all peers, unasked. For shards so small that words take longer than bytes.
+    Eager,
+}
+
+impl Protocol {
+    /// Everything is fetched.
+    pub const FETCH: Protocol = Protocol::Rendezvous { pushed: 0 };
+}
+
 impl AllGatherMatmul {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "all_gather_matmul";
 
     /// Most ranks of a group.
     pub const MAX_WORLD: usize = 8;
+
+    /// Most chunks of a shard that goes eagerly, as [`eager_chunk_rows`](AllGatherMatmul::eager_chunk_rows) has them: about as many
+    /// as a GPU has multiprocessors.
+    pub const EAGER_CHUNKS: usize = 128;
 
     /// Rows of a tile. The tallest cluster has two tiles one above the other.
     pub const TILE_ROWS: usize = 128;
@@ -104,9 +132,33 @@ impl AllGatherMatmul {
         rows.div_ceil(self.chunk_rows.max(1))
     }
 
+    /// Rows of a chunk of shards of at most `shard_rows` rows that go eagerly: every multiprocessor has one to write.
+    pub fn eager_chunk_rows(shard_rows: usize) -> usize {
+        shard_rows.div_ceil(Self::EAGER_CHUNKS).max(1)
+    }
+
+    /// Stagings of a rank, which calls take in turn, one behind the other: each has the rows of A.
+    pub fn stagings(&self) -> usize {
+        match self.protocol {
+            Protocol::Rendezvous { .. } => 1,
+            Protocol::Eager => 2,
+        }
+    }
+
     /// Chunks of a shard that are pushed, at most.
     pub(crate) fn pushed_chunks(&self) -> usize {
-        self.pushed.min(self.chunks())
+        match self.protocol {
+            Protocol::Rendezvous { pushed } => pushed.min(self.chunks()),
+            Protocol::Eager => 0,
+        }
+    }
+
+    /// Chunks of a shard whose tiles come before those of all others behind them.
+    pub(crate) fn ahead_chunks(&self) -> usize {
+        match self.protocol {
+            Protocol::Rendezvous { .. } => self.pushed_chunks(),
+            Protocol::Eager => self.chunks(),
+        }
     }
 
     /// This rank, as the pad says.
@@ -140,17 +192,29 @@ impl AllGatherMatmul {
         self.problem.lda * self.problem.dtype.size()
     }
 
-    /// Where a row of A lies: this rank's in `a`, the others in staging.
-    pub(crate) fn row(&self, row: usize) -> DevicePtr {
+    /// The place of a row in the staging of `rank`; of those of two, in the first.
+    pub(crate) fn staged(&self, rank: usize, row: usize) -> DevicePtr {
+        self.staging[rank].add(row * self.row_bytes())
+    }
+
+    /// From a place in the first staging to that in the second.
+    pub(crate) fn staging_bytes(&self) -> usize {
+        self.problem.m * self.row_bytes()
+    }
+
+    /// Where a row of A lies: this rank's in `a`, the others in staging, of two in the one of `parity`.
+    pub(crate) fn row(&self, row: usize, parity: usize) -> DevicePtr {
         let own = &self.shards[self.rank()];
         match own.contains(&row) {
             true => self.a[self.rank()].add((row - own.start) * self.row_bytes()),
-            false => self.staging.add(row * self.row_bytes()),
+            false => self
+                .staged(self.rank(), row)
+                .add(parity * self.staging_bytes()),
         }
     }
 
-    /// The product of some rows of one shard, with its operands.
-    pub(crate) fn part(&self, rows: &Range<usize>) -> (GemmProblem, GemmOperands) {
+    /// The product of some rows of one shard, with its operands, those of others in the staging of `parity`.
+    pub(crate) fn part(&self, rows: &Range<usize>, parity: usize) -> (GemmProblem, GemmOperands) {
         let problem = GemmProblem {
             m: rows.len(),
             ..self.problem
@@ -158,7 +222,7 @@ impl AllGatherMatmul {
         let c = self
             .c
             .add(rows.start * self.problem.ldc * self.problem.out.size());
-        let operands = GemmOperands::new(self.row(rows.start), self.b, c);
+        let operands = GemmOperands::new(self.row(rows.start, parity), self.b, c);
         (problem, operands.with_bias(self.bias))
     }
 
@@ -178,10 +242,11 @@ impl AllGatherMatmul {
         if self.problem.batch != GemmBatch::ONE {
             return refuse("it is one product".into());
         }
-        if rank >= world || self.shards.len() != world || self.a.len() != world {
-            let (shards, addresses) = (self.shards.len(), self.a.len());
+        let counts = [self.shards.len(), self.a.len(), self.staging.len()];
+        if rank >= world || counts != [world; 3] {
+            let [shards, addresses, stagings] = counts;
             return refuse(format!(
-                "{shards} shards at {addresses} addresses in a world of {world}"
+                "{shards} shards at {addresses} addresses with {stagings} stagings in a world of {world}"
             ));
         }
         if self.chunk_rows == 0 || self.chunk_rows > i32::MAX as usize {
@@ -205,11 +270,17 @@ impl AllGatherMatmul {
             return refuse(format!("the shards have {end} rows, {m} are multiplied"));
         }
         let (slots, ready, done) = (self.pad.slots as usize, self.ready, self.done);
-        if ready >= slots || done >= slots || ready == done {
-            return refuse(format!(
-                "slots {ready} and {done} of a pad with {slots} slots"
-            ));
+        match self.protocol {
+            Protocol::Rendezvous { .. } if ready >= slots || done >= slots || ready == done => {
+                refuse(format!(
+                    "slots {ready} and {done} of a pad with {slots} slots"
+                ))
+            }
+            Protocol::Eager if ready >= slots || self.chunks() > slots - ready => refuse(format!(
+                "{} slots from {ready} on of a pad with {slots} slots",
+                self.chunks()
+            )),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

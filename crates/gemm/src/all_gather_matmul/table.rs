@@ -21,7 +21,8 @@ pub(crate) struct Band {
 }
 
 /// The walk of a valid `product` over tiles of `height` rows, `columns` to a row, in bands of at most `most` rows of tiles: this
-/// rank's shard, of every other what is pushed, then in each round the next chunk of every other, as they are fetched.
+/// rank's shard, of every other what is pushed or comes eagerly, then in each round the next chunk of every other, as they are
+/// fetched.
 ///
 /// A row of tiles belongs to the chunk that its last row is in.
 ///
@@ -48,8 +49,8 @@ pub(crate) fn bands(
         }
     };
     push(rank, 0..product.shards[rank].len().div_ceil(height));
-    let (pushed, chunks) = (product.pushed_chunks(), product.chunks());
-    for chunks in std::iter::once(0..pushed).chain((pushed..chunks).map(|chunk| chunk..chunk + 1)) {
+    let (ahead, chunks) = (product.ahead_chunks(), product.chunks());
+    for chunks in std::iter::once(0..ahead).chain((ahead..chunks).map(|chunk| chunk..chunk + 1)) {
         for step in 1..world {
             let source = (rank + world - step) % world;
             let rows = product.shards[source].len();

@@ -176,7 +176,7 @@ impl Explorer<'_> {
         while let Some(step) = self.step(state, thread) {
             let is_data = matches!(
                 step,
-                Step::Advance { .. } | Step::Write { .. } | Step::Read { .. }
+                Step::Advance { .. } | Step::Keep { .. } | Step::Write { .. } | Step::Read { .. }
             );
             if !is_first && !is_data {
                 break;
@@ -212,6 +212,10 @@ impl Explorer<'_> {
                 let epoch = state.load(thread, counter)?.wrapping_add(1);
                 state.store(thread, counter, epoch)?;
             }
+            Step::Keep { counter, own } => {
+                let value = state.load(thread, counter)?;
+                state.store(thread, own, value)?;
+            }
             Step::Draw { ticket, all, skip } => {
                 if self.orders.draws {
                     state.acquire(thread, ticket);
@@ -246,6 +250,9 @@ impl Explorer<'_> {
             Step::Draw { ticket: atom, .. }
             | Step::Arrive { barrier: atom }
             | Step::Meet { barrier: atom, .. } => self.name(atom, true),
+            Step::Keep { counter, own } => {
+                format!("{}, {}", self.name(counter, false), self.name(own, false))
+            }
             Step::Advance { counter: cell }
             | Step::Write { cell, .. }
             | Step::Read { cell, .. } => self.name(cell, false),

@@ -1,6 +1,6 @@
 //! The product that gathers: `all_gather.cuh`.
 
-use super::{Announced, Model, Planted, Thread, begin, end, peers};
+use super::{Announced, Model, Planted, Thread, begin, end, peers, shard};
 
 /// Who calls how often. A block fetches one piece of each chunk.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ impl Gathering<'_> {
                 let beside = self.beside && reads;
                 if beside {
                     let of = (rank, block, self.all(rank));
-                    model.fetcher(of, self.calls, |fetcher, call| {
+                    model.beside(of, self.calls, |fetcher, call| {
                         self.fetch(fetcher, rank, block, call);
                     });
                 }
@@ -208,10 +208,6 @@ fn expected(word: String) -> String {
 /// The counter of the blocks whose pieces of a chunk lie in the staging of `to`.
 fn arrived(chunk: usize, from: usize, to: usize) -> String {
     format!("arrivals of chunk {chunk} from {from} to {to}")
-}
-
-fn shard(chunk: usize, rank: usize) -> String {
-    format!("chunk {chunk} of {rank}")
 }
 
 /// A chunk that the copy engines of a rank write into the staging of `to`.

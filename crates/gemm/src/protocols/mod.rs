@@ -1,9 +1,10 @@
 //! The words, tickets and counters of the fused kernels, as programs for model checkers.
 //!
-//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or draws: what `all_gather.cuh` and
-//! `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
+//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or draws: what `all_gather.cuh`, `eager.cuh`
+//! and `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
 //! the smallest models run on loom's memory, too. Both must find what is [`Planted`].
 
+mod eager;
 #[cfg(not(loom))]
 mod explore;
 mod gathering;
@@ -28,6 +29,8 @@ enum Step {
     Signal { word: Place, counter: Place },
     /// Makes the epoch the counter's value.
     Advance { counter: Place },
+    /// Makes the value of a counter that of another: what a thread keeps of a counter that is advanced beside it.
+    Keep { counter: Place, own: Place },
     /// Draws from a ticket of `all`. An acquire and a release. Whoever is not the last leaves the next `skip` steps out.
     Draw {
         ticket: Place,
@@ -74,19 +77,19 @@ impl Model {
         self.threads.push(steps);
     }
 
-    /// The thread of a block that fetches beside its product, in each call of a rank with so many blocks.
-    fn fetcher(
+    /// The thread of a block that fetches, or sends, beside its product, in each call of a rank with so many blocks.
+    fn beside(
         &mut self,
         (rank, block, blocks): (usize, usize, usize),
         calls: u32,
-        fetch: impl Fn(&mut Thread<'_>, u32),
+        work: impl Fn(&mut Thread<'_>, u32),
     ) {
-        self.thread(|fetcher| {
+        self.thread(|thread| {
             for call in 1..=calls {
-                fetcher.meet(begin(rank, call), 1);
-                fetch(fetcher, call);
-                fetcher.arrive(format!("of {rank}.{block} in call {call}"));
-                fetcher.meet(end(rank, call), blocks);
+                thread.meet(begin(rank, call), 1);
+                work(thread, call);
+                thread.arrive(format!("of {rank}.{block} in call {call}"));
+                thread.meet(end(rank, call), blocks);
             }
         });
     }
@@ -136,6 +139,11 @@ impl Thread<'_> {
     fn advance(&mut self, counter: String) {
         let counter = self.model.counter(counter);
         self.steps.push(Step::Advance { counter });
+    }
+
+    fn keep(&mut self, counter: String, own: String) {
+        let (counter, own) = (self.model.counter(counter), self.model.counter(own));
+        self.steps.push(Step::Keep { counter, own });
     }
 
     /// `behind` is for the last. A ticket that one thread draws from alone is of no interest to others.
@@ -217,6 +225,16 @@ fn end(rank: usize, call: u32) -> String {
     format!("end of call {call} on {rank}")
 }
 
+/// The number of the call, which all words of a rank carry.
+fn calls(rank: usize) -> String {
+    format!("calls of {rank}")
+}
+
+/// What the stream leaves in a rank's shard before a call.
+fn shard(chunk: usize, rank: usize) -> String {
+    format!("chunk {chunk} of {rank}")
+}
+
 /// True once the epoch `seen` has reached `wanted`, compared cyclically.
 fn reached(seen: u32, wanted: u32) -> bool {
     seen.wrapping_sub(wanted) as i32 >= 0
@@ -250,4 +268,12 @@ enum Planted {
     EarlyEpoch,
     /// A block draws the last ticket of its call while others of its threads are at work.
     UnmetBlock,
+    /// A block draws before its threads have read the number of the call.
+    UnreadCall,
+    /// All calls take the same staging.
+    OneStaging,
+    /// A call does not wait for those who have no rows.
+    NoWaitForNone,
+    /// A rank says that a chunk is in staging before it has written it.
+    WordBeforeChunk,
 }

@@ -9,6 +9,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
+use super::eager::Eager;
 use super::gathering::Gathering;
 use super::reducing::Reducing;
 use super::{Announced, Model, Planted, Step, reached};
@@ -82,6 +83,7 @@ impl Memory {
                     let epoch = self.load(counter).wrapping_add(1);
                     self.store(counter, epoch);
                 }
+                Step::Keep { counter, own } => self.store(own, self.load(counter)),
                 Step::Draw { ticket, all, skip } => {
                     let drawn = self.atoms[ticket].fetch_add(1, Ordering::AcqRel) + 1;
                     if !drawn.is_multiple_of(all) {
@@ -142,6 +144,18 @@ fn gathering(beside: bool, planted: Option<Planted>) -> Model {
     gathering.model()
 }
 
+/// Rank 0, which gets no more than words, sends to rank 1: beside the rest of the one call, or before it, call after call.
+fn eager(beside: bool, planted: Option<Planted>) -> Model {
+    let eager = Eager {
+        chunks: &[1, 0],
+        blocks: &[1, 1],
+        calls: if beside { 1 } else { 4 },
+        beside,
+        planted,
+    };
+    eager.model()
+}
+
 /// Rank 1 fetches parts of rank 0, call after call, with these blocks: beside its product, where each rank has one, or before.
 fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
     let reducing = Reducing {
@@ -179,6 +193,17 @@ fn loom_one_block_fetches_parts_of_two() {
 #[test]
 fn loom_two_blocks_fetch_parts_of_one() {
     check(reducing([1, 2], None));
+}
+
+#[test]
+fn loom_rows_are_sent_call_after_call() {
+    check(eager(false, None));
+}
+
+#[test]
+fn loom_a_block_sends_beside_its_product() {
+    // One call waits less often than several.
+    check_with(PREEMPTIONS - 1, eager(true, None));
 }
 
 #[test]
@@ -236,4 +261,22 @@ fn loom_a_rank_that_has_not_fetched_everything_is_not_done() {
         [1, 2],
         Some(Planted::BeforeLastDraw(Announced::Done)),
     ));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_with_one_staging_rows_are_overwritten() {
+    check(eager(false, Some(Planted::OneStaging)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_without_a_wait_for_who_has_no_rows_there_is_a_race() {
+    check(eager(false, Some(Planted::NoWaitForNone)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_draw_before_the_call_is_read_is_a_race() {
+    check(eager(true, Some(Planted::UnreadCall)));
 }

@@ -1,6 +1,6 @@
 //! The product with its sums: `reduction.cuh`.
 
-use super::{Announced, Model, Planted, Thread, begin, end, peers};
+use super::{Announced, Model, Planted, Thread, begin, calls, end, peers};
 use crate::reduction::{Group, order};
 
 /// What the stream leaves in C before a call.
@@ -32,7 +32,7 @@ impl Reducing<'_> {
                 let beside = self.beside && self.fetches(rank);
                 if beside {
                     let of = (rank, block, self.blocks[rank]);
-                    model.fetcher(of, self.calls, |fetcher, call| {
+                    model.beside(of, self.calls, |fetcher, call| {
                         self.fetch(fetcher, rank, block, call);
                     });
                 }
@@ -226,11 +226,6 @@ fn summed(index: usize, from: usize, to: usize) -> String {
 
 fn done(from: usize, to: usize) -> String {
     format!("done from {from} to {to}")
-}
-
-/// The number of the call, which all words of a rank carry.
-fn calls(rank: usize) -> String {
-    format!("calls of {rank}")
 }
 
 /// The counter of the blocks whose pieces of the part of `from` have been fetched.

@@ -11,13 +11,26 @@ use crate::{GemmProblem, Layout};
 
 /// The device code.
 pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
-pub(super) static ALL_GATHER: Image = warpweave_symm_mem::device_image!("all_gather", sm_90a);
+static ALL_GATHER: Image = warpweave_symm_mem::device_image!("all_gather", sm_90a);
+static EAGER: Image = warpweave_symm_mem::device_image!("eager", sm_90a);
 
 /// What is done beside the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Plain,
     AllGather,
+    /// The same by the other protocol.
+    Eager,
+}
+
+impl Family {
+    pub(super) fn image(self) -> &'static Image {
+        match self {
+            Family::Plain => &PLAIN,
+            Family::AllGather => &ALL_GATHER,
+            Family::Eager => &EAGER,
+        }
+    }
 }
 
 /// Threads of a block: `kThreads` in `tile.cuh`.
@@ -88,15 +101,28 @@ pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
     bytes as f64 / LINK_RATE > 0.75 * multiplying
 }
 
+/// Whether a product has no more tiles of the largest kind than there are multiprocessors: then nothing is left to do while rows of
+/// others come, and what waits for them is better in smaller tiles.
+pub(super) fn is_one_wave(problem: &GemmProblem, multiprocessors: u32) -> bool {
+    problem.m.div_ceil(128) * problem.n.div_ceil(256) <= multiprocessors as usize
+}
+
+/// Depth up to which a cluster takes longer to begin than it saves, and two waves of the smallest tiles are quicker than one of larger
+/// ones.
+const SHALLOW: usize = 2048;
+
 /// A small tile of the quickest cluster that the multiprocessors have room for and that chunks of `rows` rows are whole of; if
-/// there is none, of the quickest. The smallest is for products of which others would leave half of the multiprocessors idle.
+/// there is none, of the quickest. The smallest is for products of which others would leave half of the multiprocessors idle, or be one
+/// wave of shallow tiles.
 pub(super) fn small(problem: &GemmProblem, multiprocessors: u32, rows: usize) -> Option<Candidate> {
     let small = 128 * 128;
+    let is_shallow = problem.k <= SHALLOW;
     let busy = (problem.m * problem.n).div_ceil(small);
-    let least = match 2 * busy <= multiprocessors as usize {
+    let least = match busy * if is_shallow { 1 } else { 2 } <= multiprocessors as usize {
         true => 0,
         false => small,
     };
+    let is_slow = |shape: &Config| is_shallow && blocks(shape) > 1;
     let area = |shape: &Config| (shape.tile[0] * shape.tile[1]) as usize;
     let fits = |shape: &Config| blocks(shape) <= multiprocessors && area(shape) >= least;
     let splits = |shape: &Config| !rows.is_multiple_of(cluster_tile(shape)[0] as usize);
@@ -104,7 +130,7 @@ pub(super) fn small(problem: &GemmProblem, multiprocessors: u32, rows: usize) ->
         .iter()
         .enumerate()
         .filter(|(_, shape)| fits(shape))
-        .min_by_key(|(_, shape)| (area(shape), splits(shape)))?;
+        .min_by_key(|(_, shape)| (area(shape), is_slow(shape), splits(shape)))?;
     Some(Candidate {
         config,
         band: square_band(shape, multiprocessors),
@@ -190,11 +216,12 @@ pub(super) fn kernel(
             }
         };
     }
-    let (image, names): (_, [&'static str; CONFIGS.len()]) = match family {
-        Family::Plain => (&PLAIN, kernels!("gemm")),
-        Family::AllGather => (&ALL_GATHER, kernels!("all_gather")),
+    let names: [&'static str; CONFIGS.len()] = match family {
+        Family::Plain => kernels!("gemm"),
+        Family::AllGather => kernels!("all_gather"),
+        Family::Eager => kernels!("eager"),
     };
-    Some((image, names.get(config).copied()?))
+    Some((family.image(), names.get(config).copied()?))
 }
 
 #[cfg(test)]
@@ -227,7 +254,7 @@ mod tests {
     #[test]
     fn the_small_tile_shares_what_chunks_are_whole_of() {
         let named = |side, multiprocessors, rows| {
-            let problem = GemmProblem::new(side, side, side, DType::Bf16);
+            let problem = GemmProblem::new(side, side, 4096, DType::Bf16);
             small(&problem, multiprocessors, rows).map(|candidate| CONFIGS[candidate.config].name)
         };
         assert_eq!(named(2048, 132, 512), Some("128x128_share_b"));
@@ -235,9 +262,12 @@ mod tests {
         assert_eq!(named(2048, 132, 100), Some("128x128_share_b"));
         assert_eq!(named(2048, 1, 384), Some("128x128_alone"));
         assert_eq!(named(2048, 0, 384), None);
-        // 64 tiles of 128×128 for 132 multiprocessors.
+        // 64 tiles of 128×128 for 132 multiprocessors, and 128.
         assert_eq!(named(1024, 132, 256), Some("128x64_share_a"));
         assert_eq!(named(1024, 127, 256), Some("128x128_share_b"));
+        let shallow = GemmProblem::new(2048, 1024, SHALLOW, DType::Bf16);
+        let config = small(&shallow, 132, 256).unwrap().config;
+        assert_eq!(CONFIGS[config].name, "128x64_alone");
     }
 
     #[test]
@@ -261,7 +291,7 @@ mod tests {
             for dtype in [DType::F16, DType::Bf16] {
                 let problem =
                     GemmProblem::new(8, 8, 8, dtype).with_layouts(Layout::RowMajor, layout);
-                for family in [Family::Plain, Family::AllGather] {
+                for family in [Family::Plain, Family::AllGather, Family::Eager] {
                     for (index, config) in CONFIGS.iter().enumerate() {
                         let (image, name) = kernel(family, &problem, index).unwrap();
                         assert!(name.ends_with(config.name), "{name}");

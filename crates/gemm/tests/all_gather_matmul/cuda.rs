@@ -47,6 +47,12 @@ fn on_a_gpu_every_element_is_right_call_after_call() {
             calls(world, &gpus(world), case(DType::Bf16).transposed().biased());
             calls(world, &gpus(world), case(DType::Bf16).pushing(1));
             calls(world, &gpus(world), case(DType::F16).pushing(100));
+            calls(world, &gpus(world), case(DType::F16).eager());
+            calls(
+                world,
+                &gpus(world),
+                case(DType::Bf16).transposed().biased().eager(),
+            );
         }
     }
 }
@@ -62,6 +68,7 @@ fn on_a_gpu_every_tile_and_cluster_is_right() {
             };
             calls(2, &gpus(2), case);
             calls(2, &gpus(2), case.transposed().biased());
+            calls(2, &gpus(2), case.eager());
         }
     }
 }
@@ -76,6 +83,7 @@ fn on_a_gpu_a_hundred_calls_in_a_row_are_kept_apart() {
         };
         calls(world, &gpus(world), case);
         calls(world, &gpus(world), case.pushing(2));
+        calls(world, &gpus(world), case.eager());
     }
 }
 
@@ -86,6 +94,7 @@ fn on_a_gpu_a_captured_call_gathers_at_each_launch() {
         let case = Case::new(700, 136, 72, DType::F16, 90);
         replays(world, &gpus(world), case);
         replays(world, &gpus(world), case.pushing(1));
+        replays(world, &gpus(world), case.eager());
     }
 }
 
@@ -96,5 +105,6 @@ fn on_a_gpu_a_rank_that_stays_away_is_named_and_the_pad_recovers() {
         let case = Case::new(700, 136, 72, DType::F16, 90);
         silence(world, &gpus(world), case);
         silence(world, &gpus(world), case.pushing(1));
+        silence(world, &gpus(world), case.eager());
     }
 }

@@ -93,6 +93,7 @@ fn every_world_multiplies_the_rows_of_its_own_call() {
             calls(world, &host, case.transposed().biased());
             calls(world, &host, case.pushing(1));
             calls(world, &host, case.pushing(100));
+            calls(world, &host, case.eager());
         }
     }
 }
@@ -102,6 +103,7 @@ fn a_captured_call_gathers_at_each_launch() {
     let case = Case::new(70, 9, 21, DType::F16, 10);
     replays(3, &host, case);
     replays(3, &host, case.pushing(2));
+    replays(3, &host, case.eager());
 }
 
 #[test]
@@ -109,6 +111,7 @@ fn a_rank_that_stays_away_is_named_and_the_pad_recovers() {
     let case = Case::new(70, 9, 21, DType::F16, 10);
     silence(3, &host, case);
     silence(3, &host, case.pushing(2));
+    silence(3, &host, case.eager());
 }
 
 #[test]

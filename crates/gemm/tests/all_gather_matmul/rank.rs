@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use warpweave_gemm::sm90::Candidate;
-use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, GemmProblem, Layout};
+use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, GemmProblem, Layout, Protocol};
 use warpweave_symm_mem::{
     DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -19,8 +19,7 @@ pub const INPUTS: usize = 3;
 pub struct Case {
     pub problem: GemmProblem,
     pub chunk_rows: usize,
-    /// Chunks of each shard.
-    pub pushed: usize,
+    pub protocol: Protocol,
     pub candidate: Option<Candidate>,
     pub calls: usize,
 }
@@ -35,7 +34,7 @@ impl Case {
                 padded(n),
             ),
             chunk_rows,
-            pushed: 0,
+            protocol: Protocol::FETCH,
             candidate: None,
             calls: 6,
         }
@@ -43,8 +42,23 @@ impl Case {
 
     pub fn pushing(self, chunks: usize) -> Self {
         Case {
-            pushed: chunks,
+            protocol: Protocol::Rendezvous { pushed: chunks },
             ..self
+        }
+    }
+
+    pub fn eager(self) -> Self {
+        Case {
+            protocol: Protocol::Eager,
+            ..self
+        }
+    }
+
+    /// Slots behind that of `done`.
+    fn slots(&self, most_rows: usize) -> usize {
+        match self.protocol {
+            Protocol::Rendezvous { .. } => 1,
+            Protocol::Eager => most_rows.div_ceil(self.chunk_rows),
         }
     }
 
@@ -161,12 +175,14 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         let parts = INPUTS * shard + part(b_rows * ldb) + part(n) + results;
         let memory = backend.allocate(parts).unwrap();
         let a = SymmetricBuffer::new(&backend, &exchange, "a", shard).unwrap();
-        let staging = SymmetricBuffer::new(&backend, &exchange, "staging", part(m * lda)).unwrap();
+        let staging =
+            SymmetricBuffer::new(&backend, &exchange, "staging", part(2 * m * lda)).unwrap();
         let b = memory.address().add(INPUTS * shard);
         let bias = b.add(part(b_rows * ldb));
         let c = bias.add(part(n));
 
-        let mut pad = SignalPad::new(&backend, &exchange, "test", 2).unwrap();
+        let mut pad =
+            SignalPad::new(&backend, &exchange, "test", 1 + case.slots(shards[0].len())).unwrap();
         pad.set_timeout(Duration::from_secs(10));
 
         let product = AllGatherMatmul {
@@ -174,14 +190,14 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             shards,
             chunk_rows: case.chunk_rows,
             a: a.addresses(),
-            staging: staging.local(),
+            staging: staging.addresses(),
             b,
             c,
             bias,
             pad: pad.view(),
             ready: 1,
             done: 0,
-            pushed: case.pushed,
+            protocol: case.protocol,
             candidate: case.candidate,
             max_blocks,
         };
@@ -207,7 +223,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             let elements = stored(dtype, 0..1, (n, n), |_, column| bias_of(rank, column));
             backend.upload(&stream, bias, &elements).unwrap();
             // Rows that are read before they have arrived spoil C.
-            let bytes = 2 * m * lda;
+            let bytes = 4 * m * lda;
             backend.fill(&stream, staging.local(), 0xff, bytes).unwrap();
         }
         let rank = Rank {
@@ -262,7 +278,10 @@ impl<B: AllGatherGemmBackend> Rank<B> {
     /// Enqueues the copies of what is pushed, and the word behind each.
     fn push(&self) -> warpweave_symm_mem::Result<()> {
         let own = &self.product.shards[self.me()];
-        let rows = own.len().min(self.case.pushed * self.case.chunk_rows);
+        let Protocol::Rendezvous { pushed } = self.case.protocol else {
+            return Ok(());
+        };
+        let rows = own.len().min(pushed * self.case.chunk_rows);
         let lda = self.case.problem.lda;
         let world = self.exchange.world();
         if rows == 0 {

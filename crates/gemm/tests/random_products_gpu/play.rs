@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use warpweave_gemm::reduction::Sums;
-use warpweave_gemm::{AllGatherMatmul, Error, ReducingMatmul};
+use warpweave_gemm::{AllGatherMatmul, Error, Protocol, ReducingMatmul};
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use crate::problem::{Operation, Problem};
 use crate::random::{Random, mixed};
 use crate::rank::{
-    DONE, Kernels, Placed, Played, READY, Rank, a_bytes, b_bytes, c_bytes, guard_of_staging,
+    DONE, EAGER, Kernels, Placed, Played, READY, Rank, a_bytes, b_bytes, c_bytes, guard_of_staging,
     on_rank, staging_bytes,
 };
 use crate::values::POISON;
@@ -163,14 +163,17 @@ impl<B: Kernels> Rank<B> {
                         shards: problem.shards.clone(),
                         chunk_rows: problem.chunk_rows,
                         a: on_all(at.shared),
-                        staging: self.shared.local().add(staging),
+                        staging: on_all(staging),
                         b,
                         c,
                         bias,
                         pad: self.pad.view(),
-                        ready: READY,
+                        ready: match problem.protocol {
+                            Protocol::Rendezvous { .. } => READY,
+                            Protocol::Eager => EAGER,
+                        },
                         done: DONE,
-                        pushed: problem.pushed,
+                        protocol: problem.protocol,
                         candidate: problem.candidates[me],
                         max_blocks,
                     };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use warpweave_gemm::sm90::{CONFIGS, Candidate};
-use warpweave_gemm::{AllGatherMatmul, GemmProblem, Layout};
+use warpweave_gemm::{AllGatherMatmul, GemmProblem, Layout, Protocol};
 use warpweave_symm_mem::DType;
 
 use crate::random::Random;
@@ -41,8 +41,8 @@ pub struct Problem {
     pub shards: Vec<Range<usize>>,
     /// Rows of a chunk or of a group.
     pub chunk_rows: usize,
-    /// Chunks of each shard of A that are pushed.
-    pub pushed: usize,
+    /// Of a product that gathers.
+    pub protocol: Protocol,
     pub candidates: Vec<Option<Candidate>>,
     /// Calls, each with inputs of its own.
     pub calls: usize,
@@ -132,9 +132,12 @@ impl Problem {
             calls: 2 + random.below(4),
             real,
             replayed: random.once_in(8),
-            pushed: match gathers && random.once_in(2) {
-                true => 1 + random.below(6),
-                false => 0,
+            protocol: match random.below(3) {
+                0 => Protocol::FETCH,
+                1 => Protocol::Rendezvous {
+                    pushed: 1 + random.below(6),
+                },
+                _ => Protocol::Eager,
             },
         }
     }
@@ -145,7 +148,20 @@ impl Problem {
 
     /// The rows of a rank's A that are pushed, from its first.
     pub fn pushed_rows(&self, rank: usize) -> usize {
-        (self.pushed * self.chunk_rows).min(self.shards[rank].len())
+        match self.protocol {
+            Protocol::Rendezvous { pushed } if self.gathers() => {
+                (pushed * self.chunk_rows).min(self.shards[rank].len())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Stagings of a product that gathers.
+    pub fn stagings(&self) -> usize {
+        match self.protocol {
+            Protocol::Rendezvous { .. } => 1,
+            Protocol::Eager => 2,
+        }
     }
 
     pub fn most_rows(&self) -> usize {

@@ -21,7 +21,9 @@ impl<B: AllGatherGemmBackend + ReducingGemmBackend> Kernels for B {}
 /// Slots of products that gather.
 pub const DONE: usize = 0;
 pub const READY: usize = 1;
-const SUMS: usize = READY + 1;
+/// The first of those of chunks that go eagerly.
+pub const EAGER: usize = READY + 1;
+const SUMS: usize = EAGER + MOST_CHUNKS;
 const SLOTS: usize = 4096;
 
 /// Calls before the epochs go round.
@@ -118,7 +120,7 @@ pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
 fn staged(problem: &Problem) -> (usize, usize) {
     let product = &problem.products[0];
     match problem.gathers() {
-        true => (product.m, product.lda),
+        true => (problem.stagings() * product.m, product.lda),
         false => (
             (problem.shards.len() - 1) * problem.most_rows(),
             product.ldc,

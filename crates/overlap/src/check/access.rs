@@ -20,6 +20,8 @@ pub(super) struct Access {
     pub(super) end: NodeId,
     pub(super) kind: AccessKind,
     pub(super) region: Region,
+    /// Which of the copies of an alternating buffer its call takes.
+    pub(super) turn: usize,
 }
 
 impl Access {
@@ -31,11 +33,14 @@ impl Access {
 /// Accesses by the copy of the buffer that they touch: only those of one copy can conflict.
 ///
 /// A local buffer's copy is its rank's own, so the key is the same for both placements.
-pub(super) fn by_copy(accesses: &[Access]) -> BTreeMap<(usize, BufferId), Vec<&Access>> {
+pub(super) fn by_copy(accesses: &[Access]) -> BTreeMap<(usize, BufferId, usize), Vec<&Access>> {
     let mut copies: BTreeMap<_, Vec<&Access>> = BTreeMap::new();
     for access in accesses {
         let Region { rank, buffer, .. } = access.region;
-        copies.entry((rank, buffer)).or_default().push(access);
+        copies
+            .entry((rank, buffer, access.turn))
+            .or_default()
+            .push(access);
     }
     copies
 }

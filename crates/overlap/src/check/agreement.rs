@@ -47,8 +47,14 @@ pub(super) fn disagreements(plans: &[Plan]) -> Vec<Violation> {
                 let say = |b: Option<&crate::plan::Buffer>| {
                     b.map_or("nothing".to_owned(), |b| {
                         format!(
-                            "{} {} `{}` {}[{}, {}]",
-                            b.placement, b.role, b.name, b.dtype, b.rows, b.cols
+                            "{} {} `{}` {}[{}, {}]{}",
+                            b.placement,
+                            b.role,
+                            b.name,
+                            b.dtype,
+                            b.rows,
+                            b.cols,
+                            if b.alternating { " ×2" } else { "" }
                         )
                     })
                 };

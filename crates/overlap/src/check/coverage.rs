@@ -17,7 +17,7 @@ pub(super) fn unwritten(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec
     let first_call = |a: &&&Access| program.nodes[a.begin].call == 0 && order.ran(a.begin);
     let mut reported = HashSet::new();
     let mut found = Vec::new();
-    for ((rank, buffer), accesses) in by_copy(&program.accesses) {
+    for ((rank, buffer, _), accesses) in by_copy(&program.accesses) {
         let role = program.plans[rank].buffer(buffer).map(|b| b.role);
         if matches!(role, None | Some(Role::Weight)) {
             continue;

@@ -21,7 +21,10 @@
 //! - an order that holds between calls 1 and 2 holds between any call and the next, and by the order of one rank's
 //!   calls between any two.
 //!
-//! Thus max(2, *L* + 1) calls prove any number of them, and fewer are never unrolled.
+//! Accesses of an alternating buffer conflict with those of every other call alone. So where a plan has one, what is said of calls 1
+//! and 2 is said of calls 1 and 3.
+//!
+//! Thus max(2, *L* + 1) calls prove any number of them, or one more where buffers alternate, and fewer are never unrolled.
 
 mod access;
 mod agreement;
@@ -114,5 +117,6 @@ fn calls_needed(plans: &[Plan]) -> usize {
         OpKind::Kernel { lanes, .. } => lanes.iter().flatten().map(lag_of).max().unwrap_or(0),
         _ => 0,
     });
-    (lags.max().unwrap_or(0) as usize + 1).max(2)
+    let alternates = plans.iter().flat_map(|p| &p.buffers).any(|b| b.alternating);
+    (lags.max().unwrap_or(0) as usize + 1).max(2) + usize::from(alternates)
 }

@@ -1,7 +1,7 @@
 //! The plans of all ranks, unrolled over their calls into one graph of steps.
 
 use super::access::{Access, AccessKind};
-use crate::plan::{Effect, Op, OpKind, Plan, Region, Role, SlotId};
+use crate::plan::{Buffer, Effect, Op, OpKind, Plan, Region, Role, SlotId};
 use std::collections::{HashMap, HashSet};
 
 /// Index of a step.
@@ -284,10 +284,13 @@ impl<'a> Program<'a> {
 
     fn access(&mut self, begin: NodeId, end: NodeId, kind: AccessKind, region: Region) {
         if !region.is_empty() {
+            let node = &self.nodes[begin];
+            let buffer = self.plans[node.rank].buffer(region.buffer);
             self.accesses.push(Access {
                 begin,
                 end,
                 kind,
+                turn: node.call % buffer.map_or(1, Buffer::copies),
                 region,
             });
         }

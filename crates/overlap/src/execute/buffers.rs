@@ -32,7 +32,7 @@ pub(super) fn allocate_local<B: Backend>(backend: &B, plan: &Plan) -> Result<Loc
     let memory = plan.buffers.iter().map(|buffer| {
         let local = buffer.placement == Placement::Local;
         Ok(if local {
-            Some(backend.allocate(buffer.bytes().max(1))?)
+            Some(backend.allocate((buffer.copies() * buffer.bytes()).max(1))?)
         } else {
             None
         })
@@ -51,11 +51,12 @@ impl<B: Backend> Buffers<B> {
         let mut storage = Vec::with_capacity(plan.buffers.len());
         for (buffer, local) in plan.buffers.iter().zip(local) {
             let name = format!("{}.{}", plan.name, buffer.name);
+            let bytes = buffer.copies() * buffer.bytes();
             if let Some(memory) = local {
                 storage.push(Storage::Local(memory));
                 continue;
             }
-            let shared = SymmetricBuffer::new(backend, exchange, &name, buffer.bytes())?;
+            let shared = SymmetricBuffer::new(backend, exchange, &name, bytes)?;
             storage.push(match buffer.placement {
                 Placement::Multicast => {
                     Storage::Multicast(MulticastBuffer::new(backend, exchange, &shared)?, shared)

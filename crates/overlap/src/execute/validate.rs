@@ -7,7 +7,9 @@ use warpweave_kernels::MAX_SUMMANDS;
 
 use super::error::{ExecuteError, Result};
 use crate::check;
-use crate::plan::{BufferId, Kernel, OpKind, Placement, Plan, Region, Transport, layout_of, shard};
+use crate::plan::{
+    BufferId, GatherProtocol, Kernel, OpKind, Placement, Plan, Region, Transport, layout_of, shard,
+};
 
 /// Refuses a plan that no device could run.
 pub(super) fn validate(plan: &Plan, rank: usize, world: usize) -> Result<()> {
@@ -160,6 +162,11 @@ impl Checker<'_> {
         }
         match *kernel {
             Kernel::ReducingMatmul(_) => {}
+            Kernel::AllGatherMatmul {
+                a,
+                protocol: GatherProtocol::Eager { .. },
+                ..
+            } => matrix(a, own_rows, shape.k, Placement::Local)?,
             Kernel::NaiveRemoteRead { a, .. }
             | Kernel::ThreadloadGatherMatmul { a, .. }
             | Kernel::ThreadloadGather { a, .. }
@@ -203,7 +210,9 @@ impl Checker<'_> {
             Kernel::ThreadloadGatherMatmul { staging, .. }
             | Kernel::ThreadloadGather { staging, .. }
             | Kernel::AllGatherMatmul {
-                staging, pushed: 0, ..
+                staging,
+                protocol: GatherProtocol::Rendezvous { pushed: 0, .. },
+                ..
             } => {
                 matrix(staging, shape.m, shape.k, Placement::Local)?;
             }
@@ -214,6 +223,29 @@ impl Checker<'_> {
             | Kernel::MultimemGather { staging, .. } => {
                 matrix(staging, shape.m, shape.k, Placement::Multicast)?;
             }
+        }
+        if let Kernel::AllGatherMatmul {
+            staging,
+            chunk_rows,
+            protocol: GatherProtocol::Eager { chunks },
+            ..
+        } = *kernel
+        {
+            let needed = most_rows.div_ceil(chunk_rows.max(1));
+            ensure(chunks == needed && chunk_rows > 0, || {
+                format!("{needed} chunks of {chunk_rows} rows, not {chunks}")
+            })?;
+            let buffer = &self.plan.buffers[staging.0];
+            ensure(buffer.alternating && buffer.rows == shape.m, || {
+                format!(
+                    "{} takes two stagings of {} rows in turn, `{}` is {} of {}",
+                    kernel.name(),
+                    shape.m,
+                    buffer.name,
+                    buffer.copies(),
+                    buffer.rows
+                )
+            })?;
         }
         let slots = kernel.slots();
         let distinct: BTreeSet<usize> = slots.iter().map(|slot| slot.0).collect();

@@ -76,10 +76,18 @@ pub struct Buffer {
     pub rows: usize,
     /// Columns, which is also the leading dimension in elements.
     pub cols: usize,
+    /// Whether there are two, which calls take in turn. The one kernel that knows of them tells them apart by the epoch of its
+    /// first slot.
+    pub alternating: bool,
 }
 
 impl Buffer {
-    /// Size in bytes.
+    /// How many there are.
+    pub fn copies(&self) -> usize {
+        1 + usize::from(self.alternating)
+    }
+
+    /// Size of one in bytes.
     pub fn bytes(&self) -> usize {
         self.rows * self.cols * self.dtype.size()
     }

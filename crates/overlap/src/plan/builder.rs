@@ -66,8 +66,17 @@ impl PlanBuilder {
             dtype,
             rows,
             cols,
+            alternating: false,
         });
         BufferId(self.plan.buffers.len() - 1)
+    }
+
+    /// Makes two of a buffer, which calls take in turn.
+    pub fn alternate(&mut self, buffer: BufferId) -> &mut Self {
+        if let Some(buffer) = self.plan.buffers.get_mut(buffer.0) {
+            buffer.alternating = true;
+        }
+        self
     }
 
     /// Adds a row to the signal pad. All ranks must add the same ones in the same order.

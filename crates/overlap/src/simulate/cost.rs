@@ -308,10 +308,12 @@ impl Costs<'_> {
                 }
             }
             Kernel::AllGatherMatmul {
-                chunk_rows, pushed, ..
+                chunk_rows,
+                protocol,
+                ..
             } => {
-                let pushed = pushed.saturating_mul(chunk_rows);
-                return Some(self.gathered_product(kernel.shape(), (chunk_rows, pushed), region));
+                let chunks = (chunk_rows, protocol);
+                return Some(self.gathered_product(kernel.shape(), chunks, region));
             }
             // One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none is over
             // before a wave is: of a lane's chunks, which run beside each other, the last one shows it.

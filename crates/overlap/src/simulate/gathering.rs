@@ -2,7 +2,7 @@
 
 use super::cost::{Cost, Costs, micros};
 use super::sharing::Resource;
-use crate::plan::{KernelShape, Region, shard};
+use crate::plan::{GatherProtocol, KernelShape, Region, shard};
 
 impl Costs<'_> {
     /// Of a peer's shard, read in chunks, the first: it stands before the product, the others come beside it.
@@ -19,28 +19,40 @@ impl Costs<'_> {
     }
 
     /// The product of one rank's rows, which takes its part of the whole: fetching takes nothing from it that can be measured.
-    /// Rows that are fetched, behind so many of each shard that are pushed, end no earlier than a wave behind their last chunks, which
-    /// share a link.
+    /// Rows of others, but what is pushed of each shard, end no earlier than a wave behind the last of them: of those that are fetched a
+    /// chunk is here at the begin, the others share a link, and each is counted before it is loaded again.
     pub(super) fn gathered_product(
         &self,
         shape: KernelShape,
-        (chunk_rows, pushed): (usize, usize),
+        (chunk_rows, protocol): (usize, GatherProtocol),
         result: &Region,
     ) -> Cost {
         let (own, world) = (self.plan.rank, self.plan.world);
-        let waves = self.machine.waves((shape.m, shape.n, shape.k), shape.dtype);
+        let sizes = (shape.m, shape.n, shape.k);
+        let is_eager = matches!(protocol, GatherProtocol::Eager { .. });
+        let mut waves = self.machine.waves(sizes, shape.dtype);
+        if waves.count() <= 1.0 || is_eager {
+            waves = self.machine.late_waves(sizes, shape.dtype);
+        }
         let rows = result.rows.len();
         let time = rows as f64 / shape.m as f64 * waves.count() * waves.wave_us;
-        let mut latency = 0.0;
         let of = |rank| shard(shape.m, rank, world);
         let first = result.rows.start;
         let owner = (0..world).find(|&rank| of(rank).contains(&first));
-        if owner.is_some_and(|owner| owner != own && first >= of(owner).start + pushed) {
-            let peers = (world - 1) as f64;
-            let rest = rows.saturating_sub(chunk_rows) * shape.k * shape.dtype.size();
-            let fetched = micros(peers * rest as f64, self.machine.link.sm_pull_gbs);
-            latency = (waves.wave_us + fetched - peers * time).max(0.0);
-        }
+        let coming = match (owner.filter(|&owner| owner != own), protocol) {
+            (None, _) => None,
+            (_, GatherProtocol::Eager { .. }) => Some(0.0),
+            (Some(owner), GatherProtocol::Rendezvous { pushed, .. }) => {
+                let pushed = pushed.saturating_mul(chunk_rows);
+                let rest = rows.saturating_sub(chunk_rows) * shape.k * shape.dtype.size();
+                let bytes = (world - 1) as f64 * rest as f64;
+                let fetching = micros(bytes, self.machine.link.sm_pull_gbs);
+                let is_fetched = first >= of(owner).start.saturating_add(pushed);
+                is_fetched.then_some(fetching + self.machine.latency.signal_us)
+            }
+        };
+        let others = (world - 1) as f64 * time;
+        let latency = coming.map_or(0.0, |coming| (waves.wave_us + coming - others).max(0.0));
         Cost {
             latency,
             time,

@@ -279,7 +279,24 @@ impl Machine {
     }
 
     /// The waves of tiles of such a product.
-    pub(super) fn waves(&self, (m, n, k): (usize, usize, usize), dtype: DType) -> Waves {
+    pub(super) fn waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+        self.waves_of(|_| true, shape, dtype)
+    }
+
+    /// The same where some rows come late: what would be one wave is computed in tiles smaller than the largest, so that something is
+    /// left to do while they come.
+    pub(super) fn late_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+        let area = |t: &Tile| t.rows * t.cols;
+        let largest = self.product.tiles.iter().map(area).max();
+        self.waves_of(|t| Some(area(t)) != largest, shape, dtype)
+    }
+
+    fn waves_of(
+        &self,
+        takes: impl Fn(&Tile) -> bool,
+        (m, n, k): (usize, usize, usize),
+        dtype: DType,
+    ) -> Waves {
         let rates = &self.product.sustained_tflops;
         let tflops = match dtype {
             DType::Bf16 => rates.bf16,
@@ -297,7 +314,7 @@ impl Machine {
             }
         };
         let us = |w: &Waves| w.count() * w.wave_us;
-        let tiles = self.product.tiles.iter().map(of);
+        let tiles = self.product.tiles.iter().filter(|t| takes(t)).map(of);
         tiles
             .min_by(|a, b| us(a).total_cmp(&us(b)))
             .unwrap_or_default()

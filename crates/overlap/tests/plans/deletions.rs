@@ -236,7 +236,12 @@ fn deleting_all_use_of_a_slot_is_a_race() {
                 let gone = syncs
                     .iter()
                     .filter(|s| [Sort::Signal(slot), Sort::Wait(slot)].contains(&s.sort));
-                let gone = gone.map(|s| s.place).collect();
+                let gone: BTreeSet<Place> = gone.map(|s| s.place).collect();
+                // A kernel may have slots of its own, which are one to a plan.
+                if gone.is_empty() {
+                    assert_eq!(plans[0].slots[slot], plans[0].slots[slot - 1]);
+                    continue;
+                }
                 expect_race(&without(&plans, &gone), &subject, &SlotId(slot));
             }
         }

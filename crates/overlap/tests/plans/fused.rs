@@ -1,7 +1,10 @@
 //! The kernels that communicate while they multiply hold, and need each of their signals and waits.
 
-use crate::fixtures::{holds, plans, problem};
-use warpweave_overlap::plan::{Effect, Kernel, OpKind, Plan};
+use crate::fixtures::{has_race, holds, plans, problem};
+use warpweave_overlap::check::{FaultKind, Violation};
+use warpweave_overlap::plan::{
+    BufferId, Effect, Kernel, Op, OpKind, Plan, Region, Role, StreamId, Transport,
+};
 use warpweave_overlap::{algorithms, check};
 
 const FUSED: [&str; 3] = [
@@ -38,6 +41,80 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
     // the end.
     assert_eq!(needed("fusedAllGather:chunks=2:fetched=4"), 9);
     assert_eq!(needed("fusedColumnParallelLinear:chunks=2:fetched=4"), 9);
+    // A word to all others, and one of each.
+    assert_eq!(needed("fusedAllGather:protocol=eager"), 3);
+}
+
+/// What takes the place of all other words where rows come eagerly.
+#[test]
+fn eager_rows_need_two_stagings_and_a_word_of_every_rank() {
+    let configuration = algorithms::find("fusedAllGather:protocol=eager").unwrap();
+    for world in 2..=8 {
+        // Shards of some ranks are empty.
+        for m in [4 * world, world - 1] {
+            let sound = plans(&configuration, world, &problem(m));
+            holds(&check(&sound, 1));
+            assert!(sound.iter().all(Plan::kernels_do_what_they_declare));
+            let mut single = sound.clone();
+            for plan in &mut single {
+                for buffer in &mut plan.buffers {
+                    buffer.alternating = false;
+                }
+            }
+            let report = check(&single, 1);
+            assert!(has_race(&report), "{world} ranks: {report}");
+        }
+        // Two calls with one staging each do not show what a third does to the first.
+        let mut silent = plans(&configuration, world, &problem(world - 1));
+        for plan in &mut silent {
+            let rank = plan.rank;
+            for effect in lanes_of(plan).iter_mut().flatten() {
+                match effect {
+                    Effect::Wait { from, .. } => from.retain(|&rank| rank != world - 1),
+                    Effect::Signal { to, .. } if rank == world - 1 => to.clear(),
+                    _ => {}
+                }
+            }
+        }
+        let report = check(&silent, 2);
+        assert!(has_race(&report), "{world} ranks: {report}");
+    }
+}
+
+#[test]
+fn an_alternating_buffer_is_one_kernels_staging() {
+    let configuration = algorithms::find("fusedAllGather:protocol=eager").unwrap();
+    let sound = plans(&configuration, 2, &problem(8));
+    let staging = sound[0].buffers.iter().position(|b| b.alternating).unwrap();
+    let is_refused = |plans: &[Plan]| {
+        let report = check(plans, 3);
+        let is_turn = |v: &Violation| matches!(v, Violation::Fault(fault) if fault.kind == FaultKind::WrongTurn);
+        assert!(report.violations.iter().any(is_turn), "{report}");
+    };
+    let mut output = sound.clone();
+    output[0].buffers[staging].role = Role::Output;
+    is_refused(&output);
+    let mut twice = sound.clone();
+    let again = twice[0].ops[0].clone();
+    twice[0].ops.push(again);
+    is_refused(&twice);
+    let mut stranger = sound;
+    let whole = |buffer: usize| Region {
+        rank: 0,
+        buffer: BufferId(buffer),
+        rows: 0..1,
+        cols: 0..1,
+    };
+    let copy = OpKind::Copy {
+        src: whole(staging),
+        dst: whole(stranger[0].buffers.len() - 2),
+        transport: Transport::CopyEngine,
+    };
+    stranger[0].ops.push(Op {
+        stream: StreamId::MAIN,
+        kind: copy,
+    });
+    is_refused(&stranger);
 }
 
 /// How many signals, waits and orders of lanes the kernel of rank 1 of three has, without any of which the plans do not hold.

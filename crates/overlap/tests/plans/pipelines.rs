@@ -61,6 +61,7 @@ fn pipelines_are_found_by_their_exact_names() {
             "fusedAllGather:chunks=4",
             "fusedAllGather:chunks=16",
             "fusedAllGather:fetched=3",
+            "fusedAllGather:protocol=eager",
             "broadcastPipeline",
             "hierarchical",
             "hierarchical:nodes=1",
@@ -232,6 +233,12 @@ fn a_ragged_push_in_chunks_behind_one_product_is_printed() {
 #[test]
 fn a_ragged_launch_that_gathers_is_printed() {
     insta::assert_snapshot!(show(&plan("fusedAllGather:chunks=2", 1, 4, &problem(14))));
+}
+
+#[test]
+fn a_ragged_launch_that_gathers_eagerly_is_printed() {
+    let configuration = "fusedAllGather:protocol=eager";
+    insta::assert_snapshot!(show(&plan(configuration, 1, 4, &problem(14))));
 }
 
 /// The order in which the host reference takes the lanes: it opens its rows and multiplies them, fetches and multiplies those of

@@ -378,6 +378,7 @@ impl<'a> Unroller<'a> {
                 dtype: DType::F32,
                 rows,
                 cols,
+                alternating: false,
             });
         };
         buffer("values", self.written, self.width);

@@ -9,7 +9,7 @@ use warpweave_symm_mem::DType;
 const CLOCK: f64 = 3.0;
 
 /// Runs of our own on two and four GPUs, and of products alone.
-const MEASURED: [&str; 7] = [
+const MEASURED: [&str; 8] = [
     include_str!("measured/frameworks-4xh200.tsv"),
     include_str!("measured/fused-matmul-2xh200.tsv"),
     include_str!("measured/fused-matmul-4xh200.tsv"),
@@ -17,6 +17,7 @@ const MEASURED: [&str; 7] = [
     include_str!("measured/pipelines-2xh200.tsv"),
     include_str!("measured/fused-2xh200.tsv"),
     include_str!("measured/pipelines-4xh200.tsv"),
+    include_str!("measured/small-2xh200.tsv"),
 ];
 
 /// Of others, on eight GPUs.
@@ -96,7 +97,7 @@ fn the_median_error_is_within_a_tenth() {
     // PyTorch's own fused operators are no plans of ours and stand in no file; collectives alone are the machine's tables
     // themselves and would only flatter the median.
     // What overlaps has much less: 0.024 and 0.032 on two GPUs, and 0.045 on four.
-    let most = [0.10, 0.10, 0.10, 0.10, 0.05, 0.05, 0.05];
+    let most = [0.10, 0.10, 0.10, 0.10, 0.05, 0.05, 0.05, 0.10];
     for (cases, most) in files.iter().zip(most) {
         assert!(median_error(cases) <= most);
     }

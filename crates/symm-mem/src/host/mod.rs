@@ -30,7 +30,7 @@ pub use ipc::HostPeerMemory;
 pub use memory::{HostMapping, HostMemory};
 pub use multicast::HostMulticast;
 pub use segment::HostSegment;
-pub use signal::{expect_signal, is_faulted, record_fault, send_signal};
+pub use signal::{expect_signal, is_faulted, next_epoch, record_fault, send_signal};
 pub use stream::HostStream;
 
 /// A rank's "device" on a machine without a GPU. Clones name the same device.

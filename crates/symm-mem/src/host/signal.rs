@@ -75,6 +75,18 @@ pub unsafe fn expect_signal(pad: &PadView, slot: usize, peer: usize, lag: u32) -
     }
 }
 
+/// The epoch that the next wait on (`slot`, `peer`) is for.
+///
+/// # Safety
+/// As for [`expect_signal`].
+pub unsafe fn next_epoch(pad: &PadView, slot: usize, peer: usize) -> u32 {
+    let pair = 4 * (slot * pad.world as usize + peer);
+    // SAFETY: as in `send_signal`.
+    unsafe { atomic(pad.expected, pair) }
+        .load(Ordering::Relaxed)
+        .wrapping_add(1)
+}
+
 /// True if a wait of this pad has missed its deadline: waiting on is pointless then.
 ///
 /// # Safety

@@ -6,7 +6,7 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
-use crate::GemmProblem;
+use crate::{GemmProblem, Protocol};
 
 /// Rows of a cluster's tile, and of the tile of each of its two blocks.
 const HEIGHT: usize = 32;
@@ -21,14 +21,14 @@ fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGat
             .collect(),
         chunk_rows,
         a: vec![DevicePtr(16); world],
-        staging: DevicePtr(16),
+        staging: vec![DevicePtr(16); world],
         b: DevicePtr(16),
         c: DevicePtr(16),
         bias: DevicePtr::NULL,
         pad: crate::pad_nowhere((rank, world), 2000),
         ready: 1,
         done: 0,
-        pushed: 0,
+        protocol: Protocol::FETCH,
         candidate: None,
         max_blocks: None,
     }
@@ -66,8 +66,9 @@ fn every_case(check: impl Fn(&AllGatherMatmul, &[Band])) {
             for m in [1, 15, 32, 33, 64 * world, 97, 512, 1000] {
                 for chunk_rows in [1, 7, 32, 100, 1000] {
                     let mut product = product(m, (rank, world), chunk_rows);
-                    for pushed in [0, 1, 3] {
-                        product.pushed = pushed;
+                    let protocols = [0, 1, 3].map(|pushed| Protocol::Rendezvous { pushed });
+                    for protocol in protocols.into_iter().chain([Protocol::Eager]) {
+                        product.protocol = protocol;
                         product.validate().unwrap();
                         for most in [1, 2, 5] {
                             check(&product, &bands(&product, (HEIGHT, 3), most).unwrap());
@@ -100,9 +101,10 @@ fn own_rows_come_first_and_then_chunks_as_they_arrive() {
         let (rank, world) = (product.rank(), product.world());
         let turns = walk(bands, 3).into_iter().map(|(shard, row, _)| {
             let last = ((row + 1) * HEIGHT).min(product.shards[shard].len()) - 1;
-            // The ranks before this one in turn, of each what is pushed, then a chunk.
+            // The ranks before this one in turn, of each what is pushed or goes eagerly, then a chunk.
             let chunk = last / product.chunk_rows;
-            let round = match chunk < product.pushed_chunks() {
+            let round = match chunk < product.pushed_chunks() || product.protocol == Protocol::Eager
+            {
                 true => 1,
                 false => 2 + chunk,
             };
@@ -156,6 +158,15 @@ fn a_chunk_is_whole_tiles_unless_the_shard_is_small() {
 }
 
 #[test]
+fn every_multiprocessor_has_a_chunk_that_goes_eagerly() {
+    assert_eq!(AllGatherMatmul::eager_chunk_rows(0), 1);
+    assert_eq!(AllGatherMatmul::eager_chunk_rows(100), 1);
+    assert_eq!(AllGatherMatmul::eager_chunk_rows(128), 1);
+    assert_eq!(AllGatherMatmul::eager_chunk_rows(129), 2);
+    assert_eq!(AllGatherMatmul::eager_chunk_rows(1024), 8);
+}
+
+#[test]
 fn descriptors_that_contradict_themselves_are_refused() {
     let good = product(64, (0, 2), 8);
     let refused = |change: &dyn Fn(&mut AllGatherMatmul), needle: &str| {
@@ -169,8 +180,11 @@ fn descriptors_that_contradict_themselves_are_refused() {
     refused(&|p| p.chunk_rows = 0, "chunk_rows = 0");
     refused(
         &|p| p.a.truncate(1),
-        "2 shards at 1 addresses in a world of 2",
+        "2 shards at 1 addresses with 2 stagings in a world of 2",
     );
+    refused(&|p| p.staging.truncate(1), "2 addresses with 1 stagings");
+    let eager = |p: &mut AllGatherMatmul| (p.ready, p.protocol) = (1997, Protocol::Eager);
+    refused(&eager, "4 slots from 1997 on of a pad with 2000 slots");
     refused(
         &|p| p.shards[0] = 0..31,
         "rank 1 has rows 32..64, not those from 31",

@@ -48,6 +48,8 @@ pub enum FaultKind {
     WritesWeight,
     /// A wait for an event that no operation before it in the list records.
     EventNotRecorded,
+    /// An alternating buffer that is not one kernel's alone.
+    WrongTurn,
     /// More streams, events or outstanding signals than any schedule needs.
     Excess,
 }
@@ -121,6 +123,7 @@ impl<'a> Inspector<'a> {
                 format!("the size of buffer `{}` overflows", buffer.name)
             });
         }
+        self.alternating();
         let mut recorded = HashSet::new();
         for (op, crate::plan::Op { stream, kind }) in plan.ops.iter().enumerate() {
             self.op = Some(op);
@@ -130,6 +133,47 @@ impl<'a> Inspector<'a> {
                 || format!("there is no stream {}", stream.0),
             );
             self.op(kind, &mut recorded);
+        }
+    }
+
+    /// Which of the two a call takes is known to the kernel alone whose staging an alternating buffer is.
+    fn alternating(&mut self) {
+        let plan = self.plan;
+        for (id, buffer) in plan
+            .buffers
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| b.alternating)
+        {
+            let id = BufferId(id);
+            let mut kernels = 0;
+            for op in &plan.ops {
+                let knows = match &op.kind {
+                    OpKind::Kernel { kernel, .. } => kernel.alternates(id),
+                    _ => false,
+                };
+                kernels += usize::from(knows);
+                let touches = |region: &Region| region.buffer == id;
+                let stranger = !knows
+                    && (op.kind.reads().iter().any(touches)
+                        || op.kind.writes(plan.world).iter().any(touches));
+                self.expect(!stranger, FaultKind::WrongTurn, || {
+                    format!(
+                        "`{}` alternates, and an operation touches it that does not",
+                        buffer.name
+                    )
+                });
+            }
+            self.expect(
+                kernels == 1 && buffer.role == Role::Staging,
+                FaultKind::WrongTurn,
+                || {
+                    format!(
+                        "`{}` alternates, and is not the staging of one kernel",
+                        buffer.name
+                    )
+                },
+            );
         }
     }
 

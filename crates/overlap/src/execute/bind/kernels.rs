@@ -2,7 +2,9 @@
 
 use warpweave_gemm::reduction::Sums;
 use warpweave_gemm::waiting::Arrival;
-use warpweave_gemm::{AllGatherMatmul, GemmProblem, Layout, ReducingMatmul, WaitingMatmul};
+use warpweave_gemm::{
+    AllGatherMatmul, GemmProblem, Layout, Protocol, ReducingMatmul, WaitingMatmul,
+};
 use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Strided, Sum};
 use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 
@@ -10,7 +12,9 @@ use super::Binder;
 use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
 use crate::execute::step::Action;
-use crate::plan::{Kernel, KernelShape, Reduction, Region, SlotId, layout_of, shard};
+use crate::plan::{
+    GatherProtocol, Kernel, KernelShape, Reduction, Region, SlotId, layout_of, shard,
+};
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     fn pad_view(&self) -> Result<PadView> {
@@ -216,9 +220,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 c,
                 staging,
                 ready,
-                done,
                 chunk_rows,
-                pushed,
+                protocol,
                 ..
             } => {
                 let ranks = 0..self.plan.world;
@@ -231,15 +234,23 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     },
                     shards: shards.collect(),
                     chunk_rows,
-                    a: ranks.map(|r| self.buffers.copy_of(a, r)).collect(),
-                    staging: own(staging),
+                    a: ranks.clone().map(|r| self.buffers.copy_of(a, r)).collect(),
+                    staging: ranks.map(|r| self.buffers.copy_of(staging, r)).collect(),
                     b: own(b),
                     c: own(c),
                     bias: bias.map_or(DevicePtr::NULL, own),
                     pad,
                     ready: ready.0,
-                    done: done.0,
-                    pushed,
+                    done: match protocol {
+                        GatherProtocol::Rendezvous { done, .. } => done.0,
+                        GatherProtocol::Eager { .. } => 0,
+                    },
+                    protocol: match protocol {
+                        GatherProtocol::Rendezvous { pushed, .. } => {
+                            Protocol::Rendezvous { pushed }
+                        }
+                        GatherProtocol::Eager { .. } => Protocol::Eager,
+                    },
                     candidate: None,
                     max_blocks: None,
                 };

@@ -1,6 +1,6 @@
 //! What each kernel does, lane by lane.
 
-use super::{Kernel, KernelShape, layout_of};
+use super::{GatherProtocol, Kernel, KernelShape, layout_of};
 use crate::plan::{BufferId, Effect, MulticastRegion, Region, SlotId, chunks, shard};
 use std::ops::Range;
 
@@ -20,7 +20,18 @@ impl Kernel {
         };
         let mut lanes: Vec<Vec<Effect>> = match self {
             Kernel::ReducingMatmul(reduction) => reduction.lanes(rank, world),
-            Kernel::AllGatherMatmul { pushed: 1.., .. } => {
+            Kernel::AllGatherMatmul {
+                protocol: GatherProtocol::Eager { .. },
+                ..
+            } => {
+                let mut lanes = vec![lane(rank).write_eagerly(self)];
+                lanes.extend((0..world).map(|owner| lane(owner).effects(self)));
+                lanes
+            }
+            Kernel::AllGatherMatmul {
+                protocol: GatherProtocol::Rendezvous { pushed: 1.., .. },
+                ..
+            } => {
                 let (own, others): (Vec<_>, _) = (0..world).map(lane).partition(Lane::is_own);
                 let mut lanes = self.gathering_lanes(&others);
                 lanes.extend(own.iter().map(|lane| lane.effects(self)));
@@ -45,9 +56,8 @@ impl Kernel {
             c,
             staging,
             ready,
-            done,
             chunk_rows,
-            pushed,
+            protocol: GatherProtocol::Rendezvous { done, pushed },
             ..
         } = self
         else {
@@ -160,6 +170,19 @@ impl Lane {
                 lane.push(self.write_product(c));
                 lane
             }
+            // The word of one without rows is waited for too.
+            Kernel::AllGatherMatmul {
+                c,
+                staging,
+                ready,
+                protocol: GatherProtocol::Eager { .. },
+                ..
+            } => {
+                let mut lane = vec![self.wait(ready), Effect::Read(self.staged(staging))];
+                lane.extend(self.read_weights(kernel));
+                lane.push(self.write_product(c));
+                lane
+            }
             // One that works in chunks multiplies some before it has fetched them all. Nothing outside can tell: what it does
             // behind its last word is seen by this rank alone.
             Kernel::ThreadloadGatherMatmul {
@@ -175,7 +198,7 @@ impl Lane {
                 c,
                 staging,
                 ready,
-                done,
+                protocol: GatherProtocol::Rendezvous { done, .. },
                 ..
             } => {
                 let mut lane = vec![
@@ -262,6 +285,31 @@ impl Lane {
             // Its lanes are those of groups of rows.
             Kernel::ReducingMatmul(_) => Vec::new(),
         }
+    }
+
+    /// The owner writes its rows to all others, and says so.
+    fn write_eagerly(&self, kernel: &Kernel) -> Vec<Effect> {
+        let &Kernel::AllGatherMatmul {
+            a, staging, ready, ..
+        } = kernel
+        else {
+            return Vec::new();
+        };
+        let peers: Vec<usize> = (1..self.world)
+            .map(|step| (self.rank + step) % self.world)
+            .collect();
+        let mut lane = vec![self.read_shard(a)];
+        lane.extend(peers.iter().map(|&peer| {
+            Effect::Write(Region {
+                rank: peer,
+                ..self.staged(staging)
+            })
+        }));
+        lane.push(Effect::Signal {
+            slot: ready,
+            to: peers,
+        });
+        lane
     }
 
     /// The owner stores its rows everywhere once all peers have freed them and says so; a peer waits for that.

@@ -133,8 +133,8 @@ pub enum Kernel {
         /// Chunks of a shard, less those that are empty.
         chunks: usize,
     },
-    /// Fetches the rows of the others into staging, chunk after chunk, and computes C meanwhile: from this rank's rows where
-    /// they lie and from the others' in staging, each chunk once it is there. Copies of the plan may bring the first of them.
+    /// Gathers the rows of the others in staging, chunk after chunk, and computes C meanwhile: from this rank's rows where they lie
+    /// and from the others' in staging, each chunk once it is there. How they come is the protocol's affair.
     AllGatherMatmul {
         /// Sizes.
         shape: KernelShape,
@@ -148,20 +148,37 @@ pub enum Kernel {
         bias: Option<BufferId>,
         /// Local.
         c: BufferId,
-        /// Local; symmetric where rows are pushed.
+        /// Symmetric where peers write, else local. Alternating where rows come eagerly.
         staging: BufferId,
-        /// "My A may be read", and where chunks are pushed "and those are in your staging". Then the plan signals it, from each
-        /// rank that has any rows.
+        /// What a rank says of its rows: see [`GatherProtocol`].
         ready: SlotId,
-        /// "I have read your A", and what you pushed.
-        done: SlotId,
         /// Rows of a chunk; the last of a shard may have fewer.
         chunk_rows: usize,
-        /// The chunks of a shard, from its first, that copies of the plan bring.
-        pushed: usize,
+        /// How rows come.
+        protocol: GatherProtocol,
     },
     /// Computes this rank's part of all of C, K being sharded, and sums the parts of its rows, for itself or for everyone.
     ReducingMatmul(Reduction),
+}
+
+/// How rows come from their owners in [`Kernel::AllGatherMatmul`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum GatherProtocol {
+    /// They are fetched behind `ready`, "my A may be read", which a symmetric `a` is for. Copies of the plan may bring the first of
+    /// them; then the plan signals `ready`, from each rank that has any rows, behind those.
+    Rendezvous {
+        /// "I have read your A", and what you pushed.
+        done: SlotId,
+        /// The chunks of a shard, from its first, that copies of the plan bring.
+        pushed: usize,
+    },
+    /// Their owner writes them into the staging of all others as soon as its launch begins, and says of each chunk that it is there, in
+    /// `ready` and behind it, a slot for each. To a plan those words are one, that of the first chunk: a tile that waits for less than
+    /// all of them reads no other rows.
+    Eager {
+        /// Chunks of the largest shard.
+        chunks: usize,
+    },
 }
 
 impl Kernel {
@@ -247,11 +264,32 @@ impl Kernel {
             Kernel::NaiveRemoteRead { ready, done, .. }
             | Kernel::ThreadloadGatherMatmul { ready, done, .. }
             | Kernel::ThreadloadGather { ready, done, .. }
-            | Kernel::AllGatherMatmul { ready, done, .. } => vec![ready, done],
+            | Kernel::AllGatherMatmul {
+                ready,
+                protocol: GatherProtocol::Rendezvous { done, .. },
+                ..
+            } => vec![ready, done],
             Kernel::MultimemGatherMatmul { ready, free, .. }
             | Kernel::MultimemGather { ready, free, .. } => vec![ready, free],
+            Kernel::AllGatherMatmul {
+                ready,
+                protocol: GatherProtocol::Eager { chunks },
+                ..
+            } => (0..chunks).map(|chunk| SlotId(ready.0 + chunk)).collect(),
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
             Kernel::ReducingMatmul(reduction) => reduction.slots(),
+        }
+    }
+
+    /// Whether its calls take two copies of a buffer in turn.
+    pub(crate) fn alternates(&self, buffer: BufferId) -> bool {
+        match *self {
+            Kernel::AllGatherMatmul {
+                staging,
+                protocol: GatherProtocol::Eager { .. },
+                ..
+            } => staging == buffer,
+            _ => false,
         }
     }
 
@@ -260,9 +298,15 @@ impl Kernel {
         match *self {
             Kernel::WaitingMatmul { chunks, .. } => format!("{chunks} chunks"),
             Kernel::AllGatherMatmul {
-                chunk_rows, pushed, ..
+                chunk_rows,
+                protocol,
+                ..
             } => {
-                format!("chunks of {chunk_rows} rows, {pushed} pushed")
+                let how = match protocol {
+                    GatherProtocol::Rendezvous { pushed, .. } => format!("{pushed} pushed"),
+                    GatherProtocol::Eager { .. } => "eagerly".into(),
+                };
+                format!("chunks of {chunk_rows} rows, {how}")
             }
             Kernel::ReducingMatmul(Reduction { rows, summed, .. }) => {
                 let to = if summed.is_some() { "all" } else { "owners" };

@@ -26,13 +26,19 @@ __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Arrives: a release to the threads of the block that see the phase end.
+__device__ __forceinline__ void arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Arrives, and makes the phase wait for `bytes` more. Before the copies that bring them are issued.
 __device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 }
 
-// Waits until the phase of `parity` has ended. Copies by hardware always do, so that this wait needs no deadline.
+// Waits until the phase of `parity` has ended. No deadline: copies by hardware always end, and threads of the block arrive behind waits
+// that have one. Whoever waits is to see the phase before the next one ends.
 __device__ __forceinline__ void wait_phase(uint64_t* barrier, uint32_t parity) {
   const uint32_t address = shared_address(barrier);
   uint32_t ended;

@@ -1,0 +1,20 @@
+// The kernels of a family: `KERNEL(name, tile arguments)` for each type, storage of B, tile and cluster. `kernel` in `sm90/config.rs`
+// makes the names: `nn` has B row-major, `nt` transposed; a cluster is `alone`, or shares A or B.
+#pragma once
+
+#define WARPWEAVE_CLUSTERS(KERNEL, name, ...)          \
+  KERNEL(name##_alone, __VA_ARGS__, Common::kNothing)  \
+  KERNEL(name##_share_a, __VA_ARGS__, Common::kA)      \
+  KERNEL(name##_share_b, __VA_ARGS__, Common::kB)
+
+#define WARPWEAVE_TILES(KERNEL, name, T, kMajorB)                \
+  WARPWEAVE_CLUSTERS(KERNEL, name##_128x256, T, kMajorB, 256)    \
+  WARPWEAVE_CLUSTERS(KERNEL, name##_128x128, T, kMajorB, 128)    \
+  KERNEL(name##_128x64_alone, T, kMajorB, 64, Common::kNothing)  \
+  KERNEL(name##_128x64_share_a, T, kMajorB, 64, Common::kA)
+
+#define WARPWEAVE_KERNELS(KERNEL, family)                                  \
+  WARPWEAVE_TILES(KERNEL, family##_f16_nn, __half, Major::kMN)             \
+  WARPWEAVE_TILES(KERNEL, family##_f16_nt, __half, Major::kK)              \
+  WARPWEAVE_TILES(KERNEL, family##_bf16_nn, __nv_bfloat16, Major::kMN)     \
+  WARPWEAVE_TILES(KERNEL, family##_bf16_nt, __nv_bfloat16, Major::kK)

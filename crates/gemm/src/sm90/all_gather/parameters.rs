@@ -1,0 +1,203 @@
+//! The parameters of the kernels, as `cuda/sm90/all_gather.cuh` and `cuda/sm90/eager.cuh` have them.
+
+use warpweave_symm_mem::{DevicePtr, PadView};
+
+use super::super::config::STEP;
+use super::super::plan::{Bias, boxes};
+use super::super::tensor_map::{Matrix, TensorMap};
+use crate::all_gather_matmul::AllGatherMatmul;
+use crate::cutlass::Config;
+use crate::{Error, GemmProblem};
+
+pub(super) const RANKS: usize = AllGatherMatmul::MAX_WORLD;
+
+/// Steps of K of a slice of a chunk, in which it is fetched: a tile multiplies what is here of its rows. A slice of a row is a
+/// piece of `kPieceBytes` (`inbox.cuh`).
+const SLICE_STEPS: usize = 4096 / (STEP * 2);
+
+/// Slices of a chunk.
+pub(super) fn slices(product: &AllGatherMatmul) -> usize {
+    gathered_bytes(&product.problem)
+        .div_ceil(SLICE_STEPS * STEP * 2)
+        .max(1)
+}
+
+/// Bytes of a row of A that cross the link.
+fn gathered_bytes(problem: &GemmProblem) -> usize {
+    (problem.k * problem.dtype.size()).next_multiple_of(16)
+}
+
+/// The order of the tiles: `Walk` in `cuda/sm90/walk.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Walk {
+    pub bands: u64,
+    pub tiles: u32,
+    pub columns: u32,
+}
+
+/// The tensor maps of a product, by shard.
+pub(super) struct Maps {
+    /// By staging, where there are two.
+    a: [[TensorMap; RANKS]; 2],
+    c: [TensorMap; RANKS],
+    b: TensorMap,
+}
+
+impl Maps {
+    /// # Errors
+    /// [`Error::Operand`] with the driver's answer.
+    pub fn encode(product: &AllGatherMatmul, config: &Config) -> Result<Self, Error> {
+        let problem = &product.problem;
+        let [a, b, c] = boxes(problem, config);
+        let map = |operand, (matrix, box_rows): (Matrix, u32), rows, address| {
+            let matrix = Matrix {
+                address,
+                rows,
+                ..matrix
+            };
+            TensorMap::encode(matrix, box_rows).map_err(|reason| Error::Operand {
+                operand,
+                problem: Box::new(*problem),
+                reason,
+            })
+        };
+        let b = map("B", b, b.0.rows, product.b)?;
+        // Tensor maps of no rows do not exist: where a shard has none, nothing reads its map.
+        let mut maps = Maps {
+            a: [[TensorMap::UNUSED; RANKS]; 2],
+            c: [TensorMap::UNUSED; RANKS],
+            b,
+        };
+        for (rank, shard) in product.shards.iter().enumerate() {
+            if shard.is_empty() {
+                continue;
+            }
+            for parity in 0..product.stagings() {
+                let (_, operands) = product.part(shard, parity);
+                maps.a[parity][rank] = map("A", a, shard.len(), operands.a)?;
+                maps.c[rank] = map("C", c, shard.len(), operands.c)?;
+            }
+        }
+        Ok(maps)
+    }
+}
+
+/// Something of each rank.
+fn of_ranks<T: Copy + Default>(all: impl Iterator<Item = T>) -> [T; RANKS] {
+    let mut of = [T::default(); RANKS];
+    for (place, one) in of.iter_mut().zip(all) {
+        *place = one;
+    }
+    of
+}
+
+fn rows_of(product: &AllGatherMatmul) -> [u32; RANKS] {
+    of_ranks(product.shards.iter().map(|shard| shard.len() as u32))
+}
+
+/// `Gathering` in `cuda/sm90/all_gather.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Gathering {
+    a: [TensorMap; RANKS],
+    c: [TensorMap; RANKS],
+    b: TensorMap,
+    pad: PadView,
+    from: [u64; RANKS],
+    to: [u64; RANKS],
+    walk: Walk,
+    arrived: u64,
+    rows: [u32; RANKS],
+    steps: u32,
+    row_stride: u32,
+    row_bytes: u32,
+    chunk_rows: u32,
+    chunks: u32,
+    slices: u32,
+    slice_steps: u32,
+    ready: u32,
+    done: u32,
+    pushed: u32,
+    bias: Bias,
+}
+const _: () =
+    assert!(size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, bias) == 2464);
+
+impl Gathering {
+    /// `arrived` is the place of the counters.
+    pub fn new(product: &AllGatherMatmul, maps: &Maps, walk: Walk, arrived: DevicePtr) -> Self {
+        let AllGatherMatmul { problem, .. } = product;
+        let own = product.rank();
+        let starts = product.shards.iter().map(|shard| shard.start);
+        Self {
+            a: maps.a[0],
+            c: maps.c,
+            b: maps.b,
+            pad: product.pad,
+            from: of_ranks(product.a.iter().map(|a| a.0)),
+            to: of_ranks(starts.map(|row| product.staged(own, row).0)),
+            walk,
+            arrived: arrived.0,
+            rows: rows_of(product),
+            steps: problem.k.div_ceil(STEP) as u32,
+            row_stride: product.row_bytes() as u32,
+            row_bytes: gathered_bytes(problem) as u32,
+            chunk_rows: product.chunk_rows as u32,
+            chunks: product.chunks() as u32,
+            slices: slices(product) as u32,
+            slice_steps: SLICE_STEPS as u32,
+            ready: product.ready as u32,
+            done: product.done as u32,
+            pushed: product.pushed_chunks() as u32,
+            bias: Bias::new(problem, product.bias),
+        }
+    }
+}
+
+/// `Eager` in `cuda/sm90/eager.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Eager {
+    a: [[TensorMap; RANKS]; 2],
+    c: [TensorMap; RANKS],
+    b: TensorMap,
+    pad: PadView,
+    from: u64,
+    to: [u64; RANKS],
+    stagings: u64,
+    walk: Walk,
+    rows: [u32; RANKS],
+    steps: u32,
+    row_stride: u32,
+    row_bytes: u32,
+    chunk_rows: u32,
+    slot: u32,
+    bias: Bias,
+}
+const _: () = assert!(size_of::<Eager>() == 3456 && std::mem::offset_of!(Eager, bias) == 3416);
+
+impl Eager {
+    pub fn new(product: &AllGatherMatmul, maps: &Maps, walk: Walk) -> Self {
+        let AllGatherMatmul { problem, .. } = product;
+        let (own, world) = (product.rank(), product.world());
+        let start = product.shards[own].start;
+        Self {
+            a: maps.a,
+            c: maps.c,
+            b: maps.b,
+            pad: product.pad,
+            from: product.a[own].0,
+            to: of_ranks((0..world).map(|peer| product.staged(peer, start).0)),
+            stagings: product.staging_bytes() as u64,
+            walk,
+            rows: rows_of(product),
+            steps: problem.k.div_ceil(STEP) as u32,
+            row_stride: product.row_bytes() as u32,
+            row_bytes: gathered_bytes(problem) as u32,
+            chunk_rows: product.chunk_rows as u32,
+            slot: product.ready as u32,
+            bias: Bias::new(problem, product.bias),
+        }
+    }
+}
