@@ -50,7 +50,7 @@ impl fmt::Display for Text<'_> {
             let name = &same[0].name;
             match same.len() {
                 1 => writeln!(f, "  %s{first} = slot {name}")?,
-                count => writeln!(f, "  %s{first}..{} = slots {name}", first + count - 1)?,
+                count => writeln!(f, "  %s{first}..{} = slots {name}", first + count)?,
             }
             first += same.len();
         }

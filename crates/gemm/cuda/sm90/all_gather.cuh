@@ -45,7 +45,7 @@
 
 namespace warpweave {
 
-// The parameters of a launch. `Gathering` in `sm90/all_gather.rs` has the same layout.
+// The parameters of a launch. `Gathering` in `sm90/all_gather/parameters.rs` has the same layout.
 struct alignas(128) Gathering {
   // By shard. That of an empty one is never used.
   TensorMap a[kMostRanks];

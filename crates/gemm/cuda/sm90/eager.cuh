@@ -11,7 +11,7 @@
 // is in your staging". The words carry the number of the call. Who has no rows gives the first all the same.
 //
 // **Two stagings.** Calls take them in turn, by the parity of their number, and that takes the place of every other word. Rank s
-// writes into r's staging in call e what r has read in call e - 2. That has ended: s has begun call e behind its call e - 1, in which
+// overwrites in call e what r has read in call e - 2. That has ended: s has begun call e behind its call e - 1, in which
 // it has seen a word of r, given in r's call e - 1, behind the end of r's call e - 2. `comm` sends its packets by the same rule.
 //
 // **The memory model**, from a row on rank s to the tile on rank r, in the terms of `warpweave/signal.cuh`:
@@ -37,7 +37,7 @@
 
 namespace warpweave {
 
-// The parameters of a launch. `Eager` in `sm90/eager.rs` has the same layout.
+// The parameters of a launch. `Eager` in `sm90/all_gather/parameters.rs` has the same layout.
 struct alignas(128) Eager {
   // By staging and shard; this rank's lies where it is in both. Those of an empty shard are never used.
   TensorMap a[2][kMostRanks];
@@ -240,7 +240,7 @@ class EagerGather {
     const PadView& pad = product_.pad;
     const bool last = threadIdx.x % 32 == 0 && draw_last(pad, product_.slot, pad.rank, gridDim.x);
     if (!__shfl_sync(0xffffffff, last, 0)) return;
-    // Of those who have rows, tiles wait.
+    // Tiles wait for those who have rows.
     const uint32_t peer = threadIdx.x % 32;
     if (is_peer() && product_.rows[peer] == 0) wait_epoch(pad, product_.slot, peer, call_.epoch);
     __syncwarp();

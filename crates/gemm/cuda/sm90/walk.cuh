@@ -18,7 +18,7 @@ struct Band {
 };
 static_assert(sizeof(Band) == sizeof(uint4), "one load");
 
-// `Walk` in `sm90/walk.rs` has the same layout.
+// `Walk` in `sm90/all_gather/parameters.rs` has the same layout.
 struct Walk {
   const Band* bands;
   // In tiles of a cluster: all of them, and of a row.

@@ -36,14 +36,15 @@ pub trait AllGatherGemmBackend: Backend {
     /// ends without them.
     ///
     /// # Safety
-    /// - Each address of `a` holds that rank's shard, `staging` every row of A, `b` and `c` the problem's matrices, `bias` its elements if it has one;
-    ///   a row of A has `lda` elements, the last one too. All are mapped until the launches of all ranks have ended, and none overlaps
-    ///   another.
+    /// - Each address of `a` holds that rank's shard (eagerly: this rank's), `staging` every row of A ([`stagings`](AllGatherMatmul::stagings) times), `b` and
+    ///   `c` the problem's matrices, `bias` its elements if it has one; a row of A has `lda` elements, the last one too. All are mapped until the launches
+    ///   of all ranks have ended, and none overlaps another.
     /// - The pad lives until then. All ranks launch the same product equally often, in the same order with others that use
     ///   its slots, and nothing else uses them; where rows are pushed, each owner of any signals `ready` once a call.
     /// - Eagerly: whatever uses the slots from `ready` on is eager and has the same `ready`, since one counter stands for their epochs;
     ///   and the stagings belong to products with the same rows and `lda`.
-    /// - No unordered work writes this rank's shard, B or the bias or touches C or staging, but that owners push.
+    /// - No unordered work writes this rank's shard, B or the bias or touches C or staging, but that owners push, and the
+    ///   launches of peers write eagerly.
     /// - Launches of one plan are ordered among each other.
     unsafe fn all_gather_matmul(
         &self,

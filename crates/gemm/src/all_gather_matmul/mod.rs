@@ -50,7 +50,8 @@ pub struct AllGatherMatmul {
     pub shards: Vec<Range<usize>>,
     /// Rows of a chunk; the last of a shard may have fewer. Best whole tiles of a cluster ([`AllGatherMatmul::chunk_rows`]).
     pub chunk_rows: usize,
-    /// Address of the first row of each rank's shard, as mapped here. Symmetric: peers read it.
+    /// Address of the first row of each rank's shard, as mapped here. Symmetric: peers read it; eagerly only this rank's is read, and it
+    /// may be local.
     pub a: Vec<DevicePtr>,
     /// Address of row 0 of A in each rank's staging, as mapped here; the rows of a rank's own shard are neither read nor written there.
     /// Symmetric where peers write: where rows are pushed, and eagerly; otherwise any device memory of this rank, the others' being
@@ -190,6 +191,14 @@ impl AllGatherMatmul {
     /// Bytes from a row of A to the next.
     pub(crate) fn row_bytes(&self) -> usize {
         self.problem.lda * self.problem.dtype.size()
+    }
+
+    /// The stagings that this rank's launch touches.
+    pub(crate) fn own_stagings(&self) -> &[DevicePtr] {
+        match self.protocol {
+            Protocol::Rendezvous { .. } => std::slice::from_ref(&self.staging[self.rank()]),
+            Protocol::Eager => &self.staging,
+        }
     }
 
     /// The place of a row in the staging of `rank`; of those of two, in the first.

@@ -1,4 +1,4 @@
-//! The order of the tiles, as the device reads it (`cuda/sm90/all_gather.cuh`).
+//! The order of the tiles, as the device reads it (`cuda/sm90/walk.cuh`).
 
 #[cfg(test)]
 mod tests;

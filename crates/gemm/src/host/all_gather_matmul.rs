@@ -13,7 +13,7 @@ impl AllGatherGemmBackend for Host {
 
     fn all_gather_plan(&self, product: &AllGatherMatmul) -> Result<AllGatherMatmul, Error> {
         product.validate()?;
-        for &a in product.a.iter().chain(&product.staging) {
+        for &a in product.a.iter().chain(product.own_stagings()) {
             let operands = GemmOperands::new(a, product.b, product.c).with_bias(product.bias);
             panels::check_addresses(&product.problem, operands)?;
         }
@@ -128,10 +128,13 @@ unsafe fn write_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
         }
         multiply(product, &product.shards[rank], parity)?;
         for peer in peers() {
+            let mut here = true;
             for chunk in chunks(peer) {
-                expect_signal(pad, slot + chunk, peer, 0);
+                here &= expect_signal(pad, slot + chunk, peer, 0);
             }
-            multiply(product, &product.shards[peer], parity)?;
+            if here {
+                multiply(product, &product.shards[peer], parity)?;
+            }
         }
     }
     Ok(())

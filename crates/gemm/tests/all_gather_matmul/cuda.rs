@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use warpweave_gemm::AllGatherMatmul;
 use warpweave_gemm::sm90::{CONFIGS, Candidate};
 use warpweave_symm_mem::{Cuda, DType};
 
@@ -53,6 +54,19 @@ fn on_a_gpu_every_element_is_right_call_after_call() {
                 &gpus(world),
                 case(DType::Bf16).transposed().biased().eager(),
             );
+        }
+    }
+}
+
+/// As plans have them: a tile has more chunks than a warp has lanes.
+#[test]
+#[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
+fn on_a_gpu_tiles_of_many_chunks_that_go_eagerly_are_right() {
+    for world in [2, 4] {
+        for shard in [128, 300] {
+            let chunk_rows = AllGatherMatmul::eager_chunk_rows(shard);
+            let case = Case::new(shard * world, 264, 136, DType::Bf16, chunk_rows);
+            calls(world, &gpus(world), case.eager());
         }
     }
 }

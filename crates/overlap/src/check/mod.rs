@@ -21,7 +21,7 @@
 //! - an order that holds between calls 1 and 2 holds between any call and the next, and by the order of one rank's
 //!   calls between any two.
 //!
-//! Accesses of an alternating buffer conflict with those of every other call alone. So where a plan has one, what is said of calls 1
+//! Accesses of an alternating buffer conflict with those of every second call alone. So where a plan has one, what is said of calls 1
 //! and 2 is said of calls 1 and 3.
 //!
 //! Thus max(2, *L* + 1) calls prove any number of them, or one more where buffers alternate, and fewer are never unrolled.

@@ -214,7 +214,7 @@ impl<B: ExecuteBackend> Bound<B> {
         self.teams.iter().map(|team| team.generation())
     }
 
-    /// The plan's buffer of this name and the address of this rank's copy of it. Row-major, without gaps.
+    /// The plan's buffer of this name and the address of this rank's copy of it, of the first where it alternates. Row-major, without gaps.
     ///
     /// # Errors
     /// [`ExecuteError::Buffer`] if there is none.
@@ -226,7 +226,7 @@ impl<B: ExecuteBackend> Bound<B> {
         Ok((&self.plan.buffers[index], address))
     }
 
-    /// Copies `bytes` to the start of this rank's copy of a buffer, behind all earlier work, and returns when they are
+    /// Copies `bytes` to the start of this rank's copy of a buffer, the first where it alternates, behind all earlier work, and returns when they are
     /// there.
     ///
     /// # Errors
@@ -239,7 +239,7 @@ impl<B: ExecuteBackend> Bound<B> {
         Ok(())
     }
 
-    /// Copies the start of this rank's copy of a buffer to `bytes`, behind all earlier work.
+    /// Copies the start of this rank's copy of a buffer, the first where it alternates, to `bytes`, behind all earlier work.
     ///
     /// # Errors
     /// As [`Bound::write`].

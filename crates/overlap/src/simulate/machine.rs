@@ -280,7 +280,7 @@ impl Machine {
 
     /// The waves of tiles of such a product.
     pub(super) fn waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
-        self.waves_of(|_| true, shape, dtype)
+        self.waves_of(|_| true, shape, dtype).unwrap_or_default()
     }
 
     /// The same where some rows come late: what would be one wave is computed in tiles smaller than the largest, so that something is
@@ -289,6 +289,7 @@ impl Machine {
         let area = |t: &Tile| t.rows * t.cols;
         let largest = self.product.tiles.iter().map(area).max();
         self.waves_of(|t| Some(area(t)) != largest, shape, dtype)
+            .unwrap_or_else(|| self.waves(shape, dtype))
     }
 
     fn waves_of(
@@ -296,7 +297,7 @@ impl Machine {
         takes: impl Fn(&Tile) -> bool,
         (m, n, k): (usize, usize, usize),
         dtype: DType,
-    ) -> Waves {
+    ) -> Option<Waves> {
         let rates = &self.product.sustained_tflops;
         let tflops = match dtype {
             DType::Bf16 => rates.bf16,
@@ -315,9 +316,7 @@ impl Machine {
         };
         let us = |w: &Waves| w.count() * w.wave_us;
         let tiles = self.product.tiles.iter().filter(|t| takes(t)).map(of);
-        tiles
-            .min_by(|a, b| us(a).total_cmp(&us(b)))
-            .unwrap_or_default()
+        tiles.min_by(|a, b| us(a).total_cmp(&us(b)))
     }
 }
 

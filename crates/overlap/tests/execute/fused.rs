@@ -9,7 +9,7 @@ use crate::waiting::{
     computes_every_call, gpus_compute_a_hundred_calls, gpus_compute_ragged_shards,
 };
 
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "fusedAllGather",
     "fusedAllGather:chunks=1",
     "fusedAllGather:chunks=3",
@@ -17,6 +17,7 @@ const NAMES: [&str; 7] = [
     "fusedAllGather:fetched=3",
     "fusedAllGather:chunks=2:fetched=4",
     "fusedAllGather:chunks=16:fetched=1",
+    "fusedAllGather:protocol=eager",
 ];
 
 #[test]
@@ -47,4 +48,5 @@ fn gpus_keep_a_hundred_launches_in_a_row_apart() {
 fn a_gpu_that_sends_nothing_is_named_and_the_plan_recovers() {
     is_named("fusedAllGather");
     is_named("fusedAllGather:fetched=3");
+    is_named("fusedAllGather:protocol=eager");
 }

@@ -19,8 +19,8 @@ use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::{
-    Collective, MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
-    Transport,
+    Collective, Kernel, MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role,
+    StreamId, Transport,
 };
 use warpweave_symm_mem::{DType, Host};
 
@@ -294,6 +294,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
         "pushChunks",
         "pushChunksWaitingGemm",
         "fusedAllGather",
+        "fusedAllGather:protocol=eager",
         "broadcastPipeline",
     ] {
         let problem = Problem::new(6, 4, 5, DType::F32);
@@ -337,6 +338,39 @@ fn what_a_bound_plan_cannot_do_is_an_error() {
         let error = bound.read("c", &mut [0; 17]).unwrap_err().to_string();
         assert!(error.contains("17 bytes in a buffer of 16"), "{error}");
     });
+}
+
+#[test]
+fn rows_come_eagerly_into_two_stagings_in_the_chunks_that_there_are() {
+    type Spoil = fn(&mut Plan);
+    let spoil: [(Spoil, &str); 2] = [
+        (
+            |plan| plan.buffers.iter_mut().for_each(|b| b.alternating = false),
+            "takes two stagings of 8 rows in turn, `staging` is 1 of 8",
+        ),
+        (
+            |plan| {
+                let OpKind::Kernel { kernel, .. } = &mut plan.ops[0].kind else {
+                    panic!("{:?}", plan.ops[0]);
+                };
+                if let Kernel::AllGatherMatmul { chunk_rows, .. } = kernel {
+                    *chunk_rows = 3;
+                }
+            },
+            "2 chunks of 3 rows, not 4",
+        ),
+    ];
+    for (spoil, needle) in spoil {
+        let errors = on_ranks(2, host, move |rank| {
+            let (me, world) = rank.place();
+            let problem = Problem::new(8, 8, 8, DType::F16);
+            let algorithm = algorithms::find("fusedAllGather:protocol=eager").unwrap();
+            let mut plan = algorithm.plan(me, world, &problem).unwrap();
+            spoil(&mut plan);
+            rank.bind(plan).unwrap_err().to_string()
+        });
+        assert!(errors[0].contains(needle), "{}", errors[0]);
+    }
 }
 
 #[test]

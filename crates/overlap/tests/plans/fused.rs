@@ -3,7 +3,7 @@
 use crate::fixtures::{has_race, holds, plans, problem};
 use warpweave_overlap::check::{FaultKind, Violation};
 use warpweave_overlap::plan::{
-    BufferId, Effect, Kernel, Op, OpKind, Plan, Region, Role, StreamId, Transport,
+    BufferId, Effect, Kernel, Op, OpKind, Plan, Region, Role, SlotId, StreamId, Transport,
 };
 use warpweave_overlap::{algorithms, check};
 
@@ -78,6 +78,35 @@ fn eager_rows_need_two_stagings_and_a_word_of_every_rank() {
         }
         let report = check(&silent, 2);
         assert!(has_race(&report), "{world} ranks: {report}");
+    }
+}
+
+/// Its words are epochs of the call, not of signals, and most of them are in no lane.
+#[test]
+fn a_kernel_that_counts_its_calls_has_its_slots_alone() {
+    let configuration = algorithms::find("fusedAllGather:protocol=eager").unwrap();
+    let sound = plans(&configuration, 2, &problem(8));
+    for slot in [0, sound[0].slots.len() - 1].map(SlotId) {
+        let mut shared = sound.clone();
+        for plan in &mut shared {
+            let peer = vec![1 - plan.rank];
+            let signal = OpKind::Signal {
+                slot,
+                to: peer.clone(),
+            };
+            let wait = OpKind::Wait {
+                slot,
+                from: peer,
+                lag: 0,
+            };
+            plan.ops.extend([signal, wait].map(|kind| Op {
+                stream: StreamId::MAIN,
+                kind,
+            }));
+        }
+        let report = check(&shared, 3);
+        let is_shared = |v: &Violation| matches!(v, Violation::Fault(fault) if fault.kind == FaultKind::SharedSlot);
+        assert!(report.violations.iter().any(is_shared), "{report}");
     }
 }
 

@@ -131,6 +131,11 @@ impl<'a> Unroller<'a> {
         // The conductor speaks with everybody.
         plan.node_size = plan.world;
         plan.ops.clear();
+        // Of two buffers that calls take in turn, the second follows the first.
+        for buffer in plan.buffers.iter_mut().filter(|b| b.alternating) {
+            buffer.alternating = false;
+            buffer.rows *= 2;
+        }
         Unroller {
             source,
             plan,
@@ -309,6 +314,15 @@ impl<'a> Unroller<'a> {
     }
 
     fn accesses(&mut self, stream: usize, at: (usize, Site), reads: &[Region], writes: &[Region]) {
+        let source = self.source;
+        let in_turn = |region: &Region| {
+            let buffer = &source.buffers[region.buffer.0];
+            let before = at.0 % buffer.copies() * buffer.rows;
+            Region {
+                rows: region.rows.start + before..region.rows.end + before,
+                ..region.clone()
+            }
+        };
         let mut copies = Vec::new();
         let mut copy = |src: Region, dst: Region| {
             let transport = Transport::CopyEngine;
@@ -321,12 +335,12 @@ impl<'a> Unroller<'a> {
         for region in reads.iter().filter(|region| !region.is_empty()) {
             let rows = self.read..self.read + region.rows.len();
             self.read = rows.end;
-            copy(region.clone(), self.own(SEEN, rows, region.cols.len()));
+            copy(in_turn(region), self.own(SEEN, rows, region.cols.len()));
         }
         for region in writes.iter().filter(|region| !region.is_empty()) {
             let rows = self.written..self.written + region.rows.len();
             self.written = rows.end;
-            copy(self.own(VALUES, rows, region.cols.len()), region.clone());
+            copy(self.own(VALUES, rows, region.cols.len()), in_turn(region));
         }
         self.step(stream, at, copies);
     }

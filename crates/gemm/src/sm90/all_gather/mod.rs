@@ -188,7 +188,7 @@ fn check(product: &AllGatherMatmul) -> Result<(), Error> {
         );
         return Err(refused(problem, why));
     }
-    let staging = product.staging.iter().filter(|_| world > 1);
+    let staging = product.own_stagings().iter().filter(|_| world > 1);
     for &a in product.a.iter().chain(staging) {
         GemmOperands::new(a, product.b, product.c)
             .with_bias(product.bias)

@@ -5,7 +5,7 @@ use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{GatherProtocol, Kernel, Placement, Plan, Problem, SlotId, StreamId};
+use crate::plan::{GatherProtocol, Kernel, Placement, Plan, Problem, StreamId};
 use warpweave_gemm::AllGatherMatmul;
 
 /// One hand-written kernel whose blocks fetch the rows of the others by bulk copies beside their share of the product. The tiles
@@ -15,15 +15,15 @@ use warpweave_gemm::AllGatherMatmul;
 /// piece: they bring more over a link than loads do, but only in large pieces, and what comes last must come in small ones.
 ///
 /// With `protocol=eager` every rank writes its shard into the staging of all others as soon as its launch begins, 128 chunks with a word
-/// (`arrived`) each, and nothing else is said: calls take two stagings in turn. On two H200s that is quicker where the product alone
+/// (`arrived`) each at most, and nothing else is said: calls take two stagings in turn. On two H200s that is quicker where the product alone
 /// takes less than about 30 µs.
 ///
-/// `ready`: "my A may be read", and where chunks are pushed "and those are in your staging". `done`: "I have read your A", wherever
+/// Otherwise `ready`: "my A may be read", and where chunks are pushed "and those are in your staging". `done`: "I have read your A", wherever
 /// it lay; the call ends only then, so that the next may push.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllGather",
     operation: Operation::AllGatherMatmul,
-    summary: "one SM90 kernel: each block fetches rows of the peers while it multiplies what has arrived",
+    summary: "one SM90 kernel: each block fetches rows of the peers, or writes its own to them, while it multiplies what has arrived",
     needs: Capabilities::SM90,
     parameters: &[
         Parameter {
@@ -71,9 +71,10 @@ pub(in crate::algorithms) fn build(
     let Algorithm {
         operation, name, ..
     } = *algorithm;
-    let placement = match options.word("protocol") {
-        "eager" => Placement::Local,
-        _ => Placement::Symmetric,
+    let is_eager = options.word("protocol") == "eager";
+    let placement = match is_eager {
+        true => Placement::Local,
+        false => Placement::Symmetric,
     };
     let mut plan = Operands::of(operation, name, (rank, world), problem, placement);
     let main = StreamId::MAIN;
@@ -82,27 +83,27 @@ pub(in crate::algorithms) fn build(
         return plan.builder.finish();
     }
     let shard = problem.max_shard(world);
-    let is_eager = options.word("protocol") == "eager";
     let chunk_rows = match is_eager {
         true => AllGatherMatmul::eager_chunk_rows(shard),
         false => AllGatherMatmul::chunk_rows(shard, options.count("chunks")),
     };
     let chunks = shard.div_ceil(chunk_rows);
-    let pushed = if is_eager {
-        0
-    } else {
-        pushed_of(chunks, options)
+    let pushed = match is_eager {
+        true => 0,
+        false => pushed_of(chunks, options),
     };
-    let staging = plan.staging(match pushed {
-        0 if !is_eager => Placement::Local,
-        _ => Placement::Symmetric,
+    let staging = plan.staging(match is_eager || pushed > 0 {
+        true => Placement::Symmetric,
+        false => Placement::Local,
     });
     let (ready, protocol) = match is_eager {
         true => {
             plan.builder.alternate(staging);
-            let words = (0..chunks).map(|_| plan.builder.slot("arrived"));
-            let words: Vec<SlotId> = words.collect();
-            (words[0], GatherProtocol::Eager { chunks })
+            let first = plan.builder.slot("arrived");
+            for _ in 1..chunks {
+                plan.builder.slot("arrived");
+            }
+            (first, GatherProtocol::Eager { chunks })
         }
         false => {
             let ready = plan.builder.slot("ready");

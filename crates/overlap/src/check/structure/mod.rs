@@ -50,6 +50,8 @@ pub enum FaultKind {
     EventNotRecorded,
     /// An alternating buffer that is not one kernel's alone.
     WrongTurn,
+    /// A slot that a kernel must have alone, named by another operation.
+    SharedSlot,
     /// More streams, events or outstanding signals than any schedule needs.
     Excess,
 }
@@ -72,6 +74,21 @@ pub(crate) fn faults_of(plan: &Plan) -> Vec<Fault> {
     };
     inspector.plan();
     inspector.faults
+}
+
+/// The slots that an operation names.
+fn slots_of(kind: &OpKind) -> Vec<SlotId> {
+    match kind {
+        OpKind::Signal { slot, .. } | OpKind::Wait { slot, .. } => vec![*slot],
+        OpKind::Kernel { kernel, lanes } => {
+            let named = lanes.iter().flatten().filter_map(|effect| match effect {
+                Effect::Signal { slot, .. } | Effect::Wait { slot, .. } => Some(*slot),
+                _ => None,
+            });
+            kernel.slots().into_iter().chain(named).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 struct Inspector<'a> {
@@ -118,12 +135,12 @@ impl<'a> Inspector<'a> {
             let bytes = buffer
                 .rows
                 .checked_mul(buffer.cols)
-                .and_then(|n| n.checked_mul(buffer.dtype.size()));
+                .and_then(|n| n.checked_mul(buffer.dtype.size()))
+                .and_then(|n| n.checked_mul(buffer.copies()));
             self.expect(bytes.is_some(), FaultKind::WrongShape, || {
                 format!("the size of buffer `{}` overflows", buffer.name)
             });
         }
-        self.alternating();
         let mut recorded = HashSet::new();
         for (op, crate::plan::Op { stream, kind }) in plan.ops.iter().enumerate() {
             self.op = Some(op);
@@ -134,17 +151,23 @@ impl<'a> Inspector<'a> {
             );
             self.op(kind, &mut recorded);
         }
+        self.op = None;
+        // What is looked at next is there.
+        if self.faults.is_empty() {
+            self.alternating();
+            self.slots_alone();
+        }
     }
 
-    /// Which of the two a call takes is known to the kernel alone whose staging an alternating buffer is.
+    /// Which of two buffers a call takes is known to the kernel alone whose staging they are.
     fn alternating(&mut self) {
         let plan = self.plan;
-        for (id, buffer) in plan
+        let alternating = plan
             .buffers
             .iter()
             .enumerate()
-            .filter(|(_, b)| b.alternating)
-        {
+            .filter(|(_, b)| b.alternating);
+        for (id, buffer) in alternating {
             let id = BufferId(id);
             let mut kernels = 0;
             for op in &plan.ops {
@@ -153,10 +176,9 @@ impl<'a> Inspector<'a> {
                     _ => false,
                 };
                 kernels += usize::from(knows);
-                let touches = |region: &Region| region.buffer == id;
-                let stranger = !knows
-                    && (op.kind.reads().iter().any(touches)
-                        || op.kind.writes(plan.world).iter().any(touches));
+                let mut touched = op.kind.reads();
+                touched.extend(op.kind.writes(plan.world));
+                let stranger = !knows && touched.iter().any(|region| region.buffer == id);
                 self.expect(!stranger, FaultKind::WrongTurn, || {
                     format!(
                         "`{}` alternates, and an operation touches it that does not",
@@ -164,16 +186,43 @@ impl<'a> Inspector<'a> {
                     )
                 });
             }
-            self.expect(
-                kernels == 1 && buffer.role == Role::Staging,
-                FaultKind::WrongTurn,
-                || {
-                    format!(
-                        "`{}` alternates, and is not the staging of one kernel",
-                        buffer.name
-                    )
-                },
-            );
+            let is_staging = kernels == 1 && buffer.role == Role::Staging;
+            self.expect(is_staging, FaultKind::WrongTurn, || {
+                format!(
+                    "`{}` alternates, and is not the staging of one kernel",
+                    buffer.name
+                )
+            });
+        }
+    }
+
+    /// The words of a kernel to which rows come eagerly carry the number of its call, and those of its chunks are one to a plan. So
+    /// nothing else may use them.
+    fn slots_alone(&mut self) {
+        let plan = self.plan;
+        for (index, op) in plan.ops.iter().enumerate() {
+            let OpKind::Kernel { kernel, .. } = &op.kind else {
+                continue;
+            };
+            if !kernel.counts_calls() {
+                continue;
+            }
+            let own: HashSet<SlotId> = kernel.slots().into_iter().collect();
+            let others = plan
+                .ops
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != index);
+            let shared = others
+                .flat_map(|(_, op)| slots_of(&op.kind))
+                .find(|slot| own.contains(slot));
+            self.op = Some(index);
+            self.expect(shared.is_none(), FaultKind::SharedSlot, || {
+                format!(
+                    "{} has its slots alone, and another operation uses one",
+                    kernel.name()
+                )
+            });
         }
     }
 

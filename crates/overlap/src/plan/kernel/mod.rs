@@ -138,7 +138,7 @@ pub enum Kernel {
     AllGatherMatmul {
         /// Sizes.
         shape: KernelShape,
-        /// Symmetric.
+        /// Symmetric where peers fetch, else local.
         a: BufferId,
         /// Local.
         b: BufferId,
@@ -160,6 +160,9 @@ pub enum Kernel {
     /// Computes this rank's part of all of C, K being sharded, and sums the parts of its rows, for itself or for everyone.
     ReducingMatmul(Reduction),
 }
+
+/// No kernel has more slots.
+const MOST_SLOTS: usize = 1 << 16;
 
 /// How rows come from their owners in [`Kernel::AllGatherMatmul`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -258,7 +261,7 @@ impl Kernel {
     }
 
     /// The slots it signals or waits on: first the one that says that data may be read, then, where the kernel has it,
-    /// the one that says that it has been read. Of several that say the former, the first.
+    /// the one that says that it has been read. Where several say the former, they are all there.
     pub fn slots(&self) -> Vec<SlotId> {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }
@@ -275,20 +278,29 @@ impl Kernel {
                 ready,
                 protocol: GatherProtocol::Eager { chunks },
                 ..
-            } => (0..chunks).map(|chunk| SlotId(ready.0 + chunk)).collect(),
+            } => (ready.0..ready.0.saturating_add(chunks.min(MOST_SLOTS)))
+                .map(SlotId)
+                .collect(),
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
             Kernel::ReducingMatmul(reduction) => reduction.slots(),
         }
     }
 
+    /// Whether its words carry the number of its call, to which no signal of a plan adds.
+    pub(crate) fn counts_calls(&self) -> bool {
+        matches!(
+            self,
+            Kernel::AllGatherMatmul {
+                protocol: GatherProtocol::Eager { .. },
+                ..
+            }
+        )
+    }
+
     /// Whether its calls take two copies of a buffer in turn.
     pub(crate) fn alternates(&self, buffer: BufferId) -> bool {
         match *self {
-            Kernel::AllGatherMatmul {
-                staging,
-                protocol: GatherProtocol::Eager { .. },
-                ..
-            } => staging == buffer,
+            Kernel::AllGatherMatmul { staging, .. } => self.counts_calls() && staging == buffer,
             _ => false,
         }
     }
