@@ -86,6 +86,7 @@ fn workspace(
     } else {
         Vec::new()
     };
+    fetch(cargo);
     // Apart from the run, so that a test that fails and a test that does not compile are told apart.
     let build: Vec<_> = ["test", "--workspace", "--no-run"]
         .into_iter()
@@ -118,6 +119,19 @@ fn workspace(
         counts += gpu;
     }
     Ok(counts)
+}
+
+/// Gets all packages. A build gets what it compiles alone, and the tests of the repository look at those for other systems too, but
+/// never to the network. Where that cannot be reached, what is here may do.
+fn fetch(cargo: &Cargo) {
+    let fetched = cargo
+        .command(["fetch", "--locked"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status();
+    if !fetched.is_ok_and(|status| status.success()) {
+        eprintln!("warning: `cargo fetch` failed: tests that look at all packages may miss some");
+    }
 }
 
 fn bundled(bundle: &Bundle, chosen: Chosen, conditions: &Conditions) -> Result<Counts> {
