@@ -35,14 +35,11 @@ impl fmt::Display for Text<'_> {
         for (id, b) in plan.buffers.iter().enumerate() {
             writeln!(
                 f,
-                "  %b{id} = {:name_width$} : {:9} {:7} {}[{}, {}]{}",
+                "  %b{id} = {:name_width$} : {:9} {:7} {}",
                 b.name,
                 b.placement,
                 b.role,
-                b.dtype,
-                b.rows,
-                b.cols,
-                if b.alternating { " ×2" } else { "" }
+                b.extent()
             )?;
         }
         let mut first = 0;

@@ -36,7 +36,7 @@ pub trait AllGatherGemmBackend: Backend {
     /// ends without them.
     ///
     /// # Safety
-    /// - Each address of `a` holds that rank's shard (eagerly: this rank's), `staging` every row of A ([`stagings`](AllGatherMatmul::stagings) times), `b` and
+    /// - Each address of `a` holds that rank's shard (eagerly: this rank's), `staging` every row of A ([`stagings`](crate::Protocol::stagings) times), `b` and
     ///   `c` the problem's matrices, `bias` its elements if it has one; a row of A has `lda` elements, the last one too. All are mapped until the launches
     ///   of all ranks have ended, and none overlaps another.
     /// - The pad lives until then. All ranks launch the same product equally often, in the same order with others that use

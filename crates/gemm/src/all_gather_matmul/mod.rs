@@ -100,6 +100,14 @@ pub enum Protocol {
 impl Protocol {
     /// Everything is fetched.
     pub const FETCH: Protocol = Protocol::Rendezvous { pushed: 0 };
+
+    /// Stagings of a rank, which calls take in turn, one behind the other: each has the rows of A.
+    pub fn stagings(self) -> usize {
+        match self {
+            Protocol::Rendezvous { .. } => 1,
+            Protocol::Eager => 2,
+        }
+    }
 }
 
 impl AllGatherMatmul {
@@ -136,14 +144,6 @@ impl AllGatherMatmul {
     /// Rows of a chunk of shards of at most `shard_rows` rows that go eagerly: every multiprocessor has one to write.
     pub fn eager_chunk_rows(shard_rows: usize) -> usize {
         shard_rows.div_ceil(Self::EAGER_CHUNKS).max(1)
-    }
-
-    /// Stagings of a rank, which calls take in turn, one behind the other: each has the rows of A.
-    pub fn stagings(&self) -> usize {
-        match self.protocol {
-            Protocol::Rendezvous { .. } => 1,
-            Protocol::Eager => 2,
-        }
     }
 
     /// Chunks of a shard that are pushed, at most.
@@ -201,9 +201,9 @@ impl AllGatherMatmul {
         }
     }
 
-    /// The place of a row in the staging of `rank`; of those of two, in the first.
-    pub(crate) fn staged(&self, rank: usize, row: usize) -> DevicePtr {
-        self.staging[rank].add(row * self.row_bytes())
+    /// The place of a row in the staging of `rank`, of two in the one of `parity`.
+    pub(crate) fn staged(&self, rank: usize, row: usize, parity: usize) -> DevicePtr {
+        self.staging[rank].add(row * self.row_bytes() + parity * self.staging_bytes())
     }
 
     /// From a place in the first staging to that in the second.
@@ -216,9 +216,7 @@ impl AllGatherMatmul {
         let own = &self.shards[self.rank()];
         match own.contains(&row) {
             true => self.a[self.rank()].add((row - own.start) * self.row_bytes()),
-            false => self
-                .staged(self.rank(), row)
-                .add(parity * self.staging_bytes()),
+            false => self.staged(self.rank(), row, parity),
         }
     }
 

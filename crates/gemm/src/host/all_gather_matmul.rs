@@ -79,7 +79,7 @@ unsafe fn fetch_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
                 }
                 let offset = (rows.start - product.shards[peer].start) * product.row_bytes();
                 let from = product.a[peer].add(offset).as_host::<u8>();
-                let to = product.staged(rank, rows.start).as_host();
+                let to = product.staged(rank, rows.start, 0).as_host();
                 std::ptr::copy_nonoverlapping(from, to, rows.len() * product.row_bytes());
                 multiply(product, &rows, 0)?;
             }
@@ -112,7 +112,7 @@ unsafe fn write_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
     unsafe {
         // Every call waits for every peer once.
         let parity = match peers().next() {
-            Some(peer) => next_epoch(pad, slot, peer) as usize % product.stagings(),
+            Some(peer) => next_epoch(pad, slot, peer) as usize % product.protocol.stagings(),
             None => 0,
         };
         for chunk in chunks(rank).filter(|_| !is_faulted(pad)) {
@@ -120,8 +120,7 @@ unsafe fn write_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
             let offset = (rows.start - product.shards[rank].start) * product.row_bytes();
             let from = product.a[rank].add(offset).as_host::<u8>();
             for peer in peers() {
-                let first = product.staged(peer, rows.start);
-                let to = first.add(parity * product.staging_bytes()).as_host();
+                let to = product.staged(peer, rows.start, parity).as_host();
                 std::ptr::copy_nonoverlapping(from, to, rows.len() * product.row_bytes());
                 send_signal(pad, slot + chunk, peer);
             }

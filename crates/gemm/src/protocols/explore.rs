@@ -36,6 +36,25 @@ impl Orders {
         signals: true,
         draws: true,
     };
+
+    /// All but one, each in turn.
+    pub(super) fn but_one() -> [Orders; 3] {
+        let all = Self::ALL;
+        [
+            Orders {
+                waits: false,
+                ..all
+            },
+            Orders {
+                signals: false,
+                ..all
+            },
+            Orders {
+                draws: false,
+                ..all
+            },
+        ]
+    }
 }
 
 #[derive(Clone, Default, Hash)]

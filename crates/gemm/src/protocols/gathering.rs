@@ -298,21 +298,7 @@ mod tests {
 
     #[test]
     fn every_order_of_memory_is_needed() {
-        let all = Orders::ALL;
-        for orders in [
-            Orders {
-                waits: false,
-                ..all
-            },
-            Orders {
-                signals: false,
-                ..all
-            },
-            Orders {
-                draws: false,
-                ..all
-            },
-        ] {
+        for orders in Orders::but_one() {
             let found = explore(&model(CASES[0], None), orders);
             assert!(found.is_err_and(|why| is_wrong_data(&why)), "{orders:?}");
         }

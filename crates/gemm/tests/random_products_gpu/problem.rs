@@ -156,14 +156,6 @@ impl Problem {
         }
     }
 
-    /// Stagings of a product that gathers.
-    pub fn stagings(&self) -> usize {
-        match self.protocol {
-            Protocol::Rendezvous { .. } => 1,
-            Protocol::Eager => 2,
-        }
-    }
-
     pub fn most_rows(&self) -> usize {
         self.shards.iter().map(Range::len).max().unwrap_or(0)
     }

@@ -120,7 +120,7 @@ pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
 fn staged(problem: &Problem) -> (usize, usize) {
     let product = &problem.products[0];
     match problem.gathers() {
-        true => (problem.stagings() * product.m, product.lda),
+        true => (problem.protocol.stagings() * product.m, product.lda),
         false => (
             (problem.shards.len() - 1) * problem.most_rows(),
             product.ldc,

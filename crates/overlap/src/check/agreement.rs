@@ -46,16 +46,7 @@ pub(super) fn disagreements(plans: &[Plan]) -> Vec<Violation> {
             if shared && one != other {
                 let say = |b: Option<&crate::plan::Buffer>| {
                     b.map_or("nothing".to_owned(), |b| {
-                        format!(
-                            "{} {} `{}` {}[{}, {}]{}",
-                            b.placement,
-                            b.role,
-                            b.name,
-                            b.dtype,
-                            b.rows,
-                            b.cols,
-                            if b.alternating { " ×2" } else { "" }
-                        )
+                        format!("{} {} `{}` {}", b.placement, b.role, b.name, b.extent())
                     })
                 };
                 differ(format!(

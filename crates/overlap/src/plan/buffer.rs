@@ -87,6 +87,15 @@ impl Buffer {
         1 + usize::from(self.alternating)
     }
 
+    /// Element type, rows and columns, and whether there are two, as plans are printed.
+    pub(crate) fn extent(&self) -> String {
+        let Buffer {
+            dtype, rows, cols, ..
+        } = self;
+        let twice = if self.alternating { " ×2" } else { "" };
+        format!("{dtype}[{rows}, {cols}]{twice}")
+    }
+
     /// Size of one in bytes.
     pub fn bytes(&self) -> usize {
         self.rows * self.cols * self.dtype.size()

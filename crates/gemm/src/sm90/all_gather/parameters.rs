@@ -73,10 +73,11 @@ impl Maps {
             if shard.is_empty() {
                 continue;
             }
-            for parity in 0..product.stagings() {
-                let (_, operands) = product.part(shard, parity);
-                maps.a[parity][rank] = map("A", a, shard.len(), operands.a)?;
-                maps.c[rank] = map("C", c, shard.len(), operands.c)?;
+            let (_, operands) = product.part(shard, 0);
+            maps.c[rank] = map("C", c, shard.len(), operands.c)?;
+            for parity in 0..product.protocol.stagings() {
+                let row = product.row(shard.start, parity);
+                maps.a[parity][rank] = map("A", a, shard.len(), row)?;
             }
         }
         Ok(maps)
@@ -136,7 +137,7 @@ impl Gathering {
             b: maps.b,
             pad: product.pad,
             from: of_ranks(product.a.iter().map(|a| a.0)),
-            to: of_ranks(starts.map(|row| product.staged(own, row).0)),
+            to: of_ranks(starts.map(|row| product.staged(own, row, 0).0)),
             walk,
             arrived: arrived.0,
             rows: rows_of(product),
@@ -188,7 +189,7 @@ impl Eager {
             b: maps.b,
             pad: product.pad,
             from: product.a[own].0,
-            to: of_ranks((0..world).map(|peer| product.staged(peer, start).0)),
+            to: of_ranks((0..world).map(|peer| product.staged(peer, start, 0).0)),
             stagings: product.staging_bytes() as u64,
             walk,
             rows: rows_of(product),

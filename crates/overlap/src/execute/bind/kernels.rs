@@ -226,6 +226,13 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             } => {
                 let ranks = 0..self.plan.world;
                 let shards = ranks.clone().map(|r| shard(shape.m, r, self.plan.world));
+                // Where rows come eagerly nobody says that they have been read.
+                let (done, protocol) = match protocol {
+                    GatherProtocol::Rendezvous { done, pushed } => {
+                        (done.0, Protocol::Rendezvous { pushed })
+                    }
+                    GatherProtocol::Eager { .. } => (0, Protocol::Eager),
+                };
                 let product = AllGatherMatmul {
                     problem: GemmProblem {
                         bias: bias.is_some(),
@@ -241,16 +248,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     bias: bias.map_or(DevicePtr::NULL, own),
                     pad,
                     ready: ready.0,
-                    done: match protocol {
-                        GatherProtocol::Rendezvous { done, .. } => done.0,
-                        GatherProtocol::Eager { .. } => 0,
-                    },
-                    protocol: match protocol {
-                        GatherProtocol::Rendezvous { pushed, .. } => {
-                            Protocol::Rendezvous { pushed }
-                        }
-                        GatherProtocol::Eager { .. } => Protocol::Eager,
-                    },
+                    done,
+                    protocol,
                     candidate: None,
                     max_blocks: None,
                 };
