@@ -8,7 +8,7 @@ mod sweep;
 use std::sync::Arc;
 
 use sweep::{Result, Shape};
-use warpweave_gemm::reduction::Sums;
+use warpweave_gemm::reduction::{Sums, Units};
 use warpweave_gemm::{
     Gemm, GemmOperands, GemmProblem, Provider, ReducingGemmBackend, ReducingMatmul,
 };
@@ -19,6 +19,15 @@ use warpweave_symm_mem::{
 const SHAPES: [Shape; 3] = [[8192, 8192, 8192], [8192, 8192, 32768], [4096, 4096, 14336]];
 /// Rows of a group.
 const ROWS: [usize; 4] = [128, 256, 512, 1024];
+/// Elements of C up to which one shot is tried.
+const ONE_SHOT: usize = 4096 * 4096;
+
+#[derive(Clone, Copy)]
+enum Way {
+    Owners,
+    Everyone,
+    OneShot,
+}
 
 fn main() -> Result<()> {
     sweep::on_all_gpus(&SHAPES, shape)
@@ -32,17 +41,26 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     let start = |i: usize| i * (m / world) + i.min(m % world);
     let shards: Vec<_> = (0..world).map(|i| start(i)..start(i + 1)).collect();
     let c_bytes = problem.c_len() * dtype.size();
-    let shapes = || {
-        [false, true]
-            .into_iter()
-            .flat_map(|all| ROWS.map(|rows| (all, rows)))
+    // How and, but in one shot, in groups of how many rows.
+    let ways: Vec<(Way, usize)> = [Way::Owners, Way::Everyone]
+        .into_iter()
+        .flat_map(|way| ROWS.map(|rows| (way, rows)))
+        .filter(|&(_, rows)| rows <= m.div_ceil(world).next_multiple_of(ROWS[0]))
+        .chain((m * n <= ONE_SHOT).then_some((Way::OneShot, ROWS[0])))
+        .collect();
+    let announced = |(way, rows): (Way, usize)| match way {
+        Way::OneShot => Units::of(m, n).count(),
+        _ => m.div_ceil(world).div_ceil(rows),
     };
-    let groups = |rows: usize| m.div_ceil(world).div_ceil(rows);
     // Each plan has slots of its own.
-    let slots = shapes().map(|(_, rows)| 1 + 2 * groups(rows)).sum();
+    let slots = ways.iter().map(|&way| 1 + 2 * announced(way)).sum();
     let pad = SignalPad::new(cuda, exchange, "sweep", slots)?;
     let parts = m.div_ceil(world) * (world - 1) * problem.ldc * dtype.size();
-    let staging = SymmetricBuffer::new(cuda, exchange, "staging", parts)?;
+    let staged = match m * n <= ONE_SHOT {
+        true => 2 * world * c_bytes,
+        false => parts,
+    };
+    let staging = SymmetricBuffer::new(cuda, exchange, "staging", staged)?;
     let copies = SymmetricBuffer::new(cuda, exchange, "c", c_bytes)?;
     let fetched = cuda.allocate(parts)?;
     let (a_bytes, b_bytes) = (
@@ -64,33 +82,36 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     let mut names = vec!["cuBLASLt alone".to_owned()];
     let mut plans = Vec::new();
     let mut free = 0;
-    for (everyone, group_rows) in shapes() {
-        if group_rows <= m / world {
-            let ready = free;
-            free += 1 + 2 * groups(group_rows);
-            let product = ReducingMatmul {
-                problem: *problem,
-                shards: shards.clone(),
-                a: a.address(),
-                b: b.address(),
-                bias: DevicePtr::NULL,
-                c: match everyone {
-                    true => Sums::Everyone(copies.addresses()),
-                    false => Sums::Owner(copies.local()),
-                },
-                staging: staging.addresses(),
-                fetched: fetched.address(),
-                pad: pad.view(),
-                ready,
-                summed: ready + groups(group_rows),
-                done: ready + 2 * groups(group_rows),
-                group_rows,
-                max_blocks: None,
-            };
-            let to = if everyone { "all" } else { "owners" };
-            names.push(format!("sums to {to}, groups of {group_rows} rows"));
-            plans.push(cuda.reducing_plan(&product)?);
-        }
+    for &(way, group_rows) in &ways {
+        let count = announced((way, group_rows));
+        let ready = free;
+        free += 1 + 2 * count;
+        let product = ReducingMatmul {
+            problem: *problem,
+            shards: shards.clone(),
+            a: a.address(),
+            b: b.address(),
+            bias: DevicePtr::NULL,
+            c: match way {
+                Way::Owners => Sums::Owner(copies.local()),
+                Way::Everyone => Sums::Everyone(copies.addresses()),
+                Way::OneShot => Sums::Each(copies.local()),
+            },
+            staging: staging.addresses(),
+            fetched: fetched.address(),
+            pad: pad.view(),
+            ready,
+            summed: ready + count,
+            done: ready + 2 * count,
+            group_rows,
+            max_blocks: None,
+        };
+        names.push(match way {
+            Way::Owners => format!("sums to owners, groups of {group_rows} rows"),
+            Way::Everyone => format!("sums to all, groups of {group_rows} rows"),
+            Way::OneShot => "sums to all in one shot".into(),
+        });
+        plans.push(cuda.reducing_plan(&product)?);
     }
     let launch = |index: usize| -> Result<()> {
         // SAFETY: as above; all ranks launch the same plans in the same order.

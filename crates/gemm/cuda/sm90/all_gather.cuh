@@ -105,7 +105,10 @@ struct alignas(128) Gathering {
   __device__ __forceinline__ bool whole() const { return slices == 1 && row_bytes == row_stride; }
 
   __device__ __forceinline__ const TensorMap* map_a(Corner corner) const { return &a[corner.part]; }
-  __device__ __forceinline__ const TensorMap* map_c(Corner corner) const { return &c[corner.part]; }
+  __device__ __forceinline__ uint32_t height(Corner corner) const { return rows[corner.part]; }
+  __device__ __forceinline__ void store_c(Corner corner, uint32_t column, uint32_t row, const char* box) const {
+    store_box(&c[corner.part], int32_t(column), int32_t(row), box);
+  }
 
   template <class Tile, class Visit>
   __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
@@ -158,6 +161,7 @@ class Gather {
   // The next launch would take multiprocessors from the signals that peers wait for.
   __device__ __forceinline__ void behind_loads() {}
   __device__ __forceinline__ void behind_stores(Corner) {}
+  __device__ __forceinline__ void behind_tiles() {}
 
   __device__ __forceinline__ void beside(uint32_t warp) {
     const PadView& pad = product_.pad;

@@ -80,7 +80,10 @@ struct EagerCall {
   __device__ __forceinline__ uint32_t staging() const { return epoch & 1; }
 
   __device__ __forceinline__ const TensorMap* map_a(Corner corner) const { return &product.a[staging()][corner.part]; }
-  __device__ __forceinline__ const TensorMap* map_c(Corner corner) const { return &product.c[corner.part]; }
+  __device__ __forceinline__ uint32_t height(Corner corner) const { return product.rows[corner.part]; }
+  __device__ __forceinline__ void store_c(Corner corner, uint32_t column, uint32_t row, const char* box) const {
+    store_box(&product.c[corner.part], int32_t(column), int32_t(row), box);
+  }
 
   template <class Tile, class Visit>
   __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
@@ -143,6 +146,7 @@ class EagerGather {
   __device__ __forceinline__ void before_step(uint32_t) {}
   __device__ __forceinline__ void behind_loads() {}
   __device__ __forceinline__ void behind_stores(Corner) {}
+  __device__ __forceinline__ void behind_tiles() {}
 
   __device__ __forceinline__ void beside(uint32_t warp) {
     if (product_.pad.world == 1) return;

@@ -17,6 +17,9 @@
 
 namespace warpweave {
 
+// Ranks that a launch has place for: `RANKS` in `sm90/mod.rs`.
+constexpr uint32_t kMostRanks = 8;
+
 // A tile of C, by its first row and column. `part` says in which of the matrices C, where a product has several.
 struct Corner {
   uint32_t row;
@@ -64,11 +67,18 @@ struct alignas(128) Product {
   Raster raster;
   // Steps of K.
   uint32_t steps;
+  // Of A.
+  uint32_t rows;
   Bias bias;
 
-  // The matrices in which a tile lies.
+  // The matrix in which a tile's rows of A lie.
   __device__ __forceinline__ const TensorMap* map_a(Corner) const { return &a; }
-  __device__ __forceinline__ const TensorMap* map_c(Corner) const { return &c; }
+  // Its rows.
+  __device__ __forceinline__ uint32_t height(Corner) const { return rows; }
+  // One thread: stores a box of a tile of C, in its open group of bulk stores.
+  __device__ __forceinline__ void store_c(Corner, uint32_t column, uint32_t row, const char* box) const {
+    store_box(&c, int32_t(column), int32_t(row), box);
+  }
 
   // The walk of this block's cluster over the tiles: `visit(corner)` for each.
   template <class Tile, class Visit>
@@ -96,6 +106,8 @@ struct Alone {
   // By all threads of each consumer, behind the stores of its 64 rows. They have been issued, by the leader: whoever
   // announces them waits for them first (`bulk_wait`, bulk.cuh).
   __device__ __forceinline__ void behind_stores(Corner) {}
+  // By all threads of each consumer, behind its last tile.
+  __device__ __forceinline__ void behind_tiles() {}
   // By warps 1 to 3, while warp 0 loads and the consumers multiply.
   __device__ __forceinline__ void beside(uint32_t) {}
   // By all threads of the block, once each has done its part.
@@ -112,19 +124,31 @@ __device__ __forceinline__ void load(void* to, const TensorMap* map, uint32_t x,
   }
 }
 
-// One thread: the loads of this block for the tile that begins at row `row` and column `column`, a stage for each step of K.
+// Rows of a box of A, of which `height` rows may be multiplied at a time. Rows that TMA fills with zeros take it several times as
+// long as others, so that few rows get a low box; what the stage has behind it is multiplied too, into rows of C that are not there.
+// `rows_of_box` in `sm90/plan.rs`.
+template <class Tile>
+__device__ __forceinline__ uint32_t rows_of_box(uint32_t height) {
+  const uint32_t each = (height + Tile::kClusterN - 1) / Tile::kClusterN;
+  // Boxes start at multiples of eight rows.
+  return min(Tile::kRowsA, (each + 7) / 8 * 8);
+}
+
+// One thread: the loads of this block for the tile that begins at row `row` and column `column`, a stage for each step of K. Boxes of
+// A have `rows` rows.
 template <class Tile, class Exchange>
-__device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorMap* map_b, uint32_t row, uint32_t column,
-                                           uint32_t steps, const Pipeline<Tile>& pipeline,
+__device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorMap* map_b, uint32_t rows, uint32_t row,
+                                           uint32_t column, uint32_t steps, const Pipeline<Tile>& pipeline,
                                            typename Pipeline<Tile>::Cursor& at, Exchange& exchange) {
   constexpr bool kBothA = Tile::kCommon == Common::kA, kBothB = Tile::kCommon == Common::kB;
   const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
+  const uint32_t bytes = rows * Tile::kClusterN * kSwizzledRow + Tile::kBytesB;
   // This block's part of what both have in common.
-  const uint32_t first_a = kBothA ? rank * Tile::kRowsA : 0;
+  const uint32_t first_a = kBothA ? rank * rows : 0;
   const uint32_t first_b = kBothB ? rank * Tile::kRowsB : 0;
   for (uint32_t step = 0; step < steps; ++step, at.advance()) {
     exchange.before_step(step);
-    uint64_t* full = pipeline.fill(at);
+    uint64_t* full = pipeline.fill(at, bytes);
     char* a = pipeline.memory.stages[at.stage].a + first_a * kSwizzledRow;
     char* b = pipeline.memory.stages[at.stage].b + first_b * kSwizzledRow;
     const uint32_t k = step * Tile::kK;
@@ -147,7 +171,8 @@ __device__ __forceinline__ void produce(const AnyProduct& product, const Pipelin
   typename Pipeline<Tile>::Cursor at;
   product.template for_each_tile<Tile>([&](Corner corner) {
     exchange.before_loads(corner);
-    load_steps<Tile>(product.map_a(corner), &product.b, corner.row, corner.column, product.steps, pipeline, at,
+    const uint32_t rows = rows_of_box<Tile>(product.height(corner));
+    load_steps<Tile>(product.map_a(corner), &product.b, rows, corner.row, corner.column, product.steps, pipeline, at,
                      exchange);
   });
 }
@@ -233,7 +258,7 @@ __device__ __forceinline__ void store(const AnyProduct& product, Memory<Tile>& m
     fence_async_shared();
     sync_consumer(consumer);
     if (leader) {
-      store_box(product.map_c(corner), int32_t(corner.column + box * kBox), int32_t(corner.row + consumer * 64), buffer);
+      product.store_c(corner, corner.column + box * kBox, corner.row + consumer * 64, buffer);
       bulk_commit();
     }
   }
@@ -277,6 +302,7 @@ __device__ __forceinline__ void gemm(const AnyProduct& product, Exchange exchang
       exchange.behind_stores(corner);
     });
     if (leader) bulk_wait<0>();
+    exchange.behind_tiles();
   }
   // No block ends while the other may still arrive at its barriers.
   if constexpr (Tile::kCluster != 1) sync_cluster();

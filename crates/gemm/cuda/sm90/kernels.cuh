@@ -10,8 +10,7 @@
 #define WARPWEAVE_TILES(KERNEL, name, T, kMajorB)                \
   WARPWEAVE_CLUSTERS(KERNEL, name##_128x256, T, kMajorB, 256)    \
   WARPWEAVE_CLUSTERS(KERNEL, name##_128x128, T, kMajorB, 128)    \
-  KERNEL(name##_128x64_alone, T, kMajorB, 64, Common::kNothing)  \
-  KERNEL(name##_128x64_share_a, T, kMajorB, 64, Common::kA)
+  KERNEL(name##_128x64_alone, T, kMajorB, 64, Common::kNothing)
 
 #define WARPWEAVE_KERNELS(KERNEL, family)                                  \
   WARPWEAVE_TILES(KERNEL, family##_f16_nn, __half, Major::kMN)             \

@@ -42,7 +42,7 @@ struct Pipeline {
 
   // The producer: waits until the stage may be filled, and returns the barrier of its loads, which bring `bytes`. The other
   // block's half may arrive before this block expects it: the phase does not end without this arrival.
-  __device__ __forceinline__ uint64_t* fill(const Cursor& at, uint32_t bytes = Tile::kStageBytes) const {
+  __device__ __forceinline__ uint64_t* fill(const Cursor& at, uint32_t bytes) const {
     wait_readers(&memory.empty[at.stage], at.parity ^ 1);
     uint64_t* full = &memory.full[at.stage];
     arrive_expecting(full, bytes);

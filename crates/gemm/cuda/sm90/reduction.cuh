@@ -199,7 +199,8 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
           // While the stages are full: where they have arrived by now, the loads of parts need not wait for the word.
           if (sum) arrivals.look(part.group);
           const uint32_t row = reduction.starts[part.owner] + part.row;
-          load_steps<Tile>(&reduction.a, &reduction.b, row, part.column, reduction.steps, pipeline, at, alone);
+          const uint32_t rows = rows_of_box<Tile>(reduction.most_rows);
+          load_steps<Tile>(&reduction.a, &reduction.b, rows, row, part.column, reduction.steps, pipeline, at, alone);
           if (sum) arrivals.await(part.group);
           for (uint32_t box = 0; sum && box < Tile::kBoxesC; ++box) load_parts<Tile>(reduction, part, box, pipeline, at);
           pipeline.lend(at);

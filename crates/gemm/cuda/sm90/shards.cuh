@@ -8,9 +8,6 @@
 
 namespace warpweave {
 
-// `MAX_WORLD` in `sm90/reduction.rs`.
-constexpr uint32_t kMaxRanks = 8;
-
 // A tile of a cluster in the order of the blocks. `Unit` in `sm90/reduction.rs`.
 struct Unit {
   // Whose rows they are, and which group of them.
@@ -31,21 +28,21 @@ struct alignas(128) Reduction {
   // This rank's rows of C.
   TensorMap c;
   // For each other rank: this rank's part of its rows, in staging.
-  TensorMap outgoing[kMaxRanks];
+  TensorMap outgoing[kMostRanks];
   // The parts of this rank's rows from all other ranks, in their order, once fetched.
   TensorMap incoming;
   PadView pad;
   // For each other rank: where its part lies, and where it is fetched to.
-  const char* from[kMaxRanks];
-  char* to[kMaxRanks];
+  const char* from[kMostRanks];
+  char* to[kMostRanks];
   // Row 0 of each rank's C, where everyone gets the sums.
-  char* sums[kMaxRanks];
+  char* sums[kMostRanks];
   const Unit* units;
   // By own group, and behind them the calls.
   uint32_t* arrived;
   // Of A and C, by rank: the rows before its shard, and those of it.
-  uint32_t starts[kMaxRanks];
-  uint32_t rows[kMaxRanks];
+  uint32_t starts[kMostRanks];
+  uint32_t rows[kMostRanks];
   // Of a group, but the last of a shard.
   uint32_t group_rows;
   // Of the largest shard.
@@ -61,6 +58,8 @@ struct alignas(128) Reduction {
   uint32_t done;
   // Whether every rank gets the sums.
   uint32_t everyone;
+  // Of the largest shard.
+  uint32_t most_rows;
   Bias bias;
 
   __device__ __forceinline__ uint32_t* calls() const { return &arrived[groups]; }

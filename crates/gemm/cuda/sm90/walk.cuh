@@ -5,9 +5,6 @@
 
 namespace warpweave {
 
-// Ranks that a launch has place for.
-constexpr uint32_t kMostRanks = 8;
-
 // Consecutive rows of clusters' tiles of a shard, walked column after column. `Band` in `all_gather_matmul/table.rs`.
 struct Band {
   // The first tile of the walk behind it.

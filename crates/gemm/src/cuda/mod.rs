@@ -10,6 +10,7 @@ use warpweave_symm_mem::{Backend, Cuda};
 
 pub use handle::{Choice, CudaGemm};
 pub use plan::CudaPlan;
+pub use reduction::CudaReducingPlan;
 pub use waiting::CudaWaitingPlan;
 
 use crate::backend::{GemmBackend, GemmOperands};

@@ -2,6 +2,7 @@
 
 mod all_gather_matmul;
 mod backend;
+mod one_shot;
 mod panels;
 mod reduction;
 mod reference;

@@ -1,10 +1,12 @@
 //! The host twin of the product with its sums: the same groups in the same order, by the same signals.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 use warpweave_symm_mem::host::{expect_signal, is_faulted, send_signal};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
-use super::{Element, panels};
+use super::{Element, one_shot, panels};
 use crate::reduction::{Group, Sums};
 use crate::{Error, GemmOperands, ReducingGemmBackend, ReducingMatmul};
 
@@ -14,13 +16,17 @@ impl ReducingGemmBackend for Host {
     fn reducing_plan(&self, product: &ReducingMatmul) -> Result<ReducingMatmul, Error> {
         product.validate()?;
         let problem = product.with_terms();
-        let staging = product.staging.iter().copied().chain([product.fetched]);
+        let staging = product.staging.iter().copied();
+        let parts: Vec<DevicePtr> = match product.c {
+            Sums::Each(_) => staging.collect(),
+            _ if product.world() > 1 => staging.chain([product.fetched]).collect(),
+            _ => Vec::new(),
+        };
         let copies = match &product.c {
-            Sums::Owner(c) => std::slice::from_ref(c),
+            Sums::Owner(c) | Sums::Each(c) => std::slice::from_ref(c),
             Sums::Everyone(copies) => copies,
         };
-        let copies = copies.iter().copied();
-        for c in copies.chain(staging.filter(|_| product.world() > 1)) {
+        for &c in copies.iter().chain(&parts) {
             let operands = GemmOperands::new(product.a, product.b, c).with_bias(product.bias);
             panels::check_addresses(&problem, operands)?;
         }
@@ -54,12 +60,16 @@ impl ReducingGemmBackend for Host {
 /// # Safety
 /// As for [`ReducingGemmBackend::reducing_matmul`], with `T` the problem's type.
 unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
+    if let Sums::Each(_) = product.c {
+        // SAFETY: the caller's obligation.
+        return unsafe { one_shot::reduce::<T>(product) };
+    }
     let (pad, own) = (&product.pad, product.rank());
     let everyone = matches!(product.c, Sums::Everyone(_));
     let order = product.order();
     for group in &order {
         let Group { owner, index, .. } = *group;
-        let partial = partial(product, group)?;
+        let partial = partial(product, &group.rows)?;
         // SAFETY: slots and ranks were checked. This rank's memory is written behind `done` of the call before, and that of
         // others read behind the words that announce it. Every wait runs, whatever the others saw: each advances its own
         // epoch. Behind one that was in vain nothing is fetched or announced.
@@ -111,9 +121,9 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
     Ok(())
 }
 
-/// This rank's product of the rows of a group, not rounded, contiguous.
-fn partial(product: &ReducingMatmul, group: &Group) -> Result<Vec<f32>, Error> {
-    let (problem, a) = product.part(&group.rows);
+/// This rank's product of some rows, not rounded, contiguous.
+pub(super) fn partial(product: &ReducingMatmul, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
+    let (problem, a) = product.part(rows);
     let mut sums = vec![0.0f32; problem.m * problem.n];
     if problem.k > 0 {
         let mut wide = problem.with_output(DType::F32);

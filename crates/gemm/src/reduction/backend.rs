@@ -33,13 +33,14 @@ pub trait ReducingGemmBackend: Backend {
     /// the pad's deadline, that is a fault.
     ///
     /// # Safety
-    /// - `a` and `b` hold the problem's matrices, `bias` its elements if it has one, C the rows of this rank or all of them, each staging and `fetched` as many rows
-    ///   as the largest shard for each of the other ranks; all are mapped until the launches of all ranks have ended, and those
-    ///   that are written overlap nothing else.
+    /// - `a` and `b` hold the problem's matrices, `bias` its elements if it has one, C the rows of this rank or all of them, each staging
+    ///   and `fetched` as many rows as the largest shard for each of the other ranks, or in one shot each staging twice all rows for
+    ///   each rank; all are mapped until the launches of all ranks have ended, and those that are written overlap nothing else.
     /// - The pad lives until then. Nothing else signals or waits in the product's slots. Every rank launches a product with
     ///   the same shards, groups and slots, as often as this one.
     /// - No unordered work writes `a`, B or the bias, or touches this rank's C, staging or `fetched`: others read staging, and C where
-    ///   everyone gets the sums, until this rank's launch has ended, and not behind it.
+    ///   everyone gets the sums, until this rank's launch has ended, and not behind it. In one shot others write staging from when their
+    ///   launches begin.
     /// - Launches of one plan are ordered among each other.
     unsafe fn reducing_matmul(
         &self,

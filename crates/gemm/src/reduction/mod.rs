@@ -21,13 +21,26 @@
 //!
 //! Behind a wait that missed its deadline a rank announces nothing but that it is done.
 //!
+//! # In one shot
+//!
+//! Those are two trips over the link, of parts and of sums, each with a word before and behind it: *two shots*. Where C is so small that
+//! words take longer than bytes, each rank sums all of it by itself ([`Sums::Each`]). In a call rank r
+//! - for each unit of C, a box as [`Units`] has them: stores its part into the staging of every rank, this one included, and signals
+//!   `ready` + unit to the others;
+//! - for each unit: waits for `ready` of all others, and adds the parts of all in the order of ranks.
+//!
+//! Nothing else is said: calls take two stagings in turn, so that who has heard from all ranks in one call may write in the next what they
+//! read in the one before. The slot `done` is for tickets and the number of the call alone.
+//!
 //! # Rounding
 //!
 //! A part is rounded to the element type when it is stored. The owner's own part is not: to its f32 sums those of the others are
-//! added in the order of ranks, and behind them a bias, and the sum is rounded once. Each run gives the same bits.
+//! added in the order of ranks, and behind them a bias, and the sum is rounded once. In one shot the own part is rounded too, and has its
+//! place among the others, so that all ranks get the same bits. Each run gives the same bits.
 
 mod backend;
 mod order;
+mod units;
 
 use std::ops::Range;
 
@@ -37,6 +50,7 @@ use crate::{Error, GemmBatch, GemmProblem, Layout};
 
 pub use backend::ReducingGemmBackend;
 pub use order::{Group, order};
+pub use units::Units;
 
 /// Who gets the sums, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +59,8 @@ pub enum Sums {
     Owner(DevicePtr),
     /// Each rank all: for each rank the address of row 0 of its C, as mapped here.
     Everyone(Vec<DevicePtr>),
+    /// Each rank all, which it sums by itself, in one shot: the address of row 0 of its C.
+    Each(DevicePtr),
 }
 
 /// C = the sum of A·B over all ranks, with a bias if the problem has one, or this rank's rows of it.
@@ -53,7 +69,7 @@ pub struct ReducingMatmul {
     /// This rank's partial product: all rows and columns of C, this rank's part of K. That may be empty: a product of no
     /// terms is zero. `ldc` holds for C and for staging.
     pub problem: GemmProblem,
-    /// The rows of C that each rank owns, one behind the other.
+    /// The rows of C that each rank owns, one behind the other. In one shot nobody owns any, and this is ignored.
     pub shards: Vec<Range<usize>>,
     /// Address of this rank's columns of A, m × k, row-major.
     pub a: DevicePtr,
@@ -65,19 +81,21 @@ pub struct ReducingMatmul {
     /// Where the sums go.
     pub c: Sums,
     /// For each rank the address of its staging, as mapped here: its parts of the rows of each of the others, in the order of
-    /// ranks, for each of whom it has as many rows of `ldc` elements as the largest shard.
+    /// ranks, for each of whom it has as many rows of `ldc` elements as the largest shard. In one shot each is two, one behind the other:
+    /// the parts of all ranks, in their order, of all rows of C, which peers write.
     pub staging: Vec<DevicePtr>,
-    /// Address of as much memory of this rank alone, for the parts that it fetches.
+    /// Address of as much memory of this rank alone, for the parts that it fetches. In one shot there are none.
     pub fetched: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
-    /// First of the slots for "my part of the group may be fetched", one for each group of the largest shard.
+    /// First of the slots for "my part of the group may be fetched", one for each group of the largest shard. In one shot, for "my part of
+    /// the unit is in your staging", one for each of [`Units`].
     pub ready: usize,
     /// Where everyone gets the sums, first of as many slots for "the sums of my group may be fetched".
     pub summed: usize,
-    /// The slot for "I have fetched what is yours".
+    /// The slot for "I have fetched what is yours". In one shot a slot in which nothing is said.
     pub done: usize,
-    /// Rows of a group, but the last of a shard. On a GPU a multiple of 128; of 256 for the quickest kernels.
+    /// Rows of a group, but the last of a shard. On a GPU a multiple of 128; of 256 for the quickest kernels. In one shot there are none.
     pub group_rows: usize,
     /// Blocks that the launch may have at most: for ranks that share a GPU, whose blocks must all be resident at once.
     pub max_blocks: Option<u32>,
@@ -133,10 +151,21 @@ impl ReducingMatmul {
         self.row_from(first, place * self.most_rows())
     }
 
-    /// Where this rank's rows of C lie.
+    /// The units of C, in one shot.
+    pub(crate) fn units(&self) -> Units {
+        Units::of(self.problem.m, self.problem.n)
+    }
+
+    /// In one shot, where the part of `source` begins in the staging of `rank`, of two in the one of `parity`.
+    pub(crate) fn left(&self, source: usize, rank: usize, parity: usize) -> DevicePtr {
+        let parts = parity * self.world() + source;
+        self.row_from(self.staging[rank], parts * self.problem.m)
+    }
+
+    /// Where the rows of C that this rank sums lie.
     pub(crate) fn own_sums(&self) -> DevicePtr {
         match &self.c {
-            Sums::Owner(c) => *c,
+            Sums::Owner(c) | Sums::Each(c) => *c,
             Sums::Everyone(copies) => {
                 let rank = self.rank();
                 self.row_from(copies[rank], self.shards[rank].start)
@@ -191,12 +220,13 @@ impl ReducingMatmul {
         if problem.batch != GemmBatch::ONE || problem.out != problem.dtype {
             return refuse("it is one product, stored in its own type".into());
         }
-        let copies = match &self.c {
-            Sums::Owner(_) => world,
-            Sums::Everyone(copies) => copies.len(),
+        let (copies, shards) = match &self.c {
+            Sums::Owner(_) => (world, self.shards.len()),
+            Sums::Everyone(copies) => (copies.len(), self.shards.len()),
+            Sums::Each(_) => (world, world),
         };
         for (what, count) in [
-            ("shards", self.shards.len()),
+            ("shards", shards),
             ("copies of C", copies),
             ("stagings", self.staging.len()),
         ] {
@@ -204,23 +234,16 @@ impl ReducingMatmul {
                 return refuse(format!("{count} {what} in a world of {world}"));
             }
         }
-        let mut end = 0;
-        for shard in &self.shards {
-            if shard.start != end || shard.end < end {
-                return refuse(format!("row {end} is not the first of a shard"));
-            }
-            end = shard.end;
+        if !matches!(self.c, Sums::Each(_)) {
+            self.validate_shards().or_else(refuse)?;
         }
-        if end != problem.m {
-            return refuse(format!("{end} rows are owned, {} multiplied", problem.m));
-        }
-        if self.group_rows == 0 {
-            return refuse("a group has at least one row".into());
-        }
-        let groups = self.groups();
-        let mut slots = vec![("ready", self.ready, groups), ("done", self.done, 1)];
+        let ready = match self.c {
+            Sums::Each(_) => self.units().count(),
+            _ => self.groups(),
+        };
+        let mut slots = vec![("ready", self.ready, ready), ("done", self.done, 1)];
         if matches!(self.c, Sums::Everyone(_)) {
-            slots.push(("summed", self.summed, groups));
+            slots.push(("summed", self.summed, ready));
         }
         for (i, &(what, first, count)) in slots.iter().enumerate() {
             let (most, last) = (self.pad.slots as usize, first.saturating_add(count));
@@ -234,6 +257,24 @@ impl ReducingMatmul {
                     return refuse(format!("{other} and {what} share slots"));
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn validate_shards(&self) -> Result<(), String> {
+        let mut end = 0;
+        for shard in &self.shards {
+            if shard.start != end || shard.end < end {
+                return Err(format!("row {end} is not the first of a shard"));
+            }
+            end = shard.end;
+        }
+        let m = self.problem.m;
+        if end != m {
+            return Err(format!("{end} rows are owned, {m} multiplied"));
+        }
+        if self.group_rows == 0 {
+            return Err("a group has at least one row".into());
         }
         Ok(())
     }

@@ -131,6 +131,18 @@ fn parts_lie_apart() {
     });
 }
 
+/// In one shot: in both stagings, those of all ranks in their order.
+#[test]
+fn parts_of_all_ranks_lie_apart() {
+    let product = product(10, (1, 3), 4);
+    let part = product.row_from(DevicePtr(0), 10).0;
+    let places = (0..2).flat_map(|parity| (0..3).map(move |source| (source, parity)));
+    for (place, (source, parity)) in places.enumerate() {
+        let at = product.left(source, 2, parity);
+        assert_eq!(at.0, product.staging[2].0 + place as u64 * part);
+    }
+}
+
 #[test]
 fn sums_go_where_the_rows_belong() {
     let mut product = product(10, (1, 2), 4);
@@ -182,6 +194,21 @@ fn descriptors_that_contradict_themselves_are_refused() {
         &|p| p.problem = p.problem.with_layouts(Layout::Transposed, Layout::RowMajor),
         "A must be row-major",
     );
+    // In one shot shards and groups say nothing. C, 64 × 520, has nine units.
+    let each = |p: &mut ReducingMatmul| {
+        (p.c, p.shards, p.group_rows) = (Sums::Each(DevicePtr(1 << 20)), Vec::new(), 0);
+    };
+    let mut shot = good.clone();
+    each(&mut shot);
+    shot.validate().unwrap();
+    let each_from = |ready, done| {
+        move |p: &mut ReducingMatmul| {
+            each(p);
+            (p.ready, p.done) = (ready, done);
+        }
+    };
+    refused(&each_from(57, 0), "ready takes slots 57..66");
+    refused(&each_from(0, 8), "ready and done share slots");
     let mut none = good.clone();
     (none.problem.k, none.problem.lda) = (0, 0);
     none.validate().unwrap();

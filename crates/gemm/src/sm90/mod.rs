@@ -7,6 +7,7 @@
 
 mod all_gather;
 mod config;
+mod one_shot;
 mod plan;
 mod raster;
 mod reduction;
@@ -15,7 +16,11 @@ mod tensor_map;
 
 pub use all_gather::AllGatherPlan;
 pub use config::{CONFIGS, Candidate, candidates, select};
+pub use one_shot::OneShotPlan;
 pub use plan::Plan;
 pub use raster::Raster;
 pub use reduction::ReductionPlan;
 pub use requirements::{check_device, check_problem};
+
+/// Ranks that the parameters of a launch have place for: `kMostRanks` in `cuda/sm90/gemm.cuh`.
+const RANKS: usize = crate::AllGatherMatmul::MAX_WORLD;

@@ -41,9 +41,10 @@ struct Product {
     c: TensorMap,
     raster: Raster,
     steps: u32,
+    rows: u32,
     bias: Bias,
 }
-const _: () = assert!(size_of::<Product>() == 512 && std::mem::offset_of!(Product, bias) == 400);
+const _: () = assert!(size_of::<Product>() == 512 && std::mem::offset_of!(Product, bias) == 408);
 
 /// A product ready to be launched.
 #[derive(Debug)]
@@ -74,11 +75,7 @@ impl Plan {
             config::kernel(Family::Plain, problem, candidate.config).ok_or(Error::NoCandidate)?;
         let config = *CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
         let raster = config::raster(&config, problem, candidate.band.max(1));
-        let tiles = raster.count().ok_or_else(|| Error::Unsupported {
-            provider: Provider::Sm90,
-            problem: Box::new(*problem),
-            requirement: "C must have fewer than 2³² tiles".into(),
-        })?;
+        let tiles = count(&raster, problem)?;
         let cluster = config::blocks(&config);
         let clusters = (cuda.device().multiprocessors / cluster).clamp(1, tiles);
         Ok(Self {
@@ -157,11 +154,21 @@ impl Plan {
             c: map("C", c, addresses[2])?,
             raster: self.raster,
             steps: self.problem.k.div_ceil(STEP) as u32,
+            rows: self.problem.m as u32,
             bias: Bias::new(&self.problem, addresses[3]),
         };
         *bound = Some((addresses, product));
         Ok(product)
     }
+}
+
+/// Tiles of clusters.
+pub(super) fn count(raster: &Raster, problem: &GemmProblem) -> Result<u32, Error> {
+    raster.count().ok_or_else(|| Error::Unsupported {
+        provider: Provider::Sm90,
+        problem: Box::new(*problem),
+        requirement: "C must have fewer than 2³² tiles".into(),
+    })
 }
 
 pub(super) fn check_compiled(image: &Image) -> Result<(), Error> {
@@ -174,7 +181,14 @@ pub(super) fn check_compiled(image: &Image) -> Result<(), Error> {
     Ok(())
 }
 
-/// A, B and C, without their addresses, and the rows of their boxes: `kRowsA`, `kRowsB` and what `tile.cuh` says of
+/// Rows of a box of A, of which `height` rows may be multiplied at a time: `rows_of_box` in `gemm.cuh`.
+pub(super) fn rows_of_box(config: &Config, height: usize) -> u32 {
+    let [rows, along_n] = [config.tile[0], config.cluster[1]];
+    let each = height.div_ceil(along_n as usize).next_multiple_of(8);
+    (rows / along_n).min(u32::try_from(each).unwrap_or(u32::MAX))
+}
+
+/// A, B and C, without their addresses, and the rows of their boxes: `rows_of_box`, `kRowsB` and what `tile.cuh` says of
 /// MN-major boxes and boxes of C.
 pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> [(Matrix, u32); 3] {
     let matrix = |(rows, columns), ld| Matrix {
@@ -185,15 +199,14 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> [(Matrix, u32); 3
         ld,
     };
     let GemmProblem { m, n, k, .. } = *problem;
-    let [tile_m, tile_n, _] = config.tile;
-    let [along_m, along_n] = config.cluster;
+    let (tile_n, along_m) = (config.tile[1], config.cluster[0]);
     // The blocks along N share A, those along M share B: each loads its part of the rows.
     let box_b = match problem.b_layout {
         Layout::RowMajor => STEP as u32,
         Layout::Transposed => tile_n / along_m,
     };
     [
-        (matrix((m, k), problem.lda), tile_m / along_n),
+        (matrix((m, k), problem.lda), rows_of_box(config, m)),
         (matrix(problem.b_layout.stored(k, n), problem.ldb), box_b),
         (matrix((m, n), problem.ldc), BOX_COLUMNS),
     ]
@@ -232,6 +245,17 @@ mod tests {
                 assert_eq!(c, 64 * 128, "64 rows of 128 bytes");
             }
         }
+    }
+
+    #[test]
+    fn few_rows_have_low_boxes() {
+        let heights = |name| {
+            let config = CONFIGS.iter().find(|config| config.name == name).unwrap();
+            [1, 8, 60, 65, 128, 1000].map(|height| rows_of_box(config, height))
+        };
+        assert_eq!(heights("128x64_alone"), [8, 8, 64, 72, 128, 128]);
+        assert_eq!(heights("128x256_share_b"), [8, 8, 64, 72, 128, 128]);
+        assert_eq!(heights("128x256_share_a"), [8, 8, 32, 40, 64, 64]);
     }
 
     #[test]

@@ -6,19 +6,16 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, PadView};
 
 use super::all_gather::upload;
-use super::check_device;
 use super::config::{self, CONFIGS, FETCHING_BYTES, STEP, THREADS};
-use super::plan::{Bias, boxes, check_compiled};
+use super::plan::{Bias, boxes, check_compiled, rows_of_box};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
+use super::{RANKS, check_device};
 use crate::cutlass::{self, ADDRESS_ALIGNMENT, Config};
 use crate::reduction::{Group, Sums};
 use crate::{Error, GemmOperands, GemmProblem, Layout, ReducingMatmul};
 
 static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a);
-
-/// `kMaxRanks`.
-pub(super) const MAX_WORLD: usize = 8;
 
 /// The shapes that are compiled: those of [`CONFIGS`] that share nothing along N.
 const SHAPES: [Config; 4] = [CONFIGS[0], CONFIGS[2], CONFIGS[3], CONFIGS[5]];
@@ -30,16 +27,16 @@ struct Reduction {
     a: TensorMap,
     b: TensorMap,
     c: TensorMap,
-    outgoing: [TensorMap; MAX_WORLD],
+    outgoing: [TensorMap; RANKS],
     incoming: TensorMap,
     pad: PadView,
-    from: [DevicePtr; MAX_WORLD],
-    to: [DevicePtr; MAX_WORLD],
-    sums: [DevicePtr; MAX_WORLD],
+    from: [DevicePtr; RANKS],
+    to: [DevicePtr; RANKS],
+    sums: [DevicePtr; RANKS],
     units: DevicePtr,
     arrived: DevicePtr,
-    starts: [u32; MAX_WORLD],
-    rows: [u32; MAX_WORLD],
+    starts: [u32; RANKS],
+    rows: [u32; RANKS],
     group_rows: u32,
     groups: u32,
     row_stride: u32,
@@ -50,10 +47,11 @@ struct Reduction {
     summed: u32,
     done: u32,
     everyone: u32,
+    most_rows: u32,
     bias: Bias,
 }
 const _: () =
-    assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1912);
+    assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1920);
 
 /// A product with its sums, ready to be launched.
 #[derive(Debug)]
@@ -142,6 +140,7 @@ impl ReductionPlan {
                 summed: product.summed as u32,
                 done: product.done as u32,
                 everyone: matches!(product.c, Sums::Everyone(_)).into(),
+                most_rows: product.most_rows() as u32,
                 bias: Bias::new(&product.problem, product.bias),
             },
             _tables: tables,
@@ -281,7 +280,7 @@ struct Maps {
     a: TensorMap,
     b: TensorMap,
     c: TensorMap,
-    outgoing: [TensorMap; MAX_WORLD],
+    outgoing: [TensorMap; RANKS],
     incoming: TensorMap,
 }
 
@@ -304,7 +303,8 @@ impl Maps {
         let encode = |operand, matrix, box_rows, address| {
             TensorMap::encode(at(address, matrix)?, box_rows).map_err(refused(operand))
         };
-        let [(a, rows_a), (b, rows_b), (c, rows_c)] = boxes(problem, config);
+        let [(a, _), (b, rows_b), (c, rows_c)] = boxes(problem, config);
+        let rows_a = rows_of_box(config, product.most_rows());
         let shard = |rows: &Range<usize>| Matrix {
             rows: rows.len(),
             ..c
@@ -313,7 +313,7 @@ impl Maps {
             a: encode("A", a, rows_a, product.a)?,
             b: encode("B", b, rows_b, product.b)?,
             c: TensorMap::UNUSED,
-            outgoing: [TensorMap::UNUSED; MAX_WORLD],
+            outgoing: [TensorMap::UNUSED; RANKS],
             incoming: TensorMap::UNUSED,
         };
         let own = &product.shards[rank];

@@ -2,8 +2,9 @@
 
 use warpweave_symm_mem::DeviceInfo;
 
-use super::reduction::MAX_WORLD;
+use super::RANKS;
 use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
+use crate::reduction::Sums;
 use crate::{Error, GemmProblem, Layout, Provider, ReducingMatmul};
 
 /// Whether the kernel can compute `problem`: a single product, with a bias or without, f16 or bf16 in and out, A row-major, B
@@ -30,8 +31,8 @@ pub(super) fn check_reduction(product: &ReducingMatmul) -> Result<(), Error> {
     }
     check_problem(problem)?;
     let world = product.world();
-    if world > MAX_WORLD {
-        let why = format!("there must be {MAX_WORLD} ranks at most, not {world}");
+    if world > RANKS {
+        let why = format!("there must be {RANKS} ranks at most, not {world}");
         return unsupported(problem, Provider::Sm90, why);
     }
     let row = product.row_bytes();
@@ -40,7 +41,8 @@ pub(super) fn check_reduction(product: &ReducingMatmul) -> Result<(), Error> {
         return unsupported(problem, Provider::Sm90, why);
     }
     let rows = product.group_rows;
-    if !rows.is_multiple_of(128) {
+    let is_grouped = !matches!(product.c, Sums::Each(_));
+    if is_grouped && !rows.is_multiple_of(128) {
         let why = format!("groups of {rows} rows must be of a multiple of 128, whole tiles");
         return unsupported(problem, Provider::Sm90, why);
     }

@@ -6,7 +6,7 @@ use half::bf16;
 use warpweave_gemm::{Layout, ReducingGemmBackend};
 use warpweave_symm_mem::{Backend, Cuda, DType};
 
-use crate::job::{Case, INPUTS, Job, PATIENCE, bytes, on_ranks};
+use crate::job::{Case, INPUTS, Job, PATIENCE, To, bytes, on_ranks};
 use crate::{exact, replays, silence, small};
 
 /// m, n, k over all ranks: ragged shards, groups and tiles; fewer rows than ranks; aligned; more columns than rows; a shard of
@@ -24,18 +24,18 @@ fn every_case(world: usize, group_rows: usize) -> impl Iterator<Item = Case> {
         .into_iter()
         .enumerate()
         .flat_map(move |(i, (m, n, k))| {
-            [false, true].map(|everyone| Case {
+            To::ALL.map(|to| Case {
                 m: m + i % 2 * world,
                 n,
                 k,
                 dtype: if i % 2 == 0 { DType::Bf16 } else { DType::F16 },
-                b: if (i + usize::from(everyone)) % 2 == 0 {
+                b: if (i + usize::from(to == To::Everyone)) % 2 == 0 {
                     Layout::RowMajor
                 } else {
                     Layout::Transposed
                 },
                 group_rows,
-                everyone,
+                to,
                 bias: i / 2 % 2 == 1,
             })
         })
@@ -62,13 +62,16 @@ fn gpu(world: usize) -> impl Fn(usize) -> Cuda + Sync {
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_one_tile_for_each_rank_is_summed() {
-    for (world, everyone) in [(2, false), (2, true), (8, false), (8, true)] {
+    for (world, to) in [2, 8]
+        .into_iter()
+        .flat_map(|world| To::ALL.map(|to| (world, to)))
+    {
         let case = Case {
             m: 128 * world,
             n: 128,
             k: 64 * world,
             b: Layout::Transposed,
-            ..small(everyone, 128)
+            ..small(to, 128)
         };
         exact(world, gpu(world), &case, 1);
     }
@@ -90,12 +93,12 @@ fn on_gpus_every_rank_gets_its_sums() {
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_a_hundred_calls_in_a_row_are_kept_apart() {
     for world in gpu_worlds() {
-        for everyone in [false, true] {
+        for to in To::ALL {
             let shape = Case {
                 m: 1028,
                 n: 520,
                 k: 256,
-                ..small(everyone, 256)
+                ..small(to, 256)
             };
             exact(world, gpu(world), &shape, 100);
         }
@@ -105,16 +108,16 @@ fn on_gpus_a_hundred_calls_in_a_row_are_kept_apart() {
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_captured_calls_are_replayed() {
-    for everyone in [false, true] {
-        replays(2, gpu(2), &small(everyone, 128));
+    for to in To::ALL {
+        replays(2, gpu(2), &small(to, 128));
     }
 }
 
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
-    for everyone in [false, true] {
-        silence(2, gpu(2), &small(everyone, 128));
+    for to in To::ALL {
+        silence(2, gpu(2), &small(to, 128));
     }
 }
 
@@ -122,17 +125,37 @@ fn on_gpus_a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_every_run_gives_the_same_bits() {
+    for to in [To::Everyone, To::Each] {
+        same_bits(to);
+    }
+}
+
+/// As many units as there may be, so that each has several tiles.
+#[test]
+#[ignore = "needs a Hopper GPU and the feature `nvcc`"]
+fn on_gpus_units_of_several_tiles_are_announced_once_all_are_there() {
+    let case = Case {
+        m: 8200,
+        n: 2056,
+        k: 128,
+        ..small(To::Each, 128)
+    };
+    exact(2, gpu(2), &case, 6);
+}
+
+fn same_bits(to: To) {
     let case = Case {
         m: 520,
         n: 264,
         k: 512,
-        ..small(true, 128)
+        ..small(to, 128)
     };
-    let results = |blocks: u32| -> Vec<Vec<u8>> {
+    // By rank: the ranks need not have the same grids and tiles.
+    let results = |blocks: [u32; 2]| -> Vec<Vec<u8>> {
         let (sender, receiver) = std::sync::mpsc::channel();
         on_ranks(2, gpu(2), |backend, exchange| {
             let mut job = Job::new::<bf16>(backend, exchange, &case, PATIENCE);
-            job.product.max_blocks = Some(blocks);
+            job.product.max_blocks = Some(blocks[job.exchange.rank()]);
             job.plan = job.backend.reducing_plan(&job.product).unwrap();
             let real = |i: usize| {
                 ((i * 7919 + 13).wrapping_mul(2_654_435_761) >> 9) as f32 % 1000.0 / 777.0
@@ -161,7 +184,8 @@ fn on_gpus_every_run_gives_the_same_bits() {
         drop(sender);
         receiver.into_iter().collect()
     };
-    let all: Vec<_> = [2, 7, 40].into_iter().flat_map(results).collect();
+    let grids = [[2, 2], [7, 40], [40, 7]];
+    let all: Vec<_> = grids.into_iter().flat_map(results).collect();
     assert_eq!(all.len(), 24);
     assert!(all.iter().all(|c| *c == all[0]));
     assert!(all[0].iter().any(|&byte| byte != 0xff));

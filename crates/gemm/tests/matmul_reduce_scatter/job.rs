@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_gemm::host::{Element, multiply_with_bias};
-use warpweave_gemm::reduction::Sums;
+use warpweave_gemm::reduction::{Sums, Units};
 use warpweave_gemm::{GemmProblem, Layout, ReducingGemmBackend, ReducingMatmul};
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
@@ -19,6 +19,18 @@ const FIRST: usize = 3;
 /// Bytes behind the parts that nothing may write.
 const GUARD: usize = 256;
 
+/// Who gets the sums, and from whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    Owner,
+    Everyone,
+    Each,
+}
+
+impl To {
+    pub const ALL: [To; 3] = [To::Owner, To::Everyone, To::Each];
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub m: usize,
@@ -28,7 +40,7 @@ pub struct Case {
     pub dtype: DType,
     pub b: Layout,
     pub group_rows: usize,
-    pub everyone: bool,
+    pub to: To,
     pub bias: bool,
 }
 
@@ -59,9 +71,9 @@ pub fn bytes<T: Element>(values: &[T]) -> &[u8] {
 impl Case {
     /// The rows of C that a rank gets.
     fn rows(&self, rank: usize, world: usize) -> Range<usize> {
-        match self.everyone {
-            true => 0..self.m,
-            false => shard(self.m, rank, world),
+        match self.to {
+            To::Owner => shard(self.m, rank, world),
+            To::Everyone | To::Each => 0..self.m,
         }
     }
 
@@ -122,12 +134,21 @@ impl<B: ReducingGemmBackend> Job<B> {
         };
         let most = m.div_ceil(world);
         let groups = most.div_ceil(case.group_rows);
-        let mut pad = SignalPad::new(&backend, &exchange, "test", FIRST + 2 * groups + 1).unwrap();
+        let slots = match case.to {
+            To::Each => Units::of(m, n).count(),
+            _ => 2 * groups,
+        };
+        let mut pad = SignalPad::new(&backend, &exchange, "test", FIRST + slots + 1).unwrap();
         pad.set_timeout(timeout);
         let part = |bytes: usize| bytes.next_multiple_of(256).max(256);
         let (a_bytes, b_bytes) = (2 * m * depth.len(), 2 * n * depth.len());
         let c_bytes = 2 * n * case.rows(rank, world).len();
-        let staging_bytes = 2 * n * most * (world - 1);
+        let staging_bytes = 2
+            * n
+            * match case.to {
+                To::Each => 2 * world * m,
+                _ => most * (world - 1),
+            };
         let guarded = staging_bytes + GUARD;
         let all = (1 + INPUTS) * part(a_bytes)
             + part(b_bytes)
@@ -145,23 +166,31 @@ impl<B: ReducingGemmBackend> Job<B> {
             SymmetricBuffer::new(&backend, &exchange, name, bytes.max(256)).unwrap()
         };
         let staging = shared("staging", guarded);
-        let copies = shared("c", if case.everyone { 2 * n * m } else { 0 });
+        let copies = shared(
+            "c",
+            if case.to == To::Everyone {
+                2 * n * m
+            } else {
+                0
+            },
+        );
         let product = ReducingMatmul {
             problem,
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
             a,
             b: b_at,
             bias,
-            c: match case.everyone {
-                true => Sums::Everyone(copies.addresses()),
-                false => Sums::Owner(c),
+            c: match case.to {
+                To::Owner => Sums::Owner(c),
+                To::Everyone => Sums::Everyone(copies.addresses()),
+                To::Each => Sums::Each(c),
             },
             staging: staging.addresses(),
             fetched,
             pad: pad.view(),
-            ready: FIRST + groups,
+            ready: FIRST + if case.to == To::Everyone { groups } else { 0 },
             summed: FIRST,
-            done: FIRST + 2 * groups,
+            done: FIRST + slots,
             group_rows: case.group_rows,
             max_blocks: max_blocks(&backend, world),
         };
@@ -194,9 +223,9 @@ impl<B: ReducingGemmBackend> Job<B> {
         backend.synchronize(&stream).unwrap();
         let plan = backend.reducing_plan(&product).unwrap();
         let job = Job {
-            c: match case.everyone {
-                true => copies.local(),
-                false => c,
+            c: match case.to {
+                To::Everyone => copies.local(),
+                To::Owner | To::Each => c,
             },
             backend,
             stream,

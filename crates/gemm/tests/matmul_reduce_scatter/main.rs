@@ -7,7 +7,7 @@ mod job;
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
-use job::{Case, INPUTS, Job, PATIENCE, on_ranks};
+use job::{Case, INPUTS, Job, PATIENCE, To, on_ranks};
 use warpweave_gemm::host::Element;
 use warpweave_gemm::{Layout, ReducingGemmBackend};
 use warpweave_symm_mem::{DType, DevicePtr, Error, Host};
@@ -107,7 +107,7 @@ fn silence<B: ReducingGemmBackend>(world: usize, device: impl Fn(usize) -> B + S
     });
 }
 
-fn small(everyone: bool, group_rows: usize) -> Case {
+fn small(to: To, group_rows: usize) -> Case {
     Case {
         m: 610,
         n: 264,
@@ -115,7 +115,7 @@ fn small(everyone: bool, group_rows: usize) -> Case {
         dtype: DType::Bf16,
         b: Layout::RowMajor,
         group_rows,
-        everyone,
+        to,
         bias: false,
     }
 }
@@ -124,7 +124,7 @@ fn small(everyone: bool, group_rows: usize) -> Case {
 fn every_rank_gets_its_sums() {
     for world in 1..=8 {
         for group_rows in [16, 100] {
-            for everyone in [false, true] {
+            for to in To::ALL {
                 for (m, b) in [
                     (37, Layout::RowMajor),
                     (8 * world, Layout::Transposed),
@@ -138,7 +138,7 @@ fn every_rank_gets_its_sums() {
                         dtype,
                         b,
                         group_rows,
-                        everyone,
+                        to,
                         bias: b == Layout::Transposed,
                     };
                     exact(world, |_| Host::new(), &case, 8);
@@ -150,15 +150,15 @@ fn every_rank_gets_its_sums() {
 
 #[test]
 fn captured_calls_are_replayed() {
-    for everyone in [false, true] {
-        replays(3, |_| Host::new(), &small(everyone, 50));
+    for to in To::ALL {
+        replays(3, |_| Host::new(), &small(to, 50));
     }
 }
 
 #[test]
 fn a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
-    for everyone in [false, true] {
-        silence(3, |_| Host::new(), &small(everyone, 50));
+    for to in To::ALL {
+        silence(3, |_| Host::new(), &small(to, 50));
     }
 }
 
@@ -168,7 +168,7 @@ fn a_bias_that_lies_nowhere_is_refused() {
         2,
         |_| Host::new(),
         |backend, exchange| {
-            let job = Job::new::<bf16>(backend, exchange, &small(true, 128), PATIENCE);
+            let job = Job::new::<bf16>(backend, exchange, &small(To::Everyone, 128), PATIENCE);
             let mut product = job.product.clone();
             product.problem.bias = true;
             for nowhere in [DevicePtr::NULL, DevicePtr(1)] {

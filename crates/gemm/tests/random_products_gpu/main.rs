@@ -99,6 +99,7 @@ fn a_stale_row_is_found() {
         Operation::AllGatherMatmul,
         Operation::MatmulReduceScatter,
         Operation::MatmulAllReduce,
+        Operation::OneShotAllReduce,
     ] {
         assert!(seen.contains(&(operation, false, false)), "{seen:?}");
     }

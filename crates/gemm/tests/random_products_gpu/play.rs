@@ -180,7 +180,10 @@ impl<B: Kernels> Rank<B> {
                     self.backend.all_gather_plan(&product).map(Plan::Gathers)
                 }
                 _ => {
-                    let groups = problem.most_rows().div_ceil(problem.chunk_rows);
+                    let groups = match problem.operation {
+                        Operation::OneShotAllReduce => problem.units(),
+                        _ => problem.most_rows().div_ceil(problem.chunk_rows),
+                    };
                     let product = ReducingMatmul {
                         problem: problem.products[me],
                         shards: problem.shards.clone(),
@@ -189,6 +192,7 @@ impl<B: Kernels> Rank<B> {
                         bias,
                         c: match problem.operation {
                             Operation::MatmulAllReduce => Sums::Everyone(on_all(copy)),
+                            Operation::OneShotAllReduce => Sums::Each(c),
                             _ => Sums::Owner(c),
                         },
                         staging: on_all(at.shared),

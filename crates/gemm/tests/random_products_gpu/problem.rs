@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use warpweave_gemm::reduction::Units;
 use warpweave_gemm::sm90::{CONFIGS, Candidate};
 use warpweave_gemm::{AllGatherMatmul, GemmProblem, Layout, Protocol};
 use warpweave_symm_mem::DType;
@@ -16,6 +17,8 @@ pub enum Operation {
     AllGatherMatmul,
     MatmulReduceScatter,
     MatmulAllReduce,
+    /// The same in one shot.
+    OneShotAllReduce,
 }
 
 /// What problems there are.
@@ -61,6 +64,7 @@ impl Problem {
             Operation::AllGatherMatmul,
             Operation::MatmulReduceScatter,
             Operation::MatmulAllReduce,
+            Operation::OneShotAllReduce,
         ]);
         let gathers = operation == Operation::AllGatherMatmul;
         let dtype = random.of(&[DType::F16, DType::Bf16]);
@@ -154,6 +158,12 @@ impl Problem {
             }
             _ => 0,
         }
+    }
+
+    /// In one shot.
+    pub fn units(&self) -> usize {
+        let product = &self.products[0];
+        Units::of(product.m, product.n).count()
     }
 
     pub fn most_rows(&self) -> usize {

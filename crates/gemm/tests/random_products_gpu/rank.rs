@@ -1,11 +1,13 @@
 //! One rank of a group, with the memory in which it plays rounds of problems.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use warpweave_gemm::reduction::Units;
 use warpweave_gemm::{AllGatherGemmBackend, ReducingGemmBackend};
 use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad, SymmetricBuffer};
 
@@ -25,6 +27,9 @@ pub const READY: usize = 1;
 pub const EAGER: usize = READY + 1;
 const SUMS: usize = EAGER + MOST_CHUNKS;
 const SLOTS: usize = 4096;
+/// Those of a problem.
+const MOST_SLOTS: usize = 2 * Units::MOST + 1;
+const _: () = assert!(MOST_CHUNKS <= Units::MOST && SUMS + MOST_SLOTS <= SLOTS);
 
 /// Calls before the epochs go round.
 const BEFORE_ZERO: u32 = 40;
@@ -121,10 +126,14 @@ fn staged(problem: &Problem) -> (usize, usize) {
     let product = &problem.products[0];
     match problem.gathers() {
         true => (problem.protocol.stagings() * product.m, product.lda),
-        false => (
-            (problem.shards.len() - 1) * problem.most_rows(),
-            product.ldc,
-        ),
+        false => {
+            let world = problem.shards.len();
+            let rows = match problem.operation {
+                Operation::OneShotAllReduce => 2 * world * product.m,
+                _ => (world - 1) * problem.most_rows(),
+            };
+            (rows, product.ldc)
+        }
     }
 }
 
@@ -221,7 +230,7 @@ impl<B: Kernels> Rank<B> {
 
     /// As many of the problems as a round takes, with their places, and what these take in all.
     pub fn place(&mut self, numbers: Range<u64>, most: usize) -> Played<(Vec<Placed>, Rooms)> {
-        if self.free_slot + most * (2 * MOST_CHUNKS + 1) > SLOTS {
+        if self.free_slot + MOST_SLOTS > SLOTS {
             // Epochs of all slots are made equal, and those of sums are given away anew. Nothing is under way here.
             let recovered = self.pad.recover(&self.stream, self.exchange.as_ref());
             recovered.map_err(on_rank(self.me()))?;
@@ -236,7 +245,9 @@ impl<B: Kernels> Rank<B> {
             if !end.fits(&Rooms::ALL) {
                 break;
             }
-            let slot = self.slot(&problem);
+            let Some(slot) = self.slot(&problem) else {
+                break;
+            };
             placed.push(Placed {
                 problem,
                 at: taken,
@@ -265,19 +276,25 @@ impl<B: Kernels> Rank<B> {
         }
     }
 
-    fn slot(&mut self, problem: &Problem) -> usize {
+    /// The first slot of a problem, if there are any left.
+    fn slot(&mut self, problem: &Problem) -> Option<usize> {
         let rows = problem.shards.iter().map(Range::len);
-        let groups: Vec<usize> = match problem.gathers() {
-            true => Vec::new(),
-            false => rows.map(|rows| rows.div_ceil(problem.chunk_rows)).collect(),
+        let groups: Vec<usize> = match problem.operation {
+            Operation::AllGatherMatmul => Vec::new(),
+            // Those with fewer units would leave words behind.
+            Operation::OneShotAllReduce => vec![problem.units()],
+            _ => rows.map(|rows| rows.div_ceil(problem.chunk_rows)).collect(),
         };
         let count = groups.iter().max().map_or(0, |most| 2 * most + 1);
         let next = self.free_slot;
-        let slot = *self.sums.entry((problem.operation, groups)).or_insert(next);
-        if slot == next {
-            self.free_slot += count;
+        match self.sums.entry((problem.operation, groups)) {
+            Entry::Occupied(known) => Some(*known.get()),
+            Entry::Vacant(new) if next + count <= SLOTS => {
+                self.free_slot += count;
+                Some(*new.insert(next))
+            }
+            Entry::Vacant(_) => None,
         }
-        slot
     }
 
     /// Behind a synchronisation: whether a wait missed its deadline, or a ticket was left that not all have drawn.

@@ -106,22 +106,24 @@ impl Problem {
         let rows = self.rows_of_c(rank);
         match self.operation {
             Operation::AllGatherMatmul => self.product::<T, T>(rank, call, &rows),
-            Operation::MatmulReduceScatter => self.sums(rank, call),
+            Operation::MatmulReduceScatter => self.sums(Some(rank), call, &rows),
             Operation::MatmulAllReduce => {
-                let owners = 0..self.shards.len();
-                owners.flat_map(|owner| self.sums(owner, call)).collect()
+                let owners = self.shards.iter().enumerate();
+                owners
+                    .flat_map(|(owner, rows)| self.sums(Some(owner), call, rows))
+                    .collect()
             }
+            Operation::OneShotAllReduce => self.sums(None, call, &rows),
         }
     }
 
-    /// The rows of C that `owner` sums: a part is rounded when it is stored, its own is not.
-    fn sums<T: Element>(&self, owner: usize, call: usize) -> Vec<T> {
-        let rows = &self.shards[owner];
-        let len = rows.len() * self.products[owner].n;
+    /// Rows of C: parts are rounded when they are stored, but for that of the owner if there is one.
+    fn sums<T: Element>(&self, owner: Option<usize>, call: usize, rows: &Range<usize>) -> Vec<T> {
+        let len = rows.len() * self.products[0].n;
         let (mut total, mut sums) = (vec![0.0; len], vec![T::default(); len]);
         for source in 0..self.shards.len() {
             let mut part: Vec<f32> = self.product::<T, f32>(source, call, rows);
-            if source != owner {
+            if owner != Some(source) {
                 T::round(&part, &mut sums);
                 T::widen(&sums, &mut part);
             }
@@ -129,8 +131,8 @@ impl Problem {
                 *total += part;
             }
         }
-        if self.products[owner].bias {
-            let elements = self.elements::<T>(owner);
+        if self.products[0].bias {
+            let elements = self.elements::<T>(0);
             let mut bias = vec![0.0; elements.len()];
             T::widen(&elements, &mut bias);
             for row in total.chunks_exact_mut(bias.len()) {

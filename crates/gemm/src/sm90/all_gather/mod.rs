@@ -7,10 +7,10 @@ use std::ffi::c_void;
 use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory};
 
-use self::parameters::{Eager, Gathering, Maps, RANKS, Walk, slices};
+use self::parameters::{Eager, Gathering, Maps, Walk, slices};
 use super::config::{self, CONFIGS, Candidate, FETCHING_BYTES, Family, THREADS};
 use super::plan::check_compiled;
-use super::{check_device, check_problem, select};
+use super::{RANKS, check_device, check_problem, select};
 use crate::all_gather_matmul::{AllGatherMatmul, Protocol, bands};
 use crate::cuda::multiprocessors_beside_signals;
 use crate::cutlass::ADDRESS_ALIGNMENT;

@@ -2,14 +2,13 @@
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
+use super::super::RANKS;
 use super::super::config::STEP;
-use super::super::plan::{Bias, boxes};
+use super::super::plan::{Bias, boxes, rows_of_box};
 use super::super::tensor_map::{Matrix, TensorMap};
 use crate::all_gather_matmul::AllGatherMatmul;
 use crate::cutlass::Config;
 use crate::{Error, GemmProblem};
-
-pub(super) const RANKS: usize = AllGatherMatmul::MAX_WORLD;
 
 /// Steps of K of a slice of a chunk, in which it is fetched: a tile multiplies what is here of its rows. A slice of a row is a
 /// piece of `kPieceBytes` (`inbox.cuh`).
@@ -49,7 +48,7 @@ impl Maps {
     /// [`Error::Operand`] with the driver's answer.
     pub fn encode(product: &AllGatherMatmul, config: &Config) -> Result<Self, Error> {
         let problem = &product.problem;
-        let [a, b, c] = boxes(problem, config);
+        let [(a, _), b, c] = boxes(problem, config);
         let map = |operand, (matrix, box_rows): (Matrix, u32), rows, address| {
             let matrix = Matrix {
                 address,
@@ -77,7 +76,8 @@ impl Maps {
             maps.c[rank] = map("C", c, shard.len(), operands.c)?;
             for parity in 0..product.protocol.stagings() {
                 let row = product.row(shard.start, parity);
-                maps.a[parity][rank] = map("A", a, shard.len(), row)?;
+                let rows = rows_of_box(config, shard.len());
+                maps.a[parity][rank] = map("A", (a, rows), shard.len(), row)?;
             }
         }
         Ok(maps)

@@ -79,4 +79,11 @@ __device__ __forceinline__ void store_box(const TensorMap* map, int32_t x, int32
                : "memory");
 }
 
+// The same into matrix `z` of several behind each other, by a map of three dimensions.
+__device__ __forceinline__ void store_box(const TensorMap* map, int32_t x, int32_t y, int32_t z, const void* shared) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+               "r"(shared_address(shared)), "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+
 }  // namespace warpweave

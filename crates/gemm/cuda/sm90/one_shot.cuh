@@ -1,0 +1,271 @@
+// Product and all-reduce in one launch for outputs so small that words and ways cost more than bytes: every rank writes its partial
+// product into staging of all others without asking, and each sums all of C by itself, in *one shot*. `reduction.cuh` has the other
+// way, on which a rank sums its rows and the others fetch these sums.
+//
+//   warp 0      one thread: the producer of `gemm.cuh`
+//   warp 3      draws for the block, and in the last block ends the call
+//   consumers   as in `gemm.cuh`, but that a tile is rounded into the staging of every rank, this one included, and announced;
+//               behind the last of them each waits for the others' parts of its tiles and adds all of them
+//
+// **Units.** Parts are announced by *units*, boxes of C as the host cuts it, so that ranks may differ in their tiles: a word of the pad
+// for each, slots `slot` and behind it, given once a call to every peer: "my part of the unit is in your staging". Where a unit has
+// several tiles, the consumers that store them draw, and the last announces it. The words carry the number of the call.
+//
+// **Two stagings.** Calls take them in turn, by the parity of their number: `eager.cuh` says why that takes the place of other words.
+// Here too a rank that begins call e has heard all ranks in call e - 1, and they have ended e - 2.
+//
+// **The memory model**, from a part on rank s to a sum on rank r, in the terms of `warpweave/signal.cuh`:
+//   1. A consumer's leader stores the part by TMA and waits for the stores in full (`bulk_wait`). Its warp meets; a lane draws
+//      (release, GPU), and that of the last draw (acquire, GPU) meets the lanes that store the word: a release to the system.
+//   2. A lane of each warp that sums acquires the word, the warp meets, and loads, all through the generic proxy.
+//   This rank's own part is stored and waited for by the leader of the consumer that sums it, and the consumer meets in between.
+//
+// **The end.** A call is over when its sums are: nobody is waited for.
+//
+// **Faults.** A wait that misses its deadline is recorded, and the launch ends with worthless sums. A launch that finds a fault when it
+// begins writes nothing to a peer, which may still be reading what it got two calls before, and says nothing.
+//
+// **Bits.** All parts are rounded to the element type, this rank's too, and added in f32 in the order of ranks, a bias behind them; the
+// sum is rounded once. So all ranks have the same bits, and every run.
+//
+// All blocks are to be resident at once, since each has parts that others wait for. Nothing waits in a circle: storing parts waits for
+// nothing. The launch is not programmatic: it looks at the counter before anything else.
+#pragma once
+
+#include "gemm.cuh"
+#include "warpweave/signal.cuh"
+
+namespace warpweave {
+
+// The parameters of a launch. `OneShot` in `sm90/one_shot.rs` has the same layout.
+struct alignas(128) OneShot {
+  TensorMap a;
+  TensorMap b;
+  // By rank its stagings, as matrices behind each other: in the first the part of each rank, then in the second.
+  TensorMap parts[kMostRanks];
+  PadView pad;
+  // This rank's.
+  const char* staging;
+  char* c;
+  // From a part in `staging` to the next.
+  uint64_t part_bytes;
+  // From a row of C or a part to the next, in bytes.
+  uint64_t row_stride;
+  Raster raster;
+  // Steps of K.
+  uint32_t steps;
+  uint32_t rows;
+  uint32_t columns;
+  // Of a unit, each 64 or a larger power of two, and how many units lie side by side.
+  uint32_t unit_rows;
+  uint32_t unit_columns;
+  uint32_t units_across;
+  // Of the first unit, and one that is for tickets and the counter alone.
+  uint32_t slot;
+  uint32_t end;
+  Bias bias;
+
+  __device__ __forceinline__ uint32_t* calls() const { return pad.expected + counter_index(pad, end, pad.rank); }
+};
+static_assert(sizeof(OneShot) == 1536, "as in Rust");
+
+// What the tiles of a call are computed from.
+struct OneShotCall {
+  const OneShot& product;
+  const uint32_t epoch;
+  // Nothing is sent behind a fault.
+  const bool sound;
+  const uint32_t steps;
+  const TensorMap& b;
+  // The parts have none.
+  const Bias bias{nullptr, 0};
+
+  __device__ __forceinline__ OneShotCall(const OneShot& product)
+      : product(product),
+        epoch(load_counter(product.calls()) + 1),
+        sound(load_counter(&product.pad.fault->state) == 0),
+        steps(product.steps),
+        b(product.b) {}
+
+  // Parts before those of this call.
+  __device__ __forceinline__ uint32_t first_part() const { return (epoch & 1) * product.pad.world; }
+
+  __device__ __forceinline__ const TensorMap* map_a(Corner) const { return &product.a; }
+  __device__ __forceinline__ uint32_t height(Corner) const { return product.rows; }
+  __device__ __forceinline__ void store_c(Corner, uint32_t column, uint32_t row, const char* box) const {
+    const PadView& pad = product.pad;
+    if (!sound || row >= product.rows || column >= product.columns) return;
+    const int32_t part = int32_t(first_part() + pad.rank);
+    // The next rank first: at each time every rank gets from another.
+    for (uint32_t step = 1; step <= pad.world; ++step) {
+      store_box(&product.parts[(pad.rank + step) % pad.world], int32_t(column), int32_t(row), part, box);
+    }
+  }
+
+  template <class Tile, class Visit>
+  __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
+    const uint32_t tiles = product.raster.count();
+    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
+      visit(corner_of<Tile>(product.raster.at(index)));
+    }
+  }
+  __device__ __forceinline__ void prefetch_maps() const {
+    prefetch_map(&product.a);
+    prefetch_map(&product.b);
+  }
+};
+
+// The units in which a consumer's part of a tile lies, and a lane for each of them and each rank.
+template <class Tile>
+class UnitLane {
+ public:
+  __device__ __forceinline__ UnitLane(const OneShot& product, uint32_t row, uint32_t column)
+      : product_(product), row_(row), unit_(threadIdx.x % 32 / product.pad.world) {
+    const uint32_t width = min(product.unit_columns, Tile::kN);
+    column_ = column + unit_ * width;
+    is_ = unit_ * width < Tile::kN && column_ < product.columns && row < product.rows;
+  }
+  static_assert(Tile::kBoxesC * kMostRanks <= 32, "a lane for each");
+
+  // Whether this lane has a unit.
+  __device__ __forceinline__ bool is() const { return is_; }
+  // A lane beyond those of all units may have the number of any rank.
+  __device__ __forceinline__ uint32_t rank() const { return threadIdx.x % 32 % product_.pad.world; }
+  __device__ __forceinline__ bool is_peer() const { return is_ && rank() != product_.pad.rank; }
+
+  __device__ __forceinline__ uint32_t slot() const {
+    return product_.slot + row_ / product_.unit_rows * product_.units_across + column_ / product_.unit_columns;
+  }
+  // How often it is stored into: once by each consumer of each tile.
+  __device__ __forceinline__ uint32_t stores() const {
+    const uint32_t rows = min(product_.unit_rows, product_.rows - row_ / product_.unit_rows * product_.unit_rows);
+    const uint32_t columns =
+        min(product_.unit_columns, product_.columns - column_ / product_.unit_columns * product_.unit_columns);
+    return (rows + 63) / 64 * ((columns + Tile::kN - 1) / Tile::kN);
+  }
+  // The lane of this rank for the same unit.
+  __device__ __forceinline__ uint32_t own() const { return unit_ * product_.pad.world + product_.pad.rank; }
+
+ private:
+  const OneShot& product_;
+  const uint32_t row_;
+  const uint32_t unit_;
+  uint32_t column_;
+  bool is_;
+};
+
+template <class Tile>
+class OneShotSum {
+ public:
+  using Element = typename Tile::Element;
+
+  __device__ __forceinline__ explicit OneShotSum(const OneShotCall& call) : call_(call), product_(call.product) {}
+
+  __device__ __forceinline__ void before_loads(Corner) {}
+  __device__ __forceinline__ void before_step(uint32_t) {}
+  __device__ __forceinline__ void behind_loads() {}
+  __device__ __forceinline__ void behind_all() {}
+
+  // The consumer's first warp announces what its leader has stored.
+  __device__ __forceinline__ void behind_stores(Corner corner) {
+    if (threadIdx.x % kWarpgroup >= 32 || !call_.sound) return;
+    const PadView& pad = product_.pad;
+    const UnitLane<Tile> lane(product_, row_of(corner), corner.column);
+    if (threadIdx.x % 32 == 0) bulk_wait<0>();
+    __syncwarp();
+    bool last = lane.is();
+    if (last && lane.rank() == pad.rank) {
+      const uint32_t stores = lane.stores();
+      if (stores > 1) last = draw_last(pad, lane.slot(), pad.rank, stores);
+    }
+    last = __shfl_sync(0xffffffff, last, int(lane.own() % 32)) && lane.is_peer();
+    __syncwarp();
+    if (last) store_epoch(pad, lane.slot(), lane.rank(), call_.epoch);
+  }
+
+  // Each consumer sums what it has multiplied.
+  __device__ __forceinline__ void behind_tiles() {
+    const PadView& pad = product_.pad;
+    // The leader has waited for its stores.
+    sync_consumer(threadIdx.x / kWarpgroup - 1);
+    call_.template for_each_tile<Tile>([&](Corner corner) {
+      const uint32_t row = row_of(corner);
+      const UnitLane<Tile> lane(product_, row, corner.column);
+      if (lane.is_peer()) wait_epoch(pad, lane.slot(), lane.rank(), call_.epoch);
+      __syncwarp();
+      for (uint32_t box = 0; box < Tile::kBoxesC; ++box) sum_box(row, corner.column + box * kBox);
+    });
+  }
+
+  __device__ __forceinline__ void beside(uint32_t warp) {
+    if (warp != 3 || threadIdx.x % 32 != 0) return;
+    if (draw_last(product_.pad, product_.end, product_.pad.rank, gridDim.x)) *product_.calls() = call_.epoch;
+  }
+
+ private:
+  // 16 bytes of a row.
+  static constexpr uint32_t kPack = 8;
+  // Rows of a box that a thread sums, and that it loads at a time.
+  static constexpr uint32_t kRows = 64 / (kWarpgroup / (kBox / kPack));
+  static constexpr uint32_t kAtATime = 2;
+
+  __device__ __forceinline__ static uint32_t row_of(Corner corner) {
+    return corner.row + (threadIdx.x / kWarpgroup - 1) * 64;
+  }
+
+  // A warpgroup: 64 × 64 sums, from row `top` on; eight threads a row.
+  __device__ __forceinline__ void sum_box(uint32_t top, uint32_t column) const {
+    const uint32_t world = product_.pad.world;
+    const uint32_t x = column + threadIdx.x % (kBox / kPack) * kPack;
+    if (x >= product_.columns) return;
+    const char* parts = product_.staging + call_.first_part() * product_.part_bytes;
+    const uint32_t first = top + threadIdx.x % kWarpgroup / (kBox / kPack);
+    for (uint32_t i = 0; i < kRows; i += kAtATime) {
+      uint4 loaded[kAtATime][kMostRanks];
+      uint64_t at[kAtATime];
+      bool is[kAtATime];
+#pragma unroll
+      for (uint32_t j = 0; j < kAtATime; ++j) {
+        const uint32_t y = first + (i + j) * (64 / kRows);
+        is[j] = y < product_.rows;
+        at[j] = y * product_.row_stride + x * sizeof(Element);
+#pragma unroll
+        for (uint32_t rank = 0; rank < kMostRanks; ++rank) {
+          if (is[j] && rank < world) {
+            loaded[j][rank] = *reinterpret_cast<const uint4*>(parts + rank * product_.part_bytes + at[j]);
+          }
+        }
+      }
+#pragma unroll
+      for (uint32_t j = 0; j < kAtATime; ++j) {
+        if (!is[j]) continue;
+        float sums[kPack] = {};
+#pragma unroll
+        for (uint32_t rank = 0; rank < kMostRanks; ++rank) {
+          if (rank < world) add(loaded[j][rank], sums);
+        }
+        if (product_.bias.elements != nullptr) add(*reinterpret_cast<const uint4*>(bias() + x), sums);
+        *reinterpret_cast<uint4*>(product_.c + at[j]) = {
+            rounded_pair<Element>(sums[0], sums[1]), rounded_pair<Element>(sums[2], sums[3]),
+            rounded_pair<Element>(sums[4], sums[5]), rounded_pair<Element>(sums[6], sums[7])};
+      }
+    }
+  }
+
+  __device__ __forceinline__ const Element* bias() const { return static_cast<const Element*>(product_.bias.elements); }
+
+  __device__ __forceinline__ static void add(uint4 pack, float (&sums)[kPack]) {
+    const uint32_t pairs[] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+    for (uint32_t i = 0; i < kPack / 2; ++i) {
+      const float2 pair = widened_pair<Element>(pairs[i]);
+      sums[2 * i] += pair.x;
+      sums[2 * i + 1] += pair.y;
+    }
+  }
+
+  const OneShotCall call_;
+  const OneShot& product_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,193 @@
+//! The product whose sums every rank makes by itself: `cuda/sm90/one_shot.cuh` bound to a problem and its memory.
+
+use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
+
+use super::config::{self, CONFIGS, Candidate, Family, SHARED_BYTES, STEP, THREADS};
+use super::plan::{Bias, boxes, check_compiled, count};
+use super::requirements::check_reduction;
+use super::tensor_map::{Matrix, TensorMap};
+use super::{RANKS, Raster, check_device, select};
+use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
+use crate::{Error, GemmOperands, GemmProblem, ReducingMatmul};
+
+/// The parameter of the kernels: `OneShot` in `cuda/sm90/one_shot.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+struct OneShot {
+    a: TensorMap,
+    b: TensorMap,
+    parts: [TensorMap; RANKS],
+    pad: PadView,
+    staging: DevicePtr,
+    c: DevicePtr,
+    part_bytes: u64,
+    row_stride: u64,
+    raster: Raster,
+    steps: u32,
+    rows: u32,
+    columns: u32,
+    unit_rows: u32,
+    unit_columns: u32,
+    units_across: u32,
+    slot: u32,
+    end: u32,
+    bias: Bias,
+}
+const _: () = assert!(size_of::<OneShot>() == 1536 && std::mem::offset_of!(OneShot, bias) == 1424);
+
+/// Such a product, ready to be launched.
+#[derive(Debug)]
+pub struct OneShotPlan {
+    function: Function,
+    launch: LaunchConfig,
+    parameter: Box<OneShot>,
+}
+
+impl OneShotPlan {
+    /// Chooses a kernel and encodes the tensor maps.
+    ///
+    /// # Errors
+    /// As [`ReducingGemmBackend::reducing_plan`](crate::ReducingGemmBackend::reducing_plan).
+    pub fn new(cuda: &Cuda, product: &ReducingMatmul) -> Result<Self, Error> {
+        product.validate()?;
+        check_compiled(Family::OneShot.image())?;
+        check_device(cuda.device())?;
+        check_reduction(product)?;
+
+        let problem = &product.problem;
+        let most = cuda.device().multiprocessors;
+        let blocks = product.max_blocks.unwrap_or(most).clamp(1, most);
+        let candidate = favourite(problem, blocks).ok_or(Error::NoCandidate)?;
+        let (image, name) =
+            config::kernel(Family::OneShot, problem, candidate.config).ok_or(Error::NoCandidate)?;
+        let config = &CONFIGS[candidate.config];
+        let cluster = config::blocks(config);
+        let function = cuda.function(image, name)?;
+        let launch = LaunchConfig {
+            shared_bytes: SHARED_BYTES,
+            cluster: (cluster > 1).then_some((cluster, 1, 1)),
+            ..LaunchConfig::linear(blocks / cluster * cluster, THREADS)
+        };
+        // Blocks wait for those of other ranks, which wait for blocks of this one: all are resident at once.
+        let resident = function.max_resident_in_clusters(launch)? / cluster;
+        let raster = config::raster(config, problem, candidate.band);
+        let tiles = count(&raster, problem)?;
+        let clusters = (blocks / cluster).min(resident).clamp(1, tiles);
+
+        let units = product.units();
+        let Maps { a, b, parts } = Maps::new(product, config)?;
+        Ok(Self {
+            function,
+            launch: LaunchConfig {
+                grid: (clusters * cluster, 1, 1),
+                ..launch
+            },
+            parameter: Box::new(OneShot {
+                a,
+                b,
+                parts,
+                pad: product.pad,
+                staging: product.staging[product.rank()],
+                c: product.own_sums(),
+                part_bytes: (problem.m * product.row_bytes()) as u64,
+                row_stride: product.row_bytes() as u64,
+                raster,
+                steps: problem.k.div_ceil(STEP) as u32,
+                rows: problem.m as u32,
+                columns: problem.n as u32,
+                unit_rows: units.rows as u32,
+                unit_columns: units.columns as u32,
+                units_across: units.across() as u32,
+                slot: product.ready as u32,
+                end: product.done as u32,
+                bias: Bias::new(problem, product.bias),
+            }),
+        })
+    }
+
+    /// Enqueues the product on `stream`.
+    ///
+    /// # Errors
+    /// Those of launching.
+    ///
+    /// # Safety
+    /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
+    /// [`OneShotPlan::new`].
+    pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
+        let parameter: *const OneShot = &*self.parameter;
+        // SAFETY: the structure is the kernel's parameter, which launching reads; the caller vouches for the matrices and the pad.
+        unsafe {
+            cuda.launch(
+                stream,
+                &self.function,
+                self.launch,
+                &mut [parameter.cast_mut().cast()],
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The choice. Sums begin when tiles end: small ones end together.
+fn favourite(problem: &GemmProblem, blocks: u32) -> Option<Candidate> {
+    match config::is_one_wave(problem, blocks) {
+        true => config::small(problem, blocks, problem.m),
+        false => select(problem, blocks),
+    }
+}
+
+/// A, B and the stagings of all ranks as the kernel sees them.
+struct Maps {
+    a: TensorMap,
+    b: TensorMap,
+    parts: [TensorMap; RANKS],
+}
+
+impl Maps {
+    fn new(product: &ReducingMatmul, config: &Config) -> Result<Self, Error> {
+        let (problem, world) = (&product.problem, product.world());
+        for &c in product.staging.iter().chain([&product.own_sums()]) {
+            let operands = GemmOperands::new(product.a, product.b, c).with_bias(product.bias);
+            operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
+        }
+        let refused = |operand| {
+            move |reason| Error::Operand {
+                operand,
+                problem: Box::new(*problem),
+                reason,
+            }
+        };
+        let [(a, rows_a), (b, rows_b), (c, rows_c)] = boxes(problem, config);
+        let at = |matrix, address| Matrix { address, ..matrix };
+        let mut maps = Self {
+            a: TensorMap::encode(at(a, product.a), rows_a).map_err(refused("A"))?,
+            b: TensorMap::encode(at(b, product.b), rows_b).map_err(refused("B"))?,
+            parts: [TensorMap::UNUSED; RANKS],
+        };
+        let stack = (2 * world, problem.m * problem.ldc);
+        for (map, &staging) in maps.parts.iter_mut().zip(&product.staging) {
+            *map = TensorMap::encode_stack(at(c, staging), stack, (rows_c, 1))
+                .map_err(refused("staging"))?;
+        }
+        Ok(maps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_symm_mem::DType;
+
+    fn chosen(m: usize, n: usize, k: usize) -> &'static str {
+        let problem = GemmProblem::new(m, n, k, DType::Bf16);
+        CONFIGS[favourite(&problem, 132).unwrap().config].name
+    }
+
+    #[test]
+    fn tiles_are_small_where_one_wave_has_all() {
+        assert_eq!(chosen(64, 8192, 4096), "128x64_alone");
+        assert_eq!(chosen(256, 1024, 512), "128x64_alone");
+        assert_eq!(chosen(8192, 8192, 4096), "128x256_share_b");
+    }
+}
