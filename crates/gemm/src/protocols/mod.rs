@@ -1,7 +1,7 @@
 //! The words, tickets and counters of the fused kernels, as programs for model checkers.
 //!
-//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or draws: what `all_gather.cuh`, `eager.cuh`
-//! and `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
+//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or draws: what `all_gather.cuh`, `eager.cuh`,
+//! `one_shot.cuh` and `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
 //! the smallest models run on loom's memory, too. Both must find what is [`Planted`].
 
 mod eager;
@@ -10,6 +10,7 @@ mod explore;
 mod gathering;
 #[cfg(loom)]
 mod on_loom;
+mod one_shot;
 mod reducing;
 
 use std::collections::HashMap;
@@ -276,4 +277,6 @@ enum Planted {
     NoWaitForNone,
     /// A rank says that a chunk is in staging before it has written it.
     WordBeforeChunk,
+    /// A rank does not wait for one of its peers before it sums.
+    UnheardPeer,
 }

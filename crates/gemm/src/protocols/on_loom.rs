@@ -11,6 +11,7 @@ use loom::thread;
 
 use super::eager::Eager;
 use super::gathering::Gathering;
+use super::one_shot::OneShot;
 use super::reducing::Reducing;
 use super::{Announced, Model, Planted, Step, reached};
 
@@ -169,6 +170,21 @@ fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
     reducing.model()
 }
 
+/// Two ranks leave each other their parts of a unit, call after call: with a block each, or where rank 0 has two, with a tile for each of
+/// these, in the one call.
+fn one_shot(blocks: [usize; 2], beside: bool, planted: Option<Planted>) -> Model {
+    let shot = OneShot {
+        pieces: blocks[0],
+        unit: blocks[0],
+        tiles: &[1, blocks[0]],
+        blocks: &blocks,
+        calls: if blocks == [1, 1] && !beside { 3 } else { 1 },
+        beside,
+        planted,
+    };
+    shot.model()
+}
+
 #[test]
 fn loom_a_block_fetches_rows_beside_its_product() {
     check(gathering(true, None));
@@ -204,6 +220,23 @@ fn loom_rows_are_sent_call_after_call() {
 fn loom_a_block_sends_beside_its_product() {
     // One call waits less often than several.
     check_with(PREEMPTIONS - 1, eager(true, None));
+}
+
+#[test]
+fn loom_parts_are_left_call_after_call() {
+    check(one_shot([1, 1], false, None));
+}
+
+#[test]
+fn loom_two_blocks_leave_a_unit() {
+    // One call waits less often than several.
+    check_with(PREEMPTIONS - 1, one_shot([2, 1], false, None));
+}
+
+#[test]
+fn loom_a_block_draws_beside_its_product() {
+    // One call waits less often than several.
+    check_with(PREEMPTIONS - 1, one_shot([1, 1], true, None));
 }
 
 #[test]
@@ -279,4 +312,23 @@ fn loom_without_a_wait_for_who_has_no_rows_there_is_a_race() {
 #[should_panic(expected = "Causality violation")]
 fn loom_a_draw_before_the_call_is_read_is_a_race() {
     check(eager(true, Some(Planted::UnreadCall)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_with_one_staging_parts_are_overwritten() {
+    check(one_shot([1, 1], false, Some(Planted::OneStaging)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_unit_announced_before_the_last_draw_is_not_whole() {
+    let planted = Planted::BeforeLastDraw(Announced::Part);
+    check(one_shot([2, 1], false, Some(planted)));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_call_counted_before_it_is_read_is_a_race() {
+    check(one_shot([1, 1], true, Some(Planted::UnreadCall)));
 }
