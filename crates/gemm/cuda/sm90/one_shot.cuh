@@ -73,7 +73,7 @@ static_assert(sizeof(OneShot) == 1536, "as in Rust");
 struct OneShotCall {
   const OneShot& product;
   const uint32_t epoch;
-  // Nothing is sent behind a fault.
+  // Nothing is sent behind a fault. The same in all lanes of a warp.
   const bool sound;
   const uint32_t steps;
   const TensorMap& b;
@@ -83,7 +83,7 @@ struct OneShotCall {
   __device__ __forceinline__ OneShotCall(const OneShot& product)
       : product(product),
         epoch(load_counter(product.calls()) + 1),
-        sound(load_counter(&product.pad.fault->state) == 0),
+        sound(__all_sync(0xffffffff, load_counter(&product.pad.fault->state) == 0)),
         steps(product.steps),
         b(product.b) {}
 
@@ -232,7 +232,8 @@ class OneShotSum {
 #pragma unroll
         for (uint32_t rank = 0; rank < kMostRanks; ++rank) {
           if (is[j] && rank < world) {
-            loaded[j][rank] = *reinterpret_cast<const uint4*>(parts + rank * product_.part_bytes + at[j]);
+            // Past the cache of the multiprocessor, which knows nothing of what others write.
+            loaded[j][rank] = __ldcg(reinterpret_cast<const uint4*>(parts + rank * product_.part_bytes + at[j]));
           }
         }
       }

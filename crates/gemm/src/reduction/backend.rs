@@ -39,8 +39,10 @@ pub trait ReducingGemmBackend: Backend {
     /// - The pad lives until then. Nothing else signals or waits in the product's slots. Every rank launches a product with
     ///   the same shards, groups and slots, as often as this one.
     /// - No unordered work writes `a`, B or the bias, or touches this rank's C, staging or `fetched`: others read staging, and C where
-    ///   everyone gets the sums, until this rank's launch has ended, and not behind it. In one shot others write staging from when their
-    ///   launches begin.
+    ///   everyone gets the sums, until this rank's launch has ended, and not behind it.
+    /// - In one shot others write staging from when their launches begin. What uses `ready` or `done` is in one shot then and uses both, and
+    ///   a staging belongs to such a pair and to products with the same m and `ldc`: the turns in which calls take its two parts are
+    ///   those of the words.
     /// - Launches of one plan are ordered among each other.
     unsafe fn reducing_matmul(
         &self,

@@ -30,7 +30,7 @@ impl Units {
         while units.count() > Self::MOST {
             match units.across() {
                 1 => units.rows *= 2,
-                _ => units.columns *= 2,
+                _ => units.columns = units.columns.saturating_mul(2),
             }
         }
         units
@@ -43,7 +43,7 @@ impl Units {
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.m.div_ceil(self.rows) * self.across()
+        self.m.div_ceil(self.rows).saturating_mul(self.across())
     }
 
     /// Rows and columns of C of each.
@@ -89,5 +89,6 @@ mod tests {
         assert_eq!(sides(1 << 20, 64), (1024, 64));
         assert_eq!(Units::of(8192, 8192).count(), 1024);
         assert_eq!(Units::of(0, 8).count(), 0);
+        assert!(Units::of(usize::MAX, usize::MAX).count() <= Units::MOST);
     }
 }

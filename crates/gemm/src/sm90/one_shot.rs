@@ -3,8 +3,8 @@
 use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
-use super::config::{self, CONFIGS, Candidate, Family, SHARED_BYTES, STEP, THREADS};
-use super::plan::{Bias, boxes, check_compiled, count};
+use super::config::{self, CONFIGS, Candidate, Family, SHARED_BYTES, STEP};
+use super::plan::{Bias, boxes, check_compiled, count, resident};
 use super::requirements::check_reduction;
 use super::tensor_map::{Matrix, TensorMap};
 use super::{RANKS, Raster, check_device, select};
@@ -56,33 +56,23 @@ impl OneShotPlan {
         check_reduction(product)?;
 
         let problem = &product.problem;
-        let most = cuda.device().multiprocessors;
-        let blocks = product.max_blocks.unwrap_or(most).clamp(1, most);
+        let blocks = cuda.device().multiprocessors;
+        let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
         let candidate = favourite(problem, blocks).ok_or(Error::NoCandidate)?;
         let (image, name) =
             config::kernel(Family::OneShot, problem, candidate.config).ok_or(Error::NoCandidate)?;
         let config = &CONFIGS[candidate.config];
-        let cluster = config::blocks(config);
         let function = cuda.function(image, name)?;
-        let launch = LaunchConfig {
-            shared_bytes: SHARED_BYTES,
-            cluster: (cluster > 1).then_some((cluster, 1, 1)),
-            ..LaunchConfig::linear(blocks / cluster * cluster, THREADS)
-        };
-        // Blocks wait for those of other ranks, which wait for blocks of this one: all are resident at once.
-        let resident = function.max_resident_in_clusters(launch)? / cluster;
+        let mut launch = resident(&function, problem, (config, SHARED_BYTES), blocks)?;
         let raster = config::raster(config, problem, candidate.band);
-        let tiles = count(&raster, problem)?;
-        let clusters = (blocks / cluster).min(resident).clamp(1, tiles);
+        let tiles = count(&raster, problem)?.saturating_mul(config::blocks(config));
+        launch.grid.0 = launch.grid.0.min(tiles);
 
         let units = product.units();
         let Maps { a, b, parts } = Maps::new(product, config)?;
         Ok(Self {
             function,
-            launch: LaunchConfig {
-                grid: (clusters * cluster, 1, 1),
-                ..launch
-            },
+            launch,
             parameter: Box::new(OneShot {
                 a,
                 b,

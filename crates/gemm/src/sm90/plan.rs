@@ -171,6 +171,35 @@ pub(super) fn count(raster: &Raster, problem: &GemmProblem) -> Result<u32, Error
     })
 }
 
+/// A launch of clusters of `config` whose blocks wait for those of other ranks, which wait for blocks of this one: as many as are resident
+/// at once, in whole clusters, and `most` at most.
+pub(super) fn resident(
+    function: &Function,
+    problem: &GemmProblem,
+    (config, shared_bytes): (&Config, u32),
+    most: u32,
+) -> Result<LaunchConfig, Error> {
+    let cluster = config::blocks(config);
+    let mut launch = LaunchConfig {
+        shared_bytes,
+        cluster: (cluster > 1).then_some((cluster, 1, 1)),
+        ..LaunchConfig::linear(cluster, THREADS)
+    };
+    let resident = function.max_resident_in_clusters(launch)?;
+    let blocks = most.min(resident) / cluster * cluster;
+    if blocks == 0 {
+        return Err(Error::Unsupported {
+            provider: Provider::Sm90,
+            problem: Box::new(*problem),
+            requirement: format!(
+                "{cluster} blocks must be resident at once, of at most {most} that it may have; {resident} fit"
+            ),
+        });
+    }
+    launch.grid.0 = blocks;
+    Ok(launch)
+}
+
 pub(super) fn check_compiled(image: &Image) -> Result<(), Error> {
     if image.sm_90a.is_empty() {
         return Err(Error::MissingFeature {

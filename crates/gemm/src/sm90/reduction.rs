@@ -6,8 +6,8 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, PadView};
 
 use super::all_gather::upload;
-use super::config::{self, CONFIGS, FETCHING_BYTES, STEP, THREADS};
-use super::plan::{Bias, boxes, check_compiled, rows_of_box};
+use super::config::{self, CONFIGS, FETCHING_BYTES, STEP};
+use super::plan::{Bias, boxes, check_compiled, resident, rows_of_box};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{RANKS, check_device};
@@ -58,7 +58,7 @@ const _: () =
 pub struct ReductionPlan {
     function: Function,
     launch: LaunchConfig,
-    parameter: Reduction,
+    parameter: Box<Reduction>,
     /// What `units` and `arrived` point to.
     _tables: [<Cuda as Backend>::Memory; 2],
 }
@@ -74,22 +74,15 @@ impl ReductionPlan {
         check_device(cuda.device())?;
         check_reduction(product)?;
 
-        let most = cuda.device().multiprocessors;
-        let blocks = product.max_blocks.unwrap_or(most).clamp(1, most);
+        let blocks = cuda.device().multiprocessors;
+        let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
         let (config, name) = choose(product, blocks)?;
-        let cluster = config::blocks(&config);
         let function = cuda.function(&REDUCTION, name)?;
-        let launch = LaunchConfig {
-            shared_bytes: FETCHING_BYTES,
-            cluster: (cluster > 1).then_some((cluster, 1, 1)),
-            ..LaunchConfig::linear(blocks / cluster * cluster, THREADS)
-        };
-        // Blocks wait for those of other ranks, which wait for blocks of this one: all are resident at once.
-        let resident = function.max_resident_in_clusters(launch)? / cluster;
+        let problem = &product.problem;
+        let mut launch = resident(&function, problem, (&config, FETCHING_BYTES), blocks)?;
         let units = units(product, &config)?;
-        let clusters = (blocks / cluster)
-            .min(resident)
-            .clamp(1, units.len().max(1) as u32);
+        let tiles = units.len() as u32 * config::blocks(&config);
+        launch.grid.0 = launch.grid.0.min(tiles);
 
         let (rank, world) = (product.rank(), product.world());
         let groups = product.groups();
@@ -109,11 +102,8 @@ impl ReductionPlan {
         let maps = Maps::new(product, &config)?;
         Ok(Self {
             function,
-            launch: LaunchConfig {
-                grid: (clusters * cluster, 1, 1),
-                ..launch
-            },
-            parameter: Reduction {
+            launch,
+            parameter: Box::new(Reduction {
                 a: maps.a,
                 b: maps.b,
                 c: maps.c,
@@ -142,7 +132,7 @@ impl ReductionPlan {
                 everyone: matches!(product.c, Sums::Everyone(_)).into(),
                 most_rows: product.most_rows() as u32,
                 bias: Bias::new(&product.problem, product.bias),
-            },
+            }),
             _tables: tables,
         })
     }
@@ -156,15 +146,15 @@ impl ReductionPlan {
     /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
     /// [`ReductionPlan::new`].
     pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
-        let mut parameter = self.parameter;
-        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad, and the table
+        let parameter: *const Reduction = &*self.parameter;
+        // SAFETY: the structure is the kernel's parameter, which launching reads; the caller vouches for the matrices and the pad, and the table
         // lives with the plan.
         unsafe {
             cuda.launch(
                 stream,
                 &self.function,
                 self.launch,
-                &mut [(&raw mut parameter).cast()],
+                &mut [parameter.cast_mut().cast()],
             )?;
         }
         Ok(())

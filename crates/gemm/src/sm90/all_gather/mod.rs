@@ -8,8 +8,8 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory};
 
 use self::parameters::{Eager, Gathering, Maps, Walk, slices};
-use super::config::{self, CONFIGS, Candidate, FETCHING_BYTES, Family, THREADS};
-use super::plan::check_compiled;
+use super::config::{self, CONFIGS, Candidate, FETCHING_BYTES, Family};
+use super::plan::{check_compiled, resident};
 use super::{RANKS, check_device, check_problem, select};
 use crate::all_gather_matmul::{AllGatherMatmul, Protocol, bands};
 use crate::cuda::multiprocessors_beside_signals;
@@ -64,23 +64,7 @@ impl AllGatherPlan {
             config::kernel(family, problem, candidate.config).ok_or(Error::NoCandidate)?;
         let function = cuda.function(image, name)?;
 
-        let cluster = config::blocks(config);
-        let mut launch = LaunchConfig {
-            shared_bytes: FETCHING_BYTES,
-            cluster: (cluster > 1).then_some((cluster, 1, 1)),
-            ..LaunchConfig::linear(cluster, THREADS)
-        };
-        let resident = function.max_resident_in_clusters(launch)?;
-        let blocks = most.min(resident) / cluster * cluster;
-        if blocks == 0 {
-            return Err(refused(
-                problem,
-                format!(
-                    "{cluster} blocks must be resident at once, of at most {most} that it may have; {resident} fit"
-                ),
-            ));
-        }
-        launch.grid.0 = blocks;
+        let launch = resident(&function, problem, (config, FETCHING_BYTES), most)?;
 
         let [height, width] = config::cluster_tile(config).map(|extent| extent as usize);
         let columns = problem.n.div_ceil(width);
