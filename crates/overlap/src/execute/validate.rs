@@ -8,7 +8,8 @@ use warpweave_kernels::MAX_SUMMANDS;
 use super::error::{ExecuteError, Result};
 use crate::check;
 use crate::plan::{
-    BufferId, GatherProtocol, Kernel, OpKind, Placement, Plan, Region, Transport, layout_of, shard,
+    BufferId, GatherProtocol, Kernel, OneShot, OpKind, Placement, Plan, Region, Transport,
+    layout_of, shard,
 };
 
 /// Refuses a plan that no device could run.
@@ -160,8 +161,22 @@ impl Checker<'_> {
                 format!("{groups} groups of {} rows, not {}", of.rows, of.groups)
             })?;
         }
+        if let Kernel::OneShotMatmul(of) = kernel {
+            let depth = of.depth(rank, world);
+            let (b_rows, b_cols) = layout_of(of.b_transposed).stored(depth, shape.n);
+            matrix(of.a, shape.m, depth, Placement::Local)?;
+            matrix(of.b, b_rows, b_cols, Placement::Local)?;
+            matrix(of.c, shape.m, shape.n, Placement::Local)?;
+            let parts = shape.m.saturating_mul(world);
+            matrix(of.staging, parts, shape.n, Placement::Symmetric)?;
+            self.alternating(kernel, of.staging, parts)?;
+            let units = OneShot::units(shape);
+            ensure(of.units == units, || {
+                format!("{units} units, not {}", of.units)
+            })?;
+        }
         match *kernel {
-            Kernel::ReducingMatmul(_) => {}
+            Kernel::ReducingMatmul(_) | Kernel::OneShotMatmul(_) => {}
             Kernel::AllGatherMatmul {
                 a,
                 protocol: GatherProtocol::Eager { .. },
@@ -203,10 +218,13 @@ impl Checker<'_> {
             }
             Kernel::ThreadloadGather { .. }
             | Kernel::MultimemGather { .. }
-            | Kernel::ReducingMatmul(_) => {}
+            | Kernel::ReducingMatmul(_)
+            | Kernel::OneShotMatmul(_) => {}
         }
         match *kernel {
-            Kernel::NaiveRemoteRead { .. } | Kernel::ReducingMatmul(_) => {}
+            Kernel::NaiveRemoteRead { .. }
+            | Kernel::ReducingMatmul(_)
+            | Kernel::OneShotMatmul(_) => {}
             Kernel::ThreadloadGatherMatmul { staging, .. }
             | Kernel::ThreadloadGather { staging, .. }
             | Kernel::AllGatherMatmul {
@@ -235,22 +253,26 @@ impl Checker<'_> {
             ensure(chunks == needed && chunk_rows > 0, || {
                 format!("{needed} chunks of {chunk_rows} rows, not {chunks}")
             })?;
-            let buffer = &self.plan.buffers[staging.0];
-            ensure(buffer.alternating && buffer.rows == shape.m, || {
-                format!(
-                    "{} takes two stagings of {} rows in turn, `{}` is {} of {}",
-                    kernel.name(),
-                    shape.m,
-                    buffer.name,
-                    buffer.copies(),
-                    buffer.rows
-                )
-            })?;
+            self.alternating(kernel, staging, shape.m)?;
         }
         let slots = kernel.slots();
         let distinct: BTreeSet<usize> = slots.iter().map(|slot| slot.0).collect();
         ensure(distinct.len() == slots.len(), || {
             format!("{} needs {} slots", kernel.name(), slots.len())
+        })
+    }
+
+    /// Of such buffers there are two of as many rows as the kernel takes, one behind the other.
+    fn alternating(&self, kernel: &Kernel, staging: BufferId, rows: usize) -> Check {
+        let buffer = &self.plan.buffers[staging.0];
+        ensure(buffer.alternating && buffer.rows == rows, || {
+            format!(
+                "{} takes two stagings of {rows} rows in turn, `{}` is {} of {}",
+                kernel.name(),
+                buffer.name,
+                buffer.copies(),
+                buffer.rows
+            )
         })
     }
 }

@@ -48,7 +48,7 @@ use warpweave_symm_mem::Priority;
 pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
 pub use builder::PlanBuilder;
 pub(crate) use kernel::layout_of;
-pub use kernel::{GatherProtocol, Kernel, KernelShape, Reduction};
+pub use kernel::{GatherProtocol, Kernel, KernelShape, OneShot, Reduction};
 pub use op::{Batch, Collective, Effect, GemmProvider, Op, OpKind, Transport};
 pub use problem::{Problem, chunks, shard};
 pub use region::{MulticastRegion, Region};

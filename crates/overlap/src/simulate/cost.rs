@@ -292,6 +292,7 @@ impl Costs<'_> {
         let product = &self.machine.product;
         let is_result = |region: &Region| kernel.result() == Some(region.buffer);
         match *kernel {
+            Kernel::OneShotMatmul(ref of) => return Some(self.one_shot_sums(of, region)),
             // What is written elsewhere, to staging, is not worth a figure.
             Kernel::WaitingMatmul { .. }
             | Kernel::AllGatherMatmul { .. }
@@ -356,7 +357,7 @@ impl Costs<'_> {
     }
 
     /// A copy within this GPU reads and writes its memory.
-    fn local(&self, bytes: f64) -> Cost {
+    pub(super) fn local(&self, bytes: f64) -> Cost {
         Cost {
             time: micros(2.0 * bytes, self.machine.gpu.memory_gbs),
             loads: vec![(Resource::Memory(self.plan.rank), 1.0)],

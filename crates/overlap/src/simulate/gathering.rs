@@ -30,10 +30,10 @@ impl Costs<'_> {
         let (own, world) = (self.plan.rank, self.plan.world);
         let sizes = (shape.m, shape.n, shape.k);
         let is_eager = matches!(protocol, GatherProtocol::Eager { .. });
-        let mut waves = self.machine.waves(sizes, shape.dtype);
-        if waves.count() <= 1.0 || is_eager {
-            waves = self.machine.late_waves(sizes, shape.dtype);
-        }
+        let waves = match is_eager {
+            true => self.machine.late_waves(sizes, shape.dtype),
+            false => self.machine.quick_waves(sizes, shape.dtype),
+        };
         let rows = result.rows.len();
         let time = rows as f64 / shape.m as f64 * waves.count() * waves.wave_us;
         let of = |rank| shard(shape.m, rank, world);

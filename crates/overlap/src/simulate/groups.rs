@@ -2,14 +2,16 @@
 
 use super::cost::{Cost, Costs};
 use super::sharing::Resource;
-use crate::plan::{Kernel, Region};
+use crate::plan::{Kernel, KernelShape, OneShot, Region};
 
 impl Costs<'_> {
     /// The product of a group of rows, if the kernel takes such and `region` is where it reads A. One launch: the groups share
     /// the waves of tiles, so that each costs its part of the whole and begins when those before it would have ended.
     pub(super) fn group_product(&self, kernel: &Kernel, region: &Region) -> Option<Cost> {
-        let Kernel::ReducingMatmul(reduction) = kernel else {
-            return None;
+        let reduction = match kernel {
+            Kernel::ReducingMatmul(reduction) => reduction,
+            Kernel::OneShotMatmul(of) => return self.one_shot_product(of, region),
+            _ => return None,
         };
         if region.buffer != reduction.a {
             return None;
@@ -33,5 +35,27 @@ impl Costs<'_> {
             product: true,
             ..Cost::default()
         })
+    }
+
+    /// All of the product, if `region` is where it reads A.
+    fn one_shot_product(&self, of: &OneShot, region: &Region) -> Option<Cost> {
+        let KernelShape { m, n, dtype, .. } = of.shape;
+        let waves = self.machine.quick_waves((m, n, region.cols.len()), dtype);
+        (region.buffer == of.a).then(|| Cost {
+            time: waves.count() * waves.wave_us,
+            loads: vec![(Resource::Multiprocessors(self.plan.rank), 1.0)],
+            product: true,
+            ..Cost::default()
+        })
+    }
+
+    /// What every rank does behind all parts: it reads them, and writes their sums.
+    pub(super) fn one_shot_sums(&self, of: &OneShot, region: &Region) -> Cost {
+        let matrices = self.plan.world + 1;
+        match region.buffer == of.c {
+            true => self.local(self.bytes(region) * matrices as f64 / 2.0),
+            // This rank's part in its own staging.
+            false => Cost::default(),
+        }
     }
 }

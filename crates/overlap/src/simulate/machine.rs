@@ -283,6 +283,15 @@ impl Machine {
         self.waves_of(|_| true, shape, dtype).unwrap_or_default()
     }
 
+    /// The same where what would be one wave is computed in smaller tiles, since something comes behind each.
+    pub(super) fn quick_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+        let waves = self.waves(shape, dtype);
+        match waves.count() <= 1.0 {
+            true => self.late_waves(shape, dtype),
+            false => waves,
+        }
+    }
+
     /// The same where some rows come late: what would be one wave is computed in tiles smaller than the largest, so that something is
     /// left to do while they come.
     pub(super) fn late_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {

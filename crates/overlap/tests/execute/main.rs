@@ -374,6 +374,39 @@ fn rows_come_eagerly_into_two_stagings_in_the_chunks_that_there_are() {
 }
 
 #[test]
+fn parts_go_to_everyone_in_two_stagings_and_the_units_that_there_are() {
+    type Spoil = fn(&mut Plan);
+    let spoil: [(Spoil, &str); 2] = [
+        (
+            |plan| plan.buffers.iter_mut().for_each(|b| b.alternating = false),
+            "takes two stagings of 140 rows in turn, `staging` is 1 of 140",
+        ),
+        (
+            |plan| {
+                let OpKind::Kernel { kernel, .. } = &mut plan.ops[0].kind else {
+                    panic!("{:?}", plan.ops[0]);
+                };
+                if let Kernel::OneShotMatmul(of) = kernel {
+                    of.units = 3;
+                }
+            },
+            "4 units, not 3",
+        ),
+    ];
+    for (spoil, needle) in spoil {
+        let errors = on_ranks(2, host, move |rank| {
+            let (me, world) = rank.place();
+            let problem = Problem::new(70, 72, 8, DType::F16);
+            let algorithm = algorithms::find("fusedAllReduce:shots=1").unwrap();
+            let mut plan = algorithm.plan(me, world, &problem).unwrap();
+            spoil(&mut plan);
+            rank.bind(plan).unwrap_err().to_string()
+        });
+        assert!(errors[0].contains(needle), "{}", errors[0]);
+    }
+}
+
+#[test]
 fn an_all_gather_of_parts_of_rows_is_refused() {
     on_ranks(1, host, |rank| {
         let mut plan = PlanBuilder::new("parts", 0, 1);

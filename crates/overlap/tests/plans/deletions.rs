@@ -227,13 +227,14 @@ fn deleting_a_signal_with_its_wait_is_a_race() {
     }
 }
 
+/// Whether it has many words where a plan has one.
 fn is_eager(kernel: &Kernel) -> bool {
     matches!(
         kernel,
         Kernel::AllGatherMatmul {
             protocol: GatherProtocol::Eager { .. },
             ..
-        }
+        } | Kernel::OneShotMatmul(_)
     )
 }
 
@@ -247,7 +248,7 @@ fn deleting_all_use_of_a_slot_is_a_race() {
                     .iter()
                     .filter(|s| [Sort::Signal(slot), Sort::Wait(slot)].contains(&s.sort));
                 let gone: BTreeSet<Place> = gone.map(|s| s.place).collect();
-                // The words of chunks that come eagerly are one to a plan.
+                // The words of chunks that come eagerly are one to a plan, and those of units.
                 let is_chunk = plans[0].ops.iter().any(|op| match &op.kind {
                     OpKind::Kernel { kernel, .. } => {
                         is_eager(kernel) && kernel.slots()[1..].contains(&SlotId(slot))

@@ -43,12 +43,27 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
     assert_eq!(needed("fusedColumnParallelLinear:chunks=2:fetched=4"), 9);
     // A word to all others, and one of each.
     assert_eq!(needed("fusedAllGather:protocol=eager"), 3);
+    // A word to all others, one of each behind the own part.
+    assert_eq!(needed("fusedAllReduce:shots=1"), 3);
 }
 
-/// What takes the place of all other words where rows come eagerly.
+/// Whose calls take two stagings in turn.
+const EAGER: [&str; 3] = [
+    "fusedAllGather:protocol=eager",
+    "fusedAllReduce:shots=1",
+    "fusedRowParallelLinear:shots=1",
+];
+
+/// What takes the place of all other words where data comes unasked.
 #[test]
-fn eager_rows_need_two_stagings_and_a_word_of_every_rank() {
-    let configuration = algorithms::find("fusedAllGather:protocol=eager").unwrap();
+fn what_comes_unasked_needs_two_stagings_and_a_word_of_every_rank() {
+    for name in EAGER {
+        needs_two_stagings_and_every_word(name);
+    }
+}
+
+fn needs_two_stagings_and_every_word(name: &str) {
+    let configuration = algorithms::find(name).unwrap();
     for world in 2..=8 {
         // Shards of some ranks are empty.
         for m in [4 * world, world - 1] {
@@ -84,7 +99,13 @@ fn eager_rows_need_two_stagings_and_a_word_of_every_rank() {
 /// Its words are epochs of the call, not of signals, and most of them are in no lane.
 #[test]
 fn a_kernel_that_counts_its_calls_has_its_slots_alone() {
-    let configuration = algorithms::find("fusedAllGather:protocol=eager").unwrap();
+    for name in EAGER {
+        has_its_slots_alone(name);
+    }
+}
+
+fn has_its_slots_alone(name: &str) {
+    let configuration = algorithms::find(name).unwrap();
     let sound = plans(&configuration, 2, &problem(8));
     for slot in [0, sound[0].slots.len() - 1].map(SlotId) {
         let mut shared = sound.clone();
@@ -112,7 +133,13 @@ fn a_kernel_that_counts_its_calls_has_its_slots_alone() {
 
 #[test]
 fn an_alternating_buffer_is_one_kernels_staging() {
-    let configuration = algorithms::find("fusedAllGather:protocol=eager").unwrap();
+    for name in EAGER {
+        is_one_kernels_staging(name);
+    }
+}
+
+fn is_one_kernels_staging(name: &str) {
+    let configuration = algorithms::find(name).unwrap();
     let sound = plans(&configuration, 2, &problem(8));
     let staging = sound[0].buffers.iter().position(|b| b.alternating).unwrap();
     let is_refused = |plans: &[Plan]| {

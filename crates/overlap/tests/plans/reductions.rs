@@ -65,6 +65,7 @@ fn reductions_are_found_by_their_exact_names() {
             "fusedAllReduce",
             "fusedAllReduce:rows=256",
             "fusedAllReduce:rows=1024",
+            "fusedAllReduce:shots=1",
             "rowParallelLinear",
             "rowParallelLinear:chunks=1",
             "rowParallelLinear:chunks=2",
@@ -81,6 +82,7 @@ fn reductions_are_found_by_their_exact_names() {
             "fusedRowParallelLinear",
             "fusedRowParallelLinear:rows=256",
             "fusedRowParallelLinear:rows=1024",
+            "fusedRowParallelLinear:shots=1",
         ]
     );
     for name in names {
@@ -176,6 +178,7 @@ fn streams_launches_and_transports_are_those_of_the_name() {
         ("fusedReduceScatter", 1, 1, ThreadLoads),
         ("fusedReduceScatter:rows=3", 1, 1, ThreadLoads),
         ("fusedAllReduce", 1, 1, ThreadLoads),
+        ("fusedAllReduce:shots=1", 1, 1, ThreadLoads),
         ("fusedRowParallelLinear", 1, 1, ThreadLoads),
         ("rowParallelLinear", 3, 8, Nccl),
         ("rowParallelLinear:chunks=1:streams=1", 2, 2, Nccl),
@@ -201,6 +204,7 @@ fn a_world_of_one_is_one_product() {
         "allReducePipeline",
         "fusedReduceScatter",
         "fusedAllReduce",
+        "fusedAllReduce:shots=1",
         "fusedRowParallelLinear",
     ] {
         let plan = plan(name, 0, 1, &problem(7));
@@ -268,6 +272,7 @@ fn the_output_is_where_it_is_asked_to_be() {
         ("reduceScatterPipeline", Placement::Local),
         ("fusedReduceScatter", Placement::Local),
         ("fusedAllReduce", Placement::Symmetric),
+        ("fusedAllReduce:shots=1", Placement::Local),
     ] {
         assert_eq!(placement(name), wanted, "{name}");
     }

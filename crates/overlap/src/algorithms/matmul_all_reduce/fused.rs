@@ -1,6 +1,8 @@
 //! `fusedAllReduce`: one launch multiplies, fetches the parts of the own rows, sums them and fetches the sums of the others.
 
-use crate::algorithms::reduction::{ROWS, Reach, Stored, fused};
+use crate::algorithms::reduction::{
+    ROWS, ROWS_OF_A_GROUP, Reach, SHOTS, Stored, fused, is_one_shot, one_shot,
+};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -9,15 +11,19 @@ use crate::plan::{Plan, Problem};
 /// The tiles of other ranks' rows are left in own staging as they are computed, where their owners fetch them; the owners' tiles
 /// wait for these parts and add them in the order of ranks to their own f32 sums. The others fetch the sums in their turn. The
 /// launch ends when all ranks have fetched what they need, so that no credit is needed.
+///
+/// With `shots=1` each rank writes its part of C into the staging of all others and sums all of it by itself, in one trip over the link
+/// instead of two: for outputs so small that words take longer than bytes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllReduce",
     operation: Operation::MatmulAllReduce,
     summary: "one SM90 product whose tiles are fetched and summed by their owners, and these sums fetched by all",
     needs: Capabilities::SM90,
-    parameters: &[ROWS],
+    parameters: &[ROWS, SHOTS],
     build,
     rows: None,
-    redundant: None,
+    // In one shot there are no groups.
+    redundant: Some(|options| is_one_shot(options) && options.count(ROWS.key) != ROWS_OF_A_GROUP),
 };
 
 fn build(
@@ -27,6 +33,9 @@ fn build(
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
     let (name, place) = (ALGORITHM.name, (rank, world));
+    if is_one_shot(options) {
+        return one_shot(name, place, problem, Stored::Plain);
+    }
     fused(
         name,
         options,

@@ -9,8 +9,11 @@ use crate::plan::{Kernel, KernelShape, Placement, Plan, Problem, Reduction, Stre
 pub(in crate::algorithms) const ROWS: Parameter = Parameter {
     key: "rows",
     summary: "rows of a shard that are announced together; on a GPU a multiple of 128",
-    values: Values::Counts(&[512, 256, 1024]),
+    values: Values::Counts(&[ROWS_OF_A_GROUP, 256, 1024]),
 };
+
+/// The usual choice.
+pub(in crate::algorithms) const ROWS_OF_A_GROUP: usize = 512;
 
 /// One kernel, which leaves its parts of other ranks' rows in its `staging` as they are computed, in groups of the parameter
 /// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks to their own f32 sums. Where everyone gets

@@ -13,7 +13,8 @@ use crate::execute::ExecuteBackend;
 use crate::execute::error::{ExecuteError, Result};
 use crate::execute::step::Action;
 use crate::plan::{
-    GatherProtocol, Kernel, KernelShape, Reduction, Region, SlotId, layout_of, shard,
+    BufferId, GatherProtocol, Kernel, KernelShape, OneShot, Reduction, Region, SlotId, layout_of,
+    shard,
 };
 
 impl<B: ExecuteBackend> Binder<'_, B> {
@@ -225,7 +226,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 ..
             } => {
                 let ranks = 0..self.plan.world;
-                let shards = ranks.clone().map(|r| shard(shape.m, r, self.plan.world));
+                let shards = ranks.map(|r| shard(shape.m, r, self.plan.world));
                 // Where rows come eagerly nobody says that they have been read.
                 let (done, protocol) = match protocol {
                     GatherProtocol::Rendezvous { done, pushed } => {
@@ -241,8 +242,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     },
                     shards: shards.collect(),
                     chunk_rows,
-                    a: ranks.clone().map(|r| self.buffers.copy_of(a, r)).collect(),
-                    staging: ranks.map(|r| self.buffers.copy_of(staging, r)).collect(),
+                    a: self.copies(a),
+                    staging: self.copies(staging),
                     b: own(b),
                     c: own(c),
                     bias: bias.map_or(DevicePtr::NULL, own),
@@ -261,17 +262,23 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 let planned = self.executor.backend.reducing_plan(&product)?;
                 return Ok(Action::ReducingMatmul(planned));
             }
+            Kernel::OneShotMatmul(one_shot) => {
+                let product = self.one_shot(&one_shot, pad);
+                let planned = self.executor.backend.reducing_plan(&product)?;
+                return Ok(Action::ReducingMatmul(planned));
+            }
         };
         Ok(Action::GatherMatmul(launch))
     }
 
+    /// The copies of a buffer, by rank.
+    fn copies(&self, id: BufferId) -> Vec<DevicePtr> {
+        let ranks = 0..self.plan.world;
+        ranks.map(|rank| self.buffers.copy_of(id, rank)).collect()
+    }
+
     fn reducing(&self, reduction: &Reduction, pad: PadView) -> ReducingMatmul {
         let (rank, world) = (self.plan.rank, self.plan.world);
-        let copies = |id| {
-            (0..world)
-                .map(|peer| self.buffers.copy_of(id, peer))
-                .collect()
-        };
         let KernelShape { m, n, dtype, .. } = reduction.shape;
         let own = |id| self.buffers.copy_of(id, rank);
         ReducingMatmul {
@@ -283,9 +290,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             bias: DevicePtr::NULL,
             c: match reduction.everyone() {
                 false => Sums::Owner(own(reduction.c)),
-                true => Sums::Everyone(copies(reduction.c)),
+                true => Sums::Everyone(self.copies(reduction.c)),
             },
-            staging: copies(reduction.staging),
+            staging: self.copies(reduction.staging),
             fetched: own(reduction.fetched),
             pad,
             ready: reduction.ready.0,
@@ -294,6 +301,30 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             done: reduction.done.0,
             group_rows: reduction.rows,
             max_blocks: None,
+        }
+    }
+
+    fn one_shot(&self, one_shot: &OneShot, pad: PadView) -> ReducingMatmul {
+        let (rank, world) = (self.plan.rank, self.plan.world);
+        let KernelShape { m, n, dtype, .. } = one_shot.shape;
+        let own = |id| self.buffers.copy_of(id, rank);
+        ReducingMatmul {
+            problem: GemmProblem::new(m, n, one_shot.depth(rank, world), dtype)
+                .with_layouts(Layout::RowMajor, layout_of(one_shot.b_transposed)),
+            a: own(one_shot.a),
+            b: own(one_shot.b),
+            bias: DevicePtr::NULL,
+            c: Sums::Each(own(one_shot.c)),
+            staging: self.copies(one_shot.staging),
+            pad,
+            ready: one_shot.ready.0,
+            done: one_shot.calls.0,
+            max_blocks: None,
+            // What only owners of rows have.
+            shards: Vec::new(),
+            fetched: DevicePtr::NULL,
+            summed: one_shot.calls.0,
+            group_rows: 0,
         }
     }
 }

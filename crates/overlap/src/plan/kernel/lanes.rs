@@ -20,6 +20,7 @@ impl Kernel {
         };
         let mut lanes: Vec<Vec<Effect>> = match self {
             Kernel::ReducingMatmul(reduction) => reduction.lanes(rank, world),
+            Kernel::OneShotMatmul(one_shot) => one_shot.lanes(rank, world),
             Kernel::AllGatherMatmul {
                 protocol: GatherProtocol::Eager { .. },
                 ..
@@ -282,8 +283,8 @@ impl Lane {
                 self.read_weight(b),
                 self.write_product(c),
             ],
-            // Its lanes are those of groups of rows.
-            Kernel::ReducingMatmul(_) => Vec::new(),
+            // Their lanes are not those of owners.
+            Kernel::ReducingMatmul(_) | Kernel::OneShotMatmul(_) => Vec::new(),
         }
     }
 
@@ -424,7 +425,8 @@ impl Lane {
             // Its lanes have it.
             Kernel::ReducingMatmul(_)
             | Kernel::ThreadloadGather { .. }
-            | Kernel::MultimemGather { .. } => Vec::new(),
+            | Kernel::MultimemGather { .. }
+            | Kernel::OneShotMatmul(_) => Vec::new(),
         }
     }
 

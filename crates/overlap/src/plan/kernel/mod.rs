@@ -1,6 +1,7 @@
 //! The kernels that a plan can launch: their operands, and what each of them does.
 
 mod lanes;
+mod one_shot;
 mod reduction;
 
 use super::{BufferId, SlotId, Transport, chunks, shard};
@@ -9,6 +10,7 @@ use std::ops::Range;
 use warpweave_gemm::Layout;
 use warpweave_symm_mem::DType;
 
+pub use one_shot::OneShot;
 pub use reduction::Reduction;
 
 /// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\], A sharded by rows, or by columns where products are summed.
@@ -35,7 +37,7 @@ pub(crate) fn layout_of(transposed: bool) -> Layout {
 /// A kernel with the buffers and slots it is launched with.
 ///
 /// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows; `b` and `c` are local. [`Reduction`]
-/// says what its own are.
+/// and [`OneShot`] say what their own are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Kernel {
@@ -159,6 +161,8 @@ pub enum Kernel {
     },
     /// Computes this rank's part of all of C, K being sharded, and sums the parts of its rows, for itself or for everyone.
     ReducingMatmul(Reduction),
+    /// The same, for everyone, where each rank sums all of C by itself.
+    OneShotMatmul(OneShot),
 }
 
 /// No kernel has more slots.
@@ -196,6 +200,7 @@ impl Kernel {
             Kernel::WaitingMatmul { .. } => "waiting_matmul",
             Kernel::AllGatherMatmul { .. } => "all_gather_matmul",
             Kernel::ReducingMatmul(_) => "reducing_matmul",
+            Kernel::OneShotMatmul(_) => "one_shot_matmul",
         }
     }
 
@@ -209,7 +214,8 @@ impl Kernel {
             | Kernel::MultimemGather { shape, .. }
             | Kernel::WaitingMatmul { shape, .. }
             | Kernel::AllGatherMatmul { shape, .. }
-            | Kernel::ReducingMatmul(Reduction { shape, .. }) => shape,
+            | Kernel::ReducingMatmul(Reduction { shape, .. })
+            | Kernel::OneShotMatmul(OneShot { shape, .. }) => shape,
         }
     }
 
@@ -242,6 +248,9 @@ impl Kernel {
                 fetched,
                 ..
             }) => vec![a, b, c, staging, fetched],
+            Kernel::OneShotMatmul(OneShot {
+                a, b, c, staging, ..
+            }) => vec![a, b, c, staging],
             Kernel::ThreadloadGather { a, staging, .. }
             | Kernel::MultimemGather { a, staging, .. } => vec![a, staging],
         }
@@ -255,7 +264,8 @@ impl Kernel {
             | Kernel::MultimemGatherMatmul { c, .. }
             | Kernel::WaitingMatmul { c, .. }
             | Kernel::AllGatherMatmul { c, .. }
-            | Kernel::ReducingMatmul(Reduction { c, .. }) => Some(c),
+            | Kernel::ReducingMatmul(Reduction { c, .. })
+            | Kernel::OneShotMatmul(OneShot { c, .. }) => Some(c),
             Kernel::ThreadloadGather { .. } | Kernel::MultimemGather { .. } => None,
         }
     }
@@ -283,6 +293,7 @@ impl Kernel {
                 .collect(),
             Kernel::WaitingMatmul { ready, .. } => vec![ready],
             Kernel::ReducingMatmul(reduction) => reduction.slots(),
+            Kernel::OneShotMatmul(one_shot) => one_shot.slots(),
         }
     }
 
@@ -293,14 +304,17 @@ impl Kernel {
             Kernel::AllGatherMatmul {
                 protocol: GatherProtocol::Eager { .. },
                 ..
-            }
+            } | Kernel::OneShotMatmul(_)
         )
     }
 
     /// Whether its calls take two copies of a buffer in turn.
     pub(crate) fn alternates(&self, buffer: BufferId) -> bool {
         match *self {
-            Kernel::AllGatherMatmul { staging, .. } => self.counts_calls() && staging == buffer,
+            Kernel::AllGatherMatmul { staging, .. }
+            | Kernel::OneShotMatmul(OneShot { staging, .. }) => {
+                self.counts_calls() && staging == buffer
+            }
             _ => false,
         }
     }
@@ -335,7 +349,8 @@ impl Kernel {
             | Kernel::ThreadloadGatherMatmul { .. }
             | Kernel::ThreadloadGather { .. }
             | Kernel::AllGatherMatmul { .. }
-            | Kernel::ReducingMatmul(_) => Transport::ThreadLoads,
+            | Kernel::ReducingMatmul(_)
+            | Kernel::OneShotMatmul(_) => Transport::ThreadLoads,
             Kernel::MultimemGatherMatmul { .. } | Kernel::MultimemGather { .. } => {
                 Transport::Multimem
             }

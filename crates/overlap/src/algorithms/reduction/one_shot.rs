@@ -1,0 +1,62 @@
+//! One launch whose parts go to everyone, who sums them.
+
+use super::{PartialProduct, Stored};
+use crate::algorithms::{Options, Parameter, Values};
+use crate::error::PlanError;
+use crate::plan::{Kernel, KernelShape, OneShot, Placement, Plan, Problem, StreamId};
+
+/// Whether everyone gets the sums by [`fused()`](super::fused()) or by [`one_shot()`].
+pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
+    key: "shots",
+    summary: "2: owners fetch parts and sum them, and the others fetch the sums; 1: parts go to everyone, who sums them",
+    values: Values::Counts(&[2, 1]),
+};
+
+/// Whether it is the latter.
+pub(in crate::algorithms) fn is_one_shot(options: &Options) -> bool {
+    options.count(SHOTS.key) == 1
+}
+
+/// One kernel, which writes its part of C into the `staging` of every rank as it is computed, unasked, and adds the parts of all in the
+/// order of ranks. Calls take two stagings in turn. At a world of one it is one product. For outputs so small that words take longer than
+/// bytes: on two H200s up to about two million elements.
+///
+/// `arrived`: "my part of the unit is in your staging", a slot for each unit of C. Nothing is said in `calls`.
+pub(in crate::algorithms) fn one_shot(
+    name: &str,
+    (rank, world): (usize, usize),
+    problem: &Problem,
+    stored: Stored,
+) -> Result<Plan, PlanError> {
+    let all = (Placement::Local, 0..problem.m);
+    let mut plan = PartialProduct::new(name, (rank, world), problem, stored, all);
+    if world == 1 {
+        let c = plan.builder.whole(plan.c);
+        plan.product(StreamId::MAIN, 0..problem.m, c);
+        return plan.builder.finish();
+    }
+    let parts = problem.m.saturating_mul(world);
+    let staging = plan.buffer("staging", Placement::Symmetric, parts);
+    plan.builder.alternate(staging);
+    let Problem { m, n, k, dtype, .. } = *problem;
+    let shape = KernelShape { m, n, k, dtype };
+    let units = OneShot::units(shape);
+    let ready = plan.builder.slot("arrived");
+    for _ in 1..units {
+        plan.builder.slot("arrived");
+    }
+    let calls = plan.builder.slot("calls");
+    let kernel = Kernel::OneShotMatmul(OneShot {
+        shape,
+        a: plan.a,
+        b: plan.b,
+        b_transposed: stored == Stored::Transposed,
+        c: plan.c,
+        staging,
+        ready,
+        units,
+        calls,
+    });
+    plan.builder.kernel(StreamId::MAIN, kernel);
+    plan.builder.finish()
+}
