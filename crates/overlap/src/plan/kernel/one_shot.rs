@@ -64,7 +64,8 @@ impl OneShot {
             Effect::Read(on(rank, self.a, 0..m, depth)),
             Effect::Read(on(rank, self.b, 0..b_rows, b_cols)),
         ];
-        let part = rank * m..(rank + 1) * m;
+        let parts = |ranks: usize| ranks.saturating_mul(m);
+        let part = parts(rank)..parts(rank + 1);
         let ranks = peers.iter().chain([&rank]);
         send.extend(ranks.map(|&to| Effect::Write(on(to, self.staging, part.clone(), n))));
         send.push(Effect::Signal {
@@ -78,7 +79,7 @@ impl OneShot {
                 from: peers,
                 lag: 0,
             },
-            Effect::Read(on(rank, self.staging, 0..world * m, n)),
+            Effect::Read(on(rank, self.staging, 0..parts(world), n)),
             Effect::Write(on(rank, self.c, 0..m, n)),
         ];
         vec![send, sum]
