@@ -56,7 +56,7 @@ pub fn candidates(configs: &[Config]) -> Vec<Candidate> {
 }
 
 /// Predicted time of one launch, in seconds.
-fn seconds(config: &Config, problem: &GemmProblem, multiprocessors: u32) -> f64 {
+pub(crate) fn seconds(config: &Config, problem: &GemmProblem, multiprocessors: u32) -> f64 {
     let [tile_m, tile_n, _] = config.tile;
     let area = f64::from(tile_m) * f64::from(tile_n);
     let multiply = 2.0 * area * problem.k as f64 / (SM_RATE * efficiency(config));

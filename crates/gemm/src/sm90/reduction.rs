@@ -175,9 +175,21 @@ fn choose(product: &ReducingMatmul, blocks: u32) -> Result<(Config, &'static str
             && config::blocks(config) <= blocks
             && (config.tile[1] == 128 || !small)
     };
-    let shapes: Vec<Config> = SHAPES.into_iter().filter(fits).collect();
-    let chosen = cutlass::select(&shapes, problem, blocks).ok_or(Error::NoCandidate)?;
-    let config = shapes[chosen.config];
+    // No tile of a cluster has rows of two shards.
+    let seconds = |shape: &Config| {
+        let height = config::cluster_tile(shape)[0] as usize;
+        let heights = product.shards.iter().map(Range::len);
+        let padded = GemmProblem {
+            m: heights.map(|rows| rows.next_multiple_of(height)).sum(),
+            ..*problem
+        };
+        cutlass::seconds(shape, &padded, blocks)
+    };
+    let config = SHAPES
+        .into_iter()
+        .filter(fits)
+        .min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
+        .ok_or(Error::NoCandidate)?;
     let name = kernel(problem, config.name).ok_or(Error::NoCandidate)?;
     Ok((config, name))
 }

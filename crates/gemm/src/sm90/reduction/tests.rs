@@ -117,6 +117,17 @@ fn tiles_are_small_where_sums_for_everyone_come_late() {
 }
 
 #[test]
+fn shards_of_few_rows_are_taken_by_blocks_alone() {
+    let chosen = |m| {
+        let mut product = of(true, product(m, (0, 2), 512));
+        product.problem = GemmProblem::new(m, 8192, 4096, DType::Bf16);
+        choose(&product, 132).unwrap().0.name
+    };
+    assert_eq!(chosen(256), "128x128_alone");
+    assert_eq!(chosen(512), "128x256_share_b");
+}
+
+#[test]
 fn refusals_name_the_requirement() {
     let refused = |product: &ReducingMatmul, needle: &str| {
         let error = check_reduction(product).unwrap_err().to_string();
