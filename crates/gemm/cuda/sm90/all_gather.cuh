@@ -49,6 +49,7 @@ namespace warpweave {
 struct alignas(128) Gathering {
   // By shard. That of an empty one is never used.
   TensorMap a[kMostRanks];
+  TensorMap last_a[kMostRanks];
   TensorMap c[kMostRanks];
   TensorMap b;
   PadView pad;
@@ -104,7 +105,9 @@ struct alignas(128) Gathering {
   // Rows that are one behind the other.
   __device__ __forceinline__ bool whole() const { return slices == 1 && row_bytes == row_stride; }
 
-  __device__ __forceinline__ const TensorMap* map_a(Corner corner) const { return &a[corner.part]; }
+  __device__ __forceinline__ const TensorMap* map_a(Corner corner, bool last) const {
+    return last ? &last_a[corner.part] : &a[corner.part];
+  }
   __device__ __forceinline__ uint32_t height(Corner corner) const { return rows[corner.part]; }
   __device__ __forceinline__ void store_c(Corner corner, uint32_t column, uint32_t row, const char* box) const {
     store_box(&c[corner.part], int32_t(column), int32_t(row), box);
@@ -120,7 +123,7 @@ struct alignas(128) Gathering {
     prefetch_map(&c[pad.rank]);
   }
 };
-static_assert(sizeof(Gathering) == 2560, "as in Rust");
+static_assert(sizeof(Gathering) == 3584, "as in Rust");
 
 template <class Tile>
 class Gather {

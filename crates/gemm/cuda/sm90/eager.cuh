@@ -41,6 +41,7 @@ namespace warpweave {
 struct alignas(128) Eager {
   // By staging and shard; this rank's lies where it is in both. Those of an empty shard are never used.
   TensorMap a[2][kMostRanks];
+  TensorMap last_a[2][kMostRanks];
   TensorMap c[kMostRanks];
   TensorMap b;
   PadView pad;
@@ -64,7 +65,7 @@ struct alignas(128) Eager {
 
   __device__ __forceinline__ uint32_t* calls() const { return pad.expected + counter_index(pad, slot, pad.rank); }
 };
-static_assert(sizeof(Eager) == 3456, "as in Rust");
+static_assert(sizeof(Eager) == 5504, "as in Rust");
 
 // What the tiles of a call are computed from.
 struct EagerCall {
@@ -79,7 +80,9 @@ struct EagerCall {
 
   __device__ __forceinline__ uint32_t staging() const { return epoch & 1; }
 
-  __device__ __forceinline__ const TensorMap* map_a(Corner corner) const { return &product.a[staging()][corner.part]; }
+  __device__ __forceinline__ const TensorMap* map_a(Corner corner, bool last) const {
+    return last ? &product.last_a[staging()][corner.part] : &product.a[staging()][corner.part];
+  }
   __device__ __forceinline__ uint32_t height(Corner corner) const { return product.rows[corner.part]; }
   __device__ __forceinline__ void store_c(Corner corner, uint32_t column, uint32_t row, const char* box) const {
     store_box(&product.c[corner.part], int32_t(column), int32_t(row), box);

@@ -61,6 +61,7 @@ static_assert(sizeof(Bias) == 16, "as in Rust");
 // The parameters of a launch. `Product` in `sm90/plan.rs` has the same layout.
 struct alignas(128) Product {
   TensorMap a;
+  TensorMap last_a;
   TensorMap b;
   TensorMap c;
   // In tiles of a cluster.
@@ -71,8 +72,8 @@ struct alignas(128) Product {
   uint32_t rows;
   Bias bias;
 
-  // The matrix in which a tile's rows of A lie.
-  __device__ __forceinline__ const TensorMap* map_a(Corner) const { return &a; }
+  // The matrix in which a tile's rows of A lie, in boxes of a whole tile or of the last.
+  __device__ __forceinline__ const TensorMap* map_a(Corner, bool last) const { return last ? &last_a : &a; }
   // Its rows.
   __device__ __forceinline__ uint32_t height(Corner) const { return rows; }
   // One thread: stores a box of a tile of C, in its open group of bulk stores.
@@ -94,7 +95,7 @@ struct alignas(128) Product {
     prefetch_map(&c);
   }
 };
-static_assert(sizeof(Product) == 512, "as in Rust");
+static_assert(sizeof(Product) == 640, "as in Rust");
 
 // A product that is alone.
 struct Alone {
@@ -124,14 +125,14 @@ __device__ __forceinline__ void load(void* to, const TensorMap* map, uint32_t x,
   }
 }
 
-// Rows of a box of A, of which `height` rows may be multiplied at a time. Rows that TMA fills with zeros take it several times as
-// long as others, so that few rows get a low box; what the stage has behind it is multiplied too, into rows of C that are not there.
-// `rows_of_box` in `sm90/plan.rs`.
+// Rows of a box of A where so many are left of the matrix. Rows that TMA fills with zeros take it several times as long as others, so
+// that the last tile has low boxes, by a map of their own; what the stage has behind them is multiplied too, into rows of C that are not
+// there. `rows_of_box` in `sm90/plan.rs`.
 template <class Tile>
-__device__ __forceinline__ uint32_t rows_of_box(uint32_t height) {
-  const uint32_t each = (height + Tile::kClusterN - 1) / Tile::kClusterN;
+__device__ __forceinline__ uint32_t rows_of_box(uint32_t left) {
+  const uint32_t each = (min(left, Tile::kM) + Tile::kClusterN - 1) / Tile::kClusterN;
   // Boxes start at multiples of eight rows.
-  return min(Tile::kRowsA, (each + 7) / 8 * 8);
+  return (each + 7) / 8 * 8;
 }
 
 // One thread: the loads of this block for the tile that begins at row `row` and column `column`, a stage for each step of K. Boxes of
@@ -152,7 +153,7 @@ __device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorM
     char* a = pipeline.memory.stages[at.stage].a + first_a * kSwizzledRow;
     char* b = pipeline.memory.stages[at.stage].b + first_b * kSwizzledRow;
     const uint32_t k = step * Tile::kK;
-    load<kBothA>(a, map_a, k, row + first_a, full);
+    if (rows != 0) load<kBothA>(a, map_a, k, row + first_a, full);
     if constexpr (Tile::kMajorB == Major::kK) {
       load<kBothB>(b, map_b, k, column + first_b, full);
     } else {
@@ -171,9 +172,10 @@ __device__ __forceinline__ void produce(const AnyProduct& product, const Pipelin
   typename Pipeline<Tile>::Cursor at;
   product.template for_each_tile<Tile>([&](Corner corner) {
     exchange.before_loads(corner);
-    const uint32_t rows = rows_of_box<Tile>(product.height(corner));
-    load_steps<Tile>(product.map_a(corner), &product.b, rows, corner.row, corner.column, product.steps, pipeline, at,
-                     exchange);
+    const uint32_t height = product.height(corner);
+    const uint32_t left = height > corner.row ? height - corner.row : 0;
+    load_steps<Tile>(product.map_a(corner, left < Tile::kM), &product.b, rows_of_box<Tile>(left), corner.row, corner.column,
+                     product.steps, pipeline, at, exchange);
   });
 }
 

@@ -40,6 +40,7 @@ namespace warpweave {
 // The parameters of a launch. `OneShot` in `sm90/one_shot.rs` has the same layout.
 struct alignas(128) OneShot {
   TensorMap a;
+  TensorMap last_a;
   TensorMap b;
   // By rank its stagings, as matrices behind each other: in the first the part of each rank, then in the second.
   TensorMap parts[kMostRanks];
@@ -67,7 +68,7 @@ struct alignas(128) OneShot {
 
   __device__ __forceinline__ uint32_t* calls() const { return pad.expected + counter_index(pad, end, pad.rank); }
 };
-static_assert(sizeof(OneShot) == 1536, "as in Rust");
+static_assert(sizeof(OneShot) == 1664, "as in Rust");
 
 // What the tiles of a call are computed from.
 struct OneShotCall {
@@ -90,7 +91,7 @@ struct OneShotCall {
   // Parts before those of this call.
   __device__ __forceinline__ uint32_t first_part() const { return (epoch & 1) * product.pad.world; }
 
-  __device__ __forceinline__ const TensorMap* map_a(Corner) const { return &product.a; }
+  __device__ __forceinline__ const TensorMap* map_a(Corner, bool last) const { return last ? &product.last_a : &product.a; }
   __device__ __forceinline__ uint32_t height(Corner) const { return product.rows; }
   __device__ __forceinline__ void store_c(Corner, uint32_t column, uint32_t row, const char* box) const {
     const PadView& pad = product.pad;

@@ -4,7 +4,7 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, CONFIGS, Candidate, Family, SHARED_BYTES, STEP};
-use super::plan::{Bias, boxes, check_compiled, count, resident};
+use super::plan::{Bias, boxes, check_compiled, count, maps_of_a, resident};
 use super::requirements::check_reduction;
 use super::tensor_map::{Matrix, TensorMap};
 use super::{RANKS, Raster, check_device, select};
@@ -16,6 +16,7 @@ use crate::{Error, GemmOperands, GemmProblem, ReducingMatmul};
 #[repr(C, align(128))]
 struct OneShot {
     a: TensorMap,
+    last_a: TensorMap,
     b: TensorMap,
     parts: [TensorMap; RANKS],
     pad: PadView,
@@ -34,7 +35,7 @@ struct OneShot {
     end: u32,
     bias: Bias,
 }
-const _: () = assert!(size_of::<OneShot>() == 1536 && std::mem::offset_of!(OneShot, bias) == 1424);
+const _: () = assert!(size_of::<OneShot>() == 1664 && std::mem::offset_of!(OneShot, bias) == 1552);
 
 /// Such a product, ready to be launched.
 #[derive(Debug)]
@@ -69,12 +70,17 @@ impl OneShotPlan {
         launch.grid.0 = launch.grid.0.min(tiles);
 
         let units = product.units();
-        let Maps { a, b, parts } = Maps::new(product, config)?;
+        let Maps {
+            a: [a, last_a],
+            b,
+            parts,
+        } = Maps::new(product, config)?;
         Ok(Self {
             function,
             launch,
             parameter: Box::new(OneShot {
                 a,
+                last_a,
                 b,
                 parts,
                 pad: product.pad,
@@ -129,7 +135,7 @@ fn favourite(problem: &GemmProblem, blocks: u32) -> Option<Candidate> {
 
 /// A, B and the stagings of all ranks as the kernel sees them.
 struct Maps {
-    a: TensorMap,
+    a: [TensorMap; 2],
     b: TensorMap,
     parts: [TensorMap; RANKS],
 }
@@ -148,10 +154,10 @@ impl Maps {
                 reason,
             }
         };
-        let [(a, rows_a), (b, rows_b), (c, rows_c)] = boxes(problem, config);
+        let [(a, _), (b, rows_b), (c, rows_c)] = boxes(problem, config);
         let at = |matrix, address| Matrix { address, ..matrix };
         let mut maps = Self {
-            a: TensorMap::encode(at(a, product.a), rows_a).map_err(refused("A"))?,
+            a: maps_of_a(at(a, product.a), config).map_err(refused("A"))?,
             b: TensorMap::encode(at(b, product.b), rows_b).map_err(refused("B"))?,
             parts: [TensorMap::UNUSED; RANKS],
         };

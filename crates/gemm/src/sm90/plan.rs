@@ -37,6 +37,7 @@ impl Bias {
 #[repr(C)]
 struct Product {
     a: TensorMap,
+    last_a: TensorMap,
     b: TensorMap,
     c: TensorMap,
     raster: Raster,
@@ -44,7 +45,7 @@ struct Product {
     rows: u32,
     bias: Bias,
 }
-const _: () = assert!(size_of::<Product>() == 512 && std::mem::offset_of!(Product, bias) == 408);
+const _: () = assert!(size_of::<Product>() == 640 && std::mem::offset_of!(Product, bias) == 536);
 
 /// A product ready to be launched.
 #[derive(Debug)]
@@ -138,18 +139,22 @@ impl Plan {
         {
             return Ok(*product);
         }
-        let [a, b, c] = boxes(&self.problem, &self.config);
-        let map = |operand, (matrix, box_rows): (Matrix, u32), address| {
-            TensorMap::encode(Matrix { address, ..matrix }, box_rows).map_err(|reason| {
-                Error::Operand {
-                    operand,
-                    problem: Box::new(self.problem),
-                    reason,
-                }
-            })
+        let [(a, _), b, c] = boxes(&self.problem, &self.config);
+        let refused = |operand| {
+            move |reason| Error::Operand {
+                operand,
+                problem: Box::new(self.problem),
+                reason,
+            }
         };
+        let at = |matrix, address| Matrix { address, ..matrix };
+        let map = |operand, (matrix, box_rows): (Matrix, u32), address| {
+            TensorMap::encode(at(matrix, address), box_rows).map_err(refused(operand))
+        };
+        let [a, last_a] = maps_of_a(at(a, addresses[0]), &self.config).map_err(refused("A"))?;
         let product = Product {
-            a: map("A", a, addresses[0])?,
+            a,
+            last_a,
             b: map("B", b, addresses[1])?,
             c: map("C", c, addresses[2])?,
             raster: self.raster,
@@ -210,11 +215,25 @@ pub(super) fn check_compiled(image: &Image) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rows of a box of A, of which `height` rows may be multiplied at a time: `rows_of_box` in `gemm.cuh`.
-pub(super) fn rows_of_box(config: &Config, height: usize) -> u32 {
+/// Rows of a box of A where `left` rows are left of the matrix: `rows_of_box` in `gemm.cuh`.
+pub(super) fn rows_of_box(config: &Config, left: usize) -> u32 {
     let [rows, along_n] = [config.tile[0], config.cluster[1]];
-    let each = height.div_ceil(along_n as usize).next_multiple_of(8);
-    (rows / along_n).min(u32::try_from(each).unwrap_or(u32::MAX))
+    let left = u32::try_from(left).map_or(rows, |left| left.min(rows));
+    left.div_ceil(along_n).next_multiple_of(8)
+}
+
+/// The maps of `matrix`, rows of A: in boxes of a whole tile, and of the last where that is not whole. One that no tile needs is unused.
+///
+/// # Errors
+/// The driver's answer, as text.
+pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2], String> {
+    let tile = config.tile[0] as usize;
+    let map = |rows: usize| match rows {
+        0 => Ok(TensorMap::UNUSED),
+        _ => TensorMap::encode(matrix, rows_of_box(config, rows)),
+    };
+    let whole = if matrix.rows >= tile { tile } else { 0 };
+    Ok([map(whole)?, map(matrix.rows % tile)?])
 }
 
 /// A, B and C, without their addresses, and the rows of their boxes: `rows_of_box`, `kRowsB` and what `tile.cuh` says of
@@ -235,7 +254,10 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> [(Matrix, u32); 3
         Layout::Transposed => tile_n / along_m,
     };
     [
-        (matrix((m, k), problem.lda), rows_of_box(config, m)),
+        (
+            matrix((m, k), problem.lda),
+            rows_of_box(config, config.tile[0] as usize),
+        ),
         (matrix(problem.b_layout.stored(k, n), problem.ldb), box_b),
         (matrix((m, n), problem.ldc), BOX_COLUMNS),
     ]
@@ -277,14 +299,39 @@ mod tests {
     }
 
     #[test]
-    fn few_rows_have_low_boxes() {
+    fn the_last_rows_have_low_boxes() {
         let heights = |name| {
             let config = CONFIGS.iter().find(|config| config.name == name).unwrap();
-            [1, 8, 60, 65, 128, 1000].map(|height| rows_of_box(config, height))
+            [0, 1, 8, 60, 65, 128, usize::MAX].map(|left| rows_of_box(config, left))
         };
-        assert_eq!(heights("128x64_alone"), [8, 8, 64, 72, 128, 128]);
-        assert_eq!(heights("128x256_share_b"), [8, 8, 64, 72, 128, 128]);
-        assert_eq!(heights("128x256_share_a"), [8, 8, 32, 40, 64, 64]);
+        assert_eq!(heights("128x64_alone"), [0, 8, 8, 64, 72, 128, 128]);
+        assert_eq!(heights("128x256_share_b"), [0, 8, 8, 64, 72, 128, 128]);
+        assert_eq!(heights("128x256_share_a"), [0, 8, 8, 32, 40, 64, 64]);
+    }
+
+    /// What `produce` in `gemm.cuh` loads of A for each tile: the rows that are there, by boxes as the maps have them, of which few
+    /// rows lie beyond.
+    #[test]
+    fn the_boxes_of_a_tile_hold_its_rows() {
+        for config in CONFIGS {
+            let (tile, along_n) = (config.tile[0] as usize, config.cluster[1] as usize);
+            for height in 1..=3 * tile + 1 {
+                for row in (0..height + tile).step_by(tile) {
+                    let left = height.saturating_sub(row);
+                    let rows = rows_of_box(&config, left) as usize;
+                    let map = match left >= tile {
+                        true => rows_of_box(&config, tile),
+                        false => rows_of_box(&config, height % tile),
+                    };
+                    assert!(left == 0 || rows == map as usize, "{config:?}");
+                    // The blocks along N load one part each, one behind the other.
+                    let loaded = along_n * rows;
+                    assert!(loaded <= tile && loaded >= left.min(tile), "{config:?}");
+                    assert!(loaded < left.min(tile) + 8 * along_n, "{config:?}");
+                    assert!(rows.is_multiple_of(8), "boxes start where the swizzle does");
+                }
+            }
+        }
     }
 
     #[test]

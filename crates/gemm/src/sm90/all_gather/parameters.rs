@@ -4,7 +4,7 @@ use warpweave_symm_mem::{DevicePtr, PadView};
 
 use super::super::RANKS;
 use super::super::config::STEP;
-use super::super::plan::{Bias, boxes, rows_of_box};
+use super::super::plan::{Bias, boxes, maps_of_a};
 use super::super::tensor_map::{Matrix, TensorMap};
 use crate::all_gather_matmul::AllGatherMatmul;
 use crate::cutlass::Config;
@@ -39,6 +39,7 @@ pub(super) struct Walk {
 pub(super) struct Maps {
     /// By staging, where there are two.
     a: [[TensorMap; RANKS]; 2],
+    last_a: [[TensorMap; RANKS]; 2],
     c: [TensorMap; RANKS],
     b: TensorMap,
 }
@@ -49,22 +50,26 @@ impl Maps {
     pub fn encode(product: &AllGatherMatmul, config: &Config) -> Result<Self, Error> {
         let problem = &product.problem;
         let [(a, _), b, c] = boxes(problem, config);
-        let map = |operand, (matrix, box_rows): (Matrix, u32), rows, address| {
-            let matrix = Matrix {
-                address,
-                rows,
-                ..matrix
-            };
-            TensorMap::encode(matrix, box_rows).map_err(|reason| Error::Operand {
+        let refused = |operand| {
+            move |reason| Error::Operand {
                 operand,
                 problem: Box::new(*problem),
                 reason,
-            })
+            }
+        };
+        let at = |matrix, rows, address| Matrix {
+            address,
+            rows,
+            ..matrix
+        };
+        let map = |operand, (matrix, box_rows): (Matrix, u32), rows, address| {
+            TensorMap::encode(at(matrix, rows, address), box_rows).map_err(refused(operand))
         };
         let b = map("B", b, b.0.rows, product.b)?;
         // Tensor maps of no rows do not exist: where a shard has none, nothing reads its map.
         let mut maps = Maps {
             a: [[TensorMap::UNUSED; RANKS]; 2],
+            last_a: [[TensorMap::UNUSED; RANKS]; 2],
             c: [TensorMap::UNUSED; RANKS],
             b,
         };
@@ -76,8 +81,9 @@ impl Maps {
             maps.c[rank] = map("C", c, shard.len(), operands.c)?;
             for parity in 0..product.protocol.stagings() {
                 let row = product.row(shard.start, parity);
-                let rows = rows_of_box(config, shard.len());
-                maps.a[parity][rank] = map("A", (a, rows), shard.len(), row)?;
+                let matrix = at(a, shard.len(), row);
+                let [whole, last] = maps_of_a(matrix, config).map_err(refused("A"))?;
+                (maps.a[parity][rank], maps.last_a[parity][rank]) = (whole, last);
             }
         }
         Ok(maps)
@@ -102,6 +108,7 @@ fn rows_of(product: &AllGatherMatmul) -> [u32; RANKS] {
 #[repr(C)]
 pub(super) struct Gathering {
     a: [TensorMap; RANKS],
+    last_a: [TensorMap; RANKS],
     c: [TensorMap; RANKS],
     b: TensorMap,
     pad: PadView,
@@ -123,7 +130,7 @@ pub(super) struct Gathering {
     bias: Bias,
 }
 const _: () =
-    assert!(size_of::<Gathering>() == 2560 && std::mem::offset_of!(Gathering, bias) == 2464);
+    assert!(size_of::<Gathering>() == 3584 && std::mem::offset_of!(Gathering, bias) == 3488);
 
 impl Gathering {
     /// `arrived` is the place of the counters.
@@ -133,6 +140,7 @@ impl Gathering {
         let starts = product.shards.iter().map(|shard| shard.start);
         Self {
             a: maps.a[0],
+            last_a: maps.last_a[0],
             c: maps.c,
             b: maps.b,
             pad: product.pad,
@@ -161,6 +169,7 @@ impl Gathering {
 #[repr(C)]
 pub(super) struct Eager {
     a: [[TensorMap; RANKS]; 2],
+    last_a: [[TensorMap; RANKS]; 2],
     c: [TensorMap; RANKS],
     b: TensorMap,
     pad: PadView,
@@ -176,7 +185,7 @@ pub(super) struct Eager {
     slot: u32,
     bias: Bias,
 }
-const _: () = assert!(size_of::<Eager>() == 3456 && std::mem::offset_of!(Eager, bias) == 3416);
+const _: () = assert!(size_of::<Eager>() == 5504 && std::mem::offset_of!(Eager, bias) == 5464);
 
 impl Eager {
     pub fn new(product: &AllGatherMatmul, maps: &Maps, walk: Walk) -> Self {
@@ -185,6 +194,7 @@ impl Eager {
         let start = product.shards[own].start;
         Self {
             a: maps.a,
+            last_a: maps.last_a,
             c: maps.c,
             b: maps.b,
             pad: product.pad,
