@@ -37,8 +37,10 @@ impl Cost {
         }
     }
 
-    /// Of a transfer that one thread of each block makes, for all peers: together they get, or give, what one would.
+    /// Of a transfer that one thread of each block makes, for all peers: together they get, or give, what one would. It is known to have
+    /// arrived some time behind the last byte.
     pub(super) fn by_one_thread(mut self, link: Resource) -> Cost {
+        self.latency += ARRIVAL_US;
         for (resource, share) in &mut self.loads {
             if *resource == link {
                 *share = 1.0;
@@ -47,6 +49,10 @@ impl Cost {
         self
     }
 }
+
+/// The way of a bulk copy to the other end of a link and back, and what counts those of a launch: `docs/fused-kernel.md` has it by clocks
+/// in the kernel.
+const ARRIVAL_US: f64 = 3.0;
 
 /// Bytes over GB/s, in µs.
 pub(super) fn micros(bytes: f64, gbs: f64) -> f64 {

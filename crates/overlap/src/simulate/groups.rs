@@ -4,6 +4,9 @@ use super::cost::{Cost, Costs};
 use super::sharing::Resource;
 use crate::plan::{Kernel, KernelShape, OneShot, Region};
 
+/// Rows of a tile.
+const TILE_ROWS: usize = 128;
+
 impl Costs<'_> {
     /// The product of a group of rows, if the kernel takes such and `region` is where it reads A. One launch: the groups share
     /// the waves of tiles, so that each costs its part of the whole and begins when those before it would have ended.
@@ -18,16 +21,22 @@ impl Costs<'_> {
         }
         let (own, shape) = (self.plan.rank, reduction.shape);
         let depth = region.cols.len();
-        let (whole, held) = self.machine.product((shape.m, shape.n, depth), shape.dtype);
         let order = reduction.order(own, self.plan.world);
+        // No tile has rows of two groups.
+        let padded = |rows: usize| rows.next_multiple_of(TILE_ROWS);
+        let all: usize = order.iter().map(|group| padded(group.rows.len())).sum();
+        let waves = self
+            .machine
+            .waves_in((all, shape.n, depth), shape.dtype, TILE_ROWS);
+        let (whole, held) = (waves.count() * waves.wave_us, waves.tiles.min(1.0));
         let earlier = order
             .iter()
             .take_while(|group| group.rows.start != region.rows.start);
-        let before: usize = earlier.map(|group| group.rows.len()).sum();
-        let part = |rows: usize| whole * rows as f64 / shape.m as f64;
+        let before: usize = earlier.map(|group| padded(group.rows.len())).sum();
+        let part = |rows: usize| whole * rows as f64 / all as f64;
         Some(Cost {
             latency: part(before),
-            time: part(region.rows.len()),
+            time: part(padded(region.rows.len())),
             loads: vec![
                 (Resource::Multiprocessors(own), held),
                 (Resource::Power(own), held),

@@ -283,6 +283,17 @@ impl Machine {
         self.waves_of(|_| true, shape, dtype).unwrap_or_default()
     }
 
+    /// The same in tiles of as many rows.
+    pub(super) fn waves_in(
+        &self,
+        shape: (usize, usize, usize),
+        dtype: DType,
+        rows: usize,
+    ) -> Waves {
+        self.waves_of(|t| t.rows == rows, shape, dtype)
+            .unwrap_or_else(|| self.waves(shape, dtype))
+    }
+
     /// The same where what would be one wave is computed in smaller tiles, since something comes behind each.
     pub(super) fn quick_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let waves = self.waves(shape, dtype);

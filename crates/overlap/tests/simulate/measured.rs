@@ -9,7 +9,7 @@ use warpweave_symm_mem::DType;
 const CLOCK: f64 = 3.0;
 
 /// Runs of our own on two and four GPUs, and of products alone.
-const MEASURED: [&str; 8] = [
+const MEASURED: [&str; 9] = [
     include_str!("measured/frameworks-4xh200.tsv"),
     include_str!("measured/fused-matmul-2xh200.tsv"),
     include_str!("measured/fused-matmul-4xh200.tsv"),
@@ -18,6 +18,7 @@ const MEASURED: [&str; 8] = [
     include_str!("measured/fused-2xh200.tsv"),
     include_str!("measured/pipelines-4xh200.tsv"),
     include_str!("measured/small-2xh200.tsv"),
+    include_str!("measured/small-sums-2xh200.tsv"),
 ];
 
 /// Of others, on eight GPUs.
@@ -97,7 +98,7 @@ fn the_median_error_is_within_a_tenth() {
     // PyTorch's own fused operators are no plans of ours and stand in no file; collectives alone are the machine's tables
     // themselves and would only flatter the median.
     // What overlaps has much less: 0.024 and 0.032 on two GPUs, and 0.045 on four.
-    let most = [0.10, 0.10, 0.10, 0.10, 0.05, 0.05, 0.05, 0.10];
+    let most = [0.10, 0.10, 0.10, 0.10, 0.05, 0.05, 0.05, 0.10, 0.10];
     for (cases, most) in files.iter().zip(most) {
         assert!(median_error(cases) <= most);
     }
@@ -115,6 +116,8 @@ fn the_median_error_is_within_a_tenth() {
             plan if plan.contains("Scalar") => 0.45,
             "directExchangePipeline" if case.world == 2 => 0.30,
             "besideOverlapped:transport=symmetric" if case.world == 4 => 0.28,
+            // Groups of one wave of tiles end together; the model has them one behind the other.
+            "fusedAllReduce:rows=256" => 0.30,
             _ => 0.25,
         };
         assert!(case.error() <= most, "{}: {:.2}", case.plan, case.ratio());
