@@ -37,10 +37,14 @@ impl Cost {
         }
     }
 
-    /// Of a transfer that one thread of each block makes, for all peers: together they get, or give, what one would. It is known to have
-    /// arrived some time behind the last byte.
-    pub(super) fn by_one_thread(mut self, link: Resource) -> Cost {
+    /// Of a transfer that somebody hears of once it has arrived.
+    pub(super) fn arriving(mut self) -> Cost {
         self.latency += ARRIVAL_US;
+        self
+    }
+
+    /// Of a transfer that one thread of each block makes, for all peers: together they get, or give, what one would.
+    pub(super) fn by_one_thread(mut self, link: Resource) -> Cost {
         for (resource, share) in &mut self.loads {
             if *resource == link {
                 *share = 1.0;
@@ -266,7 +270,9 @@ impl Costs<'_> {
                     let bytes = self.bytes(region);
                     let cost = self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs);
                     match kernel {
-                        Kernel::ReducingMatmul(_) => cost.by_one_thread(Resource::LinkIn(own)),
+                        Kernel::ReducingMatmul(_) => {
+                            cost.by_one_thread(Resource::LinkIn(own)).arriving()
+                        }
                         _ => cost,
                     }
                 }
@@ -274,7 +280,12 @@ impl Costs<'_> {
             Effect::Write(region) if region.rank != own => {
                 let bytes = self.bytes(region);
                 let cost = self.transfer(own, &[region.rank], bytes, link.sm_push_gbs);
-                cost.by_one_thread(Resource::LinkOut(own))
+                let cost = cost.by_one_thread(Resource::LinkOut(own));
+                // What goes to several peers arrives everywhere at a time.
+                match later.first() {
+                    Some(Effect::Write(next)) if next.rank != own => cost,
+                    _ => cost.arriving(),
+                }
             }
             Effect::Write(region) => match self.kernel_product(kernel, region, later) {
                 Some(product) => product,

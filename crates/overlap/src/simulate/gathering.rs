@@ -16,6 +16,7 @@ impl Costs<'_> {
         let pull = self.machine.link.sm_pull_gbs;
         self.transfer(shard.rank, &[own], self.bytes(&first), pull)
             .by_one_thread(Resource::LinkIn(own))
+            .arriving()
     }
 
     /// The product of one rank's rows, which takes its part of the whole: fetching takes nothing from it that can be measured.
