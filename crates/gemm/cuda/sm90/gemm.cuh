@@ -35,6 +35,14 @@ __device__ __forceinline__ Corner corner_of(Raster::Place place, uint32_t part =
   return {row * Tile::kM, column * Tile::kN, part};
 }
 
+template <class Tile, class Visit>
+__device__ __forceinline__ void for_each_in(const Raster& raster, Visit&& visit) {
+  const uint32_t tiles = raster.count();
+  for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
+    visit(corner_of<Tile>(raster.at(index)));
+  }
+}
+
 // What is added to each row of C before it is rounded: as many elements as C has columns, or null. `Bias` in `sm90/plan.rs`.
 struct Bias {
   const void* elements;
@@ -84,10 +92,7 @@ struct alignas(128) Product {
   // The walk of this block's cluster over the tiles: `visit(corner)` for each.
   template <class Tile, class Visit>
   __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
-    const uint32_t tiles = raster.count();
-    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
-      visit(corner_of<Tile>(raster.at(index)));
-    }
+    for_each_in<Tile>(raster, visit);
   }
   __device__ __forceinline__ void prefetch_maps() const {
     prefetch_map(&a);

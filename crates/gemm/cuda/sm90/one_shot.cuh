@@ -105,10 +105,7 @@ struct OneShotCall {
 
   template <class Tile, class Visit>
   __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
-    const uint32_t tiles = product.raster.count();
-    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
-      visit(corner_of<Tile>(product.raster.at(index)));
-    }
+    for_each_in<Tile>(product.raster, visit);
   }
   __device__ __forceinline__ void prefetch_maps() const {
     prefetch_map(&product.a);
