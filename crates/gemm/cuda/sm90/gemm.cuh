@@ -4,11 +4,11 @@
 //   consumers   each 64 rows of the tile: wgmma from the ring into registers; registers to shared memory, and by TMA to C,
 //               while the producer loads the next tile
 //
-// Edges need no code: TMA loads zeros beyond a matrix and does not store there.
+// Edges: TMA does not store beyond a matrix, and fills columns beyond it with zeros. It is not asked for rows beyond A (`rows_of_box`).
 //
-// A product that communicates is this one with another order of tiles (`Product`) and another `Exchange`: what happens before
-// a tile's loads (waiting for rows of A), behind its stores (announcing rows of C), in the warps that have nothing to do, and
-// behind all of it.
+// A product that communicates is this one with another order of tiles and other places for boxes of C (`Product`), and another
+// `Exchange`: what happens before a tile's loads (waiting for rows of A), behind its stores (announcing rows of C), behind a consumer's
+// last tile, in the warps that have nothing to do, and behind all of it.
 #pragma once
 
 #include "pipeline.cuh"

@@ -48,7 +48,7 @@ struct Tile {
   static constexpr uint32_t kStageBytes = kBytesA + kBytesB;
   static constexpr uint32_t kStages = 4 * (kBox * 2 * (128 + 256)) / kStageBytes;
 
-  // Rows of a box of A, and of a K-major box of B: what one block loads of the tile.
+  // Rows of a box of A, but of the last tile, and of a K-major box of B: what one block loads of the tile.
   static constexpr uint32_t kRowsA = kM / kClusterN;
   static constexpr uint32_t kRowsB = kN / kClusterM;
   static_assert(kRowsA <= 256 && kRowsB <= 256, "the longest side of a box");

@@ -22,7 +22,7 @@ pub trait ReducingGemmBackend: Backend {
     /// # Errors
     /// - [`Error::InvalidProblem`] for a descriptor that contradicts itself.
     /// - On a GPU [`Error::Unsupported`], [`Error::Device`] and [`Error::MissingFeature`]: it needs compute capability 9.0
-    ///   and the feature `nvcc`, eight ranks at most, groups of a multiple of 128 rows, and what
+    ///   and the feature `nvcc`, eight ranks at most, groups of a multiple of 128 rows (in one shot there are none), and what
     ///   [`sm90::check_problem`](crate::sm90::check_problem) says; [`Error::Operand`] for a misaligned address.
     /// - What the backend reports.
     fn reducing_plan(&self, product: &ReducingMatmul) -> Result<Self::ReducingPlan, Error>;

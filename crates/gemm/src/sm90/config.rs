@@ -84,12 +84,18 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The configuration that the model of tiles and waves expects to be quickest on a device of `multiprocessors` SMs.
+/// The configuration that the model of tiles and waves expects to be quickest on a device of `multiprocessors` SMs, of those that these
+/// have room for.
 pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> {
-    let config = cutlass::select(&CONFIGS, problem, multiprocessors)?.config;
+    let seconds = |shape: &Config| cutlass::seconds(shape, problem, multiprocessors);
+    let (config, shape) = CONFIGS
+        .iter()
+        .enumerate()
+        .filter(|(_, shape)| blocks(shape) <= multiprocessors)
+        .min_by(|(_, a), (_, b)| seconds(a).total_cmp(&seconds(b)))?;
     Some(Candidate {
         config,
-        band: square_band(&CONFIGS[config], multiprocessors),
+        band: square_band(shape, multiprocessors),
     })
 }
 
@@ -243,6 +249,10 @@ mod tests {
         assert_eq!(chosen(16384, 6656, 16384), "128x256_share_b");
         assert_eq!(chosen(1024, 1024, 1024), "128x64_alone");
         assert_eq!(chosen(2048, 1024, 1024), "128x128_share_b");
+        let crowded = GemmProblem::new(1024, 512, 64, DType::Bf16);
+        let alone = select(&crowded, 1).unwrap().config;
+        assert_eq!(CONFIGS[alone].cluster, [1, 1], "a block is no cluster");
+        assert_eq!(select(&crowded, 0), None);
         // One row of tiles: a neighbour below would have nothing to do.
         assert_eq!(chosen(64, 132 * 256, 4096), "128x256_share_a");
     }

@@ -4,7 +4,7 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, CONFIGS, Candidate, Family, SHARED_BYTES, STEP};
-use super::plan::{Bias, boxes, check_compiled, count, maps_of_a, resident};
+use super::plan::{Bias, boxes, check_compiled, count, maps_of_a, refused, resident};
 use super::requirements::check_reduction;
 use super::tensor_map::{Matrix, TensorMap};
 use super::{RANKS, Raster, check_device, select};
@@ -147,13 +147,7 @@ impl Maps {
             let operands = GemmOperands::new(product.a, product.b, c).with_bias(product.bias);
             operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
         }
-        let refused = |operand| {
-            move |reason| Error::Operand {
-                operand,
-                problem: Box::new(*problem),
-                reason,
-            }
-        };
+        let refused = |operand| refused(problem, operand);
         let [(a, _), (b, rows_b), (c, rows_c)] = boxes(problem, config);
         let at = |matrix, address| Matrix { address, ..matrix };
         let mut maps = Self {

@@ -140,13 +140,7 @@ impl Plan {
             return Ok(*product);
         }
         let [(a, _), b, c] = boxes(&self.problem, &self.config);
-        let refused = |operand| {
-            move |reason| Error::Operand {
-                operand,
-                problem: Box::new(self.problem),
-                reason,
-            }
-        };
+        let refused = |operand| refused(&self.problem, operand);
         let at = |matrix, address| Matrix { address, ..matrix };
         let map = |operand, (matrix, box_rows): (Matrix, u32), address| {
             TensorMap::encode(at(matrix, address), box_rows).map_err(refused(operand))
@@ -164,6 +158,19 @@ impl Plan {
         };
         *bound = Some((addresses, product));
         Ok(product)
+    }
+}
+
+/// The error for an operand of which the driver makes no map.
+pub(super) fn refused(
+    problem: &GemmProblem,
+    operand: &'static str,
+) -> impl FnOnce(String) -> Error + use<> {
+    let problem = Box::new(*problem);
+    move |reason| Error::Operand {
+        operand,
+        problem,
+        reason,
     }
 }
 

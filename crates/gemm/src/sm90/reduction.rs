@@ -7,7 +7,7 @@ use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, PadView};
 
 use super::all_gather::upload;
 use super::config::{self, CONFIGS, FETCHING_BYTES, STEP};
-use super::plan::{Bias, boxes, check_compiled, resident, rows_of_box};
+use super::plan::{Bias, boxes, check_compiled, refused, resident, rows_of_box};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{RANKS, check_device};
@@ -295,13 +295,7 @@ impl Maps {
             operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
             Ok(Matrix { address, ..matrix })
         };
-        let refused = |operand| {
-            move |reason| Error::Operand {
-                operand,
-                problem: Box::new(*problem),
-                reason,
-            }
-        };
+        let refused = |operand| refused(problem, operand);
         let encode = |operand, matrix, box_rows, address| {
             TensorMap::encode(at(address, matrix)?, box_rows).map_err(refused(operand))
         };

@@ -49,10 +49,14 @@ impl Costs<'_> {
     /// All of the product, if `region` is where it reads A.
     fn one_shot_product(&self, of: &OneShot, region: &Region) -> Option<Cost> {
         let KernelShape { m, n, dtype, .. } = of.shape;
+        let own = self.plan.rank;
         let waves = self.machine.quick_waves((m, n, region.cols.len()), dtype);
         (region.buffer == of.a).then(|| Cost {
             time: waves.count() * waves.wave_us,
-            loads: vec![(Resource::Multiprocessors(self.plan.rank), 1.0)],
+            loads: vec![
+                (Resource::Multiprocessors(own), 1.0),
+                (Resource::Power(own), waves.tiles.min(1.0)),
+            ],
             product: true,
             ..Cost::default()
         })

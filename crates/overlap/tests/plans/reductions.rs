@@ -98,6 +98,14 @@ fn reductions_are_found_by_their_exact_names() {
 }
 
 #[test]
+fn there_are_one_shot_and_two() {
+    for name in ["fusedAllReduce:shots=3", "fusedRowParallelLinear:shots=0"] {
+        let error = algorithms::find(name).unwrap_err();
+        assert!(matches!(error, PlanError::UnknownOption { .. }), "{error}");
+    }
+}
+
+#[test]
 fn impossible_problems_are_errors() {
     for configuration in every() {
         assert!(matches!(

@@ -4,7 +4,7 @@ use warpweave_symm_mem::{DevicePtr, PadView};
 
 use super::super::RANKS;
 use super::super::config::STEP;
-use super::super::plan::{Bias, boxes, maps_of_a};
+use super::super::plan::{Bias, boxes, maps_of_a, refused};
 use super::super::tensor_map::{Matrix, TensorMap};
 use crate::all_gather_matmul::AllGatherMatmul;
 use crate::cutlass::Config;
@@ -50,13 +50,7 @@ impl Maps {
     pub fn encode(product: &AllGatherMatmul, config: &Config) -> Result<Self, Error> {
         let problem = &product.problem;
         let [(a, _), b, c] = boxes(problem, config);
-        let refused = |operand| {
-            move |reason| Error::Operand {
-                operand,
-                problem: Box::new(*problem),
-                reason,
-            }
-        };
+        let refused = |operand| refused(problem, operand);
         let at = |matrix, rows, address| Matrix {
             address,
             rows,

@@ -13,7 +13,7 @@ pub(in crate::algorithms) const ROWS: Parameter = Parameter {
 };
 
 /// The usual choice.
-pub(in crate::algorithms) const ROWS_OF_A_GROUP: usize = 512;
+pub(super) const ROWS_OF_A_GROUP: usize = 512;
 
 /// One kernel, which leaves its parts of other ranks' rows in its `staging` as they are computed, in groups of the parameter
 /// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks to their own f32 sums. Where everyone gets

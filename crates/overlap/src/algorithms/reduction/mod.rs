@@ -12,8 +12,8 @@ use super::{Options, Parameter, Values};
 use crate::plan::Transport;
 
 pub(super) use by_owner::{Reach, by_owner};
-pub(super) use fused::{ROWS, ROWS_OF_A_GROUP, fused};
-pub(super) use one_shot::{SHOTS, is_one_shot, one_shot};
+pub(super) use fused::{ROWS, fused};
+pub(super) use one_shot::{SHOTS, is_one_shot, is_redundant, one_shot};
 pub(super) use partial::{PartialProduct, Stored};
 
 /// What moves the bytes of a collective, for [`transport`].

@@ -1,5 +1,6 @@
 //! One launch whose parts go to everyone, who sums them.
 
+use super::fused::{ROWS, ROWS_OF_A_GROUP};
 use super::{PartialProduct, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
@@ -9,12 +10,17 @@ use crate::plan::{Kernel, KernelShape, OneShot, Placement, Plan, Problem, Stream
 pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
     key: "shots",
     summary: "2: owners fetch parts and sum them, and the others fetch the sums; 1: parts go to everyone, who sums them",
-    values: Values::Counts(&[2, 1]),
+    values: Values::Words(&["2", "1"]),
 };
 
 /// Whether it is the latter.
 pub(in crate::algorithms) fn is_one_shot(options: &Options) -> bool {
-    options.count(SHOTS.key) == 1
+    options.word(SHOTS.key) == "1"
+}
+
+/// Whether another configuration is the same plan: in one shot there are no groups.
+pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
+    is_one_shot(options) && options.count(ROWS.key) != ROWS_OF_A_GROUP
 }
 
 /// One kernel, which writes its part of C into the `staging` of every rank as it is computed, unasked, and adds the parts of all in the

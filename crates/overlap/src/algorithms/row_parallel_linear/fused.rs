@@ -1,7 +1,7 @@
 //! `fusedRowParallelLinear`: the fused all-reduce with the weight as it is stored.
 
 use crate::algorithms::reduction::{
-    ROWS, ROWS_OF_A_GROUP, Reach, SHOTS, Stored, fused, is_one_shot, one_shot,
+    ROWS, Reach, SHOTS, Stored, fused, is_one_shot, is_redundant, one_shot,
 };
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
@@ -17,13 +17,12 @@ use crate::plan::{Plan, Problem};
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedRowParallelLinear",
     operation: Operation::RowParallelLinear,
-    summary: "one SM90 product whose tiles are fetched and summed by their owners, and these sums fetched by all",
+    summary: "one SM90 product whose tiles are fetched and summed by their owners, and these sums fetched by all; or go to everyone",
     needs: Capabilities::SM90,
     parameters: &[ROWS, SHOTS],
     build,
     rows: None,
-    // In one shot there are no groups.
-    redundant: Some(|options| is_one_shot(options) && options.count(ROWS.key) != ROWS_OF_A_GROUP),
+    redundant: Some(is_redundant),
 };
 
 fn build(

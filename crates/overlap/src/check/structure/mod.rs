@@ -196,8 +196,8 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    /// The words of a kernel to which rows come eagerly carry the number of its call, and those of its chunks are one to a plan. So
-    /// nothing else may use them.
+    /// The words of a kernel that counts its calls carry their number, and those of its chunks or units are one to a plan. So nothing
+    /// else may use them.
     fn slots_alone(&mut self) {
         let plan = self.plan;
         for (index, op) in plan.ops.iter().enumerate() {

@@ -189,7 +189,7 @@ pub enum GatherProtocol {
 }
 
 impl Kernel {
-    /// The kernel's name, the same as that of its host reference.
+    /// The kernel's name, the same as that of its host reference; in one shot that is the one of all products that sum.
     pub fn name(&self) -> &'static str {
         match self {
             Kernel::NaiveRemoteRead { .. } => "naive_remote_read",
@@ -271,7 +271,8 @@ impl Kernel {
     }
 
     /// The slots it signals or waits on: first the one that says that data may be read, then, where the kernel has it,
-    /// the one that says that it has been read. Where several say the former, they are all there.
+    /// the one that says that it has been read. Where several say the former, they are all there. In
+    /// one shot the latter is one in which the launch counts its calls.
     pub fn slots(&self) -> Vec<SlotId> {
         match *self {
             Kernel::NaiveRemoteRead { ready, done, .. }

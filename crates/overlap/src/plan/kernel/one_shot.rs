@@ -44,7 +44,8 @@ impl OneShot {
     }
 
     pub(super) fn slots(&self) -> Vec<SlotId> {
-        let units = (0..self.units.min(Units::MOST)).map(|unit| SlotId(self.ready.0 + unit));
+        let units =
+            (0..self.units.min(Units::MOST)).map(|unit| SlotId(self.ready.0.saturating_add(unit)));
         units.chain([self.calls]).collect()
     }
 

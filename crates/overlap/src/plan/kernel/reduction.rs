@@ -1,6 +1,6 @@
 //! The product whose K is sharded, with the sums of all ranks' parts in the same launch.
 
-use super::{BufferId, KernelShape, SlotId, layout_of, shard};
+use super::{BufferId, KernelShape, MOST_SLOTS, SlotId, layout_of, shard};
 use crate::plan::{Effect, Region};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -64,7 +64,8 @@ impl Reduction {
     }
 
     pub(super) fn slots(&self) -> Vec<SlotId> {
-        let of = |first: SlotId| (0..self.groups).map(move |group| slot(first, group));
+        let of =
+            |first: SlotId| (0..self.groups.min(MOST_SLOTS)).map(move |group| slot(first, group));
         let summed = self.summed.into_iter().flat_map(of);
         of(self.ready).chain(summed).chain([self.done]).collect()
     }
@@ -103,7 +104,7 @@ impl Reduction {
 
 /// The slot of a group.
 fn slot(first: SlotId, group: usize) -> SlotId {
-    SlotId(first.0 + group)
+    SlotId(first.0.saturating_add(group))
 }
 
 /// The place of `one` among all ranks but `without`.
