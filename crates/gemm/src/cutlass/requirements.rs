@@ -91,11 +91,11 @@ pub(crate) fn check_hopper(device: &DeviceInfo, provider: Provider) -> Result<()
     })
 }
 
-pub(crate) fn unsupported(
+pub(crate) fn unsupported<T>(
     problem: &GemmProblem,
     provider: Provider,
     requirement: String,
-) -> Result<(), Error> {
+) -> Result<T, Error> {
     Err(Error::Unsupported {
         provider,
         problem: Box::new(*problem),

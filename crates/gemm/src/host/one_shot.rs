@@ -70,13 +70,10 @@ unsafe fn store<T: Element>(
     partial: &[f32],
 ) {
     let [rows, columns] = place;
-    for (row, to) in rows.clone().zip(rows_at::<T>(product, base, place)) {
-        let values = &partial[row * product.problem.n..][columns.clone()];
-        // SAFETY: the caller's obligation.
-        T::round(values, unsafe {
-            std::slice::from_raw_parts_mut(to, columns.len())
-        });
-    }
+    let n = product.problem.n;
+    let values = rows.clone().map(|row| &partial[row * n..][columns.clone()]);
+    // SAFETY: the caller's obligation.
+    unsafe { reduction::round_rows(rows_at::<T>(product, base, place), values) };
 }
 
 /// Adds the parts of all ranks in their order, and the bias, to C.
@@ -87,31 +84,18 @@ unsafe fn sum<T: Element>(product: &ReducingMatmul, parity: usize, place: &Place
     let [rows, columns] = place;
     let width = columns.len();
     let mut sums = vec![0.0f32; rows.len() * width];
-    let mut part = vec![0.0f32; width];
-    // SAFETY: `width` elements of a row, by the caller's obligation or that of the launch.
-    let mut add = |row: *const T, sums: &mut [f32]| unsafe {
-        T::widen(std::slice::from_raw_parts(row, width), &mut part);
-        for (sum, term) in sums.iter_mut().zip(&part) {
-            *sum += term;
-        }
-    };
     for source in 0..product.world() {
         let parts = product.left(source, product.rank(), parity);
-        let parts = rows_at::<T>(product, parts, place);
-        for (row, sums) in parts.zip(sums.chunks_exact_mut(width)) {
-            add(row, sums);
-        }
+        // SAFETY: `width` elements of each row, by the caller's obligation.
+        unsafe { reduction::add_rows(&mut sums, width, rows_at::<T>(product, parts, place)) };
     }
-    if product.problem.bias {
-        let bias = product.bias.as_host::<T>();
-        for sums in sums.chunks_exact_mut(width) {
-            // SAFETY: the bias has n elements.
-            add(unsafe { bias.add(columns.start) }, sums);
+    // SAFETY: the bias has n elements, as the caller of the launch vouches; C is this rank's own.
+    unsafe {
+        if product.problem.bias {
+            let bias = product.bias.as_host::<T>().add(columns.start);
+            reduction::add_rows(&mut sums, width, std::iter::repeat(bias));
         }
-    }
-    let c = rows_at::<T>(product, product.own_sums(), place);
-    for (to, sums) in c.zip(sums.chunks_exact(width)) {
-        // SAFETY: as above; C is this rank's own.
-        T::round(sums, unsafe { std::slice::from_raw_parts_mut(to, width) });
+        let c = rows_at::<T>(product, product.own_sums(), place);
+        reduction::round_rows(c, sums.chunks_exact(width));
     }
 }

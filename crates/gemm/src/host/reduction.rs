@@ -147,6 +147,44 @@ fn rows_at<T>(
     rows.map(move |row| product.row_from(base, row).as_host::<T>())
 }
 
+/// Rounds `values` into rows.
+///
+/// # Safety
+/// They are there, each with elements of type `T`, as many as its values, and nothing else accesses them meanwhile.
+pub(super) unsafe fn round_rows<'a, T: Element>(
+    rows: impl Iterator<Item = *mut T>,
+    values: impl Iterator<Item = &'a [f32]>,
+) {
+    for (row, values) in rows.zip(values) {
+        // SAFETY: the caller's obligation.
+        T::round(values, unsafe {
+            std::slice::from_raw_parts_mut(row, values.len())
+        });
+    }
+}
+
+/// Adds rows to those of `sums`, which have `width` elements.
+///
+/// # Safety
+/// They are there, with as many elements of type `T`, and nothing writes them meanwhile.
+pub(super) unsafe fn add_rows<T: Element>(
+    sums: &mut [f32],
+    width: usize,
+    rows: impl Iterator<Item = *mut T>,
+) {
+    let mut terms = vec![0.0f32; width];
+    for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
+        // SAFETY: the caller's obligation.
+        T::widen(
+            unsafe { std::slice::from_raw_parts(row, width) },
+            &mut terms,
+        );
+        for (sum, term) in sums.iter_mut().zip(&terms) {
+            *sum += term;
+        }
+    }
+}
+
 /// Rounds `values` into the rows of a group.
 ///
 /// # Safety
@@ -157,11 +195,9 @@ unsafe fn store<T: Element>(
     group: &Group,
     values: &[f32],
 ) {
-    let n = product.problem.n;
-    for (row, values) in rows_at::<T>(product, base, group).zip(values.chunks_exact(n)) {
-        // SAFETY: the caller's obligation; a row has n elements.
-        T::round(values, unsafe { std::slice::from_raw_parts_mut(row, n) });
-    }
+    let values = values.chunks_exact(product.problem.n);
+    // SAFETY: the caller's obligation; a row has n elements.
+    unsafe { round_rows(rows_at::<T>(product, base, group), values) };
 }
 
 /// Copies the rows of a group.
@@ -189,24 +225,15 @@ unsafe fn copy<T: Element>(
 unsafe fn sum<T: Element>(product: &ReducingMatmul, group: &Group, partial: Vec<f32>) -> Vec<f32> {
     let n = product.problem.n;
     let mut sums = partial;
-    let mut part = vec![0.0f32; n];
-    // SAFETY: a row of n elements, by the caller's obligation or that of the launch.
-    let mut add = |row: *const T, sums: &mut [f32]| unsafe {
-        T::widen(std::slice::from_raw_parts(row, n), &mut part);
-        for (sum, term) in sums.iter_mut().zip(&part) {
-            *sum += term;
-        }
-    };
     for source in (0..product.world()).filter(|&source| source != product.rank()) {
         let rows = rows_at::<T>(product, product.fetched(source), group);
-        for (row, sums) in rows.zip(sums.chunks_exact_mut(n)) {
-            add(row, sums);
-        }
+        // SAFETY: rows of n elements, by the caller's obligation.
+        unsafe { add_rows(&mut sums, n, rows) };
     }
     if product.problem.bias {
-        for sums in sums.chunks_exact_mut(n) {
-            add(product.bias.as_host(), sums);
-        }
+        let bias = std::iter::repeat(product.bias.as_host::<T>());
+        // SAFETY: the bias has n elements, as the caller of the launch vouches.
+        unsafe { add_rows(&mut sums, n, bias) };
     }
     sums
 }

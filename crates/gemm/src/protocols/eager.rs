@@ -22,26 +22,22 @@ impl Eager<'_> {
         for rank in 0..self.chunks.len() {
             for block in 0..self.blocks[rank] {
                 let all = self.blocks[rank];
-                if self.beside {
-                    model.beside((rank, block, all), self.calls, |sender, call| {
-                        self.send(sender, rank, block, call);
-                    });
-                }
-                model.thread(|thread| {
-                    for call in 1..=self.calls {
-                        self.begin(thread, rank, block, call);
-                        if !self.beside {
-                            self.send(thread, rank, block, call);
-                        }
-                        self.draw(thread, rank, block, call);
-                        self.read(thread, rank, block, call);
-                        if self.beside {
-                            thread.meet(format!("of {rank}.{block} in call {call}"), 1);
-                        }
-                        thread.arrive(end(rank, call));
-                        thread.meet(end(rank, call), all);
-                    }
-                });
+                model.block(
+                    (rank, block, all),
+                    (self.calls, self.beside),
+                    [
+                        &|thread, call| self.begin(thread, rank, block, call),
+                        &|thread, call| self.send(thread, rank, block, call),
+                        &|thread, call| {
+                            self.draw(thread, rank, block, call);
+                            self.read(thread, rank, block, call);
+                        },
+                        &|thread, call| {
+                            thread.arrive(end(rank, call));
+                            thread.meet(end(rank, call), all);
+                        },
+                    ],
+                );
             }
         }
         model

@@ -26,28 +26,21 @@ impl Gathering<'_> {
                 model.thread(|engine| self.push(engine, rank));
             }
             for block in 0..self.blocks[rank] {
-                let beside = self.beside && reads;
-                if beside {
-                    let of = (rank, block, self.all(rank));
-                    model.beside(of, self.calls, |fetcher, call| {
-                        self.fetch(fetcher, rank, block, call);
-                    });
-                }
-                model.thread(|thread| {
-                    for call in 1..=self.calls {
-                        self.begin(thread, rank, block, call);
-                        if !beside {
-                            self.fetch(thread, rank, block, call);
-                        }
-                        self.read(thread, rank, call);
-                        if beside {
-                            thread.meet(format!("of {rank}.{block} in call {call}"), 1);
-                        }
-                        self.end(thread, rank);
-                        thread.arrive(end(rank, call));
-                        thread.meet(end(rank, call), self.all(rank));
-                    }
-                });
+                let all = self.all(rank);
+                model.block(
+                    (rank, block, all),
+                    (self.calls, self.beside && reads),
+                    [
+                        &|thread, call| self.begin(thread, rank, block, call),
+                        &|thread, call| self.fetch(thread, rank, block, call),
+                        &|thread, call| self.read(thread, rank, call),
+                        &|thread, call| {
+                            self.end(thread, rank);
+                            thread.arrive(end(rank, call));
+                            thread.meet(end(rank, call), all);
+                        },
+                    ],
+                );
             }
         }
         model

@@ -67,6 +67,9 @@ struct Thread<'a> {
     steps: Vec<Step>,
 }
 
+/// What a thread does in a call.
+type Part<'a> = &'a dyn Fn(&mut Thread<'_>, u32);
+
 impl Model {
     fn thread(&mut self, write: impl FnOnce(&mut Thread<'_>)) {
         let mut thread = Thread {
@@ -76,6 +79,31 @@ impl Model {
         write(&mut thread);
         let steps = thread.steps;
         self.threads.push(steps);
+    }
+
+    /// A block of a rank with so many: in each call it begins, does what may be done `beside` the rest or before it, the rest, and ends.
+    fn block(
+        &mut self,
+        (rank, block, blocks): (usize, usize, usize),
+        (calls, beside): (u32, bool),
+        [begin, side, rest, end]: [Part<'_>; 4],
+    ) {
+        if beside {
+            self.beside((rank, block, blocks), calls, side);
+        }
+        self.thread(|thread| {
+            for call in 1..=calls {
+                begin(thread, call);
+                if !beside {
+                    side(thread, call);
+                }
+                rest(thread, call);
+                if beside {
+                    thread.meet(ended_beside(rank, block, call), 1);
+                }
+                end(thread, call);
+            }
+        });
     }
 
     /// The thread of a block that fetches, or sends, beside its product, in each call of a rank with so many blocks.
@@ -89,7 +117,7 @@ impl Model {
             for call in 1..=calls {
                 thread.meet(begin(rank, call), 1);
                 work(thread, call);
-                thread.arrive(format!("of {rank}.{block} in call {call}"));
+                thread.arrive(ended_beside(rank, block, call));
                 thread.meet(end(rank, call), blocks);
             }
         });
@@ -224,6 +252,11 @@ fn begin(rank: usize, call: u32) -> String {
 
 fn end(rank: usize, call: u32) -> String {
     format!("end of call {call} on {rank}")
+}
+
+/// The barrier at which a block's other thread has ended.
+fn ended_beside(rank: usize, block: usize, call: u32) -> String {
+    format!("of {rank}.{block} in call {call}")
 }
 
 /// The number of the call, which all words of a rank carry.

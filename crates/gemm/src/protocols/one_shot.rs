@@ -28,25 +28,19 @@ impl OneShot<'_> {
         for rank in 0..self.world() {
             let all = self.blocks[rank];
             for block in 0..all {
-                if self.beside {
-                    model.beside((rank, block, all), self.calls, |drawing, call| {
-                        self.draw(drawing, rank, block, call);
-                    });
-                }
-                model.thread(|thread| {
-                    for call in 1..=self.calls {
-                        self.begin(thread, rank, block, call);
-                        if !self.beside {
-                            self.draw(thread, rank, block, call);
-                        }
-                        self.store(thread, rank, block, call);
-                        self.sum(thread, rank, block, call);
-                        if self.beside {
-                            thread.meet(format!("of {rank}.{block} in call {call}"), 1);
-                        }
-                        self.end(thread, rank, block, call);
-                    }
-                });
+                model.block(
+                    (rank, block, all),
+                    (self.calls, self.beside),
+                    [
+                        &|thread, call| self.begin(thread, rank, block, call),
+                        &|thread, call| self.draw(thread, rank, block, call),
+                        &|thread, call| {
+                            self.store(thread, rank, block, call);
+                            self.sum(thread, rank, block, call);
+                        },
+                        &|thread, call| self.end(thread, rank, block, call),
+                    ],
+                );
             }
         }
         model

@@ -1,6 +1,6 @@
 //! The product with its sums: `reduction.cuh`.
 
-use super::{Announced, Model, Planted, Thread, begin, calls, end, peers};
+use super::{Announced, Model, Planted, Thread, begin, calls, end, ended_beside, peers};
 use crate::reduction::{Group, order};
 
 /// What the stream leaves in C before a call.
@@ -44,7 +44,7 @@ impl Reducing<'_> {
                         }
                         self.store(thread, rank, block, call);
                         if beside && self.planted != Some(Planted::UnmetBlock) {
-                            thread.meet(format!("of {rank}.{block} in call {call}"), 1);
+                            thread.meet(ended_beside(rank, block, call), 1);
                         }
                         self.end(thread, rank, block, call);
                     }

@@ -4,7 +4,7 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, CONFIGS, Candidate, Family, SHARED_BYTES, STEP};
-use super::plan::{Bias, boxes, check_compiled, count, maps_of_a, refused, resident};
+use super::plan::{Bias, boxes, check_compiled, count, launch_with, maps_of_a, refused, resident};
 use super::requirements::check_reduction;
 use super::tensor_map::{Matrix, TensorMap};
 use super::{RANKS, Raster, check_device, select};
@@ -111,17 +111,8 @@ impl OneShotPlan {
     /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
     /// [`OneShotPlan::new`].
     pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
-        let parameter: *const OneShot = &*self.parameter;
-        // SAFETY: the structure is the kernel's parameter, which launching reads; the caller vouches for the matrices and the pad.
-        unsafe {
-            cuda.launch(
-                stream,
-                &self.function,
-                self.launch,
-                &mut [parameter.cast_mut().cast()],
-            )?;
-        }
-        Ok(())
+        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad.
+        unsafe { launch_with(cuda, stream, &self.function, self.launch, &*self.parameter) }
     }
 }
 
@@ -148,7 +139,7 @@ impl Maps {
             operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
         }
         let refused = |operand| refused(problem, operand);
-        let [(a, _), (b, rows_b), (c, rows_c)] = boxes(problem, config);
+        let (a, [(b, rows_b), (c, rows_c)]) = boxes(problem, config);
         let at = |matrix, address| Matrix { address, ..matrix };
         let mut maps = Self {
             a: maps_of_a(at(a, product.a), config).map_err(refused("A"))?,

@@ -7,7 +7,7 @@ use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 use super::config::{self, CONFIGS, Candidate, Family, PLAIN, SHARED_BYTES, STEP, THREADS};
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{Raster, check_device, check_problem};
-use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
+use crate::cutlass::{ADDRESS_ALIGNMENT, Config, unsupported};
 use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
 
 /// `Bias` in `cuda/sm90/gemm.cuh`.
@@ -109,7 +109,7 @@ impl Plan {
         operands: GemmOperands,
     ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
-        let mut product = self.bind([operands.a, operands.b, operands.c, operands.bias])?;
+        let product = self.bind([operands.a, operands.b, operands.c, operands.bias])?;
         let [along_m, along_n] = self.config.cluster;
         let cluster = along_m * along_n;
         let launch = LaunchConfig {
@@ -120,15 +120,7 @@ impl Plan {
         };
         // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the kernel waits for
         // the kernel before it in the stream before it touches them.
-        unsafe {
-            cuda.launch(
-                stream,
-                &self.function,
-                launch,
-                &mut [(&raw mut product).cast()],
-            )?;
-        }
-        Ok(())
+        unsafe { launch_with(cuda, stream, &self.function, launch, &product) }
     }
 
     /// The parameter for operands at these addresses.
@@ -139,7 +131,7 @@ impl Plan {
         {
             return Ok(*product);
         }
-        let [(a, _), b, c] = boxes(&self.problem, &self.config);
+        let (a, [b, c]) = boxes(&self.problem, &self.config);
         let refused = |operand| refused(&self.problem, operand);
         let at = |matrix, address| Matrix { address, ..matrix };
         let map = |operand, (matrix, box_rows): (Matrix, u32), address| {
@@ -161,6 +153,25 @@ impl Plan {
     }
 }
 
+/// Launches a kernel with its one parameter.
+///
+/// # Safety
+/// `P` is the layout of that parameter, and what it points to is there until the launch has ended.
+pub(super) unsafe fn launch_with<P>(
+    cuda: &Cuda,
+    stream: &CudaQueue,
+    function: &Function,
+    launch: LaunchConfig,
+    parameter: &P,
+) -> Result<(), Error> {
+    let parameter: *const P = parameter;
+    // SAFETY: the caller's obligation; launching reads the parameter.
+    unsafe {
+        cuda.launch(stream, function, launch, &mut [parameter.cast_mut().cast()])?;
+    }
+    Ok(())
+}
+
 /// The error for an operand of which the driver makes no map.
 pub(super) fn refused(
     problem: &GemmProblem,
@@ -176,11 +187,11 @@ pub(super) fn refused(
 
 /// Tiles of clusters.
 pub(super) fn count(raster: &Raster, problem: &GemmProblem) -> Result<u32, Error> {
-    raster.count().ok_or_else(|| Error::Unsupported {
-        provider: Provider::Sm90,
-        problem: Box::new(*problem),
-        requirement: "C must have fewer than 2³² tiles".into(),
-    })
+    let too_many = || {
+        let why = "C must have fewer than 2³² tiles".into();
+        unsupported(problem, Provider::Sm90, why)
+    };
+    raster.count().map_or_else(too_many, Ok)
 }
 
 /// A launch of clusters of `config` whose blocks wait for those of other ranks, which wait for blocks of this one: as many as are resident
@@ -200,13 +211,10 @@ pub(super) fn resident(
     let resident = function.max_resident_in_clusters(launch)?;
     let blocks = most.min(resident) / cluster * cluster;
     if blocks == 0 {
-        return Err(Error::Unsupported {
-            provider: Provider::Sm90,
-            problem: Box::new(*problem),
-            requirement: format!(
-                "{cluster} blocks must be resident at once, of at most {most} that it may have; {resident} fit"
-            ),
-        });
+        let why = format!(
+            "{cluster} blocks must be resident at once, of at most {most} that it may have; {resident} fit"
+        );
+        return unsupported(problem, Provider::Sm90, why);
     }
     launch.grid.0 = blocks;
     Ok(launch)
@@ -243,9 +251,9 @@ pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2
     Ok([map(whole)?, map(matrix.rows % tile)?])
 }
 
-/// A, B and C, without their addresses, and the rows of their boxes: `rows_of_box`, `kRowsB` and what `tile.cuh` says of
-/// MN-major boxes and boxes of C.
-pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> [(Matrix, u32); 3] {
+/// A, B and C, without their addresses, and of B and C the rows of their boxes: `kRowsB` and what `tile.cuh` says of MN-major boxes
+/// and boxes of C.
+pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix, u32); 2]) {
     let matrix = |(rows, columns), ld| Matrix {
         address: DevicePtr::NULL,
         dtype: problem.dtype,
@@ -260,14 +268,9 @@ pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> [(Matrix, u32); 3
         Layout::RowMajor => STEP as u32,
         Layout::Transposed => tile_n / along_m,
     };
-    [
-        (
-            matrix((m, k), problem.lda),
-            rows_of_box(config, config.tile[0] as usize),
-        ),
-        (matrix(problem.b_layout.stored(k, n), problem.ldb), box_b),
-        (matrix((m, n), problem.ldc), BOX_COLUMNS),
-    ]
+    let b = matrix(problem.b_layout.stored(k, n), problem.ldb);
+    let c = matrix((m, n), problem.ldc);
+    (matrix((m, k), problem.lda), [(b, box_b), (c, BOX_COLUMNS)])
 }
 
 #[cfg(test)]
@@ -293,7 +296,9 @@ mod tests {
             for config in CONFIGS {
                 let [tile_m, tile_n, _] = config.tile;
                 let [along_m, along_n] = config.cluster;
-                let [a, b, c] = boxes(&problem, &config).map(|(_, rows)| rows * BOX_COLUMNS * 2);
+                let (_, [(_, b), (_, c)]) = boxes(&problem, &config);
+                let rows = [rows_of_box(&config, tile_m as usize), b, c];
+                let [a, b, c] = rows.map(|rows| rows * BOX_COLUMNS * 2);
                 let loads_b = match layout {
                     Layout::RowMajor => tile_n / along_m / BOX_COLUMNS,
                     Layout::Transposed => 1,
@@ -346,7 +351,7 @@ mod tests {
         let problem = GemmProblem::new(100, 200, 300, DType::Bf16)
             .with_layouts(Layout::RowMajor, Layout::Transposed)
             .with_leading_dimensions(304, 312, 208);
-        let [(a, _), (b, _), (c, _)] = boxes(&problem, &CONFIGS[0]);
+        let (a, [(b, _), (c, _)]) = boxes(&problem, &CONFIGS[0]);
         assert_eq!((a.rows, a.columns, a.ld), (100, 300, 304));
         assert_eq!((b.rows, b.columns, b.ld), (200, 300, 312));
         assert_eq!((c.rows, c.columns, c.ld), (100, 200, 208));

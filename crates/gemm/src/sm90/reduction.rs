@@ -7,7 +7,7 @@ use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, PadView};
 
 use super::all_gather::upload;
 use super::config::{self, CONFIGS, FETCHING_BYTES, STEP};
-use super::plan::{Bias, boxes, check_compiled, refused, resident, rows_of_box};
+use super::plan::{Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{RANKS, check_device};
@@ -146,18 +146,9 @@ impl ReductionPlan {
     /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
     /// [`ReductionPlan::new`].
     pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
-        let parameter: *const Reduction = &*self.parameter;
-        // SAFETY: the structure is the kernel's parameter, which launching reads; the caller vouches for the matrices and the pad, and the table
-        // lives with the plan.
-        unsafe {
-            cuda.launch(
-                stream,
-                &self.function,
-                self.launch,
-                &mut [parameter.cast_mut().cast()],
-            )?;
-        }
-        Ok(())
+        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad, and the tables live with the
+        // plan.
+        unsafe { launch_with(cuda, stream, &self.function, self.launch, &*self.parameter) }
     }
 }
 
@@ -299,7 +290,7 @@ impl Maps {
         let encode = |operand, matrix, box_rows, address| {
             TensorMap::encode(at(address, matrix)?, box_rows).map_err(refused(operand))
         };
-        let [(a, _), (b, rows_b), (c, rows_c)] = boxes(problem, config);
+        let (a, [(b, rows_b), (c, rows_c)]) = boxes(problem, config);
         let rows_a = rows_of_box(config, product.most_rows());
         let shard = |rows: &Range<usize>| Matrix {
             rows: rows.len(),

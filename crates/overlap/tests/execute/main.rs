@@ -340,9 +340,24 @@ fn what_a_bound_plan_cannot_do_is_an_error() {
     });
 }
 
+/// What makes a sound plan one that is refused when it is bound, and what the error says.
+type Spoil = fn(&mut Plan);
+
+fn is_refused(name: &'static str, problem: Problem, spoil: [(Spoil, &str); 2]) {
+    for (spoil, needle) in spoil {
+        let errors = on_ranks(2, host, move |rank| {
+            let (me, world) = rank.place();
+            let algorithm = algorithms::find(name).unwrap();
+            let mut plan = algorithm.plan(me, world, &problem).unwrap();
+            spoil(&mut plan);
+            rank.bind(plan).unwrap_err().to_string()
+        });
+        assert!(errors[0].contains(needle), "{}", errors[0]);
+    }
+}
+
 #[test]
 fn rows_come_eagerly_into_two_stagings_in_the_chunks_that_there_are() {
-    type Spoil = fn(&mut Plan);
     let spoil: [(Spoil, &str); 2] = [
         (
             |plan| plan.buffers.iter_mut().for_each(|b| b.alternating = false),
@@ -360,22 +375,15 @@ fn rows_come_eagerly_into_two_stagings_in_the_chunks_that_there_are() {
             "2 chunks of 3 rows, not 4",
         ),
     ];
-    for (spoil, needle) in spoil {
-        let errors = on_ranks(2, host, move |rank| {
-            let (me, world) = rank.place();
-            let problem = Problem::new(8, 8, 8, DType::F16);
-            let algorithm = algorithms::find("fusedAllGather:protocol=eager").unwrap();
-            let mut plan = algorithm.plan(me, world, &problem).unwrap();
-            spoil(&mut plan);
-            rank.bind(plan).unwrap_err().to_string()
-        });
-        assert!(errors[0].contains(needle), "{}", errors[0]);
-    }
+    is_refused(
+        "fusedAllGather:protocol=eager",
+        Problem::new(8, 8, 8, DType::F16),
+        spoil,
+    );
 }
 
 #[test]
 fn parts_go_to_everyone_in_two_stagings_and_the_units_that_there_are() {
-    type Spoil = fn(&mut Plan);
     let spoil: [(Spoil, &str); 2] = [
         (
             |plan| plan.buffers.iter_mut().for_each(|b| b.alternating = false),
@@ -393,17 +401,11 @@ fn parts_go_to_everyone_in_two_stagings_and_the_units_that_there_are() {
             "4 units, not 3",
         ),
     ];
-    for (spoil, needle) in spoil {
-        let errors = on_ranks(2, host, move |rank| {
-            let (me, world) = rank.place();
-            let problem = Problem::new(70, 72, 8, DType::F16);
-            let algorithm = algorithms::find("fusedAllReduce:shots=1").unwrap();
-            let mut plan = algorithm.plan(me, world, &problem).unwrap();
-            spoil(&mut plan);
-            rank.bind(plan).unwrap_err().to_string()
-        });
-        assert!(errors[0].contains(needle), "{}", errors[0]);
-    }
+    is_refused(
+        "fusedAllReduce:shots=1",
+        Problem::new(70, 72, 8, DType::F16),
+        spoil,
+    );
 }
 
 #[test]

@@ -2,19 +2,17 @@
 
 mod parameters;
 
-use std::ffi::c_void;
-
 use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory};
 
 use self::parameters::{Eager, Gathering, Maps, Walk, slices};
 use super::config::{self, CONFIGS, Candidate, FETCHING_BYTES, Family};
-use super::plan::{check_compiled, resident};
+use super::plan::{check_compiled, launch_with, resident};
 use super::{RANKS, check_device, check_problem, select};
 use crate::all_gather_matmul::{AllGatherMatmul, Protocol, bands};
 use crate::cuda::multiprocessors_beside_signals;
-use crate::cutlass::ADDRESS_ALIGNMENT;
-use crate::{Error, GemmOperands, GemmProblem, Provider};
+use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
+use crate::{Error, GemmOperands, Provider};
 
 /// The parameter of the kernel of each protocol.
 #[derive(Debug)]
@@ -111,21 +109,15 @@ impl AllGatherPlan {
     /// As [`AllGatherGemmBackend::all_gather_matmul`](crate::AllGatherGemmBackend::all_gather_matmul). `cuda` is the device of
     /// [`AllGatherPlan::new`].
     pub(crate) unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
-        let parameter: *const c_void = match &self.parameters {
-            Parameters::Rendezvous(gathering) => (&raw const **gathering).cast(),
-            Parameters::Eager(eager) => (&raw const **eager).cast(),
-        };
-        // SAFETY: the structure is the kernel's parameter, which launching reads, and its tables live with the plan; the caller
-        // vouches for the matrices and the pad.
+        let (function, launch) = (&self.function, self.launch);
+        // SAFETY: the structures are the kernels' parameters, whose tables live with the plan; the caller vouches for the matrices and
+        // the pad.
         unsafe {
-            cuda.launch(
-                stream,
-                &self.function,
-                self.launch,
-                &mut [parameter.cast_mut()],
-            )?;
+            match &self.parameters {
+                Parameters::Rendezvous(of) => launch_with(cuda, stream, function, launch, &**of),
+                Parameters::Eager(of) => launch_with(cuda, stream, function, launch, &**of),
+            }
         }
-        Ok(())
     }
 }
 
@@ -148,14 +140,6 @@ fn favourite(product: &AllGatherMatmul, blocks: u32) -> Option<Candidate> {
     }
 }
 
-fn refused(problem: &GemmProblem, requirement: String) -> Error {
-    Error::Unsupported {
-        provider: Provider::Sm90,
-        problem: Box::new(*problem),
-        requirement,
-    }
-}
-
 /// What the kernel needs of a product, beside a device.
 fn check(product: &AllGatherMatmul) -> Result<(), Error> {
     let problem = &product.problem;
@@ -163,14 +147,14 @@ fn check(product: &AllGatherMatmul) -> Result<(), Error> {
     let world = product.shards.len();
     if world > RANKS {
         let why = format!("{world} ranks: its parameters have place for {RANKS}");
-        return Err(refused(problem, why));
+        return unsupported(problem, Provider::Sm90, why);
     }
     if product.row_bytes() > u32::MAX as usize {
         let why = format!(
             "rows of A must be shorter than 4 GiB, not {}",
             product.row_bytes()
         );
-        return Err(refused(problem, why));
+        return unsupported(problem, Provider::Sm90, why);
     }
     let staging = product.own_stagings().iter().filter(|_| world > 1);
     for &a in product.a.iter().chain(staging) {

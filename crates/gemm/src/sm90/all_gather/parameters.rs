@@ -49,7 +49,7 @@ impl Maps {
     /// [`Error::Operand`] with the driver's answer.
     pub fn encode(product: &AllGatherMatmul, config: &Config) -> Result<Self, Error> {
         let problem = &product.problem;
-        let [(a, _), b, c] = boxes(problem, config);
+        let (a, [b, c]) = boxes(problem, config);
         let refused = |operand| refused(problem, operand);
         let at = |matrix, rows, address| Matrix {
             address,

@@ -1,8 +1,6 @@
 //! `fusedAllReduce`: one launch multiplies, fetches the parts of the own rows, sums them and fetches the sums of the others.
 
-use crate::algorithms::reduction::{
-    ROWS, Reach, SHOTS, Stored, fused, is_one_shot, is_redundant, one_shot,
-};
+use crate::algorithms::reduction::{ROWS, SHOTS, Stored, in_shots, is_redundant};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -32,15 +30,5 @@ fn build(
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
     let (name, place) = (ALGORITHM.name, (rank, world));
-    if is_one_shot(options) {
-        return one_shot(name, place, problem, Stored::Plain);
-    }
-    fused(
-        name,
-        options,
-        place,
-        problem,
-        Stored::Plain,
-        Reach::Everyone,
-    )
+    in_shots(name, options, place, problem, Stored::Plain)
 }

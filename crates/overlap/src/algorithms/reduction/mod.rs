@@ -13,7 +13,7 @@ use crate::plan::Transport;
 
 pub(super) use by_owner::{Reach, by_owner};
 pub(super) use fused::{ROWS, fused};
-pub(super) use one_shot::{SHOTS, is_one_shot, is_redundant, one_shot};
+pub(super) use one_shot::{SHOTS, in_shots, is_redundant};
 pub(super) use partial::{PartialProduct, Stored};
 
 /// What moves the bytes of a collective, for [`transport`].

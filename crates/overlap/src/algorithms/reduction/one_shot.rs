@@ -1,7 +1,7 @@
 //! One launch whose parts go to everyone, who sums them.
 
-use super::fused::{ROWS, ROWS_OF_A_GROUP};
-use super::{PartialProduct, Stored};
+use super::fused::{ROWS, ROWS_OF_A_GROUP, fused};
+use super::{PartialProduct, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::plan::{Kernel, KernelShape, OneShot, Placement, Plan, Problem, StreamId};
@@ -13,8 +13,22 @@ pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
     values: Values::Words(&["2", "1"]),
 };
 
+/// The plan by either.
+pub(in crate::algorithms) fn in_shots(
+    name: &str,
+    options: &Options,
+    place: (usize, usize),
+    problem: &Problem,
+    stored: Stored,
+) -> Result<Plan, PlanError> {
+    match is_one_shot(options) {
+        true => one_shot(name, place, problem, stored),
+        false => fused(name, options, place, problem, stored, Reach::Everyone),
+    }
+}
+
 /// Whether it is the latter.
-pub(in crate::algorithms) fn is_one_shot(options: &Options) -> bool {
+fn is_one_shot(options: &Options) -> bool {
     options.word(SHOTS.key) == "1"
 }
 
@@ -28,7 +42,7 @@ pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
 /// bytes: on two H200s up to about two million elements.
 ///
 /// `arrived`: "my part of the unit is in your staging", a slot for each unit of C. Nothing is said in `calls`.
-pub(in crate::algorithms) fn one_shot(
+fn one_shot(
     name: &str,
     (rank, world): (usize, usize),
     problem: &Problem,
