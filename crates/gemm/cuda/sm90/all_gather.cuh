@@ -163,8 +163,6 @@ class Gather {
 
   // The next launch would take multiprocessors from the signals that peers wait for.
   __device__ __forceinline__ void behind_loads() {}
-  __device__ __forceinline__ void behind_stores(Corner) {}
-  __device__ __forceinline__ void behind_tiles() {}
 
   __device__ __forceinline__ void beside(uint32_t warp) {
     const PadView& pad = product_.pad;

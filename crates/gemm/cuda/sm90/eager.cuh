@@ -149,8 +149,6 @@ class EagerGather {
   }
   __device__ __forceinline__ void before_step(uint32_t) {}
   __device__ __forceinline__ void behind_loads() {}
-  __device__ __forceinline__ void behind_stores(Corner) {}
-  __device__ __forceinline__ void behind_tiles() {}
 
   __device__ __forceinline__ void beside(uint32_t warp) {
     if (product_.pad.world == 1) return;

@@ -7,8 +7,7 @@
 // Edges: TMA does not store beyond a matrix, and fills columns beyond it with zeros. It is not asked for rows beyond A (`rows_of_box`).
 //
 // A product that communicates is this one with another order of tiles and other places for boxes of C (`Product`), and another
-// `Exchange`: what happens before a tile's loads (waiting for rows of A), behind its stores (announcing rows of C), behind a consumer's
-// last tile, in the warps that have nothing to do, and behind all of it.
+// `Exchange`: what happens before a tile's loads (waiting for rows of A), in the warps that have nothing to do, and behind all of it.
 #pragma once
 
 #include "pipeline.cuh"
@@ -109,11 +108,6 @@ struct Alone {
   __device__ __forceinline__ void before_step(uint32_t) {}
   // By the producer's thread, behind all of its loads.
   __device__ __forceinline__ void behind_loads() { admit_dependents(); }
-  // By all threads of each consumer, behind the stores of its 64 rows. They have been issued, by the leader: whoever
-  // announces them waits for them first (`bulk_wait`, bulk.cuh).
-  __device__ __forceinline__ void behind_stores(Corner) {}
-  // By all threads of each consumer, behind its last tile.
-  __device__ __forceinline__ void behind_tiles() {}
   // By warps 1 to 3, while warp 0 loads and the consumers multiply.
   __device__ __forceinline__ void beside(uint32_t) {}
   // By all threads of the block, once each has done its part.
@@ -171,17 +165,15 @@ __device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorM
   }
 }
 
-// One thread: all loads of this block, in the order in which the consumers want them.
+// One thread: all loads of this block for a tile.
 template <class Tile, class AnyProduct, class Exchange>
-__device__ __forceinline__ void produce(const AnyProduct& product, const Pipeline<Tile>& pipeline, Exchange& exchange) {
-  typename Pipeline<Tile>::Cursor at;
-  product.template for_each_tile<Tile>([&](Corner corner) {
-    exchange.before_loads(corner);
-    const uint32_t height = product.height(corner);
-    const uint32_t left = height > corner.row ? height - corner.row : 0;
-    load_steps<Tile>(product.map_a(corner, left < Tile::kM), &product.b, rows_of_box<Tile>(left), corner.row, corner.column,
-                     product.steps, pipeline, at, exchange);
-  });
+__device__ __forceinline__ void load_tile(const AnyProduct& product, Corner corner, const Pipeline<Tile>& pipeline,
+                                          typename Pipeline<Tile>::Cursor& at, Exchange& exchange) {
+  exchange.before_loads(corner);
+  const uint32_t height = product.height(corner);
+  const uint32_t left = height > corner.row ? height - corner.row : 0;
+  load_steps<Tile>(product.map_a(corner, left < Tile::kM), &product.b, rows_of_box<Tile>(left), corner.row, corner.column,
+                   product.steps, pipeline, at, exchange);
 }
 
 // What a thread has of the sums of a tile, by boxes of 64 columns.
@@ -271,29 +263,44 @@ __device__ __forceinline__ void store(const AnyProduct& product, Memory<Tile>& m
   }
 }
 
-template <class Tile, class AnyProduct, class Exchange>
-__device__ __forceinline__ void gemm(const AnyProduct& product, Exchange exchange) {
-  const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
-
-  if (threadIdx.x == 0) {
-    product.prefetch_maps();
-    pipeline.init();
-  }
-  // No block loads into or arrives at another before the other's barriers are there.
+// No block loads into or arrives at another before the other's barriers are there, and none ends while the other may still arrive at
+// its own.
+template <class Tile>
+__device__ __forceinline__ void sync_blocks() {
   if constexpr (Tile::kCluster == 1) {
     __syncthreads();
   } else {
     sync_cluster();
   }
+}
+
+// All threads of a kernel, first.
+template <class Tile, class AnyProduct>
+__device__ __forceinline__ void begin(const AnyProduct& product, const Pipeline<Tile>& pipeline) {
+  if (threadIdx.x == 0) {
+    product.prefetch_maps();
+    pipeline.init();
+  }
+  sync_blocks<Tile>();
+}
+
+// The same in all lanes, and the compiler is to know it.
+__device__ __forceinline__ uint32_t warp_of_block() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }
+
+template <class Tile, class AnyProduct, class Exchange>
+__device__ __forceinline__ void gemm(const AnyProduct& product, Exchange exchange) {
+  const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
+
+  begin<Tile>(product, pipeline);
   wait_for_prerequisites();
 
-  // The same in all lanes, and the compiler is to know it.
-  const uint32_t warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const uint32_t warp = warp_of_block();
   const uint32_t warpgroup = warp / (kWarpgroup / 32);
   if (warpgroup == 0) {
     give_registers<kProducerRegisters>();
     if (warp == 0 && elected()) {
-      produce<Tile>(product, pipeline, exchange);
+      typename Pipeline<Tile>::Cursor at;
+      product.template for_each_tile<Tile>([&](Corner corner) { load_tile<Tile>(product, corner, pipeline, at, exchange); });
       exchange.behind_loads();
     }
     if (warp != 0) exchange.beside(warp);
@@ -306,12 +313,9 @@ __device__ __forceinline__ void gemm(const AnyProduct& product, Exchange exchang
     product.template for_each_tile<Tile>([&](Corner corner) {
       multiply<Tile>(pipeline, at, product.steps, consumer, sums);
       store<Tile>(product, pipeline.memory, corner, consumer, leader, sums);
-      exchange.behind_stores(corner);
     });
     if (leader) bulk_wait<0>();
-    exchange.behind_tiles();
   }
-  // No block ends while the other may still arrive at its barriers.
   if constexpr (Tile::kCluster != 1) sync_cluster();
   exchange.behind_all();
 }

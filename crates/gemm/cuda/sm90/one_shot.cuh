@@ -2,23 +2,25 @@
 // product into staging of all others without asking, and each sums all of C by itself, in *one shot*. `reduction.cuh` has the other
 // way, on which a rank sums its rows and the others fetch these sums.
 //
-//   warp 0      one thread: the producer of `gemm.cuh`
+//   producer    one thread: A and B by TMA into the stages of a ring
+//   consumers   each 64 rows of a tile: wgmma from the ring into registers; registers to a stage that the ring lends; behind the last
+//               tile each waits for the others' parts of its tiles and adds all of them
+//   storers     a warp for each consumer: one thread stores a tile into the staging of every rank, this one included; when that has
+//               arrived, a lane for each announces it, while the consumer multiplies again
 //   warp 3      draws for the block, and in the last block ends the call
-//   consumers   as in `gemm.cuh`, but that a tile is rounded into the staging of every rank, this one included, and announced;
-//               behind the last of them each waits for the others' parts of its tiles and adds all of them
 //
 // **Units.** Parts are announced by *units*, boxes of C as the host cuts it, so that ranks may differ in their tiles: a word of the pad
 // for each, slots `slot` and behind it, given once a call to every peer: "my part of the unit is in your staging". Where a unit has
-// several tiles, the consumers that store them draw, and the last announces it. The words carry the number of the call.
+// several tiles, the storers of these draw, and the last announces it. The words carry the number of the call.
 //
 // **Two stagings.** Calls take them in turn, by the parity of their number: `eager.cuh` says why that takes the place of other words.
 // Here too a rank that begins call e has heard all ranks in call e - 1, and they have ended e - 2.
 //
 // **The memory model**, from a part on rank s to a sum on rank r, in the terms of `warpweave/signal.cuh`:
-//   1. A consumer's leader stores the part by TMA and waits for the stores in full (`bulk_wait`). Its warp meets; a lane draws
-//      (release, GPU), and that of the last draw (acquire, GPU) meets the lanes that store the word: a release to the system.
+//   1. A thread stores the part by TMA and waits for the stores in full (`bulk_wait`). Its warp meets; a lane draws (release, GPU), and
+//      that of the last draw (acquire, GPU) meets the lanes that store the word: a release to the system.
 //   2. A lane of each warp that sums acquires the word, the warp meets, and loads, all through the generic proxy.
-//   This rank's own part is stored and waited for by the leader of the consumer that sums it, and the consumer meets in between.
+//   This rank's own part is stored and waited for by the storer of the consumer that sums it, and the two meet in between.
 //
 // **The end.** A call is over when its sums are: nobody is waited for.
 //
@@ -32,7 +34,7 @@
 // nothing. The launch is not programmatic: it looks at the counter before anything else.
 #pragma once
 
-#include "gemm.cuh"
+#include "handover.cuh"
 #include "warpweave/signal.cuh"
 
 namespace warpweave {
@@ -78,8 +80,6 @@ struct OneShotCall {
   const bool sound;
   const uint32_t steps;
   const TensorMap& b;
-  // The parts have none.
-  const Bias bias{nullptr, 0};
 
   __device__ __forceinline__ OneShotCall(const OneShot& product)
       : product(product),
@@ -93,9 +93,10 @@ struct OneShotCall {
 
   __device__ __forceinline__ const TensorMap* map_a(Corner, bool last) const { return last ? &product.last_a : &product.a; }
   __device__ __forceinline__ uint32_t height(Corner) const { return product.rows; }
-  __device__ __forceinline__ void store_c(Corner, uint32_t column, uint32_t row, const char* box) const {
+  // One thread: stores a box of a part for every rank, in its open group of bulk stores.
+  __device__ __forceinline__ void store_part(uint32_t column, uint32_t row, const char* box) const {
     const PadView& pad = product.pad;
-    if (!sound || row >= product.rows || column >= product.columns) return;
+    if (row >= product.rows || column >= product.columns) return;
     const int32_t part = int32_t(first_part() + pad.rank);
     // The next rank first: at each time every rank gets from another.
     for (uint32_t step = 1; step <= pad.world; ++step) {
@@ -152,25 +153,36 @@ class UnitLane {
   bool is_;
 };
 
+// One thread: all loads of this block.
 template <class Tile>
-class OneShotSum {
- public:
-  using Element = typename Tile::Element;
+__device__ __forceinline__ void load_tiles(const OneShotCall& call, const Pipeline<Tile>& pipeline) {
+  typename Pipeline<Tile>::Cursor at;
+  Alone alone;
+  call.template for_each_tile<Tile>([&](Corner corner) {
+    load_tile<Tile>(call, corner, pipeline, at, alone);
+    pipeline.lend(at);
+  });
+}
 
-  __device__ __forceinline__ explicit OneShotSum(const OneShotCall& call) : call_(call), product_(call.product) {}
-
-  __device__ __forceinline__ void before_loads(Corner) {}
-  __device__ __forceinline__ void before_step(uint32_t) {}
-  __device__ __forceinline__ void behind_loads() {}
-  __device__ __forceinline__ void behind_all() {}
-
-  // The consumer's first warp announces what its leader has stored.
-  __device__ __forceinline__ void behind_stores(Corner corner) {
-    if (threadIdx.x % kWarpgroup >= 32 || !call_.sound) return;
-    const PadView& pad = product_.pad;
-    const UnitLane<Tile> lane(product_, row_of(corner), corner.column);
-    if (threadIdx.x % 32 == 0) bulk_wait<0>();
+// A warp: all stores of a consumer's tiles.
+template <class Tile>
+__device__ __forceinline__ void send_parts(const OneShotCall& call, const Pipeline<Tile>& pipeline, uint32_t consumer) {
+  const PadView& pad = call.product.pad;
+  const Handover<Tile> handover(pipeline, consumer);
+  handover.begin();
+  // Stages of the ring before the one that is lent.
+  uint32_t stages = 0;
+  call.template for_each_tile<Tile>([&](Corner corner) {
+    stages += call.steps;
+    const uint32_t stage = stages++ % Tile::kStages;
+    const uint32_t row = corner.row + consumer * 64;
+    const auto sound = [&] { return call.sound; };
+    const auto store = [&](uint32_t box, const char* place) { call.store_part(corner.column + box * kBox, row, place); };
+    const bool stored = handover.take(stage, sound, store);
+    if (!call.sound) return;
+    if (stored) bulk_wait<0>();
     __syncwarp();
+    const UnitLane<Tile> lane(call.product, row, corner.column);
     bool last = lane.is();
     if (last && lane.rank() == pad.rank) {
       const uint32_t stores = lane.stores();
@@ -178,26 +190,28 @@ class OneShotSum {
     }
     last = __shfl_sync(0xffffffff, last, int(lane.own() % 32)) && lane.is_peer();
     __syncwarp();
-    if (last) store_epoch(pad, lane.slot(), lane.rank(), call_.epoch);
-  }
+    if (last) store_epoch(pad, lane.slot(), lane.rank(), call.epoch);
+  });
+  handover.arrive_stored();
+}
 
-  // Each consumer sums what it has multiplied.
-  __device__ __forceinline__ void behind_tiles() {
+// A warpgroup: the sums of what it has multiplied.
+template <class Tile>
+class OneShotSum {
+ public:
+  using Element = typename Tile::Element;
+
+  __device__ __forceinline__ explicit OneShotSum(const OneShotCall& call) : call_(call), product_(call.product) {}
+
+  __device__ __forceinline__ void sum(uint32_t consumer) const {
     const PadView& pad = product_.pad;
-    // The leader has waited for its stores.
-    sync_consumer(threadIdx.x / kWarpgroup - 1);
     call_.template for_each_tile<Tile>([&](Corner corner) {
-      const uint32_t row = row_of(corner);
+      const uint32_t row = corner.row + consumer * 64;
       const UnitLane<Tile> lane(product_, row, corner.column);
       if (lane.is_peer()) wait_epoch(pad, lane.slot(), lane.rank(), call_.epoch);
       __syncwarp();
       for (uint32_t box = 0; box < Tile::kBoxesC; ++box) sum_box(row, corner.column + box * kBox);
     });
-  }
-
-  __device__ __forceinline__ void beside(uint32_t warp) {
-    if (warp != 3 || threadIdx.x % 32 != 0) return;
-    if (draw_last(product_.pad, product_.end, product_.pad.rank, gridDim.x)) *product_.calls() = call_.epoch;
   }
 
  private:
@@ -206,10 +220,6 @@ class OneShotSum {
   // Rows of a box that a thread sums, and that it loads at a time.
   static constexpr uint32_t kRows = 64 / (kWarpgroup / (kBox / kPack));
   static constexpr uint32_t kAtATime = 2;
-
-  __device__ __forceinline__ static uint32_t row_of(Corner corner) {
-    return corner.row + (threadIdx.x / kWarpgroup - 1) * 64;
-  }
 
   // A warpgroup: 64 × 64 sums, from row `top` on; eight threads a row.
   __device__ __forceinline__ void sum_box(uint32_t top, uint32_t column) const {
@@ -263,8 +273,43 @@ class OneShotSum {
     }
   }
 
-  const OneShotCall call_;
+  const OneShotCall& call_;
   const OneShot& product_;
 };
+
+template <class Tile>
+__device__ __forceinline__ void one_shot(const OneShotCall& call) {
+  const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
+  const PadView& pad = call.product.pad;
+  begin<Tile>(call, pipeline);
+
+  const uint32_t warp = warp_of_block();
+  const uint32_t warpgroup = warp / (kWarpgroup / 32);
+  if (warpgroup == 0) {
+    give_registers<kProducerRegisters>();
+    if (warp == 0) {
+      if (elected()) load_tiles<Tile>(call, pipeline);
+    } else if (warp <= kConsumers) {
+      send_parts<Tile>(call, pipeline, warp - 1);
+    } else if (elected()) {
+      // All threads of the block know the number of the call.
+      if (draw_last(pad, call.product.end, pad.rank, gridDim.x)) *call.product.calls() = call.epoch;
+    }
+  } else {
+    take_registers<kConsumerRegisters>();
+    const uint32_t consumer = warpgroup - 1;
+    const Handover<Tile> handover(pipeline, consumer);
+    typename Pipeline<Tile>::Cursor at;
+    Sums<Tile> sums;
+    call.template for_each_tile<Tile>([&](Corner) {
+      multiply<Tile>(pipeline, at, call.steps, consumer, sums);
+      handover.give(at, sums);
+    });
+    handover.end();
+    handover.sync_stored();
+    OneShotSum<Tile>(call).sum(consumer);
+  }
+  if constexpr (Tile::kCluster != 1) sync_cluster();
+}
 
 }  // namespace warpweave

@@ -48,49 +48,16 @@
 // blocks for which the call before waits have not got yet.
 #pragma once
 
+#include "handover.cuh"
 #include "parts.cuh"
 
 namespace warpweave {
-
-// Where a tile goes from a consumer to its storer: boxes of 64 columns in a stage that the ring lends, and in buffers of C what
-// that has no place for. Of two barriers each waits at one and arrives at the other.
-template <class Tile>
-struct Handover {
-  static constexpr uint32_t kBoxBytes = 64 * kSwizzledRow;
-  static constexpr uint32_t kLent = Tile::kStageBytes / kBoxBytes / kConsumers;
-  static_assert(kLent + Tile::kBuffersC >= Tile::kBoxesC, "a whole tile");
-
-  Memory<Tile>& memory;
-  uint32_t consumer;
-
-  __device__ __forceinline__ char* at(uint32_t stage, uint32_t box) const {
-    if (box >= kLent) return memory.c[consumer][box - kLent];
-    return memory.stages[stage].a + (consumer * kLent + box) * kBoxBytes;
-  }
-
-  // The consumer, in the place of the storer's `sync_full`; and so on.
-  __device__ __forceinline__ void sync_empty() const { sync(first()); }
-  __device__ __forceinline__ void arrive_full() const { arrive(first() + 1); }
-  __device__ __forceinline__ void sync_full() const { sync(first() + 1); }
-  __device__ __forceinline__ void arrive_empty() const { arrive(first()); }
-
- private:
-  // Barrier 0 is that of the block, those behind it the consumers' own.
-  __device__ __forceinline__ uint32_t first() const { return 1 + kConsumers + 2 * consumer; }
-
-  __device__ __forceinline__ static void sync(uint32_t barrier) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kWarpgroup + 32) : "memory");
-  }
-  __device__ __forceinline__ static void arrive(uint32_t barrier) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kWarpgroup + 32) : "memory");
-  }
-};
 
 // A warpgroup: all sums of rows 64 `consumer` and behind of this block's tiles.
 template <class Tile>
 __device__ __forceinline__ void consume(const Reduction& reduction, const Pipeline<Tile>& pipeline, uint32_t consumer) {
   const PadView& pad = reduction.pad;
-  const Handover<Tile> handover{pipeline.memory, consumer};
+  const Handover<Tile> handover(pipeline, consumer);
   typename Pipeline<Tile>::Cursor at;
   Sums<Tile> sums;
   for_each_part<Tile>(reduction, [&](const Part& part) {
@@ -101,18 +68,9 @@ __device__ __forceinline__ void consume(const Reduction& reduction, const Pipeli
       add_parts<Tile>(pad, pipeline, at, consumer, sums[box]);
       reduction.bias.template add<typename Tile::Element>(part.column + box * kBox, sums[box]);
     }
-    pipeline.wait_full(at);
-    handover.sync_empty();
-#pragma unroll
-    for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-      round_to_box<typename Tile::Element>(handover.at(at.stage, box), sums[box]);
-    }
-    fence_async_shared();
-    handover.arrive_full();
-    at.advance();
+    handover.give(at, sums);
   });
-  // The storer's last arrivals.
-  handover.sync_empty();
+  handover.end();
 }
 
 // One thread, behind its stores of a tile: the last of the group tells those who fetch it.
@@ -131,36 +89,23 @@ template <class Tile>
 __device__ __forceinline__ void store_parts(const Reduction& reduction, const Pipeline<Tile>& pipeline, uint32_t consumer,
                                             uint32_t epoch) {
   const PadView& pad = reduction.pad;
-  const bool leader = threadIdx.x % 32 == 0;
-  const Handover<Tile> handover{pipeline.memory, consumer};
-  handover.arrive_empty();
+  const Handover<Tile> handover(pipeline, consumer);
+  handover.begin();
   // Stages of the ring before the one that is lent.
   uint32_t stages = 0;
   for_each_part<Tile>(reduction, [&](const Part& part) {
     const bool own = part.owner == pad.rank;
     stages += reduction.steps + (own ? Tile::kBoxesC * Parts<Tile>::stages(pad) : 0);
     const uint32_t stage = stages++ % Tile::kStages;
-    // Whole warps take part in named barriers.
-    __syncwarp();
-    handover.sync_full();
-    // The parts of an own tile have been waited for by now.
-    const bool sound = leader && !faulted(pad);
-    if (sound) {
-      const TensorMap* map = own ? &reduction.c : &reduction.outgoing[part.owner];
-      const int32_t row = int32_t(part.row + consumer * 64);
-      for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
-        store_box(map, int32_t(part.column + box * kBox), row, handover.at(stage, box));
-      }
-      bulk_commit();
-      bulk_wait_read<0>();
-    }
-    __syncwarp();
-    pipeline.give_back(stage);
-    handover.arrive_empty();
-    if (sound) {
-      bulk_wait<0>();
-      announce(reduction, part, epoch);
-    }
+    const TensorMap* map = own ? &reduction.c : &reduction.outgoing[part.owner];
+    // The parts of an own tile have been waited for by the time the consumer leaves it.
+    const auto sound = [&] { return !faulted(pad); };
+    const auto store = [&](uint32_t box, const char* place) {
+      store_box(map, int32_t(part.column + box * kBox), int32_t(part.row + consumer * 64), place);
+    };
+    if (!handover.take(stage, sound, store)) return;
+    bulk_wait<0>();
+    announce(reduction, part, epoch);
   });
 }
 
@@ -172,20 +117,9 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
   uint32_t* const calls = pad.expected + counter_index(pad, reduction.done, pad.rank);
   const uint32_t epoch = load_counter(calls) + 1;
 
-  if (threadIdx.x == 0) {
-    prefetch_map(&reduction.a);
-    prefetch_map(&reduction.b);
-    pipeline.init();
-  }
-  // No block loads into or arrives at another before the other's barriers are there.
-  if constexpr (Tile::kCluster == 1) {
-    __syncthreads();
-  } else {
-    sync_cluster();
-  }
+  begin<Tile>(reduction, pipeline);
 
-  // The same in all lanes, and the compiler is to know it.
-  const uint32_t warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const uint32_t warp = warp_of_block();
   const uint32_t warpgroup = warp / (kWarpgroup / 32);
   if (warpgroup == 0) {
     give_registers<kProducerRegisters>();
@@ -224,11 +158,7 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
 
   // No block ends while the other may still arrive at its barriers, and none draws before all its threads have ended.
   __syncwarp();
-  if constexpr (Tile::kCluster == 1) {
-    __syncthreads();
-  } else {
-    sync_cluster();
-  }
+  sync_blocks<Tile>();
   if (threadIdx.x >= 32) return;
   const bool last = threadIdx.x == 0 && draw_last(pad, reduction.ready, pad.rank, gridDim.x);
   if (!__shfl_sync(0xffffffff, last, 0)) return;

@@ -63,6 +63,10 @@ struct alignas(128) Reduction {
   Bias bias;
 
   __device__ __forceinline__ uint32_t* calls() const { return &arrived[groups]; }
+  __device__ __forceinline__ void prefetch_maps() const {
+    prefetch_map(&a);
+    prefetch_map(&b);
+  }
 
   // Rows of a group; 0 behind the last of the shard.
   __device__ __forceinline__ uint32_t height(uint32_t owner, uint32_t group) const {
