@@ -52,13 +52,6 @@ class Handover {
   // The consumer, behind its last tile: the storer has taken it.
   __device__ __forceinline__ void end() const { sync(empty()); }
 
-  // The storer, and the consumer: whatever the storer did before, behind all tiles, is seen by the consumer.
-  __device__ __forceinline__ void arrive_stored() const {
-    __syncwarp();
-    arrive(stored());
-  }
-  __device__ __forceinline__ void sync_stored() const { sync(stored()); }
-
  private:
   static constexpr uint32_t kBoxBytes = 64 * kSwizzledRow;
   static constexpr uint32_t kLent = Tile::kStageBytes / kBoxBytes / kConsumers;
@@ -71,9 +64,8 @@ class Handover {
   }
 
   // Barrier 0 is that of the block, those behind it the consumers' own.
-  __device__ __forceinline__ uint32_t empty() const { return 1 + kConsumers + 3 * consumer_; }
+  __device__ __forceinline__ uint32_t empty() const { return 1 + kConsumers + 2 * consumer_; }
   __device__ __forceinline__ uint32_t full() const { return empty() + 1; }
-  __device__ __forceinline__ uint32_t stored() const { return empty() + 2; }
 
   __device__ __forceinline__ static void sync(uint32_t barrier) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kWarpgroup + 32) : "memory");

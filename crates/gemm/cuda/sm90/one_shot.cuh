@@ -4,14 +4,14 @@
 //
 //   producer    one thread: A and B by TMA into the stages of a ring
 //   consumers   each 64 rows of a tile: wgmma from the ring into registers; registers to a stage that the ring lends; behind the last
-//               tile each waits for the others' parts of its tiles and adds all of them
+//               tile each waits for all parts of its tiles and adds them
 //   storers     a warp for each consumer: one thread stores a tile into the staging of every rank, this one included; when that has
 //               arrived, a lane for each announces it, while the consumer multiplies again
 //   warp 3      draws for the block, and in the last block ends the call
 //
 // **Units.** Parts are announced by *units*, boxes of C as the host cuts it, so that ranks may differ in their tiles: a word of the pad
-// for each, slots `slot` and behind it, given once a call to every peer: "my part of the unit is in your staging". Where a unit has
-// several tiles, the storers of these draw, and the last announces it. The words carry the number of the call.
+// for each, slots `slot` and behind it, given once a call to every rank, this one included: "my part of the unit is in your staging". Where
+// a unit has several tiles, the storers of these draw, and the last announces it. The words carry the number of the call.
 //
 // **Two stagings.** Calls take them in turn, by the parity of their number: `eager.cuh` says why that takes the place of other words.
 // Here too a rank that begins call e has heard all ranks in call e - 1, and they have ended e - 2.
@@ -20,7 +20,6 @@
 //   1. A thread stores the part by TMA and waits for the stores in full (`bulk_wait`). Its warp meets; a lane draws (release, GPU), and
 //      that of the last draw (acquire, GPU) meets the lanes that store the word: a release to the system.
 //   2. A lane of each warp that sums acquires the word, the warp meets, and loads, all through the generic proxy.
-//   This rank's own part is stored and waited for by the storer of the consumer that sums it, and the two meet in between.
 //
 // **The end.** A call is over when its sums are: nobody is waited for.
 //
@@ -130,7 +129,6 @@ class UnitLane {
   __device__ __forceinline__ bool is() const { return is_; }
   // A lane beyond those of all units may have the number of any rank.
   __device__ __forceinline__ uint32_t rank() const { return threadIdx.x % 32 % product_.pad.world; }
-  __device__ __forceinline__ bool is_peer() const { return is_ && rank() != product_.pad.rank; }
 
   __device__ __forceinline__ uint32_t slot() const {
     return product_.slot + row_ / product_.unit_rows * product_.units_across + column_ / product_.unit_columns;
@@ -188,11 +186,10 @@ __device__ __forceinline__ void send_parts(const OneShotCall& call, const Pipeli
       const uint32_t stores = lane.stores();
       if (stores > 1) last = draw_last(pad, lane.slot(), pad.rank, stores);
     }
-    last = __shfl_sync(0xffffffff, last, int(lane.own() % 32)) && lane.is_peer();
+    last = __shfl_sync(0xffffffff, last, int(lane.own() % 32)) && lane.is();
     __syncwarp();
     if (last) store_epoch(pad, lane.slot(), lane.rank(), call.epoch);
   });
-  handover.arrive_stored();
 }
 
 // A warpgroup: the sums of what it has multiplied.
@@ -208,7 +205,7 @@ class OneShotSum {
     call_.template for_each_tile<Tile>([&](Corner corner) {
       const uint32_t row = corner.row + consumer * 64;
       const UnitLane<Tile> lane(product_, row, corner.column);
-      if (lane.is_peer()) wait_epoch(pad, lane.slot(), lane.rank(), call_.epoch);
+      if (lane.is()) wait_epoch(pad, lane.slot(), lane.rank(), call_.epoch);
       __syncwarp();
       for (uint32_t box = 0; box < Tile::kBoxesC; ++box) sum_box(row, corner.column + box * kBox);
     });
@@ -306,7 +303,6 @@ __device__ __forceinline__ void one_shot(const OneShotCall& call) {
       handover.give(at, sums);
     });
     handover.end();
-    handover.sync_stored();
     OneShotSum<Tile>(call).sum(consumer);
   }
   if constexpr (Tile::kCluster != 1) sync_cluster();

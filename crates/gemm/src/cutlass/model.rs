@@ -57,10 +57,7 @@ pub fn candidates(configs: &[Config]) -> Vec<Candidate> {
 
 /// Predicted time of one launch, in seconds.
 pub(crate) fn seconds(config: &Config, problem: &GemmProblem, multiprocessors: u32) -> f64 {
-    let [tile_m, tile_n, _] = config.tile;
-    let area = f64::from(tile_m) * f64::from(tile_n);
-    let multiply = 2.0 * area * problem.k as f64 / (SM_RATE * efficiency(config));
-    let store = area * problem.out.size() as f64 / STORE_RATE;
+    let (multiply, store) = tile_seconds(config, problem);
     let tiles = tiles(config, problem);
     let slots = slots(config, multiprocessors);
     let waves = tiles.div_ceil(slots) as f64;
@@ -71,6 +68,14 @@ pub(crate) fn seconds(config: &Config, problem: &GemmProblem, multiprocessors: u
     // Ping-pong hides every store but the last behind the other warp group's multiplications.
     let stores = if config.cooperative { waves } else { 1.0 };
     LAUNCH + waves * multiply + stores * store
+}
+
+/// What a tile takes to be multiplied, and to be stored.
+pub(crate) fn tile_seconds(config: &Config, problem: &GemmProblem) -> (f64, f64) {
+    let [tile_m, tile_n, _] = config.tile;
+    let area = f64::from(tile_m) * f64::from(tile_n);
+    let multiply = 2.0 * area * problem.k as f64 / (SM_RATE * efficiency(config));
+    (multiply, area * problem.out.size() as f64 / STORE_RATE)
 }
 
 /// The fraction of the tensor cores' rate that shared memory lets a tile reach.
@@ -84,7 +89,8 @@ fn efficiency(config: &Config) -> f64 {
     }
 }
 
-fn tiles(config: &Config, problem: &GemmProblem) -> u64 {
+/// The tiles of a problem, in whole clusters.
+pub(crate) fn tiles(config: &Config, problem: &GemmProblem) -> u64 {
     let along = |extent: usize, tile: u32, cluster: u32| {
         (extent as u64)
             .div_ceil(u64::from(tile))
@@ -95,7 +101,7 @@ fn tiles(config: &Config, problem: &GemmProblem) -> u64 {
 }
 
 /// Thread blocks that run at once, in whole clusters.
-fn slots(config: &Config, multiprocessors: u32) -> u64 {
+pub(crate) fn slots(config: &Config, multiprocessors: u32) -> u64 {
     let size = (config.cluster[0] * config.cluster[1]).max(1);
     u64::from((multiprocessors / size * size).max(1))
 }

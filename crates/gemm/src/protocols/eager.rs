@@ -25,9 +25,9 @@ impl Eager<'_> {
                 model.block(
                     (rank, block, all),
                     (self.calls, self.beside),
+                    &[&|thread, call| self.send(thread, rank, block, call)],
                     [
                         &|thread, call| self.begin(thread, rank, block, call),
-                        &|thread, call| self.send(thread, rank, block, call),
                         &|thread, call| {
                             self.draw(thread, rank, block, call);
                             self.read(thread, rank, block, call);

@@ -17,7 +17,7 @@ use super::{Model, Step, reached};
 const RACE: &str = "a race";
 const OTHER_CALL: &str = "data of another call";
 
-const MOST_THREADS: usize = 8;
+const MOST_THREADS: usize = 12;
 
 /// For each thread how much of what it did is known, in releases.
 type Clock = [u8; MOST_THREADS];

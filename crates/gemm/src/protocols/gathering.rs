@@ -30,9 +30,9 @@ impl Gathering<'_> {
                 model.block(
                     (rank, block, all),
                     (self.calls, self.beside && reads),
+                    &[&|thread, call| self.fetch(thread, rank, block, call)],
                     [
                         &|thread, call| self.begin(thread, rank, block, call),
-                        &|thread, call| self.fetch(thread, rank, block, call),
                         &|thread, call| self.read(thread, rank, call),
                         &|thread, call| {
                             self.end(thread, rank);

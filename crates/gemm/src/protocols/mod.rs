@@ -81,25 +81,27 @@ impl Model {
         self.threads.push(steps);
     }
 
-    /// A block of a rank with so many: in each call it begins, does what may be done `beside` the rest or before it, the rest, and ends.
+    /// A block of a rank with so many: in each call it begins, does each of what may be done `beside` the rest or before it, the rest, and
+    /// ends.
     fn block(
         &mut self,
         (rank, block, blocks): (usize, usize, usize),
         (calls, beside): (u32, bool),
-        [begin, side, rest, end]: [Part<'_>; 4],
+        sides: &[Part<'_>],
+        [begin, rest, end]: [Part<'_>; 3],
     ) {
-        if beside {
+        for side in sides.iter().filter(|_| beside) {
             self.beside((rank, block, blocks), calls, side);
         }
         self.thread(|thread| {
             for call in 1..=calls {
                 begin(thread, call);
-                if !beside {
+                for side in sides.iter().filter(|_| !beside) {
                     side(thread, call);
                 }
                 rest(thread, call);
                 if beside {
-                    thread.meet(ended_beside(rank, block, call), 1);
+                    thread.meet(ended_beside(rank, block, call), sides.len());
                 }
                 end(thread, call);
             }
@@ -254,7 +256,7 @@ fn end(rank: usize, call: u32) -> String {
     format!("end of call {call} on {rank}")
 }
 
-/// The barrier at which a block's other thread has ended.
+/// The barrier at which a block's other threads have ended.
 fn ended_beside(rank: usize, block: usize, call: u32) -> String {
     format!("of {rank}.{block} in call {call}")
 }
@@ -312,4 +314,6 @@ enum Planted {
     WordBeforeChunk,
     /// A rank does not wait for one of its peers before it sums.
     UnheardPeer,
+    /// A rank does not wait for its own part before it sums.
+    UnheardSelf,
 }

@@ -17,7 +17,7 @@ pub(super) struct OneShot<'a> {
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Whether a block draws beside its product, not before it.
+    /// Whether a block draws and stores beside its sums, not before them.
     pub beside: bool,
     pub planted: Option<Planted>,
 }
@@ -31,13 +31,13 @@ impl OneShot<'_> {
                 model.block(
                     (rank, block, all),
                     (self.calls, self.beside),
+                    &[
+                        &|thread, call| self.draw(thread, rank, block, call),
+                        &|thread, call| self.store(thread, rank, block, call),
+                    ],
                     [
                         &|thread, call| self.begin(thread, rank, block, call),
-                        &|thread, call| self.draw(thread, rank, block, call),
-                        &|thread, call| {
-                            self.store(thread, rank, block, call);
-                            self.sum(thread, rank, block, call);
-                        },
+                        &|thread, call| self.sum(thread, rank, block, call),
                         &|thread, call| self.end(thread, rank, block, call),
                     ],
                 );
@@ -78,7 +78,7 @@ impl OneShot<'_> {
         thread.arrive(counted(rank, block, call));
     }
 
-    /// `OneShotSum::beside`, behind the barrier of the block.
+    /// Behind the barrier of the block.
     fn draw(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if self.planted != Some(Planted::UnreadCall) {
             thread.meet(counted(rank, block, call), 1);
@@ -95,8 +95,9 @@ impl OneShot<'_> {
         });
     }
 
-    /// `OneShotCall::store_c` and `OneShotSum::behind_stores`. Units of which a tile has several have no other tile.
+    /// `send_parts`. Units of which a tile has several have no other tile.
     fn store(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+        thread.meet(counted(rank, block, call), 1);
         for tile in self.tiles(rank, block) {
             let units = self.units(&tile);
             let first = units.start;
@@ -114,8 +115,8 @@ impl OneShot<'_> {
                 },
                 |last| {
                     for unit in units {
-                        for peer in peers(rank, self.world()) {
-                            last.signal(ready(unit, rank, peer), number(rank, block));
+                        for to in 0..self.world() {
+                            last.signal(ready(unit, rank, to), number(rank, block));
                         }
                     }
                 },
@@ -123,13 +124,17 @@ impl OneShot<'_> {
         }
     }
 
-    /// `OneShotSum::behind_tiles`.
+    /// `OneShotSum::sum`.
     fn sum(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
-        let unheard = usize::from(self.planted == Some(Planted::UnheardPeer));
+        let unheard = match self.planted {
+            Some(Planted::UnheardPeer) => peers(rank, self.world()).next(),
+            Some(Planted::UnheardSelf) => Some(rank),
+            _ => None,
+        };
         for tile in self.tiles(rank, block) {
             for unit in self.units(&tile) {
-                for peer in peers(rank, self.world()).skip(unheard) {
-                    thread.wait(ready(unit, peer, rank), number(rank, block));
+                for from in (0..self.world()).filter(|&from| Some(from) != unheard) {
+                    thread.wait(ready(unit, from, rank), number(rank, block));
                 }
             }
             for piece in tile {
@@ -260,6 +265,7 @@ mod tests {
             Planted::OneStaging,
             Planted::BeforeArrival(Announced::Part),
             Planted::UnheardPeer,
+            Planted::UnheardSelf,
         ] {
             assert_found(planted, |_| true);
         }

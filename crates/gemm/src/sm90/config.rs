@@ -87,7 +87,16 @@ impl fmt::Display for Candidate {
 /// The configuration that the model of tiles and waves expects to be quickest on a device of `multiprocessors` SMs, of those that these
 /// have room for.
 pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> {
-    let seconds = |shape: &Config| cutlass::seconds(shape, problem, multiprocessors);
+    quickest(multiprocessors, |shape| {
+        cutlass::seconds(shape, problem, multiprocessors)
+    })
+}
+
+/// The configuration that takes the fewest seconds, of those that there is room for.
+pub(super) fn quickest(
+    multiprocessors: u32,
+    seconds: impl Fn(&Config) -> f64,
+) -> Option<Candidate> {
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
@@ -100,7 +109,7 @@ pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> 
 }
 
 /// What a link gives whoever fetches through it, bytes/s, and what tensor cores multiply, FLOP/s: 4×H200.
-const LINK_RATE: f64 = 325e9;
+pub(super) const LINK_RATE: f64 = 325e9;
 const PRODUCT_RATE: f64 = 700e12;
 
 /// Whether fetching so many bytes beside `problem` takes three quarters as long as multiplying, or longer. Small tiles are worth

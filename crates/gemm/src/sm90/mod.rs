@@ -12,6 +12,7 @@ mod plan;
 mod raster;
 mod reduction;
 mod requirements;
+mod sending;
 mod tensor_map;
 
 pub use all_gather::AllGatherPlan;

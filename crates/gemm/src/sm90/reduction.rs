@@ -10,7 +10,7 @@ use super::config::{self, CONFIGS, FETCHING_BYTES, STEP};
 use super::plan::{Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
-use super::{RANKS, check_device};
+use super::{RANKS, check_device, sending};
 use crate::cutlass::{self, ADDRESS_ALIGNMENT, Config};
 use crate::reduction::{Group, Sums};
 use crate::{Error, GemmOperands, GemmProblem, Layout, ReducingMatmul};
@@ -153,29 +153,13 @@ impl ReductionPlan {
 }
 
 /// The shape that is expected to be quickest on `blocks` multiprocessors, and its kernel. The ranks need not agree.
-///
-/// Where everyone gets the sums, those of the last tiles are fetched behind them; small tiles end sooner.
 fn choose(product: &ReducingMatmul, blocks: u32) -> Result<(Config, &'static str), Error> {
     let problem = &product.problem;
-    // Parts of the own rows, and sums of the others'.
-    let fetched = 2 * (product.world() - 1) * problem.m / product.world() * product.row_bytes();
-    let small = matches!(product.c, Sums::Everyone(_)) && config::is_late(problem, fetched);
     let fits = |config: &Config| {
         let [height, _] = config::cluster_tile(config);
-        product.group_rows.is_multiple_of(height as usize)
-            && config::blocks(config) <= blocks
-            && (config.tile[1] == 128 || !small)
+        product.group_rows.is_multiple_of(height as usize) && config::blocks(config) <= blocks
     };
-    // No tile of a cluster has rows of two shards.
-    let seconds = |shape: &Config| {
-        let height = config::cluster_tile(shape)[0] as usize;
-        let heights = product.shards.iter().map(Range::len);
-        let padded = GemmProblem {
-            m: heights.map(|rows| rows.next_multiple_of(height)).sum(),
-            ..*problem
-        };
-        cutlass::seconds(shape, &padded, blocks)
-    };
+    let seconds = |shape: &Config| sending::sums(shape, product, blocks);
     let config = SHAPES
         .into_iter()
         .filter(fits)
