@@ -1,5 +1,5 @@
-// The kernels of a family: `KERNEL(name, tile arguments)` for each type, storage of B, tile and cluster. `kernel` in `sm90/config.rs`
-// makes the names: `nn` has B row-major, `nt` transposed; a cluster is `alone`, or shares A or B.
+// The kernels of a family: `KERNEL(name, tile arguments)` for each type, storage of B, tile and cluster, or for blocks alone. `kernel` in
+// `sm90/config.rs` makes the names: `nn` has B row-major, `nt` transposed; a cluster is `alone`, or shares A or B.
 #pragma once
 
 #define WARPWEAVE_CLUSTERS(KERNEL, name, ...)          \
@@ -12,8 +12,16 @@
   WARPWEAVE_CLUSTERS(KERNEL, name##_128x128, T, kMajorB, 128)    \
   KERNEL(name##_128x64_alone, T, kMajorB, 64, Common::kNothing)
 
-#define WARPWEAVE_KERNELS(KERNEL, family)                                  \
-  WARPWEAVE_TILES(KERNEL, family##_f16_nn, __half, Major::kMN)             \
-  WARPWEAVE_TILES(KERNEL, family##_f16_nt, __half, Major::kK)              \
-  WARPWEAVE_TILES(KERNEL, family##_bf16_nn, __nv_bfloat16, Major::kMN)     \
-  WARPWEAVE_TILES(KERNEL, family##_bf16_nt, __nv_bfloat16, Major::kK)
+#define WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB)                    \
+  KERNEL(name##_128x256_alone, T, kMajorB, 256, Common::kNothing)          \
+  KERNEL(name##_128x128_alone, T, kMajorB, 128, Common::kNothing)          \
+  KERNEL(name##_128x64_alone, T, kMajorB, 64, Common::kNothing)
+
+#define WARPWEAVE_TYPES(TILES, KERNEL, family)                 \
+  TILES(KERNEL, family##_f16_nn, __half, Major::kMN)           \
+  TILES(KERNEL, family##_f16_nt, __half, Major::kK)            \
+  TILES(KERNEL, family##_bf16_nn, __nv_bfloat16, Major::kMN)   \
+  TILES(KERNEL, family##_bf16_nt, __nv_bfloat16, Major::kK)
+
+#define WARPWEAVE_KERNELS(KERNEL, family) WARPWEAVE_TYPES(WARPWEAVE_TILES, KERNEL, family)
+#define WARPWEAVE_KERNELS_ALONE(KERNEL, family) WARPWEAVE_TYPES(WARPWEAVE_TILES_ALONE, KERNEL, family)

@@ -12,6 +12,6 @@ namespace warpweave {
     one_shot<Tile<__VA_ARGS__>>(OneShotCall(product));                    \
   }
 
-WARPWEAVE_KERNELS(WARPWEAVE_ONE_SHOT, one_shot)
+WARPWEAVE_KERNELS_ALONE(WARPWEAVE_ONE_SHOT, one_shot)
 
 }  // namespace warpweave

@@ -276,6 +276,7 @@ class OneShotSum {
 
 template <class Tile>
 __device__ __forceinline__ void one_shot(const OneShotCall& call) {
+  static_assert(Tile::kCluster == 1, "clusters bring nothing here");
   const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
   const PadView& pad = call.product.pad;
   begin<Tile>(call, pipeline);
@@ -305,7 +306,6 @@ __device__ __forceinline__ void one_shot(const OneShotCall& call) {
     handover.end();
     OneShotSum<Tile>(call).sum(consumer);
   }
-  if constexpr (Tile::kCluster != 1) sync_cluster();
 }
 
 }  // namespace warpweave

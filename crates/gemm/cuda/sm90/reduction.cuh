@@ -111,6 +111,7 @@ __device__ __forceinline__ void store_parts(const Reduction& reduction, const Pi
 
 template <class Tile>
 __device__ __forceinline__ void reduce(const Reduction& reduction) {
+  static_assert(Tile::kCluster == 1, "clusters bring nothing here");
   const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
   const PadView& pad = reduction.pad;
   // The number of the call, which all words of the kernel's slots carry: one counter stands for all of them.
@@ -156,9 +157,9 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
     consume<Tile>(reduction, pipeline, warpgroup - 1);
   }
 
-  // No block ends while the other may still arrive at its barriers, and none draws before all its threads have ended.
+  // No block draws before all its threads have ended.
   __syncwarp();
-  sync_blocks<Tile>();
+  __syncthreads();
   if (threadIdx.x >= 32) return;
   const bool last = threadIdx.x == 0 && draw_last(pad, reduction.ready, pad.rank, gridDim.x);
   if (!__shfl_sync(0xffffffff, last, 0)) return;

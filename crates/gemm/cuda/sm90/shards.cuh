@@ -1,5 +1,5 @@
 // What a launch of `reduction.cuh` is given: its matrices, the shards of their rows and the groups of these, and the order in
-// which the clusters take their tiles.
+// which the blocks take their tiles.
 #pragma once
 
 #include "gemm.cuh"
@@ -8,12 +8,12 @@
 
 namespace warpweave {
 
-// A tile of a cluster in the order of the blocks. `Unit` in `sm90/reduction.rs`.
+// A tile in the order of the blocks. `Unit` in `sm90/reduction.rs`.
 struct Unit {
   // Whose rows they are, and which group of them.
   uint16_t owner;
   uint16_t group;
-  // In tiles of a cluster, in the shard.
+  // In tiles, in the shard.
   uint32_t row;
   uint32_t column;
   // Units of the group.
@@ -99,14 +99,13 @@ __device__ __forceinline__ Unit unit_at(const Unit* from) {
   return {uint16_t(unit.x), uint16_t(unit.x >> 16), unit.y, unit.z, unit.w};
 }
 
-// The walk of this block's cluster over the tiles: `visit(part)` for each.
+// The walk of this block over the tiles: `visit(part)` for each.
 template <class Tile, class Visit>
 __device__ __forceinline__ void for_each_part(const Reduction& reduction, Visit&& visit) {
-  const uint32_t stride = gridDim.x / Tile::kCluster;
-  for (uint32_t i = blockIdx.x / Tile::kCluster; i < reduction.unit_count; i += stride) {
+  for (uint32_t i = blockIdx.x; i < reduction.unit_count; i += gridDim.x) {
     const Unit unit = unit_at(reduction.units + i);
     const Corner corner = corner_of<Tile>({unit.row, unit.column});
-    visit(Part{unit.owner, unit.group, corner.row, corner.column, unit.of * Tile::kCluster * kConsumers});
+    visit(Part{unit.owner, unit.group, corner.row, corner.column, unit.of * kConsumers});
   }
 }
 

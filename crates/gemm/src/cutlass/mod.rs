@@ -20,7 +20,7 @@ use linked as library;
 pub(crate) use arrivals::Arrivals;
 pub use candidate::{Candidate, Config, Raster};
 pub use library::{Plan, configs, waiting_configs};
-pub(crate) use model::{seconds, slots, tile_seconds, tiles};
 pub use model::{candidates, select};
+pub(crate) use model::{seconds, slots, tile_seconds, tiles};
 pub use requirements::{ADDRESS_ALIGNMENT, check_device, check_problem};
 pub(crate) use requirements::{check_hopper, check_rows, check_single, unsupported};

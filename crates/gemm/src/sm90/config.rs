@@ -13,6 +13,7 @@ use crate::{GemmProblem, Layout};
 pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
 static ALL_GATHER: Image = warpweave_symm_mem::device_image!("all_gather", sm_90a);
 static EAGER: Image = warpweave_symm_mem::device_image!("eager", sm_90a);
+static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a);
 static ONE_SHOT: Image = warpweave_symm_mem::device_image!("one_shot", sm_90a);
 
 /// What is done beside the product.
@@ -22,7 +23,9 @@ pub(super) enum Family {
     AllGather,
     /// The same by the other protocol.
     Eager,
-    /// An all-reduce.
+    /// Sums over ranks, of which each has its own.
+    Reduction,
+    /// Sums that every rank makes by itself.
     OneShot,
 }
 
@@ -32,8 +35,14 @@ impl Family {
             Family::Plain => &PLAIN,
             Family::AllGather => &ALL_GATHER,
             Family::Eager => &EAGER,
+            Family::Reduction => &REDUCTION,
             Family::OneShot => &ONE_SHOT,
         }
+    }
+
+    /// Whether its blocks are no clusters.
+    fn is_alone(self) -> bool {
+        matches!(self, Family::Reduction | Family::OneShot)
     }
 }
 
@@ -57,6 +66,9 @@ pub const CONFIGS: [Config; 7] = [
     config("128x128_alone", 128, [1, 1]),
     config("128x64_alone", 64, [1, 1]),
 ];
+
+/// Those of [`CONFIGS`] whose blocks are no clusters, by index.
+pub(super) const ALONE: [usize; 3] = [2, 5, 6];
 
 const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
     Config {
@@ -87,16 +99,7 @@ impl fmt::Display for Candidate {
 /// The configuration that the model of tiles and waves expects to be quickest on a device of `multiprocessors` SMs, of those that these
 /// have room for.
 pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> {
-    quickest(multiprocessors, |shape| {
-        cutlass::seconds(shape, problem, multiprocessors)
-    })
-}
-
-/// The configuration that takes the fewest seconds, of those that there is room for.
-pub(super) fn quickest(
-    multiprocessors: u32,
-    seconds: impl Fn(&Config) -> f64,
-) -> Option<Candidate> {
+    let seconds = |shape: &Config| cutlass::seconds(shape, problem, multiprocessors);
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
@@ -175,7 +178,7 @@ pub fn candidates(problem: &GemmProblem, multiprocessors: u32) -> Vec<Candidate>
 }
 
 /// The rows of tiles for which one wave of clusters covers as many rows as columns of C.
-fn square_band(config: &Config, multiprocessors: u32) -> u32 {
+pub(super) fn square_band(config: &Config, multiprocessors: u32) -> u32 {
     let [height, width] = cluster_tile(config).map(f64::from);
     let clusters = f64::from(multiprocessors / blocks(config));
     ((clusters * height * width).sqrt() / height)
@@ -203,7 +206,7 @@ pub(super) fn raster(config: &Config, problem: &GemmProblem, band: u32) -> Raste
     }
 }
 
-/// The kernel of a configuration, or `None` for a type or index that there is no kernel for.
+/// The kernel of a configuration, or `None` for a type, index or cluster that there is no kernel for.
 pub(super) fn kernel(
     family: Family,
     problem: &GemmProblem,
@@ -237,9 +240,12 @@ pub(super) fn kernel(
         Family::Plain => kernels!("gemm"),
         Family::AllGather => kernels!("all_gather"),
         Family::Eager => kernels!("eager"),
+        Family::Reduction => kernels!("reduce"),
         Family::OneShot => kernels!("one_shot"),
     };
-    Some((family.image(), names.get(config).copied()?))
+    let shape = CONFIGS.get(config)?;
+    let is = blocks(shape) == 1 || !family.is_alone();
+    is.then_some((family.image(), names[config]))
 }
 
 #[cfg(test)]
@@ -264,6 +270,12 @@ mod tests {
         assert_eq!(select(&crowded, 0), None);
         // One row of tiles: a neighbour below would have nothing to do.
         assert_eq!(chosen(64, 132 * 256, 4096), "128x256_share_a");
+    }
+
+    #[test]
+    fn blocks_alone_are_no_clusters() {
+        let alone = (0..CONFIGS.len()).filter(|&config| blocks(&CONFIGS[config]) == 1);
+        assert!(alone.eq(ALONE));
     }
 
     #[test]
@@ -317,10 +329,16 @@ mod tests {
                     Family::Plain,
                     Family::AllGather,
                     Family::Eager,
+                    Family::Reduction,
                     Family::OneShot,
                 ] {
                     for (index, config) in CONFIGS.iter().enumerate() {
-                        let (image, name) = kernel(family, &problem, index).unwrap();
+                        let found = kernel(family, &problem, index);
+                        if blocks(config) > 1 && family.is_alone() {
+                            assert_eq!(found.map(|(_, name)| name), None);
+                            continue;
+                        }
+                        let (image, name) = found.unwrap();
                         assert!(name.ends_with(config.name), "{name}");
                         let mut code = image.sm_90a.windows(name.len());
                         assert!(

@@ -3,13 +3,13 @@
 use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
-use super::config::{self, CONFIGS, Candidate, Family, SHARED_BYTES, STEP};
+use super::config::{self, CONFIGS, Family, SHARED_BYTES, STEP};
 use super::plan::{Bias, boxes, check_compiled, count, launch_with, maps_of_a, refused, resident};
 use super::requirements::check_reduction;
 use super::tensor_map::{Matrix, TensorMap};
 use super::{RANKS, Raster, check_device, sending};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
-use crate::{Error, GemmOperands, GemmProblem, ReducingMatmul};
+use crate::{Error, GemmOperands, ReducingMatmul};
 
 /// The parameter of the kernels: `OneShot` in `cuda/sm90/one_shot.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -59,13 +59,13 @@ impl OneShotPlan {
         let problem = &product.problem;
         let blocks = cuda.device().multiprocessors;
         let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
-        let candidate = favourite(problem, product.world(), blocks).ok_or(Error::NoCandidate)?;
+        let index = sending::to_all(problem, product.world(), blocks);
         let (image, name) =
-            config::kernel(Family::OneShot, problem, candidate.config).ok_or(Error::NoCandidate)?;
-        let config = &CONFIGS[candidate.config];
+            config::kernel(Family::OneShot, problem, index).ok_or(Error::NoCandidate)?;
+        let config = &CONFIGS[index];
         let function = cuda.function(image, name)?;
         let mut launch = resident(&function, problem, (config, SHARED_BYTES), blocks)?;
-        let raster = config::raster(config, problem, candidate.band);
+        let raster = config::raster(config, problem, config::square_band(config, blocks));
         let tiles = count(&raster, problem)?.saturating_mul(config::blocks(config));
         launch.grid.0 = launch.grid.0.min(tiles);
 
@@ -116,13 +116,6 @@ impl OneShotPlan {
     }
 }
 
-/// The choice, between `world` ranks.
-fn favourite(problem: &GemmProblem, world: usize, blocks: u32) -> Option<Candidate> {
-    config::quickest(blocks, |shape| {
-        sending::one_shot(shape, problem, world, blocks)
-    })
-}
-
 /// A, B and the stagings of all ranks as the kernel sees them.
 struct Maps {
     a: [TensorMap; 2],
@@ -151,27 +144,5 @@ impl Maps {
                 .map_err(refused("staging"))?;
         }
         Ok(maps)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use warpweave_symm_mem::DType;
-
-    fn chosen(m: usize, n: usize, k: usize) -> &'static str {
-        let problem = GemmProblem::new(m, n, k, DType::Bf16);
-        CONFIGS[favourite(&problem, 2, 132).unwrap().config].name
-    }
-
-    /// The quickest of all on two H200s, or within 4 % of it.
-    #[test]
-    fn tiles_are_those_behind_which_little_is_sent() {
-        assert_eq!(chosen(64, 8192, 4096), "128x64_alone");
-        assert_eq!(chosen(256, 1024, 512), "128x64_alone");
-        assert_eq!(chosen(512, 4096, 2048), "128x64_alone");
-        assert_eq!(chosen(2048, 4096, 2048), "128x128_alone");
-        assert_eq!(chosen(1024, 8192, 4096), "128x128_share_b");
-        assert_eq!(chosen(8192, 8192, 16384), "128x256_share_b");
     }
 }

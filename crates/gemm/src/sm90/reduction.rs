@@ -2,23 +2,18 @@
 
 use std::ops::Range;
 
-use warpweave_symm_mem::cuda::{CudaQueue, Function, Image, LaunchConfig};
-use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, PadView};
+use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory, PadView};
 
 use super::all_gather::upload;
-use super::config::{self, CONFIGS, FETCHING_BYTES, STEP};
+use super::config::{self, CONFIGS, FETCHING_BYTES, Family, STEP};
 use super::plan::{Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{RANKS, check_device, sending};
-use crate::cutlass::{self, ADDRESS_ALIGNMENT, Config};
+use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
 use crate::reduction::{Group, Sums};
-use crate::{Error, GemmOperands, GemmProblem, Layout, ReducingMatmul};
-
-static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a);
-
-/// The shapes that are compiled: those of [`CONFIGS`] that share nothing along N.
-const SHAPES: [Config; 4] = [CONFIGS[0], CONFIGS[2], CONFIGS[3], CONFIGS[5]];
+use crate::{Error, GemmOperands, ReducingMatmul};
 
 /// The parameter of the kernels: `Reduction` in `cuda/sm90/reduction.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -70,19 +65,21 @@ impl ReductionPlan {
     /// As [`ReducingGemmBackend::reducing_plan`](crate::ReducingGemmBackend::reducing_plan).
     pub fn new(cuda: &Cuda, product: &ReducingMatmul) -> Result<Self, Error> {
         product.validate()?;
-        check_compiled(&REDUCTION)?;
+        check_compiled(Family::Reduction.image())?;
         check_device(cuda.device())?;
         check_reduction(product)?;
 
         let blocks = cuda.device().multiprocessors;
         let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
-        let (config, name) = choose(product, blocks)?;
-        let function = cuda.function(&REDUCTION, name)?;
         let problem = &product.problem;
-        let mut launch = resident(&function, problem, (&config, FETCHING_BYTES), blocks)?;
-        let units = units(product, &config)?;
-        let tiles = units.len() as u32 * config::blocks(&config);
-        launch.grid.0 = launch.grid.0.min(tiles);
+        let index = sending::to_owners(product, blocks);
+        let (image, name) =
+            config::kernel(Family::Reduction, problem, index).ok_or(Error::NoCandidate)?;
+        let config = &CONFIGS[index];
+        let function = cuda.function(image, name)?;
+        let mut launch = resident(&function, problem, (config, FETCHING_BYTES), blocks)?;
+        let units = units(product, config)?;
+        launch.grid.0 = launch.grid.0.min(units.len() as u32);
 
         let (rank, world) = (product.rank(), product.world());
         let groups = product.groups();
@@ -99,7 +96,7 @@ impl ReductionPlan {
         let of_shards = |of: fn(&Range<usize>) -> usize| {
             std::array::from_fn(|rank| product.shards.get(rank).map_or(0, of) as u32)
         };
-        let maps = Maps::new(product, &config)?;
+        let maps = Maps::new(product, config)?;
         Ok(Self {
             function,
             launch,
@@ -152,58 +149,19 @@ impl ReductionPlan {
     }
 }
 
-/// The shape that is expected to be quickest on `blocks` multiprocessors, and its kernel. The ranks need not agree.
-fn choose(product: &ReducingMatmul, blocks: u32) -> Result<(Config, &'static str), Error> {
-    let problem = &product.problem;
-    let fits = |config: &Config| {
-        let [height, _] = config::cluster_tile(config);
-        product.group_rows.is_multiple_of(height as usize) && config::blocks(config) <= blocks
-    };
-    let seconds = |shape: &Config| sending::sums(shape, product, blocks);
-    let config = SHAPES
-        .into_iter()
-        .filter(fits)
-        .min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
-        .ok_or(Error::NoCandidate)?;
-    let name = kernel(problem, config.name).ok_or(Error::NoCandidate)?;
-    Ok((config, name))
-}
-
-/// The kernel of a shape of [`SHAPES`].
-fn kernel(problem: &GemmProblem, shape: &str) -> Option<&'static str> {
-    macro_rules! kernels {
-        ($prefix:literal) => {
-            [
-                concat!($prefix, "_128x256_share_b"),
-                concat!($prefix, "_128x256_alone"),
-                concat!($prefix, "_128x128_share_b"),
-                concat!($prefix, "_128x128_alone"),
-            ]
-        };
-    }
-    let names = match (problem.dtype, problem.b_layout) {
-        (DType::F16, Layout::RowMajor) => kernels!("reduce_f16_nn"),
-        (DType::F16, Layout::Transposed) => kernels!("reduce_f16_nt"),
-        (DType::Bf16, Layout::RowMajor) => kernels!("reduce_bf16_nn"),
-        (DType::Bf16, Layout::Transposed) => kernels!("reduce_bf16_nt"),
-        _ => return None,
-    };
-    names.into_iter().find(|name| name.ends_with(shape))
-}
-
-/// A tile of a cluster in the order of the blocks: `Unit` in device code.
+/// A tile in the order of the blocks: `Unit` in device code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Unit {
     owner: u32,
     group: u32,
-    /// In tiles of a cluster, in the shard of the owner.
+    /// In tiles, in the shard of the owner.
     row: u32,
     column: u32,
     /// Units of the group.
     of: u32,
 }
 
-/// The tiles of a rank in the order in which its clusters take them: the groups one after the other, of each column after
+/// The tiles of a rank in the order in which its blocks take them: the groups one after the other, of each column after
 /// column.
 fn units(product: &ReducingMatmul, config: &Config) -> Result<Vec<Unit>, Error> {
     let [height, width] = config::cluster_tile(config).map(|side| side as usize);
@@ -226,12 +184,12 @@ fn units(product: &ReducingMatmul, config: &Config) -> Result<Vec<Unit>, Error> 
         }));
     }
     // Tickets count the stores of a group, and units name it in 16 bits.
-    let stores = all.len() as u64 * u64::from(config::blocks(config)) * 2;
+    let stores = all.len() as u64 * 2;
     if stores > u64::from(u32::MAX >> 1) || product.groups() > usize::from(u16::MAX) {
         return Err(Error::InvalidProblem {
             problem: Box::new(product.problem),
             reason: format!(
-                "{} tiles of clusters in {} groups are more than the device counts",
+                "{} tiles in {} groups are more than the device counts",
                 all.len(),
                 product.groups()
             ),

@@ -1,20 +1,21 @@
-//! When launches are expected to end whose tiles other ranks want: links work beside the tensor cores, and behind them.
+//! The choice of a tile where other ranks want what is computed: links work beside the tensor cores, and behind them.
+//!
+//! The constants were fitted to two H200s and hold on four.
 
-use super::config::{LINK_RATE, blocks, cluster_tile};
+use super::config::{ALONE, CONFIGS, LINK_RATE, cluster_tile};
 use crate::cutlass::{self, Config};
 use crate::reduction::Sums;
 use crate::{GemmProblem, ReducingMatmul};
 
 /// From the end of what is sent to its use: words and ways, seconds.
 const KNOWN: f64 = 5e-6;
-/// What a cluster takes longer to begin than a block, seconds.
-const CLUSTER: f64 = 2.5e-6;
-/// What it saves of a tile.
-const SAVED: f64 = 0.02;
+/// What a link gives beside narrow tiles, of what it gives beside wide ones.
+const BESIDE_NARROW: f64 = 0.95;
+/// What own tiles lose in each wave that has the parts for which they wait, seconds.
+const STALL: f64 = 3e-6;
 
 /// The tiles of a configuration, a wave at a time.
 struct Waves {
-    begin: f64,
     wave: f64,
     slots: u64,
 }
@@ -22,80 +23,156 @@ struct Waves {
 impl Waves {
     fn new(config: &Config, problem: &GemmProblem, multiprocessors: u32) -> Self {
         let (multiply, store) = cutlass::tile_seconds(config, problem);
-        let (begin, kept) = match blocks(config) {
-            1 => (0.0, 1.0),
-            _ => (CLUSTER, 1.0 - SAVED),
-        };
         Self {
-            begin,
-            wave: kept * multiply + store,
+            wave: multiply + store,
             slots: cutlass::slots(config, multiprocessors),
         }
     }
 
+    fn count(&self, tiles: u64) -> f64 {
+        tiles.div_ceil(self.slots) as f64
+    }
+
     /// When so many tiles end.
     fn end(&self, tiles: u64) -> f64 {
-        self.begin + tiles.div_ceil(self.slots) as f64 * self.wave
+        self.count(tiles) * self.wave
     }
 
     /// Of so many tiles those of the last wave.
     fn last(&self, tiles: u64) -> u64 {
-        tiles.checked_sub(1).map_or(0, |before| before % self.slots + 1)
+        tiles
+            .checked_sub(1)
+            .map_or(0, |before| before % self.slots + 1)
     }
 
-    /// When the bytes of so many tiles have crossed a link: those of the last wave behind the product, or all behind the first wave.
-    fn sent(&self, tiles: u64, bytes: f64) -> f64 {
-        let last = self.last(tiles) as f64 / tiles.max(1) as f64;
-        let behind = self.end(tiles) + last * bytes / LINK_RATE;
-        behind.max(self.begin + self.wave + bytes / LINK_RATE)
+    /// When what so many tiles send has crossed a link, which takes `seconds`, where `together` of them are announced at a time: the last
+    /// of them behind the product, or all behind the first.
+    fn sent(&self, (tiles, together): (u64, u64), seconds: f64) -> f64 {
+        let last = self.last(tiles).max(together.min(tiles));
+        let behind = self.end(tiles) + last as f64 / tiles.max(1) as f64 * seconds;
+        behind.max(self.end(together.min(tiles)) + seconds)
     }
 }
 
-/// A product whose parts go to every rank, but for the sums behind it, seconds.
-pub(super) fn one_shot(
-    config: &Config,
-    problem: &GemmProblem,
-    world: usize,
-    multiprocessors: u32,
-) -> f64 {
-    let waves = Waves::new(config, problem, multiprocessors);
+/// The tile for a product between `world` ranks whose parts go to all of them: an index into [`CONFIGS`].
+pub(super) fn to_all(problem: &GemmProblem, world: usize, multiprocessors: u32) -> usize {
     let part = problem.m * problem.n * problem.dtype.size();
-    let bytes = world.saturating_sub(1) * part;
-    waves.sent(cutlass::tiles(config, problem), bytes as f64)
+    let link = (world.saturating_sub(1) * part) as f64 / LINK_RATE;
+    quickest(|config| {
+        let waves = Waves::new(config, problem, multiprocessors);
+        waves.sent((cutlass::tiles(config, problem), 1), link)
+    })
 }
 
-/// A product whose parts go to the owners of their rows, and from there, where everyone gets the sums, to all, seconds.
-pub(super) fn sums(config: &Config, product: &ReducingMatmul, multiprocessors: u32) -> f64 {
+/// The tile for a product whose parts go to the owners of their rows, and from there, where everyone gets the sums, to all: an index into
+/// [`CONFIGS`].
+pub(super) fn to_owners(product: &ReducingMatmul, multiprocessors: u32) -> usize {
+    quickest(|config| sums(config, product, multiprocessors))
+}
+
+fn quickest(seconds: impl Fn(&Config) -> f64) -> usize {
+    let seconds = |&index: &usize| seconds(&CONFIGS[index]);
+    let order = |a: &usize, b: &usize| seconds(a).total_cmp(&seconds(b));
+    ALONE.into_iter().min_by(order).unwrap_or(ALONE[0])
+}
+
+/// When all sums are there.
+fn sums(config: &Config, product: &ReducingMatmul, multiprocessors: u32) -> f64 {
     let problem = &product.problem;
     let waves = Waves::new(config, problem, multiprocessors);
-    // No tile of a cluster has rows of two shards.
-    let tiles_of = |rank: usize| {
-        let rows = product.shards[rank].len();
-        let shard = GemmProblem {
-            m: rows.next_multiple_of(cluster_tile(config)[0] as usize),
-            ..*problem
-        };
-        match rows {
-            0 => 0,
-            _ => cutlass::tiles(config, &shard),
-        }
+    let [height, width] = cluster_tile(config).map(|side| side as usize);
+    // No tile has rows of two shards.
+    let tiles = |rows: usize| (rows.div_ceil(height) * problem.n.div_ceil(width)) as u64;
+    let peers = || product.peers().map(|peer| product.shards[peer].len());
+    let own = tiles(product.shards[product.rank()].len());
+    let others: u64 = peers().map(tiles).sum();
+    let round: u64 = peers()
+        .map(|rows| tiles(rows.min(product.group_rows)))
+        .sum();
+    let group = tiles(product.group_rows).min(own.max(others));
+    let everyone = matches!(product.c, Sums::Everyone(_));
+    let rate = match width {
+        // Where links bound sums for owners alone: 245 µs beside wide tiles and 288 beside these, at 8192×8192×1024.
+        128 if !everyone => BESIDE_NARROW * LINK_RATE,
+        64 => BESIDE_NARROW * LINK_RATE,
+        _ => LINK_RATE,
     };
-    let own = tiles_of(product.rank());
-    let others: u64 = product.peers().map(tiles_of).sum();
-    let rows: usize = product.peers().map(|peer| product.shards[peer].len()).sum();
-    // As many of parts as of sums.
-    let bytes = (rows * product.row_bytes()) as f64;
-    let parts = waves.sent(others, bytes) + KNOWN;
-    let summed = match own {
-        0 => waves.end(others),
-        _ => waves.end(own + others).max(parts),
-    };
-    match product.c {
-        Sums::Everyone(_) => {
+    // As much for parts as for sums.
+    let link = (peers().sum::<usize>() * product.row_bytes()) as f64 / rate;
+    let parts = waves.sent((others, group), link) + KNOWN;
+    let computed = waves.end(own + others);
+
+    match everyone {
+        true => {
+            // The tiles of a round of groups, where they are less than a wave, and the own ones behind them are in one.
+            let missing = (0.9 - round as f64 / waves.slots as f64).max(0.0);
+            let stalls = waves.count(own + others) * missing * STALL;
+            let summed = computed.max(parts) + stalls;
             // Own tiles are the last.
-            let last = waves.last(own + others).min(own) as f64 / own.max(1) as f64;
-            (summed + last * bytes / LINK_RATE).max(parts + bytes / LINK_RATE) + KNOWN
+            let last = waves.last(own + others).max(group).min(own);
+            let behind = summed + last as f64 / own.max(1) as f64 * link;
+            behind.max(parts + link + stalls)
         }
-        _ => summed,
+        false if own == 0 => computed,
+        false => computed.max(parts),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reduction::tests::{of, product};
+    use warpweave_symm_mem::DType;
+
+    /// Columns of the tile for K / world.
+    fn width(everyone: bool, world: usize, [m, n, k]: [usize; 3], group_rows: usize) -> u32 {
+        let mut product = of(everyone, product(m, (0, world), group_rows));
+        product.problem = GemmProblem::new(m, n, k, DType::Bf16);
+        CONFIGS[to_owners(&product, 132)].tile[1]
+    }
+
+    /// The quickest of all, or within 4 % of it.
+    #[test]
+    fn parts_for_everyone_are_as_measured() {
+        let width = |[m, n, k]: [usize; 3]| {
+            let problem = GemmProblem::new(m, n, k, DType::Bf16);
+            CONFIGS[to_all(&problem, 2, 132)].tile[1]
+        };
+        assert_eq!(width([64, 8192, 4096]), 64);
+        assert_eq!(width([256, 1024, 512]), 64);
+        assert_eq!(width([512, 4096, 2048]), 64);
+        assert_eq!(width([2048, 4096, 2048]), 128);
+        assert_eq!(width([1024, 8192, 4096]), 128);
+        assert_eq!(width([8192, 8192, 16384]), 256);
+    }
+
+    #[test]
+    fn sums_of_owners_are_as_measured() {
+        let width = |shape, rows| width(false, 2, shape, rows);
+        assert_eq!(width([1024, 4096, 2048], 512), 128);
+        assert_eq!(width([2048, 4096, 2048], 512), 128);
+        assert_eq!(width([1024, 8192, 4096], 512), 256);
+        assert_eq!(width([4096, 4096, 3584], 512), 256);
+        assert_eq!(width([8192, 8192, 1024], 256), 256);
+        assert_eq!(width([8192, 8192, 2048], 512), 256);
+    }
+
+    #[test]
+    fn sums_of_everyone_are_as_measured() {
+        let on_two = |shape, rows| width(true, 2, shape, rows);
+        assert_eq!(on_two([1024, 4096, 2048], 512), 128);
+        assert_eq!(on_two([2048, 4096, 2048], 512), 128);
+        assert_eq!(on_two([2048, 4096, 2048], 1024), 256);
+        assert_eq!(on_two([4096, 4096, 3584], 256), 128);
+        assert_eq!(on_two([4096, 4096, 3584], 512), 128);
+        assert_eq!(on_two([4096, 4096, 3584], 1024), 256);
+        assert_eq!(on_two([8192, 8192, 1024], 256), 128);
+        assert_eq!(on_two([8192, 8192, 1024], 512), 256);
+        assert_eq!(on_two([8192, 8192, 2048], 256), 128);
+        assert_eq!(on_two([8192, 8192, 2048], 512), 256);
+        let on_four = |shape| width(true, 4, shape, 256);
+        assert_eq!(on_four([4096, 4096, 3584]), 128);
+        assert_eq!(on_four([8192, 8192, 2048]), 128);
+        assert_eq!(on_four([8192, 8192, 8192]), 256);
     }
 }

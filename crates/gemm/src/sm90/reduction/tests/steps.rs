@@ -78,7 +78,7 @@ impl Rank {
         }
         fetches.retain(|fetch| fetch.pieces > 0);
         Rank {
-            units: units(product, &SHAPES[3]).unwrap(),
+            units: units(product, &CONFIGS[config::ALONE[1]]).unwrap(),
             fetches,
             ready: vec![vec![START; world]; groups],
             summed: vec![vec![START; world]; groups],
