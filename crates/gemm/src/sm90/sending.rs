@@ -9,8 +9,6 @@ use crate::{GemmProblem, ReducingMatmul};
 
 /// From the end of what is sent to its use: words and ways, seconds.
 const KNOWN: f64 = 5e-6;
-/// What a link gives beside narrow tiles, of what it gives beside wide ones.
-const BESIDE_NARROW: f64 = 0.95;
 /// What own tiles lose in each wave that has the parts for which they wait, seconds.
 const STALL: f64 = 3e-6;
 
@@ -57,9 +55,9 @@ impl Waves {
 /// The tile for a product between `world` ranks whose parts go to all of them: an index into [`CONFIGS`].
 pub(super) fn to_all(problem: &GemmProblem, world: usize, multiprocessors: u32) -> usize {
     let part = problem.m * problem.n * problem.dtype.size();
-    let link = (world.saturating_sub(1) * part) as f64 / LINK_RATE;
     quickest(|config| {
         let waves = Waves::new(config, problem, multiprocessors);
+        let link = (world.saturating_sub(1) * part) as f64 / rate(config, true);
         waves.sent((cutlass::tiles(config, problem), 1), link)
     })
 }
@@ -74,6 +72,17 @@ fn quickest(seconds: impl Fn(&Config) -> f64) -> usize {
     let seconds = |&index: &usize| seconds(&CONFIGS[index]);
     let order = |a: &usize, b: &usize| seconds(a).total_cmp(&seconds(b));
     ALONE.into_iter().min_by(order).unwrap_or(ALONE[0])
+}
+
+/// What a link gives beside a tile, bytes/s: narrow ones read more of L2. Where links bound sums that only owners get, 8192×8192×1024 takes
+/// 243 µs beside the widest and 287 and 386 beside the others, and where everyone gets them, 444, 466 and 527.
+fn rate(config: &Config, everyone: bool) -> f64 {
+    let kept = match config.tile[1] {
+        ..128 => 0.85,
+        128 if !everyone => 0.95,
+        _ => 1.0,
+    };
+    kept * LINK_RATE
 }
 
 /// When all sums are there.
@@ -91,14 +100,8 @@ fn sums(config: &Config, product: &ReducingMatmul, multiprocessors: u32) -> f64 
         .sum();
     let group = tiles(product.group_rows).min(own.max(others));
     let everyone = matches!(product.c, Sums::Everyone(_));
-    let rate = match width {
-        // Where links bound sums for owners alone: 245 µs beside wide tiles and 288 beside these, at 8192×8192×1024.
-        128 if !everyone => BESIDE_NARROW * LINK_RATE,
-        64 => BESIDE_NARROW * LINK_RATE,
-        _ => LINK_RATE,
-    };
     // As much for parts as for sums.
-    let link = (peers().sum::<usize>() * product.row_bytes()) as f64 / rate;
+    let link = (peers().sum::<usize>() * product.row_bytes()) as f64 / rate(config, everyone);
     let parts = waves.sent((others, group), link) + KNOWN;
     let computed = waves.end(own + others);
 
