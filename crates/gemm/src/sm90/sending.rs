@@ -78,7 +78,7 @@ fn quickest(seconds: impl Fn(&Config) -> f64) -> usize {
 /// 243 µs beside the widest and 287 and 386 beside the others, and where everyone gets them, 444, 466 and 527.
 fn rate(config: &Config, everyone: bool) -> f64 {
     let kept = match config.tile[1] {
-        ..128 => 0.85,
+        ..128 => 0.8,
         128 if !everyone => 0.95,
         _ => 1.0,
     };
