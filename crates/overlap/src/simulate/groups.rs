@@ -9,7 +9,7 @@ const TILE_ROWS: usize = 128;
 
 impl Costs<'_> {
     /// The product of a group of rows, if the kernel takes such and `region` is where it reads A. One launch: the groups share
-    /// the waves of tiles, so that each costs its part of the whole and begins when those before it would have ended.
+    /// the waves of tiles, so that each holds its part of those that have its tiles, from the begin of the first to the end of the last.
     pub(super) fn group_product(&self, kernel: &Kernel, region: &Region) -> Option<Cost> {
         let reduction = match kernel {
             Kernel::ReducingMatmul(reduction) => reduction,
@@ -28,15 +28,17 @@ impl Costs<'_> {
         let waves = self
             .machine
             .waves_in((all, shape.n, depth), shape.dtype, TILE_ROWS);
-        let (whole, held) = (waves.count() * waves.wave_us, waves.tiles.min(1.0));
         let earlier = order
             .iter()
             .take_while(|group| group.rows.start != region.rows.start);
         let before: usize = earlier.map(|group| padded(group.rows.len())).sum();
-        let part = |rows: usize| whole * rows as f64 / all as f64;
+        let wave_of = |rows: usize| waves.tiles * rows as f64 / all as f64;
+        let (from, to) = (wave_of(before), wave_of(before + padded(region.rows.len())));
+        // Groups that share a wave begin and end with it.
+        let (took, held) = ((to - from).max(1.0), (to - from).min(1.0));
         Some(Cost {
-            latency: part(before),
-            time: part(padded(region.rows.len())),
+            latency: (to.ceil() - took) * waves.wave_us,
+            time: took * waves.wave_us,
             loads: vec![
                 (Resource::Multiprocessors(own), held),
                 (Resource::Power(own), held),

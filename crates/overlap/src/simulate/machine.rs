@@ -283,15 +283,17 @@ impl Machine {
         self.waves_of(|_| true, shape, dtype).unwrap_or_default()
     }
 
-    /// The same in tiles of as many rows.
+    /// The same in tiles of as many rows, or of as many columns, turned.
     pub(super) fn waves_in(
         &self,
         shape: (usize, usize, usize),
         dtype: DType,
         rows: usize,
     ) -> Waves {
-        self.waves_of(|t| t.rows == rows, shape, dtype)
-            .unwrap_or_else(|| self.waves(shape, dtype))
+        let (m, n, k) = shape;
+        let upright = self.waves_of(|t| t.rows == rows, shape, dtype);
+        let turned = self.waves_of(|t| t.cols == rows, (n, m, k), dtype);
+        Waves::quicker(upright, turned).unwrap_or_else(|| self.waves(shape, dtype))
     }
 
     /// The same where what would be one wave is computed in smaller tiles, since something comes behind each.
@@ -334,9 +336,8 @@ impl Machine {
                 wave_us: flops * sms / (tflops * t.efficiency * 1e6),
             }
         };
-        let us = |w: &Waves| w.count() * w.wave_us;
         let tiles = self.product.tiles.iter().filter(|t| takes(t)).map(of);
-        tiles.min_by(|a, b| us(a).total_cmp(&us(b)))
+        tiles.map(Some).fold(None, Waves::quicker)
     }
 }
 
@@ -353,5 +354,13 @@ impl Waves {
     /// How many there are.
     pub(super) fn count(self) -> f64 {
         self.tiles.ceil()
+    }
+
+    /// The first of equals.
+    fn quicker(a: Option<Waves>, b: Option<Waves>) -> Option<Waves> {
+        let us = |w: &Waves| w.count() * w.wave_us;
+        a.into_iter()
+            .chain(b)
+            .min_by(|a, b| us(a).total_cmp(&us(b)))
     }
 }
