@@ -172,13 +172,17 @@ fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
 
 /// Two ranks leave each other their parts of a unit, call after call: with a block each, or where rank 0 has two, with a tile for each of
 /// these, in the one call.
-fn one_shot(blocks: [usize; 2], beside: bool, planted: Option<Planted>) -> Model {
+fn one_shot(blocks: [usize; 2], beside: usize, planted: Option<Planted>) -> Model {
     let shot = OneShot {
         pieces: blocks[0],
         unit: blocks[0],
         tiles: &[1, blocks[0]],
         blocks: &blocks,
-        calls: if blocks == [1, 1] && !beside { 3 } else { 1 },
+        calls: if blocks == [1, 1] && beside == 0 {
+            3
+        } else {
+            1
+        },
         beside,
         planted,
     };
@@ -224,19 +228,19 @@ fn loom_a_block_sends_beside_its_product() {
 
 #[test]
 fn loom_parts_are_left_call_after_call() {
-    check(one_shot([1, 1], false, None));
+    check(one_shot([1, 1], 0, None));
 }
 
 #[test]
 fn loom_two_blocks_leave_a_unit() {
     // One call waits less often than several.
-    check_with(PREEMPTIONS - 1, one_shot([2, 1], false, None));
+    check_with(PREEMPTIONS - 1, one_shot([2, 1], 0, None));
 }
 
 #[test]
 fn loom_a_block_draws_beside_its_product() {
     // One call waits less often than several.
-    check_with(PREEMPTIONS - 1, one_shot([1, 1], true, None));
+    check_with(PREEMPTIONS - 1, one_shot([1, 1], 1, None));
 }
 
 #[test]
@@ -317,18 +321,18 @@ fn loom_a_draw_before_the_call_is_read_is_a_race() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_with_one_staging_parts_are_overwritten() {
-    check(one_shot([1, 1], false, Some(Planted::OneStaging)));
+    check(one_shot([1, 1], 0, Some(Planted::OneStaging)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_a_unit_announced_before_the_last_draw_is_not_whole() {
     let planted = Planted::BeforeLastDraw(Announced::Part);
-    check(one_shot([2, 1], false, Some(planted)));
+    check(one_shot([2, 1], 0, Some(planted)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_a_call_counted_before_it_is_read_is_a_race() {
-    check(one_shot([1, 1], true, Some(Planted::UnreadCall)));
+    check(one_shot([1, 1], 1, Some(Planted::UnreadCall)));
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Announced, Model, Planted, Thread, begin, calls, end, peers};
+use super::{Announced, Model, Part, Planted, Thread, begin, calls, end, peers};
 
 /// Who calls how often. C is a row of pieces, and units and tiles are some of them that lie side by side: powers of two, as in the
 /// kernel, so that of a unit and a tile that meet one lies in the other. A block has one consumer.
@@ -17,8 +17,8 @@ pub(super) struct OneShot<'a> {
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Whether a block draws and stores beside its sums, not before them.
-    pub beside: bool,
+    /// Threads of a block that draw and store beside its sums, which it makes behind both if there are none.
+    pub beside: usize,
     pub planted: Option<Planted>,
 }
 
@@ -28,13 +28,20 @@ impl OneShot<'_> {
         for rank in 0..self.world() {
             let all = self.blocks[rank];
             for block in 0..all {
+                let draw = |thread: &mut Thread<'_>, call| self.draw(thread, rank, block, call);
+                let store = |thread: &mut Thread<'_>, call| self.store(thread, rank, block, call);
+                let both = |thread: &mut Thread<'_>, call| {
+                    draw(thread, call);
+                    store(thread, call);
+                };
+                let sides: &[Part<'_>] = match self.beside {
+                    1 => &[&both],
+                    _ => &[&draw, &store],
+                };
                 model.block(
                     (rank, block, all),
-                    (self.calls, self.beside),
-                    &[
-                        &|thread, call| self.draw(thread, rank, block, call),
-                        &|thread, call| self.store(thread, rank, block, call),
-                    ],
+                    (self.calls, self.beside > 0),
+                    sides,
                     [
                         &|thread, call| self.begin(thread, rank, block, call),
                         &|thread, call| self.sum(thread, rank, block, call),
@@ -225,7 +232,7 @@ mod tests {
             tiles,
             blocks,
             calls,
-            beside: true,
+            beside: 2,
             planted,
         };
         shot.model()

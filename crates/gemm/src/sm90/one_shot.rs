@@ -66,8 +66,7 @@ impl OneShotPlan {
         let function = cuda.function(image, name)?;
         let mut launch = resident(&function, problem, (config, SHARED_BYTES), blocks)?;
         let raster = config::raster(config, problem, config::square_band(config, blocks));
-        let tiles = count(&raster, problem)?.saturating_mul(config::blocks(config));
-        launch.grid.0 = launch.grid.0.min(tiles);
+        launch.grid.0 = launch.grid.0.min(count(&raster, problem)?);
 
         let units = product.units();
         let Maps {
