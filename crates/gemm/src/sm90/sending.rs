@@ -9,6 +9,8 @@ use crate::{GemmProblem, ReducingMatmul};
 
 /// From the end of what is sent to its use: words and ways, seconds.
 const KNOWN: f64 = 5e-6;
+/// What a multiprocessor reads and writes where it sums, bytes/s.
+const SUM_RATE: f64 = 40e9;
 /// What own tiles lose in each wave that has the parts for which they wait, seconds.
 const STALL: f64 = 3e-6;
 
@@ -57,8 +59,12 @@ pub(super) fn to_all(problem: &GemmProblem, world: usize, multiprocessors: u32) 
     let part = problem.m * problem.n * problem.dtype.size();
     quickest(|config| {
         let waves = Waves::new(config, problem, multiprocessors);
+        let tiles = cutlass::tiles(config, problem);
         let link = (world.saturating_sub(1) * part) as f64 / rate(config, true);
-        waves.sent((cutlass::tiles(config, problem), 1), link)
+        // Blocks sum what they have multiplied.
+        let blocks = tiles.clamp(1, waves.slots) as f64;
+        let summing = ((world + 1) * part) as f64 / (blocks * SUM_RATE);
+        waves.sent((tiles, 1), link) + summing
     })
 }
 
@@ -143,6 +149,8 @@ mod tests {
         };
         assert_eq!(width([64, 8192, 4096]), 64);
         assert_eq!(width([256, 1024, 512]), 64);
+        assert_eq!(width([1024, 1024, 512]), 64);
+        assert_eq!(width([1024, 4096, 2048]), 128);
         assert_eq!(width([512, 4096, 2048]), 64);
         assert_eq!(width([2048, 4096, 2048]), 128);
         assert_eq!(width([1024, 8192, 4096]), 128);
