@@ -104,6 +104,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
             summed: ready + count,
             done: ready + 2 * count,
             group_rows,
+            candidate: None,
             max_blocks: None,
         };
         names.push(match way {

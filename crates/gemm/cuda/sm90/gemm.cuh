@@ -263,17 +263,6 @@ __device__ __forceinline__ void store(const AnyProduct& product, Memory<Tile>& m
   }
 }
 
-// No block loads into or arrives at another before the other's barriers are there, and none ends while the other may still arrive at
-// its own.
-template <class Tile>
-__device__ __forceinline__ void sync_blocks() {
-  if constexpr (Tile::kCluster == 1) {
-    __syncthreads();
-  } else {
-    sync_cluster();
-  }
-}
-
 // All threads of a kernel, first.
 template <class Tile, class AnyProduct>
 __device__ __forceinline__ void begin(const AnyProduct& product, const Pipeline<Tile>& pipeline) {
@@ -281,7 +270,12 @@ __device__ __forceinline__ void begin(const AnyProduct& product, const Pipeline<
     product.prefetch_maps();
     pipeline.init();
   }
-  sync_blocks<Tile>();
+  // No block loads into or arrives at another before the other's barriers are there.
+  if constexpr (Tile::kCluster == 1) {
+    __syncthreads();
+  } else {
+    sync_cluster();
+  }
 }
 
 // The same in all lanes, and the compiler is to know it.
@@ -316,6 +310,7 @@ __device__ __forceinline__ void gemm(const AnyProduct& product, Exchange exchang
     });
     if (leader) bulk_wait<0>();
   }
+  // No block ends while the other may still arrive at its barriers.
   if constexpr (Tile::kCluster != 1) sync_cluster();
   exchange.behind_all();
 }

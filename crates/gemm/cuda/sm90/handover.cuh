@@ -44,8 +44,8 @@ class Handover {
       bulk_wait_read<0>();
     }
     __syncwarp();
-    pipeline_.give_back(stage);
     arrive(empty());
+    pipeline_.give_back(stage);
     return stores;
   }
 

@@ -23,7 +23,7 @@
 //
 // **The end.** A call is over when its sums are: nobody is waited for.
 //
-// **Faults.** A wait that misses its deadline is recorded, and the launch ends with worthless sums. A launch that finds a fault when it
+// **Faults.** A wait that misses its deadline, for a peer or for other blocks of this rank, is recorded, and the launch ends with worthless sums. A launch that finds a fault when it
 // begins writes nothing to a peer, which may still be reading what it got two calls before, and says nothing.
 //
 // **Bits.** All parts are rounded to the element type, this rank's too, and added in f32 in the order of ranks, a bias behind them; the
@@ -276,7 +276,7 @@ class OneShotSum {
 
 template <class Tile>
 __device__ __forceinline__ void one_shot(const OneShotCall& call) {
-  static_assert(Tile::kCluster == 1, "clusters bring nothing here");
+  static_assert(Tile::kCluster == 1, "blocks alone");
   const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
   const PadView& pad = call.product.pad;
   begin<Tile>(call, pipeline);

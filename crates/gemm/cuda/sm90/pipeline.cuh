@@ -58,7 +58,8 @@ struct Pipeline {
   // A warp for all warps of a consumer: what these wrote into a stage has been read.
   __device__ __forceinline__ void give_back(uint32_t stage) const {
     const uint32_t lane = threadIdx.x % 32;
-    if (lane < kWarpgroup / 32 * Tile::kCluster) arrive_in_cluster(&memory.empty[stage], lane % Tile::kCluster);
+    static_assert(Tile::kCluster == 1, "blocks alone");
+    if (lane < kWarpgroup / 32) arrive_in_cluster(&memory.empty[stage], 0);
   }
 
   // A consumer: waits until the stage has been filled, or lent.

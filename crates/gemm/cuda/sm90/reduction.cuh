@@ -111,7 +111,7 @@ __device__ __forceinline__ void store_parts(const Reduction& reduction, const Pi
 
 template <class Tile>
 __device__ __forceinline__ void reduce(const Reduction& reduction) {
-  static_assert(Tile::kCluster == 1, "clusters bring nothing here");
+  static_assert(Tile::kCluster == 1, "blocks alone");
   const Pipeline<Tile> pipeline{memory_of_block<Tile>()};
   const PadView& pad = reduction.pad;
   // The number of the call, which all words of the kernel's slots carry: one counter stands for all of them.

@@ -36,6 +36,7 @@ impl OneShot<'_> {
                 };
                 let sides: &[Part<'_>] = match self.beside {
                     1 => &[&both],
+                    // Or none, and both before the rest.
                     _ => &[&draw, &store],
                 };
                 model.block(

@@ -27,7 +27,7 @@
 //! Those are two trips over the link, of parts and of sums, each with a word before and behind it: *two shots*. Where C is so small that
 //! words take longer than bytes, each rank sums all of it by itself ([`Sums::Each`]). In a call rank r
 //! - for each unit of C, a box as [`Units`] has them: stores its part into the staging of every rank, this one included, and signals
-//!   `ready` + unit to the others;
+//!   `ready` + unit to the others, on a GPU to itself too: other blocks have parts of the unit;
 //! - for each unit: waits for `ready` of all others, and adds the parts of all in the order of ranks.
 //!
 //! Nothing else is said: calls take two stagings in turn, so that who has heard from all ranks in one call may write in the next what they
@@ -47,6 +47,7 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
+use crate::sm90::Candidate;
 use crate::{Error, GemmBatch, GemmProblem, Layout};
 
 pub use backend::ReducingGemmBackend;
@@ -96,8 +97,11 @@ pub struct ReducingMatmul {
     pub summed: usize,
     /// The slot for "I have fetched what is yours". In one shot a slot in which nothing is said.
     pub done: usize,
-    /// Rows of a group, but the last of a shard. On a GPU a multiple of 128; of 256 for the quickest kernels. In one shot there are none.
+    /// Rows of a group, but the last of a shard. On a GPU a multiple of 128. In one shot there are none.
     pub group_rows: usize,
+    /// On a GPU: a tile, of those of [`sm90::candidates`](crate::sm90::candidates) that are no clusters; `None` for the model's choice. Ranks
+    /// need not agree. The order of tiles is taken in one shot alone.
+    pub candidate: Option<Candidate>,
     /// Blocks that the launch may have at most: for ranks that share a GPU, whose blocks must all be resident at once.
     pub max_blocks: Option<u32>,
 }

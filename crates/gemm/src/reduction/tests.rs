@@ -25,6 +25,7 @@ pub(crate) fn product(
         summed: 32,
         done: 64,
         group_rows,
+        candidate: None,
         max_blocks: None,
     }
 }

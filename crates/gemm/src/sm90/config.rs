@@ -23,7 +23,7 @@ pub(super) enum Family {
     AllGather,
     /// The same by the other protocol.
     Eager,
-    /// Sums over ranks, of which each has its own.
+    /// Sums that the owners of rows make.
     Reduction,
     /// Sums that every rank makes by itself.
     OneShot,

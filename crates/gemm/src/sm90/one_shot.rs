@@ -59,13 +59,15 @@ impl OneShotPlan {
         let problem = &product.problem;
         let blocks = cuda.device().multiprocessors;
         let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
-        let index = sending::to_all(problem, product.world(), blocks);
+        let candidate = product
+            .candidate
+            .unwrap_or_else(|| sending::to_all(problem, product.world(), blocks));
         let (image, name) =
-            config::kernel(Family::OneShot, problem, index).ok_or(Error::NoCandidate)?;
-        let config = &CONFIGS[index];
+            config::kernel(Family::OneShot, problem, candidate.config).ok_or(Error::NoCandidate)?;
+        let config = &CONFIGS[candidate.config];
         let function = cuda.function(image, name)?;
         let mut launch = resident(&function, problem, (config, SHARED_BYTES), blocks)?;
-        let raster = config::raster(config, problem, config::square_band(config, blocks));
+        let raster = config::raster(config, problem, candidate.band.max(1));
         launch.grid.0 = launch.grid.0.min(count(&raster, problem)?);
 
         let units = product.units();

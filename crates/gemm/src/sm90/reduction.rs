@@ -72,7 +72,9 @@ impl ReductionPlan {
         let blocks = cuda.device().multiprocessors;
         let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
         let problem = &product.problem;
-        let index = sending::to_owners(product, blocks);
+        let index = product
+            .candidate
+            .map_or_else(|| sending::to_owners(product, blocks), |given| given.config);
         let (image, name) =
             config::kernel(Family::Reduction, problem, index).ok_or(Error::NoCandidate)?;
         let config = &CONFIGS[index];
@@ -164,7 +166,7 @@ struct Unit {
 /// The tiles of a rank in the order in which its blocks take them: the groups one after the other, of each column after
 /// column.
 fn units(product: &ReducingMatmul, config: &Config) -> Result<Vec<Unit>, Error> {
-    let [height, width] = config::cluster_tile(config).map(|side| side as usize);
+    let [height, width, _] = config.tile.map(|side| side as usize);
     let columns = product.problem.n.div_ceil(width);
     let mut all = Vec::new();
     for Group { owner, index, rows } in product.order() {

@@ -2,7 +2,7 @@
 //!
 //! The constants were fitted to two H200s and hold on four.
 
-use super::config::{ALONE, CONFIGS, LINK_RATE, cluster_tile};
+use super::config::{ALONE, CONFIGS, Candidate, LINK_RATE, square_band};
 use crate::cutlass::{self, Config};
 use crate::reduction::Sums;
 use crate::{GemmProblem, ReducingMatmul};
@@ -54,10 +54,10 @@ impl Waves {
     }
 }
 
-/// The tile for a product between `world` ranks whose parts go to all of them: an index into [`CONFIGS`].
-pub(super) fn to_all(problem: &GemmProblem, world: usize, multiprocessors: u32) -> usize {
+/// The tile for a product between `world` ranks whose parts go to all of them, and its order.
+pub(super) fn to_all(problem: &GemmProblem, world: usize, multiprocessors: u32) -> Candidate {
     let part = problem.m * problem.n * problem.dtype.size();
-    quickest(|config| {
+    let config = quickest(|config| {
         let waves = Waves::new(config, problem, multiprocessors);
         let tiles = cutlass::tiles(config, problem);
         let link = (world.saturating_sub(1) * part) as f64 / rate(config, true);
@@ -65,7 +65,11 @@ pub(super) fn to_all(problem: &GemmProblem, world: usize, multiprocessors: u32) 
         let blocks = tiles.clamp(1, waves.slots) as f64;
         let summing = ((world + 1) * part) as f64 / (blocks * SUM_RATE);
         waves.sent((tiles, 1), link) + summing
-    })
+    });
+    Candidate {
+        config,
+        band: square_band(&CONFIGS[config], multiprocessors),
+    }
 }
 
 /// The tile for a product whose parts go to the owners of their rows, and from there, where everyone gets the sums, to all: an index into
@@ -80,8 +84,8 @@ fn quickest(seconds: impl Fn(&Config) -> f64) -> usize {
     ALONE.into_iter().min_by(order).unwrap_or(ALONE[0])
 }
 
-/// What a link gives beside a tile, bytes/s: narrow ones read more of L2. Where links bound sums that only owners get, 8192×8192×1024 takes
-/// 243 µs beside the widest and 287 and 386 beside the others, and where everyone gets them, 444, 466 and 527.
+/// What a link gives beside a tile, bytes/s: narrow ones read more of L2. Where links bound sums that only owners get, 8192×8192×2048 over two
+/// ranks takes 255 µs beside the widest and 283 and 381 beside the others, and where everyone gets them, 444, 466 and 527.
 fn rate(config: &Config, everyone: bool) -> f64 {
     let kept = match config.tile[1] {
         ..128 => 0.8,
@@ -95,7 +99,7 @@ fn rate(config: &Config, everyone: bool) -> f64 {
 fn sums(config: &Config, product: &ReducingMatmul, multiprocessors: u32) -> f64 {
     let problem = &product.problem;
     let waves = Waves::new(config, problem, multiprocessors);
-    let [height, width] = cluster_tile(config).map(|side| side as usize);
+    let [height, width, _] = config.tile.map(|side| side as usize);
     // No tile has rows of two shards.
     let tiles = |rows: usize| (rows.div_ceil(height) * problem.n.div_ceil(width)) as u64;
     let peers = || product.peers().map(|peer| product.shards[peer].len());
@@ -104,12 +108,15 @@ fn sums(config: &Config, product: &ReducingMatmul, multiprocessors: u32) -> f64 
     let round: u64 = peers()
         .map(|rows| tiles(rows.min(product.group_rows)))
         .sum();
-    let group = tiles(product.group_rows).min(own.max(others));
+    let group = tiles(product.group_rows.min(product.most_rows()));
     let everyone = matches!(product.c, Sums::Everyone(_));
     // As much for parts as for sums.
     let link = (peers().sum::<usize>() * product.row_bytes()) as f64 / rate(config, everyone);
-    let parts = waves.sent((others, group), link) + KNOWN;
     let computed = waves.end(own + others);
+    if others == 0 {
+        return computed;
+    }
+    let parts = waves.sent((others, group), link) + KNOWN;
 
     match everyone {
         true => {
@@ -122,7 +129,6 @@ fn sums(config: &Config, product: &ReducingMatmul, multiprocessors: u32) -> f64 
             let behind = summed + last as f64 / own.max(1) as f64 * link;
             behind.max(parts + link + stalls)
         }
-        false if own == 0 => computed,
         false => computed.max(parts),
     }
 }
@@ -145,7 +151,7 @@ mod tests {
     fn parts_for_everyone_are_as_measured() {
         let width = |[m, n, k]: [usize; 3]| {
             let problem = GemmProblem::new(m, n, k, DType::Bf16);
-            CONFIGS[to_all(&problem, 2, 132)].tile[1]
+            CONFIGS[to_all(&problem, 2, 132).config].tile[1]
         };
         assert_eq!(width([64, 8192, 4096]), 64);
         assert_eq!(width([256, 1024, 512]), 64);
@@ -181,6 +187,8 @@ mod tests {
         assert_eq!(on_two([8192, 8192, 1024], 512), 256);
         assert_eq!(on_two([8192, 8192, 2048], 256), 128);
         assert_eq!(on_two([8192, 8192, 2048], 512), 256);
+        // A shard is less than a group.
+        assert_eq!(width(true, 4, [512, 8192, 4096], 512), 128);
         let on_four = |shape| width(true, 4, shape, 256);
         assert_eq!(on_four([4096, 4096, 3584]), 128);
         assert_eq!(on_four([8192, 8192, 2048]), 128);

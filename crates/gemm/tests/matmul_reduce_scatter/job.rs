@@ -192,6 +192,7 @@ impl<B: ReducingGemmBackend> Job<B> {
             summed: FIRST,
             done: FIRST + slots,
             group_rows: case.group_rows,
+            candidate: None,
             max_blocks: max_blocks(&backend, world),
         };
         let stream = backend.stream(Default::default()).unwrap();

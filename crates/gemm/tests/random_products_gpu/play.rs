@@ -202,6 +202,7 @@ impl<B: Kernels> Rank<B> {
                         summed: placed.slot + groups,
                         done: placed.slot + 2 * groups,
                         group_rows: problem.chunk_rows,
+                        candidate: problem.candidates[me],
                         max_blocks,
                     };
                     self.backend.reducing_plan(&product).map(Plan::Sums)

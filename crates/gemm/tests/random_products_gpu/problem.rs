@@ -114,8 +114,13 @@ impl Problem {
             (false, _) => limits.group_rows * (1 + random.below(3)),
         };
         let real = random.once_in(8);
+        let is_alone = |config: usize| CONFIGS[config].cluster == [1, 1];
+        let configs: Vec<_> = (0..CONFIGS.len())
+            .filter(|&config| gathers || is_alone(config))
+            .collect();
         let mut candidate = || {
-            let (config, band) = (random.below(CONFIGS.len()), 1 + random.below(4) as u32);
+            let config = configs[random.below(configs.len())];
+            let band = 1 + random.below(4) as u32;
             // The model might choose another tile for another grid, and reals may depend on it.
             (real || !random.once_in(4)).then_some(Candidate { config, band })
         };

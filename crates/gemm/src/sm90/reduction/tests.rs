@@ -17,7 +17,7 @@ const SHAPES: [Config; 3] = [
 fn every_case(check: impl Fn(&[ReducingMatmul], &Config)) {
     for world in [1, 2, 3, 4, 8] {
         for m in [1, 130, 256 * world, 1000, 2049] {
-            for group_rows in [256, 512] {
+            for group_rows in [128, 384, 512] {
                 for (config, everyone) in SHAPES.into_iter().zip([false, true, false]) {
                     let job: Vec<_> = (0..world)
                         .map(|rank| of(everyone, product(m, (rank, world), group_rows)))
@@ -33,7 +33,7 @@ fn every_case(check: impl Fn(&[ReducingMatmul], &Config)) {
 fn every_tile_is_walked_once_in_the_group_of_its_rows() {
     every_case(|job, config| {
         let product = job.last().unwrap();
-        let [height, width] = config::cluster_tile(config).map(|side| side as usize);
+        let [height, width, _] = config.tile.map(|side| side as usize);
         let walked = units(product, config).unwrap();
         let mut wanted = Vec::new();
         for (owner, shard) in product.shards.iter().enumerate() {

@@ -300,6 +300,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             summed: reduction.summed.unwrap_or(reduction.ready).0,
             done: reduction.done.0,
             group_rows: reduction.rows,
+            candidate: None,
             max_blocks: None,
         }
     }
@@ -319,6 +320,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             pad,
             ready: one_shot.ready.0,
             done: one_shot.calls.0,
+            candidate: None,
             max_blocks: None,
             // What only owners of rows have.
             shards: Vec::new(),

@@ -9,7 +9,7 @@ use warpweave_gemm::reduction::Units;
 ///
 /// K is sharded, so that each rank has a part of all of C. It writes this into the staging of every rank as soon as it is multiplied,
 /// and says of each unit of C that it is there, in `ready` and behind it, a slot for each. To a plan those words are one, that of the
-/// first unit: who sums a unit reads only what its words speak of, and has written its own part of it.
+/// first unit: who sums a unit reads only what its words speak of, and its own part, which the launch has written before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OneShot {
     /// Sizes of the whole product.
