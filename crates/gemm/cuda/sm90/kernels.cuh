@@ -2,20 +2,17 @@
 // `sm90/config.rs` makes the names: `nn` has B row-major, `nt` transposed; a cluster is `alone`, or shares A or B.
 #pragma once
 
-#define WARPWEAVE_CLUSTERS(KERNEL, name, ...)          \
-  KERNEL(name##_alone, __VA_ARGS__, Common::kNothing)  \
-  KERNEL(name##_share_a, __VA_ARGS__, Common::kA)      \
-  KERNEL(name##_share_b, __VA_ARGS__, Common::kB)
-
-#define WARPWEAVE_TILES(KERNEL, name, T, kMajorB)                \
-  WARPWEAVE_CLUSTERS(KERNEL, name##_128x256, T, kMajorB, 256)    \
-  WARPWEAVE_CLUSTERS(KERNEL, name##_128x128, T, kMajorB, 128)    \
+#define WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB)             \
+  KERNEL(name##_128x256_alone, T, kMajorB, 256, Common::kNothing)   \
+  KERNEL(name##_128x128_alone, T, kMajorB, 128, Common::kNothing)   \
   KERNEL(name##_128x64_alone, T, kMajorB, 64, Common::kNothing)
 
-#define WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB)                    \
-  KERNEL(name##_128x256_alone, T, kMajorB, 256, Common::kNothing)          \
-  KERNEL(name##_128x128_alone, T, kMajorB, 128, Common::kNothing)          \
-  KERNEL(name##_128x64_alone, T, kMajorB, 64, Common::kNothing)
+#define WARPWEAVE_TILES(KERNEL, name, T, kMajorB)              \
+  WARPWEAVE_TILES_ALONE(KERNEL, name, T, kMajorB)              \
+  KERNEL(name##_128x256_share_a, T, kMajorB, 256, Common::kA)  \
+  KERNEL(name##_128x256_share_b, T, kMajorB, 256, Common::kB)  \
+  KERNEL(name##_128x128_share_a, T, kMajorB, 128, Common::kA)  \
+  KERNEL(name##_128x128_share_b, T, kMajorB, 128, Common::kB)
 
 #define WARPWEAVE_TYPES(TILES, KERNEL, family)                 \
   TILES(KERNEL, family##_f16_nn, __half, Major::kMN)           \
