@@ -212,7 +212,7 @@ impl BenchError {
 
 fn memory_blames_a_peer(error: &MemoryError) -> bool {
     match error {
-        MemoryError::SignalTimeout(_) | MemoryError::PeerFailed { .. } => true,
+        MemoryError::SignalFault(_) | MemoryError::PeerFailed { .. } => true,
         MemoryError::Exchange(error) => exchange_blames_a_peer(error),
         _ => false,
     }

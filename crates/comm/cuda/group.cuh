@@ -4,6 +4,9 @@
 // - Whoever has ended a launch knows that all peers have ended the one before it.
 // - A counter that each block keeps for itself, one higher with every launch, is the same on all ranks. It needs no atomic
 //   and no host, and a captured graph goes on counting.
+//
+// A rank that gave up has not ended its launch: it sends, copies and publishes nothing more, so that what the others conclude
+// from hearing of it stays true (`pad/fault.rs` in symm-mem).
 #pragma once
 
 #include "warpweave/signal.cuh"
@@ -25,7 +28,7 @@ struct Group {
   uint32_t* epochs;   // [kMaxBlocks], each block's own
   uint64_t reserved;
 };
-static_assert(sizeof(Group) == 64 + 64 + 16, "as in Rust");
+static_assert(sizeof(Group) == sizeof(PadView) + 64 + 16, "as in Rust");
 
 enum Phase : uint32_t { kEnter = 0, kLeave = 1 };
 
@@ -51,6 +54,17 @@ __device__ __forceinline__ uint32_t next_epoch_of(const Group& group) {
   return epoch;
 }
 
+// As `next_epoch_of`, for a launch that sends before it waits: `sound` if it may, since neither this rank nor a peer has given
+// up. The loads overlap that of the epoch.
+__device__ __forceinline__ uint32_t next_epoch_of(const Group& group, bool& sound) {
+  const bool failed = faulted(group.pad);
+  const uint32_t epoch = epoch_of(group);
+  sound = !__syncthreads_or(failed);
+  if (!sound && threadIdx.x == 0) record_fault(group.pad, blockIdx.x, (group.pad.rank + 1) % group.pad.world, epoch, 0, 0, false);
+  advance_epoch(group, epoch);
+  return epoch;
+}
+
 // The word that `source` writes on `owner` for a block of this number in `phase`.
 __device__ __forceinline__ uint32_t* meeting_word(const Group& group, uint32_t owner, uint32_t phase, uint32_t block,
                                                   uint32_t source) {
@@ -66,20 +80,24 @@ __device__ __forceinline__ uint32_t* slice_word(const Group& group, uint32_t own
 }
 
 // Every block meets the block of its number on each peer: what the peers' blocks did before is visible to this one
-// afterwards. False on all threads if a peer did not come in time. By all threads; a barrier.
+// afterwards. False on all threads if a peer did not come in time, or if this rank or a peer has given up. By all threads; a
+// barrier.
 __device__ __forceinline__ bool meet(const Group& group, Phase phase, uint32_t epoch) {
+  const uint32_t peer = threadIdx.x, slot = phase * kMaxBlocks + blockIdx.x;
+  const bool theirs = peer < group.pad.world && peer != group.pad.rank;
+  // Its load overlaps that of the epoch, or the stores that the barrier waits for.
+  bool arrived = !theirs || !stopped(group.pad);
   __syncthreads();
-  bool arrived = true;
-  const uint32_t peer = threadIdx.x;
-  if (peer < group.pad.world && peer != group.pad.rank) {
+  if (theirs && arrived) {
     store_release_sys(meeting_word(group, peer, phase, blockIdx.x, group.pad.rank), epoch);
     // A word that is left alone for 2^31 launches would look as if it were ahead: those of the blocks that this grid lacks
     // take their turns, one a launch.
     const uint32_t absent = kMaxBlocks - gridDim.x;
     if (blockIdx.x == 0 && absent > 0)
       store_relaxed_sys(meeting_word(group, peer, phase, gridDim.x + epoch % absent, group.pad.rank), epoch);
-    const uint32_t* word = meeting_word(group, group.pad.rank, phase, blockIdx.x, peer);
-    arrived = wait_word(group.pad, word, phase * kMaxBlocks + blockIdx.x, peer, epoch);
+    arrived = wait_word(group.pad, meeting_word(group, group.pad.rank, phase, blockIdx.x, peer), slot, peer, epoch);
+  } else if (theirs) {
+    record_fault(group.pad, slot, peer, epoch, 0, 0, false);
   }
   return __syncthreads_and(arrived);
 }

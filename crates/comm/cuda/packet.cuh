@@ -117,16 +117,21 @@ struct Sections {
   const Packets& p;
   uint32_t epoch;  // the group's
   uint32_t flag;   // in packets: odd, so that it differs from zeroed memory, and the same again after 2^31 calls only
+  bool failed;     // this rank or a peer had given up before: nothing is sent
 
-  __device__ __forceinline__ Sections(const Packets& packets, uint32_t epoch)
-      : p(packets), epoch(epoch), flag(epoch << 1 | 1) {}
+  // The loads of the flags of faults overlap that of the epoch.
+  __device__ __forceinline__ explicit Sections(const Packets& packets)
+      : p(packets), failed(faulted(packets.group.pad)) {
+    epoch = epoch_of(packets.group);
+    flag = epoch << 1 | 1;
+  }
 
   __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
     const uint64_t section = (epoch & 1) * p.group.pad.world + source;
     return p.areas.of[owner] + (section * p.capacity + index) * sizeof(Packet);
   }
   __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&data)[3]) const {
-    store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag});
+    if (!failed) store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag});
   }
   // Those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`. False if one did not come
   // in time: the fault is recorded and its data undefined.
@@ -134,7 +139,7 @@ struct Sections {
   __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place, Source source) const {
     const PadView& pad = p.group.pad;
     uint64_t start = 0;
-    for (uint32_t looks = 1; missing != 0; ++looks) {
+    for (uint32_t looks = failed ? 64 : 1; missing != 0; ++looks) {
       Packet packets[N];
 #pragma unroll
       for (int i = 0; i < N; ++i)
@@ -149,8 +154,10 @@ struct Sections {
       if (looks % 64 != 0 || missing == 0) continue;
       if (start == 0) start = global_time();
       const uint64_t waited = global_time() - start;
-      if (waited > pad.timeout_ns) record_fault(pad, kPacketSlot, source(__ffs(missing) - 1), flag, 0, waited);
-      if (faulted(pad)) return false;
+      const bool late = waited > pad.timeout_ns;
+      if (!late && !faulted(pad) && load_relaxed_sys(pad.stopped_by_host) == 0) continue;
+      record_fault(pad, kPacketSlot, source(__ffs(missing) - 1), flag, 0, waited, late);
+      return false;
     }
     return true;
   }

@@ -28,7 +28,7 @@ struct Thread {
 
   __device__ __forceinline__ explicit Thread(const Packets& p)
       : p(p),
-        sections(p, epoch_of(p.group)),
+        sections(p),
         rank(p.group.pad.rank),
         world(p.group.pad.world),
         first(blockIdx.x * blockDim.x + threadIdx.x),

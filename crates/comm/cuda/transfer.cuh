@@ -2,8 +2,8 @@
 // `p2p/protocol.rs`.
 //
 // Any number of blocks copy. Each waits for itself, and the last to draw the ticket speaks for all. A block whose wait
-// failed, or that finds the pad's fault recorded, copies nothing and draws no ticket: then nobody signals what did not
-// happen, and the peer's own deadline tells. `recover` makes tickets and counters whole.
+// failed, or that finds that this rank or the peer has given up, copies nothing and draws no ticket: then nobody signals what
+// did not happen, and the notice tells the peer. `recover` makes tickets and counters whole.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Transfer {
   uint32_t stages;  // bulk copies: stages of the ring
   uint32_t reserved;
 };
-static_assert(sizeof(Transfer) == 5 * 8 + 64 + 6 * 4, "as in Rust");
+static_assert(sizeof(Transfer) == 5 * 8 + sizeof(PadView) + 6 * 4, "as in Rust");
 
 // What one thread of a block knows of the words.
 struct Turn {
@@ -43,7 +43,7 @@ __device__ __forceinline__ Turn begin_transfer(const Transfer& p) {
   Turn turn;
   turn.expected = load_counter(pad.expected + counter_index(pad, p.wait, p.peer)) + 1;
   turn.sent = load_counter(pad.sent + counter_index(pad, p.signal, p.peer)) + 1;
-  const bool broken = load_counter(&pad.fault->state) != 0;
+  const bool broken = faulted(pad);
   turn.granted = wait_word(pad, p.awaited, p.wait, p.peer, turn.expected) && !broken;
   return turn;
 }

@@ -53,7 +53,7 @@ struct Thread {
   __device__ __forceinline__ explicit Thread(const Tree& t)
       : t(t),
         p(t.packets),
-        sections(p, epoch_of(p.group)),
+        sections(p),
         units(warpweave::packets_of(p.bytes)),
         first(blockIdx.x * blockDim.x + threadIdx.x),
         stride(gridDim.x * blockDim.x),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warpweave_symm_mem::{ExchangeError, SignalTimeout};
+use warpweave_symm_mem::{ExchangeError, SignalFault};
 
 use crate::nccl::NcclVersion;
 use crate::store::Refusal;
@@ -219,7 +219,7 @@ pub enum CommError {
         /// "ready", "done", "free" or "arrived".
         signal: &'static str,
         /// What the wait left behind.
-        cause: SignalTimeout,
+        cause: SignalFault,
     },
     /// The memory layer's answer: the driver's errors, what the device lacks, or the missing feature `nvcc`.
     #[error(transparent)]

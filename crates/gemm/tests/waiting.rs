@@ -234,7 +234,7 @@ fn silence<B: WaitingGemmBackend>(backend: &B) {
     backend.synchronize(&job.main).unwrap();
     assert!(start.elapsed() < Duration::from_secs(5), "ended late");
     let fault = job.pad.check(&job.main).unwrap_err();
-    let warpweave_symm_mem::Error::SignalTimeout(fault) = fault else {
+    let warpweave_symm_mem::Error::SignalFault(fault) = fault else {
         panic!("{fault}");
     };
     assert_eq!((fault.rank, fault.peer, fault.slot), (0, 0, READY));

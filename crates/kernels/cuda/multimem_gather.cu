@@ -25,7 +25,7 @@ struct MultimemGather {
   uint32_t signal_free;
   uint32_t neighbours;  // rows of B and C are aligned to four elements
 };
-static_assert(sizeof(MultimemGather) == 144, "as in Rust");
+static_assert(sizeof(MultimemGather) == 160, "as in Rust");
 
 // 16 bytes at an address that is aligned to elements only.
 template <typename T>

@@ -27,7 +27,7 @@ struct NaiveRemoteRead {
   uint32_t ready, done;
   uint32_t reserved;
 };
-static_assert(sizeof(NaiveRemoteRead) == 112, "as in Rust");
+static_assert(sizeof(NaiveRemoteRead) == 128, "as in Rust");
 
 // One element of C.
 template <typename T>

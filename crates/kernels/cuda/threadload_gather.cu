@@ -21,7 +21,7 @@ struct ThreadloadGather {
   uint32_t neighbours;  // rows of B and C are aligned to four elements
   uint32_t reserved;
 };
-static_assert(sizeof(ThreadloadGather) == 128, "as in Rust");
+static_assert(sizeof(ThreadloadGather) == 144, "as in Rust");
 
 // Blocks are dealt to the lanes like cards; the grid is a multiple of the world size. A block does a share of one lane:
 // one wait, one round of loads for a small matrix, one ticket.

@@ -12,12 +12,10 @@ __device__ uint32_t nth_peer(uint64_t mask, uint32_t index) {
 
 }  // namespace
 
-// Signals each peer of `peers` (bit p: rank p) in `slot`; nobody behind a wait of this pad that missed its deadline, since what
-// was to be announced may not be there.
+// Signals each peer of `peers` (bit p: rank p) in `slot`; nobody once a wait of this device has failed.
 extern "C" __global__ void warpweave_signal(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
                                             uint64_t peers) {
   if (threadIdx.x >= __popcll(peers)) return;
-  if (warpweave::load_counter(&pad.fault->state) != 0) return;
   warpweave::signal_peer(pad, slot, nth_peer(peers, threadIdx.x));
 }
 

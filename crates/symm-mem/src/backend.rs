@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
-use crate::pad::PadView;
+use crate::pad::{PadView, StopFlags};
 
 /// An address in the space in which the backend's device works: a `CUdeviceptr`, or a plain address on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -216,6 +216,19 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         bytes: usize,
     ) -> Result<()>;
 
+    /// As [`Backend::copy`], for memory of a peer: moves nothing once a wait of this device has failed, since the peer may
+    /// not have given its memory for this call.
+    ///
+    /// # Safety
+    /// As for [`Backend::copy`].
+    unsafe fn copy_unless_stopped(
+        &self,
+        stream: &Self::Stream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()>;
+
     /// Sets `bytes` to `value` on `stream`.
     ///
     /// # Safety
@@ -245,9 +258,19 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         bytes: &mut [u8],
     ) -> Result<()>;
 
+    /// The flags by which waits of this device are ended, made at the first call and shared by all clones.
+    fn stop_flags(&self) -> Result<StopFlags>;
+
+    /// Ends all waits of this device that are not satisfied, those under way and those to come, until
+    /// [`Backend::resume_waits`]. From any thread, at any time; blocks for nothing.
+    fn stop_waits(&self);
+
+    /// Clears the [`StopFlags`]. With no wait of this device under way.
+    fn resume_waits(&self, stream: &Self::Stream) -> Result<()>;
+
     /// For each peer of `peers` adds one to the sent epoch of (`slot`, peer) and stores it, with release at system
-    /// scope, to the word (`slot`, own rank) of that peer's pad, behind all earlier work on `stream`. Does nothing behind a wait
-    /// of this pad that missed its deadline: what was to be announced may not be there.
+    /// scope, to the word (`slot`, own rank) of that peer's pad, after all earlier work on `stream`. Does nothing after a
+    /// wait of this device that failed: what is to be published may not be there.
     ///
     /// # Safety
     /// The pad behind `pad` lives until the work has ended; `slot` and `peers` are in range.

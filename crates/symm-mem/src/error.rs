@@ -118,9 +118,10 @@ pub enum Error {
         /// The rank that holds them.
         rank: usize,
     },
-    /// A wait for a peer's signal ran past its deadline. The device context is intact.
+    /// A wait for a peer's signal failed: by its deadline, or since a peer gave up or is lost. The device context is
+    /// intact.
     #[error(transparent)]
-    SignalTimeout(#[from] SignalTimeout),
+    SignalFault(#[from] SignalFault),
     /// The exchange with the peers failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
@@ -162,13 +163,10 @@ impl Error {
     }
 }
 
-/// The fault record of a wait that ended by its deadline: who waited for whom, for what, and what it saw.
+/// The fault record of a wait that failed: who waited for whom, for what, what it saw, and why it ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "rank {rank} waited {waited:?} for rank {peer} to signal slot {slot} of `{pad}` with epoch {expected} and saw {seen}; \
-     rank {peer} is dead, stalled or at another call"
-)]
-pub struct SignalTimeout {
+#[error("rank {rank} {}", self.story())]
+pub struct SignalFault {
     /// Name of the signal pad.
     pub pad: String,
     /// The rank that waited.
@@ -179,8 +177,79 @@ pub struct SignalTimeout {
     pub slot: usize,
     /// The epoch that was waited for.
     pub expected: u32,
-    /// The epoch that was there at the deadline.
+    /// The last epoch that was seen.
     pub seen: u32,
     /// How long the wait took.
     pub waited: Duration,
+    /// Why the wait ended.
+    pub cause: FaultCause,
+}
+
+/// Why a wait failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultCause {
+    /// The deadline passed.
+    Deadline {
+        /// The ranks that had not signalled in time, as far as waits of this rank came to their deadlines.
+        missing: Vec<usize>,
+    },
+    /// Another rank's wait failed first. It signals no more, and may already have changed what this rank reads.
+    PeerGaveUp {
+        /// The rank whose wait failed.
+        reporter: usize,
+    },
+    /// The exchange lost a rank.
+    PeerLost {
+        /// What the exchange saw.
+        why: String,
+    },
+    /// A wait of this rank on another pad failed, or this rank was told to stop.
+    Stopped,
+}
+
+impl SignalFault {
+    fn story(&self) -> String {
+        let Self {
+            pad,
+            rank,
+            peer,
+            slot,
+            expected,
+            seen,
+            waited,
+            ..
+        } = self;
+        match &self.cause {
+            FaultCause::Deadline { missing } => {
+                let waits = format!(
+                    "waited {waited:?} for rank {peer} to signal slot {slot} of `{pad}` with epoch {expected} and saw \
+                     {seen}"
+                );
+                match missing.len() {
+                    0 | 1 => format!(
+                        "{waits}; rank {peer} is dead, stalled, at another call, or skipped one"
+                    ),
+                    _ => format!(
+                        "{waits}; none of ranks {missing:?} came: they are dead, stalled or at another call, or rank \
+                         {rank} repeated a call"
+                    ),
+                }
+            }
+            FaultCause::PeerGaveUp { reporter } if peer == rank => format!(
+                "came too late, skipped or repeated a call: rank {reporter} had given up waiting for it on `{pad}`, and \
+                 what rank {rank} computed there since is not valid"
+            ),
+            FaultCause::PeerGaveUp { reporter } => format!(
+                "stopped at slot {slot} of `{pad}`: rank {reporter} gave up waiting for rank {peer}"
+            ),
+            FaultCause::PeerLost { why } => {
+                format!("stopped at slot {slot} of `{pad}`: rank {peer} is lost ({why})")
+            }
+            FaultCause::Stopped => format!(
+                "stopped waiting for rank {peer} at slot {slot} of `{pad}`, since another wait of rank {rank} had \
+                 failed; `recover` the pad of that one first"
+            ),
+        }
+    }
 }

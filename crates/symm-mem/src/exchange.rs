@@ -6,7 +6,10 @@
 mod sub;
 mod threads;
 
+use std::any::Any;
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub use sub::SubExchange;
@@ -34,9 +37,80 @@ pub trait Exchange: Send + Sync {
         fds: &[BorrowedFd<'_>],
     ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError>;
 
+    /// Tells `watcher` of every rank that is lost, now or later, for as long as its owner lives. An exchange that cannot
+    /// learn of a loss by itself never tells.
+    fn watch(&self, watcher: LossWatcher) {
+        drop(watcher);
+    }
+
     /// Returns once all ranks have called it.
     fn barrier(&self, tag: &str) -> Result<(), ExchangeError> {
         self.all_gather(tag, &[]).map(drop)
+    }
+}
+
+/// Who wants to know of a lost rank at once, since it has work on a device that waits for that rank.
+pub struct LossWatcher {
+    owner: Weak<dyn Any + Send + Sync>,
+    tell: Box<dyn Fn(usize, &str) + Send + Sync>,
+}
+
+impl LossWatcher {
+    /// Calls `tell` with a rank that died or left with an error and with what was seen, from any thread, for as long as
+    /// `owner` lives. It returns soon and calls no exchange.
+    pub fn new<T: Send + Sync + 'static>(
+        owner: &Arc<T>,
+        tell: impl Fn(&T, usize, &str) + Send + Sync + 'static,
+    ) -> Self {
+        let weak = Arc::downgrade(owner);
+        let tell = {
+            let owner = weak.clone();
+            move |rank, cause: &str| {
+                if let Some(owner) = owner.upgrade() {
+                    tell(&owner, rank, cause);
+                }
+            }
+        };
+        LossWatcher {
+            owner: weak,
+            tell: Box::new(tell),
+        }
+    }
+
+    /// False once the owner is gone: the watcher can be dropped.
+    pub fn is_live(&self) -> bool {
+        self.owner.strong_count() > 0
+    }
+
+    /// Tells that `rank` of the exchange is lost.
+    pub fn tell(&self, rank: usize, cause: &str) {
+        (self.tell)(rank, cause);
+    }
+
+    /// The watcher for a larger group, of whose ranks `number` gives the rank in the smaller one.
+    #[must_use]
+    pub fn renumbered(
+        self,
+        number: impl Fn(usize) -> Option<usize> + Send + Sync + 'static,
+    ) -> Self {
+        let LossWatcher { owner, tell } = self;
+        let tell = move |rank, cause: &str| {
+            if let Some(rank) = number(rank) {
+                tell(rank, cause);
+            }
+        };
+        LossWatcher {
+            owner,
+            tell: Box::new(tell),
+        }
+    }
+}
+
+impl fmt::Debug for LossWatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LossWatcher")
+            .field("is_live", &self.is_live())
+            .finish_non_exhaustive()
     }
 }
 

@@ -22,8 +22,8 @@ pub use backend::{
 };
 pub use cuda::Cuda;
 pub use dtype::DType;
-pub use error::{Error, Result, SignalTimeout};
-pub use exchange::{Exchange, ExchangeError, SubExchange, ThreadExchange};
+pub use error::{Error, FaultCause, Result, SignalFault};
+pub use exchange::{Exchange, ExchangeError, LossWatcher, SubExchange, ThreadExchange};
 pub use host::Host;
 pub use ipc::{IpcCache, Registration};
 pub use multicast::MulticastCache;

@@ -11,21 +11,26 @@
 //! - A signal is a release at system scope after the data, a wait is an acquire at system scope before it. Data that
 //!   a peer wrote and TMA (the async proxy) reads next also needs a proxy fence behind the wait
 //!   (`cuda/include/warpweave/signal.cuh`).
-//! - A wait has a deadline. The first that misses it fills the pad's [fault record](SignalPad::check); later waits on
-//!   that pad then end at once, so that a broken job drains in bounded time.
+//! - A wait has a deadline. A wait that misses it *stops* this rank's device and leaves a notice in every rank's pad
+//!   before its kernel ends ([`Notice`]). From then on this rank signals nothing on any pad, its copy engines move
+//!   nothing to peers ([`Backend::copy_unless_stopped`]), its later waits end at once, and a wait of a peer that finds
+//!   the notice fails, even if the epoch that it waits for is there. So a late rank fails instead of reading what has
+//!   been overwritten, and a broken job drains within one deadline. [`SignalPad::recover`] brings all back.
+//! - Whoever reads memory of a peer, or memory that peers write, waits once more after its last read, or asks
+//!   [`SignalPad::check`], which looks for notices too.
 
 mod fault;
 pub mod word;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::backend::{Backend, DevicePtr, Memory};
 use crate::error::{Error, Result};
-use crate::exchange::Exchange;
-use crate::symmetric::SymmetricBuffer;
+use crate::exchange::{Exchange, LossWatcher};
+use crate::symmetric::{SymmetricBuffer, together};
 
-pub use fault::FaultRecord;
+pub use fault::{FaultRecord, Notice, StopFlags};
 
 /// Distance between two words in bytes: one sector of the GPU's caches, so that words do not share one.
 pub const WORD_STRIDE: usize = 32;
@@ -43,8 +48,10 @@ pub struct PadView {
     pub expected: DevicePtr,
     /// `[slots][world]` u32: counters for the blocks of a grid, zero between kernels.
     pub tickets: DevicePtr,
-    /// One [`FaultRecord`].
+    /// This rank's [`FaultRecord`], after the words: a peer's is at the same distance from the peer's words.
     pub fault: DevicePtr,
+    /// The [`StopFlags`] of this rank's device.
+    pub stop: StopFlags,
     /// Nanoseconds after which a wait gives up.
     pub timeout_ns: u64,
     /// This rank.
@@ -58,9 +65,28 @@ pub struct PadView {
 }
 
 impl PadView {
+    /// Byte offset of the fault record from the first word of a pad.
+    pub const fn fault_offset(world: usize, slots: usize) -> usize {
+        Self::word_offset(world, slots, 0)
+    }
+
     /// Byte offset of the word that `source` writes in `slot`.
     pub const fn word_offset(world: usize, slot: usize, source: usize) -> usize {
         (slot * world + source) * WORD_STRIDE
+    }
+}
+
+/// The first rank that the exchange lost, and what it saw. Losing one stops the device.
+#[derive(Debug)]
+struct Loss<B> {
+    backend: B,
+    first: OnceLock<(usize, String)>,
+}
+
+impl<B: Backend> Loss<B> {
+    fn of(&self, rank: usize, cause: &str) {
+        let _ = self.first.set((rank, cause.into()));
+        self.backend.stop_waits();
     }
 }
 
@@ -69,6 +95,8 @@ impl PadView {
 pub struct SignalPad<B: Backend> {
     name: String,
     backend: B,
+    stop: StopFlags,
+    loss: Arc<Loss<B>>,
     words: SymmetricBuffer<B>,
     counters: B::Memory,
     slots: usize,
@@ -94,21 +122,27 @@ impl<B: Backend> SignalPad<B> {
             backend,
             exchange,
             &format!("{name}.words"),
-            slots * world * WORD_STRIDE,
+            PadView::fault_offset(world, slots) + FaultRecord::BYTES,
         )?;
-        let counters = backend.allocate(Self::counter_bytes(slots, world))?;
+        let own = backend
+            .stop_flags()
+            .and_then(|stop| Ok((stop, backend.allocate(4 * slots * 3 * world)?)));
+        let (stop, counters) = together(exchange.as_ref(), "pad.counters", own)?;
+        let loss = Arc::new(Loss {
+            backend: backend.clone(),
+            first: OnceLock::new(),
+        });
+        exchange.watch(LossWatcher::new(&loss, Loss::of));
         Ok(SignalPad {
             name: name.into(),
             backend: backend.clone(),
+            stop,
+            loss,
             words,
             counters,
             slots,
             timeout: backend.timeout(),
         })
-    }
-
-    fn counter_bytes(slots: usize, world: usize) -> usize {
-        FaultRecord::BYTES + 4 * slots * 3 * world
     }
 
     /// Sets the time after which a wait on this pad gives up, for views taken from now on.
@@ -119,15 +153,15 @@ impl<B: Backend> SignalPad<B> {
     /// The view that kernels and [`Backend::signal`] take.
     pub fn view(&self) -> PadView {
         let world = self.words.world();
-        let fault = self.counters.address();
-        let sent = fault.add(FaultRecord::BYTES);
+        let sent = self.counters.address();
         let expected = sent.add(4 * self.slots * world);
         PadView {
             peers: self.words.peer_table(),
             sent,
             expected,
             tickets: expected.add(4 * self.slots * world),
-            fault,
+            fault: self.fault(),
+            stop: self.stop,
             timeout_ns: u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX),
             rank: self.words.rank() as u32,
             world: world as u32,
@@ -192,61 +226,80 @@ impl<B: Backend> SignalPad<B> {
         }
     }
 
-    /// After a synchronisation of `stream`: the fault that a wait recorded, if any, as an error.
+    fn fault(&self) -> DevicePtr {
+        let offset = PadView::fault_offset(self.words.world(), self.slots);
+        self.words.local().add(offset)
+    }
+
+    /// After a synchronisation of `stream`: the fault that a wait recorded or a peer gave notice of, if any, as an error.
+    /// Without one, what this rank computed from signals of this pad until then is valid.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
         let mut bytes = [0; FaultRecord::BYTES];
-        // SAFETY: the record is the first part of `counters`.
-        unsafe {
-            self.backend
-                .download(stream, self.counters.address(), &mut bytes)?
-        };
-        match FaultRecord::from_bytes(&bytes).timeout(&self.name) {
+        // SAFETY: the record lies after the words, in memory of the pad.
+        unsafe { self.backend.download(stream, self.fault(), &mut bytes)? };
+        let record = FaultRecord::from_bytes(&bytes);
+        match record.fault(&self.name, self.words.rank(), self.loss.first.get()) {
             Some(fault) => Err(fault.into()),
             None => Ok(()),
         }
     }
 
     /// Clears the fault and brings all ranks to common epochs. Collective, with no work of any rank under way on the
-    /// pad; afterwards the pad works again in the same context.
+    /// pad; afterwards the pad works again in the same context. The device signals and waits again, on this pad and on
+    /// those that had no fault of their own.
+    ///
+    /// # Errors
+    /// [`Error::SignalFault`] if a rank is lost; what the backend and the exchange report. An error on one rank is an
+    /// error on all.
     pub fn recover(&self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<u32> {
-        self.backend.synchronize(stream)?;
-        exchange.barrier("pad.recover.quiet")?;
-        let world = self.words.world();
-        let pairs = self.slots * world;
-        let mut counters = vec![0; Self::counter_bytes(self.slots, world)];
-        // SAFETY: the range is the whole of `counters`.
-        unsafe {
-            self.backend
-                .download(stream, self.counters.address(), &mut counters)?
+        let quiet = match self.loss.first.get() {
+            Some(_) => self.check(stream),
+            None => self.backend.synchronize(stream),
         };
-        let (epochs, _) = counters[FaultRecord::BYTES..][..8 * pairs].as_chunks();
-        let highest = epochs
-            .iter()
-            .copied()
-            .map(u32::from_ne_bytes)
-            .reduce(word::later)
-            .unwrap_or(0);
+        together(exchange, "pad.recover.quiet", quiet)?;
+        let latest = together(exchange, "pad.recover.read", self.latest_epoch(stream))?;
         let agreed = exchange
-            .all_gather("pad.recover.epoch", &highest.to_ne_bytes())?
+            .all_gather("pad.recover.epoch", &latest.to_ne_bytes())?
             .iter()
             .filter_map(|b| b.as_slice().try_into().ok().map(u32::from_ne_bytes))
-            .fold(highest, word::later);
-        counters.fill(0);
-        for c in counters[FaultRecord::BYTES..][..8 * pairs].chunks_exact_mut(4) {
-            c.copy_from_slice(&agreed.to_ne_bytes());
+            .fold(latest, word::later);
+        let begun = self
+            .begin_at(stream, agreed)
+            .and_then(|()| self.backend.resume_waits(stream));
+        together(exchange, "pad.recover.done", begun)?;
+        Ok(agreed)
+    }
+
+    /// The latest epoch that this rank sent or waited for.
+    fn latest_epoch(&self, stream: &B::Stream) -> Result<u32> {
+        let mut epochs = vec![0; 8 * self.slots * self.words.world()];
+        // SAFETY: the sent and the expected epochs are the first part of `counters`.
+        unsafe {
+            self.backend
+                .download(stream, self.counters.address(), &mut epochs)?
+        };
+        let (epochs, _) = epochs.as_chunks();
+        let epochs = epochs.iter().copied().map(u32::from_ne_bytes);
+        Ok(epochs.reduce(word::later).unwrap_or(0))
+    }
+
+    /// Makes `epoch` the last of every word and counter of this rank and clears its fault record. With no work of any
+    /// rank under way on the pad, between two steps that all ranks take.
+    #[doc(hidden)]
+    pub fn begin_at(&self, stream: &B::Stream, epoch: u32) -> Result<()> {
+        let pairs = self.slots * self.words.world();
+        let epoch = epoch.to_ne_bytes();
+        let counters = [epoch.repeat(2 * pairs), vec![0; 4 * pairs]].concat();
+        let mut words = vec![0; self.words.bytes()];
+        for w in words.chunks_exact_mut(WORD_STRIDE).take(pairs) {
+            w[..4].copy_from_slice(&epoch);
         }
-        let mut words = vec![0; pairs * WORD_STRIDE];
-        for w in words.chunks_exact_mut(WORD_STRIDE) {
-            w[..4].copy_from_slice(&agreed.to_ne_bytes());
-        }
-        // SAFETY: both ranges are this pad's own, and the barrier on either side keeps the peers' signals away.
+        // SAFETY: both ranges are this pad's own, and no signal is under way.
         unsafe {
             self.backend
                 .upload(stream, self.counters.address(), &counters)?;
-            self.backend.upload(stream, self.words.local(), &words)?;
+            self.backend.upload(stream, self.words.local(), &words)
         }
-        exchange.barrier("pad.recover.done")?;
-        Ok(agreed)
     }
 
     /// Frees the pad once all ranks have called this.

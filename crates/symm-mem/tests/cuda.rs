@@ -164,7 +164,7 @@ fn a_peer_that_never_signals_is_named_and_the_context_survives() {
                 "later waits end at once"
             );
             let error = pad.check(&stream).unwrap_err();
-            let Error::SignalTimeout(fault) = &error else {
+            let Error::SignalFault(fault) = &error else {
                 panic!("{error}")
             };
             assert_eq!(

@@ -19,7 +19,7 @@ struct Rotate {
   uint32_t sent, taken;  // slots
   uint32_t reserved;
 };
-static_assert(sizeof(Rotate) == 112, "as in Rust");
+static_assert(sizeof(Rotate) == 128, "as in Rust");
 
 __device__ __forceinline__ void copy(float* to, const float* from, uint32_t count) {
   for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];

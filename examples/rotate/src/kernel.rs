@@ -25,7 +25,7 @@ pub struct Rotate {
     /// Zero.
     pub reserved: u32,
 }
-const _: () = assert!(size_of::<Rotate>() == 112);
+const _: () = assert!(size_of::<Rotate>() == 128);
 
 /// A backend with the kernel.
 pub trait RotateKernel: Backend {

@@ -164,14 +164,14 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// The copies by copy engine, in any order.
+    /// The copies by copy engine, in any order. They go to peers: none is made once a wait of this rank has failed.
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels); they do not overlap.
     unsafe fn copies(&self, stream: &Self::Stream, moves: &[Move]) -> Result<()> {
         for copy in moves {
             // SAFETY: the caller's obligation.
-            unsafe { self.copy(stream, copy.dst, copy.src, copy.bytes)? };
+            unsafe { self.copy_unless_stopped(stream, copy.dst, copy.src, copy.bytes)? };
         }
         Ok(())
     }

@@ -23,8 +23,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         unsafe {
             backend.fill(stream, areas.local(), 0, areas.bytes())?;
             for lane in &self.lanes {
-                let words = lane.pad.words();
-                backend.upload(stream, words.local(), &epochs(words.bytes()))?;
+                lane.pad.begin_at(stream, epoch)?;
                 backend.upload(stream, lane.epochs.address(), &counters)?;
             }
         }

@@ -172,7 +172,7 @@ const _: () = {
     assert!(size_of::<PushReduce>() == size_of::<Group>() + 2 * 64 + 48);
     assert!(size_of::<Tree>() == size_of::<Packets>() + 24);
     assert!(size_of::<Multimem>() == size_of::<Direct>() + 16);
-    assert!(size_of::<Group>() == 64 + 64 + 16);
+    assert!(size_of::<Group>() == size_of::<PadView>() + 64 + 16);
     assert!(size_of::<Packets>() == size_of::<Group>() + 64 + 48);
     assert!(size_of::<Direct>() == size_of::<Group>() + 2 * 64 + 16);
 };

@@ -205,7 +205,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// After a synchronisation of `stream`: the fault of a peer that did not come, as an error.
     ///
     /// # Errors
-    /// [`Error::SignalTimeout`]; what the backend reports.
+    /// [`Error::SignalFault`]; what the backend reports.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
         self.lanes
             .iter()

@@ -206,7 +206,7 @@ impl<B: TransferBackend> Channel<B> {
                 pad.wait(stream, awaited, &[self.peer], 0)?;
                 // SAFETY: the caller's obligation; for the signal as above.
                 unsafe {
-                    backend.copy(stream, to, from, bytes)?;
+                    backend.copy_unless_stopped(stream, to, from, bytes)?;
                     return backend.announce(stream, &view, announced, self.peer);
                 }
             }

@@ -226,7 +226,7 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// [`CommError::Transfer`] that names the peer, the lane and the signal; what the backend reports.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
         self.0.pad.check(stream).map_err(|error| match error {
-            Error::SignalTimeout(cause) => {
+            Error::SignalFault(cause) => {
                 let (lane, signal) = Signal::of_slot(cause.slot);
                 CommError::Transfer {
                     lane,

@@ -1,9 +1,7 @@
 //! The host references: the protocol as work of a stream.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use cudarc::driver::sys::CUstream;
-use warpweave_symm_mem::host::{HostStream, expect_signal, send_signal};
+use warpweave_symm_mem::host::{HostStream, expect_signal, is_faulted, send_signal};
 use warpweave_symm_mem::{Host, PadView};
 
 use super::backend::{FusedTransfer, TransferBackend};
@@ -43,9 +41,8 @@ impl Link for PadLink {
     }
 
     fn is_broken(&self) -> bool {
-        // SAFETY: the record begins with its state, which is accessed by atomics only; the pad lives.
-        let state = unsafe { AtomicU32::from_ptr(self.pad.fault.as_host()) };
-        state.load(Ordering::Acquire) != 0
+        // SAFETY: as `new` was promised.
+        unsafe { is_faulted(&self.pad) }
     }
 }
 

@@ -52,7 +52,7 @@ pub fn a_silent_peer_is_named<B: CollectiveKernels>(
         // What comes behind the first fault ends at once.
         assert!(took < 4 * timeout + Duration::from_secs(2), "{took:?}");
         match rank.collectives.check(&rank.stream) {
-            Err(Error::SignalTimeout(fault)) => {
+            Err(Error::SignalFault(fault)) => {
                 assert_eq!(fault.rank, rank.rank(), "{fault}");
                 assert!(fault.waited >= timeout, "{fault}");
                 // In a tree a rank hears from its neighbours alone, who may be waiting themselves.

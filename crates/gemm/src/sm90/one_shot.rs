@@ -35,7 +35,7 @@ struct OneShot {
     end: u32,
     bias: Bias,
 }
-const _: () = assert!(size_of::<OneShot>() == 1664 && std::mem::offset_of!(OneShot, bias) == 1552);
+const _: () = assert!(size_of::<OneShot>() == 1664 && std::mem::offset_of!(OneShot, bias) == 1568);
 
 /// Such a product, ready to be launched.
 #[derive(Debug)]

@@ -46,7 +46,7 @@ struct Reduction {
     bias: Bias,
 }
 const _: () =
-    assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1920);
+    assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1936);
 
 /// A product with its sums, ready to be launched.
 #[derive(Debug)]

@@ -61,7 +61,7 @@ fn silence<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) 
             rank.backend.synchronize(&rank.stream).unwrap();
             assert!(start.elapsed() < Duration::from_secs(20), "ended late");
             let fault = rank.pad.check(&rank.stream).unwrap_err();
-            let warpweave_symm_mem::Error::SignalTimeout(fault) = fault else {
+            let warpweave_symm_mem::Error::SignalFault(fault) = fault else {
                 panic!("{fault}");
             };
             assert_eq!((fault.rank, fault.peer), (rank.me(), AWAY), "{fault}");

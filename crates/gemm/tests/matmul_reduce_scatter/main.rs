@@ -93,7 +93,7 @@ fn silence<B: ReducingGemmBackend>(world: usize, device: impl Fn(usize) -> B + S
             job.backend.synchronize(&job.stream).unwrap();
             assert!(start.elapsed() < PATIENCE, "ended late");
             let fault = job.pad.check(&job.stream).unwrap_err();
-            let Error::SignalTimeout(fault) = fault else {
+            let Error::SignalFault(fault) = fault else {
                 panic!("{fault}");
             };
             assert_eq!((fault.rank, fault.peer), (rank, away), "{fault}");

@@ -19,7 +19,7 @@ pub(super) struct NaiveRemoteRead {
     pub done: u32,
     pub reserved: u32,
 }
-const _: () = assert!(size_of::<NaiveRemoteRead>() == 112);
+const _: () = assert!(size_of::<NaiveRemoteRead>() == 128);
 
 /// Parameter of `threadload_gather*`.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ pub(super) struct ThreadloadGather {
     pub neighbours: u32,
     pub reserved: u32,
 }
-const _: () = assert!(size_of::<ThreadloadGather>() == 128);
+const _: () = assert!(size_of::<ThreadloadGather>() == 144);
 
 /// Parameter of `multimem_gather*`.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub(super) struct MultimemGather {
     pub signal_free: u32,
     pub neighbours: u32,
 }
-const _: () = assert!(size_of::<MultimemGather>() == 144);
+const _: () = assert!(size_of::<MultimemGather>() == 160);
 
 /// A box, with the bytes from row to row.
 #[derive(Clone, Copy, Debug)]

@@ -442,7 +442,7 @@ pub fn silent_peer<B: KernelBackend>(
                     "{variant:?} ended late"
                 );
                 match job.pad.check(&job.stream) {
-                    Err(warpweave_symm_mem::Error::SignalTimeout(fault)) => {
+                    Err(warpweave_symm_mem::Error::SignalFault(fault)) => {
                         assert_eq!(
                             (fault.rank, fault.peer),
                             (job.rank(), silent),

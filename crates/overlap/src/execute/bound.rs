@@ -161,7 +161,7 @@ impl<B: ExecuteBackend> Bound<B> {
     /// Waits until everything enqueued so far has ended, and reports what went wrong in it.
     ///
     /// # Errors
-    /// [`SignalTimeout`](warpweave_symm_mem::SignalTimeout) naming the peer that was waited for in vain;
+    /// [`SignalFault`](warpweave_symm_mem::SignalFault) naming the peer that was waited for in vain;
     /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
     pub fn synchronize(&self) -> Result<()> {
         let stream = &self.streams[0];

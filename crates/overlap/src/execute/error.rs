@@ -1,6 +1,6 @@
 //! Why a plan could not be bound or run.
 
-use warpweave_symm_mem::{ExchangeError, SignalTimeout};
+use warpweave_symm_mem::{ExchangeError, SignalFault};
 
 /// Result of binding and running.
 pub type Result<T, E = ExecuteError> = std::result::Result<T, E>;
@@ -125,7 +125,7 @@ impl ExecuteError {
     pub(super) fn with_ranks(mut self, ranks: &[usize]) -> Self {
         let name = |rank: &mut usize| *rank = ranks.get(*rank).copied().unwrap_or(*rank);
         match &mut self {
-            ExecuteError::Memory(warpweave_symm_mem::Error::SignalTimeout(timeout)) => {
+            ExecuteError::Memory(warpweave_symm_mem::Error::SignalFault(timeout)) => {
                 name(&mut timeout.rank);
                 name(&mut timeout.peer);
             }
@@ -136,11 +136,9 @@ impl ExecuteError {
     }
 
     /// The record of a wait that timed out, if that is the cause.
-    pub fn signal_timeout(&self) -> Option<&SignalTimeout> {
+    pub fn signal_fault(&self) -> Option<&SignalFault> {
         match self {
-            ExecuteError::Memory(warpweave_symm_mem::Error::SignalTimeout(timeout)) => {
-                Some(timeout)
-            }
+            ExecuteError::Memory(warpweave_symm_mem::Error::SignalFault(timeout)) => Some(timeout),
             _ => None,
         }
     }

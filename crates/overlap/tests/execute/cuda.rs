@@ -80,7 +80,7 @@ fn one_rank_stays_away(name: &str, bound_of_time: Duration) -> Vec<ExecuteError>
 pub fn is_named(name: &str) {
     let errors = one_rank_stays_away(name, 4 * PATIENCE);
     for (rank, error) in (0..).filter(|&rank| rank != AWAY).zip(errors) {
-        let timeout = error.signal_timeout();
+        let timeout = error.signal_fault();
         let timeout = timeout.unwrap_or_else(|| panic!("{name}, rank {rank}: {error}"));
         assert_eq!((timeout.rank, timeout.peer), (rank, AWAY), "{name}");
         assert!(timeout.waited >= PATIENCE, "{name}: {timeout}");

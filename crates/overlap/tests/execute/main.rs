@@ -314,7 +314,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
             rank.exchange.barrier("end").unwrap();
             (fault, outputs)
         });
-        let timeout = outcomes[0].0.as_ref().unwrap().signal_timeout().unwrap();
+        let timeout = outcomes[0].0.as_ref().unwrap().signal_fault().unwrap();
         assert_eq!((timeout.rank, timeout.peer), (0, 1), "{name}");
         for (_, outputs) in outcomes {
             let wanted: Vec<_> = (0..3).map(|call| product(&problem, call)).collect();

@@ -115,7 +115,7 @@ fn a_neighbour_that_stays_away_has_its_rank_in_the_world() {
         rank.exchange.barrier("end").unwrap();
         fault.flatten()
     });
-    let timeout = faults[2].as_ref().unwrap().signal_timeout().unwrap();
+    let timeout = faults[2].as_ref().unwrap().signal_fault().unwrap();
     assert_eq!((timeout.rank, timeout.peer), (2, 3));
     for rank in [0, 1, 3] {
         assert!(faults[rank].is_none(), "rank {rank}: {:?}", faults[rank]);

@@ -195,7 +195,7 @@ fn is_named<B: ExecuteBackend>(
         error
     });
     for (rank, error) in errors.iter().enumerate() {
-        let timeout = error.as_ref().map(ExecuteError::signal_timeout);
+        let timeout = error.as_ref().map(ExecuteError::signal_fault);
         let named = timeout.map(|timeout| timeout.map(|t| (t.rank, t.peer)));
         let wanted = (rank != away).then_some(Some((rank, away)));
         assert_eq!(named, wanted, "{configuration}: {error:?}");

@@ -12,7 +12,7 @@ use warpweave_overlap::plan::{
     Buffer, BufferId, Collective, Effect, EventId, OpKind, Placement, Plan, Region, Role, Slot,
     SlotId, StreamId, Transport,
 };
-use warpweave_symm_mem::{DType, Priority, SignalTimeout};
+use warpweave_symm_mem::{DType, Priority, SignalFault};
 
 /// Rank, call and site of a step.
 type Key = (usize, usize, Site);
@@ -27,7 +27,7 @@ pub struct Outcome {
     /// Every buffer, with all that was read.
     pub memory: Vec<Vec<u8>>,
     /// The wait that ended by its deadline, if one did.
-    pub fault: Option<SignalTimeout>,
+    pub fault: Option<SignalFault>,
 }
 
 /// All ranks' plans over some calls.
@@ -88,7 +88,7 @@ impl Unrolled {
         bound.run().unwrap();
         let fault = bound.synchronize().err().map(|error| {
             error
-                .signal_timeout()
+                .signal_fault()
                 .unwrap_or_else(|| panic!("{error}"))
                 .clone()
         });

@@ -133,6 +133,7 @@ impl Cuda {
             granularity: 0,
             streams: Arc::default(),
             fabric: OnceLock::new(),
+            stop: Mutex::default(),
         };
         let mut cuda = Cuda {
             device: Arc::new(bare),

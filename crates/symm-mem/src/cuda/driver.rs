@@ -126,6 +126,7 @@ const REQUIRED: &[&CStr] = &[
     c"cuMemAlloc_v2",
     c"cuMemCreate",
     c"cuMemExportToShareableHandle",
+    c"cuMemFreeHost",
     c"cuMemFree_v2",
     c"cuMemGetAddressRange_v2",
     c"cuMemGetAllocationGranularity",

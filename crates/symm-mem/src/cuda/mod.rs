@@ -14,6 +14,7 @@ mod multicast;
 mod pointer;
 mod segment;
 mod signal;
+mod stop;
 mod stream;
 
 use std::collections::HashMap;
@@ -27,7 +28,7 @@ use parking_lot::Mutex;
 use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
 use crate::error::Result;
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
-use crate::pad::PadView;
+use crate::pad::{PadView, StopFlags};
 
 pub use adopt::SharedSlice;
 pub use graph::CudaWork;
@@ -56,6 +57,8 @@ struct Device {
     streams: Arc<stream::Registry>,
     /// Asked at the first need.
     fabric: OnceLock<Support>,
+    /// Made for the first signal pad.
+    stop: Mutex<Option<stop::StopMemory>>,
 }
 
 /// What is made once and used by all clones.
@@ -188,6 +191,17 @@ impl Backend for Cuda {
         check(result, "cuMemcpyDtoDAsync", self.name())
     }
 
+    unsafe fn copy_unless_stopped(
+        &self,
+        stream: &CudaQueue,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.copy(stream, dst, src, bytes) }
+    }
+
     unsafe fn fill(
         &self,
         stream: &CudaQueue,
@@ -230,6 +244,18 @@ impl Backend for Cuda {
         };
         check(result, "cuMemcpyDtoHAsync", self.name())?;
         self.synchronize(stream)
+    }
+
+    fn stop_flags(&self) -> Result<StopFlags> {
+        self.stop_memory()
+    }
+
+    fn stop_waits(&self) {
+        self.set_stopped();
+    }
+
+    fn resume_waits(&self, stream: &CudaQueue) -> Result<()> {
+        self.clear_stopped(stream)
     }
 
     unsafe fn signal(

@@ -13,22 +13,23 @@ static SIGNAL: Image = crate::device_image!("signal", sm_90a, compute_80);
 
 // The layouts that `signal.cuh` asserts on its side.
 const _: () = {
-    use crate::pad::{FaultRecord, WORD_STRIDE};
+    use crate::pad::{FaultRecord, StopFlags, WORD_STRIDE};
     use std::mem::offset_of;
-    assert!(size_of::<PadView>() == 64 && align_of::<PadView>() == 8);
+    assert!(size_of::<PadView>() == 80 && align_of::<PadView>() == 8);
     assert!(offset_of!(PadView, peers) == 0 && offset_of!(PadView, sent) == 8);
     assert!(offset_of!(PadView, expected) == 16 && offset_of!(PadView, tickets) == 24);
-    assert!(offset_of!(PadView, fault) == 32 && offset_of!(PadView, timeout_ns) == 40);
-    assert!(offset_of!(PadView, rank) == 48 && offset_of!(PadView, world) == 52);
-    assert!(offset_of!(PadView, slots) == 56 && offset_of!(PadView, reserved) == 60);
-    assert!(size_of::<FaultRecord>() == FaultRecord::BYTES && FaultRecord::BYTES == 32);
-    assert!(offset_of!(FaultRecord, state) == 0 && offset_of!(FaultRecord, waiter) == 4);
-    assert!(offset_of!(FaultRecord, peer) == 8 && offset_of!(FaultRecord, slot) == 12);
-    assert!(offset_of!(FaultRecord, expected) == 16 && offset_of!(FaultRecord, seen) == 20);
-    assert!(
-        offset_of!(FaultRecord, waited_us_low) == 24
-            && offset_of!(FaultRecord, waited_us_high) == 28
-    );
+    assert!(offset_of!(PadView, fault) == 32 && offset_of!(PadView, stop) == 40);
+    assert!(offset_of!(StopFlags, device) == 0 && offset_of!(StopFlags, host) == 8);
+    assert!(offset_of!(PadView, timeout_ns) == 56 && offset_of!(PadView, rank) == 64);
+    assert!(offset_of!(PadView, world) == 68 && offset_of!(PadView, slots) == 72);
+    assert!(offset_of!(PadView, reserved) == 76);
+    assert!(size_of::<FaultRecord>() == FaultRecord::BYTES && FaultRecord::BYTES == 64);
+    assert!(offset_of!(FaultRecord, notice) == 0 && offset_of!(FaultRecord, state) == 4);
+    assert!(offset_of!(FaultRecord, waiter) == 8 && offset_of!(FaultRecord, peer) == 12);
+    assert!(offset_of!(FaultRecord, slot) == 16 && offset_of!(FaultRecord, expected) == 20);
+    assert!(offset_of!(FaultRecord, seen) == 24 && offset_of!(FaultRecord, cause) == 28);
+    assert!(offset_of!(FaultRecord, waited_us_low) == 32);
+    assert!(offset_of!(FaultRecord, missing_low) == 40);
     assert!(WORD_STRIDE == 32);
 };
 

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{Exchange, ExchangeError};
+use super::{Exchange, ExchangeError, LossWatcher};
 use crate::error::{Error, Result};
 
 /// Some ranks of a group as a group of their own, numbered by their places in a list.
@@ -91,6 +91,12 @@ impl Exchange for SubExchange {
         fds: &[BorrowedFd<'_>],
     ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
         self.own(tag, self.parent.all_gather_fds(tag, fds)?)
+    }
+
+    fn watch(&self, watcher: LossWatcher) {
+        let ranks = self.ranks.clone();
+        let number = move |lost| ranks.iter().position(|&rank| rank == lost);
+        self.parent.watch(watcher.renumbered(number));
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Exchange, ExchangeError};
+use super::{Exchange, ExchangeError, LossWatcher};
 use crate::sync::{Condvar, Instant, Mutex};
 
 /// A group whose ranks are threads of this process.
@@ -26,7 +26,12 @@ struct Group {
 struct Rounds {
     open: HashMap<u64, Round>,
     lost: Option<usize>,
+    /// A thread panicked.
+    panicked: Option<usize>,
+    watchers: Vec<LossWatcher>,
 }
+
+const PANICKED: &str = "its thread panicked";
 
 struct Round {
     given: Vec<Option<Contribution>>,
@@ -121,7 +126,17 @@ impl ThreadExchange {
 
 impl Drop for ThreadExchange {
     fn drop(&mut self) {
-        self.group.rounds.lock().lost.get_or_insert(self.rank);
+        let mut rounds = self.group.rounds.lock();
+        rounds.lost.get_or_insert(self.rank);
+        // A thread that ends well has made its calls: nobody waits for more.
+        if std::thread::panicking() && rounds.panicked.is_none() {
+            rounds.panicked = Some(self.rank);
+            rounds
+                .watchers
+                .iter()
+                .for_each(|watcher| watcher.tell(self.rank, PANICKED));
+        }
+        drop(rounds);
         self.group.arrived.notify_all();
     }
 }
@@ -168,6 +183,15 @@ impl Exchange for ThreadExchange {
         all.into_iter()
             .map(|c| c.fds.iter().map(|fd| duplicate(fd.as_fd())).collect())
             .collect()
+    }
+
+    fn watch(&self, watcher: LossWatcher) {
+        let mut rounds = self.group.rounds.lock();
+        if let Some(rank) = rounds.panicked {
+            watcher.tell(rank, PANICKED);
+        }
+        rounds.watchers.retain(LossWatcher::is_live);
+        rounds.watchers.push(watcher);
     }
 }
 

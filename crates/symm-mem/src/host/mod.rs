@@ -15,12 +15,13 @@ mod stream;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
 use crate::error::{Error, Result};
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
-use crate::pad::PadView;
+use crate::pad::{PadView, StopFlags};
 use crate::sync::{Mutex, thread};
 
 pub use element::Element;
@@ -30,7 +31,10 @@ pub use ipc::HostPeerMemory;
 pub use memory::{HostMapping, HostMemory};
 pub use multicast::HostMulticast;
 pub use segment::HostSegment;
-pub use signal::{expect_signal, is_faulted, next_epoch, record_fault, send_signal};
+pub use signal::{
+    expect_signal, is_faulted, is_noticed, is_stopped, next_epoch, record_fault, send_signal,
+    wait_word,
+};
 pub use stream::HostStream;
 
 /// A rank's "device" on a machine without a GPU. Clones name the same device.
@@ -43,6 +47,8 @@ struct Inner {
     timeout: Duration,
     streams: stream::Registry,
     setup: Mutex<Option<HostStream>>,
+    /// Both [`StopFlags`]: the device is the host.
+    stopped: AtomicU32,
 }
 
 impl Host {
@@ -70,6 +76,7 @@ impl Host {
             timeout,
             streams: stream::Registry::default(),
             setup: Mutex::default(),
+            stopped: AtomicU32::new(0),
         }))
     }
 }
@@ -211,6 +218,26 @@ impl Backend for Host {
         })
     }
 
+    unsafe fn copy_unless_stopped(
+        &self,
+        stream: &HostStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        let device = Arc::downgrade(&self.0);
+        self.launch(stream, "copy", move || {
+            let stopped = device
+                .upgrade()
+                .is_none_or(|device| device.stopped.load(Ordering::Acquire) != 0);
+            if !stopped {
+                // SAFETY: the caller vouches for both ranges until the stream has run this.
+                unsafe { std::ptr::copy_nonoverlapping(src.as_host::<u8>(), dst.as_host(), bytes) };
+            }
+            Ok(())
+        })
+    }
+
     unsafe fn fill(
         &self,
         stream: &HostStream,
@@ -239,6 +266,23 @@ impl Backend for Host {
         Ok(())
     }
 
+    fn stop_flags(&self) -> Result<StopFlags> {
+        let flag = DevicePtr(self.0.stopped.as_ptr() as u64);
+        Ok(StopFlags {
+            device: flag,
+            host: flag,
+        })
+    }
+
+    fn stop_waits(&self) {
+        self.0.stopped.store(1, Ordering::SeqCst);
+    }
+
+    fn resume_waits(&self, _stream: &HostStream) -> Result<()> {
+        self.0.stopped.store(0, Ordering::SeqCst);
+        Ok(())
+    }
+
     unsafe fn signal(
         &self,
         stream: &HostStream,
@@ -249,11 +293,9 @@ impl Backend for Host {
         let (pad, peers) = (*pad, peers.to_vec());
         self.launch(stream, "signal", move || {
             // SAFETY: the caller of `signal` vouches for the pad until the stream has run this.
-            unsafe {
-                if !is_faulted(&pad) {
-                    peers.iter().for_each(|&peer| send_signal(&pad, slot, peer));
-                }
-            }
+            peers
+                .iter()
+                .for_each(|&peer| unsafe { send_signal(&pad, slot, peer) });
             Ok(())
         })
     }
@@ -270,7 +312,7 @@ impl Backend for Host {
         self.launch(stream, "wait", move || {
             for &peer in &peers {
                 // SAFETY: the caller of `wait` vouches for the pad until the stream has run this.
-                // A missed deadline is in the fault record, for `SignalPad::check`; the stream goes on.
+                // A failure is in the fault record, for `SignalPad::check`; the stream goes on.
                 unsafe { expect_signal(&pad, slot, peer, lag) };
             }
             Ok(())

@@ -1,14 +1,22 @@
-//! The record that a wait leaves behind when it misses its deadline.
+//! What a failed wait leaves for the host, and for the peers.
+//!
+//! A rank whose wait failed first *stops* its device: it sets [`StopFlags::device`], so that none of its pads publishes
+//! anything afterwards. Then it stores a [`Notice`] into the fault record of every rank's copy of the pad, its own
+//! included. Only then does its kernel end, its caller learn of the error, and anybody change what peers may still be
+//! reading. A rank that finds no notice after its last read has therefore read what it was meant to.
 
 use std::time::Duration;
 
-use crate::error::SignalTimeout;
+use crate::backend::DevicePtr;
+use crate::error::{FaultCause, SignalFault};
 
-/// Eight u32, written by the device: state (0 none, 1 being written, 2 complete), waiter, peer, slot, expected epoch,
-/// seen epoch, and the microseconds waited as low and high half.
+/// Sixteen u32 after the flags of a pad, in memory that the peers can reach. Peers write `notice`; the rest is written by
+/// the device of the pad's own rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct FaultRecord {
+    /// A [`Notice`], 0 if there is none.
+    pub notice: u32,
     /// 0 none, 1 being written, 2 complete.
     pub state: u32,
     /// The rank that waited.
@@ -21,44 +29,183 @@ pub struct FaultRecord {
     pub expected: u32,
     /// Epoch seen.
     pub seen: u32,
+    /// Why the wait ended: 0 by its deadline, 1 by a notice, 2 since the device was stopped, 3 since the host said so.
+    pub cause: u32,
     /// Microseconds waited, low half.
     pub waited_us_low: u32,
     /// Microseconds waited, high half.
     pub waited_us_high: u32,
+    /// Ranks 0 to 31 that missed a deadline of this pad, one a bit.
+    pub missing_low: u32,
+    /// Ranks 32 to 63.
+    pub missing_high: u32,
+    /// Zero.
+    pub reserved: [u32; 4],
 }
 
 impl FaultRecord {
     /// Size in device memory.
-    pub const BYTES: usize = 32;
+    pub const BYTES: usize = 64;
 
     /// From device memory.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let (words, _) = bytes.as_chunks();
         let word = |i: usize| u32::from_ne_bytes(words[i]);
         FaultRecord {
-            state: word(0),
-            waiter: word(1),
-            peer: word(2),
-            slot: word(3),
-            expected: word(4),
-            seen: word(5),
-            waited_us_low: word(6),
-            waited_us_high: word(7),
+            notice: word(0),
+            state: word(1),
+            waiter: word(2),
+            peer: word(3),
+            slot: word(4),
+            expected: word(5),
+            seen: word(6),
+            cause: word(7),
+            waited_us_low: word(8),
+            waited_us_high: word(9),
+            missing_low: word(10),
+            missing_high: word(11),
+            reserved: [0; 4],
         }
     }
 
-    /// The fault, if one was recorded.
-    pub fn timeout(&self, pad: &str) -> Option<SignalTimeout> {
-        (self.state != 0).then(|| SignalTimeout {
+    /// The fault, if one was recorded here or noticed by a peer. `rank` is the pad's own; `lost` is the rank that the
+    /// exchange lost, and what it saw.
+    pub fn fault(
+        &self,
+        pad: &str,
+        rank: usize,
+        lost: Option<&(usize, String)>,
+    ) -> Option<SignalFault> {
+        let notice = Notice::from_bits(self.notice);
+        if self.state == 0 && notice.is_none() {
+            return None;
+        }
+        let missing = u64::from(self.missing_low) | u64::from(self.missing_high) << 32;
+        let missing: Vec<usize> = (0..64).filter(|rank| missing >> rank & 1 == 1).collect();
+        let cause = match (self.cause, notice, lost) {
+            _ if self.state != 0 && self.cause == 0 => FaultCause::Deadline { missing },
+            (3, _, Some((_, why))) => FaultCause::PeerLost { why: why.clone() },
+            (2 | 3, _, _) => FaultCause::Stopped,
+            (_, Some(notice), _) => FaultCause::PeerGaveUp {
+                reporter: notice.reporter as usize,
+            },
+            (_, None, _) => FaultCause::Stopped,
+        };
+        let peer = match (&cause, lost, notice) {
+            (FaultCause::PeerLost { .. }, Some((lost, _)), _) => *lost,
+            (FaultCause::PeerGaveUp { .. }, _, Some(notice)) => notice.culprit as usize,
+            _ => self.peer as usize,
+        };
+        Some(SignalFault {
             pad: pad.into(),
-            rank: self.waiter as usize,
-            peer: self.peer as usize,
+            rank,
+            peer,
             slot: self.slot as usize,
             expected: self.expected,
             seen: self.seen,
             waited: Duration::from_micros(
                 u64::from(self.waited_us_low) | u64::from(self.waited_us_high) << 32,
             ),
+            cause,
         })
+    }
+}
+
+/// What a rank tells its peers before it leaves a call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The rank that gave up.
+    pub reporter: u16,
+    /// The rank that it had waited for.
+    pub culprit: u16,
+}
+
+impl Notice {
+    const SET: u32 = 1 << 31;
+
+    /// As it is stored: bit 31, the reporter, the culprit.
+    pub const fn to_bits(self) -> u32 {
+        Self::SET | (self.reporter as u32 & 0x7fff) << 16 | self.culprit as u32
+    }
+
+    /// From what is stored.
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        if bits & Self::SET == 0 {
+            return None;
+        }
+        Some(Notice {
+            reporter: (bits >> 16 & 0x7fff) as u16,
+            culprit: bits as u16,
+        })
+    }
+}
+
+/// Two u32 of a device, shared by all its pads: not zero once waiting is pointless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct StopFlags {
+    /// In device memory, set by the first wait of the device that fails. Whoever signals looks at it first.
+    pub device: DevicePtr,
+    /// Where the host can set it while kernels wait, as the device sees it. Waits look at it now and then.
+    pub host: DevicePtr,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(cause: u32, notice: u32) -> FaultRecord {
+        FaultRecord {
+            notice,
+            state: 2,
+            waiter: 1,
+            peer: 2,
+            slot: 3,
+            cause,
+            missing_low: 0b101,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn notices_survive_their_encoding() {
+        let notice = Notice {
+            reporter: 7,
+            culprit: 63,
+        };
+        assert_eq!(Notice::from_bits(notice.to_bits()), Some(notice));
+        assert_eq!(Notice::from_bits(0), None);
+    }
+
+    #[test]
+    fn a_record_says_who_and_why() {
+        assert_eq!(FaultRecord::default().fault("p", 0, None), None);
+        let notice = Notice {
+            reporter: 3,
+            culprit: 1,
+        }
+        .to_bits();
+        let fault = |record: FaultRecord, lost: Option<&(usize, String)>| {
+            let fault = record.fault("p", 1, lost).unwrap();
+            (fault.peer, fault.cause)
+        };
+        let missing = FaultCause::Deadline {
+            missing: vec![0, 2],
+        };
+        assert_eq!(fault(record(0, notice), None), (2, missing));
+        let gave_up = FaultCause::PeerGaveUp { reporter: 3 };
+        assert_eq!(fault(record(1, notice), None), (1, gave_up.clone()));
+        let unseen = FaultRecord {
+            notice,
+            ..Default::default()
+        };
+        assert_eq!(fault(unseen, None), (1, gave_up));
+        let lost = (5, "it died".to_owned());
+        let why = FaultCause::PeerLost {
+            why: "it died".into(),
+        };
+        assert_eq!(fault(record(3, 0), Some(&lost)), (5, why));
+        assert_eq!(fault(record(3, 0), None), (2, FaultCause::Stopped));
+        assert_eq!(fault(record(2, 0), None), (2, FaultCause::Stopped));
     }
 }

@@ -70,18 +70,24 @@ pub const fn later(a: u32, b: u32) -> u32 {
     if reached(a, b) { a } else { b }
 }
 
-/// Waits until `word` has reached `wanted`; at the deadline returns the epoch seen as the error. `give_up` is asked
-/// now and then whether waiting has become pointless.
+/// Waits until `word` has reached `wanted`; at the deadline, or once `stopped`, returns the epoch seen as the error. So it
+/// does if a rank has `noticed` that its own wait failed, even if the word is there: what it stands for may not be valid
+/// any more. That is asked after everything that came before the wait, and before the word is looked at.
 pub fn wait(
     word: &impl Word,
     wanted: u32,
     timeout: Duration,
-    give_up: impl Fn() -> bool,
+    noticed: impl Fn() -> bool,
+    stopped: impl Fn() -> bool,
 ) -> Result<(), u32> {
     let start = Instant::now();
     let mut looks = 0u32;
     loop {
+        let noticed = noticed();
         let seen = word.load();
+        if noticed {
+            return Err(seen);
+        }
         if reached(seen, wanted) {
             return Ok(());
         }
@@ -91,7 +97,7 @@ pub fn wait(
             continue;
         }
         let left = timeout.saturating_sub(start.elapsed());
-        if left.is_zero() || give_up() {
+        if left.is_zero() || stopped() {
             return Err(seen);
         }
         word.sleep(seen, left.min(NAP));
@@ -117,10 +123,16 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(30));
                 word.publish(1);
             });
-            wait(&word, 1, Duration::from_secs(20), || false).unwrap();
+            wait(&word, 1, Duration::from_secs(20), || false, || false).unwrap();
         });
-        assert_eq!(wait(&word, 2, Duration::from_millis(30), || false), Err(1));
-        assert_eq!(wait(&word, 2, Duration::from_secs(1000), || true), Err(1));
+        let ends = |wanted, millis, noticed, stopped| {
+            let timeout = Duration::from_millis(millis);
+            wait(&word, wanted, timeout, || noticed, || stopped)
+        };
+        assert_eq!(ends(2, 30, false, false), Err(1));
+        assert_eq!(ends(2, 1_000_000, false, true), Err(1));
+        assert_eq!(ends(1, 1_000_000, false, true), Ok(()));
+        assert_eq!(ends(1, 1_000_000, true, false), Err(1));
     }
 }
 
@@ -154,7 +166,8 @@ mod loom_tests {
     }
 
     fn until(word: &AtomicU32, wanted: u32) {
-        wait(word, wanted, Duration::from_secs(3600), || false).expect("the peer signals");
+        wait(word, wanted, Duration::from_secs(3600), || false, || false)
+            .expect("the peer signals");
     }
 
     struct Link {

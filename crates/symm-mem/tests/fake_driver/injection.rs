@@ -8,7 +8,7 @@ use warpweave_symm_mem::Error;
 use super::scenarios::{Ended, Scenario};
 
 /// Functions that give something back. Their callers are mostly drops, which cannot return an error.
-pub const GIVE_BACK: [&str; 15] = [
+pub const GIVE_BACK: [&str; 16] = [
     "cuCtxDisablePeerAccess",
     "cuDevicePrimaryCtxRelease_v2",
     "cuEventDestroy_v2",
@@ -17,6 +17,7 @@ pub const GIVE_BACK: [&str; 15] = [
     "cuIpcCloseMemHandle",
     "cuMemAddressFree",
     "cuMemFreeAsync",
+    "cuMemFreeHost",
     "cuMemFree_v2",
     "cuMemRelease",
     "cuMemUnmap",

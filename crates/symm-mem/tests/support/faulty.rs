@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use warpweave_symm_mem::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
+use warpweave_symm_mem::pad::StopFlags;
 use warpweave_symm_mem::{
     Backend, BackendKind, DeviceInfo, DevicePtr, Error, Exchange, Host, PadView, Priority, Result,
     ThreadExchange,
@@ -169,6 +170,25 @@ impl Backend for Faulty {
     ) -> Result<()> {
         // SAFETY: the caller's obligation, here and in the functions below.
         unsafe { self.host.copy(stream, dst, src, bytes) }
+    }
+    unsafe fn copy_unless_stopped(
+        &self,
+        stream: &Self::Stream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> Result<()> {
+        // SAFETY: as in `copy`.
+        unsafe { self.host.copy_unless_stopped(stream, dst, src, bytes) }
+    }
+    fn stop_flags(&self) -> Result<StopFlags> {
+        self.host.stop_flags()
+    }
+    fn stop_waits(&self) {
+        self.host.stop_waits();
+    }
+    fn resume_waits(&self, stream: &Self::Stream) -> Result<()> {
+        self.host.resume_waits(stream)
     }
     unsafe fn fill(
         &self,

@@ -23,11 +23,25 @@ pub(super) trait Member {
     /// How long a wait may take.
     fn timeout(&self) -> Duration;
 
-    /// True if a wait of this rank has missed its deadline: waiting on is pointless then.
-    fn is_faulted(&self) -> bool;
+    /// True once a wait of this rank has failed, on whichever pad: it publishes nothing any more.
+    fn is_stopped(&self) -> bool;
 
-    /// Leaves behind that `peer` did not bring `wanted` in `slot`, unless another fault is there.
+    /// True once this rank or a peer has given up on this pad: what was read from peers before may not be valid.
+    fn is_noticed(&self) -> bool;
+
+    /// Makes a wait fail: stops this rank, gives notice to all, and leaves behind that `peer` did not bring `wanted` in
+    /// `slot`, unless another fault is there.
     fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration);
+
+    /// True if this launch can begin. Otherwise the peers are given notice, and it sends, copies and publishes nothing.
+    fn is_sound(&self, slot: usize) -> bool {
+        let sound = !self.is_stopped() && !self.is_noticed();
+        if !sound {
+            let next = (self.rank() + 1) % self.world();
+            self.record(slot, next, 0, 0, Duration::ZERO);
+        }
+        sound
+    }
 
     /// The other ranks, from the next one on.
     fn peers(&self) -> impl Iterator<Item = usize> {
@@ -53,10 +67,13 @@ pub(super) enum Phase {
 }
 
 /// This rank's only block meets that of each peer: what the peers did before is visible afterwards. False if one did not come
-/// in time.
+/// in time, or if this rank or a peer has given up.
 pub(super) fn meet(group: &impl Meeting, phase: Phase, epoch: u32) -> bool {
     let rank = group.rank();
     let slot = |block: usize| phase as usize * MAX_BLOCKS + block;
+    if !group.is_sound(slot(0)) {
+        return false;
+    }
     for peer in group.peers() {
         group.word(peer, slot(0), rank).publish(epoch);
     }
@@ -64,7 +81,8 @@ pub(super) fn meet(group: &impl Meeting, phase: Phase, epoch: u32) -> bool {
     for peer in group.peers() {
         let start = Instant::now();
         let word = group.word(rank, slot(0), peer);
-        let waited = word::wait(word, epoch, group.timeout(), || group.is_faulted());
+        let (noticed, stopped) = (|| group.is_noticed(), || group.is_stopped());
+        let waited = word::wait(word, epoch, group.timeout(), noticed, stopped);
         if let Err(seen) = waited {
             group.record(slot(0), peer, epoch, seen, start.elapsed());
             arrived = false;
@@ -126,9 +144,14 @@ impl Member for HostGroup {
         Duration::from_nanos(self.0.pad.timeout_ns)
     }
 
-    fn is_faulted(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         // SAFETY: the pad lives, as `new` was promised.
-        unsafe { host::is_faulted(&self.0.pad) }
+        unsafe { host::is_stopped(&self.0.pad) }
+    }
+
+    fn is_noticed(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { host::is_noticed(&self.0.pad) }
     }
 
     fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration) {

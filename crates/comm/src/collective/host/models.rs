@@ -8,6 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
+use warpweave_symm_mem::pad::StopFlags;
 use warpweave_symm_mem::pad::word::Word;
 use warpweave_symm_mem::{DevicePtr, PadView};
 
@@ -129,7 +130,11 @@ impl Member for Rank {
         Duration::from_secs(3600)
     }
 
-    fn is_faulted(&self) -> bool {
+    fn is_stopped(&self) -> bool {
+        false
+    }
+
+    fn is_noticed(&self) -> bool {
         false
     }
 
@@ -400,6 +405,10 @@ fn trees_back_to_back(place: &Rank, first: u32, calls: u32) {
                         expected: DevicePtr::NULL,
                         tickets: DevicePtr::NULL,
                         fault: DevicePtr::NULL,
+                        stop: StopFlags {
+                            device: DevicePtr::NULL,
+                            host: DevicePtr::NULL,
+                        },
                         timeout_ns: 0,
                         rank: rank as u32,
                         world: world as u32,

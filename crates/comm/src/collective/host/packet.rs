@@ -132,10 +132,9 @@ impl<'a, A: Areas> Sections<'a, A> {
             }
             if looks % LOOKS == 0 {
                 let waited = start.get_or_insert_with(Instant::now).elapsed();
-                if waited > self.areas.timeout() {
+                let late = waited > self.areas.timeout();
+                if late || self.areas.is_stopped() || self.areas.is_noticed() {
                     self.areas.record(PACKET_SLOT, source, self.flag, 0, waited);
-                }
-                if self.areas.is_faulted() {
                     return None;
                 }
             }
@@ -191,8 +190,12 @@ impl Member for HostAreas<'_> {
         self.group.timeout()
     }
 
-    fn is_faulted(&self) -> bool {
-        self.group.is_faulted()
+    fn is_stopped(&self) -> bool {
+        self.group.is_stopped()
+    }
+
+    fn is_noticed(&self) -> bool {
+        self.group.is_noticed()
     }
 
     fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration) {

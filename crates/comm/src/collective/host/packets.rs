@@ -1,9 +1,9 @@
 //! The references of `packets.cu`: each rank sends its packets, then takes in those of the peers.
 
 use super::elements;
-use super::group::HostGroup;
+use super::group::{HostGroup, Member};
 use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
-use crate::collective::launch::{MAX_WORLD, PAYLOAD, PacketKernel, Packets};
+use crate::collective::launch::{MAX_WORLD, PACKET_SLOT, PAYLOAD, PacketKernel, Packets};
 use warpweave_symm_mem::host::Element;
 
 /// The reference of `kernel`.
@@ -23,7 +23,9 @@ pub(super) unsafe fn run<T: Element>(kernel: PacketKernel, launch: &Packets) {
             total: launch.total as usize,
             root: launch.root as usize,
         };
-        collective::<T, _>(kernel, &Sections::new(&areas, epoch), &operands);
+        if group.is_sound(PACKET_SLOT) {
+            collective::<T, _>(kernel, &Sections::new(&areas, epoch), &operands);
+        }
         group.advance(epoch);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::direct;
 use super::group::{self, HostGroup, Member, Phase};
-use crate::collective::launch::{Addresses, Direct, PushReduce};
+use crate::collective::launch::{Addresses, Direct, MAX_BLOCKS, PushReduce};
 use warpweave_symm_mem::host::Element;
 
 /// # Safety
@@ -16,7 +16,11 @@ pub(super) unsafe fn push_reduce<T: Element>(launch: &PushReduce) {
         launch.total.saturating_sub(start).min(launch.chunk)
     };
     let chunk = launch.chunk as usize;
-    for peer in group.peers() {
+    // A rank that gave up does not know that its peers have summed what it pushed before.
+    let peers = group
+        .peers()
+        .filter(|_| group.is_sound(Phase::Enter as usize * MAX_BLOCKS));
+    for peer in peers {
         let from = launch.input.add(peer * chunk).as_host::<u8>();
         let to = launch.staging.0[peer].as_host::<u8>();
         // SAFETY: the caller's obligation; staging memory is free until its owner hears of what is there.

@@ -1,8 +1,8 @@
 //! The reference of `tree.cu`, which describes the protocol: partial sums climb in f32, the result descends.
 
-use super::group::HostGroup;
+use super::group::{HostGroup, Member};
 use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
-use crate::collective::launch::{PAYLOAD, Tree};
+use crate::collective::launch::{PACKET_SLOT, PAYLOAD, Tree};
 use crate::collective::tree::NOBODY;
 use warpweave_symm_mem::host::Element;
 
@@ -29,7 +29,9 @@ pub(super) unsafe fn all_reduce<T: Element>(launch: &Tree) {
             sections: &Sections::new(&areas, epoch),
             trees: launch,
         };
-        call.all_reduce::<T>();
+        if group.is_sound(PACKET_SLOT) {
+            call.all_reduce::<T>();
+        }
         group.advance(epoch);
     }
 }
@@ -120,7 +122,7 @@ impl<A: Areas> Call<'_, A> {
     }
 
     /// Partial sums to the parent; the root's are the result. Nothing if a child's did not come in time: then nothing more is
-    /// passed on, and whoever waits for it runs into its own deadline.
+    /// passed on.
     ///
     /// # Safety
     /// As for [`all_reduce`].

@@ -25,9 +25,9 @@ pub(super) struct Transfer {
     reserved: u32,
 }
 const _: () = {
-    assert!(size_of::<Transfer>() == 5 * 8 + 64 + 6 * 4);
+    assert!(size_of::<Transfer>() == 5 * 8 + size_of::<PadView>() + 6 * 4);
     assert!(offset_of!(Transfer, awaited) == 24 && offset_of!(Transfer, pad) == 40);
-    assert!(offset_of!(Transfer, peer) == 104 && offset_of!(Transfer, stages) == 120);
+    assert!(offset_of!(Transfer, peer) == 120 && offset_of!(Transfer, stages) == 136);
 };
 
 impl Transfer {

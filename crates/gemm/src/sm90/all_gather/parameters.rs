@@ -124,7 +124,7 @@ pub(super) struct Gathering {
     bias: Bias,
 }
 const _: () =
-    assert!(size_of::<Gathering>() == 3584 && std::mem::offset_of!(Gathering, bias) == 3488);
+    assert!(size_of::<Gathering>() == 3584 && std::mem::offset_of!(Gathering, bias) == 3504);
 
 impl Gathering {
     /// `arrived` is the place of the counters.
@@ -179,7 +179,7 @@ pub(super) struct Eager {
     slot: u32,
     bias: Bias,
 }
-const _: () = assert!(size_of::<Eager>() == 5504 && std::mem::offset_of!(Eager, bias) == 5464);
+const _: () = assert!(size_of::<Eager>() == 5504 && std::mem::offset_of!(Eager, bias) == 5480);
 
 impl Eager {
     pub fn new(product: &AllGatherMatmul, maps: &Maps, walk: Walk) -> Self {

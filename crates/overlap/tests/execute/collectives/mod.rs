@@ -165,7 +165,7 @@ fn a_peer_that_stays_away_from_a_collective_is_named_and_the_plan_recovers() {
                     fault
                 });
                 let fault = faults[0].as_ref().unwrap();
-                let timeout = fault.signal_timeout();
+                let timeout = fault.signal_fault();
                 let timeout = timeout.unwrap_or_else(|| panic!("{case:?}: {fault}"));
                 assert_eq!(timeout.rank, 0, "{case:?}");
                 // Who of several that did not come is named first is up to the protocol.

@@ -5,6 +5,9 @@
 // acquire at system scope before the data. Data that the async proxy (TMA, bulk copies) reads next also needs
 // `fence_async` behind the wait.
 //
+// A wait that fails stops this device and gives notice to all ranks before its kernel ends, in the order that
+// `pad/fault.rs` argues for: whoever then waits finds the notice and fails too, and this rank publishes nothing more.
+//
 // Counters (`sent`, `expected`, `tickets`) are this rank's own. A counter is advanced by one thread of a grid; who else
 // needs its value reads it before the grid's last ticket is drawn.
 #pragma once
@@ -15,16 +18,22 @@ namespace warpweave {
 
 // The layout of `FaultRecord` in `pad/fault.rs`.
 struct FaultRecord {
-  uint32_t state;  // 0 none, 1 being written, 2 complete
+  uint32_t notice;  // bit 31, who gave up, whom it waited for; 0 without a fault. Written by any rank
+  uint32_t state;   // 0 none, 1 being written, 2 complete
   uint32_t waiter;
   uint32_t peer;
   uint32_t slot;
   uint32_t expected;
   uint32_t seen;
+  uint32_t cause;  // `FaultCause`
   uint32_t waited_us_low;
   uint32_t waited_us_high;
+  uint32_t missing[2];  // ranks that missed a deadline, one a bit
+  uint32_t reserved[4];
 };
-static_assert(sizeof(FaultRecord) == 32, "as in Rust");
+static_assert(sizeof(FaultRecord) == 64, "as in Rust");
+
+enum FaultCause : uint32_t { kDeadline = 0, kNotice = 1, kStopped = 2, kStoppedByHost = 3 };
 
 // The layout of `PadView` in `pad.rs`.
 struct PadView {
@@ -32,14 +41,16 @@ struct PadView {
   uint32_t* sent;         // [slots][world]
   uint32_t* expected;     // [slots][world]
   uint32_t* tickets;      // [slots][world], zero between kernels
-  FaultRecord* fault;
+  FaultRecord* fault;     // after this rank's words, as a peer's is after the peer's
+  uint32_t* stopped;      // of this device: not zero once a wait of any pad has failed
+  const uint32_t* stopped_by_host;  // in host memory
   uint64_t timeout_ns;
   uint32_t rank;
   uint32_t world;
   uint32_t slots;
   uint32_t reserved;
 };
-static_assert(sizeof(PadView) == 64, "as in Rust");
+static_assert(sizeof(PadView) == 80, "as in Rust");
 
 // Bytes from one word to the next: `WORD_STRIDE` in `pad.rs`.
 constexpr uint32_t kWordStride = 32;
@@ -68,6 +79,13 @@ __device__ __forceinline__ void store_relaxed_sys(uint32_t* to, uint32_t value) 
 __device__ __forceinline__ uint32_t load_acquire_sys(const uint32_t* from) {
   uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// A value that is followed by nothing.
+__device__ __forceinline__ uint32_t load_relaxed_sys(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
 
@@ -117,18 +135,44 @@ __device__ __forceinline__ uint64_t global_time() {
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 #endif
 
-// Publishes `epoch` to `peer`.
-__device__ __forceinline__ void store_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t epoch) {
-  store_release_sys(word_at(pad, peer, slot, pad.rank), epoch);
+// True once a wait of this device has failed: what it would signal may not be so. One load from this device's memory,
+// which `sent`'s or an epoch's load can overlap.
+__device__ __forceinline__ bool stopped(const PadView& pad) { return load_counter(pad.stopped) != 0; }
+
+// True if this rank or a peer has given up: what was read from peers before this may not be valid. One load, relaxed:
+// reads before it have ended, and a peer gives its notice before anybody changes what they read.
+__device__ __forceinline__ bool noticed(const PadView& pad) { return load_relaxed_sys(&pad.fault->notice) != 0; }
+
+// True if waiting is pointless.
+__device__ __forceinline__ bool faulted(const PadView& pad) {
+  const uint32_t notice = load_relaxed_sys(&pad.fault->notice), device = load_counter(pad.stopped);
+  return (notice | device) != 0;
 }
 
-// True if a wait of this pad has missed its deadline: waiting on is pointless then.
-__device__ __forceinline__ bool faulted(const PadView& pad) { return load_acquire_gpu(&pad.fault->state) != 0; }
+// Publishes `epoch` to `peer`, unless this device was stopped.
+__device__ __forceinline__ void store_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t epoch) {
+  if (!stopped(pad)) store_release_sys(word_at(pad, peer, slot, pad.rank), epoch);
+}
 
-// Leaves behind who waited for whom, unless another wait has.
+// Makes a wait fail: stops this device, gives notice to all ranks, and leaves behind who waited for whom, unless another
+// wait has.
 inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted,
-                                          uint32_t seen, uint64_t waited_ns) {
+                                                 uint32_t seen, uint64_t waited_ns, bool timed_out) {
   FaultRecord* fault = pad.fault;
+  uint32_t notice = load_acquire_sys(&fault->notice);
+  const bool by_host = load_acquire_sys(pad.stopped_by_host) != 0;
+  const uint32_t cause = timed_out ? kDeadline : notice != 0 ? kNotice : by_host ? kStoppedByHost : kStopped;
+  if (notice == 0) notice = 1u << 31 | (pad.rank & 0x7fffu) << 16 | (peer & 0xffffu);
+  atomicExch(pad.stopped, 1u);
+  __threadfence_system();
+  const uint64_t offset = uint64_t(pad.slots) * pad.world * kWordStride;
+  for (uint32_t rank = 0; rank < pad.world; ++rank)
+    store_release_sys(&reinterpret_cast<FaultRecord*>(pad.peers[rank] + offset)->notice, notice);
+  __threadfence_system();
+  // Those that wait for several ranks in one slot come to their deadlines at about the same time.
+  const bool same_wait = load_acquire_gpu(&fault->state) == 2 && fault->slot == slot && fault->cause == kDeadline;
+  if (!reached(seen, wanted) && peer < 64 && (timed_out || same_wait))
+    atomicOr(&fault->missing[peer / 32], 1u << (peer % 32));
   if (atomicCAS(&fault->state, 0u, 1u) != 0) return;
   const uint64_t us = waited_ns / 1000;
   fault->waiter = pad.rank;
@@ -136,6 +180,7 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
   fault->slot = slot;
   fault->expected = wanted;
   fault->seen = seen;
+  fault->cause = cause;
   fault->waited_us_low = uint32_t(us);
   fault->waited_us_high = uint32_t(us >> 32);
   __threadfence_system();
@@ -143,26 +188,27 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
 }
 
 // Looks at `word`, which `peer` writes in `slot` of this rank's pad, until `enough` of its epoch. False if that did not come
-// within as many of the deadlines: the fault is recorded, the caller leaves the peer's data alone and ends as it would have.
+// within as many of the deadlines, or if this rank or a peer has given up: the fault is recorded, the caller leaves the
+// peer's data alone and ends as it would have. A notice counts even if the epoch is there. It is looked for after what the
+// caller read before, and its load overlaps that of the word.
 template <uint32_t kDeadlines = 1, typename Enough>
 __device__ __forceinline__ bool watch_word(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
                                            uint32_t wanted, Enough enough) {
-  uint32_t seen = load_acquire_sys(word);
-  if (enough(seen)) return true;
-  const uint64_t start = global_time();
-  for (uint32_t looks = 1;; ++looks) {
-    seen = load_acquire_sys(word);
-    if (enough(seen)) return true;
-    // The clock and the fault record are looked at now and then, so that a look at the word costs its own latency alone.
-    if (looks % 64 == 0) {
-      const uint64_t waited = global_time() - start;
-      if (waited > kDeadlines * pad.timeout_ns) {
-        record_fault(pad, slot, peer, wanted, seen, waited);
-        return false;
-      }
-      if (faulted(pad)) return false;
-      if (waited > 20000) __nanosleep(200);
+  uint64_t start = 0;
+  for (uint32_t looks = 0;; ++looks) {
+    const uint32_t notice = load_relaxed_sys(&pad.fault->notice);
+    const uint32_t seen = load_acquire_sys(word);
+    if (notice == 0 && enough(seen)) return true;
+    if (looks == 0) start = global_time();
+    // The clock and the flags are looked at now and then, so that a look at the word costs its own latency alone.
+    if (notice == 0 && looks % 64 != 63) continue;
+    const uint64_t waited = global_time() - start;
+    const bool timed_out = waited > kDeadlines * pad.timeout_ns;
+    if (timed_out || notice != 0 || stopped(pad) || load_relaxed_sys(pad.stopped_by_host) != 0) {
+      record_fault(pad, slot, peer, wanted, seen, waited, timed_out);
+      return false;
     }
+    if (waited > 20000) __nanosleep(200);
   }
 }
 
@@ -190,17 +236,21 @@ __device__ __forceinline__ bool wait_epoch(const PadView& pad, uint32_t slot, ui
   return wait_word(pad, word_at(pad, pad.rank, slot, peer), slot, peer, wanted);
 }
 
-// Whether that would return at once.
+// Whether that would return true at once.
 __device__ __forceinline__ bool has_epoch(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted) {
-  return reached(load_acquire_sys(word_at(pad, pad.rank, slot, peer)), wanted);
+  const bool failed = noticed(pad);
+  return reached(load_acquire_sys(word_at(pad, pad.rank, slot, peer)), wanted) && !failed;
 }
 
-// Signals `peer` in `slot` and advances the sent epoch. One thread of the grid.
+// Signals `peer` in `slot` and advances the sent epoch, unless this device was stopped. One thread of the grid.
 __device__ __forceinline__ void signal_peer(const PadView& pad, uint32_t slot, uint32_t peer) {
   uint32_t* sent = pad.sent + counter_index(pad, slot, peer);
+  // Both loads at once.
+  const bool silent = stopped(pad);
   const uint32_t epoch = load_counter(sent) + 1;
+  if (silent) return;
   // In this order: a release waits for the stores before it.
-  store_epoch(pad, slot, peer, epoch);
+  store_release_sys(word_at(pad, peer, slot, pad.rank), epoch);
   *sent = epoch;
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Pad {
     expected: u64,
     tickets: u64,
     fault: u64,
+    stopped: u64,
+    stopped_by_host: u64,
     timeout_ns: u64,
     rank: u32,
     world: u32,
@@ -86,7 +88,9 @@ impl Kernel {
                     pad.peers..pad.peers + table,
                     pad.sent..pad.sent + counters,
                     pad.expected..pad.expected + counters,
-                    pad.fault..pad.fault + 32,
+                    pad.fault..pad.fault + 64,
+                    pad.stopped..pad.stopped + 4,
+                    pad.stopped_by_host..pad.stopped_by_host + 4,
                 ]
             }
             Kernel::Delay { .. } | Kernel::Unknown => Vec::new(),
@@ -98,6 +102,9 @@ impl Kernel {
             Kernel::Unknown => {}
             Kernel::Delay { time } => std::thread::sleep(time),
             Kernel::Signal { pad, slot, peers } => {
+                if word(context, pad.stopped)?.load(Ordering::Acquire) != 0 {
+                    return Ok(());
+                }
                 for peer in ranks(peers) {
                     let sent = pad.counter(context, pad.sent, slot, peer)?;
                     let epoch = sent.load(Ordering::Relaxed).wrapping_add(1);
@@ -148,24 +155,43 @@ impl Pad {
         )
     }
 
+    /// The fault record of `owner`'s pad.
+    fn record_of(&self, context: u64, owner: u32) -> Outcome<u64> {
+        let entry = self.peers + 8 * u64::from(owner);
+        let low = word(context, entry)?.load(Ordering::Relaxed);
+        let high = word(context, entry + 4)?.load(Ordering::Relaxed);
+        let base = u64::from(low) | u64::from(high) << 32;
+        Ok(base + u64::from(self.slots * self.world) * WORD_STRIDE)
+    }
+
     fn wait(&self, context: u64, slot: u32, peer: u32, lag: u32) -> Outcome {
         let expected = self.counter(context, self.expected, slot, peer)?;
         let epoch = expected.load(Ordering::Relaxed).wrapping_add(1);
-        let word = self.word(context, self.rank, slot, peer)?;
-        let state = self::word(context, self.fault)?;
+        let flag = self.word(context, self.rank, slot, peer)?;
+        let notice = word(context, self.fault)?;
+        let stops = [
+            word(context, self.stopped)?,
+            word(context, self.stopped_by_host)?,
+        ];
         let wanted = epoch.wrapping_sub(lag);
         let start = Instant::now();
         loop {
-            let seen = word.load(Ordering::Acquire);
-            if seen.wrapping_sub(wanted) as i32 >= 0 {
+            let noticed = notice.load(Ordering::SeqCst) != 0;
+            let seen = flag.load(Ordering::Acquire);
+            if !noticed && seen.wrapping_sub(wanted) as i32 >= 0 {
                 break;
             }
             let waited = start.elapsed();
-            if waited.as_nanos() > u128::from(self.timeout_ns) {
-                self.record_fault(context, [self.rank, peer, slot, wanted, seen], waited)?;
-                break;
-            }
-            if state.load(Ordering::Acquire) != 0 {
+            let timed_out = waited.as_nanos() > u128::from(self.timeout_ns);
+            let stopped = stops.iter().any(|flag| flag.load(Ordering::Acquire) != 0);
+            if timed_out || noticed || stopped {
+                let cause = match (timed_out, noticed) {
+                    (true, _) => 0,
+                    (_, true) => 1,
+                    _ => 3,
+                };
+                let what = [self.rank, peer, slot, wanted, seen, cause];
+                self.record_fault(context, what, waited)?;
                 break;
             }
             std::thread::sleep(Duration::from_micros(20));
@@ -174,16 +200,25 @@ impl Pad {
         Ok(())
     }
 
-    /// Leaves behind who waited for whom, unless another wait has.
-    fn record_fault(&self, context: u64, what: [u32; 5], waited: Duration) -> Outcome {
-        let state = word(context, self.fault)?;
+    /// Stops the device, gives notice to all ranks, and leaves behind who waited for whom, unless another wait has.
+    fn record_fault(&self, context: u64, what: [u32; 6], waited: Duration) -> Outcome {
+        let notice = match word(context, self.fault)?.load(Ordering::Acquire) {
+            0 => 1 << 31 | self.rank << 16 | what[1],
+            theirs => theirs,
+        };
+        word(context, self.stopped)?.store(1, Ordering::SeqCst);
+        for rank in 0..self.world {
+            let record = self.record_of(context, rank)?;
+            word(context, record)?.store(notice, Ordering::SeqCst);
+        }
+        let state = word(context, self.fault + 4)?;
         if state
             .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
         {
             let us = waited.as_micros() as u64;
             let fields = what.into_iter().chain([us as u32, (us >> 32) as u32]);
-            for (i, field) in (1..).zip(fields) {
+            for (i, field) in (2..).zip(fields) {
                 word(context, self.fault + 4 * i)?.store(field, Ordering::Relaxed);
             }
             state.store(2, Ordering::Release);
