@@ -120,3 +120,17 @@ fn a_silent_peer_is_named_and_the_endpoint_recovers() {
         });
     }
 }
+
+#[test]
+fn a_late_peer_is_told_and_overwrites_nothing() {
+    let deadline = Duration::from_millis(250);
+    let options = Options {
+        timeout: Some(deadline),
+        ..Options::default()
+    };
+    for transport in OWN {
+        ranks(2, options, host, |rank| {
+            faults::late_peer(rank, transport, deadline);
+        });
+    }
+}

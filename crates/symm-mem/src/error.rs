@@ -209,6 +209,26 @@ pub enum FaultCause {
 }
 
 impl SignalFault {
+    /// Of the checks of several pads, the error that says the most about what happened, if there is any: a wait that ran
+    /// out before one that was told of it.
+    ///
+    /// # Errors
+    /// One of those given; one that is no fault before all others.
+    pub fn of_several(checks: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+        let distance = |error: &Error| match error {
+            Error::SignalFault(fault) => match &fault.cause {
+                FaultCause::Deadline { .. } => 1,
+                FaultCause::PeerLost { .. } => 2,
+                FaultCause::PeerGaveUp { reporter } if *reporter != fault.peer => 3,
+                FaultCause::PeerGaveUp { .. } => 4,
+                FaultCause::Stopped => 5,
+            },
+            _ => 0,
+        };
+        let errors = checks.into_iter().filter_map(Result::err);
+        errors.min_by_key(distance).map_or(Ok(()), Err)
+    }
+
     fn story(&self) -> String {
         let Self {
             pad,
@@ -239,6 +259,9 @@ impl SignalFault {
             FaultCause::PeerGaveUp { reporter } if peer == rank => format!(
                 "came too late, skipped or repeated a call: rank {reporter} had given up waiting for it on `{pad}`, and \
                  what rank {rank} computed there since is not valid"
+            ),
+            FaultCause::PeerGaveUp { reporter } if peer == reporter => format!(
+                "stopped at slot {slot} of `{pad}`: rank {reporter} gave up, since its wait on another pad had failed"
             ),
             FaultCause::PeerGaveUp { reporter } => format!(
                 "stopped at slot {slot} of `{pad}`: rank {reporter} gave up waiting for rank {peer}"

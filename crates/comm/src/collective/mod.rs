@@ -33,7 +33,7 @@ mod variant;
 use std::sync::Arc;
 
 use warpweave_symm_mem::{
-    DType, Error, Exchange, Memory, Priority, Result, SignalPad, SymmetricBuffer,
+    DType, Error, Exchange, Memory, Priority, Result, SignalFault, SignalPad, SymmetricBuffer,
 };
 
 pub use backend::{CollectiveKernels, Move};
@@ -207,9 +207,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Errors
     /// [`Error::SignalFault`]; what the backend reports.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
-        self.lanes
-            .iter()
-            .try_for_each(|lane| lane.pad.check(stream))
+        SignalFault::of_several(self.lanes.iter().map(|lane| lane.pad.check(stream)))
     }
 
     /// Makes the collectives usable again after a fault. Collective, with no call of any rank under way.

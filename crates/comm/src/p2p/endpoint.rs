@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, ReentrantMutex};
-use warpweave_symm_mem::{Error, Exchange, SignalPad};
+use warpweave_symm_mem::{Error, Exchange, FaultCause, SignalPad};
 
 use super::backend::TransferBackend;
 use super::channel::Channel;
@@ -228,9 +228,13 @@ impl<B: TransferBackend> PointToPoint<B> {
         self.0.pad.check(stream).map_err(|error| match error {
             Error::SignalFault(cause) => {
                 let (lane, signal) = Signal::of_slot(cause.slot);
+                let peer = match cause.cause {
+                    FaultCause::PeerGaveUp { reporter } if cause.peer == self.rank() => reporter,
+                    _ => cause.peer,
+                };
                 CommError::Transfer {
                     lane,
-                    peer: cause.peer,
+                    peer,
                     signal: signal.name(),
                     cause,
                 }

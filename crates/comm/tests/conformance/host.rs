@@ -9,6 +9,7 @@ use warpweave_symm_mem::{DType, Exchange, Host, ThreadExchange};
 
 use crate::case::{Case, Reach};
 use crate::faults;
+use crate::late::{self, Stray};
 use crate::play::{Played, Step};
 use crate::random::Random;
 use crate::rank::{Rank, Sizes};
@@ -179,6 +180,34 @@ fn a_silent_peer_is_named_and_the_group_goes_on() {
         })
         .unwrap_or_else(|why| panic!("{why}"));
     }
+}
+
+fn stray(world: usize, stray: Stray) {
+    let timeout = Duration::from_millis(250);
+    on_threads(world, timeout, |rank| {
+        late::every_call(rank, stray, timeout)
+    })
+    .unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn a_late_rank_of_two_fails_or_is_right() {
+    stray(2, Stray::Late);
+}
+
+#[test]
+fn a_late_rank_of_four_fails_or_is_right() {
+    stray(4, Stray::Late);
+}
+
+#[test]
+fn a_rank_that_skips_a_call_is_named() {
+    stray(3, Stray::Skips);
+}
+
+#[test]
+fn a_rank_that_repeats_a_call_is_named() {
+    stray(3, Stray::Repeats);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod case;
 mod cuda;
 mod faults;
 mod host;
+mod late;
 mod model;
 mod play;
 mod processes;

@@ -127,6 +127,59 @@ impl<B: CollectiveKernels> Rank<B> {
         Ok(seed)
     }
 
+    /// Makes `times` calls back to back with values of their own, and compares them all; the fault, if one was reported.
+    pub fn call(&self, case: &Case, times: usize, seed: u64) -> Result<Option<Error>, String> {
+        let failed = |error: Error| format!("rank {}: {case:?}: {error}", self.rank());
+        let (source, log) = self.kept(case);
+        let elements = case.operation.elements(case.count, self.world()).0;
+        let seeds = seed..seed + times as u64;
+        let sources: Vec<u8> = seeds
+            .clone()
+            .flat_map(|seed| {
+                let input = given(case.dtype, seed, self.rank(), 0..elements);
+                let mut bytes = encoded(case.dtype, &input);
+                bytes.resize(source, 0);
+                bytes
+            })
+            .collect();
+        let mut logs = vec![0; times * log];
+        // SAFETY: sources and logs have the bytes of a round, and no work of this rank is under way.
+        unsafe {
+            let at = self.sources.address();
+            self.backend
+                .upload(&self.stream, at, &sources)
+                .map_err(failed)?;
+            for call in 0..times {
+                let (source, log) = (at.add(call * source), call * log);
+                self.perform(case, source, self.logs.address().add(log))
+                    .map_err(failed)?;
+            }
+            self.backend.synchronize(&self.stream).map_err(failed)?;
+            if let Err(error) = self.collectives.check(&self.stream) {
+                return Ok(Some(error));
+            }
+            let at = self.logs.address();
+            self.backend
+                .download(&self.stream, at, &mut logs)
+                .map_err(failed)?;
+        }
+        for (call, seed) in seeds.enumerate() {
+            let (case, log) = (*case, call * log);
+            self.compare(&Pending { case, seed, log }, &logs)?;
+        }
+        Ok(None)
+    }
+
+    /// Overwrites both operands of a call, as their owner may once it has ended.
+    pub fn spoil(&self, case: &Case) -> warpweave_symm_mem::Result<()> {
+        let place = self.place(case)?;
+        for (window, bytes) in [Some(place.output), place.input].into_iter().flatten() {
+            // SAFETY: windows are ranges of this rank's live memory.
+            unsafe { self.backend.fill(&self.stream, window, !POISON, bytes)? };
+        }
+        self.backend.synchronize(&self.stream)
+    }
+
     fn enqueue(&self, steps: &[Step]) -> warpweave_symm_mem::Result<()> {
         // Where graphs are made no peer may wait for this rank yet.
         let mut graphs = Vec::new();

@@ -10,13 +10,13 @@ use crate::random::Random;
 use crate::rank::Rank;
 
 /// The fewest operands that peers must reach for this variant; both where it has nothing to work with here.
-fn least_reach(operation: Operation, variant: Variant, limits: &Limits) -> Reach {
+pub fn least_reach(operation: Operation, variant: Variant, limits: &Limits) -> Reach {
     let applies =
         |reach: &Reach| Case::new(operation, variant, DType::F32, 1, *reach).applies(limits);
     Reach::ALL.into_iter().find(applies).unwrap_or(Reach::BOTH)
 }
 
-fn every_variant() -> impl Iterator<Item = (Operation, Variant)> {
+pub fn every_variant() -> impl Iterator<Item = (Operation, Variant)> {
     OPERATIONS.into_iter().flat_map(|operation| {
         let variants = Variant::of(operation).iter();
         variants.map(move |&variant| (operation, variant))

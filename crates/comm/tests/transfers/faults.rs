@@ -1,8 +1,10 @@
 //! What is refused, what is lost, and what a silent peer does.
 
+use std::time::Duration;
+
 use warpweave_comm::CommError;
 use warpweave_comm::p2p::{MemoryRange, TransferBackend, Transport};
-use warpweave_symm_mem::{Memory, SymmetricBuffer};
+use warpweave_symm_mem::{BackendKind, Memory, SymmetricBuffer};
 
 use super::ring::{Ring, WAYS};
 use super::{Rank, content};
@@ -128,7 +130,7 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
             ),
             "{error}"
         );
-        if transport != Transport::CopyEngine {
+        if transport != Transport::CopyEngine || B::KIND == BackendKind::Host {
             assert_eq!(rank.read(parts.local(), BYTES), content(0, 0, BYTES));
         }
     }
@@ -142,5 +144,60 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
     rank.meet();
     for way in WAYS {
         Ring::new(rank, way, transport, BYTES).exact(10, 100, false);
+    }
+}
+
+/// Rank 0 exposes and accepts, and its peer comes when it has given up and uses its memory for something else: what the peer
+/// got is right or it is told, and what rank 0 has now stays as it is.
+pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport, deadline: Duration) {
+    let (parts, stream) = (buffer(rank), &rank.stream);
+    let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
+    let source = rank.memory(BYTES);
+    for is_get in [true, false] {
+        let mine = content(rank.rank(), 1, BYTES);
+        rank.write(parts.local(), &mine);
+        rank.write(source.address(), &mine);
+        rank.meet();
+        // SAFETY: the ranges live; rank 0 changes its own only when its token is through.
+        unsafe {
+            match rank.rank() {
+                0 => {
+                    let channel = rank.p2p.channel(1, 0, transport).unwrap();
+                    let token = match is_get {
+                        true => channel.expose(stream, whole(0)).unwrap(),
+                        false => channel.accept(stream, whole(0)).unwrap(),
+                    };
+                    token.wait(stream).unwrap();
+                    rank.backend.synchronize(stream).unwrap();
+                    assert!(rank.p2p.check(stream).is_err());
+                    rank.write(parts.local(), &content(0, 2, BYTES));
+                    rank.meet();
+                    rank.meet();
+                    assert_eq!(rank.read(parts.local(), BYTES), content(0, 2, BYTES));
+                }
+                1 => {
+                    rank.meet();
+                    std::thread::sleep(deadline);
+                    let channel = rank.p2p.channel(0, 0, transport).unwrap();
+                    let here = rank.mine(&source, 0, BYTES);
+                    let token = match is_get {
+                        true => channel.get(stream, whole(0), here).unwrap(),
+                        false => channel.put(stream, here, whole(0)).unwrap(),
+                    };
+                    token.wait(stream).unwrap();
+                    rank.backend.synchronize(stream).unwrap();
+                    let error = rank.p2p.check(stream).unwrap_err();
+                    assert_eq!(error.culprit(), Some(0), "{error}");
+                    rank.meet();
+                }
+                _ => {
+                    rank.meet();
+                    rank.meet();
+                }
+            }
+        }
+        rank.p2p.recover(stream, rank.exchange.as_ref()).unwrap();
+        rank.p2p.check(stream).unwrap();
+        rank.meet();
     }
 }

@@ -181,7 +181,7 @@ pub unsafe fn record_fault(
         let notice = match notice {
             0 => Notice {
                 reporter: pad.rank as u16,
-                culprit: peer as u16,
+                culprit: timed_out.then_some(peer as u16),
             }
             .to_bits(),
             theirs => theirs,

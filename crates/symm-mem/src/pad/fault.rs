@@ -93,7 +93,9 @@ impl FaultRecord {
         };
         let peer = match (&cause, lost, notice) {
             (FaultCause::PeerLost { .. }, Some((lost, _)), _) => *lost,
-            (FaultCause::PeerGaveUp { .. }, _, Some(notice)) => notice.culprit as usize,
+            (FaultCause::PeerGaveUp { .. }, _, Some(notice)) => {
+                notice.culprit.unwrap_or(notice.reporter) as usize
+            }
             _ => self.peer as usize,
         };
         Some(SignalFault {
@@ -116,16 +118,21 @@ impl FaultRecord {
 pub struct Notice {
     /// The rank that gave up.
     pub reporter: u16,
-    /// The rank that it had waited for.
-    pub culprit: u16,
+    /// The rank that it had waited for; none if it gave up since a wait on another pad had failed, whose ranks may be others.
+    pub culprit: Option<u16>,
 }
 
 impl Notice {
     const SET: u32 = 1 << 31;
+    const NOBODY: u16 = u16::MAX;
 
-    /// As it is stored: bit 31, the reporter, the culprit.
+    /// As it is stored: bit 31, the reporter, the culprit or all ones.
     pub const fn to_bits(self) -> u32 {
-        Self::SET | (self.reporter as u32 & 0x7fff) << 16 | self.culprit as u32
+        let culprit = match self.culprit {
+            Some(culprit) => culprit,
+            None => Self::NOBODY,
+        };
+        Self::SET | (self.reporter as u32 & 0x7fff) << 16 | culprit as u32
     }
 
     /// From what is stored.
@@ -135,7 +142,10 @@ impl Notice {
         }
         Some(Notice {
             reporter: (bits >> 16 & 0x7fff) as u16,
-            culprit: bits as u16,
+            culprit: match bits as u16 {
+                Self::NOBODY => None,
+                culprit => Some(culprit),
+            },
         })
     }
 }
@@ -169,11 +179,13 @@ mod tests {
 
     #[test]
     fn notices_survive_their_encoding() {
-        let notice = Notice {
-            reporter: 7,
-            culprit: 63,
-        };
-        assert_eq!(Notice::from_bits(notice.to_bits()), Some(notice));
+        for culprit in [Some(0), Some(63), None] {
+            let notice = Notice {
+                reporter: 7,
+                culprit,
+            };
+            assert_eq!(Notice::from_bits(notice.to_bits()), Some(notice));
+        }
         assert_eq!(Notice::from_bits(0), None);
     }
 
@@ -182,7 +194,7 @@ mod tests {
         assert_eq!(FaultRecord::default().fault("p", 0, None), None);
         let notice = Notice {
             reporter: 3,
-            culprit: 1,
+            culprit: Some(1),
         }
         .to_bits();
         let fault = |record: FaultRecord, lost: Option<&(usize, String)>| {

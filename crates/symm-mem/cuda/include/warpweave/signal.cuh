@@ -162,7 +162,8 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
   uint32_t notice = load_acquire_sys(&fault->notice);
   const bool by_host = load_acquire_sys(pad.stopped_by_host) != 0;
   const uint32_t cause = timed_out ? kDeadline : notice != 0 ? kNotice : by_host ? kStoppedByHost : kStopped;
-  if (notice == 0) notice = 1u << 31 | (pad.rank & 0x7fffu) << 16 | (peer & 0xffffu);
+  // Whoever was stopped by a wait on another pad does not know whom that was for, in the ranks of this pad.
+  if (notice == 0) notice = 1u << 31 | (pad.rank & 0x7fffu) << 16 | (timed_out ? peer & 0xffffu : 0xffffu);
   atomicExch(pad.stopped, 1u);
   __threadfence_system();
   const uint64_t offset = uint64_t(pad.slots) * pad.world * kWordStride;

@@ -203,7 +203,7 @@ impl Pad {
     /// Stops the device, gives notice to all ranks, and leaves behind who waited for whom, unless another wait has.
     fn record_fault(&self, context: u64, what: [u32; 6], waited: Duration) -> Outcome {
         let notice = match word(context, self.fault)?.load(Ordering::Acquire) {
-            0 => 1 << 31 | self.rank << 16 | what[1],
+            0 => 1 << 31 | self.rank << 16 | if what[5] == 0 { what[1] } else { 0xffff },
             theirs => theirs,
         };
         word(context, self.stopped)?.store(1, Ordering::SeqCst);

@@ -1,0 +1,142 @@
+//! A rank that comes too late, skips a call or repeats one: every rank gets the right result or an error, and never what
+//! others have overwritten meanwhile.
+
+use std::time::Duration;
+
+use warpweave_comm::CollectiveKernels;
+use warpweave_comm::collective::{Operation, Variant};
+use warpweave_symm_mem::{DType, Error, FaultCause, SignalFault};
+
+use crate::case::{Case, Reach};
+use crate::play::Played;
+use crate::rank::Rank;
+use crate::suite::every_variant;
+
+/// Which rank does not do as the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stray {
+    /// Comes to its second call when the others have given up.
+    Late,
+    /// Makes one call less.
+    Skips,
+    /// Makes one call more.
+    Repeats,
+}
+
+/// Calls that each rank is to make.
+const CALLS: usize = 3;
+
+/// Every variant that can be called here, one after the other.
+pub fn every_call<B: CollectiveKernels>(rank: &Rank<B>, stray: Stray, timeout: Duration) -> Played {
+    let cases = every_variant().flat_map(|(operation, variant)| {
+        let case = Case::new(operation, variant, DType::F32, 1500, Reach::BOTH);
+        let last = Case {
+            root: rank.world() - 1,
+            ..case
+        };
+        let is_rooted = operation == Operation::Broadcast;
+        std::iter::once(case).chain(is_rooted.then_some(last))
+    });
+    for (index, case) in cases.enumerate() {
+        if case.applies(&rank.limits()) {
+            one_call(rank, &case, stray, timeout, 1000 * (index as u64 + 1))
+                .map_err(|why| format!("{stray:?}: {} {}: {why}", case.operation, case.variant))?;
+        }
+    }
+    Ok(())
+}
+
+fn one_call<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    case: &Case,
+    stray: Stray,
+    timeout: Duration,
+    seed: u64,
+) -> Played {
+    let failed = |error: Error| format!("rank {}: {error}", rank.rank());
+    let is_stray = rank.rank() == rank.world() - 1;
+    let meet = |tag| rank.exchange.barrier(tag).map_err(|e| failed(e.into()));
+    // Something to take for the result.
+    let first = rank.call(case, 1, seed)?;
+    if let Some(error) = first {
+        return Err(failed(error));
+    }
+    meet("late.first")?;
+    let fault = match stray {
+        Stray::Late => {
+            if is_stray {
+                std::thread::sleep(2 * timeout + timeout / 2);
+            }
+            rank.call(case, 1, seed + 1)?
+        }
+        Stray::Skips if is_stray => rank.call(case, CALLS - 1, seed + 1)?,
+        // Calls that pair up with others of the same shape cannot be told from them, only that one is missing at the end.
+        Stray::Skips => expect_missing(rank, case, seed)?,
+        Stray::Repeats if is_stray => rank.call(case, CALLS + 1, seed + 1)?,
+        Stray::Repeats => rank.call(case, CALLS, seed + 1)?,
+    };
+    if fault.is_some() {
+        rank.spoil(case).map_err(failed)?;
+    }
+    let must_fail = match stray {
+        // Who needs nothing of a late rank may have ended before it comes.
+        Stray::Late => false,
+        Stray::Skips => !is_stray,
+        Stray::Repeats => is_stray,
+    };
+    match &fault {
+        None if must_fail => return Err(format!("rank {} noticed nothing", rank.rank())),
+        None => {}
+        Some(Error::SignalFault(fault)) => is_named(rank, case, stray, is_stray, fault)?,
+        Some(other) => return Err(format!("rank {}: {other}", rank.rank())),
+    }
+    meet("late.over")?;
+    let exchange = rank.exchange.as_ref();
+    rank.collectives
+        .recover(&rank.stream, exchange)
+        .map_err(failed)?;
+    match rank.call(case, 2, seed + 100)? {
+        None => meet("late.recovered"),
+        Some(error) => Err(format!("after the recovery: {}", failed(error))),
+    }
+}
+
+/// Calls of which the last finds nobody; what the others hold cannot be compared.
+fn expect_missing<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    case: &Case,
+    seed: u64,
+) -> Result<Option<Error>, String> {
+    match rank.call(case, CALLS, seed + 1) {
+        // Pairs of calls of other numbers have other values.
+        Err(_) => Ok(None),
+        fault => fault,
+    }
+}
+
+/// The error says which rank went astray.
+fn is_named<B: CollectiveKernels>(
+    rank: &Rank<B>,
+    case: &Case,
+    stray: Stray,
+    is_stray: bool,
+    fault: &SignalFault,
+) -> Played {
+    let last = rank.world() - 1;
+    // In a tree a rank hears from its neighbours alone, who may be waiting themselves.
+    let by_way = case.variant == Variant::Tree && rank.world() > 2;
+    let named = match (&fault.cause, stray) {
+        _ if by_way => true,
+        // It may have waited for those who had given up on it, or not been told whom they had waited for.
+        (FaultCause::PeerGaveUp { reporter }, _) => fault.peer == last || *reporter == last,
+        (FaultCause::Deadline { missing }, Stray::Repeats) if is_stray => !missing.is_empty(),
+        (FaultCause::Deadline { missing }, _) => {
+            is_stray || fault.peer == last || missing.contains(&last)
+        }
+        _ => is_stray,
+    };
+    match named {
+        true => Ok(()),
+        false => Err(format!("rank {last} is not named: {fault}")),
+    }
+}
