@@ -112,26 +112,29 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
 // The slot that faults of packets name: no word belongs to it.
 constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 
+// Ends a launch that finds `failed`, what `faulted` said at its start: this rank or a peer had given up, and a rank that gave up
+// does not know that its peers have read what it sent before.
+__device__ __forceinline__ bool gives_up(const Packets& p, bool failed) {
+  const PadView& pad = p.group.pad;
+  if (failed && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0, false);
+  return failed;
+}
+
 // The packets of one call as a rank sees them.
 struct Sections {
   const Packets& p;
   uint32_t epoch;  // the group's
   uint32_t flag;   // in packets: odd, so that it differs from zeroed memory, and the same again after 2^31 calls only
-  bool failed;     // this rank or a peer had given up before: nothing is sent
 
-  // The loads of the flags of faults overlap that of the epoch.
-  __device__ __forceinline__ explicit Sections(const Packets& packets)
-      : p(packets), failed(faulted(packets.group.pad)) {
-    epoch = epoch_of(packets.group);
-    flag = epoch << 1 | 1;
-  }
+  __device__ __forceinline__ Sections(const Packets& packets, uint32_t epoch)
+      : p(packets), epoch(epoch), flag(epoch << 1 | 1) {}
 
   __device__ __forceinline__ uint64_t at(uint32_t owner, uint32_t source, uint32_t index) const {
     const uint64_t section = (epoch & 1) * p.group.pad.world + source;
     return p.areas.of[owner] + (section * p.capacity + index) * sizeof(Packet);
   }
   __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&data)[3]) const {
-    if (!failed) store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag});
+    store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag});
   }
   // Those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`. False if one did not come
   // in time: the fault is recorded and its data undefined.
@@ -139,7 +142,7 @@ struct Sections {
   __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place, Source source) const {
     const PadView& pad = p.group.pad;
     uint64_t start = 0;
-    for (uint32_t looks = failed ? 64 : 1; missing != 0; ++looks) {
+    for (uint32_t looks = 1; missing != 0; ++looks) {
       Packet packets[N];
 #pragma unroll
       for (int i = 0; i < N; ++i)

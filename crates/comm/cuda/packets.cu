@@ -28,7 +28,7 @@ struct Thread {
 
   __device__ __forceinline__ explicit Thread(const Packets& p)
       : p(p),
-        sections(p),
+        sections(p, epoch_of(p.group)),
         rank(p.group.pad.rank),
         world(p.group.pad.world),
         first(blockIdx.x * blockDim.x + threadIdx.x),
@@ -93,7 +93,10 @@ struct Thread {
 
 template <int W, bool kWords>
 __device__ __forceinline__ void all_gather(const Packets& p) {
+  // Its loads overlap that of the epoch.
+  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
+  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3];
@@ -113,7 +116,9 @@ __device__ __forceinline__ void all_gather(const Packets& p) {
 
 template <int W, bool kWords>
 __device__ __forceinline__ void all_to_all(const Packets& p) {
+  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
+  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
@@ -136,7 +141,9 @@ __device__ __forceinline__ void all_to_all(const Packets& p) {
 // The root sends its data and everybody else one empty packet.
 template <int W, bool kWords>
 __device__ __forceinline__ void broadcast(const Packets& p) {
+  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
+  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   const bool root = t.rank == p.root;
   uint32_t own[3] = {0, 0, 0};
@@ -157,7 +164,9 @@ __device__ __forceinline__ void broadcast(const Packets& p) {
 
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void reduce_scatter(const Packets& p) {
+  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
+  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     t.send_chunks(i, [&](uint32_t) { return p.bytes; });
@@ -175,7 +184,9 @@ __device__ __forceinline__ void reduce_scatter(const Packets& p) {
 // Every rank sends everything to all and sums everything.
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
+  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
+  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   for (uint32_t i = t.first; i < packets; i += t.stride) {
     uint32_t own[3];
@@ -195,7 +206,9 @@ __device__ __forceinline__ void all_reduce_one_shot(const Packets& p) {
 // Every rank sums one chunk and sends the sum to all, behind the middle of the sections.
 template <typename T, int W, bool kWords>
 __device__ __forceinline__ void all_reduce_two_shot(const Packets& p) {
+  const bool failed = warpweave::faulted(p.group.pad);
   const Thread<W, kWords> t(p);
+  if (gives_up(p, failed)) return;
   const uint32_t packets = packets_of(p.bytes);
   const uint32_t middle = p.capacity / 2;
   for (uint32_t i = t.first; i < packets; i += t.stride) {

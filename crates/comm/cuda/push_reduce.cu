@@ -38,13 +38,12 @@ struct Block {
   static constexpr int kUnroll = W > 4 ? 2 : 4;
 
   const PushReduce& p;
-  bool sound;  // before the epoch, which sets it
   const uint32_t epoch;
   const uint32_t rank;
   const uint32_t world;
 
-  __device__ __forceinline__ explicit Block(const PushReduce& p)
-      : p(p), epoch(next_epoch_of(p.group, sound)), rank(p.group.pad.rank), world(p.group.pad.world) {}
+  __device__ __forceinline__ Block(const PushReduce& p, uint32_t epoch)
+      : p(p), epoch(epoch), rank(p.group.pad.rank), world(p.group.pad.world) {}
 
   __device__ __forceinline__ uint64_t part(uint32_t owner) const {
     const uint64_t start = owner * p.chunk;
@@ -131,9 +130,12 @@ struct Block {
 
 template <typename T, int W, int kBytes>
 __device__ __forceinline__ void push_reduce(const PushReduce& p) {
-  const Block<T, W, kBytes> block(p);
-  if (block.sound) block.push(0);
-  for (uint32_t index = 0; block.sound && index < p.slices; ++index) {
+  bool sound;
+  const Block<T, W, kBytes> block(p, next_epoch_of(p.group, sound));
+  // A rank that gave up does not know that its peers have summed what it pushed before.
+  if (!sound) return;
+  block.push(0);
+  for (uint32_t index = 0; index < p.slices; ++index) {
     if (index + 1 < p.slices) block.push(index + 1);
     if (!block.arrived(index)) break;
     block.sum(index);

@@ -53,7 +53,7 @@ struct Thread {
   __device__ __forceinline__ explicit Thread(const Tree& t)
       : t(t),
         p(t.packets),
-        sections(p),
+        sections(p, epoch_of(p.group)),
         units(warpweave::packets_of(p.bytes)),
         first(blockIdx.x * blockDim.x + threadIdx.x),
         stride(gridDim.x * blockDim.x),
@@ -88,7 +88,7 @@ struct Thread {
     return true;
   }
   // Partial sums to the parent; the root's are the result. False if a child's did not come in time: then nothing more is
-  // passed on, and whoever waits for it runs into its own deadline.
+  // passed on.
   __device__ __forceinline__ bool climb() const {
     const uint32_t parent = t.parent[tree];
     for (uint32_t unit = first; unit < units; unit += stride) {
@@ -140,7 +140,9 @@ struct Thread {
 
 template <typename T>
 __device__ __forceinline__ void all_reduce(const Tree& t) {
+  const bool failed = warpweave::faulted(t.packets.group.pad);
   const Thread<T> thread(t);
+  if (gives_up(t.packets, failed)) return;
   if (thread.climb()) thread.descend();
   thread.scrub();
   __syncthreads();

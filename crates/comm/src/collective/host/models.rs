@@ -6,7 +6,7 @@ use std::time::Duration;
 use half::f16;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicU32;
+use loom::sync::atomic::{AtomicU32, fence};
 use loom::thread;
 use warpweave_symm_mem::pad::StopFlags;
 use warpweave_symm_mem::pad::word::Word;
@@ -87,6 +87,15 @@ struct Memory {
     packets: Vec<Packet<LoomWord>>,
     /// A cell of every rank that its peers write between meetings.
     cells: Vec<UnsafeCell<u32>>,
+    faults: Vec<Faults>,
+}
+
+/// What a rank has for the faults of a pad, and a value that its peers read.
+#[derive(Default)]
+struct Faults {
+    stopped: LoomWord,
+    notice: LoomWord,
+    row: LoomWord,
 }
 
 // SAFETY: loom reports the race if the protocol does not keep the threads apart.
@@ -107,14 +116,35 @@ impl Memory {
                 .map(|_| Packet::default())
                 .collect(),
             cells: (0..world).map(|_| UnsafeCell::new(0)).collect(),
+            faults: (0..world).map(|_| Faults::default()).collect(),
         })
     }
+}
+
+/// Which of the rules for faults a model follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rules {
+    /// Nothing fails: a wait that does is an error of the model.
+    Sound,
+    /// Those that `pad/fault.rs` gives.
+    All,
+    /// A rank that gave up goes on to publish.
+    Talkative,
+    /// Nobody looks for notices.
+    Blind,
 }
 
 /// One rank's way to it.
 struct Rank {
     memory: Arc<Memory>,
     rank: usize,
+    rules: Rules,
+}
+
+impl Rank {
+    fn faults(&self) -> &Faults {
+        &self.memory.faults[self.rank]
+    }
 }
 
 impl Member for Rank {
@@ -131,15 +161,32 @@ impl Member for Rank {
     }
 
     fn is_stopped(&self) -> bool {
-        false
+        self.rules != Rules::Sound && self.faults().stopped.0.load(Ordering::Acquire) != 0
     }
 
     fn is_noticed(&self) -> bool {
-        false
+        if matches!(self.rules, Rules::Sound | Rules::Blind) {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.faults().notice.0.load(Ordering::Acquire) != 0
+    }
+
+    fn is_sound(&self, _slot: usize) -> bool {
+        match self.rules {
+            Rules::Talkative => true,
+            _ => !self.is_stopped() && !self.is_noticed(),
+        }
     }
 
     fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, _waited: Duration) {
-        panic!("rank {peer} never brings {wanted} in slot {slot}, but {seen}");
+        if self.rules == Rules::Sound {
+            panic!("rank {peer} never brings {wanted} in slot {slot}, but {seen}");
+        }
+        self.faults().stopped.0.store(1, Ordering::Release);
+        for rank in &self.memory.faults {
+            rank.notice.0.store(1, Ordering::Release);
+        }
     }
 }
 
@@ -194,6 +241,7 @@ fn explore(
         let at = |rank| Rank {
             memory: memory.clone(),
             rank,
+            rules: Rules::Sound,
         };
         let peers: Vec<_> = (1..memory.world)
             .map(|peer| {
@@ -295,6 +343,67 @@ fn loom_without_the_second_meeting_an_output_is_read_too_early() {
         || Memory::new(2, 0, 2, 0),
         |place| writes_between(&[Phase::Enter], place, 0, 1),
     );
+}
+
+/// One call in which each of two ranks reads the other's row between the meetings, and changes its own once the call has
+/// ended for it, with or without an error. The deadline of rank 0 passes at any time.
+fn reads_between(rules: Rules) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 100_000;
+    builder.check(move || {
+        let memory = Memory::new(2, 0, 2, 0);
+        for (rank, faults) in memory.faults.iter().enumerate() {
+            faults.row.0.store(value(rank, 1), Ordering::Relaxed);
+        }
+        let rank = |memory: &Arc<Memory>, rank| Rank {
+            memory: memory.clone(),
+            rank,
+            rules,
+        };
+        let call = |place: &Rank| {
+            let peer = 1 - place.rank;
+            let mut right = meet(place, Phase::Enter, 1);
+            let row = match right {
+                true => place.memory.faults[peer].row.0.load(Ordering::Relaxed),
+                false => 0,
+            };
+            right &= meet(place, Phase::Leave, 1);
+            right &= !place.is_noticed();
+            assert!(!right || row == value(peer, 1), "a wrong row and no error");
+            // What follows the call on the host is ordered after all that its kernel did.
+            fence(Ordering::SeqCst);
+            let own = &place.faults().row.0;
+            own.store(value(place.rank, 2), Ordering::Relaxed);
+        };
+        let (peer, deadline) = (rank(&memory, 1), memory.clone());
+        let peer = thread::spawn(move || call(&peer));
+        let deadline = thread::spawn(move || {
+            deadline.faults[0].stopped.0.store(1, Ordering::Release);
+        });
+        call(&rank(&memory, 0));
+        // A rank that waits for one that has left comes to its own deadline.
+        memory.faults[1].stopped.0.store(1, Ordering::Release);
+        peer.join().expect("every rank ends");
+        deadline.join().expect("the deadline passes");
+    });
+}
+
+#[test]
+fn loom_a_late_rank_fails_or_reads_what_was_there() {
+    reads_between(Rules::All);
+}
+
+/// Each of the two rules keeps a late rank from rows that are gone; without both there is one that does not notice.
+#[test]
+fn loom_a_notice_is_enough_where_a_rank_goes_on_to_publish() {
+    reads_between(Rules::Talkative);
+}
+
+#[test]
+#[should_panic(expected = "a wrong row and no error")]
+fn loom_without_a_look_for_notices_a_late_rank_takes_wrong_rows() {
+    reads_between(Rules::Blind);
 }
 
 /// Calls of `kernel` back to back with nothing between them, each with other values; the results are compared.
