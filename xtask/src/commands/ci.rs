@@ -139,6 +139,17 @@ fn steps() -> Vec<Step> {
         Cargo,
         "test --workspace --bench layers",
     ));
+    // And as they are used: kept under a name, then compared with it. Whatever `cargo bench` runs gets these options.
+    steps.push(Step::new(
+        "criterion-save",
+        Cargo,
+        "bench --profile dev -- --quick --save-baseline ci ^exchange/",
+    ));
+    steps.push(Step::new(
+        "criterion-compare",
+        Cargo,
+        "bench --profile dev -- --quick --baseline ci ^exchange/",
+    ));
     let mut loom = Step::new("loom", Cargo, "test --release --lib");
     loom.env = Some(("RUSTFLAGS", "--cfg loom"));
     loom.words
@@ -197,7 +208,7 @@ pub fn run(options: &Options) -> Result<()> {
     let steps = chosen(steps(), &options.only, &options.skip)?;
     if options.list {
         for step in &steps {
-            println!("{:<14}{}", step.name, step.line());
+            println!("{:<18}{}", step.name, step.line());
         }
         return Ok(());
     }
@@ -309,7 +320,7 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
             .map(|counts| format!("  {counts}"))
             .unwrap_or_default();
         println!(
-            "{:<14} {word} {:>7.1} s{counts}",
+            "{:<18} {word} {:>7.1} s{counts}",
             step.name,
             step.took.as_secs_f64()
         );
@@ -324,7 +335,7 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
     }
     let ran = |step: &&Step| done.iter().any(|done| done.name == step.name);
     for step in steps.iter().filter(|step| !ran(step)) {
-        println!("{:<14} not run", step.name);
+        println!("{:<18} not run", step.name);
     }
     let failure = done.iter().find(|step| !step.status.success());
     if let Some(step) = failure {
@@ -373,6 +384,13 @@ mod tests {
         assert!(need("true").is_met(here));
         assert!(!need("false").is_met(here));
         assert!(!need("no-such-program-anywhere").is_met(here));
+    }
+
+    #[test]
+    fn a_baseline_is_saved_before_it_is_compared_with() {
+        let steps = steps();
+        let place = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
+        assert!(place("criterion-save") < place("criterion-compare"));
     }
 
     #[test]

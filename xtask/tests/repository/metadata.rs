@@ -25,7 +25,16 @@ pub struct Package {
     /// The registries that it may go to; none for all.
     publish: Option<Vec<String>>,
     pub features: std::collections::BTreeMap<String, Vec<String>>,
+    pub targets: Vec<Target>,
     pub manifest_path: PathBuf,
+}
+
+/// A program or library that cargo builds of a package.
+#[derive(Deserialize)]
+pub struct Target {
+    pub name: String,
+    /// `lib`, `bin`, `bench` and so on; a library has one for each of its crate types.
+    pub kind: Vec<String>,
 }
 
 impl Package {
