@@ -35,6 +35,7 @@ pub struct Options {
 enum Runs {
     Cargo,
     Xtask,
+    Rustup,
 }
 
 #[derive(Debug)]
@@ -88,17 +89,24 @@ impl Step {
             .env
             .map(|(name, value)| format!("{name}='{value}' "))
             .unwrap_or_default();
-        let program = if self.runs == Runs::Cargo {
-            "cargo"
-        } else {
-            "cargo xtask"
+        let program = match self.runs {
+            Runs::Cargo => "cargo",
+            Runs::Xtask => "cargo xtask",
+            Runs::Rustup => "rustup",
         };
         format!("{env}{program} {}", self.words.join(" "))
     }
 }
 
+/// The toolchain of the workspace's rust-version.
+macro_rules! msrv {
+    () => {
+        concat!(env!("CARGO_PKG_RUST_VERSION"), ".0")
+    };
+}
+
 fn steps() -> Vec<Step> {
-    use Runs::{Cargo, Xtask};
+    use Runs::{Cargo, Rustup, Xtask};
     let mut steps = vec![
         Step::new("fmt", Cargo, "fmt --all --check"),
         Step {
@@ -113,6 +121,22 @@ fn steps() -> Vec<Step> {
             Cargo,
             "clippy --workspace --all-targets -- -D warnings",
         ),
+        // The workspace's rust-version itself. Without that toolchain there are two weaker checks: clippy's `incompatible_msrv`,
+        // which knows the library but not the language, and the test that no dependency asks for more.
+        Step {
+            needs: Some(Need {
+                probe: concat!("rustup run ", msrv!(), " cargo --version"),
+                missing: concat!(
+                    "that toolchain is not installed: rustup toolchain install ",
+                    msrv!()
+                ),
+            }),
+            ..Step::new(
+                "msrv",
+                Rustup,
+                concat!("run ", msrv!(), " cargo check --workspace --all-targets"),
+            )
+        },
         Step {
             env: Some(("RUSTDOCFLAGS", "-D warnings")),
             ..Step::new("doc", Cargo, "doc --workspace --no-deps")
@@ -276,6 +300,11 @@ fn execute(step: &Step, root: &Path, xtask: &PathBuf) -> Result<(ExitStatus, Opt
             command.args(&step.words).current_dir(root);
             command
         }
+        Runs::Rustup => {
+            let mut command = Command::new("rustup");
+            command.args(&step.words).current_dir(root);
+            command
+        }
     };
     command.envs(step.env).stdin(Stdio::null());
     let failed = |source| match step.runs {
@@ -285,6 +314,10 @@ fn execute(step: &Step, root: &Path, xtask: &PathBuf) -> Result<(ExitStatus, Opt
         },
         Runs::Xtask => Error::NotStarted {
             program: xtask.clone(),
+            source,
+        },
+        Runs::Rustup => Error::NotStarted {
+            program: "rustup".into(),
             source,
         },
     };
@@ -391,6 +424,16 @@ mod tests {
         let steps = steps();
         let place = |name: &str| steps.iter().position(|step| step.name == name).unwrap();
         assert!(place("criterion-save") < place("criterion-compare"));
+    }
+
+    #[test]
+    fn the_toolchain_of_rust_version_is_named_in_full() {
+        let step = steps()
+            .into_iter()
+            .find(|step| step.name == "msrv")
+            .unwrap();
+        assert_eq!(msrv!().split('.').count(), 3);
+        assert!(step.line().starts_with(concat!("rustup run ", msrv!())));
     }
 
     #[test]

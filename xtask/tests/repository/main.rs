@@ -1,5 +1,5 @@
-//! What holds of the repository as its users take it: packages, their benches, dependencies and licences, READMEs, guides, and
-//! a project outside of it.
+//! What holds of the repository as its users take it: packages, their benches, dependencies, licences and rust-version,
+//! READMEs, guides, and a project outside of it.
 
 mod benches;
 mod dependencies;
@@ -8,3 +8,4 @@ mod licences;
 mod metadata;
 mod outside;
 mod packages;
+mod rust_version;

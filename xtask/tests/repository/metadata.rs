@@ -26,6 +26,7 @@ pub struct Package {
     publish: Option<Vec<String>>,
     pub features: std::collections::BTreeMap<String, Vec<String>>,
     pub targets: Vec<Target>,
+    pub rust_version: Option<String>,
     pub manifest_path: PathBuf,
 }
 
