@@ -30,13 +30,15 @@ const WORDS: [&str; 15] = [
 ];
 
 impl Grid {
-    /// One row for each implementation of a problem.
+    /// One row for each implementation of a problem. Where rows were measured in several groups, each says in which: its ratios
+    /// are to the baseline and the limit of that group.
     pub fn of_problem(result: &ProblemReport) -> Self {
         let headings = [
             "implementation",
             "ms",
             "p10–p90",
             "TFLOP/s",
+            "group",
             "× base",
             "eff.",
             "published",
@@ -48,7 +50,7 @@ impl Grid {
         ];
         Self {
             headings: headings.map(str::to_owned).into(),
-            rows: result.rows.iter().map(cells).collect(),
+            rows: result.rows.iter().map(|row| cells(row, result)).collect(),
         }
         .without_empty_columns()
     }
@@ -123,12 +125,14 @@ impl Grid {
     }
 }
 
-fn cells(row: &Row) -> Vec<String> {
+fn cells(row: &Row, result: &ProblemReport) -> Vec<String> {
+    let group = row.compared_with().filter(|_| result.groups.len() > 1);
     vec![
         row.implementation.clone(),
         median(row.single_ms),
         optional(row.single_ms, |s| format!("{}–{}", ms(s.p10), ms(s.p90))),
         optional(row.tflops, rate),
+        optional(group, |number| (number + 1).to_string()),
         optional(row.times_baseline, |v| format!("{v:.2}")),
         optional(row.efficiency, |v| format!("{v:.3}")),
         optional(row.published_ms, ms),

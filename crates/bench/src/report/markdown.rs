@@ -75,6 +75,8 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Group;
+    use crate::statistics::Spread;
 
     #[test]
     fn a_document_has_the_tables_the_reasons_and_the_legend() {
@@ -92,5 +94,87 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    /// A report whose rows were measured in two groups, with a peer.
+    fn in_two_groups() -> Report {
+        let mut report = Report::sample();
+        let result = &mut report.results[0];
+        let group = |baseline: f64, limit: f64| Group {
+            baseline_ms: Spread::of(&[baseline]),
+            limit_ms: Some(limit),
+            ..Group::default()
+        };
+        result.groups = vec![group(0.0700, 0.0300), group(0.0800, 0.0400)];
+        let mut second = result.rows[0].clone();
+        second.implementation = "second".into();
+        result.rows[0].group = Some(0);
+        second.group = Some(1);
+        result.rows.insert(1, second);
+        for row in &mut result.rows {
+            row.compare(&result.groups[row.compared_with().unwrap_or(0)]);
+        }
+        report
+    }
+
+    fn written(report: &Report) -> String {
+        let mut out = Vec::new();
+        markdown(report, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn every_ratio_follows_from_what_the_document_says() {
+        let text = written(&in_two_groups());
+        let table = text
+            .lines()
+            .skip_while(|line| !line.starts_with("| implementation"));
+        let mut table = table.filter_map(|line| line.strip_prefix("| "));
+        let cells = |line: &str| {
+            line.split('|')
+                .map(|cell| cell.trim().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let headings = cells(table.next().unwrap());
+        let column = |name: &str| headings.iter().position(|heading| heading == name).unwrap();
+        // What is said of a group below the table, as `group 2: baseline 0.0800 ms, limit 0.0400 ms`.
+        let said = |group: &str, what: &str| -> f64 {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("- group {group}: ")));
+            let after = line.unwrap().split(what).nth(1).unwrap();
+            after.split_whitespace().next().unwrap().parse().unwrap()
+        };
+        let mut checked = Vec::new();
+        for row in table
+            .map(cells)
+            .filter(|row| !row[column("ms")].is_empty() && row[1] != "---:")
+        {
+            let number = |name: &str| row[column(name)].parse::<f64>().unwrap();
+            let group = &row[column("group")];
+            let (base, limit) = (said(group, "baseline "), said(group, "limit "));
+            assert_eq!(
+                row[column("× base")],
+                format!("{:.2}", base / number("ms")),
+                "{text}"
+            );
+            assert_eq!(
+                row[column("eff.")],
+                format!("{:.3}", limit / number("ms")),
+                "{text}"
+            );
+            checked.push((row[0].clone(), group.clone()));
+        }
+        let groups: Vec<_> = checked.iter().map(|(_, group)| group.as_str()).collect();
+        assert_eq!(
+            groups,
+            ["1", "2", "1"],
+            "two rows of ours and the peer: {checked:?}"
+        );
+    }
+
+    #[test]
+    fn rows_of_a_single_group_do_not_name_it() {
+        assert!(!written(&Report::sample()).contains("group"));
     }
 }

@@ -323,6 +323,12 @@ impl Row {
         (self.times_baseline, self.efficiency) = (baseline, over(group.limit_ms));
     }
 
+    /// The place in `groups` of the group with whose baseline and limit it is compared: its own, for peers the first.
+    pub fn compared_with(&self) -> Option<usize> {
+        let peer = || (self.kind == Kind::Peer).then_some(0);
+        self.single_ms.and(self.group.or_else(peer))
+    }
+
     /// Median of a single call.
     pub fn ms(&self) -> Option<f64> {
         self.single_ms.map(|spread| spread.median)

@@ -1,7 +1,7 @@
 //! What stands in words around the tables, the same for every view.
 
 use super::grid::{ms, rate};
-use super::{Breakdown, Mean, ProblemReport, Report, Status};
+use super::{Breakdown, Group, Mean, ProblemReport, Report, Status};
 use crate::suite::Figure;
 
 /// What the columns mean, line by line.
@@ -65,20 +65,28 @@ pub(super) fn findings(result: &ProblemReport) -> Vec<String> {
     lines
 }
 
-/// That rows were not all measured in the same rounds, and how much that may matter.
-fn groups(result: &ProblemReport) -> Option<String> {
+/// The baseline and the limit of each group, where rows were not all measured in the same rounds.
+fn groups(result: &ProblemReport) -> Vec<String> {
     let count = result.groups.len();
-    let baselines: Vec<_> = result
-        .groups
-        .iter()
-        .filter_map(|group| Some(ms(group.baseline_ms?.median)))
-        .collect();
-    (count > 1).then(|| {
-        format!(
-            "measured in {count} groups, each compared with the baseline and the limit of its own rounds; the baseline: {} ms",
-            baselines.join(", ")
-        )
-    })
+    if count <= 1 {
+        return Vec::new();
+    }
+    let group = |(number, group): (usize, &Group)| {
+        let baseline = group
+            .baseline_ms
+            .map(|spread| format!("baseline {} ms", ms(spread.median)));
+        let limit = group
+            .limit_ms
+            .map(|limit| format!("limit {} ms", ms(limit)));
+        let told = baseline.into_iter().chain(limit).collect::<Vec<_>>();
+        format!("group {number}: {}", told.join(", "))
+    };
+    let head = format!(
+        "measured in {count} groups; × base and eff. are to the baseline and the limit of a row's group"
+    );
+    std::iter::once(head)
+        .chain((1..).zip(&result.groups).map(group))
+        .collect()
 }
 
 /// The figures of others, each source once.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use warpweave_bench::report::{Document, View};
 
 use crate::job;
 use crate::page::Page;
@@ -210,5 +211,31 @@ fn the_drawing_of_recorded_collectives_is_what_their_file_gives() {
     assert!(
         drawn == kept,
         "draw it anew: cargo xtask report docs/results/collectives-4xh200.json --plot docs/results/collectives-4xh200.svg"
+    );
+}
+
+/// The tables that stand in `docs/results` are those of the files beside them.
+#[test]
+fn the_tables_of_recorded_results_are_what_their_files_give() {
+    let mut differ = Vec::new();
+    for path in recorded() {
+        let mut tables = Vec::new();
+        let known = match Document::read(&path).unwrap() {
+            Document::Plans(report) => report.markdown(&mut tables),
+            Document::Collectives(report) => report.markdown(&mut tables),
+            Document::Timelines(_) => continue,
+        };
+        known.unwrap();
+        let markdown = path.with_extension("md");
+        if std::env::var_os("WARPWEAVE_RECORD").is_some() {
+            std::fs::write(&markdown, &tables).unwrap();
+        }
+        if std::fs::read(&markdown).ok().as_ref() != Some(&tables) {
+            differ.push(markdown);
+        }
+    }
+    assert!(
+        differ.is_empty(),
+        "written anew where WARPWEAVE_RECORD=1 is set for this test: {differ:?}"
     );
 }
