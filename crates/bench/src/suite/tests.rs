@@ -131,6 +131,41 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
     assert!((large[0].ms - 12.97).abs() < 0.01, "{large:?}");
 }
 
+/// What others published stands beside the row that does the same: the same algorithm over the same transport.
+#[test]
+fn a_published_figure_stands_beside_its_own_row() {
+    let mut known = vec![
+        ("overlap-allgather", "in sequence", "besideInSequence"),
+        ("overlap-allgather", "overlapped", "besideOverlapped"),
+        ("row-parallel", "4 chunks on 2 streams", "rowParallelLinear"),
+        (
+            "recipes",
+            "NCCL, then cuBLAS",
+            "baselineNcclAllgatherMatmul",
+        ),
+    ];
+    let mut found = Vec::new();
+    for suite in ALL {
+        for figure in (suite.figures)() {
+            let Beside::Row(row) = figure.beside else {
+                continue;
+            };
+            // nvFuser's seven have the names of our rows.
+            if figure.what != row {
+                found.push((suite.name, figure.what.into_owned(), row));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    known.sort();
+    let known: Vec<_> = known
+        .into_iter()
+        .map(|(suite, what, row)| (suite, what.to_owned(), row))
+        .collect();
+    assert_eq!(found, known);
+}
+
 #[test]
 fn suites_are_known_by_name() {
     for suite in ALL {
