@@ -3,6 +3,7 @@
 
 mod benches;
 mod dependencies;
+mod figures;
 mod guides;
 mod licences;
 mod metadata;
