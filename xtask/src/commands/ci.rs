@@ -121,8 +121,9 @@ fn steps() -> Vec<Step> {
             Cargo,
             "clippy --workspace --all-targets -- -D warnings",
         ),
-        // The workspace's rust-version itself. Without that toolchain there are two weaker checks: clippy's `incompatible_msrv`,
-        // which knows the library but not the language, and the test that no dependency asks for more.
+        // The workspace's rust-version itself. Without that toolchain there are two weaker checks: clippy's
+        // `incompatible_msrv`, which knows the library but not the language, and the test that no dependency
+        // asks for more.
         Step {
             needs: Some(Need {
                 probe: concat!("rustup run ", msrv!(), " cargo --version"),
@@ -163,7 +164,8 @@ fn steps() -> Vec<Step> {
         Cargo,
         "test --workspace --bench layers",
     ));
-    // And as they are used: kept under a name, then compared with it. Whatever `cargo bench` runs gets these options.
+    // And as they are used: kept under a name, then compared with it. Whatever `cargo bench` runs gets these
+    // options.
     steps.push(Step::new(
         "criterion-save",
         Cargo,

@@ -1,5 +1,5 @@
-//! What holds of the repository as its users take it: packages, their benches, dependencies, licences and rust-version,
-//! READMEs, guides, and a project outside of it.
+//! What holds of the repository as its users take it: packages, their benches, dependencies, licences and
+//! rust-version, READMEs, guides, the figures of the results, and a project outside of it.
 
 mod benches;
 mod dependencies;

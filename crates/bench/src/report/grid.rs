@@ -30,8 +30,8 @@ const WORDS: [&str; 15] = [
 ];
 
 impl Grid {
-    /// One row for each implementation of a problem. Where rows were measured in several groups, each says in which: its ratios
-    /// are to the baseline and the limit of that group.
+    /// One row for each implementation of a problem. Where rows were measured in several groups, each says in
+    /// which: its ratios are to the baseline and the limit of that group.
     pub fn of_problem(result: &ProblemReport) -> Self {
         let headings = [
             "implementation",

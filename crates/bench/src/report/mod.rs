@@ -323,7 +323,8 @@ impl Row {
         (self.times_baseline, self.efficiency) = (baseline, over(group.limit_ms));
     }
 
-    /// The place in `groups` of the group with whose baseline and limit it is compared: its own, for peers the first.
+    /// The place in `groups` of the group with whose baseline and limit it is compared: its own, for peers the
+    /// first. `None` where it was not timed.
     pub fn compared_with(&self) -> Option<usize> {
         let peer = || (self.kind == Kind::Peer).then_some(0);
         self.single_ms.and(self.group.or_else(peer))

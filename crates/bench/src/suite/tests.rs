@@ -131,7 +131,7 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
     assert!((large[0].ms - 12.97).abs() < 0.01, "{large:?}");
 }
 
-/// What others published stands beside the row that does the same: the same algorithm over the same transport.
+/// What others published stands in the row that does the same: the same algorithm over the same transport.
 #[test]
 fn a_published_figure_stands_beside_its_own_row() {
     let mut known = vec![
