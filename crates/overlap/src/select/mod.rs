@@ -51,7 +51,8 @@ pub struct Request<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// No algorithm of the operation can run on the machine.
+    /// No algorithm of the operation can run on the machine. The reasons say what each lacks, or why its plans cannot be built
+    /// or simulated.
     #[error("no algorithm of {operation} can run on `{machine}`{}", match reasons.is_empty() {
         true => String::new(),
         false => format!(": {}", reasons.join("; ")),
@@ -64,10 +65,10 @@ pub enum SelectError {
         /// Why each was left out.
         reasons: Vec<String>,
     },
-    /// A plan could not be built.
+    /// A problem of which no plan can be built.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A plan could not be simulated.
+    /// A machine on which no plan of so many ranks can be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
 }
@@ -128,7 +129,7 @@ impl Selection {
         &self.ranking
     }
 
-    /// What cannot run on the machine, each with the reason.
+    /// What cannot run on the machine, cannot be built or cannot be simulated, each with the reason.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
@@ -140,7 +141,7 @@ impl Selection {
     }
 }
 
-/// Ranks all configurations of an operation.
+/// Ranks all configurations of an operation. One whose plans cannot be built or simulated is left out, with the reason.
 ///
 /// # Errors
 /// An empty problem, more ranks than the machine has GPUs, an operation of which nothing can run there.
@@ -163,22 +164,22 @@ pub fn select_among(
         machine,
         ..
     } = *request;
+    // What no candidate could help is an error; what one candidate fails at is its own reason.
     problem.validate(0, world)?;
-    let (ranking, left_out): (Vec<_>, Vec<_>) = candidates
-        .into_iter()
-        .partition(|c| c.needs().missing_on(request.capabilities).is_empty());
-    let left_out: Vec<String> = left_out
-        .iter()
-        .map(|c| {
-            let lacks = lacks(c.needs().missing_on(request.capabilities));
-            format!("{c} needs {lacks}")
-        })
-        .collect();
+    machine.admits(world)?;
     let correction = Correction::of(request);
-    let mut ranking = ranking
-        .into_iter()
-        .map(|configuration| choice(request, &correction, configuration))
-        .collect::<Result<Vec<_>, _>>()?;
+    let (mut ranking, mut left_out) = (Vec::new(), Vec::new());
+    for candidate in candidates {
+        let missing = candidate.needs().missing_on(request.capabilities);
+        if !missing.is_empty() {
+            left_out.push(format!("{candidate} needs {}", lacks(missing)));
+            continue;
+        }
+        match choice(request, &correction, candidate.clone()) {
+            Ok(choice) => ranking.push(choice),
+            Err(error) => left_out.push(format!("{candidate}: {error}")),
+        }
+    }
     if ranking.is_empty() {
         return Err(SelectError::NothingRuns {
             operation,

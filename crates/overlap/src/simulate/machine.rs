@@ -196,6 +196,20 @@ impl Machine {
         a / self.gpus_per_node == b / self.gpus_per_node
     }
 
+    /// Says whether plans of `world` ranks can be simulated on it.
+    pub(crate) fn admits(&self, world: usize) -> Result<(), SimulateError> {
+        self.validate()?;
+        let gpus = self.gpus();
+        if world > gpus {
+            return Err(SimulateError::TooFewGpus {
+                machine: self.name.clone(),
+                gpus,
+                world,
+            });
+        }
+        Ok(())
+    }
+
     /// Says whether every figure is one of a machine: counts and rates above 0, latencies not below.
     ///
     /// # Errors

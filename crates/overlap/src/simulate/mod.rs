@@ -65,14 +65,7 @@ pub fn simulate(
     machine: &Machine,
     calls: usize,
 ) -> Result<Timeline, SimulateError> {
-    machine.validate()?;
-    if plans.len() > machine.gpus() {
-        return Err(SimulateError::TooFewGpus {
-            machine: machine.name.clone(),
-            gpus: machine.gpus(),
-            world: plans.len(),
-        });
-    }
+    machine.admits(plans.len())?;
     if let Some(first) = objections(plans).first() {
         return Err(SimulateError::Unsound {
             what: first.to_string(),

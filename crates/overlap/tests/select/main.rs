@@ -2,12 +2,13 @@
 
 mod recorded;
 
-use warpweave_overlap::algorithms::{self, Capabilities};
-use warpweave_overlap::plan::Problem;
+use warpweave_overlap::algorithms::{self, Algorithm, Capabilities, Configuration};
+use warpweave_overlap::plan::{PlanBuilder, Problem, StreamId};
 use warpweave_overlap::select::{
     Basis, Measurement, Measurements, Request, SelectError, Selection, evaluate, select,
+    select_among,
 };
-use warpweave_overlap::{Machine, Operation};
+use warpweave_overlap::{Machine, Operation, PlanError};
 use warpweave_symm_mem::DType;
 
 const SM90: Capabilities = Capabilities {
@@ -184,6 +185,65 @@ fn what_the_machine_lacks_is_left_out_with_the_reason() {
             .iter()
             .all(|c| c.configuration.needs().is_empty())
     );
+}
+
+/// No plan can be built of it.
+static BROKEN: Algorithm = Algorithm {
+    name: "broken",
+    operation: OPERATION,
+    summary: "has no plan",
+    needs: Capabilities::NONE,
+    parameters: &[],
+    build: |_, rank, _, _| {
+        Err(PlanError::Malformed {
+            plan: "broken".into(),
+            rank,
+            what: "too many groups".into(),
+        })
+    },
+    rows: None,
+    redundant: None,
+};
+
+/// Every rank waits for a signal that nobody sends.
+static STUCK: Algorithm = Algorithm {
+    name: "stuck",
+    build: |_, rank, world, _| {
+        let mut plan = PlanBuilder::new("stuck", rank, world);
+        let slot = plan.slot("never");
+        let peers = plan.peers();
+        plan.wait(StreamId::MAIN, slot, peers);
+        plan.finish()
+    },
+    ..BROKEN
+};
+
+#[test]
+fn a_candidate_that_cannot_be_built_or_simulated_is_left_out_with_the_reason() {
+    let (none, machine) = (Measurements::none(), machine());
+    let request = Request {
+        operation: OPERATION,
+        problem: problem(64, 64, 64),
+        world: 4,
+        machine: &machine,
+        capabilities: SM90,
+        measurements: &none,
+    };
+    let unsound = [&BROKEN, &STUCK].map(Configuration::usual).to_vec();
+    let mut candidates = unsound.clone();
+    candidates.extend(algorithms::find("ringGet"));
+    let selection = select_among(&request, candidates).unwrap();
+    assert_eq!(selection.ranking().len(), 1);
+    assert_eq!(selection.best().configuration.name(), "ringGet");
+    let [broken, stuck] = selection.left_out() else {
+        panic!("{:?}", selection.left_out())
+    };
+    assert!(broken.starts_with("broken: ") && broken.contains("too many groups"));
+    assert!(stuck.starts_with("stuck: deadlock"), "{stuck}");
+    // Nothing is left to choose: the reasons are in the error.
+    let error = select_among(&request, unsound).unwrap_err();
+    assert!(matches!(error, SelectError::NothingRuns { .. }));
+    assert!(error.to_string().contains("too many groups"), "{error}");
 }
 
 #[test]
