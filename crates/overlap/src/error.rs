@@ -41,6 +41,28 @@ pub enum PlanError {
         /// Which size.
         size: &'static str,
     },
+    /// A size, or a number of ranks, beyond what kernels and plans count.
+    #[error("{size} is {value}: {most} at most")]
+    TooLarge {
+        /// Which size.
+        size: &'static str,
+        /// What it is.
+        value: usize,
+        /// The largest that is taken.
+        most: usize,
+    },
+    /// A schedule of more steps than a plan, or the plans of all ranks, may have.
+    #[error(
+        "`{plan}` has {steps} steps in a call, {most} at most: take fewer chunks, groups of more rows, or fewer ranks"
+    )]
+    TooManySteps {
+        /// Name of the plan.
+        plan: String,
+        /// Steps of a call, of one rank or of all; about so many where they were not built.
+        steps: usize,
+        /// The most there may be.
+        most: usize,
+    },
     /// The builder was given something that no plan can hold.
     #[error("plan `{plan}`, rank {rank}: {what}")]
     Malformed {

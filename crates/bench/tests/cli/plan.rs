@@ -55,6 +55,29 @@ fn what_does_not_exist_is_an_error() {
 }
 
 #[test]
+fn plans_of_too_many_steps_are_errors_that_say_how_many() {
+    let chunked = ["pushChunks:chunks=1024", "--shape", "1048576x8x8"];
+    for (args, what) in [
+        (&["check", "--world", "8"][..], "not proved: 6"),
+        (&["check", "--world", "512"], "in a call"),
+        (&["check", "--world", "18446744073709551615"], "at most"),
+        (
+            &["check", "--world", "2", "--calls", "18446744073709551615"],
+            "not proved: 18446744073709551615 steps",
+        ),
+        (&["show", "--world", "100000"], "ranks is 100000"),
+        (&["simulate", "--calls", "100"], "fewer"),
+    ] {
+        let (code, out, err) = plan(&[&args[..1], &chunked, &args[1..]].concat());
+        assert_eq!(code, Some(1), "{args:?}: {out}{err}");
+        assert!(format!("{out}{err}").contains(what), "{args:?}: {out}{err}");
+    }
+    let (code, _, err) = plan(&["show", "fusedAllReduce:rows=0"]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("rows=0") && err.contains("1 to 1024"), "{err}");
+}
+
+#[test]
 fn a_simulation_says_how_long_and_by_way_of_what() {
     let args = ["simulate", "baselineCudaAllgatherMatmul", "--dtype", "bf16"];
     let shape = ["--shape", "8192x3584x8192"];

@@ -19,7 +19,7 @@ pub struct Parameter {
 /// What a parameter can be. The first of its values is the usual one, all of them are worth a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// A number from 1; others than these are taken too.
+    /// A number from 1 to 1024; others than these are taken too.
     Counts(&'static [usize]),
     /// One of these words.
     Words(&'static [&'static str]),
@@ -58,13 +58,13 @@ impl Parameter {
     }
 }
 
-/// `chunks=2|4|8|…`, `output=plain|symmetric`.
+/// `chunks=2|4|8|… (1 to 1024)`, `output=plain|symmetric`.
 impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values: Vec<String> = self.tries().iter().map(Value::to_string).collect();
         let more = match self.values {
-            Values::Counts(_) => "|…",
-            Values::Words(_) => "",
+            Values::Counts(_) => format!("|… (1 to {MOST})"),
+            Values::Words(_) => String::new(),
         };
         write!(f, "{}={}{more}", self.key, values.join("|"))
     }

@@ -48,16 +48,20 @@ pub(crate) use structure::faults_of;
 
 use crate::plan::{Effect, OpKind, Plan};
 use order::HappensBefore;
-use program::Program;
+use program::{Program, steps_of};
 
 /// Calls that are unrolled where nobody says otherwise.
 pub const DEFAULT_CALLS: usize = 3;
+
+/// The most steps, of all ranks and calls, that are proved: for each two of them the proof keeps a bit, 2 GiB in all.
+pub const MOST_STEPS: usize = 1 << 17;
 
 /// Proves that the plans of all ranks keep every conflicting access ordered and never deadlock, over `calls` calls
 /// back to back and, with them, over any number; or says what is wrong.
 ///
 /// The plans may come in any order of ranks. More calls than asked for are unrolled if the proof needs them. A plan
-/// that is wrong by itself, or plans that do not belong together, are reported as such and not unrolled.
+/// that is wrong by itself, or plans that do not belong together, are reported as such and not unrolled. So are plans of more
+/// than [`MOST_STEPS`] steps, as [`Violation::TooManySteps`].
 pub fn check(plans: &[Plan], calls: usize) -> Report {
     let mut report = Report {
         name: plans.first().map_or_else(String::new, |p| p.name.clone()),
@@ -72,7 +76,16 @@ pub fn check(plans: &[Plan], calls: usize) -> Report {
     }
     let mut by_rank: Vec<&Plan> = plans.iter().collect();
     by_rank.sort_by_key(|plan| plan.rank);
-    report.calls = calls.max(calls_needed(plans));
+    let calls = calls.max(calls_needed(plans));
+    let steps = steps_of(plans, calls);
+    if steps > MOST_STEPS {
+        let most = MOST_STEPS;
+        report
+            .violations
+            .push(Violation::TooManySteps { steps, most });
+        return report;
+    }
+    report.calls = calls;
     report
         .violations
         .extend(agreement::unmatched_signals(&by_rank));

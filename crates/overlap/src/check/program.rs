@@ -87,6 +87,12 @@ pub(crate) struct StreamEnds {
     pub(crate) end: NodeId,
 }
 
+/// The steps of `calls` calls of `plans`; saturates.
+pub(crate) fn steps_of(plans: &[Plan], calls: usize) -> usize {
+    let of_a_call = plans.iter().map(Plan::steps).fold(0, usize::saturating_add);
+    of_a_call.saturating_mul(calls)
+}
+
 impl<'a> Program<'a> {
     /// `plans` is indexed by rank and has no faults.
     pub(crate) fn unroll(plans: Vec<&'a Plan>, calls: usize) -> Self {

@@ -128,6 +128,13 @@ pub enum Violation {
         /// Which plans, and in what.
         what: String,
     },
+    /// More steps than can be proved. Nothing was unrolled.
+    TooManySteps {
+        /// The steps of all ranks and calls.
+        steps: usize,
+        /// The most that are unrolled.
+        most: usize,
+    },
     /// Two conflicting accesses that no synchronisation orders.
     Race {
         /// The one that comes first where all goes well.
@@ -257,6 +264,10 @@ impl fmt::Display for Violation {
         match self {
             Violation::Fault(fault) => write!(f, "{fault}"),
             Violation::Disagreement { what } => write!(f, "{what}"),
+            Violation::TooManySteps { steps, most } => write!(
+                f,
+                "not proved: {steps} steps, {most} at most: check fewer chunks, groups of more rows, fewer ranks or fewer calls"
+            ),
             Violation::Race {
                 first,
                 second,

@@ -1,8 +1,8 @@
 //! Building a plan operation by operation.
 
 use super::{
-    Batch, Buffer, BufferId, Collective, EventId, GemmProvider, Kernel, MulticastRegion, Op,
-    OpKind, Placement, Plan, Region, Role, Slot, SlotId, StreamId, Transport,
+    Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId, GemmProvider, Kernel,
+    MulticastRegion, Op, OpKind, Placement, Plan, Region, Role, Slot, SlotId, StreamId, Transport,
 };
 use crate::check;
 use crate::error::PlanError;
@@ -16,6 +16,8 @@ use warpweave_symm_mem::{DType, Priority};
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
     plan: Plan,
+    /// Of a call. Operations beyond [`Plan::MOST_STEPS`] are counted and not kept.
+    steps: usize,
 }
 
 impl PlanBuilder {
@@ -33,6 +35,7 @@ impl PlanBuilder {
                 slots: Vec::new(),
                 ops: Vec::new(),
             },
+            steps: CALLER_STEPS,
         }
     }
 
@@ -339,17 +342,26 @@ impl PlanBuilder {
 
     /// Launches a kernel, declaring the lanes that it has on this rank.
     pub fn kernel(&mut self, stream: StreamId, kernel: Kernel) -> &mut Self {
-        let lanes = kernel.lanes(self.plan.rank, self.plan.world);
+        let Plan { rank, world, .. } = self.plan;
+        let effects = kernel.about_effects(world);
+        if effects > Plan::MOST_STEPS {
+            self.steps = self.steps.saturating_add(effects);
+            return self;
+        }
+        let lanes = kernel.lanes(rank, world);
         self.push(stream, OpKind::Kernel { kernel, lanes })
     }
 
     /// Adds an operation as it is.
     pub fn push(&mut self, stream: StreamId, kind: OpKind) -> &mut Self {
-        self.plan.ops.push(Op { stream, kind });
+        self.steps = self.steps.saturating_add(kind.steps());
+        if self.steps <= Plan::MOST_STEPS {
+            self.plan.ops.push(Op { stream, kind });
+        }
         self
     }
 
-    /// What has been built so far, sound or not.
+    /// What has been built so far, sound or not; of more than [`Plan::MOST_STEPS`] steps the first.
     pub fn draft(&self) -> &Plan {
         &self.plan
     }
@@ -358,9 +370,16 @@ impl PlanBuilder {
     ///
     /// # Errors
     /// The plan names a rank, buffer, stream, event or slot that does not exist, a box that lies outside its buffer,
-    /// a peer's local memory, or shapes that do not fit together. What needs the plans of the other ranks too is left
+    /// a peer's local memory, or shapes that do not fit together; it has more than [`Plan::MOST_STEPS`] steps. What needs the plans of the other ranks too is left
     /// to [`check`](crate::check::check()).
     pub fn finish(self) -> Result<Plan, PlanError> {
+        if self.steps > Plan::MOST_STEPS {
+            return Err(PlanError::TooManySteps {
+                plan: self.plan.name,
+                steps: self.steps,
+                most: Plan::MOST_STEPS,
+            });
+        }
         match check::faults_of(&self.plan).into_iter().next() {
             None => Ok(self.plan),
             Some(fault) => Err(PlanError::Malformed {

@@ -105,6 +105,15 @@ pub enum OpKind {
 }
 
 impl OpKind {
+    /// The steps that *check* and *simulate* make of it.
+    pub(crate) fn steps(&self) -> usize {
+        match self {
+            OpKind::Collective { .. } => 2,
+            OpKind::Kernel { lanes, .. } => 2 + lanes.iter().map(Vec::len).sum::<usize>(),
+            _ => 1,
+        }
+    }
+
     /// The boxes that the operation itself reads. A kernel declares its own in its lanes.
     pub fn reads(&self) -> Vec<Region> {
         match self {

@@ -49,20 +49,32 @@ impl Problem {
         self.m.div_ceil(world.max(1))
     }
 
+    /// The largest M, N and K: kernels count rows and columns in 31 bits.
+    pub const MOST_SIZE: usize = i32::MAX as usize;
+
+    /// The most ranks of a plan.
+    pub const MOST_RANKS: usize = 4096;
+
     /// Says whether a plan of this problem can exist for `rank` of `world`.
     ///
     /// # Errors
-    /// A size is zero, or `rank` is not below `world`.
+    /// A size is zero or more than [`MOST_SIZE`](Problem::MOST_SIZE), `rank` is not below `world`, or `world` is more than
+    /// [`MOST_RANKS`](Problem::MOST_RANKS).
     pub fn validate(&self, rank: usize, world: usize) -> Result<(), PlanError> {
         if rank >= world {
             return Err(PlanError::RankOutsideWorld { rank, world });
         }
+        let at_most = |size: &'static str, value: usize, most: usize| match value > most {
+            true => Err(PlanError::TooLarge { size, value, most }),
+            false => Ok(()),
+        };
         for (size, value) in [("M", self.m), ("N", self.n), ("K", self.k)] {
             if value == 0 {
                 return Err(PlanError::EmptyProblem { size });
             }
+            at_most(size, value, Self::MOST_SIZE)?;
         }
-        Ok(())
+        at_most("the number of ranks", world, Self::MOST_RANKS)
     }
 }
 
@@ -81,6 +93,8 @@ pub fn shard(total: usize, rank: usize, world: usize) -> Range<usize> {
 /// Rows in `count` chunks as even as can be, without those that would be empty.
 pub fn chunks(rows: Range<usize>, count: usize) -> impl Iterator<Item = Range<usize>> {
     let Range { start, end } = rows;
+    // As even as can be, those beyond the number of rows are the empty ones.
+    let count = count.min(end.saturating_sub(start));
     (0..count)
         .map(move |chunk| shard(end - start, chunk, count))
         .map(move |part| start + part.start..start + part.end)

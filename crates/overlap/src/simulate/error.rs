@@ -36,6 +36,16 @@ pub enum SimulateError {
         /// The first objection.
         what: String,
     },
+    /// More steps than are simulated.
+    #[error(
+        "{steps} steps, {most} at most: simulate fewer chunks, groups of more rows, fewer ranks or fewer calls"
+    )]
+    TooManySteps {
+        /// The steps of all ranks and calls.
+        steps: usize,
+        /// The most that are simulated.
+        most: usize,
+    },
     /// Steps that wait for what never comes.
     #[error("deadlock after {after_us} µs; what waits for ever: {}", blocked.join("; "))]
     Deadlock {

@@ -50,7 +50,7 @@ pub use error::SimulateError;
 pub use machine::{Gpu, Latency, Link, Machine, Network, Product, Rates, Tile};
 
 use crate::check::objections;
-use crate::check::program::Program;
+use crate::check::program::{Program, steps_of};
 use crate::plan::Plan;
 use crate::timeline::Timeline;
 
@@ -59,7 +59,8 @@ use crate::timeline::Timeline;
 /// The plans may come in any order of ranks.
 ///
 /// # Errors
-/// A figure of the machine that is none, more ranks than GPUs, plans that *check* would not unroll, a deadlock.
+/// A figure of the machine that is none, more ranks than GPUs, plans that are wrong by themselves or do not belong together, more
+/// than [`Plan::MOST_STEPS`] steps, a deadlock.
 pub fn simulate(
     plans: &[Plan],
     machine: &Machine,
@@ -71,8 +72,13 @@ pub fn simulate(
             what: first.to_string(),
         });
     }
+    let calls = calls.max(1);
+    let (steps, most) = (steps_of(plans, calls), Plan::MOST_STEPS);
+    if steps > most {
+        return Err(SimulateError::TooManySteps { steps, most });
+    }
     let mut by_rank: Vec<&Plan> = plans.iter().collect();
     by_rank.sort_by_key(|plan| plan.rank);
-    let program = Program::unroll(by_rank, calls.max(1));
+    let program = Program::unroll(by_rank, calls);
     engine::run(&program, machine)
 }

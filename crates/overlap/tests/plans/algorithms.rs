@@ -170,7 +170,7 @@ fn impossible_problems_are_errors() {
         let huge = Problem::new(usize::MAX, usize::MAX, 2, DType::F16);
         assert!(matches!(
             build(0, 2, &huge),
-            Err(PlanError::Malformed { .. })
+            Err(PlanError::TooLarge { .. })
         ));
     }
 }

@@ -77,7 +77,7 @@ fn impossible_problems_are_errors() {
         let huge = Problem::new(usize::MAX, usize::MAX, 2, DType::F16);
         assert!(matches!(
             algorithm.plan(3, 4, &huge),
-            Err(PlanError::Malformed { .. })
+            Err(PlanError::TooLarge { .. })
         ));
     }
 }

@@ -191,7 +191,7 @@ fn impossible_problems_are_errors() {
         let huge = Problem::new(usize::MAX, usize::MAX, 2, DType::F16);
         assert!(matches!(
             algorithm.plan(1, 4, &huge),
-            Err(PlanError::Malformed { .. })
+            Err(PlanError::TooLarge { .. })
         ));
     }
 }

@@ -13,6 +13,7 @@ mod generated;
 mod hierarchical;
 mod host_ir;
 mod interpreter;
+mod parameters;
 mod pipelines;
 mod printed;
 mod reductions;

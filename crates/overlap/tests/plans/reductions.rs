@@ -121,7 +121,7 @@ fn impossible_problems_are_errors() {
             let huge = Problem::new(usize::MAX, usize::MAX, 2, DType::F16);
             assert!(matches!(
                 configuration.plan(0, world, &huge),
-                Err(PlanError::Malformed { .. })
+                Err(PlanError::TooLarge { .. })
             ));
         }
     }

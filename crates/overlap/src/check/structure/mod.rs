@@ -52,7 +52,7 @@ pub enum FaultKind {
     WrongTurn,
     /// A slot that a kernel must have alone, named by another operation.
     SharedSlot,
-    /// More streams, events or outstanding signals than any schedule needs.
+    /// More streams, events, outstanding signals or effects of a kernel than any schedule needs.
     Excess,
 }
 
@@ -293,6 +293,14 @@ impl<'a> Inspector<'a> {
             }
             OpKind::Sum { srcs, dst } => self.sum(srcs, dst),
             OpKind::Kernel { kernel, lanes } => {
+                let effects = kernel.about_effects(self.plan.world);
+                self.expect(effects <= Plan::MOST_STEPS, FaultKind::Excess, || {
+                    format!(
+                        "{} has about {effects} effects: {} at most",
+                        kernel.name(),
+                        Plan::MOST_STEPS
+                    )
+                });
                 for id in kernel.buffers() {
                     self.buffer(id);
                 }

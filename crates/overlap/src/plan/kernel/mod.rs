@@ -359,6 +359,18 @@ impl Kernel {
         }
     }
 
+    /// About how many effects its lanes have, without making them.
+    pub(crate) fn about_effects(&self, world: usize) -> usize {
+        let rows = self.shape().m.div_ceil(world.max(1));
+        let pieces = match *self {
+            Kernel::WaitingMatmul { chunks, .. } => chunks.min(rows),
+            Kernel::ReducingMatmul(Reduction { rows: of, .. }) => rows.div_ceil(of.max(1)),
+            _ => 1,
+        };
+        // Of each piece of each rank: what is waited for, read, written and signalled.
+        pieces.saturating_mul(world).saturating_mul(8)
+    }
+
     /// The chunks of rows that [`Kernel::WaitingMatmul`] waits for, with their owners: those of rank r − 1 first, which
     /// has this rank as the first of its peers, then those of r − 2 and so on. None for other kernels.
     pub fn arrivals(&self, rank: usize, world: usize) -> Vec<(usize, Range<usize>)> {
