@@ -121,6 +121,9 @@ impl AllGatherMatmul {
     /// as a GPU has multiprocessors.
     pub const EAGER_CHUNKS: usize = 128;
 
+    /// Most chunks of a shard.
+    pub const MOST_CHUNKS: usize = 1 << 16;
+
     /// Rows of a tile. The tallest cluster has two tiles one above the other.
     pub const TILE_ROWS: usize = 128;
 
@@ -131,7 +134,9 @@ impl AllGatherMatmul {
         match shard_rows.cmp(&Self::TILE_ROWS) {
             Ordering::Less => rows,
             Ordering::Equal => Self::TILE_ROWS,
-            Ordering::Greater => rows.next_multiple_of(2 * Self::TILE_ROWS),
+            Ordering::Greater => rows
+                .checked_next_multiple_of(2 * Self::TILE_ROWS)
+                .unwrap_or(rows),
         }
     }
 
@@ -275,6 +280,21 @@ impl AllGatherMatmul {
         if end != self.problem.m {
             let m = self.problem.m;
             return refuse(format!("the shards have {end} rows, {m} are multiplied"));
+        }
+        if self.chunks() > Self::MOST_CHUNKS {
+            return refuse(format!(
+                "chunk_rows = {} makes {} chunks of a shard, {} at most",
+                self.chunk_rows,
+                self.chunks(),
+                Self::MOST_CHUNKS
+            ));
+        }
+        let stagings = self.protocol.stagings();
+        let bytes = self.row_bytes().saturating_mul(self.problem.m);
+        if bytes.saturating_mul(stagings) > isize::MAX as usize {
+            return refuse(format!(
+                "{stagings} stagings of {bytes} bytes do not fit into an address space"
+            ));
         }
         let (slots, ready, done) = (self.pad.slots as usize, self.ready, self.done);
         match self.protocol {

@@ -242,6 +242,15 @@ impl ReducingMatmul {
         if !matches!(self.c, Sums::Each(_)) {
             self.validate_shards().or_else(refuse)?;
         }
+        let staged_rows = match self.c {
+            Sums::Each(_) => (2 * world).saturating_mul(problem.m),
+            _ => world.saturating_mul(self.most_rows()),
+        };
+        if staged_rows.saturating_mul(self.row_bytes()) > isize::MAX as usize {
+            return refuse(format!(
+                "a staging of {staged_rows} rows does not fit into an address space"
+            ));
+        }
         let ready = match self.c {
             Sums::Each(_) => self.units().count(),
             _ => self.groups(),
@@ -278,8 +287,12 @@ impl ReducingMatmul {
         if end != m {
             return Err(format!("{end} rows are owned, {m} multiplied"));
         }
-        if self.group_rows == 0 {
-            return Err("a group has at least one row".into());
+        if self.group_rows == 0 || self.group_rows > i32::MAX as usize {
+            return Err(format!(
+                "group_rows = {} must lie in 1..={}",
+                self.group_rows,
+                i32::MAX
+            ));
         }
         Ok(())
     }

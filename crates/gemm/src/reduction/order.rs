@@ -13,7 +13,7 @@ pub struct Group {
     pub rows: Range<usize>,
 }
 
-/// The groups of `group_rows` (at least one) rows of all `shards`, of which rank r owns `shards[r]`, in the order in which
+/// The groups of `group_rows` rows (of one, for 0) of all `shards`, of which rank r owns `shards[r]`, in the order in which
 /// `rank` takes them, in rounds: group i of each other rank, that of the next rank first, so that at each time every rank
 /// fetches from another. Its own come last, when their parts have had time to come; but where `everyone` gets the sums and
 /// there is as much to fetch behind them, group i − 1 of its own follows in round i.
@@ -28,11 +28,12 @@ pub fn order(
 ) -> Vec<Group> {
     let world = shards.len();
     let most = shards.iter().map(Range::len).max().unwrap_or(0);
+    let group_rows = group_rows.max(1);
     let rounds = most.div_ceil(group_rows);
     let group = |owner: usize, index: usize| {
         let shard = &shards[owner];
-        let start = shard.start + index * group_rows;
-        let rows = start..(start + group_rows).min(shard.end);
+        let start = shard.start.saturating_add(index.saturating_mul(group_rows));
+        let rows = start..start.saturating_add(group_rows).min(shard.end);
         (start < shard.end).then_some(Group { owner, index, rows })
     };
     let behind = if everyone { 1 } else { rounds };

@@ -167,7 +167,7 @@ fn descriptors_that_contradict_themselves_are_refused() {
     refused(&|p| p.shards.truncate(1), "1 shards in a world of 2");
     refused(&|p| p.staging.truncate(1), "1 stagings");
     refused(&|p| p.c = Sums::Everyone(Vec::new()), "0 copies of C");
-    refused(&|p| p.group_rows = 0, "at least one row");
+    refused(&|p| p.group_rows = 0, "group_rows = 0");
     refused(
         &|p| p.ready = 62,
         "ready takes slots 62..66 of a pad with 65",
@@ -213,4 +213,45 @@ fn descriptors_that_contradict_themselves_are_refused() {
     let mut none = good.clone();
     (none.problem.k, none.problem.lda) = (0, 0);
     none.validate().unwrap();
+}
+
+#[test]
+fn groups_of_no_rows_and_of_absurdly_many_are_refused() {
+    for group_rows in [0, 1 << 31, 1 << 32, usize::MAX] {
+        for everyone in [false, true] {
+            let error = of(everyone, product(64, (1, 2), group_rows)).validate();
+            let error = error.unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("group_rows = {group_rows}")),
+                "{error}"
+            );
+        }
+    }
+    // In one shot there are none.
+    let mut each = product(64, (0, 2), 0);
+    (each.c, each.done) = (Sums::Each(DevicePtr(16)), 40);
+    each.validate().unwrap();
+}
+
+#[test]
+fn the_order_of_groups_of_any_size_is_defined() {
+    let shards = [0..5, 5..9];
+    for group_rows in [usize::MAX, 1 << 32, 5] {
+        let groups = order(&shards, 0, group_rows, false);
+        let rows: Vec<_> = groups.into_iter().map(|group| group.rows).collect();
+        assert_eq!(rows, [5..9, 0..5]);
+    }
+    assert_eq!(order(&shards, 0, 0, true), order(&shards, 0, 1, true));
+}
+
+#[test]
+fn stagings_that_no_address_reaches_are_refused() {
+    let most = i32::MAX as usize;
+    let mut product = product(most, (0, 8), most);
+    product.problem = GemmProblem::new(most, most, 8, DType::F16);
+    // One rank owns all rows: each staging has as many for every rank.
+    product.shards = vec![most..most; 8];
+    product.shards[0] = 0..most;
+    let error = product.validate().unwrap_err().to_string();
+    assert!(error.contains("address space"), "{error}");
 }

@@ -6,8 +6,8 @@ use warpweave_symm_mem::DType;
 use warpweave_symm_mem::cuda::Image;
 
 use super::Raster;
-use crate::cutlass::{self, Config};
-use crate::{GemmProblem, Layout};
+use crate::cutlass::{self, Config, unsupported};
+use crate::{Error, GemmProblem, Layout, Provider};
 
 /// The device code.
 pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
@@ -118,7 +118,7 @@ const PRODUCT_RATE: f64 = 700e12;
 /// Whether fetching so many bytes beside `problem` takes three quarters as long as multiplying, or longer. Small tiles are worth
 /// more then than what large ones save: what is fetched last waits for a tile, or a tile for it.
 pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
-    let multiplying = 2.0 * (problem.m * problem.n * problem.k) as f64 / PRODUCT_RATE;
+    let multiplying = problem.flops() / PRODUCT_RATE;
     bytes as f64 / LINK_RATE > 0.75 * multiplying
 }
 
@@ -206,6 +206,38 @@ pub(super) fn raster(config: &Config, problem: &GemmProblem, band: u32) -> Raste
     }
 }
 
+/// The same for a launch, with the number of tiles. A band higher than C is one as high as C.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a band of no rows, or more tiles than are counted.
+pub(super) fn launched_raster(
+    config: &Config,
+    problem: &GemmProblem,
+    band: u32,
+) -> Result<(Raster, u32), Error> {
+    check_band(problem, band)?;
+    let mut raster = raster(config, problem, band);
+    raster.band = band.min(raster.rows);
+    match raster.count() {
+        Some(tiles) => Ok((raster, tiles)),
+        None => {
+            let why = "C must have fewer than 2³² tiles".into();
+            unsupported(problem, Provider::Sm90, why)
+        }
+    }
+}
+
+/// Whether a band has any rows.
+pub(super) fn check_band(problem: &GemmProblem, band: u32) -> Result<(), Error> {
+    match band {
+        0 => {
+            let why = "band = 0: a band has at least one row of tiles".into();
+            unsupported(problem, Provider::Sm90, why)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The kernel of a configuration, or `None` for a type, index or cluster that there is no kernel for.
 pub(super) fn kernel(
     family: Family,
@@ -257,6 +289,19 @@ mod tests {
             .unwrap()
             .config]
             .name
+    }
+
+    #[test]
+    fn a_band_has_rows_and_is_no_higher_than_c() {
+        let problem = GemmProblem::new(1000, 1000, 64, DType::Bf16);
+        for config in CONFIGS {
+            let error = launched_raster(&config, &problem, 0).unwrap_err();
+            assert!(matches!(error, Error::Unsupported { .. }));
+            assert!(error.to_string().contains("band = 0"), "{error}");
+            let (raster, tiles) = launched_raster(&config, &problem, u32::MAX).unwrap();
+            assert_eq!(raster.band, raster.rows);
+            assert_eq!(raster.at(tiles - 1), (raster.rows - 1, raster.columns - 1));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, CONFIGS, Family, SHARED_BYTES, STEP};
-use super::plan::{Bias, boxes, check_compiled, count, launch_with, maps_of_a, refused, resident};
+use super::plan::{Bias, boxes, check_compiled, launch_with, maps_of_a, refused, resident};
 use super::requirements::check_reduction;
 use super::tensor_map::{Matrix, TensorMap};
 use super::{RANKS, Raster, check_device, sending};
@@ -67,8 +67,8 @@ impl OneShotPlan {
         let config = &CONFIGS[candidate.config];
         let function = cuda.function(image, name)?;
         let mut launch = resident(&function, problem, (config, SHARED_BYTES), blocks)?;
-        let raster = config::raster(config, problem, candidate.band.max(1));
-        launch.grid.0 = launch.grid.0.min(count(&raster, problem)?);
+        let (raster, tiles) = config::launched_raster(config, problem, candidate.band)?;
+        launch.grid.0 = launch.grid.0.min(tiles);
 
         let units = product.units();
         let Maps {

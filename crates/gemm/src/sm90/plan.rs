@@ -67,7 +67,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::MissingFeature`] without the feature `nvcc`; [`Error::Device`] unless the device is a Hopper;
-    /// [`Error::Unsupported`]; [`Error::NoCandidate`] for a candidate that is not in [`CONFIGS`]; those of loading the code.
+    /// [`Error::Unsupported`], for a band of no rows too; [`Error::NoCandidate`] for a candidate that is not in [`CONFIGS`]; those of loading the code.
     pub fn new(cuda: &Cuda, candidate: Candidate, problem: &GemmProblem) -> Result<Self, Error> {
         check_compiled(&PLAIN)?;
         check_device(cuda.device())?;
@@ -75,8 +75,7 @@ impl Plan {
         let (image, name) =
             config::kernel(Family::Plain, problem, candidate.config).ok_or(Error::NoCandidate)?;
         let config = *CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
-        let raster = config::raster(&config, problem, candidate.band.max(1));
-        let tiles = count(&raster, problem)?;
+        let (raster, tiles) = config::launched_raster(&config, problem, candidate.band)?;
         let cluster = config::blocks(&config);
         let clusters = (cuda.device().multiprocessors / cluster).clamp(1, tiles);
         Ok(Self {
@@ -183,15 +182,6 @@ pub(super) fn refused(
         problem,
         reason,
     }
-}
-
-/// Tiles of clusters.
-pub(super) fn count(raster: &Raster, problem: &GemmProblem) -> Result<u32, Error> {
-    let too_many = || {
-        let why = "C must have fewer than 2³² tiles".into();
-        unsupported(problem, Provider::Sm90, why)
-    };
-    raster.count().map_or_else(too_many, Ok)
 }
 
 /// A launch of clusters of `config` whose blocks wait for those of other ranks, which wait for blocks of this one: as many as are resident

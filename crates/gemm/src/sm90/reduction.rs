@@ -163,13 +163,30 @@ struct Unit {
     of: u32,
 }
 
+/// Most tiles of a launch, whose table is 64 MiB then: the smallest tiles of a C of 64 GiB.
+const MOST_TILES: u64 = 1 << 22;
+
 /// The tiles of a rank in the order in which its blocks take them: the groups one after the other, of each column after
 /// column.
 fn units(product: &ReducingMatmul, config: &Config) -> Result<Vec<Unit>, Error> {
     let [height, width, _] = config.tile.map(|side| side as usize);
     let columns = product.problem.n.div_ceil(width);
-    let mut all = Vec::new();
-    for Group { owner, index, rows } in product.order() {
+    let order = product.order();
+    let tiles = |group: &Group| (group.rows.len().div_ceil(height) * columns) as u64;
+    let tiles: u64 = order.iter().map(tiles).sum();
+    // Units name their group in 16 bits.
+    if tiles > MOST_TILES || product.groups() > usize::from(u16::MAX) {
+        return Err(Error::InvalidProblem {
+            problem: Box::new(product.problem),
+            reason: format!(
+                "{tiles} tiles in {} groups: {MOST_TILES} in {} at most",
+                product.groups(),
+                u16::MAX
+            ),
+        });
+    }
+    let mut all = Vec::with_capacity(tiles as usize);
+    for Group { owner, index, rows } in order {
         let first = (rows.start - product.shards[owner].start) / height;
         let rows = rows.len().div_ceil(height);
         all.extend((0..rows * columns).map(|i| {
@@ -184,18 +201,6 @@ fn units(product: &ReducingMatmul, config: &Config) -> Result<Vec<Unit>, Error> 
                 of,
             }
         }));
-    }
-    // Tickets count the stores of a group, and units name it in 16 bits.
-    let stores = all.len() as u64 * 2;
-    if stores > u64::from(u32::MAX >> 1) || product.groups() > usize::from(u16::MAX) {
-        return Err(Error::InvalidProblem {
-            problem: Box::new(product.problem),
-            reason: format!(
-                "{} tiles in {} groups are more than the device counts",
-                all.len(),
-                product.groups()
-            ),
-        });
     }
     Ok(all)
 }

@@ -56,14 +56,14 @@ impl Waves {
 
 /// The tile for a product between `world` ranks whose parts go to all of them, and its order.
 pub(super) fn to_all(problem: &GemmProblem, world: usize, multiprocessors: u32) -> Candidate {
-    let part = problem.m * problem.n * problem.dtype.size();
+    let part = (problem.m * problem.n) as f64 * problem.dtype.size() as f64;
     let config = quickest(|config| {
         let waves = Waves::new(config, problem, multiprocessors);
         let tiles = cutlass::tiles(config, problem);
-        let link = (world.saturating_sub(1) * part) as f64 / rate(config, true);
+        let link = world.saturating_sub(1) as f64 * part / rate(config, true);
         // Blocks sum what they have multiplied.
         let blocks = tiles.clamp(1, waves.slots) as f64;
-        let summing = ((world + 1) * part) as f64 / (blocks * SUM_RATE);
+        let summing = (world + 1) as f64 * part / (blocks * SUM_RATE);
         waves.sent((tiles, 1), link) + summing
     });
     Candidate {

@@ -1,6 +1,8 @@
 //! The kernel that gathers, bound to a problem on a device.
 
 mod parameters;
+#[cfg(test)]
+mod tests;
 
 use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory};
@@ -57,6 +59,7 @@ impl AllGatherPlan {
             .candidate
             .or_else(favourite)
             .ok_or(Error::NoCandidate)?;
+        config::check_band(problem, candidate.band)?;
         let config = CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
         let (image, name) =
             config::kernel(family, problem, candidate.config).ok_or(Error::NoCandidate)?;
@@ -77,8 +80,7 @@ impl AllGatherPlan {
         let maps = Maps::encode(product, config)?;
         let parameters = match product.protocol {
             Protocol::Rendezvous { .. } => {
-                let counters = product.chunks() * slices(product) * product.world() + 1;
-                tables.push(upload(cuda, std::iter::repeat_n(0, counters))?);
+                tables.push(upload(cuda, std::iter::repeat_n(0, counters(product)))?);
                 let gathering = Gathering::new(product, &maps, walk, tables[1].address());
                 Parameters::Rendezvous(Box::new(gathering))
             }
@@ -140,6 +142,17 @@ fn favourite(product: &AllGatherMatmul, blocks: u32) -> Option<Candidate> {
     }
 }
 
+/// Most counters of a launch: 64 MiB.
+const MOST_COUNTERS: usize = 1 << 24;
+
+/// Counters of what was fetched: one for each slice of a chunk of each rank, and one more.
+fn counters(product: &AllGatherMatmul) -> usize {
+    match product.protocol {
+        Protocol::Rendezvous { .. } => product.chunks() * slices(product) * product.world() + 1,
+        Protocol::Eager => 0,
+    }
+}
+
 /// What the kernel needs of a product, beside a device.
 fn check(product: &AllGatherMatmul) -> Result<(), Error> {
     let problem = &product.problem;
@@ -153,6 +166,14 @@ fn check(product: &AllGatherMatmul) -> Result<(), Error> {
         let why = format!(
             "rows of A must be shorter than 4 GiB, not {}",
             product.row_bytes()
+        );
+        return unsupported(problem, Provider::Sm90, why);
+    }
+    if counters(product) > MOST_COUNTERS {
+        let why = format!(
+            "chunks of {} rows need {} counters of slices that were fetched: {MOST_COUNTERS} at most",
+            product.chunk_rows,
+            counters(product)
         );
         return unsupported(problem, Provider::Sm90, why);
     }

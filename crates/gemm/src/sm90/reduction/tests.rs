@@ -2,6 +2,8 @@
 
 mod steps;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::GemmProblem;
 use crate::reduction::tests::{of, product};
@@ -73,6 +75,50 @@ fn the_boxes_of_a_load_of_parts_fit_into_a_stage() {
         assert_eq!((rows, depth), (PART_ROWS, STEP as u32), "{config:?}");
         assert!(parts >= 1 && parts * part <= stage && (parts + 1) * part > stage);
     }
+}
+
+#[test]
+fn tiles_that_are_too_many_to_count_are_refused_before_they_are_made() {
+    let mut wide = product(1 << 24, (0, 2), 1 << 23);
+    wide.problem = GemmProblem::new(1 << 24, 1 << 24, 64, DType::F16);
+    wide.validate().unwrap();
+    let error = units(&wide, &SHAPES[0]).unwrap_err().to_string();
+    assert!(error.contains("4194304 in 65535 at most"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn no_value_of_any_parameter_panics(
+        [m, n, k] in prop::array::uniform3(size()),
+        (rank, world) in (0usize..8, 1usize..9),
+        group_rows in prop_oneof![0usize..700, Just(128), any::<usize>()],
+        to in 0..3,
+        blocks in 0u32..200,
+    ) {
+        let mut product = of(to == 1, product(m, (rank % world, world), group_rows));
+        product.problem = GemmProblem::new(m, n, k, DType::F16);
+        if to == 2 {
+            product.c = Sums::Each(DevicePtr(16));
+        }
+        if product.validate().is_ok() {
+            let _ = check_reduction(&product);
+            let _ = sending::to_all(&product.problem, world, blocks);
+            let _ = product.left(world - 1, world - 1, 1);
+            if to != 2 {
+                let _ = sending::to_owners(&product, blocks);
+                let _ = product.fetched(world - 1 - usize::from(rank % world == world - 1 && world > 1));
+                for config in SHAPES {
+                    let _ = units(&product, &config);
+                }
+            }
+        }
+    }
+}
+
+/// Sizes of small and of absurd products.
+fn size() -> impl Strategy<Value = usize> {
+    let most = i32::MAX as usize;
+    prop_oneof![2 => 1usize..3000, 1 => most - 8..most + 1]
 }
 
 #[test]

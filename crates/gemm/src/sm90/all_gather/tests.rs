@@ -1,0 +1,94 @@
+//! Whatever a product says, its choice and its tables are made or it is refused.
+
+use proptest::prelude::*;
+use warpweave_symm_mem::{DType, DevicePtr};
+
+use super::*;
+use crate::GemmProblem;
+
+/// Sizes of small and of absurd products.
+fn size() -> impl Strategy<Value = usize> {
+    let most = i32::MAX as usize;
+    prop_oneof![2 => 1usize..3000, 1 => most - 8..most + 1]
+}
+
+fn product(
+    [m, n, k]: [usize; 3],
+    (rank, world): (usize, usize),
+    chunk_rows: usize,
+    protocol: Protocol,
+) -> AllGatherMatmul {
+    let start = |i: usize| i * (m / world) + i.min(m % world);
+    AllGatherMatmul {
+        problem: GemmProblem::new(m, n, k, DType::Bf16),
+        shards: (0..world).map(|i| start(i)..start(i + 1)).collect(),
+        chunk_rows,
+        a: vec![DevicePtr(16); world],
+        staging: vec![DevicePtr(16); world],
+        b: DevicePtr(16),
+        c: DevicePtr(16),
+        bias: DevicePtr::NULL,
+        pad: crate::pad_nowhere((rank, world), 4096),
+        ready: 1,
+        done: 0,
+        protocol,
+        candidate: None,
+        max_blocks: None,
+    }
+}
+
+fn refusal(product: &AllGatherMatmul) -> String {
+    let checked = product.validate().and_then(|()| check(product));
+    checked.unwrap_err().to_string()
+}
+
+#[test]
+fn chunks_that_are_too_many_to_count_are_refused() {
+    let of = |chunk_rows| product([1 << 30, 8, 8], (0, 2), chunk_rows, Protocol::FETCH);
+    assert!(refusal(&of(1)).contains("chunk_rows = 1"));
+    assert!(refusal(&of(0)).contains("chunk_rows = 0"));
+    assert!(refusal(&of(usize::MAX)).contains("chunk_rows = "));
+    // Each chunk of rows this long is fetched in many slices, which have a counter each.
+    let long = product([1 << 22, 8, 1 << 22], (0, 8), 8, Protocol::FETCH);
+    assert!(refusal(&long).contains("counters"), "{}", refusal(&long));
+}
+
+#[test]
+fn stagings_that_no_address_reaches_are_refused() {
+    let most = i32::MAX as usize;
+    let eager = product([most, 8, most], (0, 2), most, Protocol::Eager);
+    assert!(refusal(&eager).contains("address space"));
+}
+
+proptest! {
+    #[test]
+    fn no_value_of_any_parameter_panics(
+        (m, n, k) in (size(), size(), size()),
+        (rank, world) in (0usize..8, 1usize..9),
+        chunk_rows in prop_oneof![0usize..300, any::<usize>()],
+        pushed in prop::option::of(any::<usize>()),
+        band in any::<u32>(),
+        blocks in 0u32..200,
+    ) {
+        let protocol = match pushed {
+            Some(pushed) => Protocol::Rendezvous { pushed },
+            None => Protocol::Eager,
+        };
+        let product = product([m, n, k], (rank % world, world), chunk_rows, protocol);
+        if product.validate().is_ok() && check(&product).is_ok() {
+            let _ = favourite(&product, blocks);
+            let _ = counters(&product);
+            for config in CONFIGS {
+                let [height, width] = config::cluster_tile(&config).map(|extent| extent as usize);
+                let columns = problem_columns(&product, width);
+                let _ = bands(&product, (height, columns), band as usize);
+            }
+            let first = product.staged(world - 1, m - 1, product.protocol.stagings() - 1);
+            prop_assert!(first.0 > 0);
+        }
+    }
+}
+
+fn problem_columns(product: &AllGatherMatmul, width: usize) -> usize {
+    product.problem.n.div_ceil(width)
+}
