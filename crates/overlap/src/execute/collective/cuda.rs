@@ -65,6 +65,11 @@ fn own_device(cuda: &Cuda, exchange: &dyn Exchange) -> Result<()> {
 impl CollectiveBackend for Cuda {
     type Group = NcclGroup;
 
+    /// A communicator serves any size: there is one for each set of ranks, whatever the order in which plans are bound.
+    fn group_capacity(_bytes: usize) -> usize {
+        usize::MAX
+    }
+
     fn group(&self, exchange: &Arc<dyn Exchange>, _bytes: usize) -> Result<NcclGroup> {
         let exchange = exchange.as_ref();
         // A rank without the library would leave the others waiting in NCCL.

@@ -12,6 +12,10 @@ use crate::plan::Collective;
 impl CollectiveBackend for Host {
     type Group = HostCollectives;
 
+    fn group_capacity(bytes: usize) -> usize {
+        bytes
+    }
+
     fn group(&self, exchange: &Arc<dyn Exchange>, bytes: usize) -> Result<HostCollectives> {
         Ok(HostCollectives::new(self, exchange, "nccl", bytes)?)
     }

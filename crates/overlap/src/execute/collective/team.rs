@@ -14,6 +14,19 @@ use crate::plan::Transport;
 /// The least that a team is made for, in bytes: few plans make it anew.
 const SMALLEST: usize = 1 << 16;
 
+/// What a team is prepared for, in bytes, that is to do a collective of `bytes`.
+fn prepared(bytes: usize) -> usize {
+    bytes.next_power_of_two().max(SMALLEST)
+}
+
+/// The largest collective of a team that is prepared for `bytes`.
+fn capacity<B: CollectiveBackend>(transport: Transport, bytes: usize) -> usize {
+    match transport {
+        Transport::SymmetricMemory => bytes,
+        _ => B::group_capacity(bytes),
+    }
+}
+
 /// A team, made once and shared by the plans of an executor.
 pub(in crate::execute) struct Team<B: CollectiveBackend> {
     backend: B,
@@ -56,27 +69,27 @@ impl<B: CollectiveBackend> Team<B> {
         transport: Transport,
         bytes: usize,
     ) -> Result<Self> {
-        let capacity = bytes.next_power_of_two().max(SMALLEST);
+        let bytes = prepared(bytes);
         let engine = match transport {
             Transport::SymmetricMemory => {
                 let defaults = CollectiveOptions::default();
                 let options = CollectiveOptions {
-                    packet_bytes: defaults.packet_bytes.min(capacity),
+                    packet_bytes: defaults.packet_bytes.min(bytes),
                     // Chunks are rounded up to vectors.
-                    staging_bytes: capacity + 16 * exchange.world(),
+                    staging_bytes: bytes + 16 * exchange.world(),
                     ..defaults
                 };
                 let name = "overlap.collectives";
                 let collectives = Collectives::new(backend, exchange, name, options)?;
                 Engine::Symmetric(Box::new(collectives))
             }
-            _ => Engine::Nccl(backend.group(exchange, capacity)?),
+            _ => Engine::Nccl(backend.group(exchange, bytes)?),
         };
         Ok(Self {
             backend: backend.clone(),
             ranks: ranks.to_vec(),
             exchange: exchange.clone(),
-            capacity,
+            capacity: capacity::<B>(transport, bytes),
             engine,
             recoveries: AtomicU64::new(0),
         })
@@ -162,5 +175,37 @@ impl<B: CollectiveBackend> Team<B> {
     /// An error that names ranks of the team, in ranks of the world.
     fn named<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| error.with_ranks(&self.ranks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpweave_symm_mem::{Cuda, Host};
+
+    /// How many teams an executor makes for plans with collectives of these sizes, bound one after the other.
+    fn made<B: CollectiveBackend>(
+        transport: Transport,
+        sizes: impl Iterator<Item = usize>,
+    ) -> usize {
+        let mut most = None;
+        let mut made = 0;
+        for bytes in sizes {
+            if most.is_none_or(|most| most < bytes) {
+                most = Some(capacity::<B>(transport, prepared(bytes)));
+                made += 1;
+            }
+        }
+        made
+    }
+
+    #[test]
+    fn one_communicator_of_nccl_serves_plans_in_ascending_sizes() {
+        let ascending = || (10..30).map(|power| 3usize << power);
+        assert_eq!(made::<Cuda>(Transport::Nccl, ascending()), 1);
+        // What has memory of its own is made anew for a size of which it has too little.
+        assert!(made::<Host>(Transport::Nccl, ascending()) > 10);
+        assert!(made::<Cuda>(Transport::SymmetricMemory, ascending()) > 10);
+        assert_eq!(made::<Host>(Transport::Nccl, ascending().rev()), 1);
     }
 }
