@@ -2,7 +2,7 @@
 //! operation.
 
 use crate::plan::{
-    Batch, BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId,
+    Batch, BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId, Transport,
 };
 use std::fmt::{self, Write};
 use std::ops::Range;
@@ -78,11 +78,7 @@ impl fmt::Display for Text<'_> {
 /// One operation without its lanes.
 pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
     match kind {
-        OpKind::Copy {
-            src,
-            dst,
-            transport,
-        } => {
+        OpKind::Copy { src, dst } => {
             let verb = match (src.rank == plan.rank, dst.rank == plan.rank) {
                 (true, true) => "copy",
                 (false, true) => "get",
@@ -90,9 +86,10 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
                 (false, false) => "forward",
             };
             format!(
-                "{verb} {} -> {} by {transport}",
+                "{verb} {} -> {} by {}",
                 region(plan, src),
-                region(plan, dst)
+                region(plan, dst),
+                Transport::CopyEngine
             )
         }
         OpKind::MulticastCopy { src, dst } => format!(

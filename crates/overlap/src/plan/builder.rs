@@ -164,15 +164,7 @@ impl PlanBuilder {
         if src.is_empty() && dst.is_empty() {
             return self;
         }
-        let transport = Transport::CopyEngine;
-        self.push(
-            stream,
-            OpKind::Copy {
-                src,
-                dst,
-                transport,
-            },
-        )
+        self.push(stream, OpKind::Copy { src, dst })
     }
 
     /// Copies to a peer by copy engine, and signals it behind that, whether or not there was something to copy.

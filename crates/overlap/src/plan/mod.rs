@@ -128,11 +128,7 @@ impl Plan {
         let mut found = Vec::new();
         for op in &self.ops {
             let transport = match &op.kind {
-                OpKind::Copy {
-                    src,
-                    dst,
-                    transport,
-                } if src.rank != dst.rank => *transport,
+                OpKind::Copy { src, dst } if src.rank != dst.rank => Transport::CopyEngine,
                 OpKind::Collective { transport, .. } => *transport,
                 OpKind::Sum { srcs, .. } if srcs.iter().any(|src| src.rank != self.rank) => {
                     Transport::ThreadLoads

@@ -15,15 +15,15 @@ pub struct Op {
 
 /// What an operation does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum OpKind {
-    /// Copies a box to a box of the same shape. A source on a peer makes it a get, a destination on a peer a put.
+    /// Copies a box to a box of the same shape, by copy engine. A source on a peer makes it a get, a destination on a peer a
+    /// put. A sum of one box is a copy by the SMs.
     Copy {
         /// What is read.
         src: Region,
         /// What is written.
         dst: Region,
-        /// What moves the bytes.
-        transport: Transport,
     },
     /// Copies one of this rank's boxes to the same box of every rank, this one included, by the multicast address.
     MulticastCopy {

@@ -95,32 +95,20 @@ impl Costs<'_> {
         let t = &self.machine.latency;
         let link = &self.machine.link;
         match kind {
-            OpKind::Copy {
-                src,
-                dst,
-                transport,
-            } => {
-                let (rate, latency, engine) = match transport {
-                    Transport::ThreadLoads if src.rank == self.plan.rank => {
-                        (link.sm_push_gbs, t.launch_us, false)
-                    }
-                    Transport::ThreadLoads => (link.sm_pull_gbs, t.launch_us, false),
-                    _ => (link.copy_engine_gbs, t.copy_us, true),
-                };
+            OpKind::Copy { src, dst } => {
+                let rate = link.copy_engine_gbs;
                 let mut cost = self.transfer(src.rank, &[dst.rank], self.bytes(dst), rate);
-                cost.latency += latency;
-                if engine {
-                    let own = self.plan.rank;
-                    let peer = if src.rank == own { dst.rank } else { src.rank };
-                    cost.engine = Some(peer);
-                    if peer != own {
-                        cost.loads.push((Resource::Engines(own), 1.0));
-                    }
-                    if src.rank != own && self.pulls_from_several() {
-                        cost.pulls = true;
-                        let ends = [own, src.rank].map(|gpu| (Resource::Pulls(gpu), 1.0));
-                        cost.loads.extend(ends);
-                    }
+                cost.latency += t.copy_us;
+                let own = self.plan.rank;
+                let peer = if src.rank == own { dst.rank } else { src.rank };
+                cost.engine = Some(peer);
+                if peer != own {
+                    cost.loads.push((Resource::Engines(own), 1.0));
+                }
+                if src.rank != own && self.pulls_from_several() {
+                    cost.pulls = true;
+                    let ends = [own, src.rank].map(|gpu| (Resource::Pulls(gpu), 1.0));
+                    cost.loads.extend(ends);
                 }
                 cost
             }

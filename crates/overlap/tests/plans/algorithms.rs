@@ -256,3 +256,20 @@ fn plans_survive_serialisation() {
         }
     }
 }
+
+/// What a plan in a file asks for and no executor does is not dropped in silence.
+#[test]
+fn a_copy_in_a_file_has_no_transport_to_choose() {
+    let copies = |op: &warpweave_overlap::plan::Op| matches!(op.kind, OpKind::Copy { .. });
+    let configuration = algorithms::find("ringPut").unwrap();
+    let plan = configuration.plan(0, 2, &problem(4)).unwrap();
+    let copy = plan.ops.iter().find(|op| copies(op)).unwrap();
+    let mut value = serde_json::to_value(copy).unwrap();
+    assert_eq!(
+        serde_json::from_value::<warpweave_overlap::plan::Op>(value.clone()).unwrap(),
+        *copy
+    );
+    value["kind"]["Copy"]["transport"] = "ThreadLoads".into();
+    let error = serde_json::from_value::<warpweave_overlap::plan::Op>(value).unwrap_err();
+    assert!(error.to_string().contains("transport"), "{error}");
+}

@@ -3,7 +3,7 @@
 use crate::fixtures::{has_race, holds, plans, problem};
 use warpweave_overlap::check::{FaultKind, Violation};
 use warpweave_overlap::plan::{
-    BufferId, Effect, Kernel, Op, OpKind, Plan, Region, Role, SlotId, StreamId, Transport,
+    BufferId, Effect, Kernel, Op, OpKind, Plan, Region, Role, SlotId, StreamId,
 };
 use warpweave_overlap::{algorithms, check};
 
@@ -164,7 +164,6 @@ fn is_one_kernels_staging(name: &str) {
     let copy = OpKind::Copy {
         src: whole(staging),
         dst: whole(stranger[0].buffers.len() - 2),
-        transport: Transport::CopyEngine,
     };
     stranger[0].ops.push(Op {
         stream: StreamId::MAIN,

@@ -138,12 +138,10 @@ fn plan(
             Draft::Send { src, dst, row: r } => OpKind::Copy {
                 src: row(*src, input, *r),
                 dst: row(*dst, mailbox, *r),
-                transport: Transport::CopyEngine,
             },
             Draft::Take { src, row: r } => OpKind::Copy {
                 src: row(*src, mailbox, *r),
                 dst: row(rank, output, *r),
-                transport: Transport::CopyEngine,
             },
             Draft::Collective => OpKind::Collective {
                 collective: Collective::AllGather,

@@ -325,12 +325,7 @@ impl<'a> Unroller<'a> {
         };
         let mut copies = Vec::new();
         let mut copy = |src: Region, dst: Region| {
-            let transport = Transport::CopyEngine;
-            copies.push(OpKind::Copy {
-                src,
-                dst,
-                transport,
-            });
+            copies.push(OpKind::Copy { src, dst });
         };
         for region in reads.iter().filter(|region| !region.is_empty()) {
             let rows = self.read..self.read + region.rows.len();
