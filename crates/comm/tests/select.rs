@@ -5,21 +5,28 @@ use std::sync::Arc;
 use warpweave_comm::collective::{Call, Costs, Operation, Variant};
 use warpweave_comm::{CollectiveOptions, Collectives, Operand};
 use warpweave_symm_mem::{
-    Backend, DType, DevicePtr, Exchange, Host, Memory, SymmetricBuffer, ThreadExchange,
+    Backend, Cuda, DType, DevicePtr, Exchange, Host, Memory, SymmetricBuffer, ThreadExchange,
 };
 
-/// Runs `body` on two ranks that are threads.
+/// Runs `body` on two ranks that are threads, with little memory.
 fn ranks(body: impl Fn(Arc<dyn Exchange>, &mut Collectives<Host>) + Sync) {
+    let options = CollectiveOptions {
+        packet_bytes: 4096,
+        staging_bytes: 64 << 10,
+        ..CollectiveOptions::default()
+    };
+    ranks_with(options, body);
+}
+
+fn ranks_with(
+    options: CollectiveOptions,
+    body: impl Fn(Arc<dyn Exchange>, &mut Collectives<Host>) + Sync,
+) {
     std::thread::scope(|scope| {
         for exchange in ThreadExchange::group(2) {
             let body = &body;
             scope.spawn(move || {
                 let exchange: Arc<dyn Exchange> = Arc::new(exchange);
-                let options = CollectiveOptions {
-                    packet_bytes: 4096,
-                    staging_bytes: 64 << 10,
-                    ..CollectiveOptions::default()
-                };
                 let mut collectives =
                     Collectives::new(&Host::new(), &exchange, "select", options).unwrap();
                 body(exchange, &mut collectives);
@@ -70,6 +77,34 @@ fn what_is_picked_can_do_the_call() {
             .unwrap_err();
         assert!(!error.is_unavailable(), "{error}");
         exchange.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn local_operands_of_any_size_can_be_served() {
+    ranks(|_, collectives| {
+        let local = Operand::local(DevicePtr(4096));
+        let operations = Operation::ALL.into_iter();
+        for operation in operations.filter(|&operation| operation != Operation::Barrier) {
+            for count in [1, 5000, 60_000, 100 << 20] {
+                let call = call(operation, count, local, local);
+                let variant = collectives.select(&call);
+                assert!(variant.is_ok(), "{operation} of {count}: {variant:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn large_local_operands_are_staged_on_gpus() {
+    ranks_with(CollectiveOptions::default(), |_, collectives| {
+        collectives.set_costs(Costs::built_in::<Cuda>());
+        let local = Operand::local(DevicePtr(4096));
+        // Packets along trees could serve it, at seven times the time.
+        let large = call(Operation::AllReduce, 16 << 20, local, local);
+        assert_eq!(collectives.select(&large).unwrap(), Variant::Staged);
+        let small = call(Operation::AllReduce, 16 << 10, local, local);
+        assert_eq!(collectives.select(&small).unwrap(), Variant::Packets);
     });
 }
 

@@ -14,7 +14,7 @@ pub(super) const PACKET_THREADS: usize = 256;
 pub(super) const DIRECT_THREADS: usize = 512;
 
 /// Blocks of a copy within the device.
-const LOCAL_BLOCKS: u32 = 32;
+pub(super) const LOCAL_BLOCKS: u32 = 32;
 
 /// Which way data moves.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 (Variant::PullTma, _) => self.by_bulk_moves(stream, call, Direction::Pull),
                 (Variant::ScatterAllGather, _) => self.by_scatter_all_gather(stream, call),
                 (Variant::Tree, _) => self.by_tree(stream, call),
+                (Variant::Staged, _) => self.by_staged(stream, call),
                 (Variant::Multimem, _) => self.by_multimem(stream, call),
                 (Variant::MulticastCopy, _) => self.by_multicast_copy(stream, call),
                 (Variant::PushCopyEngine, Operation::ReduceScatter | Operation::AllReduce) => {

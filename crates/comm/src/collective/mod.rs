@@ -25,6 +25,7 @@ mod multicast;
 mod pushed;
 mod scattered;
 mod select;
+mod staged;
 mod staging;
 pub mod tree;
 mod validate;
@@ -48,7 +49,8 @@ use launch::{Addresses, Group, MAX_BLOCKS, MAX_WORLD, PACKET_SLOT};
 pub struct CollectiveOptions {
     /// The largest chunk that can travel by packets, in bytes. Takes `2.7 * world` times as much.
     pub packet_bytes: usize,
-    /// The largest message that can be summed by way of staging memory, in bytes. Takes as much.
+    /// The largest message that can be reduced in one piece through staging memory, in bytes. Takes as much, and as much
+    /// again, 64 MiB at most, for what [`Variant::Staged`] takes in.
     pub staging_bytes: usize,
     /// The largest grid of a kernel, in blocks of 512 threads: what is left of the device computes meanwhile.
     pub max_blocks: u32,
@@ -77,6 +79,8 @@ pub struct Collectives<B: CollectiveKernels> {
     lanes: [Lane<B>; 2],
     areas: SymmetricBuffer<B>,
     staging: SymmetricBuffer<B>,
+    /// Slots for what [`Variant::Staged`] takes in, which no other variant touches.
+    landing: SymmetricBuffer<B>,
     capacity: usize,
     blocks: u32,
     side: B::Stream,
@@ -158,6 +162,12 @@ impl<B: CollectiveKernels> Collectives<B> {
                 exchange,
                 &format!("{name}.staging"),
                 options.staging_bytes,
+            )?,
+            landing: SymmetricBuffer::new(
+                backend,
+                exchange,
+                &format!("{name}.landing"),
+                staged::landing_bytes(options.staging_bytes),
             )?,
             capacity,
             blocks: 0,

@@ -74,9 +74,13 @@ impl<B: CollectiveKernels> Collectives<B> {
             ));
         }
         if in_place
-            && (variant == OneShot || call.operation == Operation::AllToAll && variant != Packets)
+            && (variant == OneShot
+                || call.operation == Operation::AllToAll && !matches!(variant, Packets | Staged))
         {
             return Some("input and output are the same memory".into());
+        }
+        if variant == Staged {
+            return self.staged_refusal(call.operation);
         }
         let (chunk, most) = match variant {
             Packets => (bytes, self.packet_bytes()),

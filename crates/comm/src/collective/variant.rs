@@ -40,6 +40,10 @@ pub enum Variant {
     /// Along two binary trees, each of which carries half of the message, by packets: partial sums climb in f32, the result
     /// descends. Any operands. The order of a sum is that of the trees, not of ranks.
     Tree,
+    /// Any operands of any size: pieces are pushed to symmetric memory of this library's own and copied from there, each
+    /// while the next one is on its way. The kernels, and so the bits of a sum, are those of [`Variant::TwoShotPush`] (an
+    /// all-reduce), [`Variant::ScatterAllGather`] (a broadcast) and [`Variant::Push`].
+    Staged,
     /// Multiprocessors store and load through multicast addresses: the switch copies and sums, in f32 and in an order of its
     /// own.
     Multimem,
@@ -60,6 +64,7 @@ impl Variant {
                 PullTma,
                 PushCopyEngine,
                 PushBatched,
+                Staged,
                 Multimem,
                 MulticastCopy,
             ],
@@ -72,6 +77,7 @@ impl Variant {
                 PullTma,
                 PushCopyEngine,
                 PushBatched,
+                Staged,
                 Multimem,
                 MulticastCopy,
             ],
@@ -83,8 +89,17 @@ impl Variant {
                 PullTma,
                 PushCopyEngine,
                 PushBatched,
+                Staged,
             ],
-            Operation::ReduceScatter => &[Packets, Push, Pull, PullTma, PushCopyEngine, Multimem],
+            Operation::ReduceScatter => &[
+                Packets,
+                Push,
+                Pull,
+                PullTma,
+                PushCopyEngine,
+                Staged,
+                Multimem,
+            ],
             Operation::AllReduce => &[
                 Packets,
                 PacketsTwoShot,
@@ -94,6 +109,7 @@ impl Variant {
                 TwoShotTma,
                 Tree,
                 PushCopyEngine,
+                Staged,
                 Multimem,
             ],
             Operation::Barrier => &[Packets],
@@ -101,7 +117,7 @@ impl Variant {
     }
 
     /// All of them.
-    pub const ALL: [Variant; 16] = [
+    pub const ALL: [Variant; 17] = [
         Variant::Packets,
         Variant::PacketsTwoShot,
         Variant::Push,
@@ -116,6 +132,7 @@ impl Variant {
         Variant::TwoShotTma,
         Variant::ScatterAllGather,
         Variant::Tree,
+        Variant::Staged,
         Variant::Multimem,
         Variant::MulticastCopy,
     ];
@@ -147,6 +164,7 @@ impl Variant {
             Variant::TwoShotTma => "two-shot-tma",
             Variant::ScatterAllGather => "scatter-all-gather",
             Variant::Tree => "tree",
+            Variant::Staged => "staged",
             Variant::Multimem => "multimem",
             Variant::MulticastCopy => "multicast-copy",
         }

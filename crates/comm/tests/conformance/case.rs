@@ -112,7 +112,7 @@ impl Case {
         let has_places = match self.variant {
             Variant::Packets => bytes <= packet_bytes,
             Variant::PacketsTwoShot => bytes.div_ceil(world) <= packet_bytes / 2 - 16,
-            Variant::Tree => true,
+            Variant::Tree | Variant::Staged => true,
             Variant::Push | Variant::PushCopyEngine
                 if self.operation == Operation::ReduceScatter =>
             {
@@ -139,6 +139,7 @@ impl Case {
             Variant::MulticastCopy => multicast && output && !self.in_place,
             other => panic!("the suite does not know the variant {other}"),
         };
-        has_places && (!shuffles_in_place || self.variant == Variant::Packets)
+        has_places
+            && (!shuffles_in_place || matches!(self.variant, Variant::Packets | Variant::Staged))
     }
 }

@@ -13,7 +13,7 @@ use crate::rank::Rank;
 use crate::suite::{Mixture, mixed};
 
 /// Calls of which every kernel that waits has one.
-pub const CALLS: [(Operation, Variant); 11] = [
+pub const CALLS: [(Operation, Variant); 13] = [
     (Operation::AllGather, Variant::Packets),
     (Operation::Broadcast, Variant::Packets),
     (Operation::AllReduce, Variant::PacketsTwoShot),
@@ -25,6 +25,8 @@ pub const CALLS: [(Operation, Variant); 11] = [
     (Operation::AllReduce, Variant::TwoShotPush),
     (Operation::Broadcast, Variant::ScatterAllGather),
     (Operation::AllReduce, Variant::Tree),
+    (Operation::AllReduce, Variant::Staged),
+    (Operation::AllGather, Variant::Staged),
 ];
 
 /// One rank does not come to a call of the operation; the others do, twice.

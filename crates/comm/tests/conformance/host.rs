@@ -148,6 +148,35 @@ fn mixed_calls_with_delays_and_graphs() {
     }
 }
 
+/// With staging memory so small that most staged calls take many pieces, among calls of all other kinds.
+#[test]
+fn mixed_calls_in_many_pieces() {
+    let mut sizes = Sizes::SMALL;
+    sizes.options.staging_bytes = 4 << 10;
+    let mixture = Mixture {
+        calls: 300,
+        most: 3000,
+        micros: 400,
+        graphs: 10,
+    };
+    for world in [2, 3, 8] {
+        let group = ThreadExchange::group_with_timeout(world, Duration::from_secs(120));
+        let exchanges = group.into_iter().map(|e| Arc::new(e) as Arc<dyn Exchange>);
+        on(exchanges.collect(), TIMEOUT, sizes, |rank| {
+            let mut random = Random::new(20 + world as u64);
+            let steps = suite::mixed(&mut random, &rank.limits(), &mixture);
+            let mut staged = suite::mixed(&mut random, &rank.limits(), &mixture);
+            for step in &mut staged {
+                if let Step::Call(case) = step {
+                    case.variant = Variant::Staged;
+                }
+            }
+            rank.play(&[steps, staged].concat(), world as u64)
+        })
+        .unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
 #[test]
 fn epochs_wrap_around() {
     for world in [2, 3] {

@@ -16,13 +16,14 @@ use super::variant::Variant;
 const H200: &str = include_str!("h200.tsv");
 
 /// The order in which variants are tried where nothing was measured.
-const UNMEASURED: [Variant; 6] = [
+const UNMEASURED: [Variant; 7] = [
     Variant::TwoShot,
     Variant::Push,
     Variant::Pull,
     Variant::TwoShotPush,
     Variant::Packets,
     Variant::PacketsTwoShot,
+    Variant::Staged,
 ];
 
 impl Costs {
@@ -55,9 +56,13 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let size = call.operation.size(call.bytes(), self.world);
         let cost = |&variant: &Variant| {
-            let time = self
+            let measured = self
                 .costs
-                .predict(call.operation, variant, self.world, size)?;
+                .predict(call.operation, variant, self.world, size);
+            let time = measured.or_else(|| match variant {
+                Variant::Staged => self.predict_staged(&self.costs, call),
+                _ => None,
+            })?;
             Some((variant, time))
         };
         let measured = able

@@ -1,0 +1,343 @@
+//! Operands of any memory and any size, through symmetric memory of this library's own: see [`Variant::Staged`].
+//!
+//! # What it does
+//! A message goes in pieces. Peers write a piece into one of two slots of this rank's *landing* memory by the kernel
+//! that the symmetric variant uses, and a local copy takes it from there to the output while the next piece lands in
+//! the other slot. Pushing reads nothing of a peer's, so the input is read where it lies. A reduce-scatter has nothing to
+//! copy out; where its input exceeds the staging memory, pieces are packed into a slot before they are pushed.
+//!
+//! # Limit
+//! The bytes over the link are those of the symmetric variant. To them comes a local copy, read and written once, at
+//! the bandwidth of memory, of which all but the last piece's (the first's, where pieces are packed) overlaps with
+//! the links. Of the all-reduce of 64 MiB on four H200s: 96 MiB over a link of 350 GB/s are 288 µs, the copy of the
+//! last 32 MiB 17 µs.
+//!
+//! # Order
+//! A slot is written again by peers once its owner has enqueued the launch after next, which waits on the device for
+//! the copy out of it. A reduction's peers store to a slot after its owner's first slice, the other kernels after they
+//! have met: either way its owner has begun that launch.
+
+use warpweave_symm_mem::{DevicePtr, Result};
+
+use super::backend::CollectiveKernels;
+use super::call::{Call, Operand, Operation};
+use super::enqueue::LOCAL_BLOCKS;
+use super::launch::{Addresses, Direct};
+use super::select::Costs;
+use super::variant::Variant;
+use super::{Collectives, PIECES};
+
+/// Bytes of a slot at most. A longer piece gains less at the links than its copy costs at the end.
+const SLOT: usize = 32 << 20;
+
+/// Bytes that a local copy moves in a microsecond: each is read and written, at 4 TB/s.
+const COPIED: f64 = 2e6;
+
+/// What a launch after another takes at least, in microseconds.
+const LAUNCH: f64 = 2.5;
+
+/// Bytes of the landing memory with so many of staging memory.
+pub(super) fn landing_bytes(staging_bytes: usize) -> usize {
+    PIECES * (staging_bytes / PIECES).min(SLOT) / 256 * 256
+}
+
+/// How a call is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pieces {
+    /// Bytes of a piece, of each rank's part if all ranks have one in a slot; the last may be shorter.
+    bytes: usize,
+    count: usize,
+}
+
+impl Pieces {
+    /// The fewest even pieces for `bytes` of `operation`, if a slot has room for any.
+    fn of(operation: Operation, bytes: usize, world: usize, slot: usize) -> Option<Self> {
+        let (parts, vectors) = match operation {
+            // Of each piece every rank reduces a part.
+            Operation::AllReduce => (1, world),
+            Operation::Broadcast | Operation::Barrier => (1, 1),
+            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (world, 1),
+        };
+        let unit = 16 * vectors;
+        let most = slot / parts / unit * unit;
+        let count = bytes.max(1).div_ceil(most.max(1));
+        let bytes = bytes.div_ceil(count).next_multiple_of(unit);
+        (most > 0).then_some(Self { bytes, count })
+    }
+}
+
+/// A piece: where it begins in the message or in each part, and its bytes.
+#[derive(Clone, Copy)]
+struct Piece {
+    index: usize,
+    start: usize,
+    bytes: usize,
+}
+
+impl Piece {
+    fn slot(&self) -> usize {
+        self.index % PIECES
+    }
+}
+
+impl<B: CollectiveKernels> Collectives<B> {
+    fn slot(&self) -> usize {
+        self.landing.bytes() / PIECES
+    }
+
+    /// Whether there is room for no piece.
+    pub(super) fn staged_refusal(&self, operation: Operation) -> Option<String> {
+        match Pieces::of(operation, 1, self.world, self.slot()) {
+            Some(_) => None,
+            None => Some(format!(
+                "{} bytes of staging memory have room for no piece",
+                self.staging.bytes()
+            )),
+        }
+    }
+
+    /// Whether a reduce-scatter needs no packing.
+    fn fits_staging(&self, call: &Call) -> bool {
+        call.operation == Operation::ReduceScatter
+            && self.chunk(call) * self.world <= self.staging.bytes()
+    }
+
+    /// The time of a call in microseconds, from that of the kernels that it is made of: a prediction, until
+    /// [`Variant::Staged`] itself is measured.
+    pub(super) fn predict_staged(&self, costs: &Costs, call: &Call) -> Option<f64> {
+        if self.fits_staging(call) {
+            let size = call.operation.size(call.bytes(), self.world);
+            return costs.predict(call.operation, Variant::Push, self.world, size);
+        }
+        costs.predict_staged(call.operation, call.bytes(), self.world, self.slot())
+    }
+
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    pub(super) unsafe fn by_staged(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+        let Some(cut) = Pieces::of(call.operation, call.bytes(), self.world, self.slot()) else {
+            return Ok(());
+        };
+        // SAFETY: the caller's obligations.
+        unsafe {
+            match call.operation {
+                _ if self.fits_staging(call) => self.by_pushed_sums(stream, call),
+                Operation::ReduceScatter => self.by_packed_pieces(stream, call, cut),
+                _ => self.by_landed_pieces(stream, call, cut),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    unsafe fn by_landed_pieces(&self, stream: &B::Stream, call: &Call, cut: Pieces) -> Result<()> {
+        let backend = &self.backend;
+        let blocks = self.direct_blocks(cut.bytes);
+        for piece in pieces(call, cut) {
+            let slot = piece.slot();
+            let out = self.out_of_slot(call, &piece);
+            // SAFETY: the caller's obligations; the order is what the module's description argues.
+            unsafe {
+                if piece.index >= PIECES {
+                    backend.wait_event(stream, &self.summed[slot])?;
+                }
+                self.land(stream, call, &piece)?;
+                if piece.index + 1 == cut.count {
+                    backend.exchange(stream, &out, blocks)?;
+                } else {
+                    backend.record(&self.pushed[slot], stream)?;
+                    backend.wait_event(&self.side, &self.pushed[slot])?;
+                    backend.exchange(&self.side, &out, blocks.min(LOCAL_BLOCKS))?;
+                    backend.record(&self.summed[slot], &self.side)?;
+                }
+            }
+        }
+        match cut.count {
+            1 => Ok(()),
+            // The copies on the side are ordered: the last is here when all are.
+            count => backend.wait_event(stream, &self.summed[(count - 2) % PIECES]),
+        }
+    }
+
+    /// A piece into the slots of all ranks.
+    ///
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    unsafe fn land(&self, stream: &B::Stream, call: &Call, piece: &Piece) -> Result<()> {
+        let (start, bytes) = (piece.start, piece.bytes);
+        let whole = Call {
+            count: bytes / call.dtype.size(),
+            input: Operand::local(call.input.address().add(start)),
+            output: Operand::symmetric(&self.landing, piece.slot() * self.slot(), bytes)?,
+            ..*call
+        };
+        // SAFETY: the caller's obligations.
+        unsafe {
+            match call.operation {
+                Operation::AllReduce => self.by_pushed_sums(stream, &whole),
+                Operation::Broadcast => self.by_scatter_all_gather(stream, &whole),
+                Operation::AllGather | Operation::AllToAll => {
+                    let launch = self.exchange_into_slots(call, piece);
+                    let blocks = self.direct_blocks(bytes);
+                    self.backend.exchange(stream, &launch, blocks)
+                }
+                Operation::ReduceScatter | Operation::Barrier => Ok(()),
+            }
+        }
+    }
+
+    /// What this rank has for each peer into that peer's slot, its own to where it stays.
+    fn exchange_into_slots(&self, call: &Call, piece: &Piece) -> Direct {
+        let (rank, start) = (self.rank, piece.start);
+        let place = piece.slot() * self.slot() + rank * piece.bytes;
+        let meets = Direct {
+            enter: 1,
+            leave: 1,
+            ..self.local(piece, |_| None)
+        };
+        self.moves(meets, |peer| {
+            let part = match call.operation {
+                Operation::AllToAll => peer * call.bytes(),
+                _ => 0,
+            };
+            let from = call.input.address().add(part + start);
+            let to = match peer == rank {
+                true => call.output.address().add(rank * call.bytes() + start),
+                false => self.landing.peer(peer).add(place),
+            };
+            (from != to).then_some((from, to))
+        })
+    }
+
+    /// The local copy of a piece from its slot to the output.
+    fn out_of_slot(&self, call: &Call, piece: &Piece) -> Direct {
+        let slot = self.landing.local().add(piece.slot() * self.slot());
+        let (output, rank) = (call.output.address(), self.rank);
+        let is_there = |rank: usize| {
+            call.operation == Operation::Broadcast && rank == call.root && call.in_place()
+        };
+        self.local(piece, |peer| match call.operation {
+            Operation::AllGather | Operation::AllToAll => (peer != rank).then(|| {
+                let to = output.add(peer * call.bytes() + piece.start);
+                (slot.add(peer * piece.bytes), to)
+            }),
+            // In one range, whoever wrote what.
+            _ => (peer == rank && !is_there(rank)).then(|| (slot, output.add(piece.start))),
+        })
+    }
+
+    /// Pieces of a reduce-scatter: packed into a slot, the first on `stream`, each other while the one before is reduced.
+    ///
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    unsafe fn by_packed_pieces(&self, stream: &B::Stream, call: &Call, cut: Pieces) -> Result<()> {
+        let backend = &self.backend;
+        let blocks = self.direct_blocks(cut.bytes);
+        let pack = |piece: &Piece| {
+            let slot = self.landing.local().add(piece.slot() * self.slot());
+            self.local(piece, |peer| {
+                let from = call.input.address().add(peer * call.bytes() + piece.start);
+                Some((from, slot.add(peer * piece.bytes)))
+            })
+        };
+        let mut ahead = pieces(call, cut).skip(1);
+        // SAFETY: the caller's obligations. A slot is packed when the launch that read it before has ended, and read when
+        // it is packed; peers write to no slot in a reduce-scatter.
+        unsafe {
+            // The slot of the second piece is free from the start.
+            backend.record(&self.pushed[1], stream)?;
+            for piece in pieces(call, cut) {
+                let slot = piece.slot();
+                match piece.index {
+                    0 => backend.exchange(stream, &pack(&piece), blocks)?,
+                    _ => backend.wait_event(stream, &self.summed[slot])?,
+                }
+                if let Some(next) = ahead.next() {
+                    backend.wait_event(&self.side, &self.pushed[next.slot()])?;
+                    backend.exchange(&self.side, &pack(&next), blocks.min(LOCAL_BLOCKS))?;
+                    backend.record(&self.summed[next.slot()], &self.side)?;
+                }
+                let packed = self.landing.local().add(slot * self.slot());
+                let part = Call {
+                    count: piece.bytes / call.dtype.size(),
+                    input: Operand::local(packed),
+                    output: Operand::local(call.output.address().add(piece.start)),
+                    ..*call
+                };
+                self.by_pushed_sums(stream, &part)?;
+                backend.record(&self.pushed[slot], stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies of a piece's bytes that meet nobody.
+    fn local(
+        &self,
+        piece: &Piece,
+        copy: impl Fn(usize) -> Option<(DevicePtr, DevicePtr)>,
+    ) -> Direct {
+        let alone = Direct {
+            group: self.lanes[0].group(),
+            from: Addresses::default(),
+            to: Addresses::default(),
+            bytes: piece.bytes as u64,
+            enter: 0,
+            leave: 0,
+        };
+        self.moves(alone, copy)
+    }
+
+    fn moves(
+        &self,
+        launch: Direct,
+        turn: impl Fn(usize) -> Option<(DevicePtr, DevicePtr)>,
+    ) -> Direct {
+        let turn = |peer| turn(peer).unwrap_or_default();
+        Direct {
+            from: Addresses::by_rank(self.world, |peer| turn(peer).0),
+            to: Addresses::by_rank(self.world, |peer| turn(peer).1),
+            ..launch
+        }
+    }
+}
+
+fn pieces(call: &Call, cut: Pieces) -> impl Iterator<Item = Piece> {
+    let total = call.bytes();
+    (0..cut.count).map(move |index| Piece {
+        index,
+        start: index * cut.bytes,
+        bytes: (total - index * cut.bytes).min(cut.bytes),
+    })
+}
+
+impl Costs {
+    /// The time in microseconds of a call through landing memory with slots of so many bytes: the kernels of the symmetric
+    /// variant, piece by piece, and the copy of the last piece or the first. Predicted: that the other copies overlap is
+    /// not measured.
+    fn predict_staged(
+        &self,
+        operation: Operation,
+        bytes: usize,
+        world: usize,
+        slot: usize,
+    ) -> Option<f64> {
+        let variant = match operation {
+            Operation::AllReduce => Variant::TwoShotPush,
+            Operation::Broadcast => Variant::ScatterAllGather,
+            Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => Variant::Push,
+            Operation::Barrier => return None,
+        };
+        let cut = Pieces::of(operation, bytes, world, slot)?;
+        let piece = operation.size(cut.bytes, world);
+        let copied = match operation {
+            Operation::AllGather => world * cut.bytes,
+            _ => piece,
+        };
+        let each = self.predict(operation, variant, world, piece)?;
+        Some(cut.count as f64 * each + LAUNCH + copied as f64 / COPIED)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
