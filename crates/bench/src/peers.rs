@@ -179,7 +179,7 @@ pub(crate) fn torch_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float32",
         DType::F16 => "float16",
-        _ => "bfloat16",
+        DType::Bf16 => "bfloat16",
     }
 }
 

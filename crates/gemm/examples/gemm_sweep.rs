@@ -286,7 +286,8 @@ fn encode(dtype: DType, len: usize, seed: u32, values: &impl Fn(u32) -> f32) -> 
             let value = values(state >> 9);
             match dtype {
                 DType::F16 => f16::from_f32(value).to_le_bytes(),
-                _ => bf16::from_f32(value).to_le_bytes(),
+                DType::Bf16 => bf16::from_f32(value).to_le_bytes(),
+                DType::F32 => unreachable!("{dtype} is not swept"),
             }
         })
         .collect();

@@ -35,7 +35,8 @@ fn value(which: usize, i: usize) -> f32 {
 fn encode(dtype: DType, values: impl Iterator<Item = f32>) -> Vec<u8> {
     let one = |value: f32| match dtype {
         DType::Bf16 => bf16::from_f32(value).to_ne_bytes(),
-        _ => f16::from_f32(value).to_ne_bytes(),
+        DType::F16 => f16::from_f32(value).to_ne_bytes(),
+        DType::F32 => unreachable!("kernels of 16-bit types only"),
     };
     values.flat_map(one).collect()
 }

@@ -83,7 +83,6 @@ fn widen(bytes: &[u8], elements: usize, dtype: DType) -> Option<Vec<f32>> {
         DType::F32 => Some(of(bytes, f32::from_ne_bytes)),
         DType::F16 => Some(of(bytes, f16::from_ne_bytes)),
         DType::Bf16 => Some(of(bytes, bf16::from_ne_bytes)),
-        _ => None,
     }
 }
 
@@ -95,7 +94,7 @@ mod tests {
         let one = |&v: &f32| match dtype {
             DType::F16 => f16::from_f32(v).to_ne_bytes().to_vec(),
             DType::Bf16 => bf16::from_f32(v).to_ne_bytes().to_vec(),
-            _ => v.to_ne_bytes().to_vec(),
+            DType::F32 => v.to_ne_bytes().to_vec(),
         };
         values.iter().flat_map(one).collect()
     }

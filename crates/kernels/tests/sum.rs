@@ -133,7 +133,7 @@ fn bytes(values: &[f32], dtype: DType) -> Vec<u8> {
     match dtype {
         DType::F16 => bits(|value| f16::from_f32(value).to_ne_bytes()),
         DType::Bf16 => bits(|value| bf16::from_f32(value).to_ne_bytes()),
-        _ => values
+        DType::F32 => values
             .iter()
             .flat_map(|value| value.to_ne_bytes())
             .collect(),

@@ -5,7 +5,6 @@ use std::fmt;
 /// The element types that buffers, kernels and collectives know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
 pub enum DType {
     /// IEEE 754 binary32.
     F32,

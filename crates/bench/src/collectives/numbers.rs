@@ -90,7 +90,7 @@ pub(super) fn encode(dtype: DType, values: &[i32], out: &mut [u8]) {
         DType::F16 => put(values, out, |v| f16::from_f32(v).to_ne_bytes()),
         // Eight bits of mantissa hold them: what is cut off is zero.
         DType::Bf16 => put(values, out, |v| ((v.to_bits() >> 16) as u16).to_ne_bytes()),
-        _ => put(values, out, f32::to_ne_bytes),
+        DType::F32 => put(values, out, f32::to_ne_bytes),
     }
 }
 
@@ -185,7 +185,8 @@ mod tests {
                 let bits = u16::from_ne_bytes(bits.try_into().unwrap());
                 let back = match dtype {
                     DType::F16 => f16::from_bits(bits).to_f32(),
-                    _ => half::bf16::from_bits(bits).to_f32(),
+                    DType::Bf16 => half::bf16::from_bits(bits).to_f32(),
+                    DType::F32 => unreachable!("of two bytes"),
                 };
                 assert_eq!(back, *value as f32, "{dtype}");
             }

@@ -113,7 +113,7 @@ impl Matrices {
         let exact = match self.problem.dtype {
             DType::F16 => 1 << 11,
             DType::Bf16 => 1 << 8,
-            _ => 1 << 24,
+            DType::F32 => 1 << 24,
         };
         self.problem.k.div_ceil(exact / LARGEST_PRODUCT)
     }

@@ -101,7 +101,7 @@ pub(crate) fn encode(dtype: DType, values: &[f32], out: &mut [u8]) {
     match dtype {
         DType::F16 => put(values, out, |v| f16::from_f32(v).to_ne_bytes()),
         DType::Bf16 => put(values, out, |v| bf16::from_f32(v).to_ne_bytes()),
-        _ => put(values, out, f32::to_ne_bytes),
+        DType::F32 => put(values, out, f32::to_ne_bytes),
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn rounded(dtype: DType, value: f32) -> f32 {
     match dtype {
         DType::F16 => f16::from_f32(value).to_f32(),
         DType::Bf16 => bf16::from_f32(value).to_f32(),
-        _ => value,
+        DType::F32 => value,
     }
 }
 

@@ -288,7 +288,7 @@ impl Found {
             let rate = match dtype {
                 DType::Bf16 => &mut rates.bf16,
                 DType::F16 => &mut rates.f16,
-                _ => &mut rates.f32,
+                DType::F32 => &mut rates.f32,
             };
             match factors.get_mut(&dtype) {
                 Some(factors) => {

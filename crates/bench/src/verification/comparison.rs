@@ -174,8 +174,8 @@ pub(crate) fn decode(dtype: DType, bytes: &[u8]) -> f32 {
     match (dtype, bytes) {
         (DType::F16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f32(),
         (DType::Bf16, &[a, b]) => bf16::from_ne_bytes([a, b]).to_f32(),
-        (_, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
-        _ => f32::NAN,
+        (DType::F32, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
+        (DType::F16 | DType::Bf16 | DType::F32, _) => f32::NAN,
     }
 }
 

@@ -39,7 +39,6 @@ macro_rules! by_dtype_and_world {
             DType::F32 => Some(by_world!($world, $name, "_f32")),
             DType::F16 => Some(by_world!($world, $name, "_f16")),
             DType::Bf16 => Some(by_world!($world, $name, "_bf16")),
-            _ => None,
         }
     };
 }

@@ -15,7 +15,7 @@ pub fn rounded(dtype: DType, value: f32) -> f32 {
     match dtype {
         DType::F32 => value,
         DType::F16 => f16::from_f32(value).to_f32(),
-        _ => bf16::from_f32(value).to_f32(),
+        DType::Bf16 => bf16::from_f32(value).to_f32(),
     }
 }
 
@@ -26,7 +26,7 @@ pub fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
         match dtype {
             DType::F32 => bytes.extend(value.to_ne_bytes()),
             DType::F16 => bytes.extend(f16::from_f32(value).to_ne_bytes()),
-            _ => bytes.extend(bf16::from_f32(value).to_ne_bytes()),
+            DType::Bf16 => bytes.extend(bf16::from_f32(value).to_ne_bytes()),
         }
     }
     bytes

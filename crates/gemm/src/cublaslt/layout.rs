@@ -64,6 +64,6 @@ pub(super) fn data_type(dtype: DType) -> u32 {
     (match dtype {
         DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
         DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
-        _ => sys::cudaDataType_t::CUDA_R_32F,
+        DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
     }) as u32
 }

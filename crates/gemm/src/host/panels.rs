@@ -83,7 +83,7 @@ pub unsafe fn multiply_raw(problem: &GemmProblem, operands: GemmOperands) -> Res
             (DType::F16, DType::F32) => typed::<f16, f32>(problem, operands),
             (DType::Bf16, DType::Bf16) => typed::<bf16, bf16>(problem, operands),
             (DType::Bf16, DType::F32) => typed::<bf16, f32>(problem, operands),
-            (dtype, out) => {
+            (dtype @ (DType::F32 | DType::F16 | DType::Bf16), out) => {
                 return Err(Error::InvalidProblem {
                     problem: Box::new(*problem),
                     reason: format!("no host product of {dtype} stored as {out}"),

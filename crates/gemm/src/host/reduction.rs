@@ -45,7 +45,7 @@ impl ReducingGemmBackend for Host {
                 match product.problem.dtype {
                     DType::F16 => reduce::<f16>(&product),
                     DType::Bf16 => reduce::<bf16>(&product),
-                    _ => reduce::<f32>(&product),
+                    DType::F32 => reduce::<f32>(&product),
                 }
             };
             done.map_err(|error| warpweave_symm_mem::Error::Stream {

@@ -264,7 +264,7 @@ pub(super) fn kernel(
                 (DType::F16, Layout::Transposed) => names!(concat!($family, "_f16_nt")),
                 (DType::Bf16, Layout::RowMajor) => names!(concat!($family, "_bf16_nn")),
                 (DType::Bf16, Layout::Transposed) => names!(concat!($family, "_bf16_nt")),
-                _ => return None,
+                (DType::F32, _) => return None,
             }
         };
     }

@@ -79,7 +79,8 @@ impl TensorMap {
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         let dtype = match matrix.dtype {
             DType::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            DType::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            DType::F32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
         };
         let extents = extents.map(|extent| extent as u64);
         let strides = strides.map(|stride| (stride * matrix.dtype.size()) as u64);

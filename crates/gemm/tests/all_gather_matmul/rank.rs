@@ -119,7 +119,8 @@ fn mixed(call: usize, rank: usize) -> u64 {
 fn encode(dtype: DType, value: f32) -> [u8; 2] {
     match dtype {
         DType::Bf16 => bf16::from_f32(value).to_ne_bytes(),
-        _ => f16::from_f32(value).to_ne_bytes(),
+        DType::F16 => f16::from_f32(value).to_ne_bytes(),
+        DType::F32 => unreachable!("kernels of 16-bit types only"),
     }
 }
 

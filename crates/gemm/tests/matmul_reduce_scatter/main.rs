@@ -20,7 +20,8 @@ fn exact<B: ReducingGemmBackend>(
 ) {
     match case.dtype {
         DType::F16 => exact_in::<B, f16>(world, device, case, count),
-        _ => exact_in::<B, bf16>(world, device, case, count),
+        DType::Bf16 => exact_in::<B, bf16>(world, device, case, count),
+        DType::F32 => unreachable!("kernels of 16-bit types only"),
     }
 }
 

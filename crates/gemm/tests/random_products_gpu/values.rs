@@ -28,7 +28,8 @@ impl Problem {
         let GemmProblem { k, lda, .. } = self.products[rank];
         match self.products[rank].dtype {
             DType::F16 => window_of(&self.matrix_a::<f16>(rank, call, rows), k, lda),
-            _ => window_of(&self.matrix_a::<bf16>(rank, call, rows), k, lda),
+            DType::Bf16 => window_of(&self.matrix_a::<bf16>(rank, call, rows), k, lda),
+            DType::F32 => unreachable!("kernels of 16-bit types only"),
         }
     }
 
@@ -44,7 +45,8 @@ impl Problem {
         let columns = b_layout.stored(k, n).1;
         match self.products[rank].dtype {
             DType::F16 => window_of(&self.matrix_b::<f16>(rank), columns, ldb),
-            _ => window_of(&self.matrix_b::<bf16>(rank), columns, ldb),
+            DType::Bf16 => window_of(&self.matrix_b::<bf16>(rank), columns, ldb),
+            DType::F32 => unreachable!("kernels of 16-bit types only"),
         }
     }
 
@@ -53,7 +55,8 @@ impl Problem {
         let GemmProblem { n, dtype, .. } = self.products[rank];
         match dtype {
             DType::F16 => window_of(&self.elements::<f16>(rank), n, n),
-            _ => window_of(&self.elements::<bf16>(rank), n, n),
+            DType::Bf16 => window_of(&self.elements::<bf16>(rank), n, n),
+            DType::F32 => unreachable!("kernels of 16-bit types only"),
         }
     }
 
@@ -62,7 +65,8 @@ impl Problem {
         let GemmProblem { n, ldc, dtype, .. } = self.products[rank];
         match dtype {
             DType::F16 => window_of(&self.matrix_c::<f16>(rank, call), n, ldc),
-            _ => window_of(&self.matrix_c::<bf16>(rank, call), n, ldc),
+            DType::Bf16 => window_of(&self.matrix_c::<bf16>(rank, call), n, ldc),
+            DType::F32 => unreachable!("kernels of 16-bit types only"),
         }
     }
 

@@ -15,7 +15,6 @@ macro_rules! by_dtype {
             DType::F32 => Some(concat!($prefix, "_f32", $suffix)),
             DType::F16 => Some(concat!($prefix, "_f16", $suffix)),
             DType::Bf16 => Some(concat!($prefix, "_bf16", $suffix)),
-            _ => None,
         }
     };
 }

@@ -338,8 +338,7 @@ impl Machine {
         let tflops = match dtype {
             DType::Bf16 => rates.bf16,
             DType::F16 => rates.f16,
-            // f32, and whatever has no rate of its own: the slowest.
-            _ => rates.f32,
+            DType::F32 => rates.f32,
         };
         let sms = self.gpu.multiprocessors as f64;
         let of = |t: &Tile| {

@@ -82,7 +82,7 @@ pub fn encode(dtype: DType, value: f32) -> Vec<u8> {
     match dtype {
         DType::F16 => half::f16::from_f32(value).to_ne_bytes().to_vec(),
         DType::Bf16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
-        _ => value.to_ne_bytes().to_vec(),
+        DType::F32 => value.to_ne_bytes().to_vec(),
     }
 }
 

@@ -154,7 +154,7 @@ impl Reference {
         match problem.dtype {
             DType::F16 => of.fill::<f16>(rows, threads, planes)?,
             DType::Bf16 => of.fill::<bf16>(rows, threads, planes)?,
-            _ => of.fill::<f32>(rows, threads, planes)?,
+            DType::F32 => of.fill::<f32>(rows, threads, planes)?,
         }
         exchange.barrier("reference")?;
         Ok(Self { of, parts })

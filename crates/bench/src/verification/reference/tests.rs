@@ -20,7 +20,7 @@ fn stored(matrix: &[f32], cols: usize, part: &Part, dtype: DType) -> Vec<u8> {
     let bytes = |value: &f32| match dtype {
         DType::F16 => f16::from_f32(*value).to_ne_bytes().to_vec(),
         DType::Bf16 => bf16::from_f32(*value).to_ne_bytes().to_vec(),
-        _ => value.to_ne_bytes().to_vec(),
+        DType::F32 => value.to_ne_bytes().to_vec(),
     };
     values.iter().flat_map(bytes).collect()
 }

@@ -14,7 +14,6 @@ const fn kernel(dtype: DType) -> Option<&'static str> {
         DType::F32 => Some("tree_all_reduce_f32"),
         DType::F16 => Some("tree_all_reduce_f16"),
         DType::Bf16 => Some("tree_all_reduce_bf16"),
-        _ => None,
     }
 }
 

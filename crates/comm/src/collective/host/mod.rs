@@ -12,7 +12,7 @@ mod tree;
 mod models;
 
 use warpweave_symm_mem::host::HostStream;
-use warpweave_symm_mem::{DType, DevicePtr, Error, Host, Result};
+use warpweave_symm_mem::{DType, DevicePtr, Host, Result};
 
 use super::backend::CollectiveKernels;
 use super::launch::{
@@ -196,12 +196,4 @@ unsafe fn reduce(
     // SAFETY: the caller's obligation, kept until the work has ended.
     let work = move || unsafe { with_element!(dtype, reduce(&launch)) };
     device.launch(stream, name, work)
-}
-
-/// A type that no reference sums.
-fn unknown(dtype: DType) -> Error {
-    Error::Unavailable {
-        what: format!("sums of {dtype}"),
-        why: "the kernels know f32, f16 and bf16".into(),
-    }
 }
