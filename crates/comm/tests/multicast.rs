@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use warpweave_comm::collective::{Call, Operation, Variant};
+use warpweave_comm::collective::{Call, Costs, Operation, ReductionOrder, Variant};
 use warpweave_comm::{CollectiveOptions, Collectives, Operand};
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{
-    Backend, DType, Error, Exchange, Host, Priority, SymmetricBuffer, ThreadExchange,
+    Backend, Cuda, DType, Error, Exchange, Host, Priority, SymmetricBuffer, ThreadExchange,
 };
 
 const BYTES: usize = 1 << 16;
@@ -160,6 +160,76 @@ fn without_an_address_there_is_an_answer() {
         }
         let other = Operand::multicast(&rank.buffers[0].0, &rank.buffers[1].1, 0, 16);
         assert!(matches!(other, Err(Error::InvalidArgument { .. })));
+        rank.close();
+    });
+}
+
+#[test]
+fn the_switch_reduces_where_any_order_is_accepted() {
+    ranks(4, |mut rank| {
+        rank.collectives.set_costs(Costs::built_in::<Cuda>());
+        let plain = |buffer: usize| Operand::symmetric(&rank.buffers[buffer].0, 0, BYTES).unwrap();
+        let call = |count, input, output| Call {
+            operation: Operation::AllReduce,
+            dtype: DType::F32,
+            count,
+            root: 0,
+            input,
+            output,
+        };
+        // Large enough that bytes decide; nothing is enqueued.
+        let large = call(16 << 20, rank.operand(0, 0), rank.operand(1, 0));
+        let select = |call, order| rank.collectives.select_in(call, order).unwrap();
+        assert_eq!(select(&large, ReductionOrder::Any), Variant::Multimem);
+        let by_rank = select(&large, ReductionOrder::Rank);
+        assert!(by_rank.sums_by_rank(), "{by_rank}");
+        assert_eq!(rank.collectives.select(&large).unwrap(), by_rank);
+        let out_of_reach = call(16 << 20, plain(0), plain(1));
+        assert_eq!(select(&out_of_reach, ReductionOrder::Any), by_rank);
+        // What was measured counts for more than what is predicted.
+        let measured = "all-reduce 4 two-shot 1000000=5\nall-reduce 4 multimem 1000000=6\n";
+        rank.collectives.set_costs(measured.parse().unwrap());
+        let large = call(250_000, rank.operand(0, 0), rank.operand(1, 0));
+        let variant = rank.collectives.select_in(&large, ReductionOrder::Any);
+        assert_eq!(variant.unwrap(), Variant::TwoShot);
+        rank.close();
+    });
+}
+
+/// An all-gather adds nothing up: whichever variant moves it, it has the same bits.
+#[test]
+fn the_switch_copies_in_any_case() {
+    ranks(2, |mut rank| {
+        let measured = "all-gather 2 push 1000=5\nall-gather 2 multimem 1000=4\n";
+        rank.collectives.set_costs(measured.parse().unwrap());
+        let call = Call {
+            operation: Operation::AllGather,
+            dtype: DType::F32,
+            count: 250,
+            root: 0,
+            input: rank.operand(0, 0),
+            output: rank.operand(1, 0),
+        };
+        assert_eq!(rank.collectives.select(&call).unwrap(), Variant::Multimem);
+        rank.close();
+    });
+}
+
+#[test]
+fn what_goes_through_multicast_addresses_is_measured() {
+    ranks(2, |rank| {
+        let operations = [Operation::AllReduce, Operation::AllGather];
+        let costs = rank
+            .collectives
+            .measure(&rank.stream, &rank.exchange, &operations, &[4096])
+            .unwrap();
+        for operation in operations {
+            assert!(
+                costs
+                    .predict(operation, Variant::Multimem, 2, 4096)
+                    .is_some()
+            );
+        }
         rank.close();
     });
 }

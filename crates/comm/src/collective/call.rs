@@ -47,6 +47,11 @@ impl Operation {
         }
     }
 
+    /// Whether elements are added up.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Operation::ReduceScatter | Operation::AllReduce)
+    }
+
     /// Elements of the input and of the output of a call with `count`.
     pub const fn elements(self, count: usize, world: usize) -> (usize, usize) {
         match self {

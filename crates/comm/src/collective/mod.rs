@@ -39,7 +39,7 @@ use warpweave_symm_mem::{
 
 pub use backend::{CollectiveKernels, Move};
 pub use call::{Call, Operand, Operation};
-pub use select::{Costs, MalformedCosts, interpolate};
+pub use select::{Costs, MalformedCosts, ReductionOrder, interpolate};
 pub use variant::Variant;
 
 use launch::{Addresses, Group, MAX_BLOCKS, MAX_WORLD, PACKET_SLOT};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpweave_symm_mem::{DType, Exchange, Result, SymmetricBuffer};
+use warpweave_symm_mem::multicast::MulticastBuffer;
+use warpweave_symm_mem::{DType, Error, Exchange, Result, SymmetricBuffer};
 
 use super::costs::Costs;
 use crate::collective::Collectives;
@@ -18,7 +19,8 @@ const CALLS: usize = 9;
 const LEAD: Duration = Duration::from_micros(200);
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// Times every variant of `operations` that can do them on symmetric operands, at each [size](Operation::size), with all
+    /// Times every variant of `operations` that can do them on symmetric operands, with multicast addresses where the guard
+    /// allows them, at each [size](Operation::size), with all
     /// ranks aligned before each call: medians of the slowest rank. Collective; takes about a second for each gigabyte.
     ///
     /// # Errors
@@ -50,13 +52,27 @@ impl<B: CollectiveKernels> Collectives<B> {
                 buffer("measure.in", inputs)?,
                 buffer("measure.out", outputs)?,
             );
+            let multicast = (
+                self.multicast(exchange, &input)?,
+                self.multicast(exchange, &output)?,
+            );
+            let (input, output) = match &multicast {
+                (Some(of_input), Some(of_output)) => (
+                    Operand::multicast(&input, of_input, 0, inputs)?,
+                    Operand::multicast(&output, of_output, 0, outputs)?,
+                ),
+                _ => (
+                    Operand::symmetric(&input, 0, inputs)?,
+                    Operand::symmetric(&output, 0, outputs)?,
+                ),
+            };
             let call = Call {
                 operation,
                 dtype,
                 count,
                 root: 0,
-                input: Operand::symmetric(&input, 0, inputs)?,
-                output: Operand::symmetric(&output, 0, outputs)?,
+                input,
+                output,
             };
             for &variant in Variant::of(operation) {
                 if self.validate(&call, variant).is_ok() {
@@ -70,9 +86,27 @@ impl<B: CollectiveKernels> Collectives<B> {
                     );
                 }
             }
+            for multicast in [multicast.0, multicast.1].into_iter().flatten() {
+                multicast.close(exchange.as_ref())?;
+            }
             exchange.barrier("measure.end")?;
         }
         Ok(costs)
+    }
+
+    /// The multicast object over `buffer`, where the guard of every rank allows one. Collective.
+    fn multicast(
+        &self,
+        exchange: &Arc<dyn Exchange>,
+        buffer: &SymmetricBuffer<B>,
+    ) -> Result<Option<MulticastBuffer<B>>> {
+        match MulticastBuffer::new(&self.backend, exchange, buffer) {
+            Ok(multicast) => Ok(Some(multicast)),
+            Err(error) if error.is_unavailable() => Ok(None),
+            // Unavailable on another rank.
+            Err(Error::PeerFailed { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The median time of the slowest rank, in microseconds.

@@ -15,6 +15,17 @@ use super::variant::Variant;
 /// What was measured on machines whose results are in the project's `docs/results`.
 const H200: &str = include_str!("h200.tsv");
 
+/// The orders of a reduction's terms that a caller accepts: it decides how a sum is rounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ReductionOrder {
+    /// That of ranks, in which the sums of all variants have the same bits, in every run.
+    #[default]
+    Rank,
+    /// Any, another in every run perhaps: adds [`Variant::Tree`], and [`Variant::Multimem`] where the operands have multicast
+    /// addresses.
+    Any,
+}
+
 /// The order in which variants are tried where nothing was measured.
 const UNMEASURED: [Variant; 7] = [
     Variant::TwoShot,
@@ -35,19 +46,43 @@ impl Costs {
             BackendKind::Host => Costs::default(),
         }
     }
+
+    /// The time of a call through multicast addresses in microseconds. Predicted, for an all-reduce alone: of `n` ranks
+    /// each link carries `1 + 1/n` of the message each way, where pushing carries `2 (n - 1) / n`. The other operations
+    /// put no fewer bytes on any link, so that they are picked where they were measured.
+    fn predict_multimem(&self, operation: Operation, world: usize, size: usize) -> Option<f64> {
+        if operation != Operation::AllReduce {
+            return None;
+        }
+        let carried = (size + size / world) as f64;
+        let pushed = operation.incoming(size, world).max(1) as f64;
+        let alike = size as f64 * carried / pushed;
+        self.predict(operation, Variant::TwoShotPush, world, alike as usize)
+    }
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// The variant for `call` that takes the least time according to [`Collectives::costs`], of those that can do it
-    /// and give the same result in every run. The same on all ranks. Without any measurement of the operation the first of a fixed order that can.
+    /// The variant for `call` that takes the least time according to [`Collectives::costs`], of those that can do it and
+    /// reduce in the order of ranks. The same on all ranks. Without any measurement of the operation the first of a fixed
+    /// order that can.
     ///
     /// # Errors
     /// As [`Collectives::validate`], if no variant can do it: make the operands symmetric, or let NCCL do it.
     pub fn select(&self, call: &Call) -> Result<Variant> {
+        self.select_in(call, ReductionOrder::Rank)
+    }
+
+    /// As [`Collectives::select`], of the variants that reduce in an `order` that the caller accepts. All ranks give the same.
+    ///
+    /// # Errors
+    /// As [`Collectives::select`].
+    pub fn select_in(&self, call: &Call, order: ReductionOrder) -> Result<Variant> {
         let mut refused = None;
         let mut able = Vec::new();
-        let reliable = |variant: &&Variant| variant.is_deterministic();
-        for &variant in Variant::of(call.operation).iter().filter(reliable) {
+        let accepted = |variant: &&Variant| {
+            order == ReductionOrder::Any || variant.sums_by_rank() || !call.operation.reduces()
+        };
+        for &variant in Variant::of(call.operation).iter().filter(accepted) {
             match self.validate(call, variant) {
                 Ok(()) => able.push(variant),
                 Err(error) if error.is_unavailable() => refused = Some(error),
@@ -61,6 +96,9 @@ impl<B: CollectiveKernels> Collectives<B> {
                 .predict(call.operation, variant, self.world, size);
             let time = measured.or_else(|| match variant {
                 Variant::Staged => self.predict_staged(&self.costs, call),
+                Variant::Multimem => self
+                    .costs
+                    .predict_multimem(call.operation, self.world, size),
                 _ => None,
             })?;
             Some((variant, time))
@@ -93,7 +131,24 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Safety
     /// As for [`Collectives::enqueue`].
     pub unsafe fn run(&self, stream: &B::Stream, call: &Call) -> Result<Variant> {
-        let variant = self.select(call)?;
+        // SAFETY: the caller's obligations.
+        unsafe { self.run_in(stream, call, ReductionOrder::Rank) }
+    }
+
+    /// As [`Collectives::run`], in the variant that [`Collectives::select_in`] picks.
+    ///
+    /// # Errors
+    /// As [`Collectives::run`].
+    ///
+    /// # Safety
+    /// As for [`Collectives::enqueue`].
+    pub unsafe fn run_in(
+        &self,
+        stream: &B::Stream,
+        call: &Call,
+        order: ReductionOrder,
+    ) -> Result<Variant> {
+        let variant = self.select_in(call, order)?;
         // SAFETY: the caller's obligations.
         unsafe { self.enqueue(stream, call, variant)? };
         Ok(variant)
