@@ -137,6 +137,14 @@ pub enum CommError {
         /// What is wrong with it.
         why: String,
     },
+    /// What was measured could not be kept for the next job; what was kept before is as it was.
+    #[error("keeping what was measured in {}: {source}", .path.display())]
+    NotKept {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The loaded NCCL does not know this yet.
     #[error("{what} needs NCCL {needed}, and {found} was loaded")]
     NcclTooOld {

@@ -123,7 +123,8 @@ impl<B: CollectiveKernels> Lane<B> {
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// Allocates what the collectives need. Collective: all ranks give the same `name` and `options`.
+    /// Allocates what the collectives need. Collective: all ranks give the same `name` and `options`. Variants are picked by
+    /// what rank 0 finds [measured](crate::measured) of this machine, before what is built in.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks; what the backend and the exchange report.
@@ -174,7 +175,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             side: backend.stream(Priority::High)?,
             pushed: [event()?, event()?],
             summed: [event()?, event()?],
-            costs: Costs::built_in::<B>(),
+            costs: Costs::of_machine(backend, exchange.as_ref())?,
         };
         let blocks = backend
             .resident_blocks()?

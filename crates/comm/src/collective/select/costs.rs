@@ -48,6 +48,14 @@ impl Costs {
         series.insert(size.max(1), microseconds);
     }
 
+    /// Takes over what `newer` has. An operation of which it has anything goes by it alone: times of two machines, or of two
+    /// days, do not compare.
+    pub fn replace(&mut self, newer: Costs) {
+        let is_older = |operation| newer.series.keys().all(|series| series.0 != operation);
+        self.series.retain(|series, _| is_older(series.0));
+        self.series.extend(newer.series);
+    }
+
     /// The time of a call in microseconds: between two measured sizes on the line through them in logarithms, beyond them on
     /// the line through the nearest two. Among a number of ranks that was not measured, as among the nearest one that was,
     /// at the size with as many bytes coming in. `None` where the variant was not measured at all.
@@ -185,6 +193,16 @@ mod tests {
         let eight = costs.predict(Operation::AllGather, Variant::Packets, 8, 3000);
         let four = costs.predict(Operation::AllGather, Variant::Packets, 4, 7000);
         assert!((eight.unwrap() - four.unwrap()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn newer_times_replace_those_of_their_operations() {
+        let mut costs: Costs = TEXT.parse().unwrap();
+        costs.replace("all-gather 4 push 1000=5".parse().unwrap());
+        let time = |operation, variant| costs.predict(operation, variant, 4, 1000);
+        assert_eq!(time(Operation::AllGather, Variant::Packets), None);
+        assert!(time(Operation::AllGather, Variant::Push).is_some());
+        assert!(time(Operation::AllReduce, Variant::TwoShot).is_some());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod costs;
 mod measure;
 
-use warpweave_symm_mem::{Backend, BackendKind, Error, Result};
+use warpweave_symm_mem::{Backend, BackendKind, Error, Exchange, Result};
 
 pub use costs::{Costs, MalformedCosts, interpolate};
 
@@ -11,6 +11,7 @@ use super::Collectives;
 use super::backend::CollectiveKernels;
 use super::call::{Call, Operation};
 use super::variant::Variant;
+use crate::measured::{Figures, Measured};
 
 /// What was measured on machines whose results are in the project's `docs/results`.
 const H200: &str = include_str!("h200.tsv");
@@ -45,6 +46,30 @@ impl Costs {
             BackendKind::Cuda => H200.parse().unwrap_or_default(),
             BackendKind::Host => Costs::default(),
         }
+    }
+
+    /// What is known of the machine of these ranks: what was measured of it, as rank 0 finds it
+    /// [kept](crate::measured), and of the other operations what is [built in](Costs::built_in). Collective; the same on
+    /// all ranks.
+    ///
+    /// # Errors
+    /// What the exchange reports.
+    pub fn of_machine<B: Backend>(backend: &B, exchange: &dyn Exchange) -> Result<Self> {
+        let measured = Measured::of_ranks(backend, exchange)?;
+        let mine = measured
+            .filter(|_| exchange.rank() == 0)
+            .and_then(|measured| measured.read(Figures::Costs, str::parse::<Costs>))
+            .unwrap_or_default();
+        let all = exchange.all_gather("measured.costs", mine.to_string().as_bytes())?;
+        let first = all.first().map(|text| String::from_utf8_lossy(text));
+        let kept = first.unwrap_or_default().parse::<Costs>();
+        let kept = kept.map_err(|error| Error::InvalidArgument {
+            what: "costs of rank 0",
+            why: error.to_string(),
+        })?;
+        let mut costs = Costs::built_in::<B>();
+        costs.replace(kept);
+        Ok(costs)
     }
 
     /// The time of a call through multicast addresses in microseconds. Predicted, for an all-reduce alone: of `n` ranks

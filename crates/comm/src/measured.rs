@@ -1,0 +1,200 @@
+//! What was measured of a machine, kept in files from one job to the next.
+//!
+//! A machine is its GPUs, their number and their driver: what figures depend on, and nothing that differs between two
+//! machines of one kind. The files lie in `$WARPWEAVE_CACHE_DIR`, else in `$XDG_CACHE_HOME/warpweave`, else in
+//! `~/.cache/warpweave`. The first line of each names its machine; a file whose first line does not is foreign, and one
+//! that cannot be read as what it should be is malformed: either is ignored with a warning.
+//!
+//! The times of the host backend say nothing about a machine: they are kept only where `WARPWEAVE_CACHE_DIR` is set.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use warpweave_symm_mem::{Backend, BackendKind, Exchange};
+
+use crate::error::{CommError, Result};
+
+/// Where the files lie, before all other places.
+pub const CACHE_DIR: &str = "WARPWEAVE_CACHE_DIR";
+
+/// The largest file that is read, in bytes.
+const LARGEST: u64 = 1 << 20;
+
+/// What is kept of a machine, a file each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Figures {
+    /// Times of collectives: [`Costs`](crate::collective::Costs).
+    Costs,
+    /// The machine of simulations, in TOML.
+    Machine,
+}
+
+impl Figures {
+    const fn suffix(self) -> &'static str {
+        match self {
+            Figures::Costs => "costs.tsv",
+            Figures::Machine => "machine.toml",
+        }
+    }
+}
+
+/// The files of one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    folder: PathBuf,
+    machine: String,
+}
+
+impl Measured {
+    /// The files of the machine whose ranks have these devices, each as its name and its driver, in any order. `None` where
+    /// nothing is kept: on the host backend without `WARPWEAVE_CACHE_DIR`, and without a home.
+    pub fn of(kind: BackendKind, devices: &[(String, String)]) -> Option<Self> {
+        let folder = folder(kind, |name| std::env::var_os(name).map(PathBuf::from))?;
+        Some(Self::at(folder, devices))
+    }
+
+    /// The files of the machine of all ranks. Collective.
+    ///
+    /// # Errors
+    /// What the exchange reports.
+    pub fn of_ranks<B: Backend>(
+        backend: &B,
+        exchange: &dyn Exchange,
+    ) -> warpweave_symm_mem::Result<Option<Self>> {
+        let info = backend.device();
+        // Each rank's device has a number; what counts is what it is.
+        let name = info.name.split(" (device").next().unwrap_or_default();
+        let mine = format!("{name}\n{}", info.driver);
+        let all = exchange.all_gather("measured.devices", mine.as_bytes())?;
+        let devices = all.iter().map(|device| {
+            let device = String::from_utf8_lossy(device);
+            let (name, driver) = device.split_once('\n').unwrap_or((&device, ""));
+            (name.to_owned(), driver.to_owned())
+        });
+        Ok(Self::of(B::KIND, &devices.collect::<Vec<_>>()))
+    }
+
+    fn at(folder: PathBuf, devices: &[(String, String)]) -> Self {
+        let mut kinds: Vec<_> = devices.to_vec();
+        kinds.sort();
+        let kinds = kinds.chunk_by(|a, b| a == b).map(|same| {
+            let (name, driver) = &same[0];
+            format!("{} x {name}, {driver}", same.len())
+        });
+        Self {
+            folder,
+            machine: kinds.collect::<Vec<_>>().join(" + ").replace('\n', " "),
+        }
+    }
+
+    /// Where `figures` are kept.
+    pub fn path(&self, figures: Figures) -> PathBuf {
+        // FNV-1a: the name of a file must not change with the standard library.
+        let hash = self
+            .machine
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        self.folder
+            .join(format!("{hash:016x}.{}", figures.suffix()))
+    }
+
+    /// What is kept, if there is anything that `parse` takes. Says in the log which file is used, and why one is not.
+    pub fn read<T, E: std::fmt::Display>(
+        &self,
+        figures: Figures,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let path = self.path(figures);
+        let ignored = |why: &dyn std::fmt::Display| {
+            tracing::warn!("{}: {why}; the file is ignored", path.display());
+        };
+        let text = match read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                ignored(&error);
+                return None;
+            }
+        };
+        if text.lines().next() != Some(&self.header()) {
+            ignored(&format_args!("it does not begin with `{}`", self.header()));
+            return None;
+        }
+        match parse(&text) {
+            Ok(value) => {
+                tracing::info!("{}: figures of this machine, as measured", path.display());
+                Some(value)
+            }
+            Err(error) => {
+                ignored(&error);
+                None
+            }
+        }
+    }
+
+    /// Keeps `text`, and says where. What was kept before stays whole until the new file is.
+    ///
+    /// # Errors
+    /// [`CommError::NotKept`], as on a full disk.
+    pub fn write(&self, figures: Figures, text: &str) -> Result<PathBuf> {
+        let path = self.path(figures);
+        let written = fs::create_dir_all(&self.folder).and_then(|()| {
+            replace(&path, |file| {
+                writeln!(file, "{}", self.header())?;
+                file.write_all(text.as_bytes())
+            })
+        });
+        match written {
+            Ok(()) => Ok(path),
+            Err(source) => Err(CommError::NotKept { path, source }),
+        }
+    }
+
+    fn header(&self) -> String {
+        format!("# measured on: {}", self.machine)
+    }
+}
+
+fn folder(kind: BackendKind, variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let set = |name| variable(name).filter(|path| !path.as_os_str().is_empty());
+    let home = || {
+        let xdg = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+        let cache = xdg.or_else(|| Some(set("HOME")?.join(".cache")))?;
+        Some(cache.join("warpweave"))
+    };
+    set(CACHE_DIR).or_else(|| match kind {
+        BackendKind::Cuda => home(),
+        BackendKind::Host => None,
+    })
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let length = fs::metadata(path)?.len();
+    if length > LARGEST {
+        let why = format!("{length} bytes are too many");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    fs::read_to_string(path)
+}
+
+/// Writes a file of a name of its own and gives it the name of `path` when it is on the disk.
+fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let partial = path.with_file_name(name);
+    let written = File::create(&partial).and_then(|mut file| {
+        write(&mut file)?;
+        file.sync_all()
+    });
+    let done = written.and_then(|()| fs::rename(&partial, path));
+    if done.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    done
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
