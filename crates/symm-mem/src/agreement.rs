@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
-use crate::uniform::View;
+use crate::uniform::Sides;
 use crate::wire::{Malformed, Reader, Writer};
 
 /// A rank's word, or why it has none.
@@ -33,16 +33,6 @@ pub(crate) fn read<T>(
     Ok(word)
 }
 
-pub(crate) fn number_to(word: Word<&u64>) -> Vec<u8> {
-    write(word, |&number, to| {
-        to.word(number);
-    })
-}
-
-pub(crate) fn number_from(bytes: &[u8]) -> Result<Word<u64>, Malformed> {
-    read(bytes, |from| from.word())
-}
-
 /// Exchanges a word of each rank, or the error of those that have none: then it is an error on all.
 pub(crate) fn words<T, U>(
     exchange: &dyn Exchange,
@@ -67,15 +57,15 @@ pub(crate) fn words<T, U>(
 }
 
 /// Exchanges each rank's side of a cache.
-pub(crate) fn views(exchange: &dyn Exchange, tag: &str, mine: &View) -> Result<Vec<View>> {
+pub(crate) fn sides(exchange: &dyn Exchange, tag: &str, mine: &Sides) -> Result<Vec<Sides>> {
     let mut to = Writer::default();
     mine.write(&mut to);
     let all = exchange.all_gather(tag, &to.finish())?;
     decode_all(&all, tag, |bytes| {
         let mut from = Reader::new(bytes);
-        let view = View::read(&mut from)?;
+        let sides = Sides::read(&mut from)?;
         from.end()?;
-        Ok(view)
+        Ok(sides)
     })
 }
 

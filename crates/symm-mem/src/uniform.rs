@@ -9,13 +9,19 @@
 //!
 //! A digest of the decisions travels along. Ranks whose histories came apart, by a step that ended well on some ranks
 //! only, see it at the next look-up instead of using entries that do not belong together.
+//!
+//! A table is that of one group of ranks; [`Groups`] has the tables of all groups that use a cache.
+
+mod groups;
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::wire::{Malformed, Reader, Writer};
 
-/// How much a cache may hold. Entries that are held somewhere are kept beyond it.
+pub(crate) use groups::{Group, Groups, Sides};
+
+/// How much a cache may hold for each group of ranks that uses it. Entries that are held somewhere are kept beyond it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
     /// Entries.
@@ -58,6 +64,16 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// That of a table that never had an entry.
+    fn empty() -> Self {
+        View {
+            digest: Digest::START.0,
+            matching: Vec::new(),
+            dead: Vec::new(),
+            held: Vec::new(),
+        }
+    }
+
     pub fn write(&self, to: &mut Writer) {
         to.word(self.digest)
             .words(&self.matching)
@@ -130,7 +146,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
     }
 
     /// Makes sure that the histories of all ranks are one.
-    pub fn same_history(&self, what: &'static str, rank: usize, views: &[&View]) -> Result<()> {
+    pub fn same_history(&self, what: &'static str, rank: usize, views: &[View]) -> Result<()> {
         let mine = self.digest.0;
         match views.iter().position(|view| view.digest != mine) {
             None => Ok(()),
@@ -145,7 +161,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
     }
 
     /// The latest entry that matches on every rank.
-    pub fn hit(&mut self, views: &[&View]) -> Option<Arc<V>> {
+    pub fn hit(&mut self, views: &[View]) -> Option<Arc<V>> {
         let (first, others) = views.split_first()?;
         let all = |n: &&u64| others.iter().all(|view| view.matching.contains(n));
         let number = *first.matching.iter().filter(all).max()?;
@@ -158,7 +174,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
 
     /// Takes out what is dead on some rank and, until an entry of `bytes` more fits, what was used least recently;
     /// nothing that is held on any rank.
-    pub fn make_room(&mut self, views: &[&View], bytes: usize) -> Vec<Arc<V>> {
+    pub fn make_room(&mut self, views: &[View], bytes: usize) -> Vec<Arc<V>> {
         let says = |of: fn(&View) -> &Vec<u64>, n: u64| views.iter().any(|v| of(v).contains(&n));
         let mut free: Vec<_> = self
             .entries
@@ -183,7 +199,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
     }
 
     /// Takes out all that no rank holds.
-    pub fn take_idle(&mut self, views: &[&View]) -> Vec<Arc<V>> {
+    pub fn take_idle(&mut self, views: &[View]) -> Vec<Arc<V>> {
         let held = |n: &u64| views.iter().any(|v| v.held.contains(n));
         let numbers = self.entries.iter().map(|e| e.number);
         let idle: Vec<_> = numbers.filter(|n| !held(n)).collect();
@@ -204,18 +220,12 @@ impl<K: PartialEq, V> Uniform<K, V> {
         out.into_iter().map(|e| e.value).collect()
     }
 
-    /// Number and value of the entry of this value, if it is in the cache.
+    /// Number of the entry of this value, if it is in the cache.
     pub fn number_of(&self, value: &Arc<V>) -> Option<u64> {
         let mut entries = self.entries.iter();
         entries
             .find(|e| Arc::ptr_eq(&e.value, value))
             .map(|e| e.number)
-    }
-
-    /// How many hold the value of the entry `number`, besides the cache.
-    pub fn holders(&self, number: u64) -> usize {
-        let entry = self.entries.iter().find(|e| e.number == number);
-        entry.map_or(0, |e| Arc::strong_count(&e.value) - 1)
     }
 
     /// How many entries are held.
@@ -256,7 +266,6 @@ mod tests {
             .zip(keys)
             .map(|(table, key)| table.view(Some(key), |key, _| *key == 99))
             .collect();
-        let views: Vec<_> = views.iter().collect();
         let each = ranks.iter_mut().zip(keys).enumerate();
         each.map(|(rank, (table, key))| {
             table.same_history("history", rank, &views).unwrap();
@@ -324,7 +333,6 @@ mod tests {
             .iter()
             .map(|table| table.view(Some(&1), |_, _| false))
             .collect();
-        let views: Vec<_> = views.iter().collect();
         for (rank, table) in ranks.iter().enumerate() {
             let error = table.same_history("history", rank, &views).unwrap_err();
             let culprit = if rank == 2 { 0 } else { 2 };

@@ -5,11 +5,15 @@
 #[path = "support/faulty.rs"]
 mod faulty;
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use faulty::{Faulty, Step, all_blame, both, ranks, read, write};
 use warpweave_symm_mem::ipc::CacheLimits;
-use warpweave_symm_mem::{Backend, DevicePtr, Error, IpcCache, Memory, Registration, Result};
+use warpweave_symm_mem::{
+    Backend, DevicePtr, Error, Exchange, ExchangeError, IpcCache, Memory, Registration, Result,
+    ThreadExchange,
+};
 
 type Memories = <Faulty as Backend>::Memory;
 
@@ -309,16 +313,80 @@ fn what_a_rank_holds_is_not_closed() {
 }
 
 #[test]
+fn an_entry_of_other_groups_is_a_miss() {
+    for make in [Faulty::new, Faulty::apart] {
+        let mut calls: [Vec<(ThreadExchange, Vec<u8>)>; 4] = Default::default();
+        for _ in 0..2 {
+            // The third meets ranks whose one entry has the same number, place and range.
+            for group in [[0, 1], [2, 3], [0, 2], [1, 0], [3, 2]] {
+                for (exchange, rank) in ThreadExchange::group(2).into_iter().zip(group) {
+                    calls[usize::from(rank)].push((exchange, group.to_vec()));
+                }
+            }
+        }
+        std::thread::scope(|scope| {
+            for (rank, calls) in calls.into_iter().enumerate() {
+                scope.spawn(move || {
+                    let device = make();
+                    let memory = device.allocate(100).unwrap();
+                    write(&device, memory.address(), &[rank as u8]);
+                    let cache = IpcCache::new(&device).unwrap();
+                    for (exchange, group) in calls {
+                        let shared = cache.register(&exchange, memory.address(), 100).unwrap();
+                        let parts = shared.addresses().iter();
+                        let seen: Vec<u8> = parts.map(|&at| read(&device, at, 1)[0]).collect();
+                        assert_eq!(seen, group, "on rank {rank}");
+                        exchange.barrier("seen").unwrap();
+                    }
+                    let groups = if rank == 0 || rank == 2 { 3 } else { 2 };
+                    assert_eq!(cache.len(), groups, "an entry for each group");
+                });
+            }
+        });
+    }
+}
+
+/// An exchange that carries what this rank gives in `tag`, and then fails here.
+struct FailsAt<'a>(&'a dyn Exchange, &'static str);
+
+impl Exchange for FailsAt<'_> {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn world(&self) -> usize {
+        self.0.world()
+    }
+    fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let gathered = self.0.all_gather(tag, bytes)?;
+        match tag == self.1 {
+            false => Ok(gathered),
+            true => Err(ExchangeError::PeerLost {
+                rank: 0,
+                tag: tag.into(),
+                cause: "on purpose".into(),
+            }),
+        }
+    }
+    fn all_gather_fds(
+        &self,
+        tag: &str,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
+        self.0.all_gather_fds(tag, fds)
+    }
+}
+
+#[test]
 fn ranks_whose_histories_came_apart_are_told() {
     let errors = ranks(2, |exchange| {
         let device = Faulty::new();
         let memory = device.allocate(100).unwrap();
         let cache = IpcCache::new(&device).unwrap();
-        let alone = warpweave_symm_mem::ThreadExchange::group(1).remove(0);
-        if exchange.rank() == 1 {
-            // A call that rank 0 does not make.
-            cache.register(&alone, memory.address(), 100).unwrap();
-        }
+        // The last step ends well on rank 0 alone, which keeps the entry.
+        let step = if exchange.rank() == 1 { "ipc.open" } else { "" };
+        let failing = FailsAt(exchange.as_ref(), step);
+        let first = cache.register(&failing, memory.address(), 100);
+        assert_eq!(first.is_ok(), exchange.rank() == 0);
         cache
             .register(exchange.as_ref(), memory.address(), 100)
             .unwrap_err()

@@ -21,13 +21,15 @@
 //! The cache:
 //! - An entry belongs to allocations, by identity, never to addresses: memory that was freed and whose address is in use
 //!   again is a miss.
+//! - An entry belongs to the group of ranks that made it: a cache may be used with several groups, as with those of tensor and
+//!   of data parallelism, and another group, or a process that came anew, misses.
 //! - All ranks decide together: an entry is hit on all ranks or on none, evicted on all ranks or on none, and an error on
 //!   one rank is an error on all.
 //! - What any rank holds is neither evicted nor closed, even beyond the [`CacheLimits`].
 //! - Several registrations within one allocation open it once.
 //!
 //! The caller:
-//! - All ranks make the same calls of one cache in the same order.
+//! - All ranks of a group make the same calls of one cache in the same order.
 //! - A rank's memory lives until its registrations have been closed on all ranks: [`IpcCache::release`],
 //!   [`IpcCache::trim`] and [`IpcCache::close`] return when they have. Freeing it earlier is undefined for CUDA IPC; that
 //!   a dead entry is evicted at the next miss only limits what such a mistake costs.
@@ -45,12 +47,12 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::agreement::{self, number_from, number_to, words};
+use crate::agreement::{self, words};
 use crate::backend::{Backend, DevicePtr, Memory};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::symmetric::together;
-use crate::uniform::Uniform;
+use crate::uniform::Groups;
 
 pub use crate::uniform::CacheLimits;
 pub use handle::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
@@ -64,7 +66,7 @@ const LARGEST_ALIGNMENT: usize = 256;
 
 const HISTORY: &str = "history of the IPC cache";
 
-/// The registrations of a group of ranks. See the [module](self) for who upholds what.
+/// The registrations of the groups of ranks that it is used with. See the [module](self) for who upholds what.
 #[derive(Debug)]
 pub struct IpcCache<B: Backend> {
     backend: B,
@@ -74,9 +76,12 @@ pub struct IpcCache<B: Backend> {
 
 #[derive(Debug)]
 struct State<B: Backend> {
-    entries: Uniform<Range, Registration<B>>,
-    opened: HashMap<(usize, AllocationIdentity), Weak<Opened<B>>>,
+    entries: Groups<Range, Registration<B>>,
+    opened: AllOpened<B>,
 }
+
+/// What is open, by the process that it is of, since each numbers its allocations by itself.
+type AllOpened<B> = HashMap<(AddressSpace, AllocationIdentity), Weak<Opened<B>>>;
 
 impl<B: Backend> IpcCache<B> {
     /// An empty cache with the default limits. Not collective, but all ranks make theirs with the same limits.
@@ -93,7 +98,7 @@ impl<B: Backend> IpcCache<B> {
             backend: backend.clone(),
             space: backend.address_space()?,
             state: Mutex::new(State {
-                entries: Uniform::new(limits),
+                entries: Groups::new(limits),
                 opened: HashMap::new(),
             }),
         })
@@ -125,6 +130,7 @@ impl<B: Backend> IpcCache<B> {
         bytes: usize,
     ) -> Result<Arc<Registration<B>>> {
         let mut state = self.state.lock();
+        let State { entries, opened } = &mut *state;
         let rank = exchange.rank();
         let range = self.backend.identity(at).and_then(|identity| {
             let offset = identity.offset(at, bytes)?;
@@ -135,15 +141,13 @@ impl<B: Backend> IpcCache<B> {
             })
         });
         let mine = range.map(|range| Offer {
-            view: state
-                .entries
-                .view(Some(&range), |_, registration| !registration.is_current()),
+            sides: entries.sides(Some(&range), |_, registration| !registration.is_current()),
             space: self.space,
             range,
         });
         let offers = words(exchange, "ipc.offer", mine, Offer::encode, Offer::decode)?;
-        let views: Vec<_> = offers.iter().map(|offer| &offer.view).collect();
-        state.entries.same_history(HISTORY, rank, &views)?;
+        let sides: Vec<_> = offers.iter().map(|offer| &offer.sides).collect();
+        let (table, views) = entries.of(HISTORY, rank, &sides)?;
         if let Some(peer) = offers.iter().position(|o| o.range.bytes != bytes) {
             return Err(Error::Disagreement {
                 what: "bytes to register",
@@ -153,18 +157,18 @@ impl<B: Backend> IpcCache<B> {
                 theirs: offers[peer].range.bytes.to_string(),
             });
         }
-        if let Some(hit) = state.entries.hit(&views) {
+        if let Some(hit) = table.hit(&views) {
             return Ok(hit);
         }
 
         let span = tracing::info_span!("symm.register", bytes, world = offers.len());
         let _entered = span.enter();
-        drop(state.entries.make_room(&views, bytes));
+        drop(table.make_room(&views, bytes));
         let handles = self.exchange_handles(exchange, &offers)?;
-        let made = self.open_all(&mut state, rank, &offers, handles);
+        let made = self.open_all(opened, rank, &offers, handles);
         let registration = Arc::new(together(exchange, "ipc.open", made)?);
         let range = offers[rank].range;
-        state.entries.insert(range, bytes, registration.clone());
+        table.insert(range, bytes, registration.clone());
         Ok(registration)
     }
 
@@ -200,12 +204,12 @@ impl<B: Backend> IpcCache<B> {
 
     fn open_all(
         &self,
-        state: &mut State<B>,
+        known: &mut AllOpened<B>,
         rank: usize,
         offers: &[Offer],
         handles: Vec<Option<Handle>>,
     ) -> Result<Registration<B>> {
-        state.opened.retain(|_, opened| opened.strong_count() > 0);
+        known.retain(|_, opened| opened.strong_count() > 0);
         let mut opened = Vec::with_capacity(offers.len());
         let mut addresses = Vec::with_capacity(offers.len());
         for (peer, (offer, handle)) in offers.iter().zip(handles).enumerate() {
@@ -213,9 +217,8 @@ impl<B: Backend> IpcCache<B> {
                 addresses.push(offer.range.address());
                 continue;
             }
-            let theirs = offer.range.identity;
-            let known = state.opened.get(&(peer, theirs)).and_then(Weak::upgrade);
-            let part = match known {
+            let theirs = (offer.space, offer.range.identity);
+            let part = match known.get(&theirs).and_then(Weak::upgrade) {
                 Some(part) => part,
                 None => {
                     let memory = self
@@ -225,7 +228,7 @@ impl<B: Backend> IpcCache<B> {
                             cause: Box::new(cause),
                         })?;
                     let part = Arc::new(Opened { memory });
-                    state.opened.insert((peer, theirs), Arc::downgrade(&part));
+                    known.insert(theirs, Arc::downgrade(&part));
                     part
                 }
             };
@@ -261,25 +264,30 @@ impl<B: Backend> IpcCache<B> {
     }
 
     /// Gives up `registration` on all ranks and returns when every rank has closed it: each rank may then free its part,
-    /// unless it is registered by another entry too. Collective; all ranks hand over the same registration.
+    /// unless it is registered by another entry too. Collective; all ranks of the group that registered it hand over the
+    /// same registration.
     ///
     /// # Errors
-    /// [`Error::InUse`] if it is also held elsewhere: it then stays in the cache. What the exchange reports.
+    /// [`Error::InUse`] if it is also held elsewhere: it then stays in the cache. [`Error::Disagreement`] if the ranks hand
+    /// over different ones. What the exchange reports.
     pub fn release(
         &self,
         exchange: &dyn Exchange,
         registration: Arc<Registration<B>>,
     ) -> Result<()> {
         let mut state = self.state.lock();
-        let number = state.entries.number_of(&registration);
-        drop(registration);
-        let mine = match number {
-            None => Err(Error::InvalidArgument {
-                what: "registration to release",
-                why: "it is not of this cache".into(),
-            }),
-            Some(number) => match state.entries.holders(number) {
-                0 => Ok(number),
+        let invalid = |why: &str| Error::InvalidArgument {
+            what: "registration to release",
+            why: why.into(),
+        };
+        let mine = match state.entries.place_of(&registration) {
+            None => Err(invalid("it is not of this cache")),
+            _ if registration.world() != exchange.world() => {
+                Err(invalid("another group of ranks registered it"))
+            }
+            // Besides the one that was handed over and that of the cache.
+            Some(place) => match Arc::strong_count(&registration) - 2 {
+                0 => Ok(place),
                 held => Err(Error::InUse {
                     what: "a registration",
                     held,
@@ -287,39 +295,44 @@ impl<B: Backend> IpcCache<B> {
                 }),
             },
         };
-        let numbers = words(exchange, "ipc.release", mine, number_to, number_from)?;
+        drop(registration);
+        let (encode, decode) = (offer::encode_place, offer::decode_place);
+        let places = words(exchange, "ipc.release", mine, encode, decode)?;
         let rank = exchange.rank();
-        if let Some(peer) = numbers.iter().position(|&n| n != numbers[rank]) {
+        let (group, number) = places[rank];
+        if let Some(peer) = places.iter().position(|&place| place != (group, number)) {
+            let named = |(group, number)| format!("entry {number} of group {group:016x}");
             return Err(Error::Disagreement {
                 what: "registration to release",
                 rank,
-                mine: format!("entry {}", numbers[rank]),
+                mine: named(places[rank]),
                 peer,
-                theirs: format!("entry {}", numbers[peer]),
+                theirs: named(places[peer]),
             });
         }
-        drop(state.entries.take(&[numbers[rank]]));
+        let table = state.entries.table(group);
+        drop(table.map(|table| table.take(&[number])));
         exchange.barrier("ipc.released")?;
         Ok(())
     }
 
-    /// Closes every registration that no rank holds and returns how many, when all ranks have closed them. Collective.
+    /// Closes every registration of this group that no rank holds and returns how many, when all ranks have closed them.
+    /// Collective.
     pub fn trim(&self, exchange: &dyn Exchange) -> Result<usize> {
         let mut state = self.state.lock();
-        let mine = state.entries.view(None, |_, _| false);
-        let views = agreement::views(exchange, "ipc.trim", &mine)?;
-        let views: Vec<_> = views.iter().collect();
-        state
-            .entries
-            .same_history(HISTORY, exchange.rank(), &views)?;
-        let closed = state.entries.take_idle(&views);
+        let mine = state.entries.sides(None, |_, _| false);
+        let all = agreement::sides(exchange, "ipc.trim", &mine)?;
+        let all: Vec<_> = all.iter().collect();
+        let (table, views) = state.entries.of(HISTORY, exchange.rank(), &all)?;
+        let closed = table.take_idle(&views);
         let count = closed.len();
         drop(closed);
         exchange.barrier("ipc.trimmed")?;
         Ok(count)
     }
 
-    /// Closes all registrations and returns when every rank has: each rank may then free its memory. Collective.
+    /// Closes all registrations and returns when every rank has: each rank may then free its memory. Collective over all
+    /// ranks of all groups that the cache was used with.
     ///
     /// # Errors
     /// [`Error::InUse`] if a rank still holds a registration. The cache is gone even so; what is held stays usable for

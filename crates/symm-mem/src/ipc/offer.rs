@@ -3,7 +3,7 @@
 use super::{AddressSpace, AllocationIdentity, MemoryHandle};
 use crate::agreement::{Word, read, write};
 use crate::backend::DevicePtr;
-use crate::uniform::View;
+use crate::uniform::{Group, Sides};
 use crate::wire::Malformed;
 
 /// A range of one rank's own memory.
@@ -23,7 +23,7 @@ impl Range {
 /// What a rank says when it wants to register memory: its side of the cache and the range, or why there is none.
 #[derive(Debug)]
 pub(super) struct Offer {
-    pub view: View,
+    pub sides: Sides,
     pub space: AddressSpace,
     pub range: Range,
 }
@@ -31,7 +31,7 @@ pub(super) struct Offer {
 impl Offer {
     pub fn encode(word: Word<&Offer>) -> Vec<u8> {
         write(word, |offer, to| {
-            offer.view.write(to);
+            offer.sides.write(to);
             offer.space.write(to);
             offer.range.identity.write(to);
             to.word(offer.range.offset as u64)
@@ -42,7 +42,7 @@ impl Offer {
     pub fn decode(bytes: &[u8]) -> Result<Word<Offer>, Malformed> {
         read(bytes, |from| {
             let offer = Offer {
-                view: View::read(from)?,
+                sides: Sides::read(from)?,
                 space: AddressSpace::read(from)?,
                 range: Range {
                     identity: AllocationIdentity::read(from)?,
@@ -67,14 +67,25 @@ pub(super) fn decode_handle(bytes: &[u8]) -> Result<Word<MemoryHandle>, Malforme
     read(bytes, MemoryHandle::read)
 }
 
+/// Where the entry to release is: its group and number.
+pub(super) fn encode_place(word: Word<&(Group, u64)>) -> Vec<u8> {
+    write(word, |&(group, number), to| {
+        to.word(group).word(number);
+    })
+}
+
+pub(super) fn decode_place(bytes: &[u8]) -> Result<Word<(Group, u64)>, Malformed> {
+    read(bytes, |from| Ok((from.word()?, from.word()?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uniform::{CacheLimits, Uniform};
+    use crate::uniform::{CacheLimits, Groups};
 
     fn offer() -> Offer {
         Offer {
-            view: Uniform::<u8, u8>::new(CacheLimits::default()).view(None, |_, _| false),
+            sides: Groups::<u8, u8>::new(CacheLimits::default()).sides(None, |_, _| false),
             space: AddressSpace::of_process().unwrap(),
             range: Range {
                 identity: AllocationIdentity {

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::ipc::CacheLimits;
 use crate::symmetric::{SymmetricBuffer, together};
-use crate::uniform::Uniform;
+use crate::uniform::Groups;
 
 const HISTORY: &str = "history of the multicast cache";
 
@@ -21,12 +21,12 @@ const HISTORY: &str = "history of the multicast cache";
 /// is gone, when the limits ask for it or when the cache is closed. What a rank holds is kept: hold the [`Arc`] while
 /// stores to the object may run.
 ///
-/// All ranks make the same calls in the same order. The cache adds no permission: [`guard`](super::guard) stands in
+/// All ranks of a group make the same calls in the same order. The cache adds no permission: [`guard`](super::guard) stands in
 /// front of every call of a driver.
 #[derive(Debug)]
 pub struct MulticastCache<B: Backend> {
     backend: B,
-    entries: Mutex<Uniform<u64, MulticastBuffer<B>>>,
+    entries: Mutex<Groups<u64, MulticastBuffer<B>>>,
 }
 
 impl<B: Backend> MulticastCache<B> {
@@ -34,7 +34,7 @@ impl<B: Backend> MulticastCache<B> {
     pub fn new(backend: &B, limits: CacheLimits) -> Self {
         MulticastCache {
             backend: backend.clone(),
-            entries: Mutex::new(Uniform::new(limits)),
+            entries: Mutex::new(Groups::new(limits)),
         }
     }
 
@@ -58,35 +58,36 @@ impl<B: Backend> MulticastCache<B> {
         buffer: &SymmetricBuffer<B>,
     ) -> Result<Arc<MulticastBuffer<B>>> {
         let mut entries = self.entries.lock();
-        let mine = entries.view(Some(&buffer.id()), |_, object| !object.is_current());
-        let views = agreement::views(exchange.as_ref(), "multicast.get", &mine)?;
-        let views: Vec<_> = views.iter().collect();
-        entries.same_history(HISTORY, exchange.rank(), &views)?;
-        if let Some(hit) = entries.hit(&views) {
+        let mine = entries.sides(Some(&buffer.id()), |_, object| !object.is_current());
+        let all = agreement::sides(exchange.as_ref(), "multicast.get", &mine)?;
+        let all: Vec<_> = all.iter().collect();
+        let (table, views) = entries.of(HISTORY, exchange.rank(), &all)?;
+        if let Some(hit) = table.hit(&views) {
             return Ok(hit);
         }
         let bytes = buffer.stride();
-        take_down(entries.make_room(&views, bytes), exchange.as_ref())?;
+        take_down(table.make_room(&views, bytes), exchange.as_ref())?;
         let object = MulticastBuffer::new(&self.backend, exchange, buffer)?;
         let object = Arc::new(object);
-        entries.insert(buffer.id(), bytes, object.clone());
+        table.insert(buffer.id(), bytes, object.clone());
         Ok(object)
     }
 
-    /// Takes down every object that no rank holds and returns how many. Collective.
+    /// Takes down every object of this group that no rank holds and returns how many. Collective.
     pub fn trim(&self, exchange: &dyn Exchange) -> Result<usize> {
         let mut entries = self.entries.lock();
-        let mine = entries.view(None, |_, _| false);
-        let views = agreement::views(exchange, "multicast.trim", &mine)?;
-        let views: Vec<_> = views.iter().collect();
-        entries.same_history(HISTORY, exchange.rank(), &views)?;
-        let idle = entries.take_idle(&views);
+        let mine = entries.sides(None, |_, _| false);
+        let all = agreement::sides(exchange, "multicast.trim", &mine)?;
+        let all: Vec<_> = all.iter().collect();
+        let (table, views) = entries.of(HISTORY, exchange.rank(), &all)?;
+        let idle = table.take_idle(&views);
         let count = idle.len();
         take_down(idle, exchange)?;
         Ok(count)
     }
 
-    /// Takes all objects down, before the buffers go. Collective.
+    /// Takes all objects down, before the buffers go. Collective. Where several groups of ranks used the cache, each
+    /// [trims](MulticastCache::trim) first.
     ///
     /// # Errors
     /// [`Error::InUse`] if a rank still holds an object. The cache is gone even so.
