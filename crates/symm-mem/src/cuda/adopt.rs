@@ -13,7 +13,7 @@ use cudarc::driver::{
 
 use super::Cuda;
 use super::memory::CudaMemory;
-use super::stream::CudaQueue;
+use super::stream::{CudaQueue, driver_error};
 use crate::backend::{DevicePtr, Memory};
 use crate::error::{Error, Result};
 
@@ -84,6 +84,11 @@ impl Cuda {
                 why: format!("{len} elements are beyond the address space"),
             })?;
         let memory = CudaMemory::new(self, bytes)?;
+        if self.context().is_event_tracking() {
+            // The slice gets events, and cudarc panics where it cannot make them.
+            let made = self.context().new_event(None);
+            made.map_err(|e| driver_error(e, "cuEventCreate", self.name()))?;
+        }
         // SAFETY: new memory of this size, all zeros, which `T` allows; the slice never frees it.
         let slice = unsafe { queue.inner().upgrade_device_ptr(memory.address().0, len) };
         Ok(SharedSlice {
@@ -94,8 +99,8 @@ impl Cuda {
     }
 
     /// Address and length in bytes of a slice or view of cudarc, for work on `stream`. The caller keeps the slice until
-    /// that work has ended, and orders it against work of cudarc on other streams: [`Cuda::adopt`] turned cudarc's
-    /// tracking off.
+    /// that work has ended, and orders it against work of cudarc on other streams: cudarc's tracking, where it is on, makes
+    /// `stream` wait for what cudarc wrote to the slice before, and sees no work of this crate. So ask outside of a capture.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the slice belongs to another context.

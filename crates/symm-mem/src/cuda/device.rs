@@ -65,11 +65,17 @@ impl Cuda {
         let _first = INITIALIZE.lock();
         let context = CudaContext::new(ordinal)
             .map_err(|e| unavailable(format!("making the context of device {ordinal}: {e}")))?;
+        // Events at every use of a slice would cost time and cannot see what peers write.
+        // SAFETY: this value of the context is new, so that nobody relies on its tracking.
+        unsafe { context.disable_event_tracking() };
         Self::adopt(context)
     }
 
-    /// The GPU of a context that the caller made with cudarc. cudarc's event tracking is turned off: it cannot see what
-    /// peers write. Adopt a context once and clone what it gives: memory is freed behind the work of the streams that this
+    /// The GPU of a context that the caller made with cudarc. The context stays as it is. Its event tracking, where it is on,
+    /// sees neither the work of this crate nor what peers write: order cudarc's work on other streams after that by events.
+    /// Where the context has no stream but the default one, making the first waits for all work of the context.
+    ///
+    /// Adopt a context once and clone what it gives: memory is freed behind the work of the streams that this
     /// value and its clones made or adopted.
     ///
     /// # Errors
@@ -81,8 +87,6 @@ impl Cuda {
                 symbol.to_string_lossy()
             )));
         }
-        // SAFETY: nothing of this crate relies on the tracking; see above.
-        unsafe { context.disable_event_tracking() };
         let failed = |e| stream::driver_error(e, "asking for the properties of a device", "a GPU");
         let capability = context.compute_capability().map_err(failed)?;
         let attribute = |a| context.attribute(a).map_err(failed);

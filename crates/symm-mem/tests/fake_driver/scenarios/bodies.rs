@@ -285,7 +285,11 @@ pub fn batch(rank: &Rank) -> Result<Kept> {
 /// A context and a stream that a program made with cudarc.
 pub fn adoption(rank: &Rank) -> Result<Kept> {
     let context = rank.device()?.context().clone();
+    // The program relies on cudarc's tracking, and goes on relying on it.
+    // SAFETY: nothing was allocated with this context while its tracking was off.
+    unsafe { context.enable_event_tracking() };
     let device = Cuda::adopt(context.clone())?;
+    assert!(context.is_event_tracking(), "the context is the program's");
     // cudarc's own error is no error of this crate: the rank's work then ends without its stream.
     let Ok(theirs) = context.new_stream() else {
         return Err(Error::Stream {
