@@ -20,6 +20,9 @@ use crate::error::Result;
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::{PadView, StopFlags};
 
+/// The longest timeout of a backend: a day. Longer ones are cut to it, so that arithmetic on deadlines cannot overflow.
+pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
+
 /// An address in the space in which the backend's device works: a `CUdeviceptr`, or a plain address on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
@@ -133,7 +136,7 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// What the device is.
     fn device(&self) -> &DeviceInfo;
 
-    /// How long a wait on the device or a synchronisation may take before it is an error.
+    /// How long a wait on the device or a synchronisation may take before it is an error; [`LONGEST_TIMEOUT`] at most.
     fn timeout(&self) -> Duration;
 
     /// The stream on which set-up work runs; made once.

@@ -252,3 +252,19 @@ fn a_failing_kernel_is_reported_once_and_the_stream_goes_on() {
     device.launch(&stream, "fine", || Ok(())).unwrap();
     device.synchronize(&stream).unwrap();
 }
+
+#[test]
+fn the_longest_timeout_is_as_good_as_any() {
+    ranks(2, |exchange| {
+        let device = Host::with_timeout(Duration::MAX);
+        let stream = device.stream(Default::default()).unwrap();
+        let mut pad = SignalPad::new(&device, &exchange, "longest", 1).unwrap();
+        pad.set_timeout(Duration::MAX);
+        pad.signal(&stream, 0, &[0, 1]).unwrap();
+        pad.wait(&stream, 0, &[0, 1], 0).unwrap();
+        // Unmapping waits for the streams, in a drop.
+        drop(pad);
+        device.synchronize(&stream).unwrap();
+        exchange.barrier("end").unwrap();
+    });
+}

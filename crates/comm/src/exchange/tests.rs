@@ -241,3 +241,16 @@ fn descriptors_that_nobody_announced_are_closed_and_named() {
         assert!(is_closed(&read), "{given} descriptors with {bytes:?}");
     }
 }
+
+#[test]
+fn the_longest_timeout_is_as_good_as_any() {
+    let job = crate::Job::alone().unwrap().with_timeout(Duration::MAX);
+    let store = Store::join(&job).unwrap();
+    store.set("key", b"value").unwrap();
+    assert_eq!(store.get_within("key", Duration::MAX).unwrap(), b"value");
+    store.wait(&["key"], Duration::MAX).unwrap();
+    let exchange = LocalExchange::new(Arc::new(store), "test");
+    exchange
+        .all_gather_fds("longest", &[pipe_with(b"x").as_fd()])
+        .unwrap();
+}

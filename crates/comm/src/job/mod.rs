@@ -27,6 +27,8 @@ mod token;
 
 use std::time::Duration;
 
+use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
+
 pub use launcher::Launcher;
 pub use token::JobToken;
 pub(crate) use token::{random_bytes, same_bytes};
@@ -141,8 +143,9 @@ impl Job {
         })
     }
 
-    /// The same job with another bound on every wait for peers.
+    /// The same job with another bound on every wait for peers, [`LONGEST_TIMEOUT`] at most.
     pub fn with_timeout(self, timeout: Duration) -> Self {
+        let timeout = timeout.min(LONGEST_TIMEOUT);
         Self { timeout, ..self }
     }
 

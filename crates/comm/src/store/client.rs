@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
+use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
 
 use super::desk::{Desk, Outcome, lost};
 use super::wake::{Bell, is_ready, wait_ready};
@@ -91,6 +92,7 @@ impl Client {
     /// Asks and waits for the answer, which the server gives by `timeout`. `what` names the request in errors.
     pub(super) fn ask(&self, what: &str, op: Op, timeout: Duration) -> Result<Answer> {
         let start = Instant::now();
+        let timeout = timeout.min(LONGEST_TIMEOUT);
         let deadline = start + timeout + GRACE;
         let desk = &self.shared.desk;
         let id = desk.register().map_err(|f| self.ended_by(&f, what))?;

@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
+
 use super::state::{Effect, State, Waiter};
 use super::wire::{GREETING_LIMIT, REQUEST_LIMIT, Refusal, ToClient, ToServer};
 use crate::job::JobToken;
-
-/// A day: no wait is longer, whatever a rank asks for.
-const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
 
 /// What the sockets are to do.
 #[derive(Debug)]
@@ -71,7 +70,7 @@ impl Reception {
                 };
             }
             (Some(rank), ToServer::Request { id, timeout_ms, op }) => {
-                let deadline = now + Duration::from_millis(timeout_ms).min(LONGEST_WAIT);
+                let deadline = now + Duration::from_millis(timeout_ms).min(LONGEST_TIMEOUT);
                 self.state.request(Waiter { rank, id, deadline }, op)
             }
             (Some(rank), ToServer::Goodbye) => {

@@ -10,7 +10,7 @@ use super::driver::{self, check, check_in_drop};
 use super::launch::{Function, Image, Module};
 use super::stream::{self, CudaQueue};
 use super::{Cuda, Device, multicast, segment};
-use crate::backend::{Backend, DeviceInfo, DevicePtr, Support};
+use crate::backend::{Backend, DeviceInfo, DevicePtr, LONGEST_TIMEOUT, Support};
 use crate::error::{Error, Result};
 
 /// Ranks that are threads of one process would otherwise get in each other's way in the driver's first calls.
@@ -165,10 +165,10 @@ impl Cuda {
         CudaQueue::adopt(self, stream)
     }
 
-    /// The same device with another timeout for waits.
+    /// The same device with another timeout for waits, [`LONGEST_TIMEOUT`] at most.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = timeout.min(LONGEST_TIMEOUT);
         self
     }
 

@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::backend::{Backend, BackendKind, DeviceInfo, DevicePtr, Priority, Support};
+use crate::backend::{
+    Backend, BackendKind, DeviceInfo, DevicePtr, LONGEST_TIMEOUT, Priority, Support,
+};
 use crate::error::{Error, Result};
 use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::{PadView, StopFlags};
@@ -57,7 +59,7 @@ impl Host {
         Self::with_timeout(Duration::from_secs(10))
     }
 
-    /// A device whose waits for peers give up after `timeout`.
+    /// A device whose waits for peers give up after `timeout`, [`LONGEST_TIMEOUT`] at most.
     pub fn with_timeout(timeout: Duration) -> Self {
         let memory = rustix::system::sysinfo();
         Host(Arc::new(Inner {
@@ -73,7 +75,7 @@ impl Host {
                 shareable_memory: Support::Yes,
                 multicast: Support::Yes,
             },
-            timeout,
+            timeout: timeout.min(LONGEST_TIMEOUT),
             streams: stream::Registry::default(),
             setup: Mutex::default(),
             stopped: AtomicU32::new(0),
