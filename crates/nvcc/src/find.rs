@@ -19,7 +19,7 @@ const BANNER_LIMIT: Duration = Duration::from_secs(60);
 pub enum Origin {
     /// A variable of Warpweave's own, such as `WARPWEAVE_NVCC`.
     Named,
-    /// The toolchain that `cargo xtask setup` put into the target directory.
+    /// The toolchain that `cargo xtask setup` put into the target directory, if no other user may write it.
     Workspace,
     /// `CUDA_HOME` or `CUDA_PATH`.
     CudaHome,
@@ -90,7 +90,8 @@ impl Nvcc {
             return Self::examine(environment, &path, Origin::Named)
                 .map_err(|rejection| Error::NamedNvcc { rejection });
         }
-        let mut candidates: Vec<(PathBuf, Origin)> = layout::toolchains(environment)
+        let (toolchains, mut rejected) = layout::toolchains(environment);
+        let mut candidates: Vec<(PathBuf, Origin)> = toolchains
             .into_iter()
             .map(|folder| {
                 (
@@ -109,7 +110,6 @@ impl Nvcc {
         candidates.extend(environment.program("nvcc").map(|path| (path, Origin::Path)));
         candidates.push(("/usr/local/cuda/bin/nvcc".into(), Origin::System));
 
-        let mut rejected: Vec<Rejection> = Vec::new();
         for (path, origin) in candidates {
             if rejected.iter().any(|earlier| earlier.path == path) {
                 continue;
@@ -231,14 +231,15 @@ impl Cutlass {
     /// # Errors
     /// [`Error::CutlassNotFound`] with the places that were looked at.
     pub fn find(environment: &Environment) -> Result<Self> {
-        let candidates = match environment.path("WARPWEAVE_CUTLASS") {
-            Some(root) => vec![(root, Origin::Named)],
-            None => layout::toolchains(environment)
-                .into_iter()
-                .map(|folder| (folder.join(layout::CUTLASS), Origin::Workspace))
-                .collect(),
+        let (candidates, mut rejected) = match environment.path("WARPWEAVE_CUTLASS") {
+            Some(root) => (vec![(root, Origin::Named)], Vec::new()),
+            None => {
+                let (toolchains, rejected) = layout::toolchains(environment);
+                let each = toolchains.into_iter();
+                let cutlass = each.map(|folder| (folder.join(layout::CUTLASS), Origin::Workspace));
+                (cutlass.collect(), rejected)
+            }
         };
-        let mut rejected = Vec::new();
         for (root, origin) in candidates {
             for include in [root.join("include"), root.clone()] {
                 if !include.join("cutlass/cutlass.h").is_file() {

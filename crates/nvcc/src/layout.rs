@@ -10,6 +10,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::environment::Environment;
+use crate::find::Rejection;
+use crate::trust::distrust;
 
 /// The toolchain's folder in the target directory.
 pub const TOOLCHAIN: &str = "toolchain";
@@ -30,12 +32,22 @@ pub fn target_directory(path: &Path) -> Option<&Path> {
 }
 
 /// The places where a toolchain of the enclosing workspace may be: beside the build output, then in
-/// `target/` of every folder above the package.
-pub(crate) fn toolchains(environment: &Environment) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+/// `target/` of every folder above the package. None that others than the owner of the package may write: those are
+/// rejected.
+pub(crate) fn toolchains(environment: &Environment) -> (Vec<PathBuf>, Vec<Rejection>) {
+    let package = environment.path("CARGO_MANIFEST_DIR");
+    let (mut found, mut rejected) = (Vec::new(), Vec::<Rejection>::new());
     let mut add = |folder: PathBuf| {
-        if folder.is_dir() && !found.contains(&folder) {
-            found.push(folder);
+        if !folder.is_dir() || found.contains(&folder) || rejected.iter().any(|r| r.path == folder)
+        {
+            return;
+        }
+        match distrust(&folder, package.as_deref().unwrap_or(Path::new("/"))) {
+            None => found.push(folder),
+            Some(reason) => rejected.push(Rejection {
+                path: folder,
+                reason,
+            }),
         }
     };
     if let Some(out) = environment.path("OUT_DIR") {
@@ -45,12 +57,12 @@ pub(crate) fn toolchains(environment: &Environment) -> Vec<PathBuf> {
     if let Some(target) = environment.path("CARGO_TARGET_DIR") {
         add(target.join(TOOLCHAIN));
     }
-    if let Some(package) = environment.path("CARGO_MANIFEST_DIR") {
+    if let Some(package) = &package {
         package
             .ancestors()
             .for_each(|folder| add(folder.join("target").join(TOOLCHAIN)));
     }
-    found
+    (found, rejected)
 }
 
 #[cfg(test)]
@@ -82,6 +94,31 @@ mod tests {
         let environment = Environment::empty()
             .with("OUT_DIR", &out)
             .with("CARGO_MANIFEST_DIR", &package);
-        assert_eq!(toolchains(&environment), [beside, above]);
+        assert_eq!(toolchains(&environment), (vec![beside, above], vec![]));
+    }
+
+    #[test]
+    fn a_toolchain_that_others_may_write_is_rejected() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let root = tempfile::tempdir().unwrap();
+        let shared = root.path().join("shared");
+        let package = shared.join("job/package");
+        let planted = shared.join("target/toolchain");
+        for folder in [&package, &planted] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let everybody = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(&shared, everybody).unwrap();
+        let environment = Environment::empty().with("CARGO_MANIFEST_DIR", &package);
+        let (found, rejected) = toolchains(&environment);
+        assert!(found.is_empty(), "{found:?}");
+        assert_eq!(rejected[0].path, planted);
+        let compiler = crate::fake::nvcc(&planted.join(CUDA).join("bin/nvcc"), "13.0", "");
+        let error = crate::Nvcc::find(&environment).unwrap_err().to_string();
+        assert!(
+            compiler.exists() && error.contains("can be written by everybody"),
+            "{error}"
+        );
     }
 }

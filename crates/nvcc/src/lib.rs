@@ -16,6 +16,7 @@ mod fingerprint;
 pub mod layout;
 mod process;
 mod slots;
+mod trust;
 mod version;
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod pool;
 pub mod symmetric;
 #[doc(hidden)]
 pub mod sync;
+pub mod trust;
 mod uniform;
 mod wire;
 

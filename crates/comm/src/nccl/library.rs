@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libloading::Library;
+use warpweave_symm_mem::trust::distrust;
 
 use super::api::{Api, SUCCESS};
 use super::version::{NcclVersion, OLDEST_NCCL};
@@ -29,7 +30,7 @@ impl fmt::Debug for NcclLibrary {
 
 impl NcclLibrary {
     /// The first usable NCCL among: `WARPWEAVE_NCCL` (and nothing else when it is set); beside the executable and in
-    /// `lib/` there; the `toolchain/runtime/lib` of a target folder around it; the system's loader, as `libnccl.so.2`
+    /// `lib/` there; the `toolchain/runtime/lib` of a target folder around it, if no other user may write it; the system's loader, as `libnccl.so.2`
     /// and `libnccl.so`; `nvidia/nccl/lib` in the site-packages of Python installations.
     ///
     /// # Errors
@@ -40,8 +41,9 @@ impl NcclLibrary {
             return Self::open(Path::new(&path));
         }
         let executable = std::env::current_exe().ok();
-        let (mut tried, mut unusable) = (Vec::new(), None);
-        for path in candidates(executable.as_deref(), |name| std::env::var_os(name)) {
+        let (paths, mut tried) = candidates(executable.as_deref(), |name| std::env::var_os(name));
+        let mut unusable = None;
+        for path in paths {
             match Self::open(&path) {
                 Ok(library) => return Ok(library),
                 Err(CommError::NcclMissing { tried: why }) => tried.extend(why),
@@ -116,21 +118,23 @@ fn version(library: &Library) -> Result<NcclVersion, String> {
 
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// Every path worth trying, in order.
-fn candidates(executable: Option<&Path>, env: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    let beside = executable.and_then(Path::parent);
-    if let Some(folder) = beside {
-        folders.extend([folder.to_path_buf(), folder.join("lib")]);
+/// Every path worth trying, in order, and what is not, with the reason.
+fn candidates(
+    executable: Option<&Path>,
+    env: impl Fn(&str) -> Option<OsString>,
+) -> (Vec<PathBuf>, Vec<String>) {
+    let (mut paths, mut refused) = (Vec::new(), Vec::new());
+    if let Some((program, folder)) = executable.and_then(|e| Some((e, e.parent()?))) {
+        paths = existing(vec![folder.to_path_buf(), folder.join("lib")]);
         // Tests and examples lie one folder deeper than binaries.
-        folders.extend(
-            folder
-                .ancestors()
-                .take(4)
-                .map(|up| up.join("toolchain/runtime/lib")),
-        );
+        let above = folder.ancestors().take(4);
+        for path in existing(above.map(|up| up.join("toolchain/runtime/lib")).collect()) {
+            match distrust(&path, program) {
+                None => paths.push(path),
+                Some(why) => refused.push(format!("{} ({why})", path.display())),
+            }
+        }
     }
-    let mut paths = existing(folders);
     paths.extend(NAMES.map(PathBuf::from));
     paths.extend(existing(
         site_packages(&env)
@@ -138,7 +142,7 @@ fn candidates(executable: Option<&Path>, env: impl Fn(&str) -> Option<OsString>)
             .map(|s| s.join("nvidia/nccl/lib"))
             .collect(),
     ));
-    paths
+    (paths, refused)
 }
 
 fn existing(folders: Vec<PathBuf>) -> Vec<PathBuf> {
@@ -180,6 +184,8 @@ fn site_packages(env: &impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -196,10 +202,27 @@ mod tests {
         let toolchain = place("target/toolchain/runtime/lib/libnccl.so.2");
         let pip = place("venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2");
         let venv = root.join("venv").into_os_string();
-        let found = candidates(Some(&root.join("target/debug/warpweave")), |name| {
-            (name == "VIRTUAL_ENV").then(|| venv.clone())
-        });
+        let search = || {
+            candidates(Some(&place("target/debug/warpweave")), |name| {
+                (name == "VIRTUAL_ENV").then(|| venv.clone())
+            })
+        };
+        let (found, refused) = search();
+        let everybody = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(root.join("target"), everybody).unwrap();
+        let (trusted, distrusted) = search();
         std::fs::remove_dir_all(&root).unwrap();
+        assert!(refused.is_empty(), "{refused:?}");
+        assert!(
+            !trusted.contains(&toolchain),
+            "others may have put it there"
+        );
+        let named = format!("{} (", toolchain.display());
+        assert!(distrusted[0].starts_with(&named), "{distrusted:?}");
+        assert!(
+            distrusted[0].contains("can be written by everybody"),
+            "{distrusted:?}"
+        );
         assert_eq!(
             found[..4],
             [

@@ -97,24 +97,28 @@ impl Library {
     /// The library of this process: searched for at the first call that finds one, and kept.
     ///
     /// The search tries `WARPWEAVE_CUBLASLT` alone if it is set, else the executable's folder and `lib` beside it, the
-    /// pinned libraries of `cargo xtask setup`, the dynamic loader's own search for CUDA 13 and then 12, and the wheels of
+    /// pinned libraries of `cargo xtask setup` (if no other user may write them), the dynamic loader's own search for CUDA 13 and then 12, and the wheels of
     /// active or installed Python environments.
     pub fn global() -> Result<Arc<Self>, Error> {
         static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
         if let Some(library) = LIBRARY.get() {
             return Ok(library.clone());
         }
-        let library = Arc::new(Self::open_first(search::candidates())?);
+        let (paths, refused) = search::candidates();
+        let library = Arc::new(Self::open_first(paths, refused)?);
         Ok(LIBRARY.get_or_init(|| library).clone())
     }
 
     /// Opens the library at `path`.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        Self::open_first([path.into()])
+        Self::open_first([path.into()], Vec::new())
     }
 
-    fn open_first(candidates: impl IntoIterator<Item = PathBuf>) -> Result<Self, Error> {
-        let mut tried = Vec::new();
+    /// Opens the first usable one; `tried` says why earlier ones are none.
+    fn open_first(
+        candidates: impl IntoIterator<Item = PathBuf>,
+        mut tried: Vec<String>,
+    ) -> Result<Self, Error> {
         let mut incomplete = None;
         for path in candidates {
             // SAFETY: cuBLASLt's initialisers only set up its own state; a library that the user or the loader's

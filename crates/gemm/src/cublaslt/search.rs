@@ -2,28 +2,31 @@
 
 use std::path::{Path, PathBuf};
 
+use warpweave_symm_mem::trust::distrust;
+
 /// Names in order of preference: CUDA 13, CUDA 12, then whatever a development package links.
 const NAMES: [&str; 3] = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"];
 
 /// The variable that names the library, and ends the search there.
 pub(super) const VARIABLE: &str = "WARPWEAVE_CUBLASLT";
 
-/// Every path to try, the most specific first. Plain names are left to the dynamic loader.
-pub(super) fn candidates() -> Vec<PathBuf> {
+/// Every path to try, the most specific first, and what is not to be tried, with the reason. Plain names are left to the
+/// dynamic loader.
+pub(super) fn candidates() -> (Vec<PathBuf>, Vec<String>) {
     if let Some(path) = std::env::var_os(VARIABLE).filter(|p| !p.is_empty()) {
-        return vec![path.into()];
+        return (vec![path.into()], Vec::new());
     }
-    let mut paths = Vec::new();
-    for folder in beside_executable() {
-        push_existing(&mut paths, &folder);
-    }
+    let (mut paths, refused) = match std::env::current_exe() {
+        Ok(executable) => around(&executable),
+        Err(_) => Default::default(),
+    };
     paths.extend(NAMES.map(PathBuf::from));
     for packages in site_packages() {
         for layout in ["nvidia/cu13/lib", "nvidia/cublas/lib"] {
             push_existing(&mut paths, &packages.join(layout));
         }
     }
-    paths
+    (paths, refused)
 }
 
 fn push_existing(paths: &mut Vec<PathBuf>, folder: &Path) {
@@ -35,24 +38,25 @@ fn push_existing(paths: &mut Vec<PathBuf>, folder: &Path) {
     );
 }
 
-/// The executable's folder, `lib` beside it (a bundle), and the pinned libraries of a cargo target folder above it.
-fn beside_executable() -> Vec<PathBuf> {
-    let Ok(executable) = std::env::current_exe() else {
-        return Vec::new();
-    };
-    let mut folders = Vec::new();
+/// In the executable's folder, `lib` beside it (a bundle), and the pinned libraries of a cargo target folder above it, if
+/// no other user may write them.
+fn around(executable: &Path) -> (Vec<PathBuf>, Vec<String>) {
+    let (mut paths, mut refused) = (Vec::new(), Vec::new());
     if let Some(folder) = executable.parent() {
-        folders.push(folder.to_path_buf());
-        folders.push(folder.join("lib"));
+        push_existing(&mut paths, folder);
+        push_existing(&mut paths, &folder.join("lib"));
     }
-    folders.extend(
-        executable
-            .ancestors()
-            .skip(1)
-            .take(4)
-            .map(|folder| folder.join("toolchain/runtime/lib")),
-    );
-    folders
+    let mut pinned = Vec::new();
+    for folder in executable.ancestors().skip(1).take(4) {
+        push_existing(&mut pinned, &folder.join("toolchain/runtime/lib"));
+    }
+    for path in pinned {
+        match distrust(&path, executable) {
+            None => paths.push(path),
+            Some(why) => refused.push(format!("{}: {why}", path.display())),
+        }
+    }
+    (paths, refused)
 }
 
 /// The package folders of the Python environments that are active or installed in the usual places.
@@ -93,4 +97,34 @@ fn site_packages() -> Vec<PathBuf> {
         }
     }
     folders
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn pinned_libraries_that_others_may_write_are_not_loaded() {
+        let root = std::env::temp_dir().join(format!("warpweave-cublaslt-{}", std::process::id()));
+        let program = root.join("target/debug/deps/program");
+        let pinned = root.join("target/toolchain/runtime/lib/libcublasLt.so.13");
+        for file in [&program, &pinned] {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+        let trusted = around(&program);
+        let everybody = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(root.join("target"), everybody).unwrap();
+        let (paths, refused) = around(&program);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(trusted, (vec![pinned], vec![]));
+        assert!(paths.is_empty(), "{paths:?}");
+        assert!(
+            refused[0].contains("can be written by everybody"),
+            "{refused:?}"
+        );
+    }
 }
