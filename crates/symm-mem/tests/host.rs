@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use warpweave_symm_mem::{
@@ -267,4 +268,24 @@ fn the_longest_timeout_is_as_good_as_any() {
         device.synchronize(&stream).unwrap();
         exchange.barrier("end").unwrap();
     });
+}
+
+#[test]
+fn unmapping_waits_for_the_streams_of_other_devices_that_work_was_put_on() {
+    let (device, other) = (Host::new(), Host::new());
+    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    let pad = SignalPad::new(&device, &exchange, "p", 1).unwrap();
+    let stream = other.stream(Default::default()).unwrap();
+    let slept = Arc::new(AtomicBool::new(false));
+    let after = slept.clone();
+    let sleep = move || {
+        std::thread::sleep(Duration::from_millis(100));
+        after.store(true, Ordering::Release);
+        Ok(())
+    };
+    other.launch(&stream, "sleep", sleep).unwrap();
+    pad.signal(&stream, 0, &[0]).unwrap();
+    drop(pad);
+    assert!(slept.load(Ordering::Acquire), "the signal is still to come");
+    other.synchronize(&stream).unwrap();
 }

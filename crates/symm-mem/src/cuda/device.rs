@@ -75,8 +75,9 @@ impl Cuda {
     /// sees neither the work of this crate nor what peers write: order cudarc's work on other streams after that by events.
     /// Where the context has no stream but the default one, making the first waits for all work of the context.
     ///
-    /// Adopt a context once and clone what it gives: memory is freed behind the work of the streams that this
-    /// value and its clones made or adopted.
+    /// Memory is freed after the work of the streams that any value over this context made or adopted. While a stream is in a
+    /// capture that was not begun by [`Backend::capture`], its earlier work cannot be asked about: memory that is dropped then
+    /// stays.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the driver is too old; what it answers when asked for the device's properties.
@@ -132,10 +133,10 @@ impl Cuda {
             multicast,
         };
         let bare = Device {
+            streams: stream::Registry::of(&context),
             context,
             info,
             granularity: 0,
-            streams: Arc::default(),
             fabric: OnceLock::new(),
             stop: Mutex::default(),
         };

@@ -107,6 +107,7 @@ const REQUIRED: &[&CStr] = &[
     c"cuEventCreate",
     c"cuEventDestroy_v2",
     c"cuEventElapsedTime_v2",
+    c"cuEventQuery",
     c"cuEventRecord",
     c"cuFuncSetAttribute",
     c"cuGetErrorName",

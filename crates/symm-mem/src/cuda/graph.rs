@@ -4,7 +4,7 @@ use cudarc::driver::sys;
 
 use super::Cuda;
 use super::driver::{check, check_in_drop};
-use super::stream::{self, CudaQueue};
+use super::stream::{self, CudaQueue, Joining};
 use crate::error::{Error, Result};
 
 /// An instantiated graph.
@@ -62,6 +62,7 @@ pub(super) fn capture(
             why: "`capture` cannot be captured in a graph".into(),
         });
     }
+    let _joining = Joining::new(cuda, stream)?;
     // Relaxed: CUTLASS and cuBLASLt set function attributes as they launch, which stricter modes may refuse.
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the stream lives.

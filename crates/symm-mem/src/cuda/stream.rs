@@ -1,10 +1,11 @@
 //! Streams and events.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::{CudaContext, CudaStream};
 use parking_lot::Mutex;
 
 use super::Cuda;
@@ -18,51 +19,183 @@ pub struct CudaQueue(Arc<Handle>);
 
 #[derive(Debug)]
 struct Handle {
-    stream: Arc<CudaStream>,
+    tracked: Arc<Tracked>,
     registry: Arc<Registry>,
 }
 
-/// The streams of a device on which work may be under way: memory is unmapped only when they are empty.
+/// A stream and, while it is captured, the end of its earlier work: a stream in a capture cannot be asked about that.
+#[derive(Debug)]
+struct Tracked {
+    stream: Arc<CudaStream>,
+    earlier: Mutex<Option<End>>,
+}
+
+/// The streams of a context on which work may be under way: memory is unmapped only when they are empty.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    open: Mutex<Vec<Weak<Handle>>>,
+    open: Mutex<Vec<Weak<Tracked>>>,
     /// Streams that nobody names any more and whose work had not ended then.
-    closing: Mutex<Vec<Arc<CudaStream>>>,
+    closing: Mutex<Vec<Arc<Tracked>>>,
+    /// Captures under way that this crate began.
+    captures: AtomicUsize,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        let stream = &self.tracked.stream;
         // SAFETY: the stream keeps its context alive. If this fails, so does the question below.
-        let _ = unsafe { sys::cuCtxSetCurrent(self.stream.context().cu_ctx()) };
-        if !matches!(state(&self.stream), Ok(State::Empty)) {
-            self.registry.closing.lock().push(self.stream.clone());
+        let _ = unsafe { sys::cuCtxSetCurrent(stream.context().cu_ctx()) };
+        if !matches!(state(stream), Ok(State::Empty)) {
+            self.registry.closing.lock().push(self.tracked.clone());
         }
     }
 }
 
 impl Registry {
+    /// That of the context, which all who adopted it share.
+    pub(super) fn of(context: &CudaContext) -> Arc<Self> {
+        /// By the context's address, which is no other's while a registry lives: its owners hold the context.
+        static ALL: Mutex<Vec<(usize, Weak<Registry>)>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock();
+        all.retain(|(_, registry)| registry.strong_count() > 0);
+        let key = context.cu_ctx() as usize;
+        let known = all.iter().find(|(of, _)| *of == key);
+        known
+            .and_then(|(_, registry)| registry.upgrade())
+            .unwrap_or_else(|| {
+                let fresh = Arc::default();
+                all.push((key, Arc::downgrade(&fresh)));
+                fresh
+            })
+    }
+
     fn add(self: &Arc<Self>, stream: Arc<CudaStream>) -> CudaQueue {
         self.closing
             .lock()
-            .retain(|s| !matches!(state(s), Ok(State::Empty)));
-        let handle = Arc::new(Handle {
+            .retain(|s| !matches!(state(&s.stream), Ok(State::Empty)));
+        let tracked = Arc::new(Tracked {
             stream,
-            registry: self.clone(),
+            earlier: Mutex::default(),
         });
         let mut open = self.open.lock();
         open.retain(|s| s.strong_count() > 0);
-        open.push(Arc::downgrade(&handle));
-        CudaQueue(handle)
+        open.push(Arc::downgrade(&tracked));
+        CudaQueue(Arc::new(Handle {
+            tracked,
+            registry: self.clone(),
+        }))
     }
 
-    fn streams(&self) -> Vec<Arc<CudaStream>> {
-        // Collected first: dropping the last handle while a list is locked would lock the other.
+    fn streams(&self) -> Vec<Arc<Tracked>> {
         let open: Vec<_> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
         let closing = self.closing.lock().clone();
-        open.iter()
-            .map(|handle| handle.stream.clone())
-            .chain(closing)
-            .collect()
+        open.into_iter().chain(closing).collect()
+    }
+}
+
+/// A capture under way, for as long as this lives: streams that join it say before where their work ends.
+#[derive(Debug)]
+pub(super) struct Joining(Arc<Registry>);
+
+impl Joining {
+    /// To be called right before the capture of `stream` begins.
+    pub(super) fn new(cuda: &Cuda, stream: &CudaQueue) -> Result<Self> {
+        let registry = &stream.0.registry;
+        registry.captures.fetch_add(1, Ordering::Relaxed);
+        let joining = Joining(registry.clone());
+        stream.0.tracked.mark(cuda)?;
+        Ok(joining)
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        self.0.captures.fetch_sub(1, Ordering::Relaxed);
+        for tracked in self.0.streams() {
+            let mut earlier = tracked.earlier.lock();
+            // Another thread's capture may have it now.
+            if earlier.is_some() && !matches!(in_capture(&tracked.stream), Ok(true)) {
+                earlier.take();
+            }
+        }
+    }
+}
+
+impl Tracked {
+    /// Marks the present end of the stream's work, unless the stream is in a capture already.
+    fn mark(&self, cuda: &Cuda) -> Result<()> {
+        let mut earlier = self.earlier.lock();
+        let captured = in_capture(&self.stream);
+        if captured.or_else(|(result, call)| check(result, call, cuda.name()).map(|()| false))? {
+            return Ok(());
+        }
+        *earlier = Some(End::of(cuda, &self.stream)?);
+        Ok(())
+    }
+
+    /// What the stream is doing, of a captured one what it was doing before. `None` if that cannot be told: somebody else
+    /// began the capture.
+    fn work(&self) -> Option<std::result::Result<State, Refused>> {
+        let now = state(&self.stream);
+        match now {
+            Ok(State::Capturing) => self.earlier.lock().as_ref().map(End::state),
+            now => Some(now),
+        }
+    }
+}
+
+/// An event at the end of a stream's work.
+#[derive(Debug)]
+struct End {
+    event: sys::CUevent,
+    // Not a device, which would keep the registry alive that this may be in.
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: the driver's events may be used from any thread; the context is bound before each use.
+unsafe impl Send for End {}
+// SAFETY: as above.
+unsafe impl Sync for End {}
+
+impl End {
+    fn of(cuda: &Cuda, stream: &CudaStream) -> Result<Self> {
+        let mut event = std::ptr::null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: `event` is valid for a write and the context is bound.
+        let result = unsafe { sys::cuEventCreate(&mut event, flags) };
+        check(result, "cuEventCreate", cuda.name())?;
+        let end = End {
+            event,
+            context: cuda.context().clone(),
+        };
+        // SAFETY: both handles live.
+        let result = unsafe { sys::cuEventRecord(event, stream.cu_stream()) };
+        check(result, "cuEventRecord", cuda.name())?;
+        Ok(end)
+    }
+
+    fn state(&self) -> std::result::Result<State, Refused> {
+        // SAFETY: the event lives.
+        match unsafe { sys::cuEventQuery(self.event) } {
+            CUresult::CUDA_SUCCESS => Ok(State::Empty),
+            CUresult::CUDA_ERROR_NOT_READY => Ok(State::Busy),
+            result => Err((result, "cuEventQuery")),
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: `current` is valid for a write.
+        let known = unsafe { sys::cuCtxGetCurrent(&mut current) };
+        if known != CUresult::CUDA_SUCCESS || current != self.context.cu_ctx() {
+            // SAFETY: the context lives; if this fails, so does the call below.
+            let _ = unsafe { sys::cuCtxSetCurrent(self.context.cu_ctx()) };
+        }
+        // SAFETY: made by `of` and destroyed once; the driver keeps it until pending work has passed it.
+        let result = unsafe { sys::cuEventDestroy_v2(self.event) };
+        check_in_drop(result, "cuEventDestroy", "a GPU");
     }
 }
 
@@ -96,12 +229,12 @@ impl CudaQueue {
 
     /// The driver's handle, valid while `self` lives.
     pub fn raw(&self) -> sys::CUstream {
-        self.0.stream.cu_stream()
+        self.0.tracked.stream.cu_stream()
     }
 
     /// As cudarc knows it.
     pub fn inner(&self) -> &Arc<CudaStream> {
-        &self.0.stream
+        &self.0.tracked.stream
     }
 }
 
@@ -126,15 +259,23 @@ enum State {
     Capturing,
 }
 
-/// What a stream is doing. A capture is asked for first, because a query would break it.
-fn state(stream: &CudaStream) -> std::result::Result<State, (CUresult, &'static str)> {
+/// What the driver refused, and which call.
+type Refused = (CUresult, &'static str);
+
+fn in_capture(stream: &CudaStream) -> std::result::Result<bool, Refused> {
     let mut capture = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the stream lives and `capture` is valid for a write.
     match unsafe { sys::cuStreamIsCapturing(stream.cu_stream(), &mut capture) } {
-        CUresult::CUDA_SUCCESS => {}
-        result => return Err((result, "cuStreamIsCapturing")),
+        CUresult::CUDA_SUCCESS => {
+            Ok(capture != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        }
+        result => Err((result, "cuStreamIsCapturing")),
     }
-    if capture != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+}
+
+/// What a stream is doing. A capture is asked for first, because a query would break it.
+fn state(stream: &CudaStream) -> std::result::Result<State, Refused> {
+    if in_capture(stream)? {
         return Ok(State::Capturing);
     }
     // SAFETY: the stream lives.
@@ -215,12 +356,17 @@ impl Cuda {
     }
 }
 
-/// Waits until all streams of the device are empty, [`limit`] at most. False if they are not. A capture runs nothing,
-/// and on a lost context nothing runs.
+/// Waits until all streams of the context are empty, [`limit`] at most. False if they are not, or if that cannot be told:
+/// a stream is in a capture that somebody else began. A capture itself runs nothing, and on a lost context nothing runs.
 pub(super) fn settle(cuda: &Cuda) -> bool {
     let start = Instant::now();
-    for stream in cuda.device.streams.streams() {
-        while let Ok(State::Busy) = state(&stream) {
+    for tracked in cuda.device.streams.streams() {
+        loop {
+            match tracked.work() {
+                Some(Ok(State::Busy)) => {}
+                Some(_) => break,
+                None => return false,
+            }
             let waited = start.elapsed();
             if waited > limit(cuda) {
                 return false;
@@ -266,6 +412,10 @@ impl CudaMark {
 
     pub(super) fn block(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
         cuda.bind()?;
+        if stream.0.registry.captures.load(Ordering::Relaxed) > 0 {
+            // The event may be of a capture, which the stream then joins.
+            stream.0.tracked.mark(cuda)?;
+        }
         // SAFETY: both handles live.
         let result = unsafe { sys::cuStreamWaitEvent(stream.raw(), self.event, 0) };
         check(result, "cuStreamWaitEvent", cuda.name())

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,7 +18,11 @@ pub struct HostStream(Arc<Handle>);
 
 /// Ends the thread when the last clone goes; the thread itself holds only the queue.
 #[derive(Debug)]
-struct Handle(Arc<Queue>);
+struct Handle {
+    queue: Arc<Queue>,
+    /// The number of the registry that made it.
+    home: u64,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -81,14 +86,14 @@ impl HostStream {
                 Step::Await(event, generation)
             }
         };
-        let queue = &self.0.0;
+        let queue = &self.0.queue;
         queue.state.lock().waiting.push_back(step);
         queue.changed.notify_all();
     }
 
     /// Blocks until the queue is empty and returns the first failure since the last time.
     pub(super) fn drain(&self, timeout: Duration) -> Result<()> {
-        let failure = self.0.0.drain(timeout)?;
+        let failure = self.0.queue.drain(timeout)?;
         failure.map_or(Ok(()), |cause| {
             Err(Error::Stream {
                 device: "host".into(),
@@ -100,8 +105,8 @@ impl HostStream {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.state.lock().closed = true;
-        self.0.changed.notify_all();
+        self.queue.state.lock().closed = true;
+        self.queue.changed.notify_all();
     }
 }
 
@@ -183,9 +188,10 @@ impl Step {
     }
 }
 
-/// The streams of a device, and what is being captured from them.
-#[derive(Debug, Default)]
+/// The streams on which a device has work, its own and others', and what is being captured from them.
+#[derive(Debug)]
 pub(super) struct Registry {
+    number: u64,
     streams: Mutex<Vec<Weak<Queue>>>,
     pub(super) capture: Mutex<Option<Capture>>,
 }
@@ -197,6 +203,17 @@ pub(super) struct Capture {
     pub items: Vec<(HostStream, Item)>,
 }
 
+impl Default for Registry {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Registry {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            streams: Mutex::default(),
+            capture: Mutex::default(),
+        }
+    }
+}
+
 impl Registry {
     pub(super) fn spawn(&self) -> Result<HostStream> {
         let queue = Arc::new(Queue::default());
@@ -205,10 +222,18 @@ impl Registry {
             .name("host-stream".into())
             .spawn(move || worker.run())
             .map_err(|e| Error::io("starting the thread of a stream", e))?;
+        self.know(&queue);
+        let home = self.number;
+        Ok(HostStream(Arc::new(Handle { queue, home })))
+    }
+
+    /// Has [`Registry::quiesce`] wait for the queue.
+    fn know(&self, queue: &Arc<Queue>) {
         let mut streams = self.streams.lock();
         streams.retain(|s| s.strong_count() > 0);
-        streams.push(Arc::downgrade(&queue));
-        Ok(HostStream(Arc::new(Handle(queue))))
+        if !streams.iter().any(|s| s.as_ptr() == Arc::as_ptr(queue)) {
+            streams.push(Arc::downgrade(queue));
+        }
     }
 
     /// Enqueues `item`, or records it if this thread is capturing.
@@ -218,7 +243,12 @@ impl Registry {
             Some(capture) if capture.thread == thread::current().id() => {
                 capture.items.push((stream.clone(), item));
             }
-            _ => stream.push(item),
+            _ => {
+                if stream.0.home != self.number {
+                    self.know(&stream.0.queue);
+                }
+                stream.push(item);
+            }
         }
         Ok(())
     }
@@ -231,7 +261,7 @@ impl Registry {
         })
     }
 
-    /// Blocks until no stream of the device has work, for memory that is about to go. False if that did not come
+    /// Blocks until no stream on which the device put work has any, for memory that is about to go. False if that did not come
     /// about in time.
     pub(super) fn quiesce(&self, timeout: Duration) -> bool {
         let streams: Vec<_> = self

@@ -255,7 +255,12 @@ fn is_of_a_drop(calls: &[Call], call: &Call) -> bool {
     let later = calls
         .iter()
         .filter(|c| c.rank == call.rank && c.number > call.number);
-    let looks = ["cuStreamIsCapturing", "cuStreamQuery", "cuCtxGetCurrent"];
+    let looks = [
+        "cuStreamIsCapturing",
+        "cuStreamQuery",
+        "cuEventQuery",
+        "cuCtxGetCurrent",
+    ];
     let next = later
         .map(|c| c.function.as_str())
         .find(|f| !looks.contains(f));

@@ -112,9 +112,14 @@ fn busy_streams_are_looked_at_again() {
     }
 }
 
-/// A child that runs a scenario many times, with small units of memory, since it makes much.
+/// A child that runs a scenario many times, with small units of memory, since it makes much, and with a device for each
+/// rank: what a rank calls would otherwise depend on what the streams of others do at that time.
 fn injection(role: &str, scenario: &Scenario) -> Child {
     Child::new(role)
+        .set(
+            warpweave_fake_driver::DEVICES,
+            &scenario.world.max(2).to_string(),
+        )
         .set("PART", scenario.name)
         .set(WITH, scenario.needs)
         .set(warpweave_fake_driver::GRANULARITY, "65536")

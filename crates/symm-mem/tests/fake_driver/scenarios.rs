@@ -56,6 +56,8 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario::of("graph", 2, bodies::graph),
     Scenario::of("streams", 1, bodies::streams),
     Scenario::of("dropped", 2, bodies::dropped),
+    Scenario::of("twins", 1, bodies::twins),
+    Scenario::of("captured", 1, bodies::captured),
     Scenario::of("batch", 1, bodies::batch),
     Scenario::of("adoption", 1, bodies::adoption),
     Scenario::of("slice", 1, slices::shared),

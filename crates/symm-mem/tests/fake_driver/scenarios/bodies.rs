@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaMemory, CudaQueue, Image, LaunchConfig};
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{
     Backend, Cuda, DevicePtr, Error, Memory, PadView, Priority, Result, SignalPad, SymmetricBuffer,
@@ -253,6 +253,66 @@ pub fn dropped(rank: &Rank) -> Result<Kept> {
     drop(buffer);
     rank.barrier("done")?;
     Ok(Box::new(device))
+}
+
+/// Keeps a stream busy and then fills the memory.
+fn fill_later(device: &Cuda, stream: &CudaQueue, memory: &CudaMemory) -> Result<()> {
+    let mut ns = Duration::from_millis(3).as_nanos() as u64;
+    launch(
+        device,
+        stream,
+        "warpweave_delay",
+        &mut [(&raw mut ns).cast()],
+    )?;
+    // SAFETY: what these scenarios are about: what is dropped waits for the work on it.
+    unsafe { device.fill(stream, memory.address(), 1, BYTES) }
+}
+
+/// Memory of one value is dropped under work on the streams of another over the same context.
+pub fn twins(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let (adopted, new) = (Cuda::adopt(device.context().clone())?, rank.device()?);
+    for twin in [&adopted, &new] {
+        let (memory, stream) = (device.allocate(BYTES)?, twin.stream(Priority::Normal)?);
+        fill_later(twin, &stream, &memory)?;
+        drop(memory);
+        let memory = device.allocate(BYTES)?;
+        fill_later(twin, &stream, &memory)?;
+        drop(stream);
+        drop(memory);
+    }
+    rank.barrier("done")?;
+    Ok(Box::new((device, adopted, new)))
+}
+
+/// Memory is dropped in a capture of streams whose earlier work is still under way.
+pub fn captured(rank: &Rank) -> Result<Kept> {
+    let device = rank.device()?;
+    let (stream, side) = (
+        device.stream(Priority::Normal)?,
+        device.stream(Priority::High)?,
+    );
+    let (fork, join) = (device.event()?, device.event()?);
+    let kept = device.allocate(BYTES)?;
+    for late in [&stream, &side] {
+        let memory = device.allocate(BYTES)?;
+        let buffer = SymmetricBuffer::new(&device, &rank.exchange, "b", BYTES)?;
+        fill_later(&device, late, &memory)?;
+        // SAFETY: as in `fill_later`.
+        unsafe { device.fill(late, buffer.local(), 2, BYTES)? };
+        let graph = device.capture(&stream, || {
+            device.record(&fork, &stream)?;
+            device.wait_event(&side, &fork)?;
+            drop((memory, buffer));
+            // SAFETY: as in `fill_later`.
+            unsafe { device.fill(&side, kept.address(), 3, BYTES)? };
+            device.record(&join, &side)?;
+            device.wait_event(&stream, &join)
+        })?;
+        drop(graph);
+    }
+    rank.barrier("done")?;
+    Ok(Box::new((fork, join, kept, stream, side, device)))
 }
 
 /// Many copies in one call.
