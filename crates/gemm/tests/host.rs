@@ -92,12 +92,12 @@ fn a_captured_product_is_computed_at_each_launch() {
         })
         .unwrap();
     for _ in 0..2 {
-        // SAFETY: C lies inside the allocation.
+        // SAFETY: C lies inside the allocation; what was captured lives until the stream is empty.
         unsafe {
             host.fill(&stream, operands.addresses().c, 0xff, 2 * 9 * 16)
-                .unwrap()
+                .unwrap();
+            host.launch_graph(&graph, &stream).unwrap()
         };
-        host.launch_graph(&graph, &stream).unwrap();
         operands.check(&host, &stream);
     }
 }

@@ -213,9 +213,11 @@ fn replays<B: WaitingGemmBackend>(backend: &B) {
     let graph = backend.capture(&job.main, enqueue).unwrap();
     for call in [3, 1, 4] {
         let rows = encode(DType::F16, (0..400 * 64).map(|i| value(call, i)));
-        // SAFETY: the rows are what the captured call copies from; the stream is drained.
-        unsafe { backend.upload(&job.main, job.source(1, 0), &rows).unwrap() };
-        backend.launch_graph(&graph, &job.main).unwrap();
+        // SAFETY: the rows are what the captured call copies from; the stream is drained. The job owns what was captured.
+        unsafe {
+            backend.upload(&job.main, job.source(1, 0), &rows).unwrap();
+            backend.launch_graph(&graph, &job.main).unwrap()
+        };
         job.check(call);
     }
     job.close();

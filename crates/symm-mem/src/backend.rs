@@ -304,7 +304,7 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     fn delay(&self, stream: &Self::Stream, time: Duration) -> Result<()>;
 
     /// Records what `enqueue` puts on `stream` (and on streams forked from it by events and joined again) instead of
-    /// running it.
+    /// running it. The graph holds addresses and keeps nothing alive: see [`Backend::launch_graph`].
     fn capture(
         &self,
         stream: &Self::Stream,
@@ -312,7 +312,22 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     ) -> Result<Self::Graph>;
 
     /// Runs captured work on `stream`. Launches of one graph follow each other.
-    fn launch_graph(&self, graph: &Self::Graph, stream: &Self::Stream) -> Result<()>;
+    ///
+    /// ```compile_fail,E0133
+    /// # use warpweave_symm_mem::{Backend, Host, Result, SignalPad};
+    /// fn replay(device: &Host, pad: SignalPad<Host>) -> Result<()> {
+    ///     let stream = device.setup_stream()?;
+    ///     let graph = device.capture(&stream, || pad.signal(&stream, 0, &[0]))?;
+    ///     drop(pad);
+    ///     device.launch_graph(&graph, &stream) // The signal would go to memory that is unmapped.
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// - What was captured would be sound if it were enqueued now, that of safe methods too: memory, pads, plans and
+    ///   communicators that it uses live until the launch has ended.
+    /// - This backend's device is the one that captured the graph.
+    unsafe fn launch_graph(&self, graph: &Self::Graph, stream: &Self::Stream) -> Result<()>;
 
     /// A multicast object for segments of `bytes` on `world` devices; one rank makes it, the others import it.
     fn create_multicast(&self, bytes: usize, world: usize) -> Result<Self::Multicast>;

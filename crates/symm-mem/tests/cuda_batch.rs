@@ -56,6 +56,9 @@ fn a_batch_copies_everything_captured_or_not() {
     run(1, &|| batch().unwrap());
     let graph = device.capture(&stream, batch).unwrap();
     for round in 2..5 {
-        run(round, &|| device.launch_graph(&graph, &stream).unwrap());
+        // SAFETY: as above.
+        run(round, &|| unsafe {
+            device.launch_graph(&graph, &stream).unwrap()
+        });
     }
 }

@@ -187,7 +187,9 @@ impl<B: NcclBackend> Contender for Candidate<'_, B> {
         session.before_call()?;
         match (how, &self.graph) {
             (Call::Replay, Some(graph)) => {
-                Ok(session.backend.launch_graph(graph, &session.stream)?)
+                // SAFETY: the memory and what does the call are borrowed for as long as this candidate lives.
+                let launched = unsafe { session.backend.launch_graph(graph, &session.stream) };
+                Ok(launched?)
             }
             _ => self.enqueue(),
         }

@@ -110,9 +110,8 @@ fn captured_calls_replay_with_new_inputs() {
             let graph = rank.cuda.capture(&rank.stream, run).expect("captured");
             for call in 10..20 {
                 rank.prepare::<bf16>(&op, at, call);
-                rank.cuda
-                    .launch_graph(&graph, &rank.stream)
-                    .expect("launches");
+                // SAFETY: what was captured lives until the result has been read.
+                unsafe { rank.cuda.launch_graph(&graph, &rank.stream) }.expect("launches");
                 rank.verify::<bf16>(&op, at.1, call);
             }
             rank.exchange.barrier("replayed").expect("all have");
@@ -221,9 +220,8 @@ fn copy_engines_do_what_they_can() {
                 for call in 20..24 {
                     rank.prepare::<f32>(&op, (send, recv), call);
                     rank.exchange.barrier("prepared").expect("all have");
-                    rank.cuda
-                        .launch_graph(&graph, &rank.stream)
-                        .expect("launches");
+                    // SAFETY: as above.
+                    unsafe { rank.cuda.launch_graph(&graph, &rank.stream) }.expect("launches");
                     rank.verify::<f32>(&op, recv, call);
                     rank.exchange.barrier("verified").expect("all have");
                 }

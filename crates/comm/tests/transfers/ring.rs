@@ -221,7 +221,8 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
             self.rank
                 .copy(stream, self.input.address(), input, self.shard);
             match &graph {
-                Some(graph) => backend.launch_graph(graph, stream).unwrap(),
+                // SAFETY: the ring owns what was captured, and drains the stream.
+                Some(graph) => unsafe { backend.launch_graph(graph, stream).unwrap() },
                 None => self.call(),
             }
             let result = results.address().add(call * whole);

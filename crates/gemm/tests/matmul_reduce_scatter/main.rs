@@ -55,12 +55,10 @@ fn replays<B: ReducingGemmBackend>(world: usize, device: impl Fn(usize) -> B + S
         job.meet("captured");
         for call in 0..10 {
             let input = call * 3 % INPUTS;
-            job.backend
-                .launch_graph(&graphs[input], &job.stream)
-                .unwrap();
-            job.backend
-                .launch_graph(&graphs[(input + 1) % INPUTS], &job.stream)
-                .unwrap();
+            for graph in [&graphs[input], &graphs[(input + 1) % INPUTS]] {
+                // SAFETY: the job owns what was captured, and drains the stream.
+                unsafe { job.backend.launch_graph(graph, &job.stream).unwrap() };
+            }
             let mut got = vec![0; job.c_bytes];
             // SAFETY: the range is that of C.
             unsafe { job.backend.download(&job.stream, job.c, &mut got).unwrap() };

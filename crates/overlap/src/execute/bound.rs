@@ -104,9 +104,10 @@ impl<B: ExecuteBackend> Bound<B> {
         let captured = captured.ok_or_else(|| ExecuteError::NotCaptured {
             plan: self.plan.name.clone(),
         })?;
-        Ok(self
-            .backend
-            .launch_graph(&captured.graph, &self.streams[0])?)
+        // SAFETY: one call, which is sound at any time (see `run`); its buffers, pad and collectives are this plan's, the
+        // latter of the generation that was captured, and their drop waits for the work.
+        let launched = unsafe { self.backend.launch_graph(&captured.graph, &self.streams[0]) };
+        Ok(launched?)
     }
 
     /// Chooses the quickest algorithm of each matrix product by trying them on this device, with the data that the

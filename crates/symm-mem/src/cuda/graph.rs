@@ -93,9 +93,11 @@ pub(super) fn capture(
 }
 
 impl CudaWork {
-    pub(super) fn launch(&self, stream: &CudaQueue) -> Result<()> {
+    /// # Safety
+    /// As for [`Backend::launch_graph`](crate::Backend::launch_graph).
+    pub(super) unsafe fn launch(&self, stream: &CudaQueue) -> Result<()> {
         self.cuda.bind()?;
-        // SAFETY: both live. The driver orders launches of one graph.
+        // SAFETY: both live, and what was captured, by the caller. The driver orders launches of one graph.
         let result = unsafe { sys::cuGraphLaunch(self.exec, stream.raw()) };
         check(result, "cuGraphLaunch", self.cuda.name())
     }

@@ -293,8 +293,9 @@ impl Backend for Cuda {
         graph::capture(self, stream, enqueue)
     }
 
-    fn launch_graph(&self, graph: &CudaWork, stream: &CudaQueue) -> Result<()> {
-        graph.launch(stream)
+    unsafe fn launch_graph(&self, graph: &CudaWork, stream: &CudaQueue) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { graph.launch(stream) }
     }
 
     fn create_multicast(&self, bytes: usize, world: usize) -> Result<CudaMulticast> {

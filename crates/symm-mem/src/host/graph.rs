@@ -52,7 +52,9 @@ pub(super) fn capture(
 }
 
 impl HostGraph {
-    pub(super) fn launch(&self, streams: &Registry, stream: &HostStream) -> Result<()> {
+    /// # Safety
+    /// As for [`Backend::launch_graph`](crate::Backend::launch_graph).
+    pub(super) unsafe fn launch(&self, streams: &Registry, stream: &HostStream) -> Result<()> {
         for (on, item) in &self.items {
             let on = if on.is(&self.origin) { stream } else { on };
             streams.submit(on, item.clone())?;

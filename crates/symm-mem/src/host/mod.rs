@@ -336,8 +336,9 @@ impl Backend for Host {
         graph::capture(&self.0.streams, stream, enqueue)
     }
 
-    fn launch_graph(&self, graph: &HostGraph, stream: &HostStream) -> Result<()> {
-        graph.launch(&self.0.streams, stream)
+    unsafe fn launch_graph(&self, graph: &HostGraph, stream: &HostStream) -> Result<()> {
+        // SAFETY: the caller's obligation.
+        unsafe { graph.launch(&self.0.streams, stream) }
     }
 
     fn create_multicast(&self, bytes: usize, world: usize) -> Result<HostMulticast> {

@@ -245,8 +245,9 @@ impl Backend for Faulty {
     ) -> Result<Self::Graph> {
         self.host.capture(stream, enqueue)
     }
-    fn launch_graph(&self, graph: &Self::Graph, stream: &Self::Stream) -> Result<()> {
-        self.host.launch_graph(graph, stream)
+    unsafe fn launch_graph(&self, graph: &Self::Graph, stream: &Self::Stream) -> Result<()> {
+        // SAFETY: as in `copy`.
+        unsafe { self.host.launch_graph(graph, stream) }
     }
     fn create_multicast(&self, bytes: usize, world: usize) -> Result<Self::Multicast> {
         self.at(Step::Create)?;

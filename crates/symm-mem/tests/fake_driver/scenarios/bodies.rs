@@ -179,7 +179,8 @@ pub fn graph(rank: &Rank) -> Result<Kept> {
             outbox.address(),
             &[10 * call + rank.rank as u8; BYTES],
         )?;
-        device.launch_graph(&graph, &stream)?;
+        // SAFETY: what was captured lives until the stream is empty.
+        unsafe { device.launch_graph(&graph, &stream)? };
         device.synchronize(&stream)?;
         pad.check(&stream)?;
         let got = read(&device, inbox.local(), BYTES)?;
@@ -247,7 +248,8 @@ pub fn dropped(rank: &Rank) -> Result<Kept> {
     )?;
     device.record(&event, &stream)?;
     fill()?;
-    device.launch_graph(&graph, &stream)?;
+    // SAFETY: as in `fill`.
+    unsafe { device.launch_graph(&graph, &stream)? };
     drop((stream, graph, event));
     drop(memory);
     drop(buffer);
@@ -335,7 +337,8 @@ pub fn batch(rank: &Rank) -> Result<Kept> {
     assert_eq!(read(&device, at(3000), 3)?, [3, 4, 5]);
     write(&device, at(0), &[6, 7, 8, 9, 10])?;
     let graph = device.capture(&stream, copy)?;
-    device.launch_graph(&graph, &stream)?;
+    // SAFETY: as in `copy`.
+    unsafe { device.launch_graph(&graph, &stream)? };
     device.synchronize(&stream)?;
     assert_eq!(read(&device, at(3000), 3)?, [8, 9, 10]);
     rank.barrier("done")?;
