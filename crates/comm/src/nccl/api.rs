@@ -5,7 +5,6 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use cudarc::nccl::sys::{ncclComm_t, ncclUniqueId};
 use libloading::Library;
 
 use super::config::Config;
@@ -103,6 +102,26 @@ macro_rules! table {
             }
         }
     };
+}
+
+/// NCCL's own handle of a communicator.
+#[allow(non_camel_case_types)]
+pub type ncclComm_t = *mut ncclComm;
+
+/// What [`ncclComm_t`] points to, which nobody outside NCCL looks into.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Debug)]
+pub struct ncclComm {
+    _opaque: [u8; 0],
+}
+
+/// What rank 0 makes and all ranks of a communicator are told.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ncclUniqueId {
+    pub internal: [c_char; 128],
 }
 
 /// Where NCCL reads or writes.

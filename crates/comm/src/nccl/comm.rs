@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use cudarc::nccl::sys::ncclComm_t;
 use warpweave_symm_mem::Exchange;
 
-use super::api::{IN_PROGRESS, INTERNAL_ERROR, SUCCESS};
+use super::api::{IN_PROGRESS, INTERNAL_ERROR, SUCCESS, ncclComm, ncclComm_t};
 use super::config::{Launch, NcclOptions};
 use super::fault::failure;
 use super::library::NcclLibrary;
@@ -247,7 +246,7 @@ impl NcclComm {
         &self,
         call: &'static str,
         code: i32,
-        place: &AtomicPtr<cudarc::nccl::sys::ncclComm>,
+        place: &AtomicPtr<ncclComm>,
         watch: &dyn Fn(&str) -> Result<()>,
     ) -> Result<()> {
         let start = Instant::now();

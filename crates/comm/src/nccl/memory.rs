@@ -6,7 +6,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use cudarc::driver::result::ctx;
-use cudarc::driver::sys::{self, CUcontext};
+use cudarc::driver::sys::CUcontext;
+use warpweave_symm_mem::cuda::is_driver_present;
 
 use super::api::SUCCESS;
 use super::comm::NcclComm;
@@ -42,9 +43,11 @@ unsafe impl Sync for Context {}
 impl Context {
     /// That of this thread; none where there is no driver.
     fn current() -> Self {
-        // SAFETY: loading the driver runs its initialisers, which is what using a device means.
-        let present = unsafe { sys::is_culib_present() };
-        Self(present.then(|| ctx::get_current().ok().flatten()).flatten())
+        Self(
+            is_driver_present()
+                .then(|| ctx::get_current().ok().flatten())
+                .flatten(),
+        )
     }
 
     fn bind(&self) {

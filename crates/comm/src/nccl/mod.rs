@@ -30,6 +30,7 @@ mod version;
 mod window;
 mod zero_cta;
 
+pub use api::{ncclComm, ncclComm_t};
 pub use comm::{NcclAborter, NcclComm};
 pub use config::{CtaPolicy, Launch, NcclOptions};
 pub use element::{Element, ReduceOp};

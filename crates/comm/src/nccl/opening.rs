@@ -2,11 +2,10 @@
 
 use std::fmt::Display;
 
-use cudarc::nccl::sys::ncclUniqueId;
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::Exchange;
 
-use super::api::SUCCESS;
+use super::api::{SUCCESS, ncclUniqueId};
 use super::fault::failure;
 use super::library::NcclLibrary;
 use crate::error::{CommError, Result, as_comm_error};

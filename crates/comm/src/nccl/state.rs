@@ -11,10 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cudarc::nccl::sys::{ncclComm, ncclComm_t};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::api::{IN_PROGRESS, INVALID_USAGE, SUCCESS, code_name};
+use super::api::{IN_PROGRESS, INVALID_USAGE, SUCCESS, code_name, ncclComm, ncclComm_t};
 use super::config::CtaPolicy;
 use super::fault::failure;
 use super::library::NcclLibrary;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use cudarc::nccl::sys::ncclComm_t;
-
+use super::api::ncclComm_t;
 use super::library::NcclLibrary;
 
 /// How long letting go of something may take.

@@ -1,8 +1,8 @@
 //! Layouts: where cuBLASLt finds the elements of one matrix, or of a batch of them.
 
-use cudarc::cublaslt::sys;
 use warpweave_symm_mem::DType;
 
+use super::header as sys;
 use super::library::Library;
 use crate::Error;
 
@@ -35,13 +35,12 @@ pub(super) fn set_batch(
     count: usize,
     stride: usize,
 ) -> Result<(), Error> {
-    use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
     let (count, stride) = (count as i32, stride as i64);
     // SAFETY: the layout lives; `cublasLt.h` gives the attributes these types.
     let status = unsafe {
         (library.functions.layout_set)(
             layout,
-            Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as u32,
+            sys::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
             (&raw const count).cast(),
             size_of::<i32>(),
         )
@@ -51,7 +50,7 @@ pub(super) fn set_batch(
     let status = unsafe {
         (library.functions.layout_set)(
             layout,
-            Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as u32,
+            sys::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
             (&raw const stride).cast(),
             size_of::<i64>(),
         )
@@ -61,9 +60,9 @@ pub(super) fn set_batch(
 
 /// cuBLASLt's name of an element type.
 pub(super) fn data_type(dtype: DType) -> u32 {
-    (match dtype {
-        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
-        DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
-        DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
-    }) as u32
+    match dtype {
+        DType::F16 => sys::CUDA_R_16F,
+        DType::Bf16 => sys::CUDA_R_16BF,
+        DType::F32 => sys::CUDA_R_32F,
+    }
 }

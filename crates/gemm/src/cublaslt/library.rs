@@ -1,6 +1,6 @@
 //! The functions of a cuBLASLt that was opened at run time.
 //!
-//! cudarc's own loader panics when the library or a symbol is missing, so only its types are used. Statuses cross the
+//! cudarc's own loader panics when the library or a symbol is missing, so it is not used. Statuses cross the
 //! boundary as plain numbers: a newer library may answer with one that no enumeration here knows.
 
 use std::error::Error as _;
@@ -9,10 +9,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use cudarc::cublaslt::sys;
-
 use crate::Error;
 
+use super::header as sys;
 use super::search;
 
 pub(super) type Status = u32;

@@ -10,9 +10,9 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::cublaslt::sys;
 use parking_lot::Mutex;
 
+use super::header as sys;
 use super::layout::{data_type, layout, set_batch};
 use super::library::{HeuristicResult, Library};
 use super::preference::Preference;
@@ -113,15 +113,14 @@ impl Matmul {
         let status = unsafe {
             (f.desc_create)(
                 &mut this.operation,
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F as u32,
-                sys::cudaDataType_t::CUDA_R_32F as u32,
+                sys::CUBLAS_COMPUTE_32F,
+                sys::CUDA_R_32F,
             )
         };
         library.check("cublasLtMatmulDescCreate", status)?;
-        use sys::cublasLtMatmulDescAttributes_t as Attribute;
         for (attribute, layout) in [
-            (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, problem.b_layout),
-            (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, problem.a_layout),
+            (sys::CUBLASLT_MATMUL_DESC_TRANSA, problem.b_layout),
+            (sys::CUBLASLT_MATMUL_DESC_TRANSB, problem.a_layout),
         ] {
             let operation: u32 = match layout {
                 Layout::RowMajor => 0,   // CUBLAS_OP_N
@@ -131,9 +130,9 @@ impl Matmul {
             unsafe { this.set(attribute, &operation)? };
         }
         if problem.bias {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
+            let epilogue = sys::CUBLASLT_EPILOGUE_BIAS;
             // SAFETY: as above.
-            unsafe { this.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)? };
+            unsafe { this.set(sys::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)? };
         }
         let input = data_type(problem.dtype);
         let GemmBatch {
@@ -177,17 +176,13 @@ impl Matmul {
     ///
     /// # Safety
     /// The attribute has the type `T`, and nobody uses the operation meanwhile.
-    unsafe fn set<T: Copy>(
-        &self,
-        attribute: sys::cublasLtMatmulDescAttributes_t,
-        value: &T,
-    ) -> Result<(), Error> {
+    unsafe fn set<T: Copy>(&self, attribute: u32, value: &T) -> Result<(), Error> {
         let library = &self.handle.library;
         // SAFETY: the descriptor lives, `value` is readable at its size, and the caller vouches for the rest.
         let status = unsafe {
             (library.functions.desc_set)(
                 self.operation,
-                attribute as u32,
+                attribute,
                 std::ptr::from_ref(value).cast(),
                 size_of::<T>(),
             )
@@ -202,10 +197,9 @@ impl Matmul {
         }
         let mut current = self.bias.lock();
         if *current != bias {
-            use sys::cublasLtMatmulDescAttributes_t as Attribute;
             // SAFETY: the attribute is a pointer, of 64 bits on every platform of CUDA 12 and 13; with a bias, the operation
             // is used under this lock alone.
-            unsafe { self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)? };
+            unsafe { self.set(sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)? };
             *current = bias;
         }
         Ok(call())
@@ -229,20 +223,19 @@ impl Matmul {
         alignment: u32,
     ) -> Result<Vec<Algorithm>, Error> {
         let preference = Preference::new(&self.handle.library)?;
-        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         preference.set(
-            Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            sys::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
             &(workspace as u64),
         )?;
         preference.set(
-            Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-            &(sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32),
+            sys::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+            &sys::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
         )?;
         for attribute in [
-            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-            Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+            sys::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            sys::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            sys::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            sys::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
         ] {
             preference.set(attribute, &alignment)?;
         }
@@ -275,7 +268,7 @@ impl Matmul {
                 )
             }
         })?;
-        const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
+        const NOT_SUPPORTED: u32 = sys::CUBLAS_STATUS_NOT_SUPPORTED;
         if status != NOT_SUPPORTED {
             self.handle
                 .library

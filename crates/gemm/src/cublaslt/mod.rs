@@ -3,6 +3,7 @@
 //! These are the layers below [`GemmBackend`](crate::GemmBackend); a project that has its own CUDA context can use them
 //! directly. They take raw addresses and streams and need no CUDA driver until a product is launched.
 
+mod header;
 mod layout;
 mod library;
 mod matmul;

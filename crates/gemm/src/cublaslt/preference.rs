@@ -1,7 +1,6 @@
 //! What cuBLASLt's heuristics are asked to respect.
 
-use cudarc::cublaslt::sys;
-
+use super::header as sys;
 use super::library::Library;
 use crate::Error;
 
@@ -20,16 +19,12 @@ impl<'a> Preference<'a> {
         Ok(Self { library, raw })
     }
 
-    pub(super) fn set<T: Copy>(
-        &self,
-        attribute: sys::cublasLtMatmulPreferenceAttributes_t,
-        value: &T,
-    ) -> Result<(), Error> {
+    pub(super) fn set<T: Copy>(&self, attribute: u32, value: &T) -> Result<(), Error> {
         // SAFETY: the preference lives and `value` is readable at its size.
         let status = unsafe {
             (self.library.functions.preference_set)(
                 self.raw,
-                attribute as u32,
+                attribute,
                 std::ptr::from_ref(value).cast(),
                 size_of::<T>(),
             )

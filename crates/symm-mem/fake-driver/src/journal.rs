@@ -81,6 +81,7 @@ impl Journal {
 
 /// Functions by which a program asks what an address or an event is: to be refused is an answer, and no fault.
 const QUESTIONS: &[&str] = &[
+    "cuEventElapsedTime",
     "cuEventElapsedTime_v2",
     "cuMemGetAddressRange_v2",
     "cuMemRetainAllocationHandle",

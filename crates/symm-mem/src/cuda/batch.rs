@@ -1,52 +1,44 @@
 //! Many copies in one call of the driver, where it has such a call.
 
-use std::sync::OnceLock;
+use std::ffi::{c_int, c_uint};
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys;
 
 use super::Cuda;
-use super::driver::{check, has_symbol};
+use super::driver::check;
+use super::function::driver_functions;
 use super::stream::{CudaQueue, is_capturing};
 use crate::backend::{Backend, DevicePtr};
 use crate::error::Result;
 
-/// `cuMemcpyBatchAsync` of CUDA 12.8 and 12.9, whose bindings cudarc leaves out for CUDA 13: it also says which copy failed.
-type BatchOf12 = unsafe extern "C" fn(
-    dsts: *mut sys::CUdeviceptr,
-    srcs: *mut sys::CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    attributes: *mut sys::CUmemcpyAttributes,
-    attribute_indices: *mut usize,
-    attribute_count: usize,
-    failed: *mut usize,
-    stream: sys::CUstream,
-) -> CUresult;
-
-/// How the loaded driver takes batches.
-#[derive(Clone, Copy, Debug)]
-enum Batch {
-    /// Not at all: it is older than CUDA 12.8.
-    No,
-    Of12(BatchOf12),
-    Of13,
+/// `CUmemcpyAttributes`, which the bindings have since CUDA 12.8.
+#[repr(C)]
+struct Attributes {
+    source_order: c_uint,
+    /// Type and number of a place of the sources and of one of the destinations: hints, for managed memory only.
+    places: [(c_uint, c_int); 2],
+    flags: c_uint,
 }
 
-fn driver_batch() -> Batch {
-    static BATCH: OnceLock<Batch> = OnceLock::new();
-    *BATCH.get_or_init(|| {
-        if has_symbol(c"cuMemcpyBatchAsync_v2") {
-            return Batch::Of13;
-        }
-        if !has_symbol(c"cuMemcpyBatchAsync") {
-            return Batch::No;
-        }
-        // SAFETY: the driver is loaded, and by this name it exports a function of this type. It stays loaded.
-        match unsafe { sys::culib().get::<BatchOf12>(b"cuMemcpyBatchAsync\0") } {
-            Ok(function) => Batch::Of12(*function),
-            Err(_) => Batch::No,
-        }
-    })
+/// For all copies: the sources are read in the stream's order, and computing goes on meanwhile.
+const ATTRIBUTES: Attributes = Attributes {
+    source_order: 1,     // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+    places: [(0, 0); 2], // CU_MEM_LOCATION_TYPE_INVALID
+    flags: 1,            // CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE
+};
+
+type Addresses = *mut sys::CUdeviceptr;
+type Sizes = *mut usize;
+
+// Destinations, sources, sizes and their number; attributes, the first copy of each and their number; in CUDA 12 a place
+// for the number of the copy that failed; the stream.
+driver_functions! {
+    BATCH = c"cuMemcpyBatchAsync_v2"(
+        Addresses, Addresses, Sizes, usize, *mut Attributes, Sizes, usize, sys::CUstream
+    ) since "13.0";
+    BATCH_OF_12 = c"cuMemcpyBatchAsync"(
+        Addresses, Addresses, Sizes, usize, *mut Attributes, Sizes, usize, Sizes, sys::CUstream
+    ) since "12.8";
 }
 
 /// Whether batches may go on `stream`: not on the default streams, and nothing but a plain copy can be captured.
@@ -74,70 +66,80 @@ impl Cuda {
         copies: &[(DevicePtr, DevicePtr, usize)],
     ) -> Result<()> {
         self.bind()?;
-        let copies: Vec<_> = copies.iter().filter(|copy| copy.2 > 0).collect();
-        let batch = match driver_batch() {
-            _ if copies.len() < 2 || !takes_batches(self, stream)? => Batch::No,
-            batch => batch,
-        };
+        let copies: Vec<_> = copies.iter().copied().filter(|copy| copy.2 > 0).collect();
+        let takes = copies.len() > 1
+            && (BATCH.is_present() || BATCH_OF_12.is_present())
+            && takes_batches(self, stream)?;
+        if !takes {
+            for &(dst, src, bytes) in &copies {
+                // SAFETY: the caller's obligation.
+                unsafe { self.copy(stream, dst, src, bytes)? };
+            }
+            return Ok(());
+        }
         let mut dsts: Vec<_> = copies.iter().map(|copy| copy.0.0).collect();
         let mut srcs: Vec<_> = copies.iter().map(|copy| copy.1.0).collect();
         let mut sizes: Vec<_> = copies.iter().map(|copy| copy.2).collect();
-        let nowhere = sys::CUmemLocation {
-            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
-            id: 0,
+        let (dsts, srcs) = (dsts.as_mut_ptr(), srcs.as_mut_ptr());
+        let (count, sizes) = (sizes.len(), sizes.as_mut_ptr());
+        let (mut attributes, mut first, stream) = (ATTRIBUTES, 0, stream.raw());
+        let result = if let Ok(batch) = BATCH.get() {
+            // SAFETY: the arrays have as many elements as the call is told, and all arguments live through it; what is
+            // copied is the caller's obligation.
+            unsafe {
+                batch(
+                    dsts,
+                    srcs,
+                    sizes,
+                    count,
+                    &mut attributes,
+                    &mut first,
+                    1,
+                    stream,
+                )
+            }
+        } else {
+            let (batch, mut failed) = (BATCH_OF_12.get()?, usize::MAX);
+            // SAFETY: as above.
+            unsafe {
+                batch(
+                    dsts,
+                    srcs,
+                    sizes,
+                    count,
+                    &mut attributes,
+                    &mut first,
+                    1,
+                    &mut failed,
+                    stream,
+                )
+            }
         };
-        // For all copies from the first on.
-        let mut attributes = sys::CUmemcpyAttributes {
-            srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-            // Hints, for managed memory only.
-            srcLocHint: nowhere,
-            dstLocHint: nowhere,
-            flags: sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
-        };
-        let mut first = 0;
-        match batch {
-            Batch::No => {
-                for &&(dst, src, bytes) in &copies {
-                    // SAFETY: the caller's obligation.
-                    unsafe { self.copy(stream, dst, src, bytes)? };
-                }
-                Ok(())
-            }
-            Batch::Of12(function) => {
-                let mut failed = usize::MAX;
-                // SAFETY: the arrays have as many elements as the call is told, and all arguments live through it; what is
-                // copied is the caller's obligation.
-                let result = unsafe {
-                    function(
-                        dsts.as_mut_ptr(),
-                        srcs.as_mut_ptr(),
-                        sizes.as_mut_ptr(),
-                        sizes.len(),
-                        &mut attributes,
-                        &mut first,
-                        1,
-                        &mut failed,
-                        stream.raw(),
-                    )
-                };
-                check(result, "cuMemcpyBatchAsync", self.name())
-            }
-            Batch::Of13 => {
-                // SAFETY: as above; the driver has the symbol.
-                let result = unsafe {
-                    sys::cuMemcpyBatchAsync_v2(
-                        dsts.as_mut_ptr(),
-                        srcs.as_mut_ptr(),
-                        sizes.as_mut_ptr(),
-                        sizes.len(),
-                        &mut attributes,
-                        &mut first,
-                        1,
-                        stream.raw(),
-                    )
-                };
-                check(result, "cuMemcpyBatchAsync", self.name())
-            }
-        }
+        check(result, "cuMemcpyBatchAsync", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bindings of this workspace's own builds have the type.
+    #[test]
+    fn attributes_are_those_of_the_header() {
+        use std::mem::offset_of;
+        use sys::{CUmemcpyAttributes, CUmemcpyFlags, CUmemcpySrcAccessOrder as Order};
+        assert_eq!(size_of::<Attributes>(), size_of::<CUmemcpyAttributes>());
+        assert_eq!(
+            offset_of!(Attributes, places),
+            offset_of!(CUmemcpyAttributes, srcLocHint)
+        );
+        assert_eq!(
+            offset_of!(Attributes, flags),
+            offset_of!(CUmemcpyAttributes, flags)
+        );
+        let order = Order::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        assert_eq!(ATTRIBUTES.source_order, order as c_uint);
+        let flags = CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+        assert_eq!(ATTRIBUTES.flags, flags as c_uint);
     }
 }

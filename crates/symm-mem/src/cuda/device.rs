@@ -1,5 +1,6 @@
 //! A GPU: finding it, adopting it, asking what it can do.
 
+use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -7,14 +8,34 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use parking_lot::Mutex;
 
 use super::driver::{self, check, check_in_drop};
+use super::function::driver_functions;
 use super::launch::{Function, Image, Module};
 use super::stream::{self, CudaQueue};
-use super::{Cuda, Device, multicast, segment};
+use super::{Cuda, Device, function, multicast, segment};
 use crate::backend::{Backend, DeviceInfo, DevicePtr, LONGEST_TIMEOUT, Support};
 use crate::error::{Error, Result};
 
 /// Ranks that are threads of one process would otherwise get in each other's way in the driver's first calls.
 static INITIALIZE: Mutex<()> = Mutex::new(());
+
+// Attributes by their values, which older bindings lack.
+/// `CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED`, in the bindings since CUDA 12.1.
+const MULTICAST: c_int = 132;
+/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED`, in the bindings since CUDA 12.3.
+pub(super) const FABRIC_HANDLES: c_int = 128;
+
+/// Whether the device has `attribute`; no, if its driver does not know the attribute.
+pub(super) fn has(context: &CudaContext, attribute: c_int) -> Result<bool> {
+    driver_functions! {
+        ATTRIBUTE = c"cuDeviceGetAttribute"(*mut c_int, c_int, sys::CUdevice) since "2.0";
+    }
+    let mut value = 0;
+    // SAFETY: `value` is valid for a write.
+    match unsafe { ATTRIBUTE.get()?(&mut value, attribute, context.cu_device()) } {
+        sys::CUresult::CUDA_ERROR_INVALID_VALUE => Ok(false),
+        result => check(result, "cuDeviceGetAttribute", "a GPU").map(|()| value != 0),
+    }
+}
 
 fn unavailable(why: impl Into<String>) -> Error {
     Error::Unavailable {
@@ -29,14 +50,14 @@ impl Cuda {
     /// # Errors
     /// [`Error::Unavailable`] if libcuda is missing or does not start.
     pub fn device_count() -> Result<usize> {
-        if !driver::is_present() {
+        if !function::is_driver_present() {
             return Err(unavailable(
                 "libcuda is not on this machine; install the NVIDIA driver, or use the host backend",
             ));
         }
         if let Some(symbol) = driver::missing_symbol() {
             return Err(unavailable(format!(
-                "the driver has no {}; it is older than CUDA 12.8, and the device code needs one for CUDA 13.0",
+                "the driver has no {}; it is older than CUDA 12.0",
                 symbol.to_string_lossy()
             )));
         }
@@ -110,10 +131,11 @@ impl Cuda {
             no => no,
         };
         let multicast = multicast::support(|| {
-            yes(
-                A::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
-                "the device or its fabric has no multicast",
-            )
+            Ok(if has(&context, MULTICAST)? {
+                Support::Yes
+            } else {
+                Support::No("the device or its fabric has no multicast".into())
+            })
         })?;
         let mut version = 0;
         // SAFETY: `version` is valid for a write.

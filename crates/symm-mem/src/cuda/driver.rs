@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult};
 
+use super::function::has_symbol;
 use crate::error::{Error, Result};
 
 /// Turns the result of the driver function `call` into an error of `device`.
@@ -69,27 +70,14 @@ fn hint(result: CUresult) -> &'static str {
     }
 }
 
-/// Whether libcuda is on this machine. cudarc panics when a call finds it missing, so this comes first.
-pub(crate) fn is_present() -> bool {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: loading the driver runs its initialisers, which is what using it means.
-    *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
-}
-
-/// Whether the loaded driver has `symbol`. cudarc panics when a call finds its symbol missing, so all are looked up
-/// first: those of [`REQUIRED`] once, others where they are needed.
-pub(crate) fn has_symbol(symbol: &CStr) -> bool {
-    // SAFETY: the symbol is looked up, never called.
-    is_present() && unsafe { sys::culib().get::<*const ()>(symbol.to_bytes_with_nul()) }.is_ok()
-}
-
 /// The first function that this backend calls and the driver does not have.
 pub(crate) fn missing_symbol() -> Option<&'static CStr> {
     static MISSING: OnceLock<Option<&'static CStr>> = OnceLock::new();
     *MISSING.get_or_init(|| REQUIRED.iter().copied().find(|symbol| !has_symbol(symbol)))
 }
 
-/// Every function that this backend calls, itself or through cudarc, without asking for its symbol first.
+/// Every function that this backend calls, itself or through cudarc, without asking for its symbol first. CUDA 12.0 has
+/// all of them; what is newer is a [`DriverFunction`](super::DriverFunction) where it is used.
 const REQUIRED: &[&CStr] = &[
     c"cuCtxEnablePeerAccess",
     c"cuCtxGetCurrent",
@@ -106,7 +94,6 @@ const REQUIRED: &[&CStr] = &[
     c"cuDriverGetVersion",
     c"cuEventCreate",
     c"cuEventDestroy_v2",
-    c"cuEventElapsedTime_v2",
     c"cuEventQuery",
     c"cuEventRecord",
     c"cuFuncSetAttribute",
@@ -165,8 +152,6 @@ mod tests {
     /// A call whose symbol nobody looks up is a panic on an older driver.
     #[test]
     fn every_function_that_is_called_is_looked_up_first() {
-        // Behind a lookup of their own: see `support` in multicast.rs, `Module::function`, and batch.rs.
-        let optional = ["cuMulticast", "cuFuncLoad", "cuMemcpyBatchAsync"];
         let sources = [
             include_str!("adopt.rs"),
             include_str!("batch.rs"),
@@ -197,8 +182,7 @@ mod tests {
                 let name = format!("cu{}", &after[..end]);
                 let known = REQUIRED
                     .iter()
-                    .any(|symbol| symbol.to_bytes() == name.as_bytes())
-                    || optional.iter().any(|prefix| name.starts_with(prefix));
+                    .any(|symbol| symbol.to_bytes() == name.as_bytes());
                 assert!(known, "{name} is called and never looked up");
                 calls += 1;
             }

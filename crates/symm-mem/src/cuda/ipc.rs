@@ -14,10 +14,11 @@ use std::os::fd::OwnedFd;
 use cudarc::driver::sys::{self, CUpointer_attribute as Attribute, CUresult};
 
 use super::Cuda;
+use super::device;
 use super::driver::{check, check_in_drop};
 use super::memory::CudaMapping;
 use super::pointer::{self, Kind, Retained};
-use super::segment::{CudaSegment, DESCRIPTOR, FABRIC, export_fabric, export_handle};
+use super::segment::{CudaSegment, DESCRIPTOR, FABRIC, access, export_fabric, export_handle};
 use super::stream;
 use crate::backend::{DevicePtr, Mapping, Support};
 use crate::error::{Error, Result};
@@ -153,13 +154,7 @@ impl CudaPeerMemory {
 
 /// Lets this device use memory of the device `owner` in this process.
 fn grant(cuda: &Cuda, kind: Kind, base: DevicePtr, bytes: usize, owner: i32) -> Result<()> {
-    let access = sys::CUmemAccessDesc {
-        location: sys::CUmemLocation {
-            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: cuda.context().cu_device(),
-        },
-        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    };
+    let access = access(cuda);
     match kind {
         Kind::Pooled(pool) => {
             // SAFETY: the pool has live memory, so it lives; `access` outlives the call.
@@ -267,11 +262,7 @@ impl Cuda {
         if let Some(known) = self.device.fabric.get() {
             return Ok(known.clone());
         }
-        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
-        let on_device = self.context().attribute(attribute);
-        let on_device =
-            on_device.map_err(|e| stream::driver_error(e, "cuDeviceGetAttribute", self.name()))?;
-        let support = if on_device == 0 {
+        let support = if !device::has(self.context(), device::FABRIC_HANDLES)? {
             Support::No("the device or its driver has no fabric handles".into())
         } else {
             match CudaSegment::probe_fabric(self) {

@@ -7,7 +7,8 @@ use cudarc::driver::sys;
 use parking_lot::Mutex;
 
 use super::Cuda;
-use super::driver::{check, check_in_drop, has_symbol};
+use super::driver::{check, check_in_drop};
+use super::function::driver_functions;
 use super::stream::CudaQueue;
 use crate::error::{Error, Result};
 
@@ -56,6 +57,10 @@ macro_rules! device_image {
         const CODE: &[u8] = &[];
         CODE
     }};
+}
+
+driver_functions! {
+    LOAD = c"cuFuncLoad"(sys::CUfunction) since "12.4";
 }
 
 /// Loaded device code. Clones name the same module.
@@ -253,9 +258,9 @@ impl Module {
         check(result, "cuModuleGetFunction", &what())?;
         // The driver may load a kernel at its first launch and wait for the device to be idle then, which it is not
         // while another kernel waits for a peer.
-        if has_symbol(c"cuFuncLoad") {
+        if let Ok(load) = LOAD.get() {
             // SAFETY: a function of a loaded module.
-            check(unsafe { sys::cuFuncLoad(function) }, "cuFuncLoad", &what())?;
+            check(unsafe { load(function) }, "cuFuncLoad", &what())?;
         }
         Ok(Function {
             function,

@@ -4,7 +4,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::Cuda;
 use super::driver::{check, check_in_drop};
-use super::segment::CudaSegment;
+use super::segment::{self, CudaSegment};
 use super::stream;
 use crate::backend::{DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
@@ -64,13 +64,7 @@ impl CudaMapping {
             check(result, "cuMemMap", cuda.name())?;
             mapping.mapped += each;
         }
-        let access = sys::CUmemAccessDesc {
-            location: sys::CUmemLocation {
-                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: cuda.context().cu_device(),
-            },
-            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
+        let access = segment::access(cuda);
         // SAFETY: the whole range was just mapped.
         let result = unsafe { sys::cuMemSetAccess(address, bytes, &access, 1) };
         if let Err(error) = check(result, "cuMemSetAccess", cuda.name()) {

@@ -1,11 +1,14 @@
 //! The backend of NVIDIA GPUs: memory by CUDA's virtual memory management, shared between processes as descriptors.
 //!
-//! The driver is loaded at run time. A missing libcuda, device or capability is [`Error::Unavailable`](crate::Error::Unavailable).
+//! The driver is loaded at run time, unless the project that uses this crate has cudarc link it. A missing libcuda, device
+//! or capability is [`Error::Unavailable`](crate::Error::Unavailable); where libcuda is linked, a program does not start
+//! without it. Memory, signals and copies need a driver of CUDA 12.0; what is newer is asked for by what needs it.
 
 mod adopt;
 mod batch;
 mod device;
 pub(crate) mod driver;
+mod function;
 mod graph;
 mod ipc;
 pub mod launch;
@@ -31,6 +34,7 @@ use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle}
 use crate::pad::{PadView, StopFlags};
 
 pub use adopt::SharedSlice;
+pub use function::{DriverFunction, is_driver_present};
 pub use graph::CudaWork;
 pub use ipc::CudaPeerMemory;
 pub use launch::{Function, Image, LaunchConfig, Module};
@@ -329,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_the_driver_gets_an_answer() {
-        if driver::is_present() {
+        if is_driver_present() {
             return;
         }
         for error in [Cuda::new(0).unwrap_err(), Cuda::device_count().unwrap_err()] {
@@ -339,6 +343,6 @@ mod tests {
                 "{error}"
             );
         }
-        assert!(!driver::has_symbol(c"cuMulticastCreate"));
+        assert!(!function::has_symbol(c"cuMulticastCreate"));
     }
 }

@@ -1,14 +1,16 @@
 //! The multicast object of the driver. Every call stands behind the guard: it takes an [`Allowed`].
 
+use std::ffi::{c_uint, c_ulonglong};
 use std::os::fd::OwnedFd;
 
 use cudarc::driver::sys;
 use parking_lot::Mutex;
 
 use super::Cuda;
-use super::driver::{check, check_in_drop, has_symbol};
+use super::driver::{check, check_in_drop};
+use super::function::driver_functions;
 use super::memory::CudaMapping;
-use super::segment::{CudaSegment, export_handle, import_handle};
+use super::segment::{CudaSegment, DESCRIPTOR, export_handle, import_handle};
 use crate::backend::Support;
 use crate::error::{Error, Result};
 use crate::multicast::{Allowed, guard_process, guarded};
@@ -26,11 +28,9 @@ pub struct CudaMulticast {
 /// Whether the device, the driver and the guard allow multicast. The guard comes first: without its leave the device is
 /// not even asked.
 pub(super) fn support(device: impl FnOnce() -> Result<Support>) -> Result<Support> {
-    guarded(|| {
-        if !has_symbol(c"cuMulticastCreate") || !has_symbol(c"cuMulticastBindMem") {
-            return Ok(Support::No("the driver is older than CUDA 12.1".into()));
-        }
-        device()
+    guarded(|| match missing() {
+        Some(error) => Ok(Support::No(error.to_string())),
+        None => device(),
     })
 }
 
@@ -41,14 +41,45 @@ fn allowed() -> Result<Allowed> {
     })
 }
 
-fn properties(bytes: usize, world: usize) -> sys::CUmulticastObjectProp {
-    sys::CUmulticastObjectProp {
-        numDevices: world as u32,
-        size: bytes,
-        handleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0
-            as u64,
+/// `CUmulticastObjectProp`, which the bindings have since CUDA 12.1.
+#[repr(C)]
+struct Properties {
+    devices: c_uint,
+    bytes: usize,
+    handle_types: c_ulonglong,
+    flags: c_ulonglong,
+}
+
+fn properties(bytes: usize, world: usize) -> Properties {
+    Properties {
+        devices: world as u32,
+        bytes,
+        handle_types: DESCRIPTOR.0.into(),
         flags: 0,
     }
+}
+
+/// `CU_MULTICAST_GRANULARITY_MINIMUM`.
+const MINIMUM: c_uint = 0;
+
+type Handle = sys::CUmemGenericAllocationHandle;
+
+driver_functions! {
+    GRANULARITY = c"cuMulticastGetGranularity"(*mut usize, *const Properties, c_uint) since "12.1";
+    CREATE = c"cuMulticastCreate"(*mut Handle, *const Properties) since "12.1";
+    ADD_DEVICE = c"cuMulticastAddDevice"(Handle, sys::CUdevice) since "12.1";
+    BIND = c"cuMulticastBindMem"(Handle, usize, Handle, usize, usize, c_ulonglong) since "12.1";
+    UNBIND = c"cuMulticastUnbind"(Handle, sys::CUdevice, usize, usize) since "12.1";
+}
+
+/// Why there is no multicast, if the driver lacks a function of it.
+fn missing() -> Option<Error> {
+    let first = GRANULARITY.get().err();
+    first
+        .or_else(|| CREATE.get().err())
+        .or_else(|| ADD_DEVICE.get().err())
+        .or_else(|| BIND.get().err())
+        .or_else(|| UNBIND.get().err())
 }
 
 /// The unit of binding, 1 where there is no multicast.
@@ -59,13 +90,7 @@ pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
     let Allowed { .. } = allowed()?;
     let mut bytes = 0;
     // SAFETY: both arguments live through the call. Any number of devices gives the same answer; two is the least.
-    let result = unsafe {
-        sys::cuMulticastGetGranularity(
-            &mut bytes,
-            &properties(1 << 21, 2),
-            sys::CUmulticastGranularity_flags::CU_MULTICAST_GRANULARITY_MINIMUM,
-        )
-    };
+    let result = unsafe { GRANULARITY.get()?(&mut bytes, &properties(1 << 21, 2), MINIMUM) };
     check(result, "cuMulticastGetGranularity", cuda.name())?;
     Ok(bytes)
 }
@@ -77,7 +102,7 @@ impl CudaMulticast {
         cuda.bind()?;
         let mut handle = 0;
         // SAFETY: both arguments live through the call; the guard has allowed it.
-        let result = unsafe { sys::cuMulticastCreate(&mut handle, &properties(bytes, world)) };
+        let result = unsafe { CREATE.get()?(&mut handle, &properties(bytes, world)) };
         check(result, "cuMulticastCreate", cuda.name())?;
         Ok(Self::own(cuda, handle, bytes, allowed))
     }
@@ -113,8 +138,7 @@ impl CudaMulticast {
         let Allowed { .. } = self.allowed;
         self.cuda.bind()?;
         // SAFETY: the object lives; the guard has allowed it.
-        let result =
-            unsafe { sys::cuMulticastAddDevice(self.handle, self.cuda.context().cu_device()) };
+        let result = unsafe { ADD_DEVICE.get()?(self.handle, self.cuda.context().cu_device()) };
         check(result, "cuMulticastAddDevice", self.cuda.name())
     }
 
@@ -128,8 +152,7 @@ impl CudaMulticast {
         }
         self.cuda.bind()?;
         // SAFETY: object and segment live, and both have `bytes`; the guard has allowed it.
-        let result =
-            unsafe { sys::cuMulticastBindMem(self.handle, 0, segment.handle, 0, self.bytes, 0) };
+        let result = unsafe { BIND.get()?(self.handle, 0, segment.handle, 0, self.bytes, 0) };
         check(result, "cuMulticastBindMem", self.cuda.name())?;
         *self.bound.lock() = true;
         Ok(())
@@ -145,11 +168,11 @@ impl Drop for CudaMulticast {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
         let device = self.cuda.name();
-        if *self.bound.lock() {
+        // Nothing is bound where the function is missing: see `support`.
+        if let (true, Ok(unbind)) = (*self.bound.lock(), UNBIND.get()) {
             // SAFETY: bound once, with this offset and size; its mapping is gone, since it is dropped first.
-            let result = unsafe {
-                sys::cuMulticastUnbind(self.handle, self.cuda.context().cu_device(), 0, self.bytes)
-            };
+            let result =
+                unsafe { unbind(self.handle, self.cuda.context().cu_device(), 0, self.bytes) };
             check_in_drop(result, "cuMulticastUnbind", device);
         }
         // SAFETY: created or imported once and released once.

@@ -1,6 +1,6 @@
 //! Segments: physical device memory, shared between processes as a POSIX descriptor.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use cudarc::driver::sys::{self, CUresult};
@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 
 pub(super) const DESCRIPTOR: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-pub(super) const FABRIC: sys::CUmemAllocationHandleType =
-    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+// By its value, which the bindings have since CUDA 12.3 only.
+pub(super) const FABRIC: sys::CUmemAllocationHandleType = sys::CUmemAllocationHandleType(8);
 
 /// Physical memory of one device, held by a driver handle.
 #[derive(Debug)]
@@ -23,14 +23,35 @@ pub struct CudaSegment {
     cuda: Cuda,
 }
 
+/// Reading and writing by the device of `cuda`.
+pub(super) fn access(cuda: &Cuda) -> sys::CUmemAccessDesc {
+    sys::CUmemAccessDesc {
+        location: location(cuda),
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    }
+}
+
+/// The device of `cuda`, where the driver asks for a place.
+fn location(cuda: &Cuda) -> sys::CUmemLocation {
+    /// As `cuda.h` has had it in all versions; the bindings of CUDA 13.2 put `id` into a union.
+    #[repr(C)]
+    struct Location {
+        kind: sys::CUmemLocationType,
+        id: c_int,
+    }
+    let location = Location {
+        kind: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: cuda.context().cu_device(),
+    };
+    // SAFETY: the same fields in the same places.
+    unsafe { std::mem::transmute::<Location, sys::CUmemLocation>(location) }
+}
+
 fn properties(cuda: &Cuda, handles: sys::CUmemAllocationHandleType) -> sys::CUmemAllocationProp {
     sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: handles,
-        location: sys::CUmemLocation {
-            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: cuda.context().cu_device(),
-        },
+        location: location(cuda),
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
             compressionType: 0,

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::Cuda;
 use super::driver::{check, check_in_drop};
+use super::function::driver_functions;
 use crate::backend::{Backend, Priority};
 use crate::error::{Error, Result};
 
@@ -377,6 +378,12 @@ pub(super) fn settle(cuda: &Cuda) -> bool {
     true
 }
 
+driver_functions! {
+    ELAPSED = c"cuEventElapsedTime_v2"(*mut f32, sys::CUevent, sys::CUevent) since "12.8";
+    /// Of older drivers, and not in the bindings of CUDA 13.
+    ELAPSED_BEFORE = c"cuEventElapsedTime"(*mut f32, sys::CUevent, sys::CUevent) since "2.0";
+}
+
 /// A CUDA event with timing.
 #[derive(Debug)]
 pub struct CudaMark {
@@ -424,8 +431,9 @@ impl CudaMark {
     pub(super) fn elapsed(&self, cuda: &Cuda, to: &CudaMark) -> Result<Duration> {
         cuda.bind()?;
         let mut milliseconds = 0.0f32;
+        let elapsed = ELAPSED.get().or_else(|_| ELAPSED_BEFORE.get())?;
         // SAFETY: both events live; the driver refuses those that were not recorded or reached.
-        let result = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, self.event, to.event) };
+        let result = unsafe { elapsed(&mut milliseconds, self.event, to.event) };
         if let CUresult::CUDA_ERROR_NOT_READY | CUresult::CUDA_ERROR_INVALID_HANDLE = result {
             return Err(Error::InvalidArgument {
                 what: "event",

@@ -147,15 +147,14 @@ fn library() -> PathBuf {
 
 /// The driver of this process, which must be the fake one.
 pub fn loaded() -> Control {
-    use cudarc::driver::sys;
+    assert!(warpweave_symm_mem::cuda::is_driver_present(), "no libcuda");
+    // SAFETY: loading a driver is what this process is for.
+    let library = unsafe { libloading::Library::new("libcuda.so") }.expect("libcuda.so");
     let symbol = |name: &CStr| {
         // SAFETY: the symbol is looked up here; whoever calls it knows its type.
-        let found =
-            unsafe { sys::culib().get::<*const std::ffi::c_void>(name.to_bytes_with_nul()) };
+        let found = unsafe { library.get::<*const std::ffi::c_void>(name.to_bytes_with_nul()) };
         found.map_or(std::ptr::null(), |found| *found)
     };
-    // SAFETY: loading a driver is what this process is for.
-    assert!(unsafe { sys::is_culib_present() }, "no libcuda");
-    // SAFETY: `symbol` gives addresses or null, and cudarc keeps the library loaded.
+    // SAFETY: `symbol` gives addresses or null, and the backend keeps the library loaded.
     unsafe { Control::find(symbol) }.expect("the loaded libcuda is not the fake driver")
 }

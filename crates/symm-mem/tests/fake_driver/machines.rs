@@ -4,16 +4,28 @@ use std::sync::Arc;
 
 use warpweave_fake_driver::Control;
 use warpweave_symm_mem::multicast::MulticastBuffer;
-use warpweave_symm_mem::{Backend, Cuda, Error, Exchange, SymmetricBuffer, ThreadExchange};
+use warpweave_symm_mem::{
+    Backend, Cuda, Error, Exchange, Priority, SymmetricBuffer, ThreadExchange,
+};
 
-/// Functions that older drivers do not have, and one that every driver has.
-pub fn missing() -> [&'static str; 5] {
+/// What the backend uses and drivers of CUDA 12.2 do not have.
+pub const SINCE_12_2: [&str; 4] = [
+    "cuEventElapsedTime_v2",
+    "cuFuncLoad",
+    "cuMemcpyBatchAsync",
+    "cuMemcpyBatchAsync_v2",
+];
+
+/// Functions without which there is no backend, and those of multicast.
+pub fn missing() -> [&'static str; 7] {
     [
         "cuMemCreate",
-        "cuEventElapsedTime_v2",
         "cuLaunchKernelEx",
+        "cuMulticastGetGranularity",
         "cuMulticastCreate",
-        "cuFuncLoad",
+        "cuMulticastAddDevice",
+        "cuMulticastBindMem",
+        "cuMulticastUnbind",
     ]
 }
 
@@ -32,7 +44,7 @@ pub fn answer(driver: &Control) {
                 );
             }
         }
-        "cuMemCreate" | "cuEventElapsedTime_v2" | "cuLaunchKernelEx" => {
+        "cuMemCreate" | "cuLaunchKernelEx" => {
             for error in [Cuda::device_count().unwrap_err(), Cuda::new(0).unwrap_err()] {
                 assert!(error.is_unavailable(), "{error}");
                 assert!(error.to_string().contains(&lacks), "{error}");
@@ -45,19 +57,31 @@ pub fn answer(driver: &Control) {
             assert!(error.is_unavailable(), "{error}");
         }
         "peer" => without_peer_access(),
-        "permission" | "multicast" | "cuMulticastCreate" => {
+        multicast if multicast.contains("ulticast") || multicast == "permission" => {
             let device = Cuda::new(0).unwrap();
             let buffer = buffer(&device).unwrap();
             let error = MulticastBuffer::new(&device, &exchange, &buffer).unwrap_err();
             assert!(error.is_unavailable(), "{error}");
+            let names = lacks.starts_with("cu");
+            assert!(!names || error.to_string().contains(&lacks), "{error}");
             let touched = driver
                 .calls()
                 .into_iter()
                 .any(|call| call.function.contains("Multicast"));
             assert!(!touched, "no multicast call without leave");
         }
-        // It is only a hint to the driver.
-        "cuFuncLoad" => drop(Cuda::new(0).unwrap()),
+        // Times alone are missing then.
+        "events" => {
+            let device = Cuda::new(0).unwrap();
+            let stream = device.stream(Priority::Normal).unwrap();
+            let events = [device.event().unwrap(), device.event().unwrap()];
+            for event in &events {
+                device.record(event, &stream).unwrap();
+            }
+            device.synchronize(&stream).unwrap();
+            let error = device.elapsed(&events[0], &events[1]).unwrap_err();
+            assert!(error.is_unavailable(), "{error}");
+        }
         other => panic!("nothing lacks {other}"),
     }
     let error = Cuda::new(1000).unwrap_err();

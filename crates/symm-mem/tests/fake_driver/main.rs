@@ -37,8 +37,20 @@ fn scenarios_with_multicast_leave_nothing_behind() {
 }
 
 #[test]
-fn batches_go_one_by_one_where_the_driver_has_none() {
+fn a_driver_of_cuda_12_8_does_everything() {
     Child::new("sound").without("cuMemcpyBatchAsync_v2").run();
+}
+
+/// CUDA 12.2: copies of a batch go one by one.
+#[test]
+fn a_driver_of_the_branch_r535_does_everything() {
+    let older = || {
+        machines::SINCE_12_2
+            .into_iter()
+            .fold(Child::new("sound"), Child::without)
+    };
+    older().run();
+    older().multicast().run();
 }
 
 #[test]
@@ -173,6 +185,11 @@ fn a_driver_that_lacks_a_function_gets_an_answer() {
             .multicast()
             .run();
     }
+    Child::new("machine")
+        .set("LACKS", "events")
+        .without("cuEventElapsedTime")
+        .without("cuEventElapsedTime_v2")
+        .run();
 }
 
 /// What the tests above let a process of its own do.

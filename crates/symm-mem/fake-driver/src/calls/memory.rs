@@ -98,6 +98,58 @@ fn pool_device(driver: &Driver, handle: CUmemoryPool) -> Outcome<i32> {
     }
 }
 
+/// Copies as many ranges as it is told, to the first addresses from the second, of so many bytes.
+///
+/// # Safety
+/// The arrays have `count` elements, and the ranges are as for a copy.
+unsafe fn batch(
+    (to, from, bytes): (*mut CUdeviceptr, *mut CUdeviceptr, *mut usize),
+    count: usize,
+    described: bool,
+    stream: u64,
+) -> Outcome {
+    require(
+        stream > 2,
+        R::CUDA_ERROR_INVALID_HANDLE,
+        "a batch on a default stream",
+    )?;
+    lock().refuse_in_capture(stream, "cuMemcpyBatchAsync")?;
+    require(
+        count > 0 && described,
+        R::CUDA_ERROR_INVALID_VALUE,
+        "a batch has copies, and one set of attributes for all of them here",
+    )?;
+    for i in 0..count {
+        // SAFETY: the caller's obligation.
+        unsafe {
+            let (to, from, bytes) = (*to.add(i), *from.add(i), *bytes.add(i));
+            submit(stream, Work::Copy { to, from, bytes })?;
+        }
+    }
+    Ok(())
+}
+
+calls! {
+    of_cuda_12
+
+    fn cuMemcpyBatchAsync(
+        to: *mut CUdeviceptr,
+        from: *mut CUdeviceptr,
+        bytes: *mut usize,
+        count: usize,
+        attributes: *mut CUmemcpyAttributes,
+        first: *mut usize,
+        attribute_count: usize,
+        failed: *mut usize,
+        stream: CUstream,
+    ) {
+        require(!failed.is_null(), R::CUDA_ERROR_INVALID_VALUE, "a batch of CUDA 12 says which copy failed")?;
+        let described = attribute_count == 1 && !attributes.is_null() && !first.is_null();
+        // SAFETY: the caller's obligation.
+        unsafe { batch((to, from, bytes), count, described, stream as u64) }
+    }
+}
+
 calls! {
     fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) {
         let made = allocate(bytes, false)?;
@@ -159,22 +211,9 @@ calls! {
         attribute_count: usize,
         stream: CUstream,
     ) {
-        let stream = stream as u64;
-        require(stream > 2, R::CUDA_ERROR_INVALID_HANDLE, "a batch on a default stream")?;
-        lock().refuse_in_capture(stream, "cuMemcpyBatchAsync")?;
-        require(
-            count > 0 && attribute_count == 1 && !attributes.is_null() && !first.is_null(),
-            R::CUDA_ERROR_INVALID_VALUE,
-            "a batch has copies, and one set of attributes for all of them here",
-        )?;
-        for i in 0..count {
-            // SAFETY: as above: arrays of `count`.
-            unsafe {
-                let work = Work::Copy { to: *to.add(i), from: *from.add(i), bytes: *bytes.add(i) };
-                submit(stream, work)?;
-            }
-        }
-        Ok(())
+        let described = attribute_count == 1 && !attributes.is_null() && !first.is_null();
+        // SAFETY: as above.
+        unsafe { batch((to, from, bytes), count, described, stream as u64) }
     }
 
     fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) {

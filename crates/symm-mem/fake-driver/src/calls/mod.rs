@@ -5,8 +5,12 @@
 //! As for the driver's own: pointers are valid for what is read and written through them, and handles are the driver's.
 
 /// Defines driver functions. Each is exported under its name, has the type that the bindings give it, and goes through the
-/// journal; `before_init` stands before those that need no `cuInit`.
+/// journal; `before_init` stands before those that need no `cuInit`, `of_cuda_12` before those that the bindings of CUDA 13
+/// have lost, which drivers still export.
 macro_rules! calls {
+    (of_cuda_12 $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(calls!(@define initialized $name ($($argument: $type),*) $body);)*
+    };
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(calls!(@one initialized $name ($($argument: $type),*) $body);)*
     };
@@ -14,6 +18,11 @@ macro_rules! calls {
         $(calls!(@one call $name ($($argument: $type),*) $body);)*
     };
     (@one $enter:ident $name:ident ($($argument:ident: $type:ty),*) $body:block) => {
+        // The bindings were made from the driver's own header.
+        const _: unsafe fn($($type),*) -> cudarc::driver::sys::CUresult = cudarc::driver::sys::$name;
+        calls!(@define $enter $name ($($argument: $type),*) $body);
+    };
+    (@define $enter:ident $name:ident ($($argument:ident: $type:ty),*) $body:block) => {
         #[doc = concat!("The driver's `", stringify!($name), "`.")]
         ///
         /// # Safety
@@ -21,8 +30,6 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> cudarc::driver::sys::CUresult {
-            // The bindings were made from the driver's own header.
-            const _: unsafe fn($($type),*) -> cudarc::driver::sys::CUresult = cudarc::driver::sys::$name;
             crate::journal::$enter(stringify!($name), || {
                 #[allow(clippy::unit_arg)]
                 $body

@@ -41,6 +41,28 @@ fn mark(event: CUevent) -> Outcome<Option<Mark>> {
     }
 }
 
+/// Milliseconds between two events.
+fn elapsed(from: CUevent, to: CUevent) -> Outcome<f32> {
+    let time = |event: CUevent| -> Outcome<Instant> {
+        let timed = lock().event_mut(event as u64)?.timed;
+        let Some(mark) = mark(event)?.filter(|_| timed) else {
+            return refuse(
+                R::CUDA_ERROR_INVALID_HANDLE,
+                "the event was not recorded, or without a time",
+            );
+        };
+        match mark.get() {
+            Some(time) => Ok(*time),
+            None => refuse(
+                R::CUDA_ERROR_NOT_READY,
+                "the stream has not come to the event",
+            ),
+        }
+    };
+    let (from, to) = (time(from)?, time(to)?);
+    Ok(to.saturating_duration_since(from).as_secs_f32() * 1e3)
+}
+
 calls! {
     fn cuStreamCreate(stream: *mut CUstream, _flags: c_uint) {
         // SAFETY: the caller's obligation, here and below.
@@ -141,18 +163,16 @@ calls! {
     }
 
     fn cuEventElapsedTime_v2(milliseconds: *mut f32, from: CUevent, to: CUevent) {
-        let time = |event: CUevent| -> Outcome<Instant> {
-            let timed = lock().event_mut(event as u64)?.timed;
-            let Some(mark) = mark(event)?.filter(|_| timed) else {
-                return refuse(R::CUDA_ERROR_INVALID_HANDLE, "the event was not recorded, or without a time");
-            };
-            match mark.get() {
-                Some(time) => Ok(*time),
-                None => refuse(R::CUDA_ERROR_NOT_READY, "the stream has not come to the event"),
-            }
-        };
-        let (from, to) = (time(from)?, time(to)?);
         // SAFETY: as above.
-        unsafe { put(milliseconds, to.saturating_duration_since(from).as_secs_f32() * 1e3) }
+        unsafe { put(milliseconds, elapsed(from, to)?) }
+    }
+}
+
+calls! {
+    of_cuda_12
+
+    fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent) {
+        // SAFETY: the caller's obligation.
+        unsafe { put(milliseconds, elapsed(from, to)?) }
     }
 }
