@@ -56,6 +56,9 @@ enum Command {
     Bundle(command::bundle::Options),
     /// Start any program on every rank
     Launch(command::launch::Options),
+    /// Build and link a project that has candle: the step of `ci` that is asked for by name
+    #[command(hide = true)]
+    Candle,
     /// Run all checks
     Ci(command::ci::Options),
 }
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Report(options) => command::hand_over::run("report", &options),
         Command::Bundle(options) => command::bundle::run(&options),
         Command::Launch(options) => command::launch::run(options),
+        Command::Candle => command::candle::run(),
         Command::Ci(options) => command::ci::run(&options),
     };
     match done {

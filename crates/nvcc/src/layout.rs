@@ -5,6 +5,7 @@
 //! target/toolchain/cutlass-4.2/{include,tools/util/include}
 //! target/toolchain/runtime/lib          (optional: NCCL and cuBLASLt)
 //! target/toolchain/inspect/bin          (optional: cuobjdump and nvdisasm)
+//! target/toolchain/link/lib             (for `cargo xtask ci --only candle`: what a project with candle links)
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ pub const CUTLASS: &str = "cutlass-4.2";
 pub const RUNTIME: &str = "runtime";
 /// The folder of the tools that take binaries apart.
 pub const INSPECT: &str = "inspect";
+/// The folder of the libraries that a project with candle links.
+pub const LINK: &str = "link";
 
 /// The cargo target directory that holds `path`, a file or folder that cargo made: the nearest
 /// ancestor with the tag file that cargo writes there.

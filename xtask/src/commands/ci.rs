@@ -19,7 +19,7 @@ const LOOM_PACKAGES: &[&str] = &["warpweave-symm-mem", "warpweave-comm", "warpwe
 /// The options of `ci`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Only these steps, separated by commas [default: all]
+    /// Only these steps, separated by commas [default: all but those that `--list` says are run by name alone]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     only: Vec<String>,
     /// Leave these steps out
@@ -48,6 +48,8 @@ struct Step {
     counts: bool,
     /// What it cannot do without; it is left out where that is missing.
     needs: Option<Need>,
+    /// Takes too long to be run unless it is asked for.
+    by_name: bool,
 }
 
 /// What the workspace does not bring along.
@@ -81,6 +83,7 @@ impl Step {
             env: None,
             counts: false,
             needs: None,
+            by_name: false,
         }
     }
 
@@ -211,6 +214,17 @@ fn steps() -> Vec<Step> {
     device_clippy
         .words
         .extend([CUDA_FEATURES, "--", "-D", "warnings"]);
+    // A project outside the workspace whose own cudarc links dynamically, by the bindings of an older CUDA and of ours.
+    for (name, version) in [("cudarc-12.8", "12080"), ("cudarc-13.0", "13000")] {
+        steps.push(Step {
+            env: Some(("CUDARC_CUDA_VERSION", version)),
+            ..Step::new(
+                name,
+                Cargo,
+                "check --manifest-path examples/with-cudarc/Cargo.toml --target-dir target/with-cudarc",
+            )
+        });
+    }
     // Linked once, and no more than that needs: clippy does not see a symbol that the static library lacks.
     let mut device_link = Step::new(
         "device-link",
@@ -222,6 +236,10 @@ fn steps() -> Vec<Step> {
         Step::new("setup", Xtask, "setup"),
         device_clippy,
         device_link,
+        Step {
+            by_name: true,
+            ..Step::new("candle", Xtask, "candle")
+        },
     ]);
     steps
 }
@@ -231,10 +249,15 @@ pub fn run(options: &Options) -> Result<()> {
     let root = place::workspace()?;
     // The steps build xtask anew, and then the link to a running program's file is gone.
     let xtask = std::env::current_exe().map_err(Error::file("cannot find", "this program"))?;
-    let steps = chosen(steps(), &options.only, &options.skip)?;
+    let steps = chosen(steps(), options)?;
     if options.list {
         for step in &steps {
-            println!("{:<18}{}", step.name, step.line());
+            let by_name = if step.by_name {
+                "  (only by its name: --only)"
+            } else {
+                ""
+            };
+            println!("{:<18}{}{by_name}", step.name, step.line());
         }
         return Ok(());
     }
@@ -273,8 +296,10 @@ struct Done {
     took: Duration,
 }
 
-/// Keeps the steps that were asked for, and refuses names that no step has.
-fn chosen(steps: Vec<Step>, only: &[String], skip: &[String]) -> Result<Vec<Step>> {
+/// Keeps the steps that were asked for, and refuses names that no step has. A list has also those that are run by their
+/// names alone.
+fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
+    let Options { only, skip, list } = options;
     for (option, names) in [("--only", only), ("--skip", skip)] {
         if let Some(name) = names
             .iter()
@@ -289,7 +314,8 @@ fn chosen(steps: Vec<Step>, only: &[String], skip: &[String]) -> Result<Vec<Step
     }
     let wanted = |step: &Step| {
         let named = |names: &[String]| names.iter().any(|name| name == step.name);
-        (only.is_empty() || named(only)) && !named(skip)
+        let all = only.is_empty() && (*list || !step.by_name);
+        (all || named(only)) && !named(skip)
     };
     Ok(steps.into_iter().filter(wanted).collect())
 }
@@ -393,20 +419,44 @@ mod tests {
         steps.iter().map(|step| step.name).collect()
     }
 
+    fn options(only: &[&str], skip: &[&str]) -> Options {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Options {
+            only: owned(only),
+            skip: owned(skip),
+            list: false,
+        }
+    }
+
     #[test]
     fn steps_are_chosen_by_name() {
-        let only = chosen(steps(), &["doc".into(), "fmt".into()], &[]).unwrap();
+        let only = chosen(steps(), &options(&["doc", "fmt"], &[])).unwrap();
         assert_eq!(names(&only), ["fmt", "doc"]);
-        let all = names(&steps()).len();
-        let skipped = chosen(steps(), &[], &["setup".into()]).unwrap();
+        let all = chosen(steps(), &options(&[], &[])).unwrap().len();
+        let skipped = chosen(steps(), &options(&[], &["setup"])).unwrap();
         assert_eq!(skipped.len(), all - 1);
-        let error = chosen(steps(), &["dcos".into()], &[])
+        let error = chosen(steps(), &options(&["dcos"], &[]))
             .unwrap_err()
             .to_string();
         assert!(
             error.contains("dcos") && error.contains("clippy"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_long_step_is_listed_and_run_by_its_name_alone() {
+        let has = |options: &Options| {
+            let chosen = chosen(steps(), options).unwrap();
+            names(&chosen).contains(&"candle")
+        };
+        assert!(!has(&options(&[], &[])));
+        assert!(has(&options(&["candle"], &[])));
+        let list = Options {
+            list: true,
+            ..options(&[], &[])
+        };
+        assert!(has(&list));
     }
 
     #[test]

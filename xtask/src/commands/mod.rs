@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod bundle;
+pub mod candle;
 pub mod ci;
 pub mod compare;
 pub mod doctor;

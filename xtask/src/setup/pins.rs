@@ -125,6 +125,14 @@ pub const CUTLASS: Component = Component {
     ],
 };
 
+const CUBLAS: Wheel = Wheel {
+    name: "nvidia-cublas",
+    version: "13.1.0.3",
+    bytes: 423_133_236,
+    x86_64: "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171",
+    aarch64: "c86fc7f7ae36d7528288c5d88098edcb7b02c633d262e7ddbb86b0ad91be5df2",
+};
+
 /// The libraries that programs open at run time. The versions are those that PyTorch ships for CUDA 13.0, so that a
 /// comparison with it is one of schedules.
 pub const RUNTIME: Component = Component {
@@ -137,13 +145,7 @@ pub const RUNTIME: Component = Component {
             x86_64: "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42",
             aarch64: "01c873ba1626b54caa12272ed228dc5b2781545e0ae8ba3f432a8ef1c6d78643",
         },
-        Wheel {
-            name: "nvidia-cublas",
-            version: "13.1.0.3",
-            bytes: 423_133_236,
-            x86_64: "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171",
-            aarch64: "c86fc7f7ae36d7528288c5d88098edcb7b02c633d262e7ddbb86b0ad91be5df2",
-        },
+        CUBLAS,
     ],
     unpacked: 820_000_000,
     // The rest of cuBLAS is not used.
@@ -184,6 +186,45 @@ pub const INSPECT: Component = Component {
     required: &["bin/cuobjdump", "bin/nvdisasm"],
 };
 
+/// The libraries that candle links, for the check that a project with candle can be built. libcuda is no wheel's.
+pub const LINK: Component = Component {
+    name: layout::LINK,
+    wheels: &[
+        CUBLAS,
+        Wheel {
+            name: "nvidia-curand",
+            version: "10.4.0.35",
+            bytes: 59_544_258,
+            x86_64: "1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc",
+            aarch64: "133df5a7509c3e292aaa2b477afd0194f06ce4ea24d714d616ff36439cee349a",
+        },
+        Wheel {
+            name: "nvidia-cuda-nvrtc",
+            version: "13.0.88",
+            bytes: 90_215_200,
+            x86_64: "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575",
+            aarch64: "d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b",
+        },
+    ],
+    unpacked: 900_000_000,
+    moves: &[("nvidia/cu13/lib", "lib")],
+    // The linker looks for names without a version.
+    links: &[
+        ("lib/libcublas.so", "libcublas.so.13"),
+        ("lib/libcublasLt.so", "libcublasLt.so.13"),
+        ("lib/libcurand.so", "libcurand.so.10"),
+        ("lib/libnvrtc.so", "libnvrtc.so.13"),
+        // Of the compiler's component, beside which this one is put.
+        ("lib/libcudart.so", "../../cuda-13.0/lib/libcudart.so.13"),
+    ],
+    required: &[
+        "lib/libcublas.so",
+        "lib/libcublasLt.so",
+        "lib/libcurand.so",
+        "lib/libnvrtc.so",
+    ],
+};
+
 impl Component {
     /// Bytes of its wheels.
     pub fn download(&self) -> u64 {
@@ -210,21 +251,19 @@ impl Component {
 mod tests {
     use super::*;
 
-    const ALL: [&Component; 4] = [&CUDA, &CUTLASS, &RUNTIME, &INSPECT];
+    const ALL: [&Component; 5] = [&CUDA, &CUTLASS, &RUNTIME, &INSPECT, &LINK];
 
     #[test]
     fn every_wheel_has_a_hash_of_its_own() {
         for architecture in ["x86_64", "aarch64"] {
-            let mut seen = std::collections::HashSet::new();
+            let mut seen = std::collections::HashMap::new();
             for wheel in ALL.iter().flat_map(|component| component.wheels) {
                 let hash = wheel.sha256(architecture).unwrap();
                 let is_hash = hash.len() == 64
                     && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-                assert!(
-                    is_hash && seen.insert(hash),
-                    "{} {architecture}",
-                    wheel.name
-                );
+                // Two components may need the same wheel.
+                let of = *seen.entry(hash).or_insert(wheel.name);
+                assert!(is_hash && of == wheel.name, "{} {architecture}", wheel.name);
             }
         }
         assert_eq!(CUDA.requirements("riscv64"), None);

@@ -5,7 +5,7 @@ use warpweave_symm_mem::cuda::{CudaQueue, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use super::config::{self, CONFIGS, Candidate, Family, PLAIN, SHARED_BYTES, STEP, THREADS};
-use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
+use super::tensor_map::{BOX_COLUMNS, Matrix, NoMap, TensorMap};
 use super::{Raster, check_device, check_problem};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config, unsupported};
 use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
@@ -171,16 +171,19 @@ pub(super) unsafe fn launch_with<P>(
     Ok(())
 }
 
-/// The error for an operand of which the driver makes no map.
+/// The error where the driver makes no map of an operand.
 pub(super) fn refused(
     problem: &GemmProblem,
     operand: &'static str,
-) -> impl FnOnce(String) -> Error + use<> {
+) -> impl FnOnce(NoMap) -> Error + use<> {
     let problem = Box::new(*problem);
-    move |reason| Error::Operand {
-        operand,
-        problem,
-        reason,
+    move |why| match why {
+        NoMap::Unavailable(error) => error.into(),
+        NoMap::Refused(reason) => Error::Operand {
+            operand,
+            problem,
+            reason,
+        },
     }
 }
 
@@ -230,8 +233,8 @@ pub(super) fn rows_of_box(config: &Config, left: usize) -> u32 {
 /// The maps of `matrix`, rows of A: in boxes of a whole tile, and of the last where that is not whole. One that no tile needs is unused.
 ///
 /// # Errors
-/// The driver's answer, as text.
-pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2], String> {
+/// [`NoMap`].
+pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2], NoMap> {
     let tile = config.tile[0] as usize;
     let map = |rows: usize| match rows {
         0 => Ok(TensorMap::UNUSED),

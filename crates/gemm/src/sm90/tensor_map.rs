@@ -2,15 +2,55 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::sys;
+use cudarc::driver::sys::CUresult;
+use warpweave_symm_mem::cuda::DriverFunction;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 /// The driver's description of a matrix and of the boxes in which it is loaded or stored, with the swizzle of 128 bytes.
-/// Kernels take it by value.
+/// Kernels take it by value, as `TensorMap` in `warpweave/tma.cuh`.
+///
+/// Not of the bindings, whose alignment is 64 bytes for CUDA 12 and 128 for CUDA 13; the driver takes either.
 #[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(super) struct TensorMap(sys::CUtensorMap);
-const _: () = assert!(size_of::<TensorMap>() == 128 && align_of::<TensorMap>() == 128);
+#[repr(C, align(128))]
+pub(super) struct TensorMap([u64; 16]);
+
+/// `cuTensorMapEncodeTiled`, with enumerations as the integers that they are in C.
+type Encode = unsafe extern "C" fn(
+    map: *mut TensorMap,
+    data_type: u32,
+    dimensions: u32,
+    address: *mut c_void,
+    extents: *const u64,
+    strides: *const u64,
+    boxes: *const u32,
+    element_strides: *const u32,
+    interleave: u32,
+    swizzle: u32,
+    l2_promotion: u32,
+    fill: u32,
+) -> CUresult;
+// SAFETY: the signature in `cuda.h`.
+static ENCODE: DriverFunction<Encode> =
+    unsafe { DriverFunction::new(c"cuTensorMapEncodeTiled", "12.0") };
+
+// Values of `CUtensorMapDataType`, `CUtensorMapInterleave`, `CUtensorMapSwizzle`, `CUtensorMapL2promotion` and
+// `CUtensorMapFloatOOBfill`.
+const FLOAT16: u32 = 6;
+const FLOAT32: u32 = 7;
+const BFLOAT16: u32 = 9;
+const INTERLEAVE_NONE: u32 = 0;
+const SWIZZLE_128B: u32 = 3;
+const L2_PROMOTION_256B: u32 = 3;
+const FILL_ZEROS: u32 = 0;
+
+/// Why there is no map.
+#[derive(Debug)]
+pub(super) enum NoMap {
+    /// The driver makes none of this matrix: its answer, as text.
+    Refused(String),
+    /// The driver makes none at all.
+    Unavailable(warpweave_symm_mem::Error),
+}
 
 /// A matrix of 16-bit elements, row after row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,16 +72,14 @@ pub(super) const BOX_COLUMNS: u32 = 64;
 
 impl TensorMap {
     /// In the place of a map that no kernel reads.
-    pub const UNUSED: Self = Self(sys::CUtensorMap { opaque: [0; 16] });
+    pub const UNUSED: Self = Self([0; 16]);
 
     /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of [`BOX_COLUMNS`] elements. Loads beyond the matrix give
     /// zeros.
     ///
-    /// The driver must have `cuTensorMapEncodeTiled`, as every driver that has loaded code for `sm_90a` does.
-    ///
     /// # Errors
-    /// The driver's answer, as text.
-    pub fn encode(matrix: Matrix, box_rows: u32) -> Result<Self, String> {
+    /// [`NoMap`].
+    pub fn encode(matrix: Matrix, box_rows: u32) -> Result<Self, NoMap> {
         Self::encode_dimensions(
             matrix,
             [matrix.columns, matrix.rows],
@@ -59,7 +97,7 @@ impl TensorMap {
         matrix: Matrix,
         (count, stride): (usize, usize),
         (box_rows, box_count): (u32, u32),
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NoMap> {
         Self::encode_dimensions(
             matrix,
             [matrix.columns, matrix.rows, count],
@@ -74,20 +112,21 @@ impl TensorMap {
         extents: [usize; DIMENSIONS],
         strides: [usize; STRIDES],
         boxes: [u32; DIMENSIONS],
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NoMap> {
         const { assert!(STRIDES + 1 == DIMENSIONS) };
-        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        let encode = ENCODE.get().map_err(NoMap::Unavailable)?;
+        let mut map = Self::UNUSED;
         let dtype = match matrix.dtype {
-            DType::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            DType::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            DType::F32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            DType::Bf16 => BFLOAT16,
+            DType::F16 => FLOAT16,
+            DType::F32 => FLOAT32,
         };
         let extents = extents.map(|extent| extent as u64);
         let strides = strides.map(|stride| (stride * matrix.dtype.size()) as u64);
         // SAFETY: the map is valid for a write, and the arrays have an element for each dimension, the strides one less;
         // encoding reads no device memory.
         let result = unsafe {
-            sys::cuTensorMapEncodeTiled(
+            encode(
                 &mut map,
                 dtype,
                 DIMENSIONS as u32,
@@ -96,17 +135,58 @@ impl TensorMap {
                 strides.as_ptr(),
                 boxes.as_ptr(),
                 [1; DIMENSIONS].as_ptr(),
-                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+                INTERLEAVE_NONE,
+                SWIZZLE_128B,
+                L2_PROMOTION_256B,
+                FILL_ZEROS,
             )
         };
         match result {
-            sys::CUresult::CUDA_SUCCESS => Ok(Self(map)),
-            failed => Err(format!(
+            CUresult::CUDA_SUCCESS => Ok(map),
+            failed => Err(NoMap::Refused(format!(
                 "cuTensorMapEncodeTiled answers {failed:?} for {matrix:?}, extents {extents:?}, strides of {strides:?} bytes, boxes of {boxes:?}"
-            )),
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cudarc::driver::sys::*;
+
+    use super::*;
+
+    #[test]
+    fn values_are_those_of_the_bindings() {
+        use CUtensorMapDataType as Data;
+        assert_eq!(size_of::<TensorMap>(), size_of::<CUtensorMap>());
+        assert!(align_of::<TensorMap>() >= align_of::<CUtensorMap>());
+        let fill = CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE as u32;
+        let promotion = CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B as u32;
+        let interleave = CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE as u32;
+        let swizzle = CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B as u32;
+        assert_eq!((FILL_ZEROS, INTERLEAVE_NONE), (fill, interleave));
+        assert_eq!((L2_PROMOTION_256B, SWIZZLE_128B), (promotion, swizzle));
+        assert_eq!(FLOAT16, Data::CU_TENSOR_MAP_DATA_TYPE_FLOAT16 as u32);
+        assert_eq!(FLOAT32, Data::CU_TENSOR_MAP_DATA_TYPE_FLOAT32 as u32);
+        assert_eq!(BFLOAT16, Data::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 as u32);
+    }
+
+    #[test]
+    fn without_a_driver_there_is_no_map() {
+        if warpweave_symm_mem::cuda::is_driver_present() {
+            return;
+        }
+        let matrix = Matrix {
+            address: DevicePtr(1 << 20),
+            dtype: DType::Bf16,
+            rows: 64,
+            columns: 64,
+            ld: 64,
+        };
+        match TensorMap::encode(matrix, 64) {
+            Err(NoMap::Unavailable(error)) => assert!(error.is_unavailable(), "{error}"),
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -1,0 +1,141 @@
+//! `cargo xtask candle`: builds and links a project that has candle, as a step of `cargo xtask ci` that is asked for by name.
+//!
+//! candle compiles its kernels with nvcc, and has cudarc link the libraries of CUDA. The pinned toolchain has them but
+//! for libcuda, which comes with the driver: a stub has its symbols. The program is linked and not run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+use warpweave_nvcc::layout;
+
+use crate::cargo::Cargo;
+use crate::error::{Error, Result};
+use crate::place;
+use crate::setup::{self, pins};
+
+/// The project, from the workspace's root.
+const MANIFEST: &str = "examples/with-candle/Cargo.toml";
+
+/// Provides what is linked, and builds the project.
+///
+/// # Errors
+/// Those of `setup`; [`Error::BuildFailed`]; [`Error::File`].
+pub fn run() -> Result<()> {
+    let root = place::workspace()?;
+    let target = place::target_directory(&root);
+    let toolchain = target.join(layout::TOOLCHAIN);
+    setup::provide(&toolchain, &[&pins::CUDA, &pins::LINK], false)?;
+    let own = target.join("with-candle");
+    stub(&bindings(&root)?, &own.join("stub/lib"))?;
+
+    let mut command = Cargo::new(&root).command(["build", "--manifest-path", MANIFEST]);
+    command
+        .arg("--target-dir")
+        .arg(&own)
+        // Where cudarc and candle's kernels look for CUDA, cudarc in each of these.
+        .env("CUDA_HOME", toolchain.join(layout::CUDA))
+        .env("CUDA_PATH", toolchain.join(layout::CUDA))
+        .env("CUDA_TOOLKIT_ROOT_DIR", toolchain.join(layout::LINK))
+        .env("CUDA_ROOT", own.join("stub"))
+        .env("CUDA_COMPUTE_CAP", "90");
+    finish(command, "cargo build of examples/with-candle")
+}
+
+fn finish(mut command: Command, what: &str) -> Result<()> {
+    let status = command.status().map_err(|source| Error::NotStarted {
+        program: command.get_program().into(),
+        source,
+    })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::BuildFailed {
+        command: what.into(),
+        status,
+    })
+}
+
+/// cudarc's bindings of libcuda, in the version that the project has.
+fn bindings(root: &Path) -> Result<String> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        manifest_path: PathBuf,
+    }
+    const ARGS: [&str; 5] = [
+        "metadata",
+        "--format-version",
+        "1",
+        "--manifest-path",
+        MANIFEST,
+    ];
+    let mut command = Cargo::new(root).command(ARGS);
+    let output = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|source| Error::CargoMissing {
+            program: Cargo::program(),
+            source,
+        })?;
+    let packages = serde_json::from_slice(&output.stdout)
+        .map_or_else(|_| Vec::new(), |metadata: Metadata| metadata.packages);
+    let cudarc = packages
+        .into_iter()
+        .find(|package| package.name == "cudarc")
+        .ok_or_else(|| Error::BuildFailed {
+            command: format!("cargo {}", ARGS.join(" ")),
+            status: output.status,
+        })?;
+    let path = cudarc.manifest_path.with_file_name("src/driver/sys/mod.rs");
+    fs::read_to_string(&path).map_err(Error::file("cannot read", &path))
+}
+
+/// The functions of libcuda that `bindings` declare, each once.
+fn functions(bindings: &str) -> Vec<&str> {
+    let mut names: Vec<_> = bindings
+        .split("fn cu")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('('))
+        .map(|(name, _)| name)
+        // `fn culib()` is cudarc's own.
+        .filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Makes a libcuda in `folder` that has the functions of `bindings` and does nothing, to be linked and never run.
+fn stub(bindings: &str, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(Error::file("cannot make", folder))?;
+    let source = folder.join("libcuda.c");
+    let text: String = functions(bindings)
+        .iter()
+        .map(|name| format!("void cu{name}(void) {{}}\n"))
+        .collect();
+    fs::write(&source, text).map_err(Error::file("cannot write", &source))?;
+    let mut command = Command::new("cc");
+    command
+        .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"])
+        .arg(folder.join("libcuda.so"))
+        .arg(&source);
+    finish(command, "cc of a stub of libcuda")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_of_the_bindings_are_found() {
+        let bindings = "pub unsafe fn cuInit(Flags: u32) -> CUresult {\n unsafe extern \"C\" {\n fn cuInit(Flags: u32) \
+                        -> CUresult;\n}}\npub unsafe fn cuMemAlloc_v2(p: *mut u64)\npub unsafe fn culib() -> &'static L";
+        assert_eq!(functions(bindings), ["Init", "MemAlloc_v2"]);
+    }
+}
