@@ -139,10 +139,12 @@ impl<F> fmt::Debug for DriverFunction<F> {
 macro_rules! driver_functions {
     ($($(#[$attribute:meta])* $name:ident = $symbol:literal($($argument:ty),*) since $since:literal;)*) => {$(
         $(#[$attribute])*
-        // SAFETY: the signature in `cuda.h`, enumerations being the integers that they are in C.
         static $name: $crate::cuda::DriverFunction<
             unsafe extern "C" fn($($argument),*) -> cudarc::driver::sys::CUresult,
-        > = unsafe { $crate::cuda::DriverFunction::new($symbol, $since) };
+        > = {
+            // SAFETY: the signature in `cuda.h`, enumerations being the integers that they are in C.
+            unsafe { $crate::cuda::DriverFunction::new($symbol, $since) }
+        };
     )*};
 }
 pub(super) use driver_functions;
