@@ -18,6 +18,8 @@ pub(super) struct Run {
     pub dst: DevicePtr,
     pub src: DevicePtr,
     pub bytes: usize,
+    /// Whether it writes memory of a peer.
+    pub pushes: bool,
 }
 
 /// A matrix product with its algorithm.
@@ -109,9 +111,22 @@ impl<B: ExecuteBackend> Step<B> {
         let (backend, stream) = (with.backend, &with.streams[self.stream]);
         match &self.action {
             Action::Copy(runs) => {
-                for run in runs {
+                for &Run {
+                    dst,
+                    src,
+                    bytes,
+                    pushes,
+                } in runs
+                {
                     // SAFETY: the caller's obligation.
-                    unsafe { backend.copy(stream, run.dst, run.src, run.bytes)? };
+                    unsafe {
+                        // What a peer has is its own until it gives it for this call, and a wait for that may have failed. What
+                        // is pulled nobody else sees: whether it may be used, the checks of the pads say.
+                        match pushes {
+                            true => backend.copy_unless_stopped(stream, dst, src, bytes)?,
+                            false => backend.copy(stream, dst, src, bytes)?,
+                        }
+                    }
                 }
             }
             Action::Zero(spans) => {

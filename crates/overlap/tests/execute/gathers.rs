@@ -29,7 +29,7 @@ fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize)
 }
 
 /// What the buffer of an operand holds in call `call`, where `biased` says whether C has the bias.
-fn stored(operand: &Operand, problem: &Problem, call: usize, biased: bool) -> Vec<u8> {
+pub fn stored(operand: &Operand, problem: &Problem, call: usize, biased: bool) -> Vec<u8> {
     let rows: Vec<usize> = operand.rows.iter().cloned().flatten().collect();
     let cols = || operand.cols.clone();
     let places: Vec<(usize, usize)> = match operand.transposed {

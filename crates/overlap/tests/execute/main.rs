@@ -5,6 +5,7 @@ mod cuda;
 mod fixtures;
 mod fused;
 mod gathers;
+mod late;
 mod nodes;
 mod pool;
 mod reductions;

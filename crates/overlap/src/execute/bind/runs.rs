@@ -12,7 +12,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     pub(super) fn runs(&self, src: &Region, dst: &Region) -> Vec<Run> {
         let from = self.buffers.copy_of(src.buffer, src.rank);
         let to = self.buffers.copy_of(dst.buffer, dst.rank);
-        self.runs_between((src, from), (dst, to))
+        self.runs_between((src, from), (dst, to), dst.rank != self.plan.rank)
     }
 
     pub(super) fn multicast_runs(&self, src: &Region, dst: &MulticastRegion) -> Vec<Run> {
@@ -26,13 +26,13 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 .flat_map(|rank| self.runs(src, &dst.on(rank)))
                 .collect();
         }
-        self.runs_between((src, from), (&dst.on(self.plan.rank), to))
+        self.runs_between((src, from), (&dst.on(self.plan.rank), to), true)
     }
 
     /// One of this rank's boxes as contiguous bytes: first address and length.
     pub(super) fn spans(&self, region: &Region) -> Vec<(DevicePtr, usize)> {
         let own = self.buffers.copy_of(region.buffer, region.rank);
-        let runs = self.runs_between((region, own), (region, own));
+        let runs = self.runs_between((region, own), (region, own), false);
         runs.iter().map(|run| (run.dst, run.bytes)).collect()
     }
 
@@ -40,6 +40,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         &self,
         (src, from): (&Region, DevicePtr),
         (dst, to): (&Region, DevicePtr),
+        pushes: bool,
     ) -> Vec<Run> {
         if src.is_empty() {
             return Vec::new();
@@ -55,6 +56,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 dst: to.add(self.offset(dst, i)),
                 src: from.add(self.offset(src, i)),
                 bytes,
+                pushes,
             })
             .collect()
     }
