@@ -108,7 +108,7 @@ unsafe fn write_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
         0..rows.div_ceil(product.chunk_rows).max(1)
     };
     // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it gave the words that this
-    // rank has waited for in the call before. Behind a fault nothing is written. Every wait runs: each advances its own epoch.
+    // rank has waited for in the call before. After a fault nothing is written. Every wait runs: each advances its own epoch.
     unsafe {
         // Every call waits for every peer once.
         let parity = match peers().next() {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use warpweave_symm_mem::DevicePtr;
-use warpweave_symm_mem::host::{expect_signal, is_faulted, next_epoch, send_signal};
+use warpweave_symm_mem::host::{expect_signal, is_faulted, is_noticed, next_epoch, send_signal};
 
 use super::{Element, reduction};
 use crate::{Error, ReducingMatmul};
@@ -17,7 +17,7 @@ pub(super) unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), 
     let (pad, own, ready) = (&product.pad, product.rank(), product.ready);
     let partial = reduction::partial(product, &(0..product.problem.m))?;
     // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it gave the words that this
-    // rank has waited for in the call before. Behind a fault nothing is written or announced. Every wait runs: each advances its own
+    // rank has waited for in the call before. After a fault no peer is written to or signalled. Every wait runs: each advances its own
     // epoch.
     unsafe {
         // Every call waits for every peer once.
@@ -26,11 +26,12 @@ pub(super) unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), 
             _ => 0,
         };
         for (unit, place) in product.units().all().enumerate() {
+            store::<T>(product, product.left(own, own, parity), &place, &partial);
             if is_faulted(pad) {
-                break;
+                continue;
             }
-            for rank in product.peers().chain([own]) {
-                store::<T>(product, product.left(own, rank, parity), &place, &partial);
+            for peer in product.peers() {
+                store::<T>(product, product.left(own, peer, parity), &place, &partial);
             }
             for peer in product.peers() {
                 send_signal(pad, ready + unit, peer);
@@ -40,7 +41,7 @@ pub(super) unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), 
             for peer in product.peers() {
                 expect_signal(pad, ready + unit, peer, 0);
             }
-            if !is_faulted(pad) {
+            if !is_noticed(pad) {
                 sum::<T>(product, parity, &place);
             }
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use warpweave_symm_mem::host::{expect_signal, is_faulted, send_signal};
+use warpweave_symm_mem::host::{expect_signal, is_noticed, send_signal};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
 use super::{Element, one_shot, panels};
@@ -72,10 +72,11 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
         let partial = partial(product, &group.rows)?;
         // SAFETY: slots and ranks were checked. This rank's memory is written behind `done` of the call before, and that of
         // others read behind the words that announce it. Every wait runs, whatever the others saw: each advances its own
-        // epoch. Behind one that was in vain nothing is fetched or announced.
+        // epoch. After one that failed nothing is fetched or announced. That another pad's wait failed is no reason to leave
+        // sums out: this pad would not tell.
         unsafe {
             if owner != own {
-                if !is_faulted(pad) {
+                if !is_noticed(pad) {
                     store::<T>(product, product.staged(own, owner), group, &partial);
                     send_signal(pad, product.ready + index, owner);
                 }
@@ -84,7 +85,7 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
             for peer in product.peers() {
                 expect_signal(pad, product.ready + index, peer, 0);
             }
-            if is_faulted(pad) {
+            if is_noticed(pad) {
                 continue;
             }
             for peer in product.peers() {
@@ -104,7 +105,7 @@ unsafe fn reduce<T: Element>(product: &ReducingMatmul) -> Result<(), Error> {
             for group in order.iter().filter(|group| group.owner != own) {
                 let Group { owner, index, .. } = *group;
                 expect_signal(pad, product.summed + index, owner, 0);
-                if !is_faulted(pad) {
+                if !is_noticed(pad) {
                     let [from, to] = [owner, own]
                         .map(|rank| product.row_from(copies[rank], product.shards[owner].start));
                     copy::<T>(product, group, from, to);
