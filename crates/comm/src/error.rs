@@ -218,16 +218,16 @@ pub enum CommError {
         index: u64,
     },
     /// A peer did not take its part in a transfer in time. The device context is intact; `recover` goes on from here.
-    #[error("transfer on lane {lane}: rank {peer} did not signal `{signal}`: {cause}")]
+    #[error("transfer on lane {lane}, waiting for `{signal}`: {cause}")]
     Transfer {
         /// The lane.
         lane: usize,
-        /// The rank that was waited for.
+        /// The rank that was waited for, or the one that is lost.
         peer: usize,
         /// "ready", "done", "free" or "arrived".
         signal: &'static str,
         /// What the wait left behind.
-        cause: SignalFault,
+        cause: Box<SignalFault>,
     },
     /// The memory layer's answer: the driver's errors, what the device lacks, or the missing feature `nvcc`.
     #[error(transparent)]

@@ -25,6 +25,7 @@ pub use waiting::{WaitingGemmBackend, WaitingMatmul};
 /// The pad of a rank of a world in tests that launch nothing.
 #[cfg(test)]
 fn pad_nowhere((rank, world): (usize, usize), slots: u32) -> warpweave_symm_mem::PadView {
+    use warpweave_symm_mem::pad::StopFlags;
     use warpweave_symm_mem::{DevicePtr, PadView};
     PadView {
         peers: DevicePtr::NULL,
@@ -32,6 +33,10 @@ fn pad_nowhere((rank, world): (usize, usize), slots: u32) -> warpweave_symm_mem:
         expected: DevicePtr::NULL,
         tickets: DevicePtr::NULL,
         fault: DevicePtr::NULL,
+        stop: StopFlags {
+            device: DevicePtr::NULL,
+            host: DevicePtr::NULL,
+        },
         timeout_ns: 0,
         rank: rank as u32,
         world: world as u32,

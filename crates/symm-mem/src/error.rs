@@ -204,6 +204,11 @@ pub enum FaultCause {
         /// What the exchange saw.
         why: String,
     },
+    /// The exchange lost a rank that is not of the pad's group, but of a larger one with the same exchange.
+    OutsiderLost {
+        /// Which rank, and what the exchange saw.
+        why: String,
+    },
     /// A wait of this rank on another pad failed, or this rank was told to stop.
     Stopped,
 }
@@ -218,7 +223,7 @@ impl SignalFault {
         let distance = |error: &Error| match error {
             Error::SignalFault(fault) => match &fault.cause {
                 FaultCause::Deadline { .. } => 1,
-                FaultCause::PeerLost { .. } => 2,
+                FaultCause::PeerLost { .. } | FaultCause::OutsiderLost { .. } => 2,
                 FaultCause::PeerGaveUp { reporter } if *reporter != fault.peer => 3,
                 FaultCause::PeerGaveUp { .. } => 4,
                 FaultCause::Stopped => 5,
@@ -268,6 +273,9 @@ impl SignalFault {
             ),
             FaultCause::PeerLost { why } => {
                 format!("stopped at slot {slot} of `{pad}`: rank {peer} is lost ({why})")
+            }
+            FaultCause::OutsiderLost { why } => {
+                format!("stopped at slot {slot} of `{pad}`: lost {why}")
             }
             FaultCause::Stopped => format!(
                 "stopped waiting for rank {peer} at slot {slot} of `{pad}`, since another wait of rank {rank} had \

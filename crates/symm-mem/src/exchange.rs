@@ -37,8 +37,8 @@ pub trait Exchange: Send + Sync {
         fds: &[BorrowedFd<'_>],
     ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError>;
 
-    /// Tells `watcher` of every rank that is lost, now or later, for as long as its owner lives. An exchange that cannot
-    /// learn of a loss by itself never tells.
+    /// Calls `watcher` once a rank is lost, now or later, for as long as its owner lives: of the first one, since the group
+    /// cannot go on without it. An exchange that cannot learn of a loss by itself never calls it.
     fn watch(&self, watcher: LossWatcher) {
         drop(watcher);
     }
@@ -49,18 +49,21 @@ pub trait Exchange: Send + Sync {
     }
 }
 
+type Tell = dyn Fn(Option<usize>, &str) + Send + Sync;
+
 /// Who wants to know of a lost rank at once, since it has work on a device that waits for that rank.
 pub struct LossWatcher {
     owner: Weak<dyn Any + Send + Sync>,
-    tell: Box<dyn Fn(usize, &str) + Send + Sync>,
+    tell: Box<Tell>,
 }
 
 impl LossWatcher {
     /// Calls `tell` with a rank that died or left with an error and with what was seen, from any thread, for as long as
-    /// `owner` lives. It returns soon and calls no exchange.
+    /// `owner` lives. The rank is `None` if it belongs to a larger group that this one is a part of; what was seen then
+    /// names it. `tell` returns soon and calls no exchange, and `owner` does not own the exchange.
     pub fn new<T: Send + Sync + 'static>(
         owner: &Arc<T>,
-        tell: impl Fn(&T, usize, &str) + Send + Sync + 'static,
+        tell: impl Fn(&T, Option<usize>, &str) + Send + Sync + 'static,
     ) -> Self {
         let weak = Arc::downgrade(owner);
         let tell = {
@@ -82,23 +85,27 @@ impl LossWatcher {
         self.owner.strong_count() > 0
     }
 
-    /// Tells that `rank` of the exchange is lost.
-    pub fn tell(&self, rank: usize, cause: &str) {
+    /// Says that `rank` of the exchange is lost.
+    pub fn tell(&self, rank: Option<usize>, cause: &str) {
         (self.tell)(rank, cause);
     }
 
-    /// The watcher for a larger group, of whose ranks `number` gives the rank in the smaller one.
+    /// The watcher for a larger group, of whose ranks `number` gives the rank in the smaller one. That loses its peers too if
+    /// the larger one loses another rank: both have one exchange.
     #[must_use]
     pub fn renumbered(
         self,
         number: impl Fn(usize) -> Option<usize> + Send + Sync + 'static,
     ) -> Self {
         let LossWatcher { owner, tell } = self;
-        let tell = move |rank, cause: &str| {
-            if let Some(rank) = number(rank) {
-                tell(rank, cause);
-            }
-        };
+        let tell =
+            move |rank: Option<usize>, cause: &str| match rank.map(|rank| (rank, number(rank))) {
+                Some((lost, None)) => {
+                    tell(None, &format!("rank {lost} of the larger group: {cause}"));
+                }
+                Some((_, number)) => tell(number, cause),
+                None => tell(None, cause),
+            };
         LossWatcher {
             owner,
             tell: Box::new(tell),

@@ -29,6 +29,7 @@ use crate::backend::{Backend, DevicePtr, Memory};
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, LossWatcher};
 use crate::symmetric::{SymmetricBuffer, together};
+use crate::sync::{Instant, thread};
 
 pub use fault::{FaultRecord, Notice, StopFlags};
 
@@ -80,13 +81,25 @@ impl PadView {
 #[derive(Debug)]
 struct Loss<B> {
     backend: B,
-    first: OnceLock<(usize, String)>,
+    first: OnceLock<(Option<usize>, String)>,
 }
 
+/// How long the news of a lost rank may take to reach this rank's exchange after a peer's.
+const NEWS: Duration = Duration::from_millis(500);
+
 impl<B: Backend> Loss<B> {
-    fn of(&self, rank: usize, cause: &str) {
+    fn of(&self, rank: Option<usize>, cause: &str) {
         let _ = self.first.set((rank, cause.into()));
         self.backend.stop_waits();
+    }
+
+    /// Which rank is lost, once that is known here.
+    fn news(&self) -> Option<&(Option<usize>, String)> {
+        let start = Instant::now();
+        while self.first.get().is_none() && start.elapsed() < NEWS {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.first.get()
     }
 }
 
@@ -238,7 +251,11 @@ impl<B: Backend> SignalPad<B> {
         // SAFETY: the record lies after the words, in memory of the pad.
         unsafe { self.backend.download(stream, self.fault(), &mut bytes)? };
         let record = FaultRecord::from_bytes(&bytes);
-        match record.fault(&self.name, self.words.rank(), self.loss.first.get()) {
+        let lost = match record.is_by_loss() {
+            true => self.loss.news(),
+            false => self.loss.first.get(),
+        };
+        match record.fault(&self.name, self.words.rank(), lost) {
             Some(fault) => Err(fault.into()),
             None => Ok(()),
         }

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use warpweave_symm_mem::{Exchange, ExchangeError};
+use warpweave_symm_mem::{Exchange, ExchangeError, LossWatcher};
 
 use crate::error::{CommError, Result, as_exchange_error};
 use crate::store::Store;
@@ -195,6 +195,10 @@ impl Exchange for LocalExchange {
     ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
         self.gather_fds(tag, fds)
             .map_err(|e| as_exchange_error(e, tag))
+    }
+
+    fn watch(&self, watcher: LossWatcher) {
+        self.store.watch(watcher);
     }
 }
 

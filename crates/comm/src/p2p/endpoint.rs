@@ -236,7 +236,7 @@ impl<B: TransferBackend> PointToPoint<B> {
                     lane,
                     peer,
                     signal: signal.name(),
-                    cause,
+                    cause: cause.into(),
                 }
             }
             other => other.into(),

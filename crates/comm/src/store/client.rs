@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
+use warpweave_symm_mem::LossWatcher;
 use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
 
-use super::desk::{Desk, Outcome, lost};
+use super::desk::{Desk, Outcome, Watch, let_go, lost};
 use super::wake::{Bell, is_ready, wait_ready};
 use super::wire::{
     Answer, Failure, FailureKind, GREETING_LIMIT, Inbox, Offer, Op, REPLY_LIMIT, REQUEST_LIMIT,
@@ -31,7 +32,7 @@ pub(super) struct Client {
 struct Shared {
     stream: TcpStream,
     writing: Mutex<()>,
-    desk: Desk<Bell>,
+    desk: Desk<Bell, LossWatcher>,
     stop: Bell,
 }
 
@@ -151,6 +152,10 @@ impl Client {
         self.shared.desk.failed().as_fd()
     }
 
+    pub(super) fn watch(&self, watcher: LossWatcher) {
+        self.shared.desk.watch(watcher);
+    }
+
     pub(super) fn ended_by(&self, failure: &Failure, what: &str) -> CommError {
         let (rank, peer, what) = (self.rank, failure.rank as usize, what.to_owned());
         let cause = failure.cause.clone();
@@ -171,16 +176,36 @@ impl Client {
     }
 }
 
+impl Watch for LossWatcher {
+    fn lost(&self, failure: &Failure) {
+        let cause = match failure.kind {
+            FailureKind::Aborted => format!("it gave up: {}", failure.cause),
+            FailureKind::Lost | FailureKind::Left => failure.cause.clone(),
+        };
+        self.tell(Some(failure.rank as usize), &cause);
+    }
+
+    fn is_live(&self) -> bool {
+        LossWatcher::is_live(self)
+    }
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
+        // First of all, so that the end of the connection, which the goodbye brings about, is not taken for rank 0's.
+        self.shared.stop.ring();
+        let own = std::thread::current().id();
+        if let Some(reader) = self.reader.take().filter(|r| r.thread().id() != own) {
+            let _ = reader.join();
+        }
+        // A rank that unwinds has not done its part: to the others it is lost.
+        if std::thread::panicking() {
+            return;
+        }
         if let Ok(frame) = encode(&ToServer::Goodbye, "goodbye", REQUEST_LIMIT) {
             let _ = self
                 .shared
                 .send(&frame, Instant::now() + Duration::from_millis(200));
-        }
-        self.shared.stop.ring();
-        if let Some(reader) = self.reader.take() {
-            let _ = reader.join();
         }
     }
 }
@@ -295,7 +320,7 @@ impl Shared {
                 return lost(e.to_string());
             }
             if is_ready(&fds[0]) {
-                return lost("this rank has let go of the store".into());
+                return let_go();
             }
             match self.read_some(inbox) {
                 Ok(true) => {}

@@ -6,7 +6,8 @@
 //!               └────close─────────────────────wait──▶ gone   with the failure that ended the connection
 //! ```
 //!
-//! An answer that is there wins over a deadline and over the end. The first failure that was heard stands.
+//! An answer that is there wins over a deadline and over the end. The first failure that was heard stands. If a rank died
+//! or gave up, each watcher is called with it once, whether it came before or after, and whatever this rank asks for.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -19,14 +20,21 @@ pub(super) trait Ring {
     fn ring(&self);
 }
 
-pub(super) struct Desk<B> {
-    replies: Mutex<Replies>,
+/// Tells who waits for a rank elsewhere that it is lost.
+pub(super) trait Watch {
+    fn lost(&self, failure: &Failure);
+
+    /// False once nobody wants to know.
+    fn is_live(&self) -> bool;
+}
+
+pub(super) struct Desk<B, W> {
+    replies: Mutex<Replies<W>>,
     arrived: Condvar,
     failed: B,
 }
 
-#[derive(Default)]
-struct Replies {
+struct Replies<W> {
     next: u64,
     /// By request; `None` until it is answered.
     answers: HashMap<u64, Option<Answer>>,
@@ -34,12 +42,28 @@ struct Replies {
     failure: Option<Failure>,
     /// No answer will come any more. `failure` says why, and is the root cause where that was heard before the end.
     closed: bool,
+    watchers: Vec<W>,
 }
 
-impl Replies {
+impl<W> Replies<W> {
     fn end(&self) -> Option<Failure> {
         self.failure.clone().filter(|_| self.closed)
     }
+
+    /// Takes in a failure. If it is the first, and a loss: with those who are to be called once the lock is given back.
+    fn fail(&mut self, failure: Failure) -> Option<(Failure, Vec<W>)> {
+        if self.failure.is_some() {
+            return None;
+        }
+        self.failure = Some(failure.clone());
+        let watchers = std::mem::take(&mut self.watchers);
+        is_loss(&failure).then_some((failure, watchers))
+    }
+}
+
+/// Whether those who wait for the rank wait for what never comes. A rank that left in good order has done its part.
+fn is_loss(failure: &Failure) -> bool {
+    failure.kind != FailureKind::Left
 }
 
 /// How a wait ended.
@@ -50,10 +74,16 @@ pub(super) enum Outcome {
     Late,
 }
 
-impl<B: Ring> Desk<B> {
+impl<B: Ring, W: Watch> Desk<B, W> {
     pub(super) fn new(failed: B) -> Self {
         Self {
-            replies: Mutex::new(Replies::default()),
+            replies: Mutex::new(Replies {
+                next: 0,
+                answers: HashMap::new(),
+                failure: None,
+                closed: false,
+                watchers: Vec::new(),
+            }),
             arrived: Condvar::new(),
             failed,
         }
@@ -66,6 +96,23 @@ impl<B: Ring> Desk<B> {
 
     pub(super) fn failure(&self) -> Option<Failure> {
         self.replies.lock().failure.clone()
+    }
+
+    /// Calls `watcher` with the loss of a rank: now if there is one, and else when it comes.
+    pub(super) fn watch(&self, watcher: W) {
+        let mut replies = self.replies.lock();
+        match replies.failure.clone() {
+            None => {
+                replies.watchers.retain(W::is_live);
+                replies.watchers.push(watcher);
+            }
+            Some(failure) => {
+                drop(replies);
+                if is_loss(&failure) {
+                    watcher.lost(&failure);
+                }
+            }
+        }
     }
 
     /// A number for a request that is about to be sent; the failure if no answer can come any more.
@@ -108,6 +155,7 @@ impl<B: Ring> Desk<B> {
     /// Takes in a message of the store. Some if it was the last one, with what the end is to be called.
     pub(super) fn hear(&self, message: ToClient) -> Option<Failure> {
         let mut replies = self.replies.lock();
+        let mut loss = None;
         match message {
             ToClient::Reply { id, answer } => {
                 // Nobody waits any more for the answer to a request that was given up.
@@ -116,7 +164,7 @@ impl<B: Ring> Desk<B> {
                 }
             }
             ToClient::Failed(failure) => {
-                replies.failure.get_or_insert(failure);
+                loss = replies.fail(failure);
                 self.failed.ring();
             }
             ToClient::Closing => {
@@ -132,6 +180,7 @@ impl<B: Ring> Desk<B> {
             ToClient::Welcome => {}
         }
         drop(replies);
+        report(loss);
         self.arrived.notify_all();
         None
     }
@@ -139,16 +188,23 @@ impl<B: Ring> Desk<B> {
     /// No message will come any more.
     pub(super) fn close(&self, failure: Failure) {
         let mut replies = self.replies.lock();
-        replies.failure.get_or_insert(failure);
+        let loss = replies.fail(failure);
         replies.closed = true;
         self.failed.ring();
         drop(replies);
+        report(loss);
         self.arrived.notify_all();
     }
 }
 
+fn report<W: Watch>(loss: Option<(Failure, Vec<W>)>) {
+    if let Some((failure, watchers)) = loss {
+        watchers.iter().for_each(|watcher| watcher.lost(&failure));
+    }
+}
+
 #[cfg(all(loom, test))]
-impl<B: Ring> Desk<B> {
+impl<B: Ring, W: Watch> Desk<B, W> {
     /// The deadline of all who wait now comes, and of all who will.
     pub(super) fn strike(&self) {
         self.arrived.strike(&self.replies.lock());
@@ -156,6 +212,15 @@ impl<B: Ring> Desk<B> {
 
     pub(super) fn requests(&self) -> usize {
         self.replies.lock().answers.len()
+    }
+}
+
+/// The end of this rank's own connection, which is no fault of rank 0.
+pub(super) fn let_go() -> Failure {
+    Failure {
+        rank: 0,
+        kind: FailureKind::Left,
+        cause: "this rank has let go of its store".into(),
     }
 }
 

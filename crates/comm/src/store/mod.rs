@@ -1,8 +1,9 @@
 //! The job's store: a small key-value server on rank 0 that also knows who is alive.
 //!
 //! Every rank keeps one connection to it. A connection that breaks without a goodbye means that its rank died; the
-//! store then ends every wait of every other rank at once, with an error that names the dead one. That is how a killed
-//! rank ends its job in bounded time. Everything that waits has a deadline, and every message a size limit.
+//! store then ends every wait of every other rank at once, with an error that names the dead one, and tells ranks that
+//! ask for nothing too, so that their devices stop waiting ([`Store::watch`]). That is how a killed rank ends its job in
+//! bounded time. A rank that gives up says so by [`Store::abort`]; one that panics counts as dead. Everything that waits has a deadline, and every message a size limit.
 //!
 //! ```
 //! use warpweave_comm::store::Store;
@@ -38,6 +39,7 @@ pub use wire::{Failure, FailureKind, LARGEST_VALUE, LONGEST_KEY, Refusal};
 use crate::error::{CommError, Result};
 use crate::job::{Job, JobToken};
 use client::Client;
+use warpweave_symm_mem::LossWatcher;
 use wire::{Answer, Op};
 
 /// One rank's handle on the job's store; any thread may use it.
@@ -296,6 +298,12 @@ impl Store {
     /// Readable once [`Store::failure`] is some: for those who wait on other descriptors meanwhile.
     pub fn failed(&self) -> BorrowedFd<'_> {
         self.client.failed()
+    }
+
+    /// Calls `watcher` once a rank dies or aborts, from a thread of the store's or, if one has already, from this. A request
+    /// need not be under way.
+    pub fn watch(&self, watcher: LossWatcher) {
+        self.client.watch(watcher);
     }
 
     fn ask(&self, what: &str, op: Op, timeout: Duration) -> Result<Answer> {

@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use super::desk::{Desk, Outcome, Ring, lost};
+use super::desk::{Desk, Outcome, Ring, Watch, let_go, lost};
 use super::reception::{Post, Posts, Reception};
 use super::sync::{Condvar, Mutex};
 use super::wire::{Answer, Failure, FailureKind, Offer, Op, Refusal, ToClient, ToServer};
@@ -34,6 +34,36 @@ impl Bell {
     }
 }
 
+/// In place of a device with waits that the loss of a rank ends.
+#[derive(Clone)]
+struct Watcher {
+    /// How often it was called, and with which rank at last.
+    called: Arc<Mutex<(usize, u32)>>,
+}
+
+impl Watcher {
+    fn new() -> Self {
+        Self {
+            called: Arc::new(Mutex::new((0, u32::MAX))),
+        }
+    }
+
+    fn heard(&self) -> (usize, u32) {
+        *self.called.lock()
+    }
+}
+
+impl Watch for Watcher {
+    fn lost(&self, failure: &Failure) {
+        let mut called = self.called.lock();
+        *called = (called.0 + 1, failure.rank);
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+}
+
 /// What reaches the server, in the order of one socket after another.
 enum Event {
     Message(usize, ToServer),
@@ -47,7 +77,7 @@ enum Event {
 struct Job {
     events: Mutex<VecDeque<Event>>,
     came: Condvar,
-    desks: Vec<Desk<Bell>>,
+    desks: Vec<Desk<Bell, Watcher>>,
 }
 
 impl Job {
@@ -225,7 +255,7 @@ fn loom_a_wait_ends_by_its_value_or_by_the_servers_deadline() {
 #[test]
 fn loom_an_answer_that_is_there_wins_over_the_deadline() {
     explore(4, || {
-        let desk = Arc::new(Desk::new(Bell(AtomicBool::new(false))));
+        let desk = Arc::new(Desk::<_, Watcher>::new(Bell(AtomicBool::new(false))));
         let id = desk.register().unwrap();
         let peer = desk.clone();
         let answering = thread::spawn(move || {
@@ -246,7 +276,7 @@ fn loom_an_answer_that_is_there_wins_over_the_deadline() {
 #[test]
 fn loom_an_answer_after_the_deadline_is_dropped() {
     explore(4, || {
-        let desk = Arc::new(Desk::new(Bell(AtomicBool::new(false))));
+        let desk = Arc::new(Desk::<_, Watcher>::new(Bell(AtomicBool::new(false))));
         let id = desk.register().unwrap();
         let (answerer, clock) = (desk.clone(), desk.clone());
         let answering = thread::spawn(move || {
@@ -421,4 +451,40 @@ fn loom_a_refused_rank_is_lost_to_the_others() {
             "{end:?}"
         );
     });
+}
+
+/// A rank that asks for nothing hears of the loss, once, whether it begins to watch before or after.
+#[test]
+fn loom_whoever_watches_hears_of_a_lost_rank_once() {
+    explore(3, || {
+        let job = Job::new(2);
+        let (early, late) = (Watcher::new(), Watcher::new());
+        job.desks[0].watch(early.clone());
+        let own = late.clone();
+        let watching = move |job: &Job| job.desks[0].watch(own);
+        with_server(&job, vec![Box::new(watching)], |job| {
+            job.post(Event::Broken(1));
+        });
+        assert_eq!((early.heard(), late.heard()), ((1, 1), (1, 1)));
+    });
+}
+
+/// The end of the connection is a loss of the rank that serves the store, unless it or this rank left in good order.
+#[test]
+fn loom_whoever_watches_hears_of_a_store_that_is_lost_and_of_no_goodbye() {
+    let ends = [lost("the connection closed".into()), let_go()];
+    for (end, calls) in ends.into_iter().zip([(1, 0), (0, u32::MAX)]) {
+        explore(4, move || {
+            let desk = Arc::new(Desk::new(Bell(AtomicBool::new(false))));
+            let (early, late) = (Watcher::new(), Watcher::new());
+            desk.watch(early.clone());
+            let reader = {
+                let (desk, end) = (desk.clone(), end.clone());
+                thread::spawn(move || desk.close(end))
+            };
+            desk.watch(late.clone());
+            reader.join().unwrap();
+            assert_eq!((early.heard(), late.heard()), (calls, calls));
+        });
+    }
 }

@@ -22,6 +22,14 @@ pub(crate) enum Post {
     Part(u64),
 }
 
+impl Post {
+    fn connection(&self) -> &u64 {
+        match self {
+            Post::Seat(id) | Post::Send(id, _) | Post::Part(id) => id,
+        }
+    }
+}
+
 pub(crate) type Posts = VecDeque<Post>;
 
 pub(crate) struct Reception {
@@ -170,6 +178,11 @@ impl Reception {
                 ),
             }
         }
+        // Rank 0, whose process this is, may end at what it hears: the others hear first.
+        let own = self.ranks.get(&0);
+        posts
+            .make_contiguous()
+            .sort_by_key(|post| Some(post.connection()) == own);
         posts
     }
 }

@@ -161,8 +161,8 @@ impl Service {
             }
             let ready: Vec<bool> = fds.iter().map(is_ready).collect();
             if ready[0] {
+                // What has come by now is still served: rank 0's own connection may have broken before.
                 lingering = Some(Instant::now() + LINGER);
-                continue;
             }
             for (id, _) in ids
                 .into_iter()

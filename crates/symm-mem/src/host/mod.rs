@@ -277,7 +277,9 @@ impl Backend for Host {
     }
 
     fn stop_waits(&self) {
-        self.0.stopped.store(1, Ordering::SeqCst);
+        self.0
+            .stopped
+            .store(signal::STOPPED_BY_HOST, Ordering::SeqCst);
     }
 
     fn resume_waits(&self, _stream: &HostStream) -> Result<()> {

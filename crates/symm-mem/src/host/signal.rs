@@ -8,6 +8,11 @@ use crate::pad::word::Word;
 use crate::pad::{Notice, PadView, word};
 use crate::sync::Instant;
 
+/// The device's [`StopFlags`](crate::pad::StopFlags) after a wait that failed.
+const STOPPED: u32 = 1;
+/// The same after [`Backend::stop_waits`](crate::Backend::stop_waits).
+pub(super) const STOPPED_BY_HOST: u32 = 2;
+
 /// The atomic at `base + bytes`.
 ///
 /// # Safety
@@ -173,20 +178,24 @@ pub unsafe fn record_fault(
     unsafe {
         let mine = |field: usize| atomic(pad.fault, 4 * field);
         let notice = mine(0).load(Ordering::Acquire);
+        // The host's own stop stands: it is the higher one.
+        let by_host =
+            atomic(pad.stop.device, 0).fetch_max(STOPPED, Ordering::SeqCst) == STOPPED_BY_HOST;
         let cause = match (timed_out, notice) {
             (true, _) => 0,
-            (false, 0) => 3,
+            (false, 0) if by_host => 3,
+            (false, 0) => 2,
             (false, _) => 1,
         };
         let notice = match notice {
             0 => Notice {
                 reporter: pad.rank as u16,
                 culprit: timed_out.then_some(peer as u16),
+                is_by_loss: cause == 3,
             }
             .to_bits(),
             theirs => theirs,
         };
-        atomic(pad.stop.device, 0).store(1, Ordering::SeqCst);
         for rank in 0..pad.world as usize {
             atomic(fault_of(pad, rank), 0).store(notice, Ordering::SeqCst);
         }

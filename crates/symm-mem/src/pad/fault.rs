@@ -29,7 +29,7 @@ pub struct FaultRecord {
     pub expected: u32,
     /// Epoch seen.
     pub seen: u32,
-    /// Why the wait ended: 0 by its deadline, 1 by a notice, 2 since the device was stopped, 3 since the host said so.
+    /// Why the wait ended: 0 by its deadline, 1 by a notice, 2 since the device was stopped, 3 since the host stopped it.
     pub cause: u32,
     /// Microseconds waited, low half.
     pub waited_us_low: u32,
@@ -68,35 +68,43 @@ impl FaultRecord {
         }
     }
 
+    /// True if this rank or the one that gave notice was stopped by its host, which knows of a lost rank.
+    pub fn is_by_loss(&self) -> bool {
+        let noticed = Notice::from_bits(self.notice).is_some_and(|notice| notice.is_by_loss);
+        match (self.state, self.cause) {
+            (0, _) | (_, 1) => noticed,
+            (_, cause) => cause == 3,
+        }
+    }
+
     /// The fault, if one was recorded here or noticed by a peer. `rank` is the pad's own; `lost` is the rank that the
-    /// exchange lost, and what it saw.
+    /// exchange lost, `None` if it is not one of the pad's group, and what it saw.
     pub fn fault(
         &self,
         pad: &str,
         rank: usize,
-        lost: Option<&(usize, String)>,
+        lost: Option<&(Option<usize>, String)>,
     ) -> Option<SignalFault> {
         let notice = Notice::from_bits(self.notice);
         if self.state == 0 && notice.is_none() {
             return None;
         }
+        // Whoever was stopped may have waited for any rank, and so may the one that gave notice.
+        let is_stopped = self.state != 0 && matches!(self.cause, 2 | 3);
+        let lost = lost.filter(|_| is_stopped || self.is_by_loss());
         let missing = u64::from(self.missing_low) | u64::from(self.missing_high) << 32;
         let missing: Vec<usize> = (0..64).filter(|rank| missing >> rank & 1 == 1).collect();
-        let cause = match (self.cause, notice, lost) {
-            _ if self.state != 0 && self.cause == 0 => FaultCause::Deadline { missing },
-            (3, _, Some((_, why))) => FaultCause::PeerLost { why: why.clone() },
-            (2 | 3, _, _) => FaultCause::Stopped,
-            (_, Some(notice), _) => FaultCause::PeerGaveUp {
-                reporter: notice.reporter as usize,
-            },
-            (_, None, _) => FaultCause::Stopped,
-        };
-        let peer = match (&cause, lost, notice) {
-            (FaultCause::PeerLost { .. }, Some((lost, _)), _) => *lost,
-            (FaultCause::PeerGaveUp { .. }, _, Some(notice)) => {
-                notice.culprit.unwrap_or(notice.reporter) as usize
+        let peer = self.peer as usize;
+        let (peer, cause) = match (lost.cloned(), notice) {
+            _ if self.state != 0 && self.cause == 0 => (peer, FaultCause::Deadline { missing }),
+            (Some((Some(lost), why)), _) => (lost, FaultCause::PeerLost { why }),
+            (Some((None, why)), _) => (peer, FaultCause::OutsiderLost { why }),
+            (None, Some(notice)) if !is_stopped => {
+                let reporter = notice.reporter as usize;
+                let culprit = notice.culprit.map_or(reporter, usize::from);
+                (culprit, FaultCause::PeerGaveUp { reporter })
             }
-            _ => self.peer as usize,
+            (None, _) => (peer, FaultCause::Stopped),
         };
         Some(SignalFault {
             pad: pad.into(),
@@ -118,21 +126,25 @@ impl FaultRecord {
 pub struct Notice {
     /// The rank that gave up.
     pub reporter: u16,
-    /// The rank that it had waited for; none if it gave up since a wait on another pad had failed, whose ranks may be others.
+    /// The rank that it had waited for; none if it was stopped by a wait on another pad or by its host.
     pub culprit: Option<u16>,
+    /// True if it gave up since its host had lost a rank.
+    pub is_by_loss: bool,
 }
 
 impl Notice {
     const SET: u32 = 1 << 31;
+    const BY_LOSS: u32 = 1 << 30;
     const NOBODY: u16 = u16::MAX;
 
-    /// As it is stored: bit 31, the reporter, the culprit or all ones.
+    /// As it is stored: bit 31, bit 30 if it is by a loss, fourteen bits of the reporter, sixteen of the culprit or all ones.
     pub const fn to_bits(self) -> u32 {
+        let by_loss = if self.is_by_loss { Self::BY_LOSS } else { 0 };
         let culprit = match self.culprit {
             Some(culprit) => culprit,
             None => Self::NOBODY,
         };
-        Self::SET | (self.reporter as u32 & 0x7fff) << 16 | culprit as u32
+        Self::SET | by_loss | (self.reporter as u32 & 0x3fff) << 16 | culprit as u32
     }
 
     /// From what is stored.
@@ -141,11 +153,12 @@ impl Notice {
             return None;
         }
         Some(Notice {
-            reporter: (bits >> 16 & 0x7fff) as u16,
+            reporter: (bits >> 16 & 0x3fff) as u16,
             culprit: match bits as u16 {
                 Self::NOBODY => None,
                 culprit => Some(culprit),
             },
+            is_by_loss: bits & Self::BY_LOSS != 0,
         })
     }
 }
@@ -179,10 +192,11 @@ mod tests {
 
     #[test]
     fn notices_survive_their_encoding() {
-        for culprit in [Some(0), Some(63), None] {
+        for (culprit, is_by_loss) in [(Some(0), false), (Some(63), false), (None, true)] {
             let notice = Notice {
                 reporter: 7,
                 culprit,
+                is_by_loss,
             };
             assert_eq!(Notice::from_bits(notice.to_bits()), Some(notice));
         }
@@ -192,12 +206,17 @@ mod tests {
     #[test]
     fn a_record_says_who_and_why() {
         assert_eq!(FaultRecord::default().fault("p", 0, None), None);
-        let notice = Notice {
-            reporter: 3,
-            culprit: Some(1),
-        }
-        .to_bits();
-        let fault = |record: FaultRecord, lost: Option<&(usize, String)>| {
+        let notice = |is_by_loss| {
+            let (reporter, culprit) = (3, Some(1));
+            Notice {
+                reporter,
+                culprit,
+                is_by_loss,
+            }
+            .to_bits()
+        };
+        let (notice, by_loss) = (notice(false), notice(true));
+        let fault = |record: FaultRecord, lost: Option<&(Option<usize>, String)>| {
             let fault = record.fault("p", 1, lost).unwrap();
             (fault.peer, fault.cause)
         };
@@ -211,12 +230,21 @@ mod tests {
             notice,
             ..Default::default()
         };
-        assert_eq!(fault(unseen, None), (1, gave_up));
-        let lost = (5, "it died".to_owned());
+        assert_eq!(fault(unseen, None), (1, gave_up.clone()));
+        let lost = (Some(5), "it died".to_owned());
+        assert_eq!(fault(record(1, notice), Some(&lost)), (1, gave_up.clone()));
+        assert_eq!(fault(record(1, by_loss), None), (1, gave_up));
         let why = FaultCause::PeerLost {
             why: "it died".into(),
         };
-        assert_eq!(fault(record(3, 0), Some(&lost)), (5, why));
+        for told in [record(3, 0), record(2, notice), record(1, by_loss)] {
+            assert_eq!(fault(told, Some(&lost)), (5, why.clone()), "{told:?}");
+        }
+        let outsider = FaultCause::OutsiderLost {
+            why: "it died".into(),
+        };
+        let lost = (None, "it died".to_owned());
+        assert_eq!(fault(record(3, 0), Some(&lost)), (2, outsider));
         assert_eq!(fault(record(3, 0), None), (2, FaultCause::Stopped));
         assert_eq!(fault(record(2, 0), None), (2, FaultCause::Stopped));
     }

@@ -18,7 +18,7 @@ namespace warpweave {
 
 // The layout of `FaultRecord` in `pad/fault.rs`.
 struct FaultRecord {
-  uint32_t notice;  // bit 31, who gave up, whom it waited for; 0 without a fault. Written by any rank
+  uint32_t notice;  // `Notice` in `pad/fault.rs`, 0 without a fault. Written by any rank
   uint32_t state;   // 0 none, 1 being written, 2 complete
   uint32_t waiter;
   uint32_t peer;
@@ -162,8 +162,11 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
   uint32_t notice = load_acquire_sys(&fault->notice);
   const bool by_host = load_acquire_sys(pad.stopped_by_host) != 0;
   const uint32_t cause = timed_out ? kDeadline : notice != 0 ? kNotice : by_host ? kStoppedByHost : kStopped;
-  // Whoever was stopped by a wait on another pad does not know whom that was for, in the ranks of this pad.
-  if (notice == 0) notice = 1u << 31 | (pad.rank & 0x7fffu) << 16 | (timed_out ? peer & 0xffffu : 0xffffu);
+  if (notice == 0) {
+    // Whoever was stopped does not know whom the wait that failed was for, in the ranks of this pad.
+    const uint32_t by_loss = cause == kStoppedByHost ? 1u << 30 : 0, culprit = timed_out ? peer : ~0u;
+    notice = 1u << 31 | by_loss | (pad.rank & 0x3fffu) << 16 | (culprit & 0xffffu);
+  }
   atomicExch(pad.stopped, 1u);
   __threadfence_system();
   const uint64_t offset = uint64_t(pad.slots) * pad.world * kWordStride;

@@ -183,12 +183,13 @@ impl Pad {
             }
             let waited = start.elapsed();
             let timed_out = waited.as_nanos() > u128::from(self.timeout_ns);
-            let stopped = stops.iter().any(|flag| flag.load(Ordering::Acquire) != 0);
-            if timed_out || noticed || stopped {
-                let cause = match (timed_out, noticed) {
-                    (true, _) => 0,
-                    (_, true) => 1,
-                    _ => 3,
+            let [stopped, by_host] = stops.map(|flag| flag.load(Ordering::Acquire) != 0);
+            if timed_out || noticed || stopped || by_host {
+                let cause = match (timed_out, noticed, by_host) {
+                    (true, _, _) => 0,
+                    (_, true, _) => 1,
+                    (_, _, false) => 2,
+                    (_, _, true) => 3,
                 };
                 let what = [self.rank, peer, slot, wanted, seen, cause];
                 self.record_fault(context, what, waited)?;
@@ -203,7 +204,10 @@ impl Pad {
     /// Stops the device, gives notice to all ranks, and leaves behind who waited for whom, unless another wait has.
     fn record_fault(&self, context: u64, what: [u32; 6], waited: Duration) -> Outcome {
         let notice = match word(context, self.fault)?.load(Ordering::Acquire) {
-            0 => 1 << 31 | self.rank << 16 | if what[5] == 0 { what[1] } else { 0xffff },
+            0 => {
+                let culprit = if what[5] == 0 { what[1] } else { 0xffff };
+                1 << 31 | u32::from(what[5] == 3) << 30 | self.rank << 16 | culprit
+            }
             theirs => theirs,
         };
         word(context, self.stopped)?.store(1, Ordering::SeqCst);
