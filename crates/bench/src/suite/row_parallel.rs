@@ -8,7 +8,7 @@ use crate::shape::Shape;
 
 pub(super) const SUITE: Suite = Suite {
     name: "row-parallel",
-    reproduces: "x[t, 4h/d] · W[h, 4h/d]ᵀ and its all-reduce, chunks × streams × output; nvFuser, 2 GPUs, h=t=8192 bf16",
+    reproduces: "x[t, 4h/d] · W[h, 4h/d]ᵀ and its all-reduce, chunks × streams × reduce; nvFuser, 2 GPUs, h=t=8192 bf16",
     operations: &[Operation::RowParallelLinear],
     entries: || all_of(Operation::RowParallelLinear),
     problems: |kind, world| match (kind, world) {

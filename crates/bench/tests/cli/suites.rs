@@ -25,7 +25,7 @@ fn representatives(suite: &str) -> Vec<&'static str> {
         "row-parallel" => vec![
             "--impl",
             "rowParallelLinear:chunks=1:streams=1,rowParallelLinear,\
-             rowParallelLinear:chunks=8:streams=4:output=symmetric:reduce=symmetric,rowParallelLinearPipeline,\
+             rowParallelLinear:chunks=8:streams=4:reduce=symmetric,rowParallelLinearPipeline,\
              fusedRowParallelLinear",
         ],
         _ => Vec::new(),

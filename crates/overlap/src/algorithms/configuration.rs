@@ -7,7 +7,7 @@ use crate::plan::{Plan, Problem};
 use std::fmt;
 
 /// An algorithm with a value for each of its parameters. Its name is the algorithm's, with what is not as usual behind it:
-/// `rowParallelLinear:chunks=4:output=symmetric`.
+/// `rowParallelLinear:chunks=8:reduce=symmetric`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
     algorithm: &'static Algorithm,

@@ -58,7 +58,7 @@ impl Parameter {
     }
 }
 
-/// `chunks=2|4|8|… (1 to 1024)`, `output=plain|symmetric`.
+/// `chunks=2|4|8|… (1 to 1024)`, `reduce=nccl|symmetric`.
 impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values: Vec<String> = self.tries().iter().map(Value::to_string).collect();

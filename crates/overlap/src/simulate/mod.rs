@@ -24,7 +24,7 @@
 //! long slow down, each GPU for itself, as power throttles.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured by. Held against
-//! 553 recorded figures of pipelines and fused kernels the median error is 3 %: 2.3 and 2.7 % on two H200s, 3.7 % on four.
+//! 535 recorded figures of pipelines and fused kernels the median error is 3 %: 2.3 and 2.7 % on two H200s, 3.7 % on four.
 //!
 //! # What it leaves out
 //!

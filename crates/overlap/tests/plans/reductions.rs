@@ -72,7 +72,6 @@ fn reductions_are_found_by_their_exact_names() {
             "rowParallelLinear:chunks=8",
             "rowParallelLinear:streams=1",
             "rowParallelLinear:streams=4",
-            "rowParallelLinear:output=symmetric",
             "rowParallelLinear:reduce=symmetric",
             "rowParallelLinearPipeline",
             "rowParallelLinearPipeline:streams=2",
@@ -268,7 +267,6 @@ fn the_output_is_where_it_is_asked_to_be() {
     };
     for (name, wanted) in [
         ("rowParallelLinear", Placement::Local),
-        ("rowParallelLinear:output=symmetric", Placement::Symmetric),
         ("rowParallelLinear:reduce=symmetric", Placement::Symmetric),
         ("rowParallelLinearPipeline", Placement::Symmetric),
         ("matmulThenAllReduce", Placement::Local),

@@ -4,13 +4,13 @@ use crate::algorithms::reduction::{PartialProduct, Stored, transport};
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Collective, Placement, Plan, Problem, chunks};
+use crate::plan::{Collective, Plan, Problem, chunks};
 use warpweave_symm_mem::Priority;
 
-/// What the all-reduces are.
+/// What the all-reduces are. Over symmetric memory C lies in it; NCCL has it in plain memory, which is no window.
 const REDUCE: Parameter = Parameter {
     key: "reduce",
-    summary: "what the all-reduces are",
+    summary: "what the all-reduces are: over symmetric memory C lies in it",
     values: Values::Words(&["nccl", "symmetric"]),
 };
 
@@ -35,20 +35,12 @@ pub const ALGORITHM: Algorithm = Algorithm {
             summary: "streams of the pool",
             values: Values::Counts(&[2, 1, 4]),
         },
-        Parameter {
-            key: "output",
-            summary: "memory of C; all-reduces over symmetric memory have it there",
-            values: Values::Words(&["plain", "symmetric"]),
-        },
         REDUCE,
     ],
     build,
     rows: None,
-    // A stream without a chunk is not made, and all-reduces over symmetric memory have C there.
-    redundant: Some(|options| {
-        let placed = options.word(REDUCE.key) == "symmetric" && options.word("output") == "plain";
-        placed || options.count("streams") > options.count("chunks")
-    }),
+    // A stream without a chunk is not made.
+    redundant: Some(|options| options.count("streams") > options.count("chunks")),
 };
 
 fn build(
@@ -58,11 +50,7 @@ fn build(
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
     let transport = transport(options, REDUCE.key);
-    let placement = match options.word("output") {
-        "symmetric" => Placement::Symmetric,
-        _ => transport.placement(),
-    };
-    let all = (placement, 0..problem.m);
+    let all = (transport.placement(), 0..problem.m);
     let place = (rank, world);
     let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Transposed, all);
 
