@@ -13,10 +13,11 @@ pub struct Group {
     pub rows: Range<usize>,
 }
 
-/// The groups of `group_rows` rows (of one, for 0) of all `shards`, of which rank r owns `shards[r]`, in the order in which
-/// `rank` takes them, in rounds: group i of each other rank, that of the next rank first, so that at each time every rank
-/// fetches from another. Its own come last, when their parts have had time to come; but where `everyone` gets the sums and
-/// there is as much to fetch behind them, group i − 1 of its own follows in round i.
+/// The groups of `group_rows` rows (of one, for 0) of all `shards`, of which rank r owns `shards[r]`, in the
+/// order in which `rank` takes them, in rounds: group i of each other rank, that of the next rank first, so
+/// that at each time every rank fetches from another. Its own come last, when their parts have had time to
+/// come; but where `everyone` gets the sums and there is as much to fetch behind them, group i − 1 of its own
+/// follows in round i.
 ///
 /// No rank waits for another that waits for it: before a rank has multiplied group i for others it waits for parts of groups
 /// up to i − 2 only.

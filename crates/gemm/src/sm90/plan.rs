@@ -67,7 +67,8 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::MissingFeature`] without the feature `nvcc`; [`Error::Device`] unless the device is a Hopper;
-    /// [`Error::Unsupported`], for a band of no rows too; [`Error::NoCandidate`] for a candidate that is not in [`CONFIGS`]; those of loading the code.
+    /// [`Error::Unsupported`], for a band of no rows too; [`Error::NoCandidate`] for a candidate that is not
+    /// in [`CONFIGS`]; those of loading the code.
     pub fn new(cuda: &Cuda, candidate: Candidate, problem: &GemmProblem) -> Result<Self, Error> {
         check_compiled(&PLAIN)?;
         check_device(cuda.device())?;

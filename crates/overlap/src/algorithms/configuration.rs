@@ -128,8 +128,8 @@ impl Configuration {
     /// The plan of one rank.
     ///
     /// # Errors
-    /// The problem is empty or too large, `rank` is not below `world`, there are too many ranks, or the plan has more than
-    /// [`Plan::MOST_STEPS`] steps.
+    /// The problem is empty or too large, `rank` is not below `world`, there are too many ranks, or the plan
+    /// has more than [`Plan::MOST_STEPS`] steps.
     pub fn plan(&self, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
         problem.validate(rank, world)?;
         let mut plan = (self.algorithm.build)(&self.options, rank, world, problem)?;
@@ -140,11 +140,13 @@ impl Configuration {
     /// The plans of all ranks.
     ///
     /// # Errors
-    /// As [`Configuration::plan`]; a world of no ranks; plans that have more than [`Plan::MOST_STEPS`] steps among them.
+    /// As [`Configuration::plan`]; a world of no ranks; plans that have more than [`Plan::MOST_STEPS`] steps
+    /// among them.
     pub fn plans(&self, world: usize, problem: &Problem) -> Result<Vec<Plan>, PlanError> {
         problem.validate(0, world)?;
         let first = self.plan(0, world, problem)?;
-        // Ranks have about as many each: those of many large plans would fill the memory before they are counted.
+        // Ranks have about as many each: those of many large plans would fill the memory before they are
+        // counted.
         let steps = first.steps().saturating_mul(world);
         if steps > Plan::MOST_STEPS {
             return Err(PlanError::TooManySteps {

@@ -53,15 +53,16 @@ use program::{Program, steps_of};
 /// Calls that are unrolled where nobody says otherwise.
 pub const DEFAULT_CALLS: usize = 3;
 
-/// The most steps, of all ranks and calls, that are proved: for each two of them the proof keeps a bit, 2 GiB in all.
+/// The most steps, of all ranks and calls, that are proved: for each two of them the proof keeps a bit, 2 GiB
+/// in all.
 pub const MOST_STEPS: usize = 1 << 17;
 
 /// Proves that the plans of all ranks keep every conflicting access ordered and never deadlock, over `calls` calls
 /// back to back and, with them, over any number; or says what is wrong.
 ///
-/// The plans may come in any order of ranks. More calls than asked for are unrolled if the proof needs them. A plan
-/// that is wrong by itself, or plans that do not belong together, are reported as such and not unrolled. So are plans of more
-/// than [`MOST_STEPS`] steps, as [`Violation::TooManySteps`].
+/// The plans may come in any order of ranks. More calls than asked for are unrolled if the proof needs them.
+/// A plan that is wrong by itself, or plans that do not belong together, are reported as such and not
+/// unrolled. So are plans of more than [`MOST_STEPS`] steps, as [`Violation::TooManySteps`].
 pub fn check(plans: &[Plan], calls: usize) -> Report {
     let mut report = Report {
         name: plans.first().map_or_else(String::new, |p| p.name.clone()),

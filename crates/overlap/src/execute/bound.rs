@@ -14,8 +14,9 @@ use crate::plan::{Buffer, BufferId, Plan};
 
 /// A plan bound to a device and to its peers, by [`Executor::bind`].
 ///
-/// Calls are enqueued and not waited for; they may follow each other with no synchronisation of any kind between the
-/// ranks, as [`check`](crate::check::check()) proves of the plan. Dropping it waits for this rank's enqueued work.
+/// Calls are enqueued and not waited for. They may follow each other with no synchronisation of any kind
+/// between the ranks if [`check`](crate::check::check()) passes the plans of all ranks; binding does not run
+/// it. Dropping it waits for this rank's enqueued work.
 pub struct Bound<B: ExecuteBackend> {
     // Fields are dropped in this order: what refers to memory goes before the memory.
     pub(super) captured: Option<Captured<B>>,
@@ -234,8 +235,8 @@ impl<B: ExecuteBackend> Bound<B> {
     /// [`ExecuteError::Buffer`] if there is no such buffer or it is smaller; what the backend reports.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let address = self.sized(name, bytes.len())?;
-        // SAFETY: the range lies in the buffer; work of this rank is on streams that are joined to this one, and by the
-        // plan's proof no peer touches an input between calls.
+        // SAFETY: the range lies in the buffer. Where *check* passes the plans, work of this rank is on
+        // streams that are joined to this one, and no peer touches an input between calls.
         unsafe { self.backend.upload(&self.streams[0], address, bytes)? };
         Ok(())
     }

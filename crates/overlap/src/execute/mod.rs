@@ -11,6 +11,12 @@
 //! Operands in buffers that are not local lie where peers reach them; local ones travel by packets, up to their size.
 //!
 //! **Nodes.** Where a plan's nodes are smaller than its world, buffers and signals are those of the node alone.
+//! All ranks are on one host all the same: the exchange of descriptors refuses others.
+//!
+//! **What is not checked.** Binding validates each rank's plan by itself, and that the ranks agree on what
+//! they share. Whether the plans of all ranks keep conflicting accesses ordered, and every wait ends, is for
+//! [`check`](crate::check::check()) to say, which binding does not run: plans that it rejects may compute
+//! wrong results, or end with a missed deadline.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -155,8 +161,9 @@ impl<B: ExecuteBackend> Executor<B> {
         &self.pool
     }
 
-    /// Binds this rank's `plan`, with `stream` as its stream 0. Collective: all ranks bind plans of one algorithm and
-    /// problem. An error on one rank is an error on all.
+    /// Binds this rank's `plan`, with `stream` as its stream 0. Collective: all ranks bind plans of one
+    /// algorithm and problem that [`check`](crate::check::check()) passes, which is not run here. An error on
+    /// one rank is an error on all.
     ///
     /// # Errors
     /// - [`ExecuteError::InvalidPlan`] for a plan that no device could run.

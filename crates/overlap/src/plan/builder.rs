@@ -361,9 +361,10 @@ impl PlanBuilder {
     /// The finished plan.
     ///
     /// # Errors
-    /// The plan names a rank, buffer, stream, event or slot that does not exist, a box that lies outside its buffer,
-    /// a peer's local memory, or shapes that do not fit together; it has more than [`Plan::MOST_STEPS`] steps. What needs the plans of the other ranks too is left
-    /// to [`check`](crate::check::check()).
+    /// The plan names a rank, buffer, stream, event or slot that does not exist, a box that lies outside its
+    /// buffer, a peer's local memory, or shapes that do not fit together; it has more than
+    /// [`Plan::MOST_STEPS`] steps. What needs the plans of the other ranks too is left to
+    /// [`check`](crate::check::check()).
     pub fn finish(self) -> Result<Plan, PlanError> {
         if self.steps > Plan::MOST_STEPS {
             return Err(PlanError::TooManySteps {

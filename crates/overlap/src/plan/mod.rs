@@ -83,8 +83,8 @@ impl Plan {
     /// The most steps of a plan, and of the plans of all ranks.
     pub const MOST_STEPS: usize = 1 << 20;
 
-    /// The steps of a call, as [`check`](mod@crate::check) counts them: one of most operations, two of a collective, and of a kernel
-    /// two and one for each effect of its lanes; and the caller's two.
+    /// The steps of a call, as [`check`](mod@crate::check) counts them: one of most operations, two of a
+    /// collective, and of a kernel two and one for each effect of its lanes; and the caller's two.
     pub fn steps(&self) -> usize {
         CALLER_STEPS + self.ops.iter().map(|op| op.kind.steps()).sum::<usize>()
     }

@@ -58,8 +58,8 @@ impl Problem {
     /// Says whether a plan of this problem can exist for `rank` of `world`.
     ///
     /// # Errors
-    /// A size is zero or more than [`MOST_SIZE`](Problem::MOST_SIZE), `rank` is not below `world`, or `world` is more than
-    /// [`MOST_RANKS`](Problem::MOST_RANKS).
+    /// A size is zero or more than [`MOST_SIZE`](Problem::MOST_SIZE), `rank` is not below `world`, or `world`
+    /// is more than [`MOST_RANKS`](Problem::MOST_RANKS).
     pub fn validate(&self, rank: usize, world: usize) -> Result<(), PlanError> {
         if rank >= world {
             return Err(PlanError::RankOutsideWorld { rank, world });

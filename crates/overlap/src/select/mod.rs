@@ -51,8 +51,8 @@ pub struct Request<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SelectError {
-    /// No algorithm of the operation can run on the machine. The reasons say what each lacks, or why its plans cannot be built
-    /// or simulated.
+    /// No algorithm of the operation can run on the machine. The reasons say what each lacks, or why its
+    /// plans cannot be built or simulated.
     #[error("no algorithm of {operation} can run on `{machine}`{}", match reasons.is_empty() {
         true => String::new(),
         false => format!(": {}", reasons.join("; ")),
@@ -141,7 +141,8 @@ impl Selection {
     }
 }
 
-/// Ranks all configurations of an operation. One whose plans cannot be built or simulated is left out, with the reason.
+/// Ranks all configurations of an operation. One whose plans cannot be built or simulated is left out, with
+/// the reason.
 ///
 /// # Errors
 /// An empty problem, more ranks than the machine has GPUs, an operation of which nothing can run there.

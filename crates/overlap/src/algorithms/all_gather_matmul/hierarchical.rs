@@ -12,6 +12,9 @@ use std::ops::Range;
 
 /// Symmetric memory inside a node, NCCL between nodes.
 ///
+/// It runs where all ranks are on one host, whose ranks the nodes share out: a job over two hosts is refused
+/// when its ranks exchange descriptors. For several hosts it can be checked and simulated.
+///
 /// The ranks at the same place of each node all-gather their shards, so that every shard crosses the network once for each
 /// other node. Meanwhile each rank multiplies its own shard and pushes it to the ranks of its node. What came from other
 /// nodes it multiplies where it landed and pushes on to the ranks of its node in the same way. Pushes are on one stream, to

@@ -7,7 +7,8 @@ use crate::operation::Operation;
 use crate::plan::{Collective, Plan, Problem, chunks};
 use warpweave_symm_mem::Priority;
 
-/// What the all-reduces are. Over symmetric memory C lies in it; NCCL has it in plain memory, which is no window.
+/// What the all-reduces are. Over symmetric memory C lies in it; NCCL has it in plain memory, which is no
+/// window.
 const REDUCE: Parameter = Parameter {
     key: "reduce",
     summary: "what the all-reduces are: over symmetric memory C lies in it",

@@ -65,7 +65,8 @@ fn own_device(cuda: &Cuda, exchange: &dyn Exchange) -> Result<()> {
 impl CollectiveBackend for Cuda {
     type Group = NcclGroup;
 
-    /// A communicator serves any size: there is one for each set of ranks, whatever the order in which plans are bound.
+    /// A communicator serves any size: there is one for each set of ranks, whatever the order in which plans
+    /// are bound.
     fn group_capacity(_bytes: usize) -> usize {
         usize::MAX
     }

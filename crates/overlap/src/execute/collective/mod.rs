@@ -42,8 +42,8 @@ pub trait CollectiveBackend: CollectiveKernels {
     /// The ranks of one set, ready for collectives by NCCL.
     type Group: Debug + Send + Sync;
 
-    /// The largest collective of a group that was prepared for `bytes`, in bytes of all shards: plans whose collectives are no
-    /// larger share it.
+    /// The largest collective of a group that was prepared for `bytes`, in bytes of all shards: plans whose
+    /// collectives are no larger share it.
     fn group_capacity(bytes: usize) -> usize;
 
     /// Prepares the ranks of `exchange` for collectives of up to `bytes` bytes. Collective.
