@@ -277,9 +277,9 @@ pub enum PlanCommand {
 /// On what a choice rests.
 #[derive(Clone, Debug, Args)]
 pub struct ChoiceArgs {
-    /// A machine of the crate, or a TOML file that describes one.
-    #[arg(long, value_name = "NAME|FILE", default_value = "h200x4")]
-    pub machine: String,
+    /// A machine of the crate, or a TOML file that describes one [default: this one if it was measured, else h200x4]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub machine: Option<String>,
     /// Number of ranks; `evaluate` takes that of each measurement.
     #[arg(long, default_value_t = 4)]
     pub world: usize,
@@ -310,9 +310,10 @@ pub struct CompareArgs {
 pub struct SimulateArgs {
     /// The algorithm.
     pub name: String,
-    /// A machine of the crate (h200x4, h200x8, h100x8, h200x4-2nodes, nvl72), or a TOML file that describes one.
-    #[arg(long, value_name = "NAME|FILE", default_value = "h200x4")]
-    pub machine: String,
+    /// A machine of the crate (h200x4, h200x8, h100x8, h200x4-2nodes, nvl72), or a TOML file that describes one [default:
+    /// this one if it was measured, else h200x4]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub machine: Option<String>,
     /// Number of ranks.
     #[arg(long, default_value_t = 4)]
     pub world: usize,

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use warpweave_comm::Job;
+use warpweave_comm::{Job, Measured};
 use warpweave_symm_mem::{BackendKind, DType, Host};
 
 use super::device::{self, Choice};
+use super::kept::keep_costs;
 use super::part;
 use super::report::{file_name, write_file};
 use crate::baseline::Baselines;
@@ -172,7 +173,15 @@ fn take_part<B: NcclBackend>(
                 finish(first, &run_with(session, settings, each)?, args)
             }
             Wanted::Collectives(settings) => {
-                finish(first, &collectives::run(session, settings)?, args)
+                let kept = Measured::of_ranks(&session.backend, session.exchange.as_ref())?;
+                let report = collectives::run(session, settings)?;
+                let is_right = finish(first, &report, args)?;
+                // What was left out would never be picked again.
+                let is_whole = settings.implementations.is_empty() && settings.sizes.is_empty();
+                if let Some(kept) = kept.filter(|_| first && is_whole && is_right) {
+                    keep_costs(&kept, report.costs())?;
+                }
+                Ok(is_right)
             }
         }
     })

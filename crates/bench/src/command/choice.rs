@@ -8,8 +8,8 @@ use warpweave_overlap::algorithms::Capabilities;
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::select::{self, Evaluation, Request, select};
 
+use super::kept::machine_or_measured;
 use super::measured::measured;
-use super::plan::machine;
 use crate::cli::ChoiceArgs;
 use crate::error::Result;
 
@@ -24,7 +24,7 @@ pub(super) fn explain(
         operation,
         problem: *problem,
         world: args.world,
-        machine: &machine(&args.machine)?,
+        machine: &machine_or_measured(args.machine.as_deref(), args.world)?,
         capabilities: capabilities(args, problem.multicast),
         measurements: &measured(&args.measured)?.measurements,
     };
@@ -36,7 +36,7 @@ pub(super) fn explain(
 pub(super) fn evaluate(args: &ChoiceArgs, multicast: bool, out: &mut impl Write) -> Result<()> {
     let capabilities = capabilities(args, multicast);
     let measured = measured(&args.measured)?;
-    let machine = machine(&args.machine)?;
+    let machine = machine_or_measured(args.machine.as_deref(), args.world)?;
     let evaluations = select::evaluate(&measured.measurements, &machine, capabilities)?;
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::ASCII_MARKDOWN);

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 
-use warpweave_comm::Job;
+use warpweave_comm::{Job, Measured};
 use warpweave_symm_mem::Host;
 
 use super::bench::check_place;
 use super::device::{self, Choice};
+use super::kept::{keep_costs, keep_machine};
 use super::part;
 use crate::cli::MeasureArgs;
 use crate::collectives::NcclBackend;
@@ -29,9 +30,14 @@ pub(super) fn measure(args: &MeasureArgs) -> Result<bool> {
 fn take_part<B: NcclBackend>(args: &MeasureArgs, job: &Job, backend: B) -> Result<bool> {
     let injection = Injection::new(None, job.rank(), job.timeout());
     part::take(job, backend, injection, |session| {
-        let text = measure::run(session)?;
+        let kept = Measured::of_ranks(&session.backend, session.exchange.as_ref())?;
+        let found = measure::run(session)?;
         if session.rank() == 0 {
-            write(&text, args)?;
+            write(&found.machine, args)?;
+            if let Some(kept) = kept {
+                keep_machine(&kept, &found.machine)?;
+                keep_costs(&kept, found.costs)?;
+            }
         }
         Ok(true)
     })

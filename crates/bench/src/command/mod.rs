@@ -6,6 +6,7 @@ mod choice;
 mod compare;
 pub mod device;
 mod exit;
+mod kept;
 mod measure;
 mod measured;
 pub mod part;

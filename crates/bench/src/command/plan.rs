@@ -11,6 +11,7 @@ use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
+use super::kept::machine_or_measured;
 use super::{choice, compare};
 use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs};
 use crate::error::{BenchError, Result};
@@ -84,7 +85,7 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
 fn timeline(args: &SimulateArgs) -> Result<Timeline> {
     let algorithm = algorithms::find(&args.name)?;
     let plans = algorithm.plans(args.world, &of(&args.problem))?;
-    let machine = machine(&args.machine)?;
+    let machine = machine_or_measured(args.machine.as_deref(), args.world)?;
     Ok(simulate(&plans, &machine, args.calls.into())?)
 }
 

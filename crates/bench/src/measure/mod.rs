@@ -9,7 +9,7 @@ mod plans;
 
 use std::collections::BTreeMap;
 
-use warpweave_comm::collective::Operation;
+use warpweave_comm::collective::{Costs, Operation};
 use warpweave_overlap::Machine;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::{Plan, Problem};
@@ -17,6 +17,7 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 use self::alone::times;
 use self::plans::{Probe, REPEATS, plan};
+use crate::collectives::report::Outcome;
 use crate::collectives::{self, Bytes, NcclBackend};
 use crate::error::Result;
 use crate::progress::Progress;
@@ -67,11 +68,19 @@ impl Sizes {
     }
 }
 
-/// Measures this job's machine and describes it in TOML. Collective; every rank gets the same text.
+/// What was measured.
+pub struct Measurement {
+    /// The machine in TOML.
+    pub machine: String,
+    /// The times of collectives.
+    pub costs: Costs,
+}
+
+/// Measures this job's machine. Collective; every rank gets the same.
 ///
 /// # Errors
 /// What ends a run of the suites.
-pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<String> {
+pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<Measurement> {
     let sizes = Sizes::of(B::KIND);
     let progress = Progress::new(session.rank());
     let mut found = Found::new(session)?;
@@ -80,11 +89,13 @@ pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<String> {
     progress.at(1, 3, "products");
     found.products(session, &sizes)?;
     progress.at(2, 3, "collectives");
-    if session.world() > 1 {
-        found.collectives(session, &sizes)?;
-    }
+    let costs = match session.world() {
+        1 => Costs::default(),
+        _ => found.collectives(session, &sizes)?,
+    };
     found.machine.validate()?;
-    Ok(found.machine.to_toml(&found.remarks))
+    let machine = found.machine.to_toml(&found.remarks);
+    Ok(Measurement { machine, costs })
 }
 
 /// The machine as far as it is known, and what its file says of figures that are not measured.
@@ -301,14 +312,15 @@ impl Found {
         Ok(())
     }
 
-    fn collectives<B: NcclBackend>(&mut self, session: &Session<B>, sizes: &Sizes) -> Result<()> {
+    fn collectives<B: NcclBackend>(
+        &mut self,
+        session: &Session<B>,
+        sizes: &Sizes,
+    ) -> Result<Costs> {
         let settings = collectives::Settings {
-            implementations: ["nccl", "push", "pull", "select"].map(String::from).into(),
-            operations: vec![
-                Operation::AllGather,
-                Operation::ReduceScatter,
-                Operation::AllReduce,
-            ],
+            // All: what is picked among them goes by what is measured here.
+            implementations: Vec::new(),
+            operations: Vec::new(),
             sizes: sizes.collectives.clone(),
             dtype: DType::Bf16,
             iterations: sizes.iterations,
@@ -317,7 +329,12 @@ impl Found {
         let report = collectives::run(session, &settings)?;
         let world = session.world();
         let (mut nccl, mut ours) = (BTreeMap::new(), BTreeMap::new());
-        for outcome in &report.results {
+        let modelled = |outcome: &&Outcome| {
+            MODELLED
+                .iter()
+                .any(|operation| operation.name() == outcome.operation)
+        };
+        for outcome in report.results.iter().filter(modelled) {
             let time = |name: &str| {
                 let row = outcome.rows.iter().find(|row| row.implementation == name)?;
                 Some((row.single_ms?.median * 1e3 - self.clock).max(LEAST))
@@ -362,9 +379,16 @@ impl Found {
                 self.keep(&format!("collectives.{key}.times.{name}"), "it is not here");
             }
         }
-        Ok(())
+        Ok(report.costs())
     }
 }
+
+/// The collectives of which simulations have times.
+const MODELLED: [Operation; 3] = [
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::AllReduce,
+];
 
 /// What differences of measured times are at least, µs.
 const LEAST: f64 = 1e-3;

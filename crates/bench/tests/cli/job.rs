@@ -78,6 +78,16 @@ impl From<Duration> for Patience {
 /// Runs a rank for each list of arguments. Ranks that have not ended within `limit` are killed, which the caller sees in
 /// their status.
 pub fn run(args: &[Vec<String>], patience: impl Into<Patience>, limit: Duration) -> Outcome {
+    run_in(args, &[], patience, limit)
+}
+
+/// As [`run`], with some more environment.
+pub fn run_in(
+    args: &[Vec<String>],
+    environment: &[(&str, &str)],
+    patience: impl Into<Patience>,
+    limit: Duration,
+) -> Outcome {
     let patience = patience.into();
     let store = free_address();
     let started = Instant::now();
@@ -87,6 +97,7 @@ pub fn run(args: &[Vec<String>], patience: impl Into<Patience>, limit: Duration)
         .map(|(rank, own)| {
             warpweave()
                 .args(own)
+                .envs(environment.iter().copied())
                 .env("WARPWEAVE_RANK", rank.to_string())
                 .env("WARPWEAVE_WORLD_SIZE", args.len().to_string())
                 .env("WARPWEAVE_STORE", &store)

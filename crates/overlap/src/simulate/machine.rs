@@ -3,6 +3,7 @@
 use super::collectives::Collectives;
 use super::error::SimulateError;
 use serde::{Deserialize, Serialize};
+use warpweave_comm::measured::{Figures, Measured};
 use warpweave_symm_mem::DType;
 
 /// The machines that come with the crate, by name.
@@ -172,6 +173,11 @@ impl Machine {
                 known: Machine::names().into_iter().map(str::to_owned).collect(),
             }),
         }
+    }
+
+    /// What was measured of the machine whose files these are, if anything was.
+    pub fn measured(kept: &Measured) -> Option<Machine> {
+        kept.read(Figures::Machine, Machine::from_toml)
     }
 
     /// Reads a description in TOML.

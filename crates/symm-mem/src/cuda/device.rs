@@ -137,10 +137,6 @@ impl Cuda {
                 Support::No("the device or its fabric has no multicast".into())
             })
         })?;
-        let mut version = 0;
-        // SAFETY: `version` is valid for a write.
-        let result = unsafe { sys::cuDriverGetVersion(&mut version) };
-        check(result, "cuDriverGetVersion", "a GPU")?;
         let info = DeviceInfo {
             name: format!(
                 "{} (device {})",
@@ -150,7 +146,7 @@ impl Cuda {
             compute_capability: Some((capability.0 as u32, capability.1 as u32)),
             multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             memory: context.total_mem().map_err(failed)? as u64,
-            driver: format!("CUDA {}.{}", version / 1000, version % 1000 / 10),
+            driver: super::installed::driver_version()?,
             shareable_memory,
             multicast,
         };

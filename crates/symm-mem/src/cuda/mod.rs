@@ -10,6 +10,7 @@ mod device;
 pub(crate) mod driver;
 mod function;
 mod graph;
+mod installed;
 mod ipc;
 pub mod launch;
 mod memory;

@@ -81,6 +81,11 @@ pub fn answer(driver: &Control) {
             device.synchronize(&stream).unwrap();
             let error = device.elapsed(&events[0], &events[1]).unwrap_err();
             assert!(error.is_unavailable(), "{error}");
+            let installed = Cuda::installed().unwrap();
+            assert_eq!(installed.len(), Cuda::device_count().unwrap());
+            let (name, driver) = &installed[0];
+            assert_eq!(format!("{name} (device 0)"), device.device().name);
+            assert_eq!(*driver, device.device().driver);
         }
         other => panic!("nothing lacks {other}"),
     }
