@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use warpweave_symm_mem::sync::Mutex;
 use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
 
 use super::buffers::Buffers;
@@ -17,9 +18,14 @@ use crate::plan::{Buffer, BufferId, Plan};
 /// Calls are enqueued and not waited for. They may follow each other with no synchronisation of any kind
 /// between the ranks if [`check`](crate::check::check()) passes the plans of all ranks; binding does not run
 /// it. Dropping it waits for this rank's enqueued work.
+///
+/// Threads may share it: each call is enqueued whole, in the order in which the threads come, which must be the same on all
+/// ranks.
 pub struct Bound<B: ExecuteBackend> {
     // Fields are dropped in this order: what refers to memory goes before the memory.
-    pub(super) captured: Option<Captured<B>>,
+    /// Locked for each call: steps of two calls must not mix on the streams, and one graph is launched by one thread at a
+    /// time.
+    pub(super) captured: Mutex<Option<Captured<B>>>,
     pub(super) steps: Vec<Step<B>>,
     pub(super) pad: Option<SignalPad<B>>,
     pub(super) teams: Vec<Arc<Team<B>>>,
@@ -54,6 +60,12 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// What the backend reports while enqueuing; what goes wrong later is found by [`Bound::check`].
     pub fn run(&self) -> Result<()> {
+        let _call = self.captured.lock();
+        self.enqueue()
+    }
+
+    /// One call, whole.
+    fn enqueue(&self) -> Result<()> {
         let resources = self.resources();
         for step in &self.steps {
             // SAFETY: the steps were made by `Executor::bind` for these buffers from regions inside them; the buffers'
@@ -68,10 +80,10 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// What the backend reports; a former capture is gone then.
     pub fn capture(&mut self) -> Result<()> {
-        self.captured = None;
+        *self.captured.lock() = None;
         let mut failed = None;
         let captured = self.backend.capture(&self.streams[0], || {
-            self.run().map_err(|error| {
+            self.enqueue().map_err(|error| {
                 let cause = error.to_string();
                 failed = Some(error);
                 warpweave_symm_mem::Error::Stream {
@@ -83,9 +95,10 @@ impl<B: ExecuteBackend> Bound<B> {
         match (failed, captured) {
             (Some(error), _) => Err(error),
             (None, captured) => {
-                self.captured = Some(Captured {
+                let generations = self.generations().collect();
+                *self.captured.lock() = Some(Captured {
                     graph: captured?,
-                    generations: self.generations().collect(),
+                    generations,
                 });
                 Ok(())
             }
@@ -101,7 +114,8 @@ impl<B: ExecuteBackend> Bound<B> {
             let generations = captured.generations.iter().copied();
             self.generations().eq(generations)
         };
-        let captured = self.captured.as_ref().filter(current);
+        let captured = self.captured.lock();
+        let captured = captured.as_ref().filter(current);
         let captured = captured.ok_or_else(|| ExecuteError::NotCaptured {
             plan: self.plan.name.clone(),
         })?;
@@ -118,7 +132,7 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// What the provider reports.
     pub fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
-        self.captured = None;
+        *self.captured.lock() = None;
         self.backend.synchronize(&self.streams[0])?;
         for step in &mut self.steps {
             let Action::Gemm(product) = &mut step.action else {
@@ -291,5 +305,19 @@ impl<B: ExecuteBackend> std::fmt::Debug for Bound<B> {
             "Bound({}, rank {} of {})",
             self.plan.name, self.plan.rank, self.plan.world
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpweave_symm_mem::{Cuda, Host};
+
+    use super::*;
+
+    #[test]
+    fn threads_may_share_a_plan() {
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<Bound<Host>>();
+        is_shared::<Bound<Cuda>>();
     }
 }

@@ -208,7 +208,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let steps = binder.steps(products);
         let steps = together(exchange, "binding of a plan", steps)?;
         Ok(Bound {
-            captured: None,
+            captured: Default::default(),
             steps,
             pad,
             teams: teams.into_iter().map(|(_, team)| team).collect(),
