@@ -401,8 +401,8 @@ mod tests {
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {
             let name = name.as_bytes();
-            let known = image.sm_90a.windows(name.len()).any(|part| part == name);
-            assert!(known, "{} of `{}`", name.escape_ascii(), image.name);
+            let known = image.sm_90a().windows(name.len()).any(|part| part == name);
+            assert!(known, "{} of `{}`", name.escape_ascii(), image.name());
         }
     }
 }

@@ -385,9 +385,9 @@ mod tests {
                         }
                         let (image, name) = found.unwrap();
                         assert!(name.ends_with(config.name), "{name}");
-                        let mut code = image.sm_90a.windows(name.len());
+                        let mut code = image.sm_90a().windows(name.len());
                         assert!(
-                            image.sm_90a.is_empty() || code.any(|part| part == name.as_bytes()),
+                            image.sm_90a().is_empty() || code.any(|part| part == name.as_bytes()),
                             "{name} is not in the device code"
                         );
                     }

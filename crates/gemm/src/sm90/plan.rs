@@ -215,7 +215,7 @@ pub(super) fn resident(
 }
 
 pub(super) fn check_compiled(image: &Image) -> Result<(), Error> {
-    if image.sm_90a.is_empty() {
+    if image.sm_90a().is_empty() {
         return Err(Error::MissingFeature {
             provider: Provider::Sm90,
             feature: "nvcc",

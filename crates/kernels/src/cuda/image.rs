@@ -65,7 +65,7 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         alone.into_iter().chain(chunks)
     });
     let gathers = [
-        (&THREADLOAD_GATHER, THREADLOAD_GATHER.name),
+        (&THREADLOAD_GATHER, THREADLOAD_GATHER.name()),
         (&MULTIMEM_GATHER, multimem_gather(DType::F32)),
         (&MULTIMEM_GATHER, multimem_gather(DType::F16)),
     ];
@@ -89,8 +89,8 @@ mod tests {
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {
             let name = name.as_bytes();
-            let known = image.sm_90a.windows(name.len()).any(|part| part == name);
-            assert!(known, "{} of `{}`", name.escape_ascii(), image.name);
+            let known = image.sm_90a().windows(name.len()).any(|part| part == name);
+            assert!(known, "{} of `{}`", name.escape_ascii(), image.name());
         }
     }
 }

@@ -12,36 +12,74 @@ use super::function::driver_functions;
 use super::stream::CudaQueue;
 use crate::error::{Error, Result};
 
-/// Device code that a crate embeds. Empty parts were not built: the feature `nvcc` of that crate is off.
+/// Device code that a crate embeds, by [`device_image!`](crate::device_image) or [`Image::new`]. Parts that are empty were not
+/// built: the feature `nvcc` of that crate is off.
 #[derive(Debug)]
 pub struct Image {
+    name: &'static str,
+    sm_90a: &'static [u8],
+    compute_80: &'static [u8],
+}
+
+impl Image {
+    /// An image called `name` in messages: machine code for sm_90a, which runs on compute capability 9.0 exactly, and PTX for
+    /// compute_80, which the driver compiles for any later device. Either may be empty.
+    ///
+    /// The driver reads both by what they say of their own length, so safe code cannot hand it bytes of any kind:
+    ///
+    /// ```compile_fail,E0133
+    /// # use warpweave_symm_mem::cuda::Image;
+    /// static CODE: Image = Image::new("mine", b"no cubin", &[]);
+    /// ```
+    ///
+    /// # Safety
+    /// - `sm_90a` is empty or a whole cubin, as nvcc made it.
+    /// - `compute_80` is empty or PTX with a zero byte at its end.
+    pub const unsafe fn new(
+        name: &'static str,
+        sm_90a: &'static [u8],
+        compute_80: &'static [u8],
+    ) -> Self {
+        Image {
+            name,
+            sm_90a,
+            compute_80,
+        }
+    }
+
     /// Name for messages: the source without its ending.
-    pub name: &'static str,
-    /// Machine code for sm_90a, which runs on compute capability 9.0 exactly.
-    pub sm_90a: &'static [u8],
-    /// PTX for compute_80, which the driver compiles for any later device, if the kernels need nothing newer. Ends with
-    /// a zero byte.
-    pub compute_80: &'static [u8],
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The machine code for sm_90a; empty if it was not built.
+    pub fn sm_90a(&self) -> &'static [u8] {
+        self.sm_90a
+    }
+
+    /// The PTX for compute_80; empty if it was not built or there is none.
+    pub fn compute_80(&self) -> &'static [u8] {
+        self.compute_80
+    }
 }
 
 /// The [`Image`](crate::cuda::Image) of `cuda/$name.cu` as the calling crate's build script compiled it with
 /// `warpweave-nvcc`; empty without that crate's feature `nvcc`.
 #[macro_export]
 macro_rules! device_image {
-    ($name:literal, sm_90a) => {
-        $crate::cuda::Image {
-            name: $name,
-            sm_90a: $crate::device_image!(@code $name, ".sm_90a.cubin", ""),
-            compute_80: &[],
-        }
-    };
-    ($name:literal, sm_90a, compute_80) => {
-        $crate::cuda::Image {
-            name: $name,
-            sm_90a: $crate::device_image!(@code $name, ".sm_90a.cubin", ""),
-            compute_80: $crate::device_image!(@code $name, ".compute_80.ptx", "\0"),
-        }
-    };
+    ($name:literal, sm_90a) => {{
+        const NAME: &str = $name;
+    const CUBIN: &[u8] = $crate::device_image!(@code $name, ".sm_90a.cubin", "");
+        // SAFETY: what nvcc made of the source, whole, or nothing.
+        unsafe { $crate::cuda::Image::new(NAME, CUBIN, &[]) }
+    }};
+    ($name:literal, sm_90a, compute_80) => {{
+        const NAME: &str = $name;
+    const CUBIN: &[u8] = $crate::device_image!(@code $name, ".sm_90a.cubin", "");
+    const PTX: &[u8] = $crate::device_image!(@code $name, ".compute_80.ptx", "\0");
+        // SAFETY: what nvcc made of the source, whole, or nothing; a zero follows the PTX.
+        unsafe { $crate::cuda::Image::new(NAME, CUBIN, PTX) }
+    }};
     (@code $name:literal, $ending:literal, "") => {{
         #[cfg(feature = "nvcc")]
         const CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/", $name, $ending));
@@ -51,8 +89,11 @@ macro_rules! device_image {
     }};
     (@code $name:literal, $ending:literal, $zero:literal) => {{
         #[cfg(feature = "nvcc")]
-        const CODE: &[u8] =
-            concat!(include_str!(concat!(env!("OUT_DIR"), "/", $name, $ending)), $zero).as_bytes();
+        const CODE: &[u8] = concat!(
+            include_str!(concat!(env!("OUT_DIR"), "/", $name, $ending)),
+            $zero
+        )
+        .as_bytes();
         #[cfg(not(feature = "nvcc"))]
         const CODE: &[u8] = &[];
         CODE

@@ -1,40 +1,12 @@
 //! The embedded device code and the names of its kernels.
 
 use warpweave_symm_mem::cuda::Image;
+use warpweave_symm_mem::device_image;
 
 use crate::p2p::Engine;
 
-#[cfg(feature = "nvcc")]
-pub(super) static COPY: Image = Image {
-    name: "copy",
-    sm_90a: include_bytes!(concat!(env!("OUT_DIR"), "/copy.sm_90a.cubin")),
-    compute_80: concat!(
-        include_str!(concat!(env!("OUT_DIR"), "/copy.compute_80.ptx")),
-        "\0"
-    )
-    .as_bytes(),
-};
-
-#[cfg(not(feature = "nvcc"))]
-pub(super) static COPY: Image = Image {
-    name: "copy",
-    sm_90a: &[],
-    compute_80: &[],
-};
-
-#[cfg(feature = "nvcc")]
-pub(super) static BULK_COPY: Image = Image {
-    name: "bulk_copy",
-    sm_90a: include_bytes!(concat!(env!("OUT_DIR"), "/bulk_copy.sm_90a.cubin")),
-    compute_80: &[],
-};
-
-#[cfg(not(feature = "nvcc"))]
-pub(super) static BULK_COPY: Image = Image {
-    name: "bulk_copy",
-    sm_90a: &[],
-    compute_80: &[],
-};
+pub(super) static COPY: Image = device_image!("copy", sm_90a, compute_80);
+pub(super) static BULK_COPY: Image = device_image!("bulk_copy", sm_90a);
 
 pub(super) const ANNOUNCE: &str = "announce";
 
@@ -55,8 +27,8 @@ mod tests {
     fn every_kernel_is_in_its_image() {
         for (image, name) in all() {
             let name = name.as_bytes();
-            let known = image.sm_90a.windows(name.len()).any(|part| part == name);
-            assert!(known, "{} of `{}`", name.escape_ascii(), image.name);
+            let known = image.sm_90a().windows(name.len()).any(|part| part == name);
+            assert!(known, "{} of `{}`", name.escape_ascii(), image.name());
         }
     }
 }

@@ -49,10 +49,13 @@ pub fn buffer(rank: &Rank) -> Result<Kept> {
 }
 
 /// The kernels of a pad, by name: the fake driver runs them on the memory that they are given.
-pub static KERNELS: Image = Image {
-    name: "fake",
-    sm_90a: b"warpweave_signal warpweave_wait warpweave_delay another\0",
-    compute_80: &[],
+// SAFETY: the fake driver reads names of kernels up to a zero.
+pub static KERNELS: Image = unsafe {
+    Image::new(
+        "fake",
+        b"warpweave_signal warpweave_wait warpweave_delay another\0",
+        &[],
+    )
 };
 
 fn launch(

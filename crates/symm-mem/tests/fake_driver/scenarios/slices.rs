@@ -51,7 +51,7 @@ impl Loaded {
         let loaded = unsafe {
             sys::cuModuleLoadDataEx(
                 &mut module,
-                KERNELS.sm_90a.as_ptr().cast(),
+                KERNELS.sm_90a().as_ptr().cast(),
                 0,
                 options,
                 values,
