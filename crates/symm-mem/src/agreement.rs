@@ -1,19 +1,81 @@
-//! Steps in which every rank says something or why it cannot, and all go on with all words or none.
+//! Collective steps: all ranks go on, with what all of them said, or none does.
+
+use std::fmt::Display;
 
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::uniform::Sides;
 use crate::wire::{Malformed, Reader, Writer};
 
+/// An error of one rank that the others hear of: see [`agree`].
+pub trait Failure: Display + From<Error> {
+    /// True if the cause is a capability that a machine or a build lacks, so that other work can go on.
+    fn is_unavailable(&self) -> bool;
+}
+
+impl Failure for Error {
+    fn is_unavailable(&self) -> bool {
+        self.is_unavailable()
+    }
+}
+
+/// Goes on only if this step succeeded on every rank, so that no rank is left waiting for one that gave up. Collective; all
+/// ranks give the same `step`.
+///
+/// # Errors
+/// `mine` where it is an error; [`Error::PeerFailed`] where another rank's is, which
+/// [is unavailable](Error::is_unavailable) if that is; what the exchange reports.
+pub fn agree<T, E: Failure>(
+    exchange: &dyn Exchange,
+    step: &str,
+    mine: Result<T, E>,
+) -> Result<T, E> {
+    let said = write(told(&mine).map(|_| &()), |_, _| {});
+    let all = exchange.all_gather(step, &said).map_err(Error::from);
+    // What went wrong here says more than what it did to the exchange.
+    let value = mine?;
+    all_of(&all?, step, |bytes| read(bytes, |_| Ok(())))?;
+    Ok(value)
+}
+
+/// Makes sure that all ranks called with the same arguments.
+pub(crate) fn same(exchange: &dyn Exchange, what: &'static str, mine: &str) -> Result<()> {
+    let all = exchange.all_gather(what, mine.as_bytes())?;
+    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
+        None => Ok(()),
+        Some(peer) => Err(Error::Disagreement {
+            what,
+            rank: exchange.rank(),
+            mine: mine.into(),
+            peer,
+            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
+        }),
+    }
+}
+
 /// A rank's word, or why it has none.
-pub(crate) type Word<T> = std::result::Result<T, String>;
+pub(crate) type Word<T> = std::result::Result<T, Refusal>;
+
+/// Why a rank has nothing to say.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub cause: String,
+    pub unavailable: bool,
+}
+
+fn told<T, E: Failure>(mine: &Result<T, E>) -> Word<&T> {
+    mine.as_ref().map_err(|error| Refusal {
+        cause: error.to_string(),
+        unavailable: error.is_unavailable(),
+    })
+}
 
 pub(crate) fn write<T>(word: Word<&T>, body: impl Fn(&T, &mut Writer)) -> Vec<u8> {
     let mut to = Writer::default();
     match word {
         Ok(value) => body(value, to.byte(1)),
         Err(why) => {
-            to.byte(0).text(&why);
+            to.byte(0).byte(u8::from(why.unavailable)).text(&why.cause);
         }
     }
     to.finish()
@@ -25,7 +87,10 @@ pub(crate) fn read<T>(
 ) -> Result<Word<T>, Malformed> {
     let mut from = Reader::new(bytes);
     let word = match from.byte()? {
-        0 => Err(from.text()?),
+        0 => Err(Refusal {
+            unavailable: from.byte()? != 0,
+            cause: from.text()?,
+        }),
         1 => Ok(body(&mut from)?),
         _ => return Err(Malformed("neither a word nor an error")),
     };
@@ -41,16 +106,25 @@ pub(crate) fn words<T, U>(
     encode: impl Fn(Word<&T>) -> Vec<u8>,
     decode: impl Fn(&[u8]) -> Result<Word<U>, Malformed>,
 ) -> Result<Vec<U>> {
-    let bytes = encode(mine.as_ref().map_err(ToString::to_string));
-    let all = exchange.all_gather(tag, &bytes)?;
+    let all = exchange.all_gather(tag, &encode(told(&mine)))?;
     mine?;
-    let words = decode_all(&all, tag, decode)?;
+    all_of(&all, tag, decode)
+}
+
+/// What all ranks said, or the error of the first that has nothing to say.
+fn all_of<T>(
+    all: &[Vec<u8>],
+    tag: &str,
+    decode: impl Fn(&[u8]) -> Result<Word<T>, Malformed>,
+) -> Result<Vec<T>> {
+    let words = decode_all(all, tag, decode)?;
     let each = words.into_iter().enumerate();
     each.map(|(rank, word)| {
-        word.map_err(|cause| Error::PeerFailed {
+        word.map_err(|why| Error::PeerFailed {
             rank,
             step: tag.into(),
-            cause,
+            cause: why.cause,
+            unavailable: why.unavailable,
         })
     })
     .collect()

@@ -86,6 +86,8 @@ pub enum Error {
         step: String,
         /// Its error.
         cause: String,
+        /// Whether that was a missing capability, so that other work can go on.
+        unavailable: bool,
     },
     /// What a peer sent in the place of its memory is not memory that this rank can map.
     #[error("the memory of rank {rank} cannot be opened: {cause}")]
@@ -158,6 +160,7 @@ impl Error {
         match self {
             Error::Unavailable { .. } | Error::FeatureMissing { .. } => true,
             Error::PeerMemory { cause, .. } => cause.is_unavailable(),
+            Error::PeerFailed { unavailable, .. } => *unavailable,
             _ => false,
         }
     }

@@ -18,6 +18,7 @@ pub mod trust;
 mod uniform;
 mod wire;
 
+pub use agreement::{Failure, agree};
 pub use backend::{
     Backend, BackendKind, DeviceInfo, DevicePtr, Mapping, Memory, Priority, Support,
 };

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use crate::agreement::{agree, same};
 use crate::backend::{Backend, DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -45,7 +46,7 @@ impl<B: Backend> SymmetricBuffer<B> {
     ) -> Result<Self> {
         let (rank, world) = (exchange.rank(), exchange.world());
         let mine = format!("{name}: {bytes} bytes");
-        agree(exchange.as_ref(), "symm.alloc", &mine)?;
+        same(exchange.as_ref(), "symm.alloc", &mine)?;
         let span = tracing::info_span!("symm.alloc", name, bytes, world);
         let _entered = span.enter();
 
@@ -56,12 +57,12 @@ impl<B: Backend> SymmetricBuffer<B> {
             .require("memory that peers can map")
             .and_then(|()| backend.create_segment(stride))
             .and_then(|segment| Ok((backend.export_segment(&segment)?, segment)));
-        let (fd, segment) = together(exchange.as_ref(), "symm.create", made)?;
+        let (fd, segment) = agree(exchange.as_ref(), "symm.create", made)?;
 
         use std::os::fd::AsFd;
         let gathered = exchange.all_gather_fds("symm.fds", &[fd.as_fd()])?;
         let mapped = map_all(backend, gathered, rank, &segment, stride);
-        let (mapping, table) = together(exchange.as_ref(), "symm.map", mapped)?;
+        let (mapping, table) = agree(exchange.as_ref(), "symm.map", mapped)?;
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(SymmetricBuffer {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -212,38 +213,4 @@ fn map_all<B: Backend>(
     // SAFETY: the table was just allocated with this length and nothing else knows it.
     unsafe { backend.upload(&stream, table.address(), &addresses)? };
     Ok((mapping, table))
-}
-
-/// Makes sure that all ranks called with the same arguments.
-pub(crate) fn agree(exchange: &dyn Exchange, what: &'static str, mine: &str) -> Result<()> {
-    let all = exchange.all_gather(what, mine.as_bytes())?;
-    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
-        None => Ok(()),
-        Some(peer) => Err(Error::Disagreement {
-            what,
-            rank: exchange.rank(),
-            mine: mine.into(),
-            peer,
-            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
-        }),
-    }
-}
-
-/// Goes on only if this step succeeded on every rank, so that no rank is left waiting for one that gave up.
-pub(crate) fn together<T>(exchange: &dyn Exchange, step: &str, mine: Result<T>) -> Result<T> {
-    let word = mine
-        .as_ref()
-        .err()
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    let all = exchange.all_gather(step, word.as_bytes())?;
-    let value = mine?;
-    match all.iter().position(|word| !word.is_empty()) {
-        None => Ok(value),
-        Some(rank) => Err(Error::PeerFailed {
-            rank,
-            step: step.into(),
-            cause: String::from_utf8_lossy(&all[rank]).into_owned(),
-        }),
-    }
 }

@@ -47,11 +47,10 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::agreement::{self, words};
+use crate::agreement::{self, agree, words};
 use crate::backend::{Backend, DevicePtr, Memory};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
-use crate::symmetric::together;
 use crate::uniform::Groups;
 
 pub use crate::uniform::CacheLimits;
@@ -166,7 +165,7 @@ impl<B: Backend> IpcCache<B> {
         drop(table.make_room(&views, bytes));
         let handles = self.exchange_handles(exchange, &offers)?;
         let made = self.open_all(opened, rank, &offers, handles);
-        let registration = Arc::new(together(exchange, "ipc.open", made)?);
+        let registration = Arc::new(agree(exchange, "ipc.open", made)?);
         let range = offers[rank].range;
         table.insert(range, bytes, registration.clone());
         Ok(registration)
@@ -347,7 +346,7 @@ impl<B: Backend> IpcCache<B> {
                 rank: exchange.rank(),
             }),
         };
-        together(exchange, "ipc.close", idle)?;
+        agree(exchange, "ipc.close", idle)?;
         drop(state);
         exchange.barrier("ipc.closed")?;
         Ok(())

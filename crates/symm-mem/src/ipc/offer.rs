@@ -81,6 +81,7 @@ pub(super) fn decode_place(bytes: &[u8]) -> Result<Word<(Group, u64)>, Malformed
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agreement::Refusal;
     use crate::uniform::{CacheLimits, Groups};
 
     fn offer() -> Offer {
@@ -109,8 +110,14 @@ mod tests {
         for cut in 0..message.len() {
             assert!(Offer::decode(&message[..cut]).is_err(), "{cut} bytes");
         }
-        let why = Offer::decode(&Offer::encode(Err("no memory".into()))).unwrap();
-        assert_eq!(why.unwrap_err(), "no memory");
+        let refusal = Refusal {
+            cause: "no memory".into(),
+            unavailable: true,
+        };
+        let why = Offer::decode(&Offer::encode(Err(refusal)))
+            .unwrap()
+            .unwrap_err();
+        assert_eq!((why.cause.as_str(), why.unavailable), ("no memory", true));
     }
 
     #[test]

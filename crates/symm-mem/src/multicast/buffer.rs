@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Weak};
 
+use crate::agreement::agree;
 use crate::backend::{Backend, DevicePtr, Mapping};
 use crate::error::Result;
 use crate::exchange::Exchange;
-use crate::symmetric::{SymmetricBuffer, together};
+use crate::symmetric::SymmetricBuffer;
 
 /// A multicast object over the parts of a [`SymmetricBuffer`].
 ///
@@ -35,7 +36,7 @@ impl<B: Backend> MulticastBuffer<B> {
     ) -> Result<Self> {
         let exchange = exchange.as_ref();
         let (bytes, world) = (buffer.stride(), exchange.world());
-        together(
+        agree(
             exchange,
             "multicast.support",
             backend.device().multicast.require("multicast"),
@@ -48,7 +49,7 @@ impl<B: Backend> MulticastBuffer<B> {
         } else {
             Ok(None)
         };
-        let created = together(exchange, "multicast.create", created)?;
+        let created = agree(exchange, "multicast.create", created)?;
         use std::os::fd::AsFd;
         let fds: Vec<_> = created.iter().map(|(fd, _)| fd.as_fd()).collect();
         let mut gathered = exchange.all_gather_fds("multicast.fd", &fds)?;
@@ -66,14 +67,14 @@ impl<B: Backend> MulticastBuffer<B> {
             },
         };
         drop(gathered);
-        let object = together(exchange, "multicast.import", object)?;
-        together(exchange, "multicast.join", backend.join_multicast(&object))?;
-        together(
+        let object = agree(exchange, "multicast.import", object)?;
+        agree(exchange, "multicast.join", backend.join_multicast(&object))?;
+        agree(
             exchange,
             "multicast.bind",
             backend.bind_multicast(&object, buffer.segment()),
         )?;
-        let mapping = together(exchange, "multicast.map", backend.map_multicast(&object))?;
+        let mapping = agree(exchange, "multicast.map", backend.map_multicast(&object))?;
         Ok(MulticastBuffer {
             mapping,
             object,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::buffer::{MulticastBuffer, close_all};
-use crate::agreement;
+use crate::agreement::{self, agree};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::ipc::CacheLimits;
-use crate::symmetric::{SymmetricBuffer, together};
+use crate::symmetric::SymmetricBuffer;
 use crate::uniform::Groups;
 
 const HISTORY: &str = "history of the multicast cache";
@@ -100,7 +100,7 @@ impl<B: Backend> MulticastCache<B> {
                 rank: exchange.rank(),
             }),
         };
-        together(exchange, "multicast.close", idle)?;
+        agree(exchange, "multicast.close", idle)?;
         self.trim(exchange).map(drop)
     }
 }

@@ -35,11 +35,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::agreement::{agree, same};
 use crate::backend::{Backend, DevicePtr};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::ipc::write_table;
-use crate::symmetric::{SymmetricBuffer, agree, together};
+use crate::symmetric::SymmetricBuffer;
 use crate::uniform::Digest;
 
 pub use block::PoolBuffer;
@@ -184,7 +185,7 @@ impl<B: Backend> SymmetricPool<B> {
             })
             .collect();
         let table = write_table(&self.backend, &addresses);
-        let table = together(exchange.as_ref(), "pool.table", table)?;
+        let table = agree(exchange.as_ref(), "pool.table", table)?;
         self.shared.state.lock().add(
             Chunk {
                 table,
@@ -216,7 +217,7 @@ impl<B: Backend> SymmetricPool<B> {
             calls.history.0
         );
         drop(state);
-        agree(exchange, "pool", &word)
+        same(exchange, "pool", &word)
     }
 
     /// Frees the chunks of which no block is given out and returns how many bytes of each rank's memory that were.
@@ -232,7 +233,7 @@ impl<B: Backend> SymmetricPool<B> {
         let done = streams
             .iter()
             .try_for_each(|stream| self.backend.synchronize(stream));
-        together(exchange, "pool.trim", done)?;
+        agree(exchange, "pool.trim", done)?;
         let freed = self.shared.state.lock().remove(&idle);
         calls.history.add(&[u64::MAX, idle.len() as u64]);
         let bytes = freed.iter().map(|chunk| chunk.buffer.stride()).sum();
@@ -255,7 +256,7 @@ impl<B: Backend> SymmetricPool<B> {
                 rank: exchange.rank(),
             }),
         };
-        together(exchange, "pool.close", idle)?;
+        agree(exchange, "pool.close", idle)?;
         self.trim(exchange).map(drop)
     }
 

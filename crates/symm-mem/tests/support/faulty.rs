@@ -35,7 +35,8 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Faulty {
     pub host: Host,
-    fails: Arc<Mutex<Option<Step>>>,
+    /// The step, and how often it succeeds before.
+    fails: Arc<Mutex<Option<(Step, usize)>>>,
     apart: bool,
 }
 
@@ -57,11 +58,22 @@ impl Faulty {
     }
 
     pub fn fail(&self, step: Option<Step>) {
-        *self.fails.lock() = step;
+        self.fail_after(step, 0);
+    }
+
+    /// Fails once the step has succeeded so often.
+    pub fn fail_after(&self, step: Option<Step>, times: usize) {
+        *self.fails.lock() = step.map(|step| (step, times));
     }
 
     fn at(&self, step: Step) -> Result<()> {
-        if *self.fails.lock() == Some(step) {
+        let mut fails = self.fails.lock();
+        let Some((_, times)) = fails.as_mut().filter(|(of, _)| *of == step) else {
+            return Ok(());
+        };
+        if *times > 0 {
+            *times -= 1;
+        } else {
             return Err(Error::Unavailable {
                 what: format!("{step:?}"),
                 why: "on purpose".into(),
