@@ -25,10 +25,11 @@ pub mod word;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::agreement::agree;
 use crate::backend::{Backend, DevicePtr, Memory};
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, LossWatcher};
-use crate::symmetric::{SymmetricBuffer, together};
+use crate::symmetric::SymmetricBuffer;
 use crate::sync::{Instant, thread};
 
 pub use fault::{FaultRecord, Notice, StopFlags};
@@ -117,7 +118,7 @@ pub struct SignalPad<B: Backend> {
 }
 
 impl<B: Backend> SignalPad<B> {
-    /// Makes the pad. Collective: all ranks give the same `name` and `slots`.
+    /// Makes the pad. Collective: all ranks give the same `name` and `slots`. An error on one rank is an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -125,12 +126,14 @@ impl<B: Backend> SignalPad<B> {
         slots: usize,
     ) -> Result<Self> {
         let world = exchange.world();
-        if slots == 0 || slots > 4096 {
-            return Err(Error::InvalidArgument {
+        let slots = match slots {
+            1..=4096 => Ok(slots),
+            _ => Err(Error::InvalidArgument {
                 what: "slots",
                 why: format!("a signal pad has 1 to 4096 slots, not {slots}"),
-            });
-        }
+            }),
+        };
+        let slots = agree(exchange.as_ref(), "pad.slots", slots)?;
         let words = SymmetricBuffer::new(
             backend,
             exchange,
@@ -140,7 +143,7 @@ impl<B: Backend> SignalPad<B> {
         let own = backend
             .stop_flags()
             .and_then(|stop| Ok((stop, backend.allocate(4 * slots * 3 * world)?)));
-        let (stop, counters) = together(exchange.as_ref(), "pad.counters", own)?;
+        let (stop, counters) = agree(exchange.as_ref(), "pad.counters", own)?;
         let loss = Arc::new(Loss {
             backend: backend.clone(),
             first: OnceLock::new(),
@@ -273,8 +276,8 @@ impl<B: Backend> SignalPad<B> {
             Some(_) => self.check(stream),
             None => self.backend.synchronize(stream),
         };
-        together(exchange, "pad.recover.quiet", quiet)?;
-        let latest = together(exchange, "pad.recover.read", self.latest_epoch(stream))?;
+        agree(exchange, "pad.recover.quiet", quiet)?;
+        let latest = agree(exchange, "pad.recover.read", self.latest_epoch(stream))?;
         let agreed = exchange
             .all_gather("pad.recover.epoch", &latest.to_ne_bytes())?
             .iter()
@@ -283,7 +286,7 @@ impl<B: Backend> SignalPad<B> {
         let begun = self
             .begin_at(stream, agreed)
             .and_then(|()| self.backend.resume_waits(stream));
-        together(exchange, "pad.recover.done", begun)?;
+        agree(exchange, "pad.recover.done", begun)?;
         Ok(agreed)
     }
 
