@@ -35,6 +35,9 @@ impl Eager<'_> {
                         &|thread, call| {
                             thread.arrive(end(rank, call));
                             thread.meet(end(rank, call), all);
+                            if block == 0 {
+                                thread.check();
+                            }
                         },
                     ],
                 );
@@ -73,7 +76,7 @@ impl Eager<'_> {
             if chunk < chunks {
                 thread.read(shard(chunk, rank), call);
                 for peer in peers(rank, self.chunks.len()) {
-                    thread.write(self.staged(chunk, rank, peer, call), call);
+                    thread.push(self.staged(chunk, rank, peer, call), call);
                 }
             }
             if !early {

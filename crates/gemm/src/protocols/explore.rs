@@ -12,6 +12,7 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::late::{Health, Late, Move};
 use super::{Model, Step, reached};
 
 const RACE: &str = "a race";
@@ -64,6 +65,8 @@ struct Cell {
     writer: usize,
     written: u8,
     read: Clock,
+    /// Whether a rank wrote it that has read what it was not meant to.
+    tainted: bool,
 }
 
 #[derive(Clone, Hash)]
@@ -75,6 +78,7 @@ struct State {
     /// The signals of each word so far: their epochs, and what was known to them.
     signals: Vec<Vec<(u32, Clock)>>,
     cells: Vec<Cell>,
+    health: Health,
 }
 
 /// Tries every order; the number of states that there are.
@@ -82,56 +86,25 @@ struct State {
 /// # Errors
 /// The first order that goes wrong: a race, data of another call, a deadlock, a ticket that is not whole in the end.
 pub(super) fn explore(model: &Model, orders: Orders) -> Result<usize, String> {
-    let explorer = Explorer { model, orders };
-    let first = State {
-        next: vec![0; model.threads.len()],
-        clocks: (0..model.threads.len())
-            .map(|thread| std::array::from_fn(|other| u8::from(other == thread)))
-            .collect(),
-        atoms: model
-            .atoms
-            .iter()
-            .map(|&value| (value, Clock::default()))
-            .collect(),
-        signals: vec![Vec::new(); model.atoms.len()],
-        cells: model
-            .cells
-            .iter()
-            .map(|&value| Cell {
-                value,
-                ..Cell::default()
-            })
-            .collect(),
-    };
-    let mut seen = HashSet::from([fingerprint(&first)]);
-    let mut open = vec![first];
-    while let Some(state) = open.pop() {
-        let able: Vec<usize> = (0..model.threads.len())
-            .filter(|&thread| explorer.is_able(&state, thread))
-            .collect();
-        if able.is_empty() {
-            explorer.check_end(&state)?;
-        }
-        let quiet = able.iter().find(|&&thread| {
-            matches!(
-                explorer.step(&state, thread),
-                Some(
-                    Step::Arrive { .. }
-                        | Step::Meet { .. }
-                        | Step::Wait { .. }
-                        | Step::Signal { .. }
-                )
-            )
-        });
-        for &thread in quiet.map_or(&able[..], std::slice::from_ref) {
-            let mut state = state.clone();
-            explorer.run(&mut state, thread)?;
-            if seen.insert(fingerprint(&state)) {
-                open.push(state);
-            }
-        }
+    Explorer {
+        model,
+        orders,
+        late: None,
     }
-    Ok(seen.len())
+    .explore()
+}
+
+/// As [`explore`], with waits that fail. What a rank reads in calls that it has been told of may be anything.
+///
+/// # Errors
+/// As [`explore`], and the first order in which a rank reads what it was not meant to and is not told.
+pub(super) fn explore_late(model: &Model, late: Late) -> Result<usize, String> {
+    Explorer {
+        model,
+        orders: Orders::ALL,
+        late: Some(late),
+    }
+    .explore()
 }
 
 /// Whether the error of [`explore`] is that something was read that was not there yet or not any more.
@@ -152,6 +125,7 @@ fn fingerprint(state: &State) -> (u64, u64) {
 struct Explorer<'a> {
     model: &'a Model,
     orders: Orders,
+    late: Option<Late>,
 }
 
 impl Explorer<'_> {
@@ -159,15 +133,95 @@ impl Explorer<'_> {
         self.model.threads[thread].get(state.next[thread]).copied()
     }
 
-    fn is_able(&self, state: &State, thread: usize) -> bool {
+    fn explore(&self) -> Result<usize, String> {
+        let model = self.model;
+        let first = State {
+            next: vec![0; model.threads.len()],
+            clocks: (0..model.threads.len())
+                .map(|thread| std::array::from_fn(|other| u8::from(other == thread)))
+                .collect(),
+            atoms: model
+                .atoms
+                .iter()
+                .map(|&value| (value, Clock::default()))
+                .collect(),
+            signals: vec![Vec::new(); model.atoms.len()],
+            cells: model
+                .cells
+                .iter()
+                .map(|&value| Cell {
+                    value,
+                    ..Cell::default()
+                })
+                .collect(),
+            health: Health::default(),
+        };
+        let mut seen = HashSet::from([fingerprint(&first)]);
+        let mut open = vec![first];
+        while let Some(state) = open.pop() {
+            let moves = self.moves(&state);
+            if moves.is_empty() {
+                self.check_end(&state)?;
+            }
+            for (thread, how) in moves {
+                let mut state = state.clone();
+                self.run(&mut state, thread, how)?;
+                if seen.insert(fingerprint(&state)) {
+                    open.push(state);
+                }
+            }
+        }
+        Ok(seen.len())
+    }
+
+    /// What may come next. Of steps that have no part in what others do one alone.
+    fn moves(&self, state: &State) -> Vec<(usize, Move)> {
+        let threads = || 0..self.model.threads.len();
+        let mut able: Vec<_> = threads()
+            .flat_map(|thread| {
+                self.moves_of(state, thread)
+                    .into_iter()
+                    .map(move |how| (thread, how))
+            })
+            .collect();
+        if able.is_empty() && self.late.is_some() {
+            // Nothing else can happen: deadlines pass.
+            let waits =
+                |&thread: &usize| matches!(self.step(state, thread), Some(Step::Wait { .. }));
+            able.extend(threads().filter(waits).map(|thread| (thread, Move::Fail)));
+        }
+        let quiet = |&&(thread, how): &&(usize, Move)| {
+            how == Move::Go
+                && match self.step(state, thread) {
+                    Some(Step::Arrive { .. } | Step::Meet { .. }) => true,
+                    Some(Step::Wait { .. } | Step::Signal { .. }) => self.late.is_none(),
+                    _ => false,
+                }
+        };
+        match able.iter().find(quiet) {
+            Some(&quiet) => vec![quiet],
+            None => able,
+        }
+    }
+
+    fn moves_of(&self, state: &State, thread: usize) -> Vec<Move> {
+        if state.health.owes_notice(thread) {
+            return vec![Move::Notice];
+        }
         match self.step(state, thread) {
-            None => false,
+            None => Vec::new(),
             Some(Step::Wait { word, counter }) => {
                 let epoch = state.cells[counter].value.wrapping_add(1);
-                reached(state.atoms[word].0, epoch)
+                let here = reached(state.atoms[word].0, epoch);
+                match self.late {
+                    None => Vec::from_iter(here.then_some(Move::Go)),
+                    Some(late) => state.health.waits(late, self.model.ranks[thread], here),
+                }
             }
-            Some(Step::Meet { barrier, all }) => state.atoms[barrier].0 == all,
-            Some(_) => true,
+            Some(Step::Meet { barrier, all }) => {
+                Vec::from_iter((state.atoms[barrier].0 == all).then_some(Move::Go))
+            }
+            Some(_) => vec![Move::Go],
         }
     }
 
@@ -182,6 +236,9 @@ impl Explorer<'_> {
         if !stuck.is_empty() {
             return Err(format!("deadlock: {stuck:?}"));
         }
+        if state.health.is_faulty() {
+            return Ok(());
+        }
         let mut tickets = self.model.tickets.iter();
         match tickets.find(|&&ticket| state.atoms[ticket].0 != 0) {
             Some(&ticket) => Err(format!("{} is not whole", self.name(ticket, true))),
@@ -190,13 +247,23 @@ impl Explorer<'_> {
     }
 
     /// Runs a step, and those behind it that concern cells alone: clocks tell of them whatever their order.
-    fn run(&self, state: &mut State, thread: usize) -> Result<(), String> {
+    fn run(&self, state: &mut State, thread: usize, how: Move) -> Result<(), String> {
+        if how != Move::Go {
+            state.next[thread] += usize::from(how == Move::Fail);
+            let notices = self.late.is_some_and(|late| late.notices);
+            state
+                .health
+                .fault(how, (thread, self.model.ranks[thread]), notices);
+            return Ok(());
+        }
         let mut is_first = true;
         while let Some(step) = self.step(state, thread) {
-            let is_data = matches!(
-                step,
-                Step::Advance { .. } | Step::Keep { .. } | Step::Write { .. } | Step::Read { .. }
-            );
+            let is_data = match step {
+                Step::Advance { .. } | Step::Keep { .. } | Step::Write { .. } => true,
+                Step::Push { .. } | Step::Read { .. } => true,
+                Step::Check => self.late.is_none(),
+                _ => false,
+            };
             if !is_first && !is_data {
                 break;
             }
@@ -209,9 +276,12 @@ impl Explorer<'_> {
     }
 
     fn perform(&self, state: &mut State, thread: usize, step: Step) -> Result<(), &'static str> {
+        let rank = self.model.ranks[thread];
+        let silent = state.health.is_stopped(rank) && self.late.is_some_and(|late| late.silence);
         match step {
+            Step::Signal { .. } | Step::Push { .. } if silent => {}
             Step::Wait { word, counter } => {
-                let epoch = state.load(thread, counter)?.wrapping_add(1);
+                let epoch = self.load(state, thread, counter)?.wrapping_add(1);
                 let mut signals = state.signals[word].iter();
                 if let Some(&(_, known)) = signals.find(|(signalled, _)| reached(*signalled, epoch))
                     && self.orders.waits
@@ -220,7 +290,7 @@ impl Explorer<'_> {
                 }
             }
             Step::Signal { word, counter } => {
-                let epoch = state.load(thread, counter)?.wrapping_add(1);
+                let epoch = self.load(state, thread, counter)?.wrapping_add(1);
                 state.atoms[word].0 = epoch;
                 if self.orders.signals {
                     state.signals[word].push((epoch, state.clocks[thread]));
@@ -228,12 +298,12 @@ impl Explorer<'_> {
                 }
             }
             Step::Advance { counter } => {
-                let epoch = state.load(thread, counter)?.wrapping_add(1);
-                state.store(thread, counter, epoch)?;
+                let epoch = self.load(state, thread, counter)?.wrapping_add(1);
+                self.store(state, thread, counter, epoch)?;
             }
             Step::Keep { counter, own } => {
-                let value = state.load(thread, counter)?;
-                state.store(thread, own, value)?;
+                let value = self.load(state, thread, counter)?;
+                self.store(state, thread, own, value)?;
             }
             Step::Draw { ticket, all, skip } => {
                 if self.orders.draws {
@@ -251,13 +321,66 @@ impl Explorer<'_> {
                 state.release(thread, barrier);
             }
             Step::Meet { barrier, .. } => state.acquire(thread, barrier),
-            Step::Write { cell, call } => state.store(thread, cell, call)?,
+            Step::Write { cell, call } | Step::Push { cell, call } => {
+                self.store(state, thread, cell, call)?;
+            }
             Step::Read { cell, call } => {
-                if state.load(thread, cell)? != call {
-                    return Err(OTHER_CALL);
+                if self.load(state, thread, cell)? != call {
+                    state.health.blame(rank, OTHER_CALL)?;
+                }
+                if state.cells[cell].tainted {
+                    state.health.blame(rank, OTHER_CALL)?;
+                }
+            }
+            Step::Check => {
+                if let Some(late) = self.late {
+                    state.health.check(late, rank)?;
+                    // What is overwritten from now on was read in time.
+                    let read = state
+                        .cells
+                        .iter_mut()
+                        .flat_map(|cell| cell.read.iter_mut().zip(&self.model.ranks));
+                    read.filter(|(_, of)| **of == rank)
+                        .for_each(|(read, _)| *read = 0);
                 }
             }
         }
+        Ok(())
+    }
+
+    fn load(&self, state: &mut State, thread: usize, cell: usize) -> Result<u32, &'static str> {
+        let (cell, clock) = (&mut state.cells[cell], &state.clocks[thread]);
+        if cell.written > clock[cell.writer] {
+            state.health.blame(self.model.ranks[thread], RACE)?;
+        }
+        cell.read[thread] = clock[thread];
+        Ok(cell.value)
+    }
+
+    fn store(
+        &self,
+        state: &mut State,
+        thread: usize,
+        cell: usize,
+        value: u32,
+    ) -> Result<(), &'static str> {
+        let (cell, clock) = (&mut state.cells[cell], &state.clocks[thread]);
+        let ranks = &self.model.ranks;
+        let writer = (cell.written > clock[cell.writer]).then_some(ranks[cell.writer]);
+        let reads = cell.read.iter().zip(clock).zip(ranks);
+        let readers = reads
+            .filter(|((read, known), _)| read > known)
+            .map(|(_, &rank)| rank);
+        for rank in writer.into_iter().chain(readers) {
+            state.health.blame(rank, RACE)?;
+        }
+        *cell = Cell {
+            value,
+            writer: thread,
+            written: clock[thread],
+            read: Clock::default(),
+            tainted: state.health.is_tainted(ranks[thread]),
+        };
         Ok(())
     }
 
@@ -274,7 +397,9 @@ impl Explorer<'_> {
             }
             Step::Advance { counter: cell }
             | Step::Write { cell, .. }
+            | Step::Push { cell, .. }
             | Step::Read { cell, .. } => self.name(cell, false),
+            Step::Check => String::new(),
         };
         format!("{step:?} ({places})")
     }
@@ -304,33 +429,5 @@ impl State {
             *known = (*known).max(mine);
         }
         self.clocks[thread][thread] += 1;
-    }
-
-    fn load(&mut self, thread: usize, cell: usize) -> Result<u32, &'static str> {
-        let (cell, clock) = (&mut self.cells[cell], &self.clocks[thread]);
-        if cell.written > clock[cell.writer] {
-            return Err(RACE);
-        }
-        cell.read[thread] = clock[thread];
-        Ok(cell.value)
-    }
-
-    fn store(&mut self, thread: usize, cell: usize, value: u32) -> Result<(), &'static str> {
-        let (cell, clock) = (&mut self.cells[cell], &self.clocks[thread]);
-        let is_read = cell
-            .read
-            .iter()
-            .zip(clock)
-            .any(|(read, known)| read > known);
-        if is_read || cell.written > clock[cell.writer] {
-            return Err(RACE);
-        }
-        *cell = Cell {
-            value,
-            writer: thread,
-            written: clock[thread],
-            read: Clock::default(),
-        };
-        Ok(())
     }
 }

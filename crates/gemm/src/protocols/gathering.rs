@@ -23,7 +23,7 @@ impl Gathering<'_> {
         for rank in 0..self.chunks.len() {
             let reads = peers(rank, self.chunks.len()).any(|peer| self.chunks[peer] > 0);
             if self.pushes(rank) {
-                model.thread(|engine| self.push(engine, rank));
+                model.thread(rank, |engine| self.push(engine, rank));
             }
             for block in 0..self.blocks[rank] {
                 let all = self.all(rank);
@@ -38,6 +38,9 @@ impl Gathering<'_> {
                             self.end(thread, rank);
                             thread.arrive(end(rank, call));
                             thread.meet(end(rank, call), all);
+                            if block == 0 {
+                                thread.check();
+                            }
                         },
                     ],
                 );

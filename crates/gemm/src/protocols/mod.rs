@@ -2,12 +2,14 @@
 //!
 //! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or draws: what `all_gather.cuh`, `eager.cuh`,
 //! `one_shot.cuh` and `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
-//! the smallest models run on loom's memory, too. Both must find what is [`Planted`].
+//! the smallest models run on loom's memory, too. Both must find what is [`Planted`]. `late` has waits that fail.
 
 mod eager;
 #[cfg(not(loom))]
 mod explore;
 mod gathering;
+#[cfg(not(loom))]
+mod late;
 #[cfg(loom)]
 mod on_loom;
 mod one_shot;
@@ -44,8 +46,12 @@ enum Step {
     Meet { barrier: Place, all: u32 },
     /// Writes the data of a call.
     Write { cell: Place, call: u32 },
+    /// Writes them into memory of a peer.
+    Push { cell: Place, call: u32 },
     /// Reads data, which must be those of a call.
     Read { cell: Place, call: u32 },
+    /// The caller, after a call, asks whether a wait has failed.
+    Check,
 }
 
 /// What all threads do.
@@ -59,6 +65,12 @@ struct Model {
     tickets: Vec<Place>,
     names: HashMap<String, Place>,
     threads: Vec<Vec<Step>>,
+    /// The rank of each thread.
+    #[cfg_attr(
+        loom,
+        expect(dead_code, reason = "waits fail where all orders are tried")
+    )]
+    ranks: Vec<usize>,
 }
 
 /// A thread that is being written.
@@ -71,7 +83,7 @@ struct Thread<'a> {
 type Part<'a> = &'a dyn Fn(&mut Thread<'_>, u32);
 
 impl Model {
-    fn thread(&mut self, write: impl FnOnce(&mut Thread<'_>)) {
+    fn thread(&mut self, rank: usize, write: impl FnOnce(&mut Thread<'_>)) {
         let mut thread = Thread {
             model: self,
             steps: Vec::new(),
@@ -79,6 +91,7 @@ impl Model {
         write(&mut thread);
         let steps = thread.steps;
         self.threads.push(steps);
+        self.ranks.push(rank);
     }
 
     /// A block of a rank with so many: in each call it begins, does each of what may be done `beside` the rest or before it, the rest, and
@@ -93,7 +106,7 @@ impl Model {
         for side in sides.iter().filter(|_| beside) {
             self.beside((rank, block, blocks), calls, side);
         }
-        self.thread(|thread| {
+        self.thread(rank, |thread| {
             for call in 1..=calls {
                 begin(thread, call);
                 for side in sides.iter().filter(|_| !beside) {
@@ -115,7 +128,7 @@ impl Model {
         calls: u32,
         work: impl Fn(&mut Thread<'_>, u32),
     ) {
-        self.thread(|thread| {
+        self.thread(rank, |thread| {
             for call in 1..=calls {
                 thread.meet(begin(rank, call), 1);
                 work(thread, call);
@@ -234,6 +247,16 @@ impl Thread<'_> {
     fn write(&mut self, cell: String, call: u32) {
         let cell = self.model.cell(format!("data {cell}"), 0);
         self.steps.push(Step::Write { cell, call });
+    }
+
+    fn push(&mut self, cell: String, call: u32) {
+        let cell = self.model.cell(format!("data {cell}"), 0);
+        self.steps.push(Step::Push { cell, call });
+    }
+
+    /// By the thread that stands for the stream.
+    fn check(&mut self) {
+        self.steps.push(Step::Check);
     }
 
     fn read(&mut self, cell: String, call: u32) {

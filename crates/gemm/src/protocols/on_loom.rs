@@ -95,7 +95,8 @@ impl Memory {
                     self.atoms[barrier].fetch_add(1, Ordering::AcqRel);
                 }
                 Step::Meet { barrier, all } => self.until(barrier, |seen| seen == all),
-                Step::Write { cell, call } => self.store(cell, call),
+                Step::Write { cell, call } | Step::Push { cell, call } => self.store(cell, call),
+                Step::Check => {}
                 Step::Read { cell, call } => {
                     assert_eq!(self.load(cell), call, "data of another call")
                 }

@@ -117,7 +117,7 @@ impl OneShot<'_> {
                 |thread| {
                     for to in peers(rank, self.world()).chain([rank]) {
                         for piece in tile.clone() {
-                            thread.write(self.staged(piece, rank, to, call), call);
+                            thread.push(self.staged(piece, rank, to, call), call);
                         }
                     }
                 },
@@ -162,6 +162,7 @@ impl OneShot<'_> {
             for piece in 0..self.pieces {
                 thread.read(sum(piece, rank), call);
             }
+            thread.check();
         }
     }
 

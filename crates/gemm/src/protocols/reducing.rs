@@ -36,7 +36,7 @@ impl Reducing<'_> {
                         self.fetch(fetcher, rank, block, call);
                     });
                 }
-                model.thread(|thread| {
+                model.thread(rank, |thread| {
                     for call in 1..=self.calls {
                         self.begin(thread, rank, block, call);
                         if !beside {
@@ -212,6 +212,7 @@ impl Reducing<'_> {
         if block == 0 {
             self.tiles(rank)
                 .for_each(|tile| thread.read(sum(rank, tile), call));
+            thread.check();
         }
     }
 }
