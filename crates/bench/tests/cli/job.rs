@@ -42,6 +42,8 @@ pub fn warpweave() -> Command {
 pub struct Outcome {
     /// Exit status and output of each rank.
     pub ranks: Vec<Output>,
+    /// When each rank ended, from the start.
+    pub ends: Vec<Duration>,
     /// How long the last one took.
     pub took: Duration,
 }
@@ -78,7 +80,7 @@ impl From<Duration> for Patience {
 /// Runs a rank for each list of arguments. Ranks that have not ended within `limit` are killed, which the caller sees in
 /// their status.
 pub fn run(args: &[Vec<String>], patience: impl Into<Patience>, limit: Duration) -> Outcome {
-    run_in(args, &[], patience, limit)
+    run_with(args, &[], patience, limit, |_| ())
 }
 
 /// As [`run`], with some more environment.
@@ -87,6 +89,17 @@ pub fn run_in(
     environment: &[(&str, &str)],
     patience: impl Into<Patience>,
     limit: Duration,
+) -> Outcome {
+    run_with(args, environment, patience, limit, |_| ())
+}
+
+/// As [`run_in`]; `meanwhile` does something to the ranks.
+pub fn run_with(
+    args: &[Vec<String>],
+    environment: &[(&str, &str)],
+    patience: impl Into<Patience>,
+    limit: Duration,
+    meanwhile: impl FnOnce(&mut [Child]),
 ) -> Outcome {
     let patience = patience.into();
     let store = free_address();
@@ -117,21 +130,32 @@ pub fn run_in(
                 .unwrap()
         })
         .collect();
-    while ranks
-        .iter_mut()
-        .any(|rank| rank.try_wait().unwrap().is_none())
-    {
+    meanwhile(&mut ranks);
+    let mut ends = vec![None; ranks.len()];
+    let mut look = |ranks: &mut Vec<Child>| {
+        for (end, rank) in ends.iter_mut().zip(ranks) {
+            if end.is_none() && rank.try_wait().unwrap().is_some() {
+                *end = Some(started.elapsed());
+            }
+        }
+        ends.iter().copied().collect::<Option<Vec<_>>>()
+    };
+    let ends = loop {
+        if let Some(ends) = look(&mut ranks) {
+            break ends;
+        }
         if started.elapsed() > limit {
             ranks.iter_mut().for_each(|rank| drop(rank.kill()));
         }
         std::thread::sleep(Duration::from_millis(10));
-    }
+    };
     let took = started.elapsed();
     Outcome {
         ranks: ranks
             .into_iter()
             .map(|rank| rank.wait_with_output().unwrap())
             .collect(),
+        ends,
         took,
     }
 }

@@ -10,7 +10,7 @@ mod mesh;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,23 @@ impl LocalExchange {
     /// The store underneath.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// As [`Exchange::all_gather`] of a rank that already knows that another may not come: see [`Store::gather_within`].
+    ///
+    /// # Errors
+    /// As [`Exchange::all_gather`].
+    pub fn all_gather_within(
+        &self,
+        tag: &str,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let mut calls = self.calls.lock();
+        calls.made += 1;
+        self.store
+            .gather_within(&self.scope, calls.made, (tag, bytes), timeout)
+            .map_err(|e| as_exchange_error(e, tag))
     }
 
     fn gather(&self, calls: &mut Calls, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

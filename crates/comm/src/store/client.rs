@@ -92,9 +92,20 @@ impl Client {
 
     /// Asks and waits for the answer, which the server gives by `timeout`. `what` names the request in errors.
     pub(super) fn ask(&self, what: &str, op: Op, timeout: Duration) -> Result<Answer> {
+        self.ask_within(what, op, timeout, GRACE)
+    }
+
+    /// As [`Client::ask`], if the server's word on the deadline may take `grace` to arrive.
+    pub(super) fn ask_within(
+        &self,
+        what: &str,
+        op: Op,
+        timeout: Duration,
+        grace: Duration,
+    ) -> Result<Answer> {
         let start = Instant::now();
         let timeout = timeout.min(LONGEST_TIMEOUT);
-        let deadline = start + timeout + GRACE;
+        let deadline = start + timeout + grace;
         let desk = &self.shared.desk;
         let id = desk.register().map_err(|f| self.ended_by(&f, what))?;
         let request = ToServer::Request {

@@ -42,6 +42,9 @@ use client::Client;
 use warpweave_symm_mem::LossWatcher;
 use wire::{Answer, Op};
 
+/// How long a rank that ends the job waits for the store: it may be what does not go on.
+const ABORTING: Duration = Duration::from_millis(500);
+
 /// One rank's handle on the job's store; any thread may use it.
 ///
 /// Dropping it says goodbye. On rank 0 it then closes the store, so rank 0 should be the last to go: after a barrier.
@@ -231,6 +234,35 @@ impl Store {
     /// [`CommError::Mismatch`] when a rank is at another tag, [`CommError::Timeout`] naming the ranks that did not come,
     /// [`CommError::PeerLost`], [`CommError::PeerFailed`]. All ranks get an error, or none does.
     pub fn gather(&self, scope: &str, call: u64, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.meet((scope, call, tag), bytes, |op| {
+            self.ask(tag, op, self.timeout)
+        })
+    }
+
+    /// As [`Store::gather`] of a rank that already knows that another may not come. It waits no longer than `timeout`, and
+    /// once more as long for a store that does not answer. The other ranks' calls end with it.
+    ///
+    /// # Errors
+    /// As [`Store::gather`].
+    pub fn gather_within(
+        &self,
+        scope: &str,
+        call: u64,
+        (tag, bytes): (&str, &[u8]),
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>> {
+        self.meet((scope, call, tag), bytes, |op| {
+            self.client.ask_within(tag, op, timeout, timeout)
+        })
+    }
+
+    fn meet(
+        &self,
+        (scope, call, tag): (&str, u64, &str),
+        bytes: &[u8],
+        ask: impl FnOnce(Op) -> Result<Answer>,
+    ) -> Result<Vec<Vec<u8>>> {
+        within("a key or tag", tag.len(), 64 * LONGEST_KEY)?;
         within(
             &format!("contribution to `{tag}`"),
             bytes.len(),
@@ -242,16 +274,17 @@ impl Store {
             tag: tag.into(),
             bytes: bytes.into(),
         };
-        match self.ask(tag, op, self.timeout)? {
+        match ask(op)? {
             Answer::Met(all) if all.len() == self.world => Ok(all),
             other => Err(unexpected(tag, &other)),
         }
     }
 
-    /// Ends the job for all ranks: every wait, now and later, fails with `message` and this rank's number.
+    /// Ends the job for all ranks: every wait, now and later, fails with `message` and this rank's number. Takes half a
+    /// second at most.
     ///
     /// # Errors
-    /// [`CommError::PeerLost`] when the store itself is gone.
+    /// [`CommError::PeerLost`] when the store itself is gone, [`CommError::Timeout`] when it does not answer.
     pub fn abort(&self, message: &str) -> Result<()> {
         let mut end = message.len().min(LONGEST_KEY);
         while !message.is_char_boundary(end) {
@@ -260,7 +293,10 @@ impl Store {
         let op = Op::Abort {
             message: message[..end].into(),
         };
-        self.ask("abort", op, self.timeout).map(drop)
+        let grace = Duration::ZERO;
+        self.client
+            .ask_within("abort", op, ABORTING, grace)
+            .map(drop)
     }
 
     /// Closes the store on the rank that serves it, as dropping it would, for a process that is about to end without

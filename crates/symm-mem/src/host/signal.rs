@@ -203,6 +203,7 @@ pub unsafe fn record_fault(
         let same_wait = || {
             mine(1).load(Ordering::Acquire) == 2
                 && mine(4).load(Ordering::Relaxed) == slot as u32
+                && mine(5).load(Ordering::Relaxed) == wanted
                 && mine(7).load(Ordering::Relaxed) == 0
         };
         if !word::reached(seen, wanted) && peer < 64 && (timed_out || same_wait()) {

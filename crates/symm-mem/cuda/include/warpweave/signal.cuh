@@ -174,7 +174,8 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
     store_release_sys(&reinterpret_cast<FaultRecord*>(pad.peers[rank] + offset)->notice, notice);
   __threadfence_system();
   // Those that wait for several ranks in one slot come to their deadlines at about the same time.
-  const bool same_wait = load_acquire_gpu(&fault->state) == 2 && fault->slot == slot && fault->cause == kDeadline;
+  const bool same_wait = load_acquire_gpu(&fault->state) == 2 && fault->slot == slot && fault->expected == wanted &&
+                         fault->cause == kDeadline;
   if (!reached(seen, wanted) && peer < 64 && (timed_out || same_wait))
     atomicOr(&fault->missing[peer / 32], 1u << (peer % 32));
   if (atomicCAS(&fault->state, 0u, 1u) != 0) return;
