@@ -3,8 +3,12 @@
 
 use crate::job::{self, Patience};
 
-use std::time::Duration;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::process::Child;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use warpweave_symm_mem::Cuda;
 
@@ -141,6 +145,86 @@ fn a_rank_that_stalls_is_named_by_all_others(device: &Device) {
     }
 }
 
+/// Killed by another process at any moment, in the middle of whatever the ranks do then.
+fn whoever_is_killed_at_any_moment_is_named_by_all_others(device: &Device) {
+    for turn in 0..4 {
+        let culprit = turn % device.world;
+        let moment = RandomState::new().build_hasher().finish() % 1500;
+        let moment = Duration::from_millis(moment);
+        let mut killed = Duration::ZERO;
+        let outcome = long_job(device, |ranks, start| {
+            await_shared_memory(device, &ranks[culprit], start);
+            std::thread::sleep(moment);
+            ranks[culprit].kill().unwrap();
+            killed = start.elapsed();
+        });
+        for rank in (0..device.world).filter(|&rank| rank != culprit) {
+            let error = outcome.errors(rank);
+            let after = outcome.ends[rank].saturating_sub(killed);
+            let story = format!("turn {turn}, {moment:?}, rank {rank} after {after:?}: {error}");
+            println!("{story}");
+            assert_eq!(outcome.ranks[rank].status.code(), BROUGHT_DOWN, "{story}");
+            assert!(after < AT_ONCE, "{story}");
+            let names = [
+                format!("lost rank {culprit}"),
+                format!("rank {culprit} is lost"),
+            ];
+            assert!(names.iter().any(|name| error.contains(name)), "{story}");
+        }
+    }
+}
+
+/// A rank that the system holds up costs the others one deadline, whichever steps they take afterwards.
+fn a_stopped_rank_costs_the_others_one_deadline(device: &Device) {
+    let culprit = device.world - 1;
+    let outcome = long_job(device, |ranks, start| {
+        await_shared_memory(device, &ranks[culprit], start);
+        std::thread::sleep(Duration::from_millis(500));
+        let pid = Pid::from_raw(ranks[culprit].id() as i32).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        let stopped = start.elapsed();
+        let end = |ranks: &mut [Child]| {
+            let ended = |child: &mut Child| child.try_wait().unwrap().is_some();
+            ranks[..culprit].iter_mut().all(ended)
+        };
+        while !end(ranks) && start.elapsed() < device.bound {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let after = start.elapsed() - stopped;
+        println!("the others ended {after:?} after rank {culprit} was stopped");
+        // If it was stopped on its way to a meeting, the others wait for as long as that does.
+        let Patience { device, exchange } = device.patience;
+        assert!(after < device + exchange, "{after:?}");
+        kill_process(pid, Signal::CONT).unwrap();
+    });
+    for (rank, end) in outcome.ranks.iter().enumerate() {
+        let error = outcome.errors(rank);
+        assert_eq!(end.status.code(), BROUGHT_DOWN, "rank {rank}: {error}");
+        let names = [format!("rank {culprit}"), format!("ranks [{culprit}]")];
+        let is_named = names.iter().any(|name| error.contains(name));
+        assert!(is_named || rank == culprit, "rank {rank}: {error}");
+    }
+}
+
+/// A job that goes on for longer than `meanwhile`.
+fn long_job(device: &Device, meanwhile: impl FnOnce(&mut [Child], Instant)) -> job::Outcome {
+    let args = device.args(&["--shape", "64x32x48", "--iterations", "5000"]);
+    let start = Instant::now();
+    let ranks = vec![args; device.world];
+    job::run_with(&ranks, device.patience, device.bound, |ranks| {
+        meanwhile(ranks, start);
+    })
+}
+
+/// Until the rank has memory that peers map: all ranks have joined the job by then.
+fn await_shared_memory(device: &Device, rank: &Child, start: Instant) {
+    let maps = format!("/proc/{}/maps", rank.id());
+    while !std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("/memfd:")) {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(start.elapsed() < device.bound, "no shared memory");
+    }
+}
+
 fn ranks_with_different_shapes_tell_both(device: &Device) {
     let last = device.world - 1;
     let shape = |rank| if rank == last { "32x16x40" } else { "32x16x24" };
@@ -217,6 +301,16 @@ mod host {
     #[test]
     fn a_rank_that_stalls_is_named_by_all_others() {
         super::a_rank_that_stalls_is_named_by_all_others(&Device::host());
+    }
+
+    #[test]
+    fn whoever_is_killed_at_any_moment_is_named_by_all_others() {
+        super::whoever_is_killed_at_any_moment_is_named_by_all_others(&Device::host());
+    }
+
+    #[test]
+    fn a_stopped_rank_costs_the_others_one_deadline() {
+        super::a_stopped_rank_costs_the_others_one_deadline(&Device::host());
     }
 
     #[test]

@@ -165,6 +165,7 @@ table! {
 pub(super) const SUCCESS: c_int = 0;
 pub(super) const INTERNAL_ERROR: c_int = 3;
 pub(super) const INVALID_USAGE: c_int = 5;
+pub(super) const REMOTE_ERROR: c_int = 6;
 pub(super) const IN_PROGRESS: c_int = 7;
 
 pub(super) fn code_name(code: c_int) -> &'static str {

@@ -114,10 +114,15 @@ impl NcclComm {
             launch: options.launch,
             _one_thread: PhantomData,
         };
+        comm.shared.watch(exchange);
         comm.shared.settle(call, code, watch)?;
         match options.launch {
             Launch::NonBlocking => Ok(comm),
-            Launch::Blocking => comm.split_blocking(&options, watch),
+            Launch::Blocking => {
+                let child = comm.split_blocking(&options, watch)?;
+                child.shared.watch(exchange);
+                Ok(child)
+            }
         }
     }
 

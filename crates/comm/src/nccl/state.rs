@@ -3,17 +3,22 @@
 //! NCCL wants no thread inside a call on a communicator that is being aborted, and none between the start and the end of
 //! a group with it. So a call holds the lock, and an abort that comes while a call or a group is open *dooms* the
 //! communicator: no call begins any more, and whoever ends the open one carries the abort out.
+//!
+//! So does the loss of a rank, of which the exchange tells: what is enqueued would wait for that rank for ever.
 
 use std::ffi::CString;
 use std::mem::{forget, replace, take};
 use std::ptr::null_mut;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
+use warpweave_symm_mem::{Exchange, LossWatcher};
 
-use super::api::{IN_PROGRESS, INVALID_USAGE, SUCCESS, code_name, ncclComm, ncclComm_t};
+use super::api::{
+    IN_PROGRESS, INVALID_USAGE, REMOTE_ERROR, SUCCESS, code_name, ncclComm, ncclComm_t,
+};
 use super::config::CtaPolicy;
 use super::fault::failure;
 use super::library::NcclLibrary;
@@ -29,7 +34,11 @@ pub(super) struct Shared {
     pub policy: CtaPolicy,
     /// Set before the lock is asked for, so that whoever holds it sees it when leaving.
     doomed: AtomicBool,
+    /// The rank that the exchange lost, if it is one of the group, and what it saw.
+    lost: OnceLock<(Option<usize>, String)>,
     state: Mutex<State>,
+    /// Held by whoever carries an abort out, so that nobody else takes it for done.
+    ending: Mutex<()>,
 }
 
 pub(super) struct State {
@@ -63,6 +72,8 @@ impl Shared {
             deadline,
             policy,
             doomed: AtomicBool::new(false),
+            lost: OnceLock::new(),
+            ending: Mutex::new(()),
             state: Mutex::new(State {
                 raw,
                 parent: null_mut(),
@@ -72,6 +83,21 @@ impl Shared {
                 names: name.into_iter().collect(),
             }),
         }
+    }
+
+    /// Ends the communicator once `exchange` loses a rank.
+    pub fn watch(self: &Arc<Self>, exchange: &dyn Exchange) {
+        let own = Arc::downgrade(self);
+        let lost = move |shared: &Self, rank: Option<usize>, cause: &str| {
+            let _ = shared.lost.set((rank, cause.into()));
+            shared.doomed.store(true, Ordering::Release);
+            let own = own.clone();
+            // It may take seconds. Without a thread, whoever uses the communicator next carries it out.
+            let _ = std::thread::Builder::new()
+                .name("nccl-loss".into())
+                .spawn(move || own.upgrade().map(|shared| shared.finish()));
+        };
+        exchange.watch(LossWatcher::new(self, lost));
     }
 
     /// From a communicator that is alive to inside a call on it.
@@ -165,7 +191,15 @@ impl Shared {
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
             polls += 1;
-            code = self.poll(call)?;
+            code = match self.poll(call) {
+                Ok(code) => code,
+                // The exchange lost a rank: `watch` knows which, and what it said.
+                Err(e) if self.lost.get().is_some() => {
+                    self.abort();
+                    return Err(watch(call).err().unwrap_or(e));
+                }
+                Err(e) => return Err(e),
+            };
         }
         match code {
             SUCCESS => Ok(()),
@@ -180,6 +214,9 @@ impl Shared {
     }
 
     fn finish(&self) -> bool {
+        let Some(_one_at_a_time) = self.ending.try_lock_for(TEARDOWN) else {
+            return false;
+        };
         let Some(mut state) = self.state.try_lock_for(TEARDOWN) else {
             return false;
         };
@@ -263,6 +300,9 @@ impl Shared {
     }
 
     pub fn error(&self, call: &'static str, code: i32) -> CommError {
+        if self.lost.get().is_some() {
+            return self.ended(call);
+        }
         failure(&self.library, self.rank, call, code)
     }
 
@@ -289,12 +329,26 @@ impl Shared {
     }
 
     fn ended(&self, call: &'static str) -> CommError {
+        let rank = self.rank;
+        let (code, detail) = match self.lost.get().cloned() {
+            Some((Some(peer), cause)) => {
+                let what = call.into();
+                return CommError::PeerLost {
+                    rank,
+                    peer,
+                    what,
+                    cause,
+                };
+            }
+            Some((None, cause)) => (REMOTE_ERROR, format!(", since the job lost {cause}")),
+            None => (INVALID_USAGE, String::new()),
+        };
         CommError::Nccl {
-            rank: self.rank,
+            rank,
             call,
-            code: INVALID_USAGE,
-            name: code_name(INVALID_USAGE),
-            detail: "the communicator was aborted".into(),
+            code,
+            name: code_name(code),
+            detail: format!("the communicator was aborted{detail}"),
         }
     }
 }

@@ -211,6 +211,48 @@ fn a_watch_ends_a_pending_initialisation() {
     fake.was_used_well();
 }
 
+/// Work that is enqueued would wait for the lost rank for ever: nobody asks for the abort, and every error names the rank.
+#[test]
+fn the_loss_of_a_rank_ends_the_communicators_of_the_others() {
+    for (launch, aborts) in [(Launch::NonBlocking, 2), (Launch::Blocking, 4)] {
+        let fake = Fake::new(&[]);
+        let library = fake.open();
+        let options = NcclOptions {
+            launch,
+            ..patient()
+        };
+        std::thread::scope(|s| {
+            for comm in Communicator::threads(2).expect("a job") {
+                let (library, options) = (library.clone(), options.clone());
+                s.spawn(move || {
+                    let nccl = comm.nccl_from(Ok(library), options).expect("comes up");
+                    comm.barrier().expect("both are here");
+                    let start = Instant::now();
+                    if comm.rank() == 1 {
+                        comm.abort("its device is gone");
+                    }
+                    let error = loop {
+                        if let Err(error) = nccl.check() {
+                            break error;
+                        }
+                        assert!(start.elapsed() < Duration::from_secs(3), "still up");
+                        std::thread::sleep(Duration::from_millis(1));
+                    };
+                    assert!(
+                        matches!(&error, CommError::PeerLost { peer: 1, cause, .. }
+                            if cause.contains("its device is gone")),
+                        "{error}"
+                    );
+                    // Whoever drops it waits for the abort.
+                    drop(nccl);
+                });
+            }
+        });
+        assert_eq!(fake.count("aborts"), aborts);
+        fake.was_used_well();
+    }
+}
+
 #[test]
 fn an_abort_from_another_thread_waits_for_the_call_that_is_open() {
     let fake = Fake::new(&["REDUCE_SECONDS=2"]);
