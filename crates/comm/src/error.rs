@@ -243,6 +243,12 @@ pub enum CommError {
     },
 }
 
+impl warpweave_symm_mem::Failure for CommError {
+    fn is_unavailable(&self) -> bool {
+        self.is_unavailable()
+    }
+}
+
 impl CommError {
     /// An operating system error with what was tried.
     pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {

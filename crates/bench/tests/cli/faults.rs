@@ -211,7 +211,7 @@ fn long_job(device: &Device, meanwhile: impl FnOnce(&mut [Child], Instant)) -> j
     let args = device.args(&["--shape", "64x32x48", "--iterations", "5000"]);
     let start = Instant::now();
     let ranks = vec![args; device.world];
-    job::run_with(&ranks, device.patience, device.bound, |ranks| {
+    job::run_with(&ranks, &[], device.patience, device.bound, |ranks| {
         meanwhile(ranks, start);
     })
 }

@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use warpweave_symm_mem::{
     DType, Error, Exchange, Memory, Priority, Result, SignalFault, SignalPad, SymmetricBuffer,
+    agree,
 };
 
 pub use backend::{CollectiveKernels, Move};
@@ -98,10 +99,10 @@ struct Lane<B: CollectiveKernels> {
 
 impl<B: CollectiveKernels> Lane<B> {
     fn new(backend: &B, exchange: &Arc<dyn Exchange>, name: &str) -> Result<Self> {
-        Ok(Self {
-            pad: SignalPad::new(backend, exchange, name, PACKET_SLOT + 1)?,
-            epochs: backend.allocate(4 * MAX_BLOCKS)?,
-        })
+        let pad = SignalPad::new(backend, exchange, name, PACKET_SLOT + 1)?;
+        let epochs = backend.allocate(4 * MAX_BLOCKS);
+        let epochs = agree(exchange.as_ref(), "collectives.epochs", epochs)?;
+        Ok(Self { pad, epochs })
     }
 
     fn group(&self) -> Group {
@@ -118,7 +119,8 @@ impl<B: CollectiveKernels> Lane<B> {
         let epoch = self.pad.recover(stream, exchange)?;
         let epochs = epoch.to_ne_bytes().repeat(MAX_BLOCKS);
         // SAFETY: all ranks are quiet; the range is the lane's own.
-        unsafe { backend.upload(stream, self.epochs.address(), &epochs) }
+        let uploaded = unsafe { backend.upload(stream, self.epochs.address(), &epochs) };
+        agree(exchange, "collectives.epochs", uploaded)
     }
 }
 
@@ -127,7 +129,8 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// what rank 0 finds [measured](crate::measured) of this machine, before what is built in.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks; what the backend and the exchange report.
+    /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks; what the backend and the exchange report. An error on one
+    /// rank is an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -144,11 +147,16 @@ impl<B: CollectiveKernels> Collectives<B> {
             });
         }
         let _span = tracing::info_span!("comm.collectives", name, rank, world).entered();
-        backend.preload_collectives()?;
+        let event = || backend.event();
+        let own = backend.preload_collectives().and_then(|()| {
+            let side = backend.stream(Priority::High)?;
+            let (pushed, summed) = ([event()?, event()?], [event()?, event()?]);
+            Ok((side, pushed, summed, backend.resident_blocks()?))
+        });
+        let (side, pushed, summed, resident) = agree(exchange.as_ref(), "collectives.own", own)?;
         // Half a section holds the chunks of an all-reduce in two shots, and half the sums.
         let capacity = (options.packet_bytes.div_ceil(launch::PAYLOAD) + 1).next_multiple_of(64);
         let area = 2 * world * capacity * launch::PACKET;
-        let event = || backend.event();
         let this = Self {
             backend: backend.clone(),
             rank,
@@ -172,15 +180,12 @@ impl<B: CollectiveKernels> Collectives<B> {
             )?,
             capacity,
             blocks: 0,
-            side: backend.stream(Priority::High)?,
-            pushed: [event()?, event()?],
-            summed: [event()?, event()?],
+            side,
+            pushed,
+            summed,
             costs: Costs::of_machine(backend, exchange.as_ref())?,
         };
-        let blocks = backend
-            .resident_blocks()?
-            .min(options.max_blocks)
-            .clamp(1, MAX_BLOCKS as u32);
+        let blocks = resident.min(options.max_blocks).clamp(1, MAX_BLOCKS as u32);
         // Blocks meet the blocks of their number: the smallest device has the say.
         let all = exchange.all_gather("collectives.blocks", &blocks.to_le_bytes())?;
         let smallest = all
@@ -226,12 +231,13 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Errors
     /// What the backend and the exchange report.
     pub fn recover(&self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
-        self.backend.synchronize(&self.side)?;
-        self.backend.synchronize(stream)?;
-        exchange.barrier("collectives.recover")?;
+        let side = self.backend.synchronize(&self.side);
+        let quiet = side.and(self.backend.synchronize(stream));
+        agree(exchange, "collectives.recover", quiet)?;
         let area = self.areas.bytes();
         // SAFETY: all ranks are quiet; the ranges are this object's own.
-        unsafe { self.backend.fill(stream, self.areas.local(), 0, area)? };
+        let filled = unsafe { self.backend.fill(stream, self.areas.local(), 0, area) };
+        agree(exchange, "collectives.filled", filled)?;
         for lane in &self.lanes {
             lane.recover(&self.backend, stream, exchange)?;
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, ReentrantMutex};
-use warpweave_symm_mem::{Error, Exchange, FaultCause, SignalPad};
+use warpweave_symm_mem::{Error, Exchange, FaultCause, SignalPad, agree};
 
 use super::backend::TransferBackend;
 use super::channel::Channel;
@@ -97,7 +97,8 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// Makes the endpoint. Collective: all ranks give the same `name` and number of lanes.
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] for a number of lanes out of range; what the allocation of a signal pad reports.
+    /// [`CommError::InvalidArgument`] for a number of lanes out of range; what the allocation of a signal pad reports. An
+    /// error on one rank is an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -105,15 +106,15 @@ impl<B: TransferBackend> PointToPoint<B> {
         options: Options,
     ) -> Result<Self> {
         const MOST: usize = 1024;
-        if !(1..=MOST).contains(&options.lanes) {
-            return Err(CommError::InvalidArgument {
+        let ready = match options.lanes {
+            1..=MOST => backend.preload_transfers().map_err(CommError::from),
+            lanes => Err(CommError::InvalidArgument {
                 what: "lanes",
-                why: format!("an endpoint has 1 to {MOST} lanes, not {}", options.lanes),
-            });
-        }
-        let loaded = backend.preload_transfers();
+                why: format!("an endpoint has 1 to {MOST} lanes, not {lanes}"),
+            }),
+        };
+        agree(exchange.as_ref(), "p2p.ready", ready)?;
         let mut pad = SignalPad::new(backend, exchange, name, options.lanes * Signal::SLOTS)?;
-        loaded?;
         if let Some(timeout) = options.timeout {
             pad.set_timeout(timeout);
         }
