@@ -277,7 +277,8 @@ pub enum PlanCommand {
 /// On what a choice rests.
 #[derive(Clone, Debug, Args)]
 pub struct ChoiceArgs {
-    /// A machine of the crate, or a TOML file that describes one [default: this one if it was measured, else h200x4]
+    /// A machine of the crate, or a TOML file that describes one [default: this one if it was measured, else
+    /// h200x4]
     #[arg(long, value_name = "NAME|FILE")]
     pub machine: Option<String>,
     /// Number of ranks; `evaluate` takes that of each measurement.
@@ -310,8 +311,8 @@ pub struct CompareArgs {
 pub struct SimulateArgs {
     /// The algorithm.
     pub name: String,
-    /// A machine of the crate (h200x4, h200x8, h100x8, h200x4-2nodes, nvl72), or a TOML file that describes one [default:
-    /// this one if it was measured, else h200x4]
+    /// A machine of the crate (h200x4, h200x8, h100x8, h200x4-2nodes, nvl72), or a TOML file that describes
+    /// one [default: this one if it was measured, else h200x4]
     #[arg(long, value_name = "NAME|FILE")]
     pub machine: Option<String>,
     /// Number of ranks.

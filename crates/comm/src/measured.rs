@@ -1,11 +1,13 @@
 //! What was measured of a machine, kept in files from one job to the next.
 //!
-//! A machine is its GPUs, their number and their driver: what figures depend on, and nothing that differs between two
-//! machines of one kind. The files lie in `$WARPWEAVE_CACHE_DIR`, else in `$XDG_CACHE_HOME/warpweave`, else in
-//! `~/.cache/warpweave`. The first line of each names its machine; a file whose first line does not is foreign, and one
-//! that cannot be read as what it should be is malformed: either is ignored with a warning.
+//! A machine is its GPUs, their number and their driver: what figures depend on, and nothing that differs
+//! between two machines of one kind. The files lie in `$WARPWEAVE_CACHE_DIR`, else in
+//! `$XDG_CACHE_HOME/warpweave`, else in `~/.cache/warpweave`. The first line of each names its machine; a
+//! file whose first line does not is foreign, and one that cannot be read as what it should be is malformed:
+//! either is ignored with a warning.
 //!
-//! The times of the host backend say nothing about a machine: they are kept only where `WARPWEAVE_CACHE_DIR` is set.
+//! The times of the host backend say nothing about a machine: they are kept only where `WARPWEAVE_CACHE_DIR`
+//! is set.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -47,8 +49,9 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The files of the machine whose ranks have these devices, each as its name and its driver, in any order. `None` where
-    /// nothing is kept: on the host backend without `WARPWEAVE_CACHE_DIR`, and without a home.
+    /// The files of the machine whose ranks have these devices, each as its name and its driver, in any
+    /// order. `None` where nothing is kept: on the host backend without `WARPWEAVE_CACHE_DIR`, and without a
+    /// home.
     pub fn of(kind: BackendKind, devices: &[(String, String)]) -> Option<Self> {
         let folder = folder(kind, |name| std::env::var_os(name).map(PathBuf::from))?;
         Some(Self::at(folder, devices))
@@ -101,7 +104,8 @@ impl Measured {
             .join(format!("{hash:016x}.{}", figures.suffix()))
     }
 
-    /// What is kept, if there is anything that `parse` takes. Says in the log which file is used, and why one is not.
+    /// What is kept, if there is anything that `parse` takes. Says in the log which file is used, and why one
+    /// is not.
     pub fn read<T, E: std::fmt::Display>(
         &self,
         figures: Figures,

@@ -1,4 +1,5 @@
-//! Figures of machines that are kept from one job to the next: where `bench` and `measure` leave them, and `plan` finds them.
+//! Figures of machines that are kept from one job to the next: where `bench` and `measure` leave them, and
+//! `plan` finds them.
 
 use warpweave_comm::collective::Costs;
 use warpweave_comm::measured::{Figures, Measured};
@@ -11,7 +12,8 @@ use crate::error::Result;
 /// The machine of predictions where none is named and none was measured.
 const DEFAULT: &str = "h200x4";
 
-/// Keeps `costs`, by which collectives are picked from then on; of operations that they lack, what was kept stays.
+/// Keeps `costs`, by which collectives are picked from then on; of operations that they lack, what was kept
+/// stays.
 ///
 /// # Errors
 /// The file cannot be written. What was kept before is as it was.

@@ -50,8 +50,8 @@ use launch::{Addresses, Group, MAX_BLOCKS, MAX_WORLD, PACKET_SLOT};
 pub struct CollectiveOptions {
     /// The largest chunk that can travel by packets, in bytes. Takes `2.7 * world` times as much.
     pub packet_bytes: usize,
-    /// The largest message that can be reduced in one piece through staging memory, in bytes. Takes as much, and as much
-    /// again, 64 MiB at most, for what [`Variant::Staged`] takes in.
+    /// The largest message that can be reduced in one piece through staging memory, in bytes. Takes as much,
+    /// and as much again, 64 MiB at most, for what [`Variant::Staged`] takes in.
     pub staging_bytes: usize,
     /// The largest grid of a kernel, in blocks of 512 threads: what is left of the device computes meanwhile.
     pub max_blocks: u32,
@@ -125,8 +125,9 @@ impl<B: CollectiveKernels> Lane<B> {
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// Allocates what the collectives need. Collective: all ranks give the same `name` and `options`. Variants are picked by
-    /// what rank 0 finds [measured](crate::measured) of this machine, before what is built in.
+    /// Allocates what the collectives need. Collective: all ranks give the same `name` and `options`.
+    /// Variants are picked by what rank 0 finds [measured](crate::measured) of this machine, before what is
+    /// built in.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks; what the backend and the exchange report. An error on one

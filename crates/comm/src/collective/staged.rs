@@ -1,21 +1,23 @@
-//! Operands of any memory and any size, through symmetric memory of this library's own: see [`Variant::Staged`].
+//! Operands of any memory and any size, through symmetric memory of this library's own: see
+//! [`Variant::Staged`].
 //!
 //! # What it does
-//! A message goes in pieces. Peers write a piece into one of two slots of this rank's *landing* memory by the kernel
-//! that the symmetric variant uses, and a local copy takes it from there to the output while the next piece lands in
-//! the other slot. Pushing reads nothing of a peer's, so the input is read where it lies. A reduce-scatter has nothing to
-//! copy out; where its input exceeds the staging memory, pieces are packed into a slot before they are pushed.
+//! A message goes in pieces. Peers write a piece into one of two slots of this rank's *landing* memory by the
+//! kernel that the symmetric variant uses, and a local copy takes it from there to the output while the next
+//! piece lands in the other slot. Pushing reads nothing of a peer's, so the input is read where it lies. A
+//! reduce-scatter has nothing to copy out; where its input exceeds the staging memory, pieces are packed into
+//! a slot before they are pushed.
 //!
 //! # Limit
-//! The bytes over the link are those of the symmetric variant. To them comes a local copy, read and written once, at
-//! the bandwidth of memory, of which all but the last piece's (the first's, where pieces are packed) overlaps with
-//! the links. Of the all-reduce of 64 MiB on four H200s: 96 MiB over a link of 350 GB/s are 288 µs, the copy of the
-//! last 32 MiB 17 µs.
+//! The bytes over the link are those of the symmetric variant. To them comes a local copy, read and written
+//! once, at the bandwidth of memory, of which all but the last piece's (the first's, where pieces are packed)
+//! overlaps with the links. Of the all-reduce of 64 MiB on four H200s: 96 MiB over a link of 350 GB/s are 288
+//! µs, the copy of the last 32 MiB 17 µs.
 //!
 //! # Order
-//! A slot is written again by peers once its owner has enqueued the launch after next, which waits on the device for
-//! the copy out of it. A reduction's peers store to a slot after its owner's first slice, the other kernels after they
-//! have met: either way its owner has begun that launch.
+//! A slot is written again by peers once its owner has enqueued the launch after next, which waits on the
+//! device for the copy out of it. A reduction's peers store to a slot after its owner's first slice, the
+//! other kernels after they have met: either way its owner has begun that launch.
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
@@ -226,7 +228,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         })
     }
 
-    /// Pieces of a reduce-scatter: packed into a slot, the first on `stream`, each other while the one before is reduced.
+    /// Pieces of a reduce-scatter: packed into a slot, the first on `stream`, each other while the one before
+    /// is reduced.
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
@@ -241,8 +244,8 @@ impl<B: CollectiveKernels> Collectives<B> {
             })
         };
         let mut ahead = pieces(call, cut).skip(1);
-        // SAFETY: the caller's obligations. A slot is packed when the launch that read it before has ended, and read when
-        // it is packed; peers write to no slot in a reduce-scatter.
+        // SAFETY: the caller's obligations. A slot is packed when the launch that read it before has ended,
+        // and read when it is packed; peers write to no slot in a reduce-scatter.
         unsafe {
             // The slot of the second piece is free from the start.
             backend.record(&self.pushed[1], stream)?;
@@ -312,9 +315,9 @@ fn pieces(call: &Call, cut: Pieces) -> impl Iterator<Item = Piece> {
 }
 
 impl Costs {
-    /// The time in microseconds of a call through landing memory with slots of so many bytes: the kernels of the symmetric
-    /// variant, piece by piece, and the copy of the last piece or the first. Predicted: that the other copies overlap is
-    /// not measured.
+    /// The time in microseconds of a call through landing memory with slots of so many bytes: the kernels of
+    /// the symmetric variant, piece by piece, and the copy of the last piece or the first. Predicted: that
+    /// the other copies overlap is not measured.
     fn predict_staged(
         &self,
         operation: Operation,

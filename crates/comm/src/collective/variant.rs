@@ -40,9 +40,10 @@ pub enum Variant {
     /// Along two binary trees, each of which carries half of the message, by packets: partial sums climb in f32, the result
     /// descends. Any operands. The order of a sum is that of the trees, not of ranks.
     Tree,
-    /// Any operands of any size: pieces are pushed to symmetric memory of this library's own and copied from there, each
-    /// while the next one is on its way. The kernels, and so the bits of a sum, are those of [`Variant::TwoShotPush`] (an
-    /// all-reduce), [`Variant::ScatterAllGather`] (a broadcast) and [`Variant::Push`].
+    /// Any operands of any size: pieces are pushed to symmetric memory of this library's own and copied from
+    /// there, each while the next one is on its way. The kernels, and so the bits of a sum, are those of
+    /// [`Variant::TwoShotPush`] (an all-reduce), [`Variant::ScatterAllGather`] (a broadcast) and
+    /// [`Variant::Push`].
     Staged,
     /// Multiprocessors store and load through multicast addresses: the switch copies and sums, in f32 and in an order of its
     /// own.

@@ -8,8 +8,8 @@ use super::stream::driver_error;
 use crate::error::Result;
 
 impl Cuda {
-    /// Name and driver of every GPU that this process may use, as [`DeviceInfo`](crate::DeviceInfo) has them, less the
-    /// device's number.
+    /// Name and driver of every GPU that this process may use, as [`DeviceInfo`](crate::DeviceInfo) has them,
+    /// less the device's number.
     ///
     /// # Errors
     /// As [`Cuda::device_count`]; what the driver reports.

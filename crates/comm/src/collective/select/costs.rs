@@ -48,8 +48,8 @@ impl Costs {
         series.insert(size.max(1), microseconds);
     }
 
-    /// Takes over what `newer` has. An operation of which it has anything goes by it alone: times of two machines, or of two
-    /// days, do not compare.
+    /// Takes over what `newer` has. An operation of which it has anything goes by it alone: times of two
+    /// machines, or of two days, do not compare.
     pub fn replace(&mut self, newer: Costs) {
         let is_older = |operation| newer.series.keys().all(|series| series.0 != operation);
         self.series.retain(|series, _| is_older(series.0));

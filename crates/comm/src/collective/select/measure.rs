@@ -19,9 +19,9 @@ const CALLS: usize = 9;
 const LEAD: Duration = Duration::from_micros(200);
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// Times every variant of `operations` that can do them on symmetric operands, with multicast addresses where the guard
-    /// allows them, at each [size](Operation::size), with all
-    /// ranks aligned before each call: medians of the slowest rank. Collective; takes about a second for each gigabyte.
+    /// Times every variant of `operations` that can do them on symmetric operands, with multicast addresses
+    /// where the guard allows them, at each [size](Operation::size), with all ranks aligned before each call:
+    /// medians of the slowest rank. Collective; takes about a second for each gigabyte.
     ///
     /// # Errors
     /// What the backend and the exchange report; a fault of a peer.

@@ -22,8 +22,8 @@ pub enum ReductionOrder {
     /// That of ranks, in which the sums of all variants have the same bits, in every run.
     #[default]
     Rank,
-    /// Any, another in every run perhaps: adds [`Variant::Tree`], and [`Variant::Multimem`] where the operands have multicast
-    /// addresses.
+    /// Any, another in every run perhaps: adds [`Variant::Tree`], and [`Variant::Multimem`] where the
+    /// operands have multicast addresses.
     Any,
 }
 
@@ -49,8 +49,8 @@ impl Costs {
     }
 
     /// What is known of the machine of these ranks: what was measured of it, as rank 0 finds it
-    /// [kept](crate::measured), and of the other operations what is [built in](Costs::built_in). Collective; the same on
-    /// all ranks.
+    /// [kept](crate::measured), and of the other operations what is [built in](Costs::built_in). Collective;
+    /// the same on all ranks.
     ///
     /// # Errors
     /// What the exchange reports.
@@ -72,9 +72,9 @@ impl Costs {
         Ok(costs)
     }
 
-    /// The time of a call through multicast addresses in microseconds. Predicted, for an all-reduce alone: of `n` ranks
-    /// each link carries `1 + 1/n` of the message each way, where pushing carries `2 (n - 1) / n`. The other operations
-    /// put no fewer bytes on any link, so that they are picked where they were measured.
+    /// The time of a call through multicast addresses in microseconds. Predicted, for an all-reduce alone: of
+    /// `n` ranks each link carries `1 + 1/n` of the message each way, where pushing carries `2 (n - 1) / n`.
+    /// The other operations put no fewer bytes on any link, so that they are picked where they were measured.
     fn predict_multimem(&self, operation: Operation, world: usize, size: usize) -> Option<f64> {
         if operation != Operation::AllReduce {
             return None;
@@ -87,9 +87,9 @@ impl Costs {
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// The variant for `call` that takes the least time according to [`Collectives::costs`], of those that can do it and
-    /// reduce in the order of ranks. The same on all ranks. Without any measurement of the operation the first of a fixed
-    /// order that can.
+    /// The variant for `call` that takes the least time according to [`Collectives::costs`], of those that
+    /// can do it and reduce in the order of ranks. The same on all ranks. Without any measurement of the
+    /// operation the first of a fixed order that can.
     ///
     /// # Errors
     /// As [`Collectives::validate`], if no variant can do it: make the operands symmetric, or let NCCL do it.
@@ -97,7 +97,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.select_in(call, ReductionOrder::Rank)
     }
 
-    /// As [`Collectives::select`], of the variants that reduce in an `order` that the caller accepts. All ranks give the same.
+    /// As [`Collectives::select`], of the variants that reduce in an `order` that the caller accepts. All
+    /// ranks give the same.
     ///
     /// # Errors
     /// As [`Collectives::select`].
