@@ -42,19 +42,31 @@ fn main() -> Outcome<()> {
 fn rank(comm: &Communicator, ordinal: usize) -> Outcome<String> {
     let device = Device::new_cuda_with_stream(ordinal)?;
     let shard = FEATURES / comm.world();
-    let layer = Linear::new(Tensor::ones((8, shard), candle_core::DType::F32, &device)?, None);
+    let layer = Linear::new(
+        Tensor::ones((8, shard), candle_core::DType::F32, &device)?,
+        None,
+    );
     let partial = layer.forward(&Tensor::ones((4, shard), candle_core::DType::F32, &device)?)?;
     let stream = device.as_cuda_device()?.cuda_stream();
     let sum = add_peer(comm, 1 - comm.rank(), &stream, &partial)?;
     let all = sum.flatten_all()?.to_vec1::<f32>()?;
     match all.iter().all(|&x| x == FEATURES as f32) {
-        true => Ok(format!("rank {}: {} sums are right", comm.rank(), all.len())),
+        true => Ok(format!(
+            "rank {}: {} sums are right",
+            comm.rank(),
+            all.len()
+        )),
         false => Err(format!("rank {}: {all:?}", comm.rank()).into()),
     }
 }
 
 /// `partial` and the peer's, added. All tensors are contiguous.
-fn add_peer(comm: &Communicator, peer: usize, stream: &Arc<CudaStream>, partial: &Tensor) -> Outcome<Tensor> {
+fn add_peer(
+    comm: &Communicator,
+    peer: usize,
+    stream: &Arc<CudaStream>,
+    partial: &Tensor,
+) -> Outcome<Tensor> {
     // candle's context and stream.
     let device = Cuda::adopt(stream.context().clone())?;
     let queue = device.adopt_stream(stream.clone())?;
