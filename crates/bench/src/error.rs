@@ -196,7 +196,7 @@ impl BenchError {
             BenchError::Peers { .. } => true,
             BenchError::Step { cause, .. } => cause.blames_a_peer(),
             BenchError::Execute(error) => match error {
-                ExecuteError::PeerFailed { .. } | ExecuteError::CollectiveTimeout { .. } => true,
+                ExecuteError::CollectiveTimeout { .. } => true,
                 ExecuteError::Memory(error) => memory_blames_a_peer(error),
                 ExecuteError::Comm(error) => comm_blames_a_peer(error),
                 ExecuteError::Exchange(error) => exchange_blames_a_peer(error),

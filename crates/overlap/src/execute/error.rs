@@ -33,18 +33,6 @@ pub enum ExecuteError {
         /// The same line there.
         theirs: String,
     },
-    /// Another rank failed in a step that all ranks take together, so this one gave up too.
-    #[error("rank {peer} failed in {step}: {cause}")]
-    PeerFailed {
-        /// The rank that failed.
-        peer: usize,
-        /// The step.
-        step: &'static str,
-        /// Its error.
-        cause: String,
-        /// Whether that was a missing capability, so that other plans can go on.
-        unavailable: bool,
-    },
     /// A collective did not end, since not all ranks came to it. It was aborted, which
     /// [`Bound::recover`](super::Bound::recover) makes good.
     #[error(
@@ -91,6 +79,12 @@ pub enum ExecuteError {
     Exchange(#[from] ExchangeError),
 }
 
+impl warpweave_symm_mem::Failure for ExecuteError {
+    fn is_unavailable(&self) -> bool {
+        self.is_unavailable()
+    }
+}
+
 impl ExecuteError {
     /// True if the cause is a capability that a machine or a build lacks, so that other plans can go on. All ranks agree
     /// on it when it is an answer of [`Executor::bind`](super::Executor::bind).
@@ -98,7 +92,6 @@ impl ExecuteError {
         use warpweave_comm::CommError;
         use warpweave_gemm::Error as Gemm;
         match self {
-            ExecuteError::PeerFailed { unavailable, .. } => *unavailable,
             ExecuteError::Memory(error) | ExecuteError::Gemm(Gemm::Memory(error)) => {
                 error.is_unavailable()
             }

@@ -56,7 +56,6 @@
 //! }
 //! ```
 
-mod agreement;
 mod bind;
 mod bound;
 mod buffers;
@@ -76,10 +75,9 @@ use warpweave_gemm::{
     WaitingGemmBackend,
 };
 use warpweave_kernels::KernelBackend;
-use warpweave_symm_mem::{Exchange, SignalPad};
+use warpweave_symm_mem::{Exchange, SignalPad, agree};
 
 use crate::plan::{Placement, Plan};
-use agreement::together;
 use bind::{Binder, Products};
 use buffers::{Buffers, LocalMemory};
 use collective::{Round, Team};
@@ -177,11 +175,11 @@ impl<B: ExecuteBackend> Executor<B> {
         let exchange = self.exchange.as_ref();
 
         let valid = validate::validate(&plan, exchange.rank(), exchange.world());
-        together(exchange, "plan validation", valid)?;
+        agree(exchange, "plan validation", valid)?;
         let interfaces = same_interface(exchange, &plan)?;
 
         let own = self.own_part(&plan, stream);
-        let own = together(exchange, "preparation of a plan", own)?;
+        let own = agree(exchange, "preparation of a plan", own)?;
         let OwnPart {
             products,
             local,
@@ -206,7 +204,7 @@ impl<B: ExecuteBackend> Executor<B> {
             interfaces: &interfaces,
         };
         let steps = binder.steps(products);
-        let steps = together(exchange, "binding of a plan", steps)?;
+        let steps = agree(exchange, "binding of a plan", steps)?;
         Ok(Bound {
             captured: Default::default(),
             steps,

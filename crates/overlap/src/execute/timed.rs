@@ -1,9 +1,8 @@
 //! When each operation of a call ran on the device.
 
 use serde::{Deserialize, Serialize};
-use warpweave_symm_mem::SignalPad;
+use warpweave_symm_mem::{SignalPad, agree};
 
-use super::agreement::together;
 use super::bound::Bound;
 use super::error::Result;
 use super::{ExecuteBackend, Executor};
@@ -39,7 +38,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let exchange = self.exchange.as_ref();
         let pad = SignalPad::new(&self.backend, &bound.node, "timeline", 1)?;
         exchange.barrier("timeline")?;
-        let marks = together(exchange, "a timed call", self.timed_call(bound, &pad))?;
+        let marks = agree(exchange, "a timed call", self.timed_call(bound, &pad))?;
         let marks = serde_json::to_vec(&marks).unwrap_or_default();
         let all = exchange.all_gather("timeline", &marks)?;
         let mut spans = Vec::new();

@@ -277,7 +277,7 @@ fn a_plan_that_is_wrong_on_one_rank_is_refused_on_all() {
         );
         let peer = ExecuteError::to_string(&errors[0]);
         assert!(
-            peer.starts_with("rank 1 failed in plan validation: plan `baseline"),
+            peer.starts_with("rank 1 failed at `plan validation`: plan `baseline"),
             "{i}: {peer}"
         );
     }

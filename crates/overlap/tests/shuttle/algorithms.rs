@@ -7,7 +7,7 @@ use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::operation::{Matrix, Operand, Operation};
 use warpweave_overlap::plan::{Problem, Role};
-use warpweave_symm_mem::DType;
+use warpweave_symm_mem::{DType, Error};
 
 const CALLS: usize = 3;
 
@@ -65,7 +65,7 @@ fn bytes(operation: Operation, operand: &Operand, call: usize, k: usize) -> Vec<
 fn left_out(error: ExecuteError) -> String {
     let invalid = matches!(
         error,
-        ExecuteError::InvalidPlan { .. } | ExecuteError::PeerFailed { .. }
+        ExecuteError::InvalidPlan { .. } | ExecuteError::Memory(Error::PeerFailed { .. })
     );
     assert!(invalid || error.is_unavailable(), "{error}");
     error.to_string()

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use warpweave_comm::Operand;
 use warpweave_comm::collective::launch::MAX_WORLD;
 use warpweave_comm::collective::{Call, Operation};
-use warpweave_symm_mem::{DevicePtr, Exchange, SubExchange};
+use warpweave_symm_mem::{DevicePtr, Exchange, SubExchange, agree};
 
 use super::Binder;
-use crate::execute::agreement::together;
 use crate::execute::collective::{NcclCall, Round, Team, TeamCall, rounds};
 use crate::execute::error::Result;
 use crate::execute::interface::{Interface, SharedCollective};
@@ -61,7 +60,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let ranks = round.team_of(exchange.rank());
         let made = part_of(exchange, ranks)
             .and_then(|part| Team::new(&self.backend, &part, ranks, round.transport, bytes));
-        let team = Arc::new(together(exchange.as_ref(), "collectives", made)?);
+        let team = Arc::new(agree(exchange.as_ref(), "collectives", made)?);
         self.known_teams().insert(round.clone(), team.clone());
         Ok(team)
     }

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use warpweave_comm::nccl::{Element, Launch, ReduceOp};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
-use warpweave_symm_mem::{Backend, Cuda, Exchange};
+use warpweave_symm_mem::{Backend, Cuda, Exchange, agree};
 
 use super::{CollectiveBackend, NcclCall};
-use crate::execute::agreement::together;
 use crate::execute::error::{ExecuteError, Result};
 use crate::plan::Collective;
 
@@ -74,9 +73,9 @@ impl CollectiveBackend for Cuda {
     fn group(&self, exchange: &Arc<dyn Exchange>, _bytes: usize) -> Result<NcclGroup> {
         let exchange = exchange.as_ref();
         // A rank without the library would leave the others waiting in NCCL.
-        let library = NcclLibrary::load().map_err(Into::into);
-        let library = together(exchange, "loading NCCL", library)?;
-        together(exchange, "devices for NCCL", own_device(self, exchange))?;
+        let library = NcclLibrary::load().map_err(ExecuteError::from);
+        let library = agree(exchange, "loading NCCL", library)?;
+        agree(exchange, "devices for NCCL", own_device(self, exchange))?;
         self.bind()?;
         let comm = Mutex::new(NcclComm::init(&library, exchange, options(self))?);
         Ok(NcclGroup { library, comm })
@@ -145,7 +144,8 @@ impl CollectiveBackend for Cuda {
         let mut comm = group.comm();
         // A rank whose own collective went well has peers whose did not.
         comm.abort();
-        self.synchronize(stream)?;
+        let quiet = self.synchronize(stream).map_err(ExecuteError::from);
+        agree(exchange.as_ref(), "recovery of NCCL", quiet)?;
         *comm = NcclComm::init(&group.library, exchange.as_ref(), options(self))?;
         Ok(())
     }
