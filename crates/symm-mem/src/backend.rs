@@ -276,7 +276,8 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// wait of this device that failed: what is to be published may not be there.
     ///
     /// # Safety
-    /// The pad behind `pad` lives until the work has ended; `slot` and `peers` are in range.
+    /// - The pad behind `pad` lives until the work has ended; `slot` and `peers` are in range.
+    /// - Signals of this rank in the slot are ordered: each advances a counter by reading and writing it.
     unsafe fn signal(
         &self,
         stream: &Self::Stream,
@@ -290,7 +291,7 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// deadline the fault is recorded in the pad and the stream goes on.
     ///
     /// # Safety
-    /// As for [`Backend::signal`].
+    /// As for [`Backend::signal`], of waits.
     unsafe fn wait(
         &self,
         stream: &Self::Stream,

@@ -30,7 +30,7 @@ use crate::backend::{Backend, DevicePtr, Memory};
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, LossWatcher};
 use crate::symmetric::SymmetricBuffer;
-use crate::sync::{Instant, thread};
+use crate::sync::{Instant, Mutex, thread};
 
 pub use fault::{FaultRecord, Notice, StopFlags};
 
@@ -115,6 +115,41 @@ pub struct SignalPad<B: Backend> {
     counters: B::Memory,
     slots: usize,
     timeout: Duration,
+    signals: LastUse<B>,
+    waits: LastUse<B>,
+}
+
+/// The stream that last used each slot. A counter is read and written by one thread at a time, so uses are ordered.
+#[derive(Debug)]
+struct LastUse<B: Backend>(Mutex<Vec<Option<B::Stream>>>);
+
+impl<B: Backend> LastUse<B> {
+    fn new(slots: usize) -> Self {
+        LastUse(Mutex::new((0..slots).map(|_| None).collect()))
+    }
+
+    /// Enqueues a use of `slot` on `stream`, after the one before.
+    fn follow(
+        &self,
+        backend: &B,
+        slot: usize,
+        stream: &B::Stream,
+        enqueue: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        // Held until it is enqueued: what another thread enqueues next follows this.
+        let mut last = self.0.lock();
+        let before = &mut last[slot];
+        if let Some(before) = before
+            .as_ref()
+            .filter(|s| !backend.is_same_stream(s, stream))
+        {
+            let event = backend.event()?;
+            backend.record(&event, before)?;
+            backend.wait_event(stream, &event)?;
+        }
+        *before = Some(stream.clone());
+        enqueue()
+    }
 }
 
 impl<B: Backend> SignalPad<B> {
@@ -158,6 +193,8 @@ impl<B: Backend> SignalPad<B> {
             counters,
             slots,
             timeout: backend.timeout(),
+            signals: LastUse::new(slots),
+            waits: LastUse::new(slots),
         })
     }
 
@@ -209,18 +246,24 @@ impl<B: Backend> SignalPad<B> {
         self.slots
     }
 
-    /// Signals on `stream`; see [`Backend::signal`].
+    /// Signals on `stream`; see [`Backend::signal`]. If another stream signalled the slot last, `stream` waits for the work
+    /// on that first, which a capture refuses where that work is not part of it.
     pub fn signal(&self, stream: &B::Stream, slot: usize, peers: &[usize]) -> Result<()> {
         self.bounds(slot, peers)?;
-        // SAFETY: slot and peers were checked; `self` owns the pad, and dropping device memory waits for enqueued work.
-        unsafe { self.backend.signal(stream, &self.view(), slot, peers) }
+        let view = self.view();
+        // SAFETY: slot and peers were checked; `self` owns the pad, and dropping device memory waits for enqueued work; uses
+        // of the slot are ordered.
+        let enqueue = || unsafe { self.backend.signal(stream, &view, slot, peers) };
+        self.signals.follow(&self.backend, slot, stream, enqueue)
     }
 
-    /// Waits on `stream`; see [`Backend::wait`].
+    /// Waits on `stream`; see [`Backend::wait`]. If another stream waited for the slot last, as [`SignalPad::signal`] does.
     pub fn wait(&self, stream: &B::Stream, slot: usize, peers: &[usize], lag: u32) -> Result<()> {
         self.bounds(slot, peers)?;
+        let view = self.view();
         // SAFETY: as in `signal`.
-        unsafe { self.backend.wait(stream, &self.view(), slot, peers, lag) }
+        let enqueue = || unsafe { self.backend.wait(stream, &view, slot, peers, lag) };
+        self.waits.follow(&self.backend, slot, stream, enqueue)
     }
 
     fn bounds(&self, slot: usize, peers: &[usize]) -> Result<()> {

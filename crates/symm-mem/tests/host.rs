@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use warpweave_symm_mem::host::HostStream;
 use warpweave_symm_mem::{
     Backend, Error, Exchange, Host, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -289,4 +290,32 @@ fn unmapping_waits_for_the_streams_of_other_devices_that_work_was_put_on() {
     drop(pad);
     assert!(slept.load(Ordering::Acquire), "the signal is still to come");
     other.synchronize(&stream).unwrap();
+}
+
+#[test]
+fn a_slot_that_two_streams_use_is_used_in_the_order_of_the_calls() {
+    let device = Host::new();
+    let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
+    let pad = SignalPad::new(&device, &exchange, "p", 1).unwrap();
+    let streams = [(); 2].map(|()| device.stream(Default::default()).unwrap());
+    let uses: [&dyn Fn(&HostStream); 2] =
+        [&|stream| pad.signal(stream, 0, &[0]).unwrap(), &|stream| {
+            pad.wait(stream, 0, &[0], 0).unwrap()
+        }];
+    for one in uses {
+        let slept = Arc::new(AtomicBool::new(false));
+        let after = slept.clone();
+        let sleep = move || {
+            std::thread::sleep(Duration::from_millis(100));
+            after.store(true, Ordering::Release);
+            Ok(())
+        };
+        one(&streams[1]);
+        device.launch(&streams[0], "sleep", sleep).unwrap();
+        one(&streams[0]);
+        one(&streams[1]);
+        device.synchronize(&streams[1]).unwrap();
+        assert!(slept.load(Ordering::Acquire), "two streams at one counter");
+    }
+    pad.check(&streams[0]).unwrap();
 }

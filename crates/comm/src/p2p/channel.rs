@@ -203,9 +203,9 @@ impl<B: TransferBackend> Channel<B> {
             Transport::Tma => Engine::Bulk,
             Transport::Sm => Engine::Sm,
             _ => {
-                pad.wait(stream, awaited, &[self.peer], 0)?;
-                // SAFETY: the caller's obligation; for the signal as above.
+                // SAFETY: the caller's obligation, who orders the streams of the lane; for the signals as above.
                 unsafe {
+                    backend.wait(stream, &view, awaited, &[self.peer], 0)?;
                     backend.copy_unless_stopped(stream, to, from, bytes)?;
                     return backend.announce(stream, &view, announced, self.peer);
                 }

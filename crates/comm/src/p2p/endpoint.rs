@@ -107,7 +107,7 @@ impl<B: TransferBackend> PointToPoint<B> {
     ) -> Result<Self> {
         const MOST: usize = 1024;
         let ready = match options.lanes {
-            1..=MOST => backend.preload_transfers().map_err(CommError::from),
+            1..=MOST => backend.preload_transfers(),
             lanes => Err(CommError::InvalidArgument {
                 what: "lanes",
                 why: format!("an endpoint has 1 to {MOST} lanes, not {lanes}"),
@@ -282,7 +282,11 @@ impl<B: TransferBackend> Shared<B> {
         for _ in 0..due {
             if !of.role.is_active() && !of.by_nccl {
                 let slot = of.role.awaited().slot(of.lane);
-                self.pad.wait(stream, slot, &[of.peer], 0)?;
+                // SAFETY: the ledger knows the peer and the lane; who posted has ordered the streams of the lane.
+                unsafe {
+                    self.backend
+                        .wait(stream, &self.pad.view(), slot, &[of.peer], 0)?
+                };
             }
             books.ledger(of).wait();
         }

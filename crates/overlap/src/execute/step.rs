@@ -137,12 +137,14 @@ impl<B: ExecuteBackend> Step<B> {
             }
             Action::Signal { slot, to } => {
                 if let Some(pad) = with.pad {
-                    pad.signal(stream, *slot, to)?;
+                    // SAFETY: the caller's obligation; *check* found the signals of a flag ordered.
+                    unsafe { backend.signal(stream, &pad.view(), *slot, to)? };
                 }
             }
             Action::Wait { slot, from, lag } => {
                 if let Some(pad) = with.pad {
-                    pad.wait(stream, *slot, from, *lag)?;
+                    // SAFETY: as above, of waits.
+                    unsafe { backend.wait(stream, &pad.view(), *slot, from, *lag)? };
                 }
             }
             Action::Record(event) => backend.record(&with.events[*event], stream)?,
