@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use warpweave_comm::CommError;
 use warpweave_comm::p2p::{MemoryRange, TransferBackend, Transport};
-use warpweave_symm_mem::{BackendKind, Memory, SymmetricBuffer};
+use warpweave_symm_mem::{BackendKind, FaultCause, Memory, SymmetricBuffer};
 
 use super::ring::{Ring, WAYS};
 use super::{Rank, content};
@@ -119,15 +119,10 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
         token.wait(stream).unwrap();
         rank.backend.synchronize(stream).unwrap();
         let error = rank.p2p.check(stream).unwrap_err();
+        // It learns that it is the late one.
+        let gave_up = FaultCause::PeerGaveUp { reporter: 1 };
         assert!(
-            matches!(
-                &error,
-                CommError::Transfer {
-                    peer: 1,
-                    signal: "arrived",
-                    ..
-                }
-            ),
+            matches!(&error, CommError::Transfer { peer: 1, signal: "arrived", cause, .. } if cause.cause == gave_up),
             "{error}"
         );
         if transport != Transport::CopyEngine || B::KIND == BackendKind::Host {
