@@ -96,8 +96,8 @@ __device__ __forceinline__ void store_own_lane(const MultimemGather& p) {
   if (threadIdx.x == 0 && draw_last(pad, p.ready, pad.rank, gridDim.x)) {
     for (uint32_t lane = 1; lane < pad.world; ++lane) {
       const uint32_t peer = lane_owner(pad, lane);
-      // Rows that were not stored are not announced: the peers then name this rank.
-      if (!faulted(pad)) signal_peer(pad, p.ready, peer);
+      // Not if a block could not store its rows: its wait has stopped this device before its draw.
+      signal_peer(pad, p.ready, peer);
       advance_expected(pad, p.free, peer, next_epoch(pad, p.free, peer));
     }
   }

@@ -42,7 +42,9 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   let_next_launch();
   // Ahead of time, so that no counter is waited for later: this lane alone changes them, behind the last ticket.
   uint32_t ready = 0, done = 0, done_sent = 0;
+  uint32_t* done_word = nullptr;
   if (remote && speaker) {
+    done_word = word_at(pad, owner, p.done, pad.rank);
     ready = next_epoch(pad, p.ready, owner);
     done = next_epoch(pad, p.done, owner);
     done_sent = load_counter(pad.sent + counter_index(pad, p.done, owner)) + 1;
@@ -66,9 +68,14 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
     if (copies && read) copy_range(to, from, bytes, p.element_size, thread, threads);
     __syncthreads();
   }
-  if (remote && speaker && draw_last(pad, p.ready, owner, parts)) {
-    store_epoch(pad, p.done, owner, done_sent);
-    pad.sent[counter_index(pad, p.done, owner)] = done_sent;
+  if (!remote || !speaker) return;
+  // Its load overlaps the draw. A block whose own wait failed draws nothing, so that nobody says that it has read.
+  const bool silent = stopped(pad);
+  if (here && draw_last(pad, p.ready, owner, parts)) {
+    if (!silent) {
+      store_release_sys(done_word, done_sent);
+      pad.sent[counter_index(pad, p.done, owner)] = done_sent;
+    }
     advance_expected(pad, p.ready, owner, ready);
     wait_epoch(pad, p.done, owner, done);
     advance_expected(pad, p.done, owner, done);

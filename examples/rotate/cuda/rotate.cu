@@ -35,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(512) rotate(const __grid_constant__
   const bool speaker = threadIdx.x == 0;
   __shared__ bool come;
 
-  // The neighbour has emptied its inbox in the launch before. Who waits in vain leaves: the fault is recorded, and the
-  // peers that wait for this rank learn of it by their own deadline.
+  // The neighbour has emptied its inbox in the launch before. Whose wait failed leaves: it writes nobody's memory and
+  // signals nothing, and its notice ends the waits of the peers.
   if (speaker) come = await_peer(pad, p.taken, right, 1);
   __syncthreads();
   if (!come) return;

@@ -24,8 +24,8 @@
 // **The end.** A call is over when its tiles are: nobody is waited for. The number of the call lies in a counter that all threads
 // read when they begin; a block draws once they have, and the last to draw advances it, beside the product.
 //
-// **Faults.** A wait that misses its deadline is recorded, and the launch ends with worthless rows in C. Behind a fault nothing is
-// written to a peer any more, which may still be reading what it got two calls before, so that no rank takes rows of a wrong call.
+// **Faults.** After a wait that failed the launch ends with worthless rows in C, and this rank writes and signals nothing to a peer any
+// more, which may still be reading what it got two calls before, so that no rank takes rows of a wrong call.
 //
 // All blocks are to be resident at once, since each writes a share that others wait for. Nothing waits in a circle: writing waits
 // for nothing. The launch is not programmatic: it looks at the counter before anything else.
@@ -174,7 +174,9 @@ class EagerGather {
       if (elected()) sound = write(chunk, sent);
       sound = __all_sync(0xffffffff, sound);
       __syncwarp();
-      if (sound && is_peer()) store_epoch(pad, product_.slot + chunk, threadIdx.x % 32, call_.epoch);
+      // Whoever wrote has looked whether it may.
+      const uint32_t slot = product_.slot + chunk, peer = threadIdx.x % 32;
+      if (sound && is_peer()) store_release_sys(word_at(pad, peer, slot, pad.rank), call_.epoch);
     }
   }
 

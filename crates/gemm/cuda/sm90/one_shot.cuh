@@ -23,8 +23,9 @@
 //
 // **The end.** A call is over when its sums are: nobody is waited for.
 //
-// **Faults.** A wait that misses its deadline, for a peer or for other blocks of this rank, is recorded, and the launch ends with worthless sums. A launch that finds a fault when it
-// begins writes nothing to a peer, which may still be reading what it got two calls before, and says nothing.
+// **Faults.** After a wait that failed, for a peer or for other blocks of this rank, the launch ends with worthless sums. A launch that
+// finds a fault when it begins writes nothing to a peer, which may still be reading what it got two calls before, and signals nothing: its
+// own waits for its own parts fail too.
 //
 // **Bits.** All parts are rounded to the element type, this rank's too, and added in f32 in the order of ranks, a bias behind them; the
 // sum is rounded once. So all ranks have the same bits, and every run.
@@ -75,7 +76,8 @@ static_assert(sizeof(OneShot) == 1664, "as in Rust");
 struct OneShotCall {
   const OneShot& product;
   const uint32_t epoch;
-  // Nothing is sent behind a fault. The same in all lanes of a warp.
+  // After a fault, of this rank or of a peer, nothing is stored for anybody or signalled. The same in all lanes of a warp; the loads overlap
+  // that of the epoch.
   const bool sound;
   const uint32_t steps;
   const TensorMap& b;
@@ -83,7 +85,7 @@ struct OneShotCall {
   __device__ __forceinline__ OneShotCall(const OneShot& product)
       : product(product),
         epoch(load_counter(product.calls()) + 1),
-        sound(__all_sync(0xffffffff, load_counter(&product.pad.fault->state) == 0)),
+        sound(__all_sync(0xffffffff, !faulted(product.pad))),
         steps(product.steps),
         b(product.b) {}
 
@@ -188,7 +190,8 @@ __device__ __forceinline__ void send_parts(const OneShotCall& call, const Pipeli
     }
     last = __shfl_sync(0xffffffff, last, int(lane.own() % 32)) && lane.is();
     __syncwarp();
-    if (last) store_epoch(pad, lane.slot(), lane.rank(), call.epoch);
+    // Whoever drew has looked whether it may.
+    if (last) store_release_sys(word_at(pad, lane.rank(), lane.slot(), pad.rank), call.epoch);
   });
 }
 

@@ -61,13 +61,15 @@ class PartFetcher {
   __device__ __forceinline__ PartFetcher(const Reduction& reduction, Inbox& inbox, uint32_t epoch)
       : reduction_(reduction), fetcher_(inbox), epoch_(epoch) {}
 
-  __device__ __forceinline__ void fetch() {
+  // False if something did not come.
+  __device__ __forceinline__ bool fetch() {
     const uint32_t peers = reduction_.pad.world - 1;
     for (uint32_t group = 0; group <= reduction_.groups; ++group) {
       for (uint32_t i = 0; group < reduction_.groups && i < peers; ++i) share(group * peers + i, false);
       for (uint32_t i = 0; reduction_.everyone && group > 0 && i < peers; ++i) share((group - 1) * peers + i, true);
     }
     fetcher_.drain();
+    return !missed_;
   }
 
  private:
@@ -89,7 +91,8 @@ class PartFetcher {
     uint32_t* const arrived = sum ? nullptr : &reduction_.arrived[group];
     if (first >= pieces) return;
     if (!await(peer, (sum ? reduction_.summed : reduction_.ready) + group)) {
-      // The counters are whole behind the call all the same.
+      missed_ = true;
+      // The counters are whole after the call all the same.
       if (arrived != nullptr) add_release_gpu(arrived, 1);
       return;
     }
@@ -118,6 +121,7 @@ class PartFetcher {
   const Reduction& reduction_;
   Fetcher fetcher_;
   const uint32_t epoch_;
+  bool missed_ = false;
 };
 
 // One thread: the parts of 64 columns of an own tile from the other ranks, which are here.

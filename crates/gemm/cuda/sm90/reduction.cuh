@@ -37,8 +37,9 @@
 // **Nothing waits in a circle.** A fetcher waits for parts and sums in the order of rounds, and has counted all pieces of those
 // before; a producer waits for its own group's parts. So whoever waits in a round waits for what came before that round.
 //
-// **Faults.** Behind a wait that missed its deadline, in this call or one before, nothing more is stored or announced, but that
-// everything was fetched. Every launch ends.
+// **Faults.** After a wait that failed, in this call or one before, nothing more is stored or announced, and a block that could not
+// fetch its share does not draw from the ticket of `done`. Every launch ends. Sums are left out after a notice on this pad alone,
+// which the host then finds: that another pad's wait failed keeps this rank from announcing, not from ending what it can end.
 //
 // **Bits.** A part is rounded to the element type when it is stored. The owner's own is not: the others' are added to its f32
 // sums, and a bias behind them, and the sum is rounded once. That depends on neither time nor grid, so that every run gives the
@@ -73,15 +74,23 @@ __device__ __forceinline__ void consume(const Reduction& reduction, const Pipeli
   handover.end();
 }
 
+__device__ __forceinline__ void signal_others(const PadView& pad, uint32_t slot, uint32_t epoch) {
+  for (uint32_t step = 1; step < pad.world; ++step) {
+    store_release_sys(word_at(pad, (pad.rank + step) % pad.world, slot, pad.rank), epoch);
+  }
+}
+
 // One thread, behind its stores of a tile: the last of the group tells those who fetch it.
 __device__ __forceinline__ void announce(const Reduction& reduction, const Part& part, uint32_t epoch) {
   const PadView& pad = reduction.pad;
   const bool own = part.owner == pad.rank;
   if (own && !reduction.everyone) return;
   const uint32_t slot = (own ? reduction.summed : reduction.ready) + part.group;
-  if (!draw_last(pad, slot, part.owner, part.draws)) return;
-  if (!own) return store_epoch(pad, slot, part.owner, epoch);
-  for (uint32_t step = 1; step < pad.world; ++step) store_epoch(pad, slot, (pad.rank + step) % pad.world, epoch);
+  // Its load overlaps the draw. Who found a notice has stored nothing and does not draw, so that nobody is the last.
+  const bool silent = stopped(pad);
+  if (!draw_last(pad, slot, part.owner, part.draws) || silent) return;
+  if (!own) return store_release_sys(word_at(pad, part.owner, slot, pad.rank), epoch);
+  signal_others(pad, slot, epoch);
 }
 
 // A warp: all stores of a consumer's tiles.
@@ -99,7 +108,7 @@ __device__ __forceinline__ void store_parts(const Reduction& reduction, const Pi
     const uint32_t stage = stages++ % Tile::kStages;
     const TensorMap* map = own ? &reduction.c : &reduction.outgoing[part.owner];
     // The parts of an own tile have been waited for by the time the consumer leaves it.
-    const auto sound = [&] { return !faulted(pad); };
+    const auto sound = [&] { return !noticed(pad); };
     const auto store = [&](uint32_t box, const char* place) {
       store_box(map, int32_t(part.column + box * kBox), int32_t(part.row + consumer * 64), place);
     };
@@ -144,12 +153,12 @@ __device__ __forceinline__ void reduce(const Reduction& reduction) {
     } else if (warp <= kConsumers) {
       store_parts<Tile>(reduction, pipeline, warp - 1, epoch);
     } else if (elected()) {
-      PartFetcher(reduction, inbox_of_block<Tile>(), epoch).fetch();
+      const bool fetched = PartFetcher(reduction, inbox_of_block<Tile>(), epoch).fetch();
+      // Its load overlaps the draw.
+      const bool silent = stopped(pad);
       // Nothing of the others will be read any more.
-      if (draw_last(pad, reduction.done, pad.rank, gridDim.x)) {
-        for (uint32_t step = 1; step < pad.world; ++step) {
-          store_epoch(pad, reduction.done, (pad.rank + step) % pad.world, epoch);
-        }
+      if (fetched && draw_last(pad, reduction.done, pad.rank, gridDim.x) && !silent) {
+        signal_others(pad, reduction.done, epoch);
       }
     }
   } else {

@@ -19,8 +19,7 @@
 //! A rank writes its own memory alone: data is fetched, not sent (`docs/fused-kernel.md` says why). So a call needs no credits:
 //! whatever follows it may write what others have fetched.
 //!
-//! Behind a wait that missed its deadline a rank announces nothing but that it is done; in one shot nothing at all, and a launch that
-//! begins behind it writes nothing to its peers.
+//! After a wait that failed a rank announces nothing; in one shot a launch that begins after it writes nothing to its peers.
 //!
 //! # In one shot
 //!
