@@ -1,6 +1,6 @@
 //! Why a plan could not be bound or run.
 
-use warpweave_symm_mem::{ExchangeError, SignalFault};
+use warpweave_symm_mem::{ExchangeError, FaultCause, SignalFault};
 
 /// Result of binding and running.
 pub type Result<T, E = ExecuteError> = std::result::Result<T, E>;
@@ -121,6 +121,16 @@ impl ExecuteError {
             ExecuteError::Memory(warpweave_symm_mem::Error::SignalFault(timeout)) => {
                 name(&mut timeout.rank);
                 name(&mut timeout.peer);
+                match &mut timeout.cause {
+                    FaultCause::Deadline { missing } => missing.iter_mut().for_each(name),
+                    FaultCause::PeerGaveUp { reporter } => name(reporter),
+                    _ => {}
+                }
+            }
+            // Of a communicator of NCCL's, which has the group's numbers.
+            ExecuteError::Comm(warpweave_comm::CommError::PeerLost { rank, peer, .. }) => {
+                name(rank);
+                name(peer);
             }
             ExecuteError::CollectiveTimeout { rank, .. } => name(rank),
             _ => {}
