@@ -158,7 +158,7 @@ struct Sections {
       if (start == 0) start = global_time();
       const uint64_t waited = global_time() - start;
       const bool late = waited > pad.timeout_ns;
-      if (!late && !faulted(pad) && load_relaxed_sys(pad.stopped_by_host) == 0) continue;
+      if (!late && !faulted(pad) && load_relaxed_sys(pad.stopped_on_host) == 0) continue;
       record_fault(pad, kPacketSlot, source(__ffs(missing) - 1), flag, 0, waited, late);
       return false;
     }

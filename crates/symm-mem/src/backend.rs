@@ -219,8 +219,11 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         bytes: usize,
     ) -> Result<()>;
 
-    /// As [`Backend::copy`], for memory of a peer: moves nothing once a wait of this device has failed, since the peer may
-    /// not have given its memory for this call.
+    /// As [`Backend::copy`], for memory of a peer, which may not have given it for this call: moves nothing once a wait of
+    /// this device has failed. The host backend looks when the copy is due. On a GPU nothing can hold back a copy engine
+    /// whose copy is enqueued: [`Cuda`](crate::Cuda) looks when the copy is enqueued, so that those of the call in which the
+    /// wait fails, and of calls enqueued before the host could know of it, still run. The peers have been given notice by
+    /// then.
     ///
     /// # Safety
     /// As for [`Backend::copy`].
@@ -267,6 +270,10 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// Ends all waits of this device that are not satisfied, those under way and those to come, until
     /// [`Backend::resume_waits`]. From any thread, at any time; blocks for nothing.
     fn stop_waits(&self);
+
+    /// Whether a wait of this device has failed, or [`Backend::stop_waits`] has ended them, and nobody has resumed them since.
+    /// Costs a load and no synchronisation.
+    fn is_stopped(&self) -> bool;
 
     /// Clears the [`StopFlags`]. With no wait of this device under way.
     fn resume_waits(&self, stream: &Self::Stream) -> Result<()>;

@@ -52,7 +52,7 @@ fn takes_batches(cuda: &Cuda, stream: &CudaQueue) -> Result<bool> {
 impl Cuda {
     /// Makes all `copies`, each from the second address to the first, of so many bytes, on `stream`, in no order among them:
     /// as one batch where the driver takes batches (CUDA 12.8 and newer) and `stream` is not being captured, one by one
-    /// otherwise.
+    /// otherwise. As [`copy_unless_stopped`](crate::Backend::copy_unless_stopped), none once a wait of this device has failed.
     ///
     /// # Errors
     /// What the driver reports.
@@ -66,6 +66,9 @@ impl Cuda {
         copies: &[(DevicePtr, DevicePtr, usize)],
     ) -> Result<()> {
         self.bind()?;
+        if self.leaves_out_copies(stream)? {
+            return Ok(());
+        }
         let copies: Vec<_> = copies.iter().copied().filter(|copy| copy.2 > 0).collect();
         let takes = copies.len() > 1
             && (BATCH.is_present() || BATCH_OF_12.is_present())

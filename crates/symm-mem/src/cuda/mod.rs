@@ -203,6 +203,9 @@ impl Backend for Cuda {
         src: DevicePtr,
         bytes: usize,
     ) -> Result<()> {
+        if self.leaves_out_copies(stream)? {
+            return Ok(());
+        }
         // SAFETY: the caller's obligation.
         unsafe { self.copy(stream, dst, src, bytes) }
     }
@@ -257,6 +260,10 @@ impl Backend for Cuda {
 
     fn stop_waits(&self) {
         self.set_stopped();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.has_stopped()
     }
 
     fn resume_waits(&self, stream: &CudaQueue) -> Result<()> {

@@ -103,8 +103,20 @@ impl Cuda {
     pub(super) fn set_stopped(&self) {
         // Without the flags there is no pad, and nothing waits.
         if let Some(memory) = self.device.stop.lock().as_ref() {
-            memory.host().store(1, Ordering::SeqCst);
+            memory.host().store(StopFlags::BY_HOST, Ordering::SeqCst);
         }
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        let stop = self.device.stop.lock();
+        stop.as_ref()
+            .is_some_and(|memory| memory.host().load(Ordering::Acquire) != 0)
+    }
+
+    /// Whether copies to peers are left out of what is enqueued on `stream`. A graph that is being captured has them, since
+    /// it may be launched when the device has recovered.
+    pub(super) fn leaves_out_copies(&self, stream: &super::CudaQueue) -> Result<bool> {
+        Ok(self.has_stopped() && !super::stream::is_capturing(self, stream)?)
     }
 
     pub(super) fn clear_stopped(&self, stream: &super::CudaQueue) -> Result<()> {

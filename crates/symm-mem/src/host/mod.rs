@@ -53,6 +53,12 @@ struct Inner {
     stopped: AtomicU32,
 }
 
+impl Inner {
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire) != 0
+    }
+}
+
 impl Host {
     /// A device with the default timeout of ten seconds.
     pub fn new() -> Self {
@@ -229,9 +235,7 @@ impl Backend for Host {
     ) -> Result<()> {
         let device = Arc::downgrade(&self.0);
         self.launch(stream, "copy", move || {
-            let stopped = device
-                .upgrade()
-                .is_none_or(|device| device.stopped.load(Ordering::Acquire) != 0);
+            let stopped = device.upgrade().is_none_or(|device| device.is_stopped());
             if !stopped {
                 // SAFETY: the caller vouches for both ranges until the stream has run this.
                 unsafe { std::ptr::copy_nonoverlapping(src.as_host::<u8>(), dst.as_host(), bytes) };
@@ -277,9 +281,11 @@ impl Backend for Host {
     }
 
     fn stop_waits(&self) {
-        self.0
-            .stopped
-            .store(signal::STOPPED_BY_HOST, Ordering::SeqCst);
+        self.0.stopped.store(StopFlags::BY_HOST, Ordering::SeqCst);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
     }
 
     fn resume_waits(&self, _stream: &HostStream) -> Result<()> {

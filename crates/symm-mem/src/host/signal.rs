@@ -5,13 +5,8 @@ use std::time::Duration;
 
 use crate::backend::DevicePtr;
 use crate::pad::word::Word;
-use crate::pad::{Notice, PadView, word};
+use crate::pad::{Notice, PadView, StopFlags, word};
 use crate::sync::Instant;
-
-/// The device's [`StopFlags`](crate::pad::StopFlags) after a wait that failed.
-const STOPPED: u32 = 1;
-/// The same after [`Backend::stop_waits`](crate::Backend::stop_waits).
-pub(super) const STOPPED_BY_HOST: u32 = 2;
 
 /// The atomic at `base + bytes`.
 ///
@@ -179,8 +174,8 @@ pub unsafe fn record_fault(
         let mine = |field: usize| atomic(pad.fault, 4 * field);
         let notice = mine(0).load(Ordering::Acquire);
         // The host's own stop stands: it is the higher one.
-        let by_host =
-            atomic(pad.stop.device, 0).fetch_max(STOPPED, Ordering::SeqCst) == STOPPED_BY_HOST;
+        let stopped = atomic(pad.stop.device, 0).fetch_max(StopFlags::FAILED, Ordering::SeqCst);
+        let by_host = stopped == StopFlags::BY_HOST;
         let cause = match (timed_out, notice) {
             (true, _) => 0,
             (false, 0) if by_host => 3,

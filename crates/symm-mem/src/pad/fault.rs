@@ -163,14 +163,22 @@ impl Notice {
     }
 }
 
-/// Two u32 of a device, shared by all its pads: not zero once waiting is pointless.
+/// Two u32 of a device, shared by all its pads: not zero once waiting is pointless. On the host backend they are one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct StopFlags {
     /// In device memory, set by the first wait of the device that fails. Whoever signals looks at it first.
     pub device: DevicePtr,
-    /// Where the host can set it while kernels wait, as the device sees it. Waits look at it now and then.
+    /// In host memory, as the device sees it: [`StopFlags::FAILED`] or [`StopFlags::BY_HOST`]. The host learns of a failed
+    /// wait by it without a synchronisation, and can set it while kernels wait, which look at it now and then.
     pub host: DevicePtr,
+}
+
+impl StopFlags {
+    /// A wait of the device has failed.
+    pub const FAILED: u32 = 1;
+    /// The host has stopped the device.
+    pub const BY_HOST: u32 = 2;
 }
 
 #[cfg(test)]

@@ -199,6 +199,9 @@ impl Backend for Faulty {
     fn stop_waits(&self) {
         self.host.stop_waits();
     }
+    fn is_stopped(&self) -> bool {
+        self.host.is_stopped()
+    }
     fn resume_waits(&self, stream: &Self::Stream) -> Result<()> {
         self.host.resume_waits(stream)
     }

@@ -35,6 +35,9 @@ static_assert(sizeof(FaultRecord) == 64, "as in Rust");
 
 enum FaultCause : uint32_t { kDeadline = 0, kNotice = 1, kStopped = 2, kStoppedByHost = 3 };
 
+// What the host stores to stop the waits of its device.
+constexpr uint32_t kByHost = 2;
+
 // The layout of `PadView` in `pad.rs`.
 struct PadView {
   const uint64_t* peers;  // [world] addresses of every rank's words, as mapped here
@@ -43,7 +46,7 @@ struct PadView {
   uint32_t* tickets;      // [slots][world], zero between kernels
   FaultRecord* fault;     // after this rank's words, as a peer's is after the peer's
   uint32_t* stopped;      // of this device: not zero once a wait of any pad has failed
-  const uint32_t* stopped_by_host;  // in host memory
+  uint32_t* stopped_on_host;  // in host memory: 1 once a wait has failed, 2 once the host has said so
   uint64_t timeout_ns;
   uint32_t rank;
   uint32_t world;
@@ -160,7 +163,8 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
                                                  uint32_t seen, uint64_t waited_ns, bool timed_out) {
   FaultRecord* fault = pad.fault;
   uint32_t notice = load_acquire_sys(&fault->notice);
-  const bool by_host = load_acquire_sys(pad.stopped_by_host) != 0;
+  const uint32_t on_host = load_acquire_sys(pad.stopped_on_host);
+  const bool by_host = on_host == kByHost;
   const uint32_t cause = timed_out ? kDeadline : notice != 0 ? kNotice : by_host ? kStoppedByHost : kStopped;
   if (notice == 0) {
     // Whoever was stopped does not know whom the wait that failed was for, in the ranks of this pad.
@@ -168,6 +172,7 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
     notice = 1u << 31 | by_loss | (pad.rank & 0x3fffu) << 16 | (culprit & 0xffffu);
   }
   atomicExch(pad.stopped, 1u);
+  if (on_host == 0) store_relaxed_sys(pad.stopped_on_host, 1u);
   __threadfence_system();
   const uint64_t offset = uint64_t(pad.slots) * pad.world * kWordStride;
   for (uint32_t rank = 0; rank < pad.world; ++rank)
@@ -209,7 +214,7 @@ __device__ __forceinline__ bool watch_word(const PadView& pad, const uint32_t* w
     if (notice == 0 && looks % 64 != 63) continue;
     const uint64_t waited = global_time() - start;
     const bool timed_out = waited > kDeadlines * pad.timeout_ns;
-    if (timed_out || notice != 0 || stopped(pad) || load_relaxed_sys(pad.stopped_by_host) != 0) {
+    if (timed_out || notice != 0 || stopped(pad) || load_relaxed_sys(pad.stopped_on_host) != 0) {
       record_fault(pad, slot, peer, wanted, seen, waited, timed_out);
       return false;
     }

@@ -22,7 +22,7 @@ pub(crate) struct Pad {
     tickets: u64,
     fault: u64,
     stopped: u64,
-    stopped_by_host: u64,
+    stopped_on_host: u64,
     timeout_ns: u64,
     rank: u32,
     world: u32,
@@ -90,7 +90,7 @@ impl Kernel {
                     pad.expected..pad.expected + counters,
                     pad.fault..pad.fault + 64,
                     pad.stopped..pad.stopped + 4,
-                    pad.stopped_by_host..pad.stopped_by_host + 4,
+                    pad.stopped_on_host..pad.stopped_on_host + 4,
                 ]
             }
             Kernel::Delay { .. } | Kernel::Unknown => Vec::new(),
@@ -171,7 +171,7 @@ impl Pad {
         let notice = word(context, self.fault)?;
         let stops = [
             word(context, self.stopped)?,
-            word(context, self.stopped_by_host)?,
+            word(context, self.stopped_on_host)?,
         ];
         let wanted = epoch.wrapping_sub(lag);
         let start = Instant::now();
@@ -183,8 +183,9 @@ impl Pad {
             }
             let waited = start.elapsed();
             let timed_out = waited.as_nanos() > u128::from(self.timeout_ns);
-            let [stopped, by_host] = stops.map(|flag| flag.load(Ordering::Acquire) != 0);
-            if timed_out || noticed || stopped || by_host {
+            let [stopped, on_host] = stops.map(|flag| flag.load(Ordering::Acquire));
+            let (stopped, by_host) = ((stopped | on_host) != 0, on_host == 2);
+            if timed_out || noticed || stopped {
                 let cause = match (timed_out, noticed, by_host) {
                     (true, _, _) => 0,
                     (_, true, _) => 1,
@@ -211,6 +212,7 @@ impl Pad {
             theirs => theirs,
         };
         word(context, self.stopped)?.store(1, Ordering::SeqCst);
+        word(context, self.stopped_on_host)?.fetch_max(1, Ordering::SeqCst);
         for rank in 0..self.world {
             let record = self.record_of(context, rank)?;
             word(context, record)?.store(notice, Ordering::SeqCst);

@@ -143,6 +143,20 @@ pub fn pad(rank: &Rank) -> Result<Kept> {
     rank.barrier("signalled")?;
     pad.recover(&stream, rank.exchange.as_ref())?;
     rank.barrier("recovered")?;
+    let copy = || {
+        let (to, from) = (inbox.local(), outbox.address());
+        // SAFETY: the ranges live, and this rank's own work alone uses them now.
+        unsafe { device.copy_unless_stopped(&stream, to, from, BYTES)? };
+        device.synchronize(&stream)?;
+        read(&device, to, BYTES)
+    };
+    device.stop_waits();
+    assert!(device.is_stopped());
+    arrived(rank, &copy()?, 20 + peer as u8)?;
+    device.resume_waits(&stream)?;
+    assert!(!device.is_stopped());
+    arrived(rank, &copy()?, 20 + rank.rank as u8)?;
+    rank.barrier("copied")?;
     pad.close(&stream, rank.exchange.as_ref())?;
     Ok(Box::new((inbox, outbox, stream, device)))
 }
