@@ -5,7 +5,7 @@ use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::{
     Collective, Placement, Plan, PlanBuilder, Role, StreamId, Transport, shard,
 };
-use warpweave_symm_mem::{DType, Host};
+use warpweave_symm_mem::{DType, FaultCause, Host};
 
 use crate::collectives::Case;
 use crate::fixtures::{element, encode, matrix, on_ranks};
@@ -117,6 +117,8 @@ fn a_neighbour_that_stays_away_has_its_rank_in_the_world() {
     });
     let timeout = faults[2].as_ref().unwrap().signal_fault().unwrap();
     assert_eq!((timeout.rank, timeout.peer), (2, 3));
+    let missing = FaultCause::Deadline { missing: vec![3] };
+    assert_eq!(timeout.cause, missing);
     for rank in [0, 1, 3] {
         assert!(faults[rank].is_none(), "rank {rank}: {:?}", faults[rank]);
     }
