@@ -66,10 +66,6 @@ struct Model {
     names: HashMap<String, Place>,
     threads: Vec<Vec<Step>>,
     /// The rank of each thread.
-    #[cfg_attr(
-        loom,
-        expect(dead_code, reason = "waits fail where all orders are tried")
-    )]
     ranks: Vec<usize>,
 }
 
