@@ -60,7 +60,8 @@ __device__ __forceinline__ uint32_t next_epoch_of(const Group& group, bool& soun
   const bool failed = faulted(group.pad);
   const uint32_t epoch = epoch_of(group);
   sound = !__syncthreads_or(failed);
-  if (!sound && threadIdx.x == 0) record_fault(group.pad, blockIdx.x, (group.pad.rank + 1) % group.pad.world, epoch, 0, 0, false);
+  if (!sound && threadIdx.x == 0)
+    record_fault(group.pad, blockIdx.x, (group.pad.rank + 1) % group.pad.world, epoch, 0, 0);
   advance_epoch(group, epoch);
   return epoch;
 }
@@ -97,7 +98,7 @@ __device__ __forceinline__ bool meet(const Group& group, Phase phase, uint32_t e
       store_relaxed_sys(meeting_word(group, peer, phase, gridDim.x + epoch % absent, group.pad.rank), epoch);
     arrived = wait_word(group.pad, meeting_word(group, group.pad.rank, phase, blockIdx.x, peer), slot, peer, epoch);
   } else if (theirs) {
-    record_fault(group.pad, slot, peer, epoch, 0, 0, false);
+    record_fault(group.pad, slot, peer, epoch, 0, 0);
   }
   return __syncthreads_and(arrived);
 }

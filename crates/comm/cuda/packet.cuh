@@ -116,7 +116,7 @@ constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 // does not know that its peers have read what it sent before.
 __device__ __forceinline__ bool gives_up(const Packets& p, bool failed) {
   const PadView& pad = p.group.pad;
-  if (failed && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0, false);
+  if (failed && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0);
   return failed;
 }
 
@@ -159,7 +159,7 @@ struct Sections {
       const uint64_t waited = global_time() - start;
       const bool late = waited > pad.timeout_ns;
       if (!late && !faulted(pad) && load_relaxed_sys(pad.stopped_on_host) == 0) continue;
-      record_fault(pad, kPacketSlot, source(__ffs(missing) - 1), flag, 0, waited, late);
+      record_fault(pad, kPacketSlot, source(__ffs(missing) - 1), flag, 0, late ? waited : 0);
       return false;
     }
     return true;

@@ -158,10 +158,11 @@ __device__ __forceinline__ void store_epoch(const PadView& pad, uint32_t slot, u
 }
 
 // Makes a wait fail: stops this device, gives notice to all ranks, and leaves behind who waited for whom, unless another
-// wait has.
+// wait has. `missed_ns` is how long a wait took that missed its deadline, 0 for one that was told to end.
 inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t slot, uint32_t peer, uint32_t wanted,
-                                                 uint32_t seen, uint64_t waited_ns, bool timed_out) {
+                                                 uint32_t seen, uint64_t missed_ns) {
   FaultRecord* fault = pad.fault;
+  const bool timed_out = missed_ns != 0;
   uint32_t notice = load_acquire_sys(&fault->notice);
   const uint32_t on_host = load_acquire_sys(pad.stopped_on_host);
   const bool by_host = on_host == kByHost;
@@ -184,7 +185,7 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
   if (!reached(seen, wanted) && peer < 64 && (timed_out || same_wait))
     atomicOr(&fault->missing[peer / 32], 1u << (peer % 32));
   if (atomicCAS(&fault->state, 0u, 1u) != 0) return;
-  const uint64_t us = waited_ns / 1000;
+  const uint64_t us = missed_ns / 1000;
   fault->waiter = pad.rank;
   fault->peer = peer;
   fault->slot = slot;
@@ -204,18 +205,20 @@ inline __device__ __noinline__ void record_fault(const PadView& pad, uint32_t sl
 template <uint32_t kDeadlines = 1, typename Enough>
 __device__ __forceinline__ bool watch_word(const PadView& pad, const uint32_t* word, uint32_t slot, uint32_t peer,
                                            uint32_t wanted, Enough enough) {
-  uint64_t start = 0;
-  for (uint32_t looks = 0;; ++looks) {
-    const uint32_t notice = load_relaxed_sys(&pad.fault->notice);
-    const uint32_t seen = load_acquire_sys(word);
+  uint32_t notice = load_relaxed_sys(&pad.fault->notice);
+  uint32_t seen = load_acquire_sys(word);
+  if (notice == 0 && enough(seen)) return true;
+  const uint64_t start = global_time();
+  for (uint32_t looks = 1;; ++looks) {
+    notice = load_relaxed_sys(&pad.fault->notice);
+    seen = load_acquire_sys(word);
     if (notice == 0 && enough(seen)) return true;
-    if (looks == 0) start = global_time();
     // The clock and the flags are looked at now and then, so that a look at the word costs its own latency alone.
-    if (notice == 0 && looks % 64 != 63) continue;
+    if (notice == 0 && looks % 64 != 0) continue;
     const uint64_t waited = global_time() - start;
-    const bool timed_out = waited > kDeadlines * pad.timeout_ns;
-    if (timed_out || notice != 0 || stopped(pad) || load_relaxed_sys(pad.stopped_on_host) != 0) {
-      record_fault(pad, slot, peer, wanted, seen, waited, timed_out);
+    const bool late = waited > kDeadlines * pad.timeout_ns;
+    if (late || notice != 0 || stopped(pad) || load_relaxed_sys(pad.stopped_on_host) != 0) {
+      record_fault(pad, slot, peer, wanted, seen, late ? waited : 0);
       return false;
     }
     if (waited > 20000) __nanosleep(200);
