@@ -105,11 +105,17 @@ impl<B: ExecuteBackend> Bound<B> {
         }
     }
 
-    /// Enqueues the captured call.
+    /// Enqueues the captured call. Nothing is enqueued once a wait of this device has failed, on whichever pad: what was
+    /// captured may copy to peers, who have not given their memory for it.
     ///
     /// # Errors
-    /// [`ExecuteError::NotCaptured`]; what the backend reports.
+    /// [`ExecuteError::NotCaptured`]; [`ExecuteError::Stopped`]; what the backend reports.
     pub fn replay(&self) -> Result<()> {
+        if self.backend.is_stopped() {
+            return Err(ExecuteError::Stopped {
+                plan: self.plan.name.clone(),
+            });
+        }
         let current = |captured: &&Captured<B>| {
             let generations = captured.generations.iter().copied();
             self.generations().eq(generations)

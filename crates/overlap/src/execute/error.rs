@@ -52,6 +52,14 @@ pub enum ExecuteError {
         /// Name of the plan.
         plan: String,
     },
+    /// A wait of this device has failed, so that a captured call, whose copies to peers cannot be left out, was not launched.
+    #[error(
+        "plan `{plan}` was not replayed: a wait of this device has failed; `synchronize` says which, then `recover`"
+    )]
+    Stopped {
+        /// Name of the plan.
+        plan: String,
+    },
     /// A bound plan has no buffer of this name, or not of this size.
     #[error("plan `{plan}`, buffer `{buffer}`: {why}")]
     Buffer {

@@ -23,7 +23,7 @@ use warpweave_overlap::plan::{
     Collective, Kernel, MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role,
     StreamId, Transport,
 };
-use warpweave_symm_mem::{DType, Host};
+use warpweave_symm_mem::{Backend, DType, Host};
 
 pub(crate) fn host(_rank: usize) -> Host {
     Host::with_timeout(Duration::from_secs(20))
@@ -322,6 +322,28 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
             assert_eq!(outputs, wanted, "{name}");
         }
     }
+}
+
+#[test]
+fn nothing_is_replayed_after_a_fault() {
+    on_ranks(2, host, |rank| {
+        let (me, world) = rank.place();
+        let problem = Problem::new(6, 4, 5, DType::F32);
+        let algorithm = algorithms::find("pushChunks").unwrap();
+        let plan = algorithm.plan(me, world, &problem).unwrap();
+        let mut bound = rank.bind(plan).unwrap();
+        bound.capture().unwrap();
+        rank.executor.backend().stop_waits();
+        let error = bound.replay().unwrap_err();
+        assert!(matches!(error, ExecuteError::Stopped { .. }), "{error}");
+        bound.synchronize().unwrap();
+        rank.exchange.barrier("stopped").unwrap();
+        bound.recover().unwrap();
+        bound.capture().unwrap();
+        bound.replay().unwrap();
+        bound.synchronize().unwrap();
+        rank.exchange.barrier("end").unwrap();
+    });
 }
 
 #[test]
