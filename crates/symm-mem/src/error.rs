@@ -168,7 +168,7 @@ impl Error {
 
 /// The fault record of a wait that failed: who waited for whom, for what, what it saw, and why it ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("rank {rank} {}", self.story())]
+#[error("rank {rank} {}{}", self.story(), self.chain())]
 pub struct SignalFault {
     /// Name of the signal pad.
     pub pad: String,
@@ -184,6 +184,8 @@ pub struct SignalFault {
     pub seen: u32,
     /// How long the wait took.
     pub waited: Duration,
+    /// The rank at which the waits end, where `peer` was itself waiting for another: the one to look at first.
+    pub root: Option<usize>,
     /// Why the wait ended.
     pub cause: FaultCause,
 }
@@ -235,6 +237,16 @@ impl SignalFault {
         };
         let errors = checks.into_iter().filter_map(Result::err);
         errors.min_by_key(distance).map_or(Ok(()), Err)
+    }
+
+    fn chain(&self) -> String {
+        let Some(root) = self.root else {
+            return String::new();
+        };
+        format!(
+            "; rank {} was itself waiting, in the end for rank {root}",
+            self.peer
+        )
     }
 
     fn story(&self) -> String {

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use crate::agreement::agree;
 use crate::backend::{Backend, DevicePtr, Memory};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SignalFault};
 use crate::exchange::{Exchange, LossWatcher};
 use crate::symmetric::SymmetricBuffer;
 use crate::sync::{Instant, Mutex, thread};
@@ -293,18 +293,40 @@ impl<B: Backend> SignalPad<B> {
     /// After a synchronisation of `stream`: the fault that a wait recorded or a peer gave notice of, if any, as an error.
     /// Without one, what this rank computed from signals of this pad until then is valid.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
-        let mut bytes = [0; FaultRecord::BYTES];
-        // SAFETY: the record lies after the words, in memory of the pad.
-        unsafe { self.backend.download(stream, self.fault(), &mut bytes)? };
-        let record = FaultRecord::from_bytes(&bytes);
+        let record = self.record(stream, self.words.rank())?;
         let lost = match record.is_by_loss() {
             true => self.loss.news(),
             false => self.loss.first.get(),
         };
-        match record.fault(&self.name, self.words.rank(), lost) {
-            Some(fault) => Err(fault.into()),
-            None => Ok(()),
+        let Some(mut fault) = record.fault(&self.name, self.words.rank(), lost) else {
+            return Ok(());
+        };
+        fault.root = self.root(stream, &fault);
+        Err(fault.into())
+    }
+
+    /// Whom the peer of `fault` was waiting for, and so on, to a rank that waits for nobody on this pad; `None` if that is the
+    /// peer, or if they wait for each other.
+    fn root(&self, stream: &B::Stream, fault: &SignalFault) -> Option<usize> {
+        let mut root = fault.peer;
+        for _ in 0..self.words.world() {
+            let record = self.record(stream, root).ok()?;
+            match record.waited_for(root) {
+                Some(next) => root = next,
+                None => return (root != fault.peer).then_some(root),
+            }
         }
+        None
+    }
+
+    /// The fault record of `rank`.
+    fn record(&self, stream: &B::Stream, rank: usize) -> Result<FaultRecord> {
+        let offset = PadView::fault_offset(self.words.world(), self.slots);
+        let at = self.words.range(rank, offset, FaultRecord::BYTES)?;
+        let mut bytes = [0; FaultRecord::BYTES];
+        // SAFETY: the record lies in the pad, which is mapped; whoever writes it meanwhile completes it by its state.
+        unsafe { self.backend.download(stream, at, &mut bytes)? };
+        Ok(FaultRecord::from_bytes(&bytes))
     }
 
     /// Clears the fault and brings all ranks to common epochs. Collective, with no work of any rank under way on the

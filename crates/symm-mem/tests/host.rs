@@ -167,6 +167,32 @@ fn signals_order_data_back_to_back_and_in_graphs() {
     });
 }
 
+/// Each rank of a ring waits for the one before it, and all for the one that is silent.
+#[test]
+fn the_rank_at_the_root_of_a_chain_of_waits_is_named() {
+    ranks(4, |exchange| {
+        let me = exchange.rank();
+        // The last of the chain gives up first, and knows its neighbour alone.
+        let deadline = if me == 3 { 100 } else { 20_000 };
+        let device = Host::with_timeout(Duration::from_millis(deadline));
+        let stream = device.stream(Default::default()).unwrap();
+        let pad = SignalPad::new(&device, &exchange, "ring", 1).unwrap();
+        if me > 0 {
+            pad.wait(&stream, 0, &[me - 1], 0).unwrap();
+            device.synchronize(&stream).unwrap();
+        }
+        exchange.barrier("all have given up").unwrap();
+        let Err(Error::SignalFault(fault)) = pad.check(&stream) else {
+            panic!("rank {me} has no fault");
+        };
+        let named = fault.root.unwrap_or(fault.peer);
+        assert_eq!(named, 0, "rank {me}: {fault}");
+        exchange.barrier("checked").unwrap();
+        pad.recover(&stream, exchange.as_ref()).unwrap();
+        pad.check(&stream).unwrap();
+    });
+}
+
 #[test]
 fn a_peer_that_never_signals_is_named_and_the_pad_recovers() {
     ranks(3, |exchange| {

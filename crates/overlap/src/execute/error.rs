@@ -129,6 +129,7 @@ impl ExecuteError {
             ExecuteError::Memory(warpweave_symm_mem::Error::SignalFault(timeout)) => {
                 name(&mut timeout.rank);
                 name(&mut timeout.peer);
+                timeout.root.iter_mut().for_each(name);
                 match &mut timeout.cause {
                     FaultCause::Deadline { missing } => missing.iter_mut().for_each(name),
                     FaultCause::PeerGaveUp { reporter } => name(reporter),

@@ -116,8 +116,14 @@ impl FaultRecord {
             waited: Duration::from_micros(
                 u64::from(self.waited_us_low) | u64::from(self.waited_us_high) << 32,
             ),
+            root: None,
             cause,
         })
+    }
+
+    /// The rank that the wait of `rank`, whose record this is, was for, if one failed.
+    pub fn waited_for(&self, rank: usize) -> Option<usize> {
+        (self.state == 2 && self.waiter as usize == rank).then_some(self.peer as usize)
     }
 }
 
