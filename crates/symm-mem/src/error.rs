@@ -171,7 +171,7 @@ impl Error {
 #[error("rank {rank} {}{}", self.story(), self.chain())]
 pub struct SignalFault {
     /// Name of the signal pad.
-    pub pad: String,
+    pub pad: Box<str>,
     /// The rank that waited.
     pub rank: usize,
     /// The rank that did not signal.
