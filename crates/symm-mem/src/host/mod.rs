@@ -35,7 +35,6 @@ pub use multicast::HostMulticast;
 pub use segment::HostSegment;
 pub use signal::{
     expect_signal, is_faulted, is_noticed, is_stopped, next_epoch, record_fault, send_signal,
-    wait_word,
 };
 pub use stream::HostStream;
 

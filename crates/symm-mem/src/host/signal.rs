@@ -71,44 +71,22 @@ pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
 /// As for [`send_signal`], for waits on (`slot`, `peer`).
 pub unsafe fn expect_signal(pad: &PadView, slot: usize, peer: usize, lag: u32) -> bool {
     let pair = 4 * (slot * pad.world as usize + peer);
+    let timeout = Duration::from_nanos(pad.timeout_ns);
+    let start = Instant::now();
     // SAFETY: as in `send_signal`.
     unsafe {
         let wanted = atomic(pad.expected, pair)
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1)
             .wrapping_sub(lag);
-        wait_word(
-            pad,
-            word_at(pad, pad.rank as usize, slot, peer),
-            slot,
-            peer,
-            wanted,
-        )
-    }
-}
-
-/// Waits until `word`, which `peer` writes in `slot` of this rank's pad, has reached `wanted`. False as for
-/// [`expect_signal`].
-///
-/// # Safety
-/// `pad` is a view of a live pad of the host backend.
-pub unsafe fn wait_word(
-    pad: &PadView,
-    word: &impl Word,
-    slot: usize,
-    peer: usize,
-    wanted: u32,
-) -> bool {
-    let timeout = Duration::from_nanos(pad.timeout_ns);
-    let start = Instant::now();
-    // SAFETY: the caller's obligation.
-    let (noticed, stopped) = unsafe { (|| is_noticed(pad), || is_stopped(pad)) };
-    match word::wait(word, wanted, timeout, noticed, stopped) {
-        Ok(()) => true,
-        Err(seen) => {
-            // SAFETY: as above.
-            unsafe { record_fault(pad, slot, peer, wanted, seen, start.elapsed()) };
-            false
+        let word = word_at(pad, pad.rank as usize, slot, peer);
+        let (noticed, stopped) = (|| is_noticed(pad), || is_stopped(pad));
+        match word::wait(word, wanted, timeout, noticed, stopped) {
+            Ok(()) => true,
+            Err(seen) => {
+                record_fault(pad, slot, peer, wanted, seen, start.elapsed());
+                false
+            }
         }
     }
 }

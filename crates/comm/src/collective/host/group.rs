@@ -66,25 +66,31 @@ pub(super) enum Phase {
     Leave = 1,
 }
 
+impl Phase {
+    /// The slot in which the blocks of this number meet.
+    pub(super) const fn slot(self, block: usize) -> usize {
+        self as usize * MAX_BLOCKS + block
+    }
+}
+
 /// This rank's only block meets that of each peer: what the peers did before is visible afterwards. False if one did not come
 /// in time, or if this rank or a peer has given up.
 pub(super) fn meet(group: &impl Meeting, phase: Phase, epoch: u32) -> bool {
     let rank = group.rank();
-    let slot = |block: usize| phase as usize * MAX_BLOCKS + block;
-    if !group.is_sound(slot(0)) {
+    if !group.is_sound(phase.slot(0)) {
         return false;
     }
     for peer in group.peers() {
-        group.word(peer, slot(0), rank).publish(epoch);
+        group.word(peer, phase.slot(0), rank).publish(epoch);
     }
     let mut arrived = true;
     for peer in group.peers() {
         let start = Instant::now();
-        let word = group.word(rank, slot(0), peer);
+        let word = group.word(rank, phase.slot(0), peer);
         let (noticed, stopped) = (|| group.is_noticed(), || group.is_stopped());
         let waited = word::wait(word, epoch, group.timeout(), noticed, stopped);
         if let Err(seen) = waited {
-            group.record(slot(0), peer, epoch, seen, start.elapsed());
+            group.record(phase.slot(0), peer, epoch, seen, start.elapsed());
             arrived = false;
         }
     }
@@ -93,7 +99,7 @@ pub(super) fn meet(group: &impl Meeting, phase: Phase, epoch: u32) -> bool {
     let absent = MAX_BLOCKS - 1;
     let turn = 1 + epoch as usize % absent;
     for peer in group.peers() {
-        group.word(peer, slot(turn), rank).publish(epoch);
+        group.word(peer, phase.slot(turn), rank).publish(epoch);
     }
     arrived
 }

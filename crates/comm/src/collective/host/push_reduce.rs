@@ -2,7 +2,7 @@
 
 use super::direct;
 use super::group::{self, HostGroup, Member, Phase};
-use crate::collective::launch::{Addresses, Direct, MAX_BLOCKS, PushReduce};
+use crate::collective::launch::{Addresses, Direct, PushReduce};
 use warpweave_symm_mem::host::Element;
 
 /// # Safety
@@ -17,10 +17,8 @@ pub(super) unsafe fn push_reduce<T: Element>(launch: &PushReduce) {
     };
     let chunk = launch.chunk as usize;
     // A rank that gave up does not know that its peers have summed what it pushed before.
-    let peers = group
-        .peers()
-        .filter(|_| group.is_sound(Phase::Enter as usize * MAX_BLOCKS));
-    for peer in peers {
+    let sound = group.is_sound(Phase::Enter.slot(0));
+    for peer in group.peers().filter(|_| sound) {
         let from = launch.input.add(peer * chunk).as_host::<u8>();
         let to = launch.staging.0[peer].as_host::<u8>();
         // SAFETY: the caller's obligation; staging memory is free until its owner hears of what is there.

@@ -58,7 +58,7 @@ fn loom_a_late_rank_fails_or_reads_what_was_there() {
     reads_between(Rules::All);
 }
 
-/// Each of the two rules keeps a late rank from rows that are gone; without both there is one that does not notice.
+/// Notices alone keep a late rank from rows that are gone. Silence alone does not: the next model shows it.
 #[test]
 fn loom_a_notice_is_enough_where_a_rank_goes_on_to_publish() {
     reads_between(Rules::Talkative);
