@@ -55,7 +55,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     let mut names = vec!["cuBLASLt alone".to_owned()];
     let mut plans = Vec::new();
     let largest = shards[0].len();
-    let candidates = sm90::candidates(problem, cuda.device().multiprocessors);
+    let candidates = sm90::candidates(problem, cuda.device().sms);
     for candidate in candidates.into_iter().map(Some).chain([None]) {
         let fetched = CHUNKS.map(|chunks| {
             let rows = AllGatherMatmul::chunk_rows(largest, chunks);

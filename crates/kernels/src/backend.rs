@@ -4,7 +4,7 @@ use warpweave_symm_mem::Backend;
 
 use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
-use crate::sum::Sum;
+use crate::reduce::Reduce;
 
 /// A backend with the kernels of this crate.
 ///
@@ -73,7 +73,7 @@ pub trait KernelBackend: Backend {
     /// As [`KernelBackend::naive_remote_read`].
     ///
     /// # Safety
-    /// - Every box is mapped here until the work has ended. The destination is one of the summands or overlaps none.
-    /// - No unordered work, of any rank, writes a summand or touches the destination.
-    unsafe fn sum(&self, stream: &Self::Stream, launch: &Sum) -> Result<()>;
+    /// - Every box is mapped here until the work has ended. The destination is one of the partials or overlaps none.
+    /// - No unordered work, of any rank, writes a partial or touches the destination.
+    unsafe fn reduce(&self, stream: &Self::Stream, launch: &Reduce) -> Result<()>;
 }

@@ -87,8 +87,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Compute capability of a GPU, (9, 0) for Hopper.
     pub compute_capability: Option<(u32, u32)>,
-    /// Streaming multiprocessors of a GPU; 1 on the host, whose kernels are sequential.
-    pub multiprocessors: u32,
+    /// Streaming multiprocessors (SMs) of a GPU; 1 on the host, whose kernels are sequential.
+    pub sms: u32,
     /// Bytes of device memory.
     pub memory: u64,
     /// Driver version as text.

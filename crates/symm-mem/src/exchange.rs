@@ -86,7 +86,7 @@ impl LossWatcher {
     }
 
     /// Says that `rank` of the exchange is lost.
-    pub fn tell(&self, rank: Option<usize>, cause: &str) {
+    pub fn notify(&self, rank: Option<usize>, cause: &str) {
         (self.tell)(rank, cause);
     }
 

@@ -1,11 +1,11 @@
-//! Signal pads: the words by which ranks tell each other that data is ready or no longer needed.
+//! Signal pads: the flags by which ranks tell each other that data is ready or no longer needed.
 //!
 //! # The memory model, written down once
 //!
-//! - A word lives at (destination rank, slot, source rank). Only the source writes it, only the destination waits on
+//! - A flag lives at (destination rank, slot, source rank). Only the source writes it, only the destination waits on
 //!   it, and its value, an *epoch*, only ever grows (modulo 2³², compared cyclically). It lives with the pad, so calls
 //!   that follow each other and graph replays need no reset.
-//! - The source keeps a *sent* counter and the destination an *expected* counter for each of its words, in its own
+//! - The source keeps a *sent* counter and the destination an *expected* counter for each of its flags, in its own
 //!   device memory. A signal adds one to *sent* and stores it; a wait adds one to *expected* and waits for it, less a
 //!   lag: lag 0 is "this call", lag 1 is a credit, "the previous call".
 //! - A signal is a release at system scope after the data, a wait is an acquire at system scope before it. Data that
@@ -20,7 +20,7 @@
 //!   [`SignalPad::check`], which looks for notices too.
 
 mod fault;
-pub mod word;
+pub mod flag;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,15 +34,15 @@ use crate::sync::{Instant, Mutex, thread};
 
 pub use fault::{FaultRecord, Notice, StopFlags};
 
-/// Distance between two words in bytes: one sector of the GPU's caches, so that words do not share one.
-pub const WORD_STRIDE: usize = 32;
+/// Distance between two flags in bytes: one sector of the GPU's caches, so that flags do not share one.
+pub const FLAG_STRIDE: usize = 32;
 
 /// What kernels get to see of a pad, by value. The same layout in Rust and in `signal.cuh`; on the host backend the
-/// addresses are plain ones and the words are atomics.
+/// addresses are plain ones and the flags are atomics.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PadView {
-    /// Address of a table of `world` addresses (u64): the words of every rank's pad, as mapped here.
+    /// Address of a table of `world` addresses (u64): the flags of every rank's pad, as mapped here.
     pub peers: DevicePtr,
     /// `[slots][world]` u32: the epoch last sent to each peer.
     pub sent: DevicePtr,
@@ -50,7 +50,7 @@ pub struct PadView {
     pub expected: DevicePtr,
     /// `[slots][world]` u32: counters for the blocks of a grid, zero between kernels.
     pub tickets: DevicePtr,
-    /// This rank's [`FaultRecord`], after the words: a peer's is at the same distance from the peer's words.
+    /// This rank's [`FaultRecord`], after the flags: a peer's is at the same distance from the peer's flags.
     pub fault: DevicePtr,
     /// The [`StopFlags`] of this rank's device.
     pub stop: StopFlags,
@@ -67,14 +67,14 @@ pub struct PadView {
 }
 
 impl PadView {
-    /// Byte offset of the fault record from the first word of a pad.
+    /// Byte offset of the fault record from the first flag of a pad.
     pub const fn fault_offset(world: usize, slots: usize) -> usize {
-        Self::word_offset(world, slots, 0)
+        Self::flag_offset(world, slots, 0)
     }
 
-    /// Byte offset of the word that `source` writes in `slot`.
-    pub const fn word_offset(world: usize, slot: usize, source: usize) -> usize {
-        (slot * world + source) * WORD_STRIDE
+    /// Byte offset of the flag that `source` writes in `slot`.
+    pub const fn flag_offset(world: usize, slot: usize, source: usize) -> usize {
+        (slot * world + source) * FLAG_STRIDE
     }
 }
 
@@ -104,14 +104,14 @@ impl<B: Backend> Loss<B> {
     }
 }
 
-/// A pad of `slots` rows of words, one word for each rank, on every rank of a group.
+/// A pad of `slots` rows of flags, one flag for each rank, on every rank of a group.
 #[derive(Debug)]
 pub struct SignalPad<B: Backend> {
     name: String,
     backend: B,
     stop: StopFlags,
     loss: Arc<Loss<B>>,
-    words: SymmetricBuffer<B>,
+    flags: SymmetricBuffer<B>,
     counters: B::Memory,
     slots: usize,
     timeout: Duration,
@@ -169,10 +169,10 @@ impl<B: Backend> SignalPad<B> {
             }),
         };
         let slots = agree(exchange.as_ref(), "pad.slots", slots)?;
-        let words = SymmetricBuffer::new(
+        let flags = SymmetricBuffer::new(
             backend,
             exchange,
-            &format!("{name}.words"),
+            &format!("{name}.flags"),
             PadView::fault_offset(world, slots) + FaultRecord::BYTES,
         )?;
         let own = backend
@@ -189,7 +189,7 @@ impl<B: Backend> SignalPad<B> {
             backend: backend.clone(),
             stop,
             loss,
-            words,
+            flags,
             counters,
             slots,
             timeout: backend.timeout(),
@@ -205,35 +205,35 @@ impl<B: Backend> SignalPad<B> {
 
     /// The view that kernels and [`Backend::signal`] take.
     pub fn view(&self) -> PadView {
-        let world = self.words.world();
+        let world = self.flags.world();
         let sent = self.counters.address();
         let expected = sent.add(4 * self.slots * world);
         PadView {
-            peers: self.words.peer_table(),
+            peers: self.flags.peer_table(),
             sent,
             expected,
             tickets: expected.add(4 * self.slots * world),
             fault: self.fault(),
             stop: self.stop,
             timeout_ns: u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX),
-            rank: self.words.rank() as u32,
+            rank: self.flags.rank() as u32,
             world: world as u32,
             slots: self.slots as u32,
             reserved: 0,
         }
     }
 
-    /// The word that `source` writes in `slot` of `owner`'s pad, as mapped here: for kernels that are to find it without
+    /// The flag that `source` writes in `slot` of `owner`'s pad, as mapped here: for kernels that are to find it without
     /// a look at the table.
-    pub fn word(&self, owner: usize, slot: usize, source: usize) -> Result<DevicePtr> {
+    pub fn flag(&self, owner: usize, slot: usize, source: usize) -> Result<DevicePtr> {
         self.bounds(slot, &[source])?;
-        let offset = PadView::word_offset(self.words.world(), slot, source);
-        self.words.range(owner, offset, size_of::<u32>())
+        let offset = PadView::flag_offset(self.flags.world(), slot, source);
+        self.flags.range(owner, offset, size_of::<u32>())
     }
 
-    /// The memory of all ranks' words: that of `source` in `slot` is at [`PadView::word_offset`].
-    pub fn words(&self) -> &SymmetricBuffer<B> {
-        &self.words
+    /// The memory of all ranks' flags: that of `source` in `slot` is at [`PadView::flag_offset`].
+    pub fn flags(&self) -> &SymmetricBuffer<B> {
+        &self.flags
     }
 
     /// Name of the pad, as in faults.
@@ -276,29 +276,29 @@ impl<B: Backend> SignalPad<B> {
                 ),
             });
         }
-        match peers.iter().find(|&&p| p >= self.words.world()) {
+        match peers.iter().find(|&&p| p >= self.flags.world()) {
             Some(p) => Err(Error::InvalidArgument {
                 what: "peer",
-                why: format!("rank {p} in a group of {}", self.words.world()),
+                why: format!("rank {p} in a group of {}", self.flags.world()),
             }),
             None => Ok(()),
         }
     }
 
     fn fault(&self) -> DevicePtr {
-        let offset = PadView::fault_offset(self.words.world(), self.slots);
-        self.words.local().add(offset)
+        let offset = PadView::fault_offset(self.flags.world(), self.slots);
+        self.flags.local().add(offset)
     }
 
     /// After a synchronisation of `stream`: the fault that a wait recorded or a peer gave notice of, if any, as an error.
     /// Without one, what this rank computed from signals of this pad until then is valid.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
-        let record = self.record(stream, self.words.rank())?;
+        let record = self.record(stream, self.flags.rank())?;
         let lost = match record.is_by_loss() {
             true => self.loss.news(),
             false => self.loss.first.get(),
         };
-        let Some(mut fault) = record.fault(&self.name, self.words.rank(), lost) else {
+        let Some(mut fault) = record.fault(&self.name, self.flags.rank(), lost) else {
             return Ok(());
         };
         fault.root = self.root(stream, &fault);
@@ -309,7 +309,7 @@ impl<B: Backend> SignalPad<B> {
     /// peer, or if they wait for each other.
     fn root(&self, stream: &B::Stream, fault: &SignalFault) -> Option<usize> {
         let mut root = fault.peer;
-        for _ in 0..self.words.world() {
+        for _ in 0..self.flags.world() {
             let record = self.record(stream, root).ok()?;
             match record.waited_for(root) {
                 Some(next) => root = next,
@@ -321,8 +321,8 @@ impl<B: Backend> SignalPad<B> {
 
     /// The fault record of `rank`.
     fn record(&self, stream: &B::Stream, rank: usize) -> Result<FaultRecord> {
-        let offset = PadView::fault_offset(self.words.world(), self.slots);
-        let at = self.words.range(rank, offset, FaultRecord::BYTES)?;
+        let offset = PadView::fault_offset(self.flags.world(), self.slots);
+        let at = self.flags.range(rank, offset, FaultRecord::BYTES)?;
         let mut bytes = [0; FaultRecord::BYTES];
         // SAFETY: the record lies in the pad, which is mapped; whoever writes it meanwhile completes it by its state.
         unsafe { self.backend.download(stream, at, &mut bytes)? };
@@ -347,7 +347,7 @@ impl<B: Backend> SignalPad<B> {
             .all_gather("pad.recover.epoch", &latest.to_ne_bytes())?
             .iter()
             .filter_map(|b| b.as_slice().try_into().ok().map(u32::from_ne_bytes))
-            .fold(latest, word::later);
+            .fold(latest, flag::later);
         let begun = self
             .begin_at(stream, agreed)
             .and_then(|()| self.backend.resume_waits(stream));
@@ -357,7 +357,7 @@ impl<B: Backend> SignalPad<B> {
 
     /// The latest epoch that this rank sent or waited for.
     fn latest_epoch(&self, stream: &B::Stream) -> Result<u32> {
-        let mut epochs = vec![0; 8 * self.slots * self.words.world()];
+        let mut epochs = vec![0; 8 * self.slots * self.flags.world()];
         // SAFETY: the sent and the expected epochs are the first part of `counters`.
         unsafe {
             self.backend
@@ -365,25 +365,25 @@ impl<B: Backend> SignalPad<B> {
         };
         let (epochs, _) = epochs.as_chunks();
         let epochs = epochs.iter().copied().map(u32::from_ne_bytes);
-        Ok(epochs.reduce(word::later).unwrap_or(0))
+        Ok(epochs.reduce(flag::later).unwrap_or(0))
     }
 
-    /// Makes `epoch` the last of every word and counter of this rank and clears its fault record. With no work of any
+    /// Makes `epoch` the last of every flag and counter of this rank and clears its fault record. With no work of any
     /// rank under way on the pad, between two steps that all ranks take.
     #[doc(hidden)]
     pub fn begin_at(&self, stream: &B::Stream, epoch: u32) -> Result<()> {
-        let pairs = self.slots * self.words.world();
+        let pairs = self.slots * self.flags.world();
         let epoch = epoch.to_ne_bytes();
         let counters = [epoch.repeat(2 * pairs), vec![0; 4 * pairs]].concat();
-        let mut words = vec![0; self.words.bytes()];
-        for w in words.chunks_exact_mut(WORD_STRIDE).take(pairs) {
+        let mut flags = vec![0; self.flags.bytes()];
+        for w in flags.chunks_exact_mut(FLAG_STRIDE).take(pairs) {
             w[..4].copy_from_slice(&epoch);
         }
         // SAFETY: both ranges are this pad's own, and no signal is under way.
         unsafe {
             self.backend
                 .upload(stream, self.counters.address(), &counters)?;
-            self.backend.upload(stream, self.words.local(), &words)
+            self.backend.upload(stream, self.flags.local(), &flags)
         }
     }
 

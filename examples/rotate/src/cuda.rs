@@ -1,6 +1,6 @@
 //! The launch of `cuda/rotate.cu`.
 
-use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, Result, device_image};
 
 use crate::kernel::{Rotate, RotateKernel};
@@ -12,7 +12,7 @@ static ROTATE: Image = device_image!("rotate", sm_90a, compute_80);
 const THREADS: u32 = 512;
 
 impl RotateKernel for Cuda {
-    unsafe fn rotate(&self, stream: &CudaQueue, mut launch: Rotate) -> Result<()> {
+    unsafe fn rotate(&self, stream: &CudaStream, mut launch: Rotate) -> Result<()> {
         let function = self.function(&ROTATE, "rotate")?;
         let config = LaunchConfig::linear(1, THREADS);
         let parameters = &mut [(&raw mut launch).cast()];

@@ -113,7 +113,7 @@ impl Found {
         let name = device.name.split(" (device").next().unwrap_or_default();
         machine.name = format!("{} × {name}", session.world());
         (machine.nodes, machine.gpus_per_node) = (1, session.world());
-        machine.gpu.multiprocessors = (device.multiprocessors as usize).max(1);
+        machine.gpu.multiprocessors = (device.sms as usize).max(1);
         let mut found = Self {
             machine,
             remarks: BTreeMap::new(),

@@ -1,6 +1,6 @@
 //! The launches of collectives on GPUs.
 
-use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Error, Result, device_image};
 
 use super::backend::{CollectiveKernels, Move};
@@ -182,17 +182,17 @@ impl CollectiveKernels for Cuda {
 
     fn resident_blocks(&self) -> Result<u32> {
         // A block of each kernel fits on a multiprocessor: they are bounded to as many threads.
-        Ok(self.multiprocessors())
+        Ok(self.sms())
     }
 
-    unsafe fn meet(&self, stream: &CudaQueue, group: &Group) -> Result<()> {
+    unsafe fn meet(&self, stream: &CudaStream, group: &Group) -> Result<()> {
         // SAFETY: the kernel takes a group by value; the rest is the caller's obligation.
         unsafe { launch(self, stream, &DIRECT, "collective_meet", (1, 32), *group) }
     }
 
     unsafe fn packets(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         kernel: PacketKernel,
         dtype: DType,
         packets: &Packets,
@@ -205,7 +205,7 @@ impl CollectiveKernels for Cuda {
         unsafe { launch(self, stream, &PACKETS, name, grid, *packets) }
     }
 
-    unsafe fn exchange(&self, stream: &CudaQueue, direct: &Direct, blocks: u32) -> Result<()> {
+    unsafe fn exchange(&self, stream: &CudaStream, direct: &Direct, blocks: u32) -> Result<()> {
         let name = exchange_kernel(direct.group.pad.world as usize, vector(direct, 0));
         let grid = (blocks, DIRECT_THREADS as u32);
         // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
@@ -214,7 +214,7 @@ impl CollectiveKernels for Cuda {
 
     unsafe fn reduce(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         dtype: DType,
         direct: &Direct,
         blocks: u32,
@@ -229,7 +229,7 @@ impl CollectiveKernels for Cuda {
 
     unsafe fn push_reduce(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         dtype: DType,
         push: &PushReduce,
         blocks: u32,
@@ -244,7 +244,7 @@ impl CollectiveKernels for Cuda {
 
     unsafe fn scatter_all_gather(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         scatter: &ScatterAllGather,
         blocks: u32,
     ) -> Result<()> {
@@ -255,7 +255,7 @@ impl CollectiveKernels for Cuda {
         unsafe { launch(self, stream, &SCATTER_ALL_GATHER, name, grid, *scatter) }
     }
 
-    unsafe fn exchange_tma(&self, stream: &CudaQueue, direct: &Direct, blocks: u32) -> Result<()> {
+    unsafe fn exchange_tma(&self, stream: &CudaStream, direct: &Direct, blocks: u32) -> Result<()> {
         // SAFETY: the caller's obligation. Either kernel meets the peers in the same way.
         unsafe {
             match vector(direct, 0) {
@@ -267,7 +267,7 @@ impl CollectiveKernels for Cuda {
 
     unsafe fn reduce_tma(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         dtype: DType,
         direct: &Direct,
         blocks: u32,
@@ -287,7 +287,7 @@ impl CollectiveKernels for Cuda {
 
     unsafe fn tree(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         dtype: DType,
         tree: &Tree,
         blocks: u32,
@@ -298,7 +298,7 @@ impl CollectiveKernels for Cuda {
 
     unsafe fn multimem_spread(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         launch: &Multimem,
         blocks: u32,
     ) -> Result<()> {
@@ -313,7 +313,7 @@ impl CollectiveKernels for Cuda {
 
     unsafe fn multimem_reduce(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         dtype: DType,
         launch: &Multimem,
         blocks: u32,
@@ -327,7 +327,7 @@ impl CollectiveKernels for Cuda {
         }
     }
 
-    unsafe fn batched_copies(&self, stream: &CudaQueue, moves: &[Move]) -> Result<()> {
+    unsafe fn batched_copies(&self, stream: &CudaStream, moves: &[Move]) -> Result<()> {
         let batch: Vec<_> = moves
             .iter()
             .map(|copy| (copy.dst, copy.src, copy.bytes))
@@ -341,7 +341,7 @@ impl CollectiveKernels for Cuda {
 /// The kernel takes one parameter, of this type; the rest is as [`CollectiveKernels`] asks.
 unsafe fn launch<P>(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     image: &'static Image,
     name: &'static str,
     (blocks, threads): (u32, u32),
@@ -358,7 +358,7 @@ unsafe fn launch<P>(
 /// As for [`launch`].
 unsafe fn launch_shared<P>(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     image: &'static Image,
     name: &'static str,
     config: LaunchConfig,

@@ -106,7 +106,7 @@ impl<B: CollectiveKernels> Lane<B> {
     }
 
     fn group(&self) -> Group {
-        let words = self.pad.words();
+        let words = self.pad.flags();
         Group {
             pad: self.pad.view(),
             words: Addresses::by_rank(words.world(), |rank| words.peer(rank)),

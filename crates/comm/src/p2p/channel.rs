@@ -220,8 +220,8 @@ impl<B: TransferBackend> Channel<B> {
             from,
             bytes,
             pad: view,
-            awaited: pad.word(*rank, awaited, self.peer)?,
-            announced: pad.word(self.peer, announced, *rank)?,
+            awaited: pad.flag(*rank, awaited, self.peer)?,
+            announced: pad.flag(self.peer, announced, *rank)?,
             max_blocks: self.shared.options.max_blocks,
         };
         // SAFETY: the caller's obligation for the ranges; the words are those of the pad.

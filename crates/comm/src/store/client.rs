@@ -193,7 +193,7 @@ impl Watch for LossWatcher {
             FailureKind::Aborted => format!("it gave up: {}", failure.cause),
             FailureKind::Lost | FailureKind::Left => failure.cause.clone(),
         };
-        self.tell(Some(failure.rank as usize), &cause);
+        self.notify(Some(failure.rank as usize), &cause);
     }
 
     fn is_live(&self) -> bool {

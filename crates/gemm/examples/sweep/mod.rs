@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpweave_symm_mem::cuda::CudaQueue;
+use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange, SignalPad, ThreadExchange};
 
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
@@ -57,7 +57,7 @@ pub fn on_all_gpus(
 ///
 /// # Safety
 /// As [`Backend::upload`].
-pub unsafe fn fill(cuda: &Cuda, stream: &CudaQueue, to: DevicePtr, bytes: usize) -> Result<()> {
+pub unsafe fn fill(cuda: &Cuda, stream: &CudaStream, to: DevicePtr, bytes: usize) -> Result<()> {
     let mixed = |i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8;
     let value = |i: u32| [mixed(i), 0x3f | (mixed(i) & 0x80)];
     let pattern: Vec<u8> = (0..1 << 19).flat_map(value).collect();
@@ -71,7 +71,7 @@ pub unsafe fn fill(cuda: &Cuda, stream: &CudaQueue, to: DevicePtr, bytes: usize)
 
 /// Times the launches, of which the first is the product alone, and prints them on rank 0: those of the slowest rank.
 pub fn time(
-    (cuda, stream): (&Cuda, &CudaQueue),
+    (cuda, stream): (&Cuda, &CudaStream),
     exchange: &Arc<dyn Exchange>,
     pad: &SignalPad<Cuda>,
     names: &[String],

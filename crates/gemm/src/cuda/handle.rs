@@ -58,7 +58,7 @@ impl CudaGemm {
             Provider::Sm90 => {
                 sm90::check_device(backend.device())?;
                 sm90::check_problem(problem)?;
-                let multiprocessors = backend.device().multiprocessors;
+                let multiprocessors = backend.device().sms;
                 let candidates = sm90::candidates(problem, multiprocessors);
                 Ok(candidates.into_iter().map(Choice::Sm90).collect())
             }
@@ -84,7 +84,7 @@ impl CudaGemm {
             }
             Provider::Cutlass => {
                 let configs = cutlass_configs(backend, problem)?;
-                let multiprocessors = backend.device().multiprocessors;
+                let multiprocessors = backend.device().sms;
                 cutlass::select(configs, problem, multiprocessors)
                     .map(Choice::Cutlass)
                     .ok_or(Error::NoCandidate)
@@ -92,7 +92,7 @@ impl CudaGemm {
             Provider::Sm90 => {
                 sm90::check_device(backend.device())?;
                 sm90::check_problem(problem)?;
-                sm90::select(problem, backend.device().multiprocessors)
+                sm90::select(problem, backend.device().sms)
                     .map(Choice::Sm90)
                     .ok_or(Error::NoCandidate)
             }
@@ -189,12 +189,8 @@ impl CudaGemm {
             }
             Choice::Cutlass(candidate) => {
                 cutlass_configs(backend, problem)?;
-                let plan = cutlass::Plan::new(
-                    candidate,
-                    problem,
-                    ordinal(backend),
-                    backend.device().multiprocessors,
-                )?;
+                let plan =
+                    cutlass::Plan::new(candidate, problem, ordinal(backend), backend.device().sms)?;
                 Ok(Kernel::Cutlass { plan, candidate })
             }
             Choice::Sm90(candidate) => {

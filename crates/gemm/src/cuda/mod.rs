@@ -24,7 +24,7 @@ const LEFT_TO_SIGNALS: u32 = 2;
 
 /// Multiprocessors that such a launch has.
 pub(crate) fn multiprocessors_beside_signals(cuda: &Cuda) -> u32 {
-    let all = cuda.device().multiprocessors;
+    let all = cuda.device().sms;
     all.saturating_sub(LEFT_TO_SIGNALS).max(1)
 }
 

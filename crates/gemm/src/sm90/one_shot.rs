@@ -1,6 +1,6 @@
 //! The product whose sums every rank makes by itself: `cuda/sm90/one_shot.cuh` bound to a problem and its memory.
 
-use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, CONFIGS, Family, SHARED_BYTES, STEP};
@@ -57,7 +57,7 @@ impl OneShotPlan {
         check_reduction(product)?;
 
         let problem = &product.problem;
-        let blocks = cuda.device().multiprocessors;
+        let blocks = cuda.device().sms;
         let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
         let candidate = product
             .candidate
@@ -111,7 +111,7 @@ impl OneShotPlan {
     /// # Safety
     /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
     /// [`OneShotPlan::new`].
-    pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
+    pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
         // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad.
         unsafe { launch_with(cuda, stream, &self.function, self.launch, &*self.parameter) }
     }

@@ -1,7 +1,7 @@
 //! A configuration bound to a problem on a device.
 
 use parking_lot::Mutex;
-use warpweave_symm_mem::cuda::{CudaQueue, Function, Image, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use super::config::{self, CONFIGS, Candidate, Family, PLAIN, SHARED_BYTES, STEP, THREADS};
@@ -78,7 +78,7 @@ impl Plan {
         let config = *CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
         let (raster, tiles) = config::launched_raster(&config, problem, candidate.band)?;
         let cluster = config::blocks(&config);
-        let clusters = (cuda.device().multiprocessors / cluster).clamp(1, tiles);
+        let clusters = (cuda.device().sms / cluster).clamp(1, tiles);
         Ok(Self {
             problem: *problem,
             candidate,
@@ -105,7 +105,7 @@ impl Plan {
     pub unsafe fn launch(
         &self,
         cuda: &Cuda,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         operands: GemmOperands,
     ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
@@ -159,7 +159,7 @@ impl Plan {
 /// `P` is the layout of that parameter, and what it points to is there until the launch has ended.
 pub(super) unsafe fn launch_with<P>(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     function: &Function,
     launch: LaunchConfig,
     parameter: &P,

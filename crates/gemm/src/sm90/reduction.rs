@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory, PadView};
 
 use super::all_gather::upload;
@@ -69,7 +69,7 @@ impl ReductionPlan {
         check_device(cuda.device())?;
         check_reduction(product)?;
 
-        let blocks = cuda.device().multiprocessors;
+        let blocks = cuda.device().sms;
         let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
         let problem = &product.problem;
         let index = product
@@ -144,7 +144,7 @@ impl ReductionPlan {
     /// # Safety
     /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
     /// [`ReductionPlan::new`].
-    pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
+    pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
         // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad, and the tables live with the
         // plan.
         unsafe { launch_with(cuda, stream, &self.function, self.launch, &*self.parameter) }

@@ -32,7 +32,7 @@ fn gpus(world: usize) -> impl Fn(usize) -> (Cuda, Option<u32>) + Sync {
         true => (Cuda::new(rank).unwrap(), None),
         false => {
             let cuda = Cuda::new(0).unwrap();
-            let all = warpweave_symm_mem::Backend::device(&cuda).multiprocessors;
+            let all = warpweave_symm_mem::Backend::device(&cuda).sms;
             (cuda, Some((all - LEFT_FREE) / world as u32))
         }
     }

@@ -361,7 +361,7 @@ fn max_blocks<B: Backend>(backend: &B, world: usize) -> Option<u32> {
     if Cuda::device_count().is_ok_and(|gpus| gpus >= world) {
         return None;
     }
-    let blocks = backend.device().multiprocessors / world as u32;
+    let blocks = backend.device().sms / world as u32;
     Some(blocks.saturating_sub(2) / 2 * 2)
 }
 

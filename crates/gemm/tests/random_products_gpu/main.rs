@@ -120,7 +120,7 @@ fn gpus(world: usize, timeout: Duration, numbers: Range<u64>) {
         let cuda = Cuda::new(if alone { rank } else { 0 })?;
         Ok::<_, warpweave_symm_mem::Error>(cuda.with_timeout(timeout))
     };
-    let all = device(0).expect("a GPU").device().multiprocessors;
+    let all = device(0).expect("a GPU").device().sms;
     let limits = Limits {
         world,
         extents: [600, 2048],

@@ -14,7 +14,7 @@ pub(super) struct Limits {
     /// Blocks that are resident at once.
     pub resident: u32,
     /// Multiprocessors.
-    pub multiprocessors: u32,
+    pub sms: u32,
     /// What the caller allows.
     pub max_blocks: Option<u32>,
 }
@@ -47,12 +47,12 @@ pub(super) fn gather_matmul(m: usize, world: usize, chunk: usize, limits: Limits
 /// enough to fill the link.
 pub(super) fn gather(m: usize, row_bytes: usize, world: usize, limits: Limits) -> u32 {
     let bytes = shard(m, 0, world).len() * row_bytes;
-    let most = limits.cap(limits.multiprocessors as usize) as usize / world;
+    let most = limits.cap(limits.sms as usize) as usize / world;
     (bytes.div_ceil(GATHER_ROUND).clamp(1, most.max(1)) * world) as u32
 }
 
 /// Blocks of a sum: one for each thread's share of `units` of which it loads `each` at a time.
-pub(super) fn sum(units: usize, each: usize, limits: Limits) -> u32 {
+pub(super) fn reduce(units: usize, each: usize, limits: Limits) -> u32 {
     limits.cap(units.div_ceil(super::SUM_THREADS as usize * each))
 }
 
@@ -69,7 +69,7 @@ mod tests {
 
     const H200: Limits = Limits {
         resident: 264,
-        multiprocessors: 132,
+        sms: 132,
         max_blocks: None,
     };
 

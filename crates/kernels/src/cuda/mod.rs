@@ -7,13 +7,13 @@ mod grid;
 mod image;
 mod parameters;
 
-use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, DevicePtr};
 
 use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, GatherMode, NaiveRemoteRead};
 use crate::error::{Error, Result};
-use crate::sum::Sum;
+use crate::reduce::Reduce;
 use grid::Limits;
 use parameters::Gather;
 
@@ -44,7 +44,11 @@ impl KernelBackend for Cuda {
         Ok(())
     }
 
-    unsafe fn naive_remote_read(&self, stream: &CudaQueue, launch: &NaiveRemoteRead) -> Result<()> {
+    unsafe fn naive_remote_read(
+        &self,
+        stream: &CudaStream,
+        launch: &NaiveRemoteRead,
+    ) -> Result<()> {
         launch.validate()?;
         let name = image::naive_remote_read(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;
         let kernel = Kernel {
@@ -65,7 +69,7 @@ impl KernelBackend for Cuda {
         }
     }
 
-    unsafe fn gather_matmul(&self, stream: &CudaQueue, launch: &GatherMatmul) -> Result<()> {
+    unsafe fn gather_matmul(&self, stream: &CudaStream, launch: &GatherMatmul) -> Result<()> {
         launch.validate()?;
         if let GatherMode::Multimem {
             address: DevicePtr::NULL,
@@ -114,7 +118,7 @@ impl KernelBackend for Cuda {
         }
     }
 
-    unsafe fn sum(&self, stream: &CudaQueue, launch: &Sum) -> Result<()> {
+    unsafe fn reduce(&self, stream: &CudaStream, launch: &Reduce) -> Result<()> {
         launch.validate()?;
         let name = image::sum(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;
         let kernel = Kernel {
@@ -131,7 +135,7 @@ impl KernelBackend for Cuda {
             true => SUM_LOADS / launch.count,
             false => 1,
         };
-        let blocks = grid::sum(parameters.units as usize, each, limits);
+        let blocks = grid::reduce(parameters.units as usize, each, limits);
         // SAFETY: the structure is the kernel's parameter; the rest is the caller's obligation.
         unsafe { kernel.launch(self, stream, blocks, parameters) }
     }
@@ -149,7 +153,7 @@ impl Kernel {
         let function = cuda.function(self.image, self.name)?;
         Ok(Limits {
             resident: function.max_resident_blocks(self.threads, 0)?,
-            multiprocessors: cuda.multiprocessors(),
+            sms: cuda.sms(),
             max_blocks,
         })
     }
@@ -160,7 +164,7 @@ impl Kernel {
     unsafe fn launch<P>(
         &self,
         cuda: &Cuda,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         blocks: u32,
         mut parameters: P,
     ) -> Result<()> {

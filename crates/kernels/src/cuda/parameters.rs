@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use crate::{GatherMatmul, GatherMode, MAX_SUMMANDS};
+use crate::{GatherMatmul, GatherMode, MAX_PARTIALS};
 
 /// Parameter of `naive_remote_read_*`.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ pub(super) struct Strided {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Sum {
-    pub summands: [Strided; MAX_SUMMANDS],
+    pub summands: [Strided; MAX_PARTIALS],
     pub dst: Strided,
     /// Vectors or elements of a row.
     pub columns: u32,
@@ -86,9 +86,9 @@ pub(super) struct Sum {
 }
 const _: () = assert!(size_of::<Sum>() == 160);
 
-impl From<&crate::Sum> for Sum {
+impl From<&crate::Reduce> for Sum {
     /// The sizes were validated: they fit.
-    fn from(launch: &crate::Sum) -> Self {
+    fn from(launch: &crate::Reduce) -> Self {
         let launch = launch.flattened();
         let size = launch.dtype.size();
         let vectors = launch.has_vectors();
@@ -101,7 +101,7 @@ impl From<&crate::Sum> for Sum {
             row_stride: (b.row_stride * size) as u64,
         };
         Sum {
-            summands: launch.summands.map(strided),
+            summands: launch.partials.map(strided),
             dst: strided(launch.dst),
             columns: columns as u32,
             units: (launch.rows * columns) as u32,

@@ -4,14 +4,14 @@ pub(crate) mod element;
 mod gather_matmul;
 mod naive_remote_read;
 mod product;
-mod sum;
+mod reduce;
 
 use warpweave_symm_mem::{DevicePtr, Host, PadView};
 
 use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
-use crate::sum::Sum;
+use crate::reduce::Reduce;
 use element::with_element;
 
 impl KernelBackend for Host {
@@ -37,13 +37,13 @@ impl KernelBackend for Host {
         Ok(self.launch(stream, launch.name(), work)?)
     }
 
-    unsafe fn sum(&self, stream: &Self::Stream, launch: &Sum) -> Result<()> {
-        use sum::sum;
+    unsafe fn reduce(&self, stream: &Self::Stream, launch: &Reduce) -> Result<()> {
+        use reduce::reduce;
         launch.validate()?;
         let launch = *launch;
         // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
-        let work = move || unsafe { with_element!(launch.dtype, sum(&launch)) };
-        Ok(self.launch(stream, Sum::NAME, work)?)
+        let work = move || unsafe { with_element!(launch.dtype, reduce(&launch)) };
+        Ok(self.launch(stream, Reduce::NAME, work)?)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use warpweave_kernels::MAX_SUMMANDS;
+use warpweave_kernels::MAX_PARTIALS;
 
 use super::error::{ExecuteError, Result};
 use crate::check;
@@ -67,9 +67,9 @@ impl Checker<'_> {
             OpKind::Gemm { a, bias, .. } => ensure(bias.is_none() || !a.cols.is_empty(), || {
                 "a bias of a product of no terms".into()
             }),
-            OpKind::Sum { srcs, .. } => ensure(srcs.len() <= MAX_SUMMANDS, || {
+            OpKind::Sum { srcs, .. } => ensure(srcs.len() <= MAX_PARTIALS, || {
                 format!(
-                    "a sum of {} boxes: {MAX_SUMMANDS} can be added with one rounding",
+                    "a sum of {} boxes: {MAX_PARTIALS} can be added with one rounding",
                     srcs.len()
                 )
             }),

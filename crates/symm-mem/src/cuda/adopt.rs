@@ -7,13 +7,11 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use cudarc::driver::{
-    self, CudaSlice, CudaStream, CudaViewMut, DeviceRepr, DeviceSlice, ValidAsZeroBits,
-};
+use cudarc::driver::{self, CudaSlice, CudaViewMut, DeviceRepr, DeviceSlice, ValidAsZeroBits};
 
 use super::Cuda;
 use super::memory::CudaMemory;
-use super::stream::{CudaQueue, driver_error};
+use super::stream::{CudaStream, driver_error};
 use crate::backend::{DevicePtr, Memory};
 use crate::error::{Error, Result};
 
@@ -26,7 +24,7 @@ pub struct SharedSlice<T> {
     slice: ManuallyDrop<CudaSlice<T>>,
     memory: CudaMemory,
     // Behind the memory: the device knows the stream as long as this lives, so that freeing waits for it.
-    _queue: CudaQueue,
+    _queue: CudaStream,
 }
 
 impl<T: DeviceRepr> SharedSlice<T> {
@@ -73,7 +71,7 @@ impl Cuda {
     /// [`Error::OutOfMemory`], [`Error::InvalidArgument`] if the stream belongs to another context.
     pub fn shareable_slice<T: DeviceRepr + ValidAsZeroBits>(
         &self,
-        stream: &Arc<CudaStream>,
+        stream: &Arc<driver::CudaStream>,
         len: usize,
     ) -> Result<SharedSlice<T>> {
         let queue = self.adopt_stream(stream.clone())?;
@@ -104,7 +102,7 @@ impl Cuda {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the slice belongs to another context.
-    pub fn address_of<T, S>(&self, slice: &S, stream: &CudaQueue) -> Result<(DevicePtr, usize)>
+    pub fn address_of<T, S>(&self, slice: &S, stream: &CudaStream) -> Result<(DevicePtr, usize)>
     where
         S: driver::DevicePtr<T> + DeviceSlice<T>,
     {

@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 use super::Cuda;
 use super::driver::check;
 use super::function::driver_functions;
-use super::stream::{CudaQueue, is_capturing};
+use super::stream::{CudaStream, is_capturing};
 use crate::backend::{Backend, DevicePtr};
 use crate::error::Result;
 
@@ -42,7 +42,7 @@ driver_functions! {
 }
 
 /// Whether batches may go on `stream`: not on the default streams, and nothing but a plain copy can be captured.
-fn takes_batches(cuda: &Cuda, stream: &CudaQueue) -> Result<bool> {
+fn takes_batches(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
     // The default stream is null; two more have numbers for handles.
     const PER_THREAD: usize = 2;
     let is_default = stream.raw() as usize <= PER_THREAD;
@@ -62,7 +62,7 @@ impl Cuda {
     /// unordered work conflicts.
     pub unsafe fn copy_batch(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         copies: &[(DevicePtr, DevicePtr, usize)],
     ) -> Result<()> {
         self.bind()?;

@@ -4,13 +4,13 @@ use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use cudarc::driver::{self, CudaContext, result, sys};
 use parking_lot::Mutex;
 
 use super::driver::{self, check, check_in_drop};
 use super::function::driver_functions;
 use super::launch::{Function, Image, Module};
-use super::stream::{self, CudaQueue};
+use super::stream::{self, CudaStream};
 use super::{Cuda, Device, function, multicast, segment};
 use crate::backend::{Backend, DeviceInfo, DevicePtr, LONGEST_TIMEOUT, Support};
 use crate::error::{Error, Result};
@@ -144,7 +144,7 @@ impl Cuda {
                 context.ordinal()
             ),
             compute_capability: Some((capability.0 as u32, capability.1 as u32)),
-            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+            sms: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             memory: context.total_mem().map_err(failed)? as u64,
             driver: super::installed::driver_version()?,
             shareable_memory,
@@ -180,8 +180,8 @@ impl Cuda {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the stream belongs to another context.
-    pub fn adopt_stream(&self, stream: Arc<CudaStream>) -> Result<CudaQueue> {
-        CudaQueue::adopt(self, stream)
+    pub fn adopt_stream(&self, stream: Arc<driver::CudaStream>) -> Result<CudaStream> {
+        CudaStream::adopt(self, stream)
     }
 
     /// The same device with another timeout for waits, [`LONGEST_TIMEOUT`] at most.
@@ -222,9 +222,9 @@ impl Cuda {
         self.device.info.compute_capability.unwrap_or((0, 0))
     }
 
-    /// Streaming multiprocessors.
-    pub fn multiprocessors(&self) -> u32 {
-        self.device.info.multiprocessors
+    /// Streaming multiprocessors (SMs).
+    pub fn sms(&self) -> u32 {
+        self.device.info.sms
     }
 
     /// Bytes of device memory that are free, of all processes.

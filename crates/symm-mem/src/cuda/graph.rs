@@ -4,23 +4,23 @@ use cudarc::driver::sys;
 
 use super::Cuda;
 use super::driver::{check, check_in_drop};
-use super::stream::{self, CudaQueue, Joining};
+use super::stream::{self, CudaStream, Joining};
 use crate::error::{Error, Result};
 
 /// An instantiated graph.
 #[derive(Debug)]
-pub struct CudaWork {
+pub struct CudaGraph {
     exec: sys::CUgraphExec,
     cuda: Cuda,
 }
 
 // SAFETY: the driver allows a graph to be launched from any thread, one at a time, which `&self` from one owner gives;
 // it is not `Sync`.
-unsafe impl Send for CudaWork {}
+unsafe impl Send for CudaGraph {}
 
 /// A capture under way: on every way out it is ended, and what was captured is destroyed.
 struct Capture<'a> {
-    stream: &'a CudaQueue,
+    stream: &'a CudaStream,
     cuda: &'a Cuda,
     ended: bool,
     graph: sys::CUgraph,
@@ -52,9 +52,9 @@ impl Drop for Capture<'_> {
 
 pub(super) fn capture(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     enqueue: impl FnOnce() -> Result<()>,
-) -> Result<CudaWork> {
+) -> Result<CudaGraph> {
     cuda.bind()?;
     if stream::is_capturing(cuda, stream)? {
         return Err(Error::InvalidArgument {
@@ -82,7 +82,7 @@ pub(super) fn capture(
     // SAFETY: the graph was just captured.
     let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, capture.graph, 0) };
     check(made, "cuGraphInstantiateWithFlags", cuda.name())?;
-    let work = CudaWork {
+    let work = CudaGraph {
         exec,
         cuda: cuda.clone(),
     };
@@ -92,10 +92,10 @@ pub(super) fn capture(
     Ok(work)
 }
 
-impl CudaWork {
+impl CudaGraph {
     /// # Safety
     /// As for [`Backend::launch_graph`](crate::Backend::launch_graph).
-    pub(super) unsafe fn launch(&self, stream: &CudaQueue) -> Result<()> {
+    pub(super) unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
         self.cuda.bind()?;
         // SAFETY: both live, and what was captured, by the caller. The driver orders launches of one graph.
         let result = unsafe { sys::cuGraphLaunch(self.exec, stream.raw()) };
@@ -103,7 +103,7 @@ impl CudaWork {
     }
 }
 
-impl Drop for CudaWork {
+impl Drop for CudaGraph {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
         // SAFETY: instantiated once and destroyed once; launches under way go on, and the driver frees it behind them.

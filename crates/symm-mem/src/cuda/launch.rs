@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::Cuda;
 use super::driver::{check, check_in_drop};
 use super::function::driver_functions;
-use super::stream::CudaQueue;
+use super::stream::CudaStream;
 use crate::error::{Error, Result};
 
 /// Device code that a crate embeds, by [`device_image!`](crate::device_image) or [`Image::new`]. Parts that are empty were not
@@ -352,7 +352,7 @@ impl Function {
             "cuOccupancyMaxActiveBlocksPerMultiprocessor",
             cuda.name(),
         )?;
-        Ok(each as u32 * cuda.multiprocessors())
+        Ok(each as u32 * cuda.sms())
     }
 
     /// Blocks of the clusters of `config` that are resident on the whole device at once: the largest grid of clusters that may
@@ -366,7 +366,7 @@ impl Function {
         cuda.bind()?;
         self.allow_shared(config.shared_bytes)?;
         self.allow_cluster(x * y * z)?;
-        let grid = (x * cuda.multiprocessors(), y, z);
+        let grid = (x * cuda.sms(), y, z);
         let config = LaunchConfig { grid, ..config };
         let mut attributes = config.attributes();
         let launch = config.raw(&mut attributes, std::ptr::null_mut());
@@ -424,7 +424,7 @@ impl Cuda {
     /// - What the kernel reads and writes is mapped until it has ended; no unordered work conflicts.
     pub unsafe fn launch(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         function: &Function,
         config: LaunchConfig,
         parameters: &mut [*mut c_void],

@@ -36,13 +36,13 @@ use crate::pad::{PadView, StopFlags};
 
 pub use adopt::SharedSlice;
 pub use function::{DriverFunction, is_driver_present};
-pub use graph::CudaWork;
+pub use graph::CudaGraph;
 pub use ipc::CudaPeerMemory;
 pub use launch::{Function, Image, LaunchConfig, Module};
 pub use memory::{CudaMapping, CudaMemory};
 pub use multicast::CudaMulticast;
 pub use segment::CudaSegment;
-pub use stream::{CudaMark, CudaQueue};
+pub use stream::{CudaEvent, CudaStream};
 
 use driver::check;
 
@@ -69,20 +69,20 @@ struct Device {
 /// What is made once and used by all clones.
 #[derive(Debug, Default)]
 struct Shared {
-    setup: Mutex<Option<CudaQueue>>,
+    setup: Mutex<Option<CudaStream>>,
     functions: Mutex<HashMap<(usize, &'static str), Function>>,
 }
 
 impl Backend for Cuda {
     const KIND: BackendKind = BackendKind::Cuda;
-    type Stream = CudaQueue;
-    type Event = CudaMark;
+    type Stream = CudaStream;
+    type Event = CudaEvent;
     type Segment = CudaSegment;
     type Mapping = CudaMapping;
     type Memory = CudaMemory;
     type PeerMemory = CudaPeerMemory;
     type Multicast = CudaMulticast;
-    type Graph = CudaWork;
+    type Graph = CudaGraph;
 
     fn device(&self) -> &DeviceInfo {
         &self.device.info
@@ -92,7 +92,7 @@ impl Backend for Cuda {
         self.timeout
     }
 
-    fn setup_stream(&self) -> Result<CudaQueue> {
+    fn setup_stream(&self) -> Result<CudaStream> {
         let Some(shared) = &self.shared else {
             return self.stream(Priority::Normal);
         };
@@ -103,27 +103,27 @@ impl Backend for Cuda {
         }
     }
 
-    fn stream(&self, priority: Priority) -> Result<CudaQueue> {
-        CudaQueue::new(self, priority)
+    fn stream(&self, priority: Priority) -> Result<CudaStream> {
+        CudaStream::new(self, priority)
     }
 
-    fn synchronize(&self, stream: &CudaQueue) -> Result<()> {
+    fn synchronize(&self, stream: &CudaStream) -> Result<()> {
         stream::synchronize(self, stream)
     }
 
-    fn event(&self) -> Result<CudaMark> {
-        CudaMark::new(self)
+    fn event(&self) -> Result<CudaEvent> {
+        CudaEvent::new(self)
     }
 
-    fn record(&self, event: &CudaMark, stream: &CudaQueue) -> Result<()> {
+    fn record(&self, event: &CudaEvent, stream: &CudaStream) -> Result<()> {
         event.record(self, stream)
     }
 
-    fn wait_event(&self, stream: &CudaQueue, event: &CudaMark) -> Result<()> {
+    fn wait_event(&self, stream: &CudaStream, event: &CudaEvent) -> Result<()> {
         event.block(self, stream)
     }
 
-    fn elapsed(&self, from: &CudaMark, to: &CudaMark) -> Result<Duration> {
+    fn elapsed(&self, from: &CudaEvent, to: &CudaEvent) -> Result<Duration> {
         from.elapsed(self, to)
     }
 
@@ -176,13 +176,13 @@ impl Backend for Cuda {
         CudaPeerMemory::reach(self, base, bytes)
     }
 
-    fn is_same_stream(&self, one: &CudaQueue, other: &CudaQueue) -> bool {
+    fn is_same_stream(&self, one: &CudaStream, other: &CudaStream) -> bool {
         one.raw() == other.raw()
     }
 
     unsafe fn copy(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         dst: DevicePtr,
         src: DevicePtr,
         bytes: usize,
@@ -198,7 +198,7 @@ impl Backend for Cuda {
 
     unsafe fn copy_unless_stopped(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         dst: DevicePtr,
         src: DevicePtr,
         bytes: usize,
@@ -212,7 +212,7 @@ impl Backend for Cuda {
 
     unsafe fn fill(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         dst: DevicePtr,
         value: u8,
         bytes: usize,
@@ -226,7 +226,7 @@ impl Backend for Cuda {
         check(result, "cuMemsetD8Async", self.name())
     }
 
-    unsafe fn upload(&self, stream: &CudaQueue, dst: DevicePtr, bytes: &[u8]) -> Result<()> {
+    unsafe fn upload(&self, stream: &CudaStream, dst: DevicePtr, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -240,7 +240,7 @@ impl Backend for Cuda {
         self.synchronize(stream)
     }
 
-    unsafe fn download(&self, stream: &CudaQueue, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+    unsafe fn download(&self, stream: &CudaStream, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -266,13 +266,13 @@ impl Backend for Cuda {
         self.has_stopped()
     }
 
-    fn resume_waits(&self, stream: &CudaQueue) -> Result<()> {
+    fn resume_waits(&self, stream: &CudaStream) -> Result<()> {
         self.clear_stopped(stream)
     }
 
     unsafe fn signal(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         pad: &PadView,
         slot: usize,
         peers: &[usize],
@@ -283,7 +283,7 @@ impl Backend for Cuda {
 
     unsafe fn wait(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         pad: &PadView,
         slot: usize,
         peers: &[usize],
@@ -293,19 +293,19 @@ impl Backend for Cuda {
         unsafe { self.launch_wait(stream, pad, slot, peers, lag) }
     }
 
-    fn delay(&self, stream: &CudaQueue, time: Duration) -> Result<()> {
+    fn delay(&self, stream: &CudaStream, time: Duration) -> Result<()> {
         self.launch_delay(stream, time)
     }
 
     fn capture(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         enqueue: impl FnOnce() -> Result<()>,
-    ) -> Result<CudaWork> {
+    ) -> Result<CudaGraph> {
         graph::capture(self, stream, enqueue)
     }
 
-    unsafe fn launch_graph(&self, graph: &CudaWork, stream: &CudaQueue) -> Result<()> {
+    unsafe fn launch_graph(&self, graph: &CudaGraph, stream: &CudaStream) -> Result<()> {
         // SAFETY: the caller's obligation.
         unsafe { graph.launch(stream) }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Cuda;
 use super::launch::{Image, LaunchConfig};
-use super::stream::CudaQueue;
+use super::stream::CudaStream;
 use crate::error::{Error, Result};
 use crate::pad::PadView;
 
@@ -13,7 +13,7 @@ static SIGNAL: Image = crate::device_image!("signal", sm_90a, compute_80);
 
 // The layouts that `signal.cuh` asserts on its side.
 const _: () = {
-    use crate::pad::{FaultRecord, StopFlags, WORD_STRIDE};
+    use crate::pad::{FLAG_STRIDE, FaultRecord, StopFlags};
     use std::mem::offset_of;
     assert!(size_of::<PadView>() == 80 && align_of::<PadView>() == 8);
     assert!(offset_of!(PadView, peers) == 0 && offset_of!(PadView, sent) == 8);
@@ -30,7 +30,7 @@ const _: () = {
     assert!(offset_of!(FaultRecord, seen) == 24 && offset_of!(FaultRecord, cause) == 28);
     assert!(offset_of!(FaultRecord, waited_us_low) == 32);
     assert!(offset_of!(FaultRecord, missing_low) == 40);
-    assert!(WORD_STRIDE == 32);
+    assert!(FLAG_STRIDE == 32);
 };
 
 /// The peers as a set of bits, one rank a bit.
@@ -63,7 +63,7 @@ impl Cuda {
     /// As for [`Backend::signal`](crate::Backend::signal).
     pub(super) unsafe fn launch_signal(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         pad: &PadView,
         slot: usize,
         peers: &[usize],
@@ -81,7 +81,7 @@ impl Cuda {
     /// As for [`Backend::wait`](crate::Backend::wait).
     pub(super) unsafe fn launch_wait(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         pad: &PadView,
         slot: usize,
         peers: &[usize],
@@ -101,7 +101,7 @@ impl Cuda {
         unsafe { self.launch_in_one_block(stream, "warpweave_wait", &mut parameters) }
     }
 
-    pub(super) fn launch_delay(&self, stream: &CudaQueue, time: Duration) -> Result<()> {
+    pub(super) fn launch_delay(&self, stream: &CudaStream, time: Duration) -> Result<()> {
         let mut ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // SAFETY: the kernel takes nanoseconds by value and touches no memory.
         unsafe { self.launch_in_one_block(stream, "warpweave_delay", &mut [argument(&mut ns)]) }
@@ -111,7 +111,7 @@ impl Cuda {
     /// As for [`Cuda::launch`].
     unsafe fn launch_in_one_block(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         name: &'static str,
         parameters: &mut [*mut c_void],
     ) -> Result<()> {

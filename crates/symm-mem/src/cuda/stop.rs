@@ -115,11 +115,11 @@ impl Cuda {
 
     /// Whether copies to peers are left out of what is enqueued on `stream`. A graph that is being captured has them, since
     /// it may be launched when the device has recovered.
-    pub(super) fn leaves_out_copies(&self, stream: &super::CudaQueue) -> Result<bool> {
+    pub(super) fn leaves_out_copies(&self, stream: &super::CudaStream) -> Result<bool> {
         Ok(self.has_stopped() && !super::stream::is_capturing(self, stream)?)
     }
 
-    pub(super) fn clear_stopped(&self, stream: &super::CudaQueue) -> Result<()> {
+    pub(super) fn clear_stopped(&self, stream: &super::CudaStream) -> Result<()> {
         let flags = self.stop_memory()?;
         if let Some(memory) = self.device.stop.lock().as_ref() {
             memory.host().store(0, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUresult};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{self, CudaContext};
 use parking_lot::Mutex;
 
 use super::Cuda;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// A CUDA stream: one of Warpweave's or one that a project made with cudarc. Clones name the same stream.
 #[derive(Clone, Debug)]
-pub struct CudaQueue(Arc<Handle>);
+pub struct CudaStream(Arc<Handle>);
 
 #[derive(Debug)]
 struct Handle {
@@ -27,7 +27,7 @@ struct Handle {
 /// A stream and, while it is captured, the end of its earlier work: a stream in a capture cannot be asked about that.
 #[derive(Debug)]
 struct Tracked {
-    stream: Arc<CudaStream>,
+    stream: Arc<driver::CudaStream>,
     earlier: Mutex<Option<End>>,
 }
 
@@ -70,7 +70,7 @@ impl Registry {
             })
     }
 
-    fn add(self: &Arc<Self>, stream: Arc<CudaStream>) -> CudaQueue {
+    fn add(self: &Arc<Self>, stream: Arc<driver::CudaStream>) -> CudaStream {
         self.closing
             .lock()
             .retain(|s| !matches!(state(&s.stream), Ok(State::Empty)));
@@ -81,7 +81,7 @@ impl Registry {
         let mut open = self.open.lock();
         open.retain(|s| s.strong_count() > 0);
         open.push(Arc::downgrade(&tracked));
-        CudaQueue(Arc::new(Handle {
+        CudaStream(Arc::new(Handle {
             tracked,
             registry: self.clone(),
         }))
@@ -100,7 +100,7 @@ pub(super) struct Joining(Arc<Registry>);
 
 impl Joining {
     /// To be called right before the capture of `stream` begins.
-    pub(super) fn new(cuda: &Cuda, stream: &CudaQueue) -> Result<Self> {
+    pub(super) fn new(cuda: &Cuda, stream: &CudaStream) -> Result<Self> {
         let registry = &stream.0.registry;
         registry.captures.fetch_add(1, Ordering::Relaxed);
         let joining = Joining(registry.clone());
@@ -159,7 +159,7 @@ unsafe impl Send for End {}
 unsafe impl Sync for End {}
 
 impl End {
-    fn of(cuda: &Cuda, stream: &CudaStream) -> Result<Self> {
+    fn of(cuda: &Cuda, stream: &driver::CudaStream) -> Result<Self> {
         let mut event = std::ptr::null_mut();
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: `event` is valid for a write and the context is bound.
@@ -200,7 +200,7 @@ impl Drop for End {
     }
 }
 
-impl CudaQueue {
+impl CudaStream {
     pub(super) fn new(cuda: &Cuda, priority: Priority) -> Result<Self> {
         cuda.bind()?;
         let device = cuda.name();
@@ -217,7 +217,7 @@ impl CudaQueue {
         Ok(cuda.device.streams.add(stream))
     }
 
-    pub(super) fn adopt(cuda: &Cuda, stream: Arc<CudaStream>) -> Result<Self> {
+    pub(super) fn adopt(cuda: &Cuda, stream: Arc<driver::CudaStream>) -> Result<Self> {
         if stream.context().cu_ctx() != cuda.context().cu_ctx() {
             return Err(Error::InvalidArgument {
                 what: "stream",
@@ -234,7 +234,7 @@ impl CudaQueue {
     }
 
     /// As cudarc knows it.
-    pub fn inner(&self) -> &Arc<CudaStream> {
+    pub fn inner(&self) -> &Arc<driver::CudaStream> {
         &self.0.tracked.stream
     }
 }
@@ -263,7 +263,7 @@ enum State {
 /// What the driver refused, and which call.
 type Refused = (CUresult, &'static str);
 
-fn in_capture(stream: &CudaStream) -> std::result::Result<bool, Refused> {
+fn in_capture(stream: &driver::CudaStream) -> std::result::Result<bool, Refused> {
     let mut capture = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the stream lives and `capture` is valid for a write.
     match unsafe { sys::cuStreamIsCapturing(stream.cu_stream(), &mut capture) } {
@@ -275,7 +275,7 @@ fn in_capture(stream: &CudaStream) -> std::result::Result<bool, Refused> {
 }
 
 /// What a stream is doing. A capture is asked for first, because a query would break it.
-fn state(stream: &CudaStream) -> std::result::Result<State, Refused> {
+fn state(stream: &driver::CudaStream) -> std::result::Result<State, Refused> {
     if in_capture(stream)? {
         return Ok(State::Capturing);
     }
@@ -306,7 +306,7 @@ fn pause(waited: Duration) {
     }
 }
 
-pub(super) fn is_capturing(cuda: &Cuda, stream: &CudaQueue) -> Result<bool> {
+pub(super) fn is_capturing(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
     match state(stream.inner()) {
         Ok(State::Capturing) => Ok(true),
         Ok(State::Empty | State::Busy) => Ok(false),
@@ -315,7 +315,7 @@ pub(super) fn is_capturing(cuda: &Cuda, stream: &CudaQueue) -> Result<bool> {
 }
 
 /// Waits until `stream` is empty, [`limit`] at most.
-pub(super) fn synchronize(cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
+pub(super) fn synchronize(cuda: &Cuda, stream: &CudaStream) -> Result<()> {
     let limit = limit(cuda);
     if cuda.drained_within(stream, limit)? {
         return Ok(());
@@ -331,7 +331,7 @@ impl Cuda {
     ///
     /// # Errors
     /// What the driver reports of the work on the stream; [`Error::InvalidArgument`] during a capture.
-    pub fn drained_within(&self, stream: &CudaQueue, limit: Duration) -> Result<bool> {
+    pub fn drained_within(&self, stream: &CudaStream, limit: Duration) -> Result<bool> {
         self.bind()?;
         let start = Instant::now();
         loop {
@@ -386,17 +386,17 @@ driver_functions! {
 
 /// A CUDA event with timing.
 #[derive(Debug)]
-pub struct CudaMark {
+pub struct CudaEvent {
     event: sys::CUevent,
     cuda: Cuda,
 }
 
 // SAFETY: the driver's events may be used from any thread; the context is bound before each use.
-unsafe impl Send for CudaMark {}
+unsafe impl Send for CudaEvent {}
 // SAFETY: as above.
-unsafe impl Sync for CudaMark {}
+unsafe impl Sync for CudaEvent {}
 
-impl CudaMark {
+impl CudaEvent {
     pub(super) fn new(cuda: &Cuda) -> Result<Self> {
         cuda.bind()?;
         let mut event = std::ptr::null_mut();
@@ -404,20 +404,20 @@ impl CudaMark {
         // SAFETY: `event` is valid for a write and the context is bound.
         let result = unsafe { sys::cuEventCreate(&mut event, flags) };
         check(result, "cuEventCreate", cuda.name())?;
-        Ok(CudaMark {
+        Ok(CudaEvent {
             event,
             cuda: cuda.without_modules(),
         })
     }
 
-    pub(super) fn record(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
+    pub(super) fn record(&self, cuda: &Cuda, stream: &CudaStream) -> Result<()> {
         cuda.bind()?;
         // SAFETY: both handles live.
         let result = unsafe { sys::cuEventRecord(self.event, stream.raw()) };
         check(result, "cuEventRecord", cuda.name())
     }
 
-    pub(super) fn block(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<()> {
+    pub(super) fn block(&self, cuda: &Cuda, stream: &CudaStream) -> Result<()> {
         cuda.bind()?;
         if stream.0.registry.captures.load(Ordering::Relaxed) > 0 {
             // The event may be of a capture, which the stream then joins.
@@ -428,7 +428,7 @@ impl CudaMark {
         check(result, "cuStreamWaitEvent", cuda.name())
     }
 
-    pub(super) fn elapsed(&self, cuda: &Cuda, to: &CudaMark) -> Result<Duration> {
+    pub(super) fn elapsed(&self, cuda: &Cuda, to: &CudaEvent) -> Result<Duration> {
         cuda.bind()?;
         let mut milliseconds = 0.0f32;
         let elapsed = ELAPSED.get().or_else(|_| ELAPSED_BEFORE.get())?;
@@ -447,7 +447,7 @@ impl CudaMark {
     }
 }
 
-impl Drop for CudaMark {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
         // SAFETY: made by `new` and destroyed once; the driver keeps it until pending work has passed it.

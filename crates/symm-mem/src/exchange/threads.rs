@@ -134,7 +134,7 @@ impl Drop for ThreadExchange {
             rounds
                 .watchers
                 .iter()
-                .for_each(|watcher| watcher.tell(Some(self.rank), PANICKED));
+                .for_each(|watcher| watcher.notify(Some(self.rank), PANICKED));
         }
         drop(rounds);
         self.group.arrived.notify_all();
@@ -188,7 +188,7 @@ impl Exchange for ThreadExchange {
     fn watch(&self, watcher: LossWatcher) {
         let mut rounds = self.group.rounds.lock();
         if let Some(rank) = rounds.panicked {
-            watcher.tell(Some(rank), PANICKED);
+            watcher.notify(Some(rank), PANICKED);
         }
         rounds.watchers.retain(LossWatcher::is_live);
         rounds.watchers.push(watcher);

@@ -71,7 +71,7 @@ impl Host {
             info: DeviceInfo {
                 name: "host".into(),
                 compute_capability: None,
-                multiprocessors: 1,
+                sms: 1,
                 memory: memory.totalram * u64::from(memory.mem_unit),
                 driver: format!(
                     "Linux {}",

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use crate::backend::DevicePtr;
-use crate::pad::word::Word;
-use crate::pad::{Notice, PadView, StopFlags, word};
+use crate::pad::flag::Flag;
+use crate::pad::{Notice, PadView, StopFlags, flag};
 use crate::sync::Instant;
 
 /// The atomic at `base + bytes`.
@@ -17,17 +17,17 @@ unsafe fn atomic<'a>(base: DevicePtr, bytes: usize) -> &'a AtomicU32 {
     unsafe { AtomicU32::from_ptr(base.add(bytes).as_host()) }
 }
 
-/// The word that `source` writes in `slot` of `owner`'s pad.
+/// The flag that `source` writes in `slot` of `owner`'s pad.
 ///
 /// # Safety
 /// As for [`send_signal`].
-unsafe fn word_at<'a>(pad: &PadView, owner: usize, slot: usize, source: usize) -> &'a AtomicU32 {
+unsafe fn flag_at<'a>(pad: &PadView, owner: usize, slot: usize, source: usize) -> &'a AtomicU32 {
     let (world, slots) = (pad.world as usize, pad.slots as usize);
     debug_assert!(owner < world && source < world && slot < slots);
-    // SAFETY: the table has `world` addresses, each of a pad of `slots * world` words.
+    // SAFETY: the table has `world` addresses, each of a pad of `slots * world` flags.
     unsafe {
-        let words = DevicePtr(*pad.peers.as_host::<u64>().add(owner));
-        atomic(words, PadView::word_offset(world, slot, source))
+        let flags = DevicePtr(*pad.peers.as_host::<u64>().add(owner));
+        atomic(flags, PadView::flag_offset(world, slot, source))
     }
 }
 
@@ -39,8 +39,8 @@ unsafe fn fault_of(pad: &PadView, owner: usize) -> DevicePtr {
     let (world, slots) = (pad.world as usize, pad.slots as usize);
     debug_assert!(owner < world);
     // SAFETY: the table has `world` addresses.
-    let words = DevicePtr(unsafe { *pad.peers.as_host::<u64>().add(owner) });
-    words.add(PadView::fault_offset(world, slots))
+    let flags = DevicePtr(unsafe { *pad.peers.as_host::<u64>().add(owner) });
+    flags.add(PadView::fault_offset(world, slots))
 }
 
 /// Adds one to the sent epoch of (`slot`, `peer`) and publishes it in the peer's pad. Does nothing if this device was
@@ -51,7 +51,7 @@ unsafe fn fault_of(pad: &PadView, owner: usize) -> DevicePtr {
 /// - No other thread sends on (`slot`, `peer`) of this rank at the same time.
 pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
     let pair = 4 * (slot * pad.world as usize + peer);
-    // SAFETY: the counters have `slots * world` entries; see above for the word and below for the flag.
+    // SAFETY: the counters have `slots * world` entries; see above for the flag and below for the flag.
     unsafe {
         if is_stopped(pad) {
             return;
@@ -59,7 +59,7 @@ pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
         let epoch = atomic(pad.sent, pair)
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1);
-        word_at(pad, peer, slot, pad.rank as usize).publish(epoch);
+        flag_at(pad, peer, slot, pad.rank as usize).publish(epoch);
     }
 }
 
@@ -79,9 +79,9 @@ pub unsafe fn expect_signal(pad: &PadView, slot: usize, peer: usize, lag: u32) -
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1)
             .wrapping_sub(lag);
-        let word = word_at(pad, pad.rank as usize, slot, peer);
+        let flag = flag_at(pad, pad.rank as usize, slot, peer);
         let (noticed, stopped) = (|| is_noticed(pad), || is_stopped(pad));
-        match word::wait(word, wanted, timeout, noticed, stopped) {
+        match flag::wait(flag, wanted, timeout, noticed, stopped) {
             Ok(()) => true,
             Err(seen) => {
                 record_fault(pad, slot, peer, wanted, seen, start.elapsed());
@@ -179,7 +179,7 @@ pub unsafe fn record_fault(
                 && mine(5).load(Ordering::Relaxed) == wanted
                 && mine(7).load(Ordering::Relaxed) == 0
         };
-        if !word::reached(seen, wanted) && peer < 64 && (timed_out || same_wait()) {
+        if !flag::reached(seen, wanted) && peer < 64 && (timed_out || same_wait()) {
             mine(10 + peer / 32).fetch_or(1 << (peer % 32), Ordering::Relaxed);
         }
         let state = mine(1);

@@ -83,7 +83,7 @@ impl AddressSpace {
         let drawn = match DRAWN.get() {
             Some(drawn) => drawn.drawn,
             None => {
-                let fresh = Self::of_nobody_else()?;
+                let fresh = Self::private()?;
                 DRAWN.get_or_init(|| fresh).drawn
             }
         };
@@ -95,7 +95,7 @@ impl AddressSpace {
     }
 
     /// One that no other rank shares, so that even ranks of the same process open each other's memory by its handles.
-    pub fn of_nobody_else() -> Result<Self> {
+    pub fn private() -> Result<Self> {
         let mut drawn = [0; 16];
         getrandom(&mut drawn, GetRandomFlags::empty())
             .map_err(|e| Error::io("drawing a random number", e))?;
@@ -219,7 +219,7 @@ mod tests {
         let mine = AddressSpace::of_process().unwrap();
         let theirs = std::thread::spawn(AddressSpace::of_process).join();
         assert_eq!(mine, theirs.unwrap().unwrap());
-        assert_ne!(mine, AddressSpace::of_nobody_else().unwrap());
+        assert_ne!(mine, AddressSpace::private().unwrap());
     }
 
     #[test]

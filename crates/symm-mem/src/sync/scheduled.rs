@@ -1,8 +1,8 @@
-//! parking_lot's interface over shuttle's types, a clock that counts steps of the scheduler, and words of signal pads
+//! parking_lot's interface over shuttle's types, a clock that counts steps of the scheduler, and flags of signal pads
 //! that let the scheduler choose before each of their operations.
 //!
 //! One thread runs at a time, so the atomics in shared memory are sequentially consistent here: shuttle tries orders, and
-//! loom, for the words alone, what weaker memory may do.
+//! loom, for the flags alone, what weaker memory may do.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use shuttle::thread;
 
-use crate::pad::word::Word;
+use crate::pad::flag::Flag;
 
 /// One step of the scheduler, as time: a deadline is a number of steps, and passes only by steps.
 const STEP: Duration = Duration::from_micros(1);
@@ -98,8 +98,8 @@ impl Instant {
     }
 }
 
-/// Words only grow, so a choice before an operation tries all that one behind it would.
-impl Word for AtomicU32 {
+/// Flags only grow, so a choice before an operation tries all that one behind it would.
+impl Flag for AtomicU32 {
     fn load(&self) -> u32 {
         thread::sleep(STEP);
         self.load(Ordering::Acquire)

@@ -145,7 +145,7 @@ impl Backend for Faulty {
     }
     fn address_space(&self) -> Result<AddressSpace> {
         match self.apart {
-            true => AddressSpace::of_nobody_else(),
+            true => AddressSpace::private(),
             false => self.host.address_space(),
         }
     }

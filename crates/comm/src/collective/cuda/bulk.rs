@@ -1,6 +1,6 @@
 //! The kernels of `cuda/bulk.cu`.
 
-use warpweave_symm_mem::cuda::{CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image};
 
 use super::{DTYPES, WORLDS, launch_shared, unknown};
@@ -27,7 +27,7 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
 /// of 16.
 pub(super) unsafe fn exchange(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     direct: &Direct,
     blocks: u32,
 ) -> Result<()> {
@@ -43,7 +43,7 @@ pub(super) unsafe fn exchange(
 /// As for [`CollectiveKernels::reduce_tma`](crate::CollectiveKernels::reduce_tma); addresses are multiples of 16.
 pub(super) unsafe fn reduce(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     dtype: DType,
     direct: &Direct,
     blocks: u32,

@@ -1,6 +1,6 @@
 //! The kernels of `cuda/multimem.cu`.
 
-use warpweave_symm_mem::cuda::{CudaQueue, Image};
+use warpweave_symm_mem::cuda::{CudaStream, Image};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image};
 
 use super::{DTYPES, launch, unknown};
@@ -34,7 +34,7 @@ pub(super) fn is_aligned(launch: &Multimem) -> bool {
 /// As for [`CollectiveKernels::multimem_spread`](crate::CollectiveKernels::multimem_spread); the launch is aligned.
 pub(super) unsafe fn spread(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     multimem: &Multimem,
     blocks: u32,
 ) -> Result<()> {
@@ -47,7 +47,7 @@ pub(super) unsafe fn spread(
 /// As for [`CollectiveKernels::multimem_reduce`](crate::CollectiveKernels::multimem_reduce); the launch is aligned.
 pub(super) unsafe fn reduce(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     dtype: DType,
     multimem: &Multimem,
     blocks: u32,

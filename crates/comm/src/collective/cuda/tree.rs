@@ -1,6 +1,6 @@
 //! The kernels of `cuda/tree.cu`.
 
-use warpweave_symm_mem::cuda::{CudaQueue, Image};
+use warpweave_symm_mem::cuda::{CudaStream, Image};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image};
 
 use super::{DTYPES, launch, unknown};
@@ -29,7 +29,7 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
 /// As for [`CollectiveKernels::tree`](crate::CollectiveKernels::tree).
 pub(super) unsafe fn all_reduce(
     cuda: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     dtype: DType,
     tree: &Tree,
     blocks: u32,

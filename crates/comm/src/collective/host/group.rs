@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use warpweave_symm_mem::host;
-use warpweave_symm_mem::pad::WORD_STRIDE;
-use warpweave_symm_mem::pad::word::{self, Word};
+use warpweave_symm_mem::pad::FLAG_STRIDE;
+use warpweave_symm_mem::pad::flag::{self, Flag};
 use warpweave_symm_mem::sync::Instant;
 
 use crate::collective::launch::{Group, MAX_BLOCKS};
@@ -53,7 +53,7 @@ pub(super) trait Member {
 /// The words by which ranks meet.
 pub(super) trait Meeting: Member {
     /// A word.
-    type Word: Word;
+    type Word: Flag;
 
     /// The word that `source` writes on `owner` in `slot`.
     fn word(&self, owner: usize, slot: usize, source: usize) -> &Self::Word;
@@ -88,7 +88,7 @@ pub(super) fn meet(group: &impl Meeting, phase: Phase, epoch: u32) -> bool {
         let start = Instant::now();
         let word = group.word(rank, phase.slot(0), peer);
         let (noticed, stopped) = (|| group.is_noticed(), || group.is_stopped());
-        let waited = word::wait(word, epoch, group.timeout(), noticed, stopped);
+        let waited = flag::wait(word, epoch, group.timeout(), noticed, stopped);
         if let Err(seen) = waited {
             group.record(phase.slot(0), peer, epoch, seen, start.elapsed());
             arrived = false;
@@ -171,7 +171,7 @@ impl Meeting for HostGroup {
 
     fn word(&self, owner: usize, slot: usize, source: usize) -> &AtomicU32 {
         let index = slot * self.world() + source;
-        let word = self.0.words.0[owner].add(index * WORD_STRIDE);
+        let word = self.0.words.0[owner].add(index * FLAG_STRIDE);
         // SAFETY: every rank's pad has words for all slots and sources, accessed by atomics only; the pad lives, as `new`
         // was promised.
         unsafe { AtomicU32::from_ptr(word.as_host()) }

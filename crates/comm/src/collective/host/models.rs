@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, fence};
 use loom::thread;
 use warpweave_symm_mem::pad::StopFlags;
-use warpweave_symm_mem::pad::word::Word;
+use warpweave_symm_mem::pad::flag::Flag;
 use warpweave_symm_mem::{DevicePtr, PadView};
 
 use super::group::{Meeting, Member, Phase, meet};
@@ -28,27 +28,27 @@ mod late;
 struct LoomWord(AtomicU32);
 
 /// A word of a pad: that of a block which there is, or of any of those which there are not and which nobody waits on.
-enum PadWord {
+enum PadFlag {
     Present(LoomWord),
     Absent,
 }
 
-impl PadWord {
+impl PadFlag {
     fn present(&self) -> &AtomicU32 {
         match self {
-            PadWord::Present(word) => &word.0,
-            PadWord::Absent => panic!("a wait for a block that there is not"),
+            PadFlag::Present(word) => &word.0,
+            PadFlag::Absent => panic!("a wait for a block that there is not"),
         }
     }
 }
 
-impl Word for PadWord {
+impl Flag for PadFlag {
     fn load(&self) -> u32 {
         self.present().load(Ordering::Acquire)
     }
 
     fn publish(&self, epoch: u32) {
-        if let PadWord::Present(word) = self {
+        if let PadFlag::Present(word) = self {
             word.0.store(epoch, Ordering::Release);
         }
     }
@@ -85,7 +85,7 @@ struct Memory {
     /// Sections for each source: two, or one where a model shows what the second is for.
     parities: usize,
     /// Words by (owner, phase, source) of the one block.
-    words: Vec<PadWord>,
+    words: Vec<PadFlag>,
     packets: Vec<Packet<LoomWord>>,
     /// A cell of every rank that its peers write between meetings.
     cells: Vec<UnsafeCell<u32>>,
@@ -112,7 +112,7 @@ impl Memory {
             capacity,
             parities,
             words: (0..world * 2 * world)
-                .map(|_| PadWord::Present(LoomWord(AtomicU32::new(first))))
+                .map(|_| PadFlag::Present(LoomWord(AtomicU32::new(first))))
                 .collect(),
             packets: (0..world * parities * world * capacity)
                 .map(|_| Packet::default())
@@ -193,13 +193,13 @@ impl Member for Rank {
 }
 
 impl Meeting for Rank {
-    type Word = PadWord;
+    type Word = PadFlag;
 
-    fn word(&self, owner: usize, slot: usize, source: usize) -> &PadWord {
+    fn word(&self, owner: usize, slot: usize, source: usize) -> &PadFlag {
         let world = self.memory.world;
         match slot % MAX_BLOCKS {
             0 => &self.memory.words[(owner * 2 + slot / MAX_BLOCKS) * world + source],
-            _ => &PadWord::Absent,
+            _ => &PadFlag::Absent,
         }
     }
 }

@@ -9,7 +9,7 @@ mod parameters;
 use std::ffi::c_void;
 
 use cudarc::driver::sys::CUstream;
-use warpweave_symm_mem::cuda::{CudaQueue, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, LaunchConfig};
 use warpweave_symm_mem::{Cuda, PadView};
 
 use super::backend::{Engine, FusedTransfer, TransferBackend};
@@ -36,13 +36,13 @@ impl TransferBackend for Cuda {
         Ok(())
     }
 
-    fn driver_stream(stream: &CudaQueue) -> Option<CUstream> {
+    fn driver_stream(stream: &CudaStream) -> Option<CUstream> {
         Some(stream.raw())
     }
 
     unsafe fn announce(
         &self,
-        stream: &CudaQueue,
+        stream: &CudaStream,
         pad: &PadView,
         slot: usize,
         peer: usize,
@@ -62,11 +62,11 @@ impl TransferBackend for Cuda {
         Ok(())
     }
 
-    unsafe fn fused_transfer(&self, stream: &CudaQueue, launch: &FusedTransfer) -> Result<()> {
+    unsafe fn fused_transfer(&self, stream: &CudaStream, launch: &FusedTransfer) -> Result<()> {
         let congruent = launch.to.0 % 16 == launch.from.0 % 16;
         let engine = if congruent { launch.engine } else { Engine::Sm };
         let limits = Limits {
-            multiprocessors: self.multiprocessors(),
+            multiprocessors: self.sms(),
             max_blocks: launch.max_blocks,
         };
         let (image, threads, shape) = match engine {

@@ -7,7 +7,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
-use warpweave_symm_mem::pad::word::{self, Word};
+use warpweave_symm_mem::pad::flag::{self, Flag};
 
 use super::{Link, announce, conclude, transfer};
 use crate::p2p::ledger::Ledger;
@@ -15,7 +15,7 @@ use crate::p2p::role::{Role, Signal};
 
 struct Watched(AtomicU32);
 
-impl Word for Watched {
+impl Flag for Watched {
     fn load(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
@@ -84,7 +84,7 @@ impl Link for End {
         let word = &self.pair.words[self.rank][signal as usize];
         let long = Duration::from_secs(3600);
         (self.careless && signal == Signal::Free)
-            || word::wait(word, epoch, long, || false, || false).is_ok()
+            || flag::wait(word, epoch, long, || false, || false).is_ok()
     }
 
     fn is_broken(&self) -> bool {

@@ -4,7 +4,7 @@ mod parameters;
 #[cfg(test)]
 mod tests;
 
-use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory};
 
 use self::parameters::{Eager, Gathering, Maps, Walk, slices};
@@ -50,7 +50,7 @@ impl AllGatherPlan {
         check_device(cuda.device())?;
 
         let multiprocessors = match product.pushed_chunks() {
-            0 => cuda.device().multiprocessors,
+            0 => cuda.device().sms,
             _ => multiprocessors_beside_signals(cuda),
         };
         let most = product.max_blocks.unwrap_or(u32::MAX).min(multiprocessors);
@@ -110,7 +110,7 @@ impl AllGatherPlan {
     /// # Safety
     /// As [`AllGatherGemmBackend::all_gather_matmul`](crate::AllGatherGemmBackend::all_gather_matmul). `cuda` is the device of
     /// [`AllGatherPlan::new`].
-    pub(crate) unsafe fn launch(&self, cuda: &Cuda, stream: &CudaQueue) -> Result<(), Error> {
+    pub(crate) unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
         let (function, launch) = (&self.function, self.launch);
         // SAFETY: the structures are the kernels' parameters, whose tables live with the plan; the caller vouches for the matrices and
         // the pad.

@@ -5,7 +5,7 @@ use warpweave_gemm::waiting::Arrival;
 use warpweave_gemm::{
     AllGatherMatmul, GemmProblem, Layout, Protocol, ReducingMatmul, WaitingMatmul,
 };
-use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Strided, Sum};
+use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Reduce, Strided};
 use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 
 use super::Binder;
@@ -39,7 +39,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         let summands: Vec<_> = srcs.iter().map(strided).collect();
         let shape = (dst.rows.len(), dst.cols.len());
         let (rank, dtype) = (self.plan.rank, buffer(dst).dtype);
-        Ok(Action::Sum(Sum::new(
+        Ok(Action::Sum(Reduce::new(
             rank,
             &summands,
             strided(dst),
@@ -78,9 +78,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 unsafe { backend.gather_matmul(&stream, &empty)? };
             }
             Action::Sum(launch) => {
-                let empty = Sum { rows: 0, ..*launch };
+                let empty = Reduce { rows: 0, ..*launch };
                 // SAFETY: as above.
-                unsafe { backend.sum(&stream, &empty)? };
+                unsafe { backend.reduce(&stream, &empty)? };
             }
             _ => {}
         }

@@ -10,7 +10,7 @@ use super::lock;
 use crate::journal::Outcome;
 
 /// Bytes from one word of a pad to the next.
-const WORD_STRIDE: u64 = 32;
+const FLAG_STRIDE: u64 = 32;
 
 /// The kernels' first parameter: `PadView` in `warpweave/signal.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl Pad {
         let base = u64::from(low) | u64::from(high) << 32;
         word(
             context,
-            base + u64::from(slot * self.world + source) * WORD_STRIDE,
+            base + u64::from(slot * self.world + source) * FLAG_STRIDE,
         )
     }
 
@@ -161,7 +161,7 @@ impl Pad {
         let low = word(context, entry)?.load(Ordering::Relaxed);
         let high = word(context, entry + 4)?.load(Ordering::Relaxed);
         let base = u64::from(low) | u64::from(high) << 32;
-        Ok(base + u64::from(self.slots * self.world) * WORD_STRIDE)
+        Ok(base + u64::from(self.slots * self.world) * FLAG_STRIDE)
     }
 
     fn wait(&self, context: u64, slot: u32, peer: u32, lag: u32) -> Outcome {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warpweave_symm_mem::cuda::{CudaMemory, CudaQueue, Image, LaunchConfig};
+use warpweave_symm_mem::cuda::{CudaMemory, CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{
     Backend, Cuda, DevicePtr, Error, Memory, PadView, Priority, Result, SignalPad, SymmetricBuffer,
@@ -60,7 +60,7 @@ pub static KERNELS: Image = unsafe {
 
 fn launch(
     device: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     kernel: &'static str,
     parameters: &mut [*mut std::ffi::c_void],
 ) -> Result<()> {
@@ -71,7 +71,7 @@ fn launch(
 
 fn signal(
     device: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     mut pad: PadView,
     mut slot: u32,
     peer: usize,
@@ -87,7 +87,7 @@ fn signal(
 
 fn wait(
     device: &Cuda,
-    stream: &CudaQueue,
+    stream: &CudaStream,
     mut pad: PadView,
     mut slot: u32,
     peer: usize,
@@ -275,7 +275,7 @@ pub fn dropped(rank: &Rank) -> Result<Kept> {
 }
 
 /// Keeps a stream busy and then fills the memory.
-fn fill_later(device: &Cuda, stream: &CudaQueue, memory: &CudaMemory) -> Result<()> {
+fn fill_later(device: &Cuda, stream: &CudaStream, memory: &CudaMemory) -> Result<()> {
     let mut ns = Duration::from_millis(3).as_nanos() as u64;
     launch(
         device,

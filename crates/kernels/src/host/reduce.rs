@@ -1,0 +1,39 @@
+//! The reference of `sum.cu`.
+
+use warpweave_symm_mem::host::Element;
+
+use crate::{Reduce, Strided};
+
+/// Elements that are added at once.
+const BATCH: usize = 512;
+
+/// # Safety
+/// As for [`KernelBackend::reduce`](crate::KernelBackend::reduce), for elements of type `T`.
+pub(super) unsafe fn reduce<T: Element>(launch: &Reduce) {
+    let at = |b: &Strided, row: usize, col: usize| {
+        let offset = row * b.row_stride + col;
+        // SAFETY: an element of a box that the caller vouches for.
+        unsafe { b.address.as_host::<T>().add(offset) }
+    };
+    for row in 0..launch.rows {
+        for col in (0..launch.cols).step_by(BATCH) {
+            let count = BATCH.min(launch.cols - col);
+            // From the neutral element: positive zero would lose the sign of a sum of negative zeros.
+            let mut total = [-0.0f32; BATCH];
+            let mut terms = [0.0f32; BATCH];
+            for partial in launch.used() {
+                // SAFETY: as above, for all elements of a part of a row, which nothing writes meanwhile.
+                let partial = unsafe { std::slice::from_raw_parts(at(partial, row, col), count) };
+                T::widen(partial, &mut terms[..count]);
+                for (total, term) in total.iter_mut().zip(&terms[..count]) {
+                    *total += term;
+                }
+            }
+            let mut rounded = [T::default(); BATCH];
+            T::round(&total[..count], &mut rounded[..count]);
+            let dst = at(&launch.dst, row, col);
+            // SAFETY: as above; all partials of these elements have been read, should the destination be one of them.
+            unsafe { std::ptr::copy_nonoverlapping(rounded.as_ptr(), dst, count) };
+        }
+    }
+}

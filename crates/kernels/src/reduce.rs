@@ -1,0 +1,169 @@
+//! What a sum of boxes is told.
+
+use warpweave_symm_mem::{DType, DevicePtr};
+
+use crate::error::{Error, Result};
+
+/// The most boxes that one launch adds.
+pub const MAX_PARTIALS: usize = 8;
+
+/// A box of rows in memory: row `i` begins `i * row_stride` elements behind `address`, and its elements lie side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strided {
+    /// The first element, aligned to an element. May lie in a peer's memory, as mapped here.
+    pub address: DevicePtr,
+    /// Elements from the start of a row to that of the next: at least the columns of the box.
+    pub row_stride: usize,
+}
+
+impl Strided {
+    /// What fills the entries of [`Reduce::partials`] that do not count.
+    pub const NONE: Strided = Strided {
+        address: DevicePtr::NULL,
+        row_stride: 0,
+    };
+}
+
+/// Adds boxes of `rows` × `cols` elements in the order given, in f32 from negative zero on, and rounds once (`sum`).
+///
+/// The destination may be one of the partials, or lie apart from all of them. A launch waits for nobody: that the partials
+/// are there, those of peers too, is the caller's affair.
+#[derive(Clone, Copy, Debug)]
+pub struct Reduce {
+    /// The partials, of which the first `count` count.
+    pub partials: [Strided; MAX_PARTIALS],
+    /// How many there are, from 1 to [`MAX_PARTIALS`].
+    pub count: usize,
+    /// Where the sum goes, in this rank's memory.
+    pub dst: Strided,
+    /// Rows of all boxes.
+    pub rows: usize,
+    /// Columns of all boxes.
+    pub cols: usize,
+    /// Element type of all boxes.
+    pub dtype: DType,
+    /// This rank, for errors.
+    pub rank: usize,
+}
+
+impl Reduce {
+    /// The kernel's name, the same on the host and in device code.
+    pub const NAME: &'static str = "reduce";
+
+    /// The sum of `partials`, which are [`MAX_PARTIALS`] at most, as every other field says.
+    ///
+    /// # Errors
+    /// [`Error::InvalidLaunch`] for no partials or too many.
+    pub fn new(
+        rank: usize,
+        partials: &[Strided],
+        dst: Strided,
+        (rows, cols): (usize, usize),
+        dtype: DType,
+    ) -> Result<Self> {
+        let mut all = [Strided::NONE; MAX_PARTIALS];
+        match all.get_mut(..partials.len()) {
+            Some(used) if !partials.is_empty() => used.copy_from_slice(partials),
+            _ => {
+                let why = format!(
+                    "{} boxes, and one to {MAX_PARTIALS} can be added",
+                    partials.len()
+                );
+                return Err(refusal(rank, "partials", why));
+            }
+        }
+        Ok(Reduce {
+            partials: all,
+            count: partials.len(),
+            dst,
+            rows,
+            cols,
+            dtype,
+            rank,
+        })
+    }
+
+    /// The partials that count.
+    pub(crate) fn used(&self) -> &[Strided] {
+        &self.partials[..self.count.min(MAX_PARTIALS)]
+    }
+
+    /// The same elements in one row, if no box has gaps between its rows.
+    pub(crate) fn flattened(self) -> Self {
+        let dense = |b: &Strided| b.row_stride == self.cols;
+        if self.rows > 1 && dense(&self.dst) && self.used().iter().all(dense) {
+            let cols = self.rows * self.cols;
+            return Reduce {
+                rows: 1,
+                cols,
+                ..self
+            };
+        }
+        self
+    }
+
+    /// Whether every row of every box consists of aligned vectors of 16 bytes.
+    pub(crate) fn has_vectors(&self) -> bool {
+        let size = self.dtype.size();
+        let row = |b: &Strided| match self.rows {
+            0 | 1 => 0,
+            _ => (b.row_stride * size) as u64,
+        };
+        let all = self
+            .used()
+            .iter()
+            .chain([&self.dst])
+            .fold((self.cols * size) as u64, |all, b| {
+                all | b.address.0 | row(b)
+            });
+        all.is_multiple_of(16)
+    }
+
+    /// Refuses what contradicts itself.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let refuse = |what, why| Err(refusal(self.rank, what, why));
+        if !(1..=MAX_PARTIALS).contains(&self.count) {
+            let why = format!(
+                "{} boxes, and one to {MAX_PARTIALS} can be added",
+                self.count
+            );
+            return refuse("count", why);
+        }
+        // The device counts elements in 32 bits.
+        let limit = i32::MAX as usize;
+        if self.rows.checked_mul(self.cols).is_none_or(|n| n > limit) {
+            let why = format!("{}x{} elements are more than {limit}", self.rows, self.cols);
+            return refuse("size", why);
+        }
+        if self.rows == 0 || self.cols == 0 {
+            return Ok(());
+        }
+        let size = self.dtype.size() as u64;
+        for (what, b) in std::iter::repeat("partials")
+            .zip(self.used())
+            .chain([("dst", &self.dst)])
+        {
+            if b.address == DevicePtr::NULL || !b.address.0.is_multiple_of(size) {
+                let why = format!(
+                    "address {:#x} is null or not aligned to {size} bytes",
+                    b.address.0
+                );
+                return refuse(what, why);
+            }
+            if self.rows > 1 && b.row_stride < self.cols {
+                let why = format!("rows of {} elements every {}", self.cols, b.row_stride);
+                return refuse(what, why);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refusal(rank: usize, what: &'static str, why: String) -> Error {
+    Error::InvalidLaunch {
+        kernel: Reduce::NAME,
+        rank,
+        what,
+        why,
+    }
+}
