@@ -4,7 +4,7 @@ use warpweave_symm_mem::Backend;
 
 use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
-use crate::reduce::Reduce;
+use crate::local_reduce::LocalReduce;
 
 /// A backend with the kernels of this crate.
 ///
@@ -75,5 +75,5 @@ pub trait KernelBackend: Backend {
     /// # Safety
     /// - Every box is mapped here until the work has ended. The destination is one of the partials or overlaps none.
     /// - No unordered work, of any rank, writes a partial or touches the destination.
-    unsafe fn reduce(&self, stream: &Self::Stream, launch: &Reduce) -> Result<()>;
+    unsafe fn local_reduce(&self, stream: &Self::Stream, launch: &LocalReduce) -> Result<()>;
 }

@@ -52,7 +52,7 @@ pub(super) fn gather(m: usize, row_bytes: usize, world: usize, limits: Limits) -
 }
 
 /// Blocks of a sum: one for each thread's share of `units` of which it loads `each` at a time.
-pub(super) fn reduce(units: usize, each: usize, limits: Limits) -> u32 {
+pub(super) fn local_reduce(units: usize, each: usize, limits: Limits) -> u32 {
     limits.cap(units.div_ceil(super::SUM_THREADS as usize * each))
 }
 

@@ -13,7 +13,7 @@ use warpweave_symm_mem::{Cuda, DType, DevicePtr};
 use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, GatherMode, NaiveRemoteRead};
 use crate::error::{Error, Result};
-use crate::reduce::Reduce;
+use crate::local_reduce::LocalReduce;
 use grid::Limits;
 use parameters::Gather;
 
@@ -118,7 +118,7 @@ impl KernelBackend for Cuda {
         }
     }
 
-    unsafe fn reduce(&self, stream: &CudaStream, launch: &Reduce) -> Result<()> {
+    unsafe fn local_reduce(&self, stream: &CudaStream, launch: &LocalReduce) -> Result<()> {
         launch.validate()?;
         let name = image::sum(launch.dtype).ok_or_else(|| unknown(launch.dtype))?;
         let kernel = Kernel {
@@ -135,7 +135,7 @@ impl KernelBackend for Cuda {
             true => SUM_LOADS / launch.count,
             false => 1,
         };
-        let blocks = grid::reduce(parameters.units as usize, each, limits);
+        let blocks = grid::local_reduce(parameters.units as usize, each, limits);
         // SAFETY: the structure is the kernel's parameter; the rest is the caller's obligation.
         unsafe { kernel.launch(self, stream, blocks, parameters) }
     }

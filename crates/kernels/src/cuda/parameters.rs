@@ -86,9 +86,9 @@ pub(super) struct Sum {
 }
 const _: () = assert!(size_of::<Sum>() == 160);
 
-impl From<&crate::Reduce> for Sum {
+impl From<&crate::LocalReduce> for Sum {
     /// The sizes were validated: they fit.
-    fn from(launch: &crate::Reduce) -> Self {
+    fn from(launch: &crate::LocalReduce) -> Self {
         let launch = launch.flattened();
         let size = launch.dtype.size();
         let vectors = launch.has_vectors();

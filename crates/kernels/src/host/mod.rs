@@ -2,16 +2,16 @@
 
 pub(crate) mod element;
 mod gather_matmul;
+mod local_reduce;
 mod naive_remote_read;
 mod product;
-mod reduce;
 
 use warpweave_symm_mem::{DevicePtr, Host, PadView};
 
 use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
-use crate::reduce::Reduce;
+use crate::local_reduce::LocalReduce;
 use element::with_element;
 
 impl KernelBackend for Host {
@@ -37,13 +37,13 @@ impl KernelBackend for Host {
         Ok(self.launch(stream, launch.name(), work)?)
     }
 
-    unsafe fn reduce(&self, stream: &Self::Stream, launch: &Reduce) -> Result<()> {
-        use reduce::reduce;
+    unsafe fn local_reduce(&self, stream: &Self::Stream, launch: &LocalReduce) -> Result<()> {
+        use local_reduce::local_reduce;
         launch.validate()?;
         let launch = *launch;
         // SAFETY: the obligations of the reference are those of this method, kept until the work has ended.
-        let work = move || unsafe { with_element!(launch.dtype, reduce(&launch)) };
-        Ok(self.launch(stream, Reduce::NAME, work)?)
+        let work = move || unsafe { with_element!(launch.dtype, local_reduce(&launch)) };
+        Ok(self.launch(stream, LocalReduce::NAME, work)?)
     }
 }
 

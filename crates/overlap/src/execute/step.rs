@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpweave_gemm::{
     AllGatherMatmul, GemmOperands, GemmProblem, Provider, ReducingMatmul, WaitingMatmul,
 };
-use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Reduce};
+use warpweave_kernels::{GatherMatmul, LocalReduce, NaiveRemoteRead};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
 use super::ExecuteBackend;
@@ -53,7 +53,7 @@ pub(super) enum Action<B: ExecuteBackend> {
         call: TeamCall,
     },
     Gemm(Product<B>),
-    Sum(Reduce),
+    Sum(LocalReduce),
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
     WaitingMatmul(B::WaitingPlan),
@@ -89,7 +89,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::WaitEvent(_) => "wait-event",
             Action::Collective { .. } => "collective",
             Action::Gemm(_) => "gemm",
-            Action::Sum(_) => Reduce::NAME,
+            Action::Sum(_) => LocalReduce::NAME,
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
             Action::GatherMatmul(launch) => launch.name(),
             Action::WaitingMatmul(_) => WaitingMatmul::NAME,
@@ -159,7 +159,7 @@ impl<B: ExecuteBackend> Step<B> {
             }
             Action::Sum(launch) => {
                 // SAFETY: the caller's obligation; the boxes are regions, which *check* found apart or equal.
-                unsafe { backend.reduce(stream, launch)? };
+                unsafe { backend.local_reduce(stream, launch)? };
             }
             Action::NaiveRemoteRead(launch) => {
                 // SAFETY: the caller's obligation; sizes were checked against the buffers.

@@ -5,7 +5,7 @@ use warpweave_gemm::waiting::Arrival;
 use warpweave_gemm::{
     AllGatherMatmul, GemmProblem, Layout, Protocol, ReducingMatmul, WaitingMatmul,
 };
-use warpweave_kernels::{GatherMatmul, GatherMode, NaiveRemoteRead, Reduce, Strided};
+use warpweave_kernels::{GatherMatmul, GatherMode, LocalReduce, NaiveRemoteRead, Strided};
 use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 
 use super::Binder;
@@ -39,7 +39,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         let summands: Vec<_> = srcs.iter().map(strided).collect();
         let shape = (dst.rows.len(), dst.cols.len());
         let (rank, dtype) = (self.plan.rank, buffer(dst).dtype);
-        Ok(Action::Sum(Reduce::new(
+        Ok(Action::Sum(LocalReduce::new(
             rank,
             &summands,
             strided(dst),
@@ -78,9 +78,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 unsafe { backend.gather_matmul(&stream, &empty)? };
             }
             Action::Sum(launch) => {
-                let empty = Reduce { rows: 0, ..*launch };
+                let empty = LocalReduce { rows: 0, ..*launch };
                 // SAFETY: as above.
-                unsafe { backend.reduce(&stream, &empty)? };
+                unsafe { backend.local_reduce(&stream, &empty)? };
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use proptest::prelude::*;
-use warpweave_kernels::{Error, KernelBackend, MAX_PARTIALS, Reduce, Strided};
+use warpweave_kernels::{Error, KernelBackend, LocalReduce, MAX_PARTIALS, Strided};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Host, Memory};
 
 /// After how many elements memory repeats itself: a prime, so that boxes do not begin alike.
@@ -90,7 +90,7 @@ impl Case {
         after
     }
 
-    fn launch(&self, memory: DevicePtr) -> Reduce {
+    fn launch(&self, memory: DevicePtr) -> LocalReduce {
         let size = self.dtype.size();
         let boxes: Vec<Strided> = self
             .starts()
@@ -102,7 +102,7 @@ impl Case {
             })
             .collect();
         let (dst, shape) = (boxes[self.written()], (self.rows, self.cols));
-        Reduce::new(0, &boxes[..self.partials()], dst, shape, self.dtype).unwrap()
+        LocalReduce::new(0, &boxes[..self.partials()], dst, shape, self.dtype).unwrap()
     }
 
     fn is_right_on<B: KernelBackend>(&self, device: &B) {
@@ -211,14 +211,14 @@ fn sums_are_taken_in_the_order_given_and_rounded_once() {
             address: memory.address().add(at),
             row_stride: 1,
         });
-        let launch = Reduce::new(0, &boxes, boxes[2], (1, 1), DType::F32).unwrap();
+        let launch = LocalReduce::new(0, &boxes, boxes[2], (1, 1), DType::F32).unwrap();
         let mut got = [0; 4];
         // SAFETY: three elements in twelve bytes.
         unsafe {
             device
                 .upload(&stream, memory.address(), &bytes(&values, DType::F32))
                 .unwrap();
-            device.reduce(&stream, &launch).unwrap();
+            device.local_reduce(&stream, &launch).unwrap();
             device
                 .download(&stream, boxes[2].address, &mut got)
                 .unwrap();
@@ -236,9 +236,9 @@ fn sums_that_contradict_themselves_are_refused() {
         row_stride: 4,
     };
     let launch = |partial, dst, shape| {
-        let launch = Reduce::new(3, &[partial], dst, shape, DType::F32)?;
+        let launch = LocalReduce::new(3, &[partial], dst, shape, DType::F32)?;
         // SAFETY: a refused launch touches nothing.
-        unsafe { device.reduce(&stream, &launch) }
+        unsafe { device.local_reduce(&stream, &launch) }
     };
     let refused = |result| match result {
         Err(Error::InvalidLaunch { what, rank: 3, .. }) => what,
@@ -254,7 +254,7 @@ fn sums_that_contradict_themselves_are_refused() {
     assert_eq!(refused(launch(good, good, (usize::MAX, 2))), "size");
     for count in [0, MAX_PARTIALS + 1] {
         let many = vec![good; count];
-        let refusal = Reduce::new(3, &many, good, (1, 1), DType::F32).map(drop);
+        let refusal = LocalReduce::new(3, &many, good, (1, 1), DType::F32).map(drop);
         assert_eq!(refused(refusal), "partials");
     }
 }

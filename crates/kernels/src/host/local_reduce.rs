@@ -2,14 +2,14 @@
 
 use warpweave_symm_mem::host::Element;
 
-use crate::{Reduce, Strided};
+use crate::{LocalReduce, Strided};
 
 /// Elements that are added at once.
 const BATCH: usize = 512;
 
 /// # Safety
-/// As for [`KernelBackend::reduce`](crate::KernelBackend::reduce), for elements of type `T`.
-pub(super) unsafe fn reduce<T: Element>(launch: &Reduce) {
+/// As for [`KernelBackend::local_reduce`](crate::KernelBackend::local_reduce), for elements of type `T`.
+pub(super) unsafe fn local_reduce<T: Element>(launch: &LocalReduce) {
     let at = |b: &Strided, row: usize, col: usize| {
         let offset = row * b.row_stride + col;
         // SAFETY: an element of a box that the caller vouches for.

@@ -17,7 +17,7 @@ pub struct Strided {
 }
 
 impl Strided {
-    /// What fills the entries of [`Reduce::partials`] that do not count.
+    /// What fills the entries of [`LocalReduce::partials`] that do not count.
     pub const NONE: Strided = Strided {
         address: DevicePtr::NULL,
         row_stride: 0,
@@ -29,7 +29,7 @@ impl Strided {
 /// The destination may be one of the partials, or lie apart from all of them. A launch waits for nobody: that the partials
 /// are there, those of peers too, is the caller's affair.
 #[derive(Clone, Copy, Debug)]
-pub struct Reduce {
+pub struct LocalReduce {
     /// The partials, of which the first `count` count.
     pub partials: [Strided; MAX_PARTIALS],
     /// How many there are, from 1 to [`MAX_PARTIALS`].
@@ -46,9 +46,9 @@ pub struct Reduce {
     pub rank: usize,
 }
 
-impl Reduce {
+impl LocalReduce {
     /// The kernel's name, the same on the host and in device code.
-    pub const NAME: &'static str = "reduce";
+    pub const NAME: &'static str = "local_reduce";
 
     /// The sum of `partials`, which are [`MAX_PARTIALS`] at most, as every other field says.
     ///
@@ -72,7 +72,7 @@ impl Reduce {
                 return Err(refusal(rank, "partials", why));
             }
         }
-        Ok(Reduce {
+        Ok(LocalReduce {
             partials: all,
             count: partials.len(),
             dst,
@@ -93,7 +93,7 @@ impl Reduce {
         let dense = |b: &Strided| b.row_stride == self.cols;
         if self.rows > 1 && dense(&self.dst) && self.used().iter().all(dense) {
             let cols = self.rows * self.cols;
-            return Reduce {
+            return LocalReduce {
                 rows: 1,
                 cols,
                 ..self
@@ -161,7 +161,7 @@ impl Reduce {
 
 fn refusal(rank: usize, what: &'static str, why: String) -> Error {
     Error::InvalidLaunch {
-        kernel: Reduce::NAME,
+        kernel: LocalReduce::NAME,
         rank,
         what,
         why,
