@@ -113,7 +113,7 @@ impl Case {
         unsafe {
             device.upload(&stream, memory.address(), &got).unwrap();
             device
-                .reduce(&stream, &self.launch(memory.address()))
+                .local_reduce(&stream, &self.launch(memory.address()))
                 .unwrap();
             device
                 .download(&stream, memory.address(), &mut got)

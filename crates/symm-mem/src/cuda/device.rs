@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cudarc::driver::{self, CudaContext, result, sys};
+use cudarc::driver::{CudaContext, result, sys};
 use parking_lot::Mutex;
 
 use super::driver::{self, check, check_in_drop};
@@ -180,7 +180,7 @@ impl Cuda {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the stream belongs to another context.
-    pub fn adopt_stream(&self, stream: Arc<driver::CudaStream>) -> Result<CudaStream> {
+    pub fn adopt_stream(&self, stream: Arc<cudarc::driver::CudaStream>) -> Result<CudaStream> {
         CudaStream::adopt(self, stream)
     }
 
