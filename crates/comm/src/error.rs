@@ -6,7 +6,7 @@ use std::time::Duration;
 use warpweave_symm_mem::{ExchangeError, SignalFault};
 
 use crate::nccl::NcclVersion;
-use crate::store::Refusal;
+use crate::store::refusal::Refusal;
 
 /// Result of this crate.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;

@@ -9,10 +9,14 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, SocketFlags, recvmsg, sendmsg, sockopt,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::store::wake::{is_ready, wait_ready};
+
+pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Descriptors in one packet; the kernel's limit is 253.
 pub(super) const PER_PACKET: usize = 64;
@@ -24,6 +28,13 @@ pub(super) struct Link {
     pub socket: OwnedFd,
 }
 
+/// The first packet of a connection, from the higher rank to the lower.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Greeting {
+    pub secret: [u8; 32],
+    pub rank: u32,
+}
+
 pub(super) struct Packet {
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
@@ -31,21 +42,21 @@ pub(super) struct Packet {
 
 /// Why a packet did not pass.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum LinkError {
     /// The peer closed its end.
     Closed,
     /// The deadline came.
-    Late,
+    TimedOut,
     /// The other descriptor that was watched became ready.
-    Called,
+    Interrupted,
     Io(std::io::Error),
 }
 
-impl From<Errno> for Trouble {
+impl From<Errno> for LinkError {
     fn from(e: Errno) -> Self {
         match e {
-            Errno::PIPE | Errno::CONNRESET => Trouble::Closed,
-            e => Trouble::Io(e.into()),
+            Errno::PIPE | Errno::CONNRESET => LinkError::Closed,
+            e => LinkError::Io(e.into()),
         }
     }
 }
@@ -58,12 +69,12 @@ impl Link {
         fds: &[BorrowedFd<'_>],
         watched: BorrowedFd<'_>,
         deadline: Instant,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), LinkError> {
         loop {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PER_PACKET))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-                return Err(Trouble::Io(std::io::Error::other(
+                return Err(LinkError::Io(std::io::Error::other(
                     "too many descriptors for one packet",
                 )));
             }
@@ -86,7 +97,7 @@ impl Link {
         &self,
         watched: BorrowedFd<'_>,
         deadline: Instant,
-    ) -> Result<Packet, Trouble> {
+    ) -> Result<Packet, LinkError> {
         loop {
             let mut bytes = [0; LARGEST_PACKET];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PER_PACKET))];
@@ -106,10 +117,10 @@ impl Link {
                         }
                     }
                     if message.bytes == 0 {
-                        return Err(Trouble::Closed);
+                        return Err(LinkError::Closed);
                     }
                     if message.flags.contains(ReturnFlags::TRUNC) {
-                        return Err(Trouble::Io(std::io::Error::other(
+                        return Err(LinkError::Io(std::io::Error::other(
                             "a packet above the limit",
                         )));
                     }
@@ -126,22 +137,27 @@ impl Link {
     }
 }
 
+/// Whether the other end runs as this process's user.
+pub(super) fn same_user(socket: &OwnedFd) -> bool {
+    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
 /// Waits until `fd` is ready.
 pub(super) fn ready(
     fd: BorrowedFd<'_>,
     flags: PollFlags,
     watched: BorrowedFd<'_>,
     deadline: Instant,
-) -> Result<(), Trouble> {
+) -> Result<(), LinkError> {
     let mut fds = [
         PollFd::from_borrowed_fd(fd, flags),
         PollFd::from_borrowed_fd(watched, PollFlags::IN),
     ];
     wait_ready(&mut fds, Some(deadline))
-        .map_err(|e| Trouble::Io(std::io::Error::other(e.to_string())))?;
+        .map_err(|e| LinkError::Io(std::io::Error::other(e.to_string())))?;
     match (is_ready(&fds[0]), is_ready(&fds[1])) {
         (true, _) => Ok(()),
-        (false, true) => Err(Trouble::Called),
-        (false, false) => Err(Trouble::Late),
+        (false, true) => Err(LinkError::Interrupted),
+        (false, false) => Err(LinkError::TimedOut),
     }
 }

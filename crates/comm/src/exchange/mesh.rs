@@ -5,20 +5,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
-    sockopt,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket_with};
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::ExchangeError;
 
-use super::link::{LARGEST_PACKET, Link, PER_PACKET, Trouble, ready};
-use super::lobby::Lobby;
+use super::link::{FLAGS, Greeting, LARGEST_PACKET, Link, LinkError, PER_PACKET, ready, same_user};
+use super::pending::PendingConnections;
 use crate::error::{CommError, Result};
 use crate::job::random_bytes;
 use crate::store::Store;
-
-pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 pub(super) struct Mesh {
     rank: usize,
@@ -33,13 +28,6 @@ struct Contact {
     name: [u8; 16],
     /// The one of rank 0 is the group's.
     secret: [u8; 32],
-}
-
-/// The first packet of a connection, from the higher rank to the lower.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Greeting {
-    pub secret: [u8; 32],
-    pub rank: u32,
 }
 
 /// What goes with each packet of descriptors.
@@ -84,16 +72,16 @@ impl Mesh {
             rank: rank as u32,
         })?;
         for (peer, contact) in contacts.iter().enumerate().take(rank) {
-            let link = reach(store, peer, &contact.name, deadline)?;
+            let link = connect_to(store, peer, &contact.name, deadline)?;
             link.send(&greeting, &[], store.failed(), deadline)
-                .map_err(|t| trouble(store, peer, "warpweave.mesh.greet", t))?;
+                .map_err(|t| link_error(store, peer, "warpweave.mesh.greet", t))?;
             links[peer] = Some(link);
         }
-        let mut lobby = Lobby::new(listener, secret);
+        let mut pending = PendingConnections::new(listener, secret);
         while let Some(missing) = (rank + 1..world).find(|&r| links[r].is_none()) {
-            let (peer, link) = lobby
+            let (peer, link) = pending
                 .next(store.failed(), deadline)
-                .map_err(|t| trouble(store, missing, "warpweave.mesh.accept", t))?;
+                .map_err(|t| link_error(store, missing, "warpweave.mesh.accept", t))?;
             if (rank + 1..world).contains(&peer) && links[peer].is_none() {
                 links[peer] = Some(link);
             }
@@ -129,7 +117,7 @@ impl Mesh {
                 })?;
                 for (peer, link) in self.peers() {
                     link.send(&label, part, store.failed(), deadline)
-                        .map_err(|t| trouble(store, peer, tag, t))?;
+                        .map_err(|t| link_error(store, peer, tag, t))?;
                 }
             }
             for (peer, link) in self
@@ -138,7 +126,7 @@ impl Mesh {
             {
                 let packet = link
                     .receive(store.failed(), deadline)
-                    .map_err(|t| trouble(store, peer, tag, t))?;
+                    .map_err(|t| link_error(store, peer, tag, t))?;
                 let label: Label = decode(peer, &packet.bytes)?;
                 let room = counts[peer] - received[peer].len().min(counts[peer]);
                 if label.total as usize != counts[peer]
@@ -220,7 +208,7 @@ fn listener(name: &[u8; 16], world: usize) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-fn reach(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) -> Result<Link> {
+fn connect_to(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) -> Result<Link> {
     let socket = socket()?;
     let address = address(name)?;
     loop {
@@ -252,10 +240,6 @@ fn reach(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) -> Resu
     Ok(Link { socket })
 }
 
-pub(super) fn same_user(socket: &OwnedFd) -> bool {
-    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
-}
-
 /// What two ranks must share to reach each other's abstract sockets: the running kernel and the network namespace.
 fn host_identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -264,8 +248,8 @@ fn host_identity() -> String {
 }
 
 /// The store knows of a death at the same time as the sockets do, and says why: its word goes first.
-fn trouble(store: &Store, peer: usize, tag: &str, trouble: Trouble) -> CommError {
-    if let Trouble::Closed = trouble {
+fn link_error(store: &Store, peer: usize, tag: &str, error: LinkError) -> CommError {
+    if let LinkError::Closed = error {
         // The store may hear of it a moment later.
         let _ = ready(
             store.failed(),
@@ -278,20 +262,20 @@ fn trouble(store: &Store, peer: usize, tag: &str, trouble: Trouble) -> CommError
         return e;
     }
     let (rank, what) = (store.rank(), tag.to_owned());
-    match trouble {
-        Trouble::Closed | Trouble::Called => CommError::PeerLost {
+    match error {
+        LinkError::Closed | LinkError::Interrupted => CommError::PeerLost {
             rank,
             peer,
             what,
             cause: "it closed its socket".into(),
         },
-        Trouble::Late => CommError::Timeout {
+        LinkError::TimedOut => CommError::Timeout {
             rank,
             what,
             waiting_for: vec![peer],
             after: store.timeout(),
         },
-        Trouble::Io(e) => CommError::io(
+        LinkError::Io(e) => CommError::io(
             format!("passing descriptors to or from rank {peer} in `{tag}`"),
             e,
         ),
@@ -314,7 +298,7 @@ fn decode<'a, T: Deserialize<'a>>(peer: usize, bytes: &'a [u8]) -> Result<T> {
 
 /// Reads `bytes` as each message, for fuzzing.
 #[cfg(any(test, fuzzing))]
-pub(super) fn understand(bytes: &[u8]) {
+pub(super) fn decode_all(bytes: &[u8]) {
     fn read<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) {
         if let Ok(message) = decode::<T>(0, bytes) {
             postcard::to_stdvec(&message).expect("what was read can be written");

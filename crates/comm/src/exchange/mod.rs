@@ -5,8 +5,8 @@
 //! with 128 random bits, both ends of the same user (`SO_PEERCRED`), greeted with a secret that goes through the store.
 
 mod link;
-mod lobby;
 mod mesh;
+mod pending;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -120,12 +120,12 @@ impl LocalExchange {
             Some(mesh) => mesh.transfer(&self.store, tag, fds, &counts, deadline),
             None => mesh::duplicate(tag, fds).map(|own| vec![own]),
         };
-        self.settle(&mut calls, tag, received)
+        self.agree_on_receipts(&mut calls, tag, received)
     }
 
     /// Makes the outcome the same on all ranks: what one rank did not receive fails the call of every rank. After a
     /// failure packets may still stand in the sockets, so the next call opens fresh ones, on every rank.
-    fn settle(
+    fn agree_on_receipts(
         &self,
         calls: &mut Calls,
         tag: &str,
@@ -221,8 +221,8 @@ impl Exchange for LocalExchange {
 
 /// Reads `bytes` as every message of the exchange, for fuzzing.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn understand(bytes: &[u8]) {
-    mesh::understand(bytes);
+pub(crate) fn decode_all(bytes: &[u8]) {
+    mesh::decode_all(bytes);
     let receipt = postcard::from_bytes::<Receipt>(bytes);
     if let Ok(receipt) = receipt {
         postcard::to_stdvec(&receipt).expect("what was read can be written");

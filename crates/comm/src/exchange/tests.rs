@@ -3,9 +3,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::link::{LARGEST_PACKET, Link, Trouble};
-use super::lobby::Lobby;
-use super::mesh::{FLAGS, Greeting};
+use super::link::{FLAGS, Greeting, LARGEST_PACKET, Link, LinkError};
+use super::pending::PendingConnections;
 use super::*;
 
 fn group(world: usize) -> Vec<LocalExchange> {
@@ -107,26 +106,26 @@ fn a_link_ends_by_its_deadline_by_a_call_and_by_the_peer() {
     let soon = || std::time::Instant::now() + Duration::from_millis(20);
     assert!(matches!(
         a.receive(quiet.as_fd(), soon()),
-        Err(Trouble::Late)
+        Err(LinkError::TimedOut)
     ));
     let rung = pipe_with(b"x");
     assert!(matches!(
         a.receive(rung.as_fd(), soon()),
-        Err(Trouble::Called)
+        Err(LinkError::Interrupted)
     ));
     // A peer that reads nothing: the socket fills, and the sender does not hang.
     let filled = std::iter::repeat_with(|| a.send(&[1; 200], &[], quiet.as_fd(), soon()))
         .take(100_000)
         .find_map(Result::err);
-    assert!(matches!(filled, Some(Trouble::Late)), "{filled:?}");
+    assert!(matches!(filled, Some(LinkError::TimedOut)), "{filled:?}");
     drop(b);
     assert!(matches!(
         a.receive(quiet.as_fd(), soon()),
-        Err(Trouble::Closed)
+        Err(LinkError::Closed)
     ));
     assert!(matches!(
         a.send(&[1], &[], quiet.as_fd(), soon()),
-        Err(Trouble::Closed)
+        Err(LinkError::Closed)
     ));
 }
 
@@ -167,7 +166,7 @@ fn strangers_at_the_socket_hold_nobody_up_and_their_descriptors_are_closed() {
         };
         postcard::to_stdvec(&greeting).unwrap()
     };
-    let mut lobby = Lobby::new(listener, [7; 32]);
+    let mut pending = PendingConnections::new(listener, [7; 32]);
     let silent: Vec<_> = (0..20).map(|_| come()).collect();
     let (read, write) = rustix::pipe::pipe().unwrap();
     let strangers: Vec<_> = [greeting(8), vec![0], vec![1; LARGEST_PACKET + 100]]
@@ -182,7 +181,7 @@ fn strangers_at_the_socket_hold_nobody_up_and_their_descriptors_are_closed() {
     let peer = come();
     peer.send(&greeting(7), &[], quiet.as_fd(), soon()).unwrap();
     let start = Instant::now();
-    let (rank, link) = lobby.next(quiet.as_fd(), soon()).unwrap();
+    let (rank, link) = pending.next(quiet.as_fd(), soon()).unwrap();
     assert!(
         start.elapsed() < Duration::from_secs(1),
         "{:?}",
@@ -193,12 +192,12 @@ fn strangers_at_the_socket_hold_nobody_up_and_their_descriptors_are_closed() {
     assert_eq!(peer.receive(quiet.as_fd(), soon()).unwrap().bytes, b"x");
     // Those who do not greet are let go, and the wait ends by its own deadline.
     let start = Instant::now();
-    let late = lobby.next(quiet.as_fd(), start + Duration::from_millis(2500));
-    assert!(matches!(late, Err(Trouble::Late)));
+    let late = pending.next(quiet.as_fd(), start + Duration::from_millis(2500));
+    assert!(matches!(late, Err(LinkError::TimedOut)));
     for link in silent.iter().chain(&strangers) {
         assert!(matches!(
             link.receive(quiet.as_fd(), soon()),
-            Err(Trouble::Closed)
+            Err(LinkError::Closed)
         ));
     }
     drop(write);

@@ -2,5 +2,5 @@
 
 /// Bytes as each of the exchange's messages.
 pub fn packets(data: &[u8]) {
-    crate::exchange::understand(data);
+    crate::exchange::decode_all(data);
 }

@@ -180,7 +180,7 @@ fn every_op() -> Vec<Op> {
             expected: Some(value.clone()),
             value: vec![],
         },
-        Op::Meet {
+        Op::AllGather {
             scope: "s".into(),
             call: 1,
             tag: "t".into(),

@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::job::JobToken;
-use crate::store::reception::{Post, Posts, Reception};
+use crate::store::sessions::{Action, Actions, SessionTable};
 use crate::store::wire::{
-    Answer, GREETING_LIMIT, HEADER, Inbox, Offer, Op, REQUEST_LIMIT, Refusal, ToClient, ToServer,
-    encode,
+    Answer, FrameBuffer, GREETING_LIMIT, HEADER, Offer, Op, REQUEST_LIMIT, Refusal, ToClient,
+    ToServer, encode,
 };
 
 /// The token of the session's job, which the corpus knows: past the door there is more to break.
@@ -37,15 +37,15 @@ fn both_ways<T: Serialize + DeserializeOwned>(bytes: &[u8], chunk: usize) {
 fn take_all<T: Serialize + DeserializeOwned>(
     chunks: &mut dyn Iterator<Item = &[u8]>,
 ) -> (Vec<Vec<u8>>, Option<Refusal>) {
-    let (mut inbox, mut messages) = (Inbox::default(), Vec::new());
+    let (mut incoming, mut messages) = (FrameBuffer::default(), Vec::new());
     for chunk in chunks {
-        inbox.push(chunk);
+        incoming.push(chunk);
         loop {
-            match inbox.next::<T>(REQUEST_LIMIT) {
+            match incoming.next::<T>(REQUEST_LIMIT) {
                 Ok(Some(message)) => {
                     let frame = encode(&message, "again", REQUEST_LIMIT)
                         .expect("what was read is no longer than its frame");
-                    let mut again = Inbox::default();
+                    let mut again = FrameBuffer::default();
                     again.push(&frame);
                     let message: T = again
                         .next(REQUEST_LIMIT)
@@ -59,7 +59,10 @@ fn take_all<T: Serialize + DeserializeOwned>(
                 Err(refusal) => return (messages, Some(refusal)),
             }
         }
-        assert!(inbox.held() < HEADER + REQUEST_LIMIT, "more than one frame");
+        assert!(
+            incoming.held() < HEADER + REQUEST_LIMIT,
+            "more than one frame"
+        );
     }
     (messages, None)
 }
@@ -70,46 +73,48 @@ fn take_all<T: Serialize + DeserializeOwned>(
 /// `data` is a list of (connection, length, bytes): one byte, two bytes (little endian), as many as there are. Length 0
 /// closes the connection; at length 0xffff all deadlines come.
 pub fn session(data: &[u8]) {
-    let mut hall = Hall::new();
-    hall.honest();
+    let mut harness = Harness::new();
+    harness.honest();
     let mut rest = data;
     while let [connection, low, high, more @ ..] = rest {
         let length = usize::from(u16::from_le_bytes([*low, *high]));
         let connection = 10 + u64::from(connection % 4);
         if length == usize::from(u16::MAX) {
-            hall.now += Duration::from_secs(100_000);
-            let posts = hall.reception.expire(hall.now);
-            hall.deliver(posts);
+            harness.now += Duration::from_secs(100_000);
+            let actions = harness.sessions.expire(harness.now);
+            harness.deliver(actions);
             rest = more;
             continue;
         }
         let (bytes, more) = more.split_at(length.min(more.len()));
         rest = more;
         if length == 0 {
-            hall.hang_up(connection);
+            harness.hang_up(connection);
         } else {
-            bytes.chunks(CHUNK).for_each(|b| hall.feed(connection, b));
+            bytes
+                .chunks(CHUNK)
+                .for_each(|b| harness.feed(connection, b));
         }
     }
-    hall.honest();
+    harness.honest();
 }
 
-struct Hall {
-    reception: Reception,
-    inboxes: BTreeMap<u64, Inbox>,
-    parted: Vec<u64>,
+struct Harness {
+    sessions: SessionTable,
+    buffers: BTreeMap<u64, FrameBuffer>,
+    closed: Vec<u64>,
     answers: Vec<(u64, Answer)>,
     now: Instant,
     next: u64,
 }
 
-impl Hall {
+impl Harness {
     fn new() -> Self {
         let token = JobToken::new(TOKEN).expect("long enough");
-        let mut hall = Self {
-            reception: Reception::new(3, token),
-            inboxes: BTreeMap::new(),
-            parted: Vec::new(),
+        let mut harness = Self {
+            sessions: SessionTable::new(3, token),
+            buffers: BTreeMap::new(),
+            closed: Vec::new(),
             answers: Vec::new(),
             now: Instant::now(),
             next: 1 << 40,
@@ -120,51 +125,51 @@ impl Hall {
                 rank,
                 world: 3,
             };
-            let posts = hall.reception.heed(rank.into(), hello, hall.now);
-            assert_eq!(posts.len(), 2, "seated and welcomed");
+            let actions = harness.sessions.handle(rank.into(), hello, harness.now);
+            assert_eq!(actions.len(), 2, "seated and welcomed");
         }
-        hall
+        harness
     }
 
     /// As the server does with what it read.
     fn feed(&mut self, connection: u64, bytes: &[u8]) {
-        if self.parted.contains(&connection) {
+        if self.closed.contains(&connection) {
             return;
         }
-        self.inboxes.entry(connection).or_default().push(bytes);
-        while let Some(inbox) = self.inboxes.get_mut(&connection) {
-            let limit = self.reception.limit(connection);
-            let posts = match inbox.next(limit) {
-                Ok(Some(message)) => self.reception.heed(connection, message, self.now),
+        self.buffers.entry(connection).or_default().push(bytes);
+        while let Some(incoming) = self.buffers.get_mut(&connection) {
+            let limit = self.sessions.limit(connection);
+            let actions = match incoming.next(limit) {
+                Ok(Some(message)) => self.sessions.handle(connection, message, self.now),
                 Ok(None) => break,
-                Err(refusal) => self.reception.refuse(connection, refusal),
+                Err(refusal) => self.sessions.refuse(connection, refusal),
             };
-            self.deliver(posts);
+            self.deliver(actions);
         }
         let (held, limit) = (
-            self.inboxes.get(&connection).map_or(0, Inbox::held),
-            self.reception.limit(connection),
+            self.buffers.get(&connection).map_or(0, FrameBuffer::held),
+            self.sessions.limit(connection),
         );
         assert!(held < HEADER + limit, "{held} bytes are held");
         assert!(limit == GREETING_LIMIT || limit == REQUEST_LIMIT);
     }
 
     fn hang_up(&mut self, connection: u64) {
-        self.inboxes.remove(&connection);
-        self.parted.retain(|&c| c != connection);
-        let posts = self.reception.gone(connection, "hung up");
-        self.deliver(posts);
+        self.buffers.remove(&connection);
+        self.closed.retain(|&c| c != connection);
+        let actions = self.sessions.disconnected(connection, "hung up");
+        self.deliver(actions);
     }
 
-    fn deliver(&mut self, posts: Posts) {
-        for post in posts {
-            match post {
-                Post::Seat(_) => {}
-                Post::Part(connection) => {
-                    self.inboxes.remove(&connection);
-                    self.parted.push(connection);
+    fn deliver(&mut self, actions: Actions) {
+        for action in actions {
+            match action {
+                Action::Admit(_) => {}
+                Action::Close(connection) => {
+                    self.buffers.remove(&connection);
+                    self.closed.push(connection);
                 }
-                Post::Send(connection, message) => {
+                Action::Send(connection, message) => {
                     encode(&message, "reply", crate::store::wire::REPLY_LIMIT)
                         .expect("every answer fits a frame");
                     if let ToClient::Reply { answer, .. } = message {
@@ -183,8 +188,8 @@ impl Hall {
             op,
         };
         self.answers.clear();
-        let posts = self.reception.heed(rank, request, self.now);
-        self.deliver(posts);
+        let actions = self.sessions.handle(rank, request, self.now);
+        self.deliver(actions);
         let own = |(to, answer): (u64, Answer)| (to == rank).then_some(answer);
         std::mem::take(&mut self.answers).into_iter().find_map(own)
     }

@@ -12,11 +12,11 @@ use rustix::event::{PollFd, PollFlags};
 use warpweave_symm_mem::LossWatcher;
 use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
 
-use super::desk::{Desk, Outcome, Watch, let_go, lost};
-use super::wake::{Bell, is_ready, wait_ready};
+use super::requests::{ClientRequests, Outcome, Watch, closed_here, lost};
+use super::wake::{WakeFd, is_ready, wait_ready};
 use super::wire::{
-    Answer, Failure, FailureKind, GREETING_LIMIT, Inbox, Offer, Op, REPLY_LIMIT, REQUEST_LIMIT,
-    Refusal, ToClient, ToServer, encode,
+    Answer, Failure, FailureKind, FrameBuffer, GREETING_LIMIT, Offer, Op, REPLY_LIMIT,
+    REQUEST_LIMIT, Refusal, ToClient, ToServer, encode,
 };
 use crate::error::{CommError, Result};
 
@@ -32,8 +32,8 @@ pub(super) struct Client {
 struct Shared {
     stream: TcpStream,
     writing: Mutex<()>,
-    desk: Desk<Bell, LossWatcher>,
-    stop: Bell,
+    requests: ClientRequests<WakeFd, LossWatcher>,
+    stop: WakeFd,
 }
 
 impl Client {
@@ -52,18 +52,18 @@ impl Client {
         let shared = Arc::new(Shared {
             stream,
             writing: Mutex::new(()),
-            desk: Desk::new(Bell::new()?),
-            stop: Bell::new()?,
+            requests: ClientRequests::new(WakeFd::new()?),
+            stop: WakeFd::new()?,
         });
         let hello = ToServer::Hello {
             token: Offer::new(token),
             rank: rank as u32,
             world: world as u32,
         };
-        let mut inbox = Inbox::default();
+        let mut incoming = FrameBuffer::default();
         shared
             .send(&encode(&hello, "greeting", REQUEST_LIMIT)?, deadline)
-            .and_then(|()| shared.welcome(&mut inbox, deadline))
+            .and_then(|()| shared.welcome(&mut incoming, deadline))
             .map_err(|why| match why {
                 Unwelcome::Refused(reason) => CommError::Refused {
                     address: address.into(),
@@ -78,7 +78,7 @@ impl Client {
             let shared = shared.clone();
             std::thread::Builder::new()
                 .name(format!("warpweave-rank-{rank}"))
-                .spawn(move || shared.read_until_closed(inbox))
+                .spawn(move || shared.read_until_closed(incoming))
                 .map_err(|e| {
                     CommError::io("starting the thread that reads the store's answers", e)
                 })?
@@ -106,20 +106,20 @@ impl Client {
         let start = Instant::now();
         let timeout = timeout.min(LONGEST_TIMEOUT);
         let deadline = start + timeout + grace;
-        let desk = &self.shared.desk;
-        let id = desk.register().map_err(|f| self.ended_by(&f, what))?;
+        let requests = &self.shared.requests;
+        let id = requests.register().map_err(|f| self.ended_by(&f, what))?;
         let request = ToServer::Request {
             id,
             timeout_ms: timeout.as_millis() as u64,
             op,
         };
-        let frame = encode(&request, what, REQUEST_LIMIT).inspect_err(|_| desk.withdraw(id))?;
+        let frame = encode(&request, what, REQUEST_LIMIT).inspect_err(|_| requests.withdraw(id))?;
         // Where it cannot be sent, the reader learns why the connection broke, and the wait ends with that.
         let sent = self.shared.send(&frame, deadline);
-        let answer = match desk.wait(id, deadline) {
+        let answer = match requests.wait(id, deadline) {
             Outcome::Answered(answer) => answer,
             Outcome::Ended(failure) => return Err(self.ended_by(&failure, what)),
-            Outcome::Late => {
+            Outcome::TimedOut => {
                 let why = match sent {
                     Ok(()) => "the store on rank 0 does not answer",
                     Err(_) => "the store on rank 0 does not take the request",
@@ -156,15 +156,15 @@ impl Client {
     }
 
     pub(super) fn failure(&self) -> Option<Failure> {
-        self.shared.desk.failure()
+        self.shared.requests.failure()
     }
 
     pub(super) fn failed(&self) -> BorrowedFd<'_> {
-        self.shared.desk.failed().as_fd()
+        self.shared.requests.failed().as_fd()
     }
 
     pub(super) fn watch(&self, watcher: LossWatcher) {
-        self.shared.desk.watch(watcher);
+        self.shared.requests.watch(watcher);
     }
 
     pub(super) fn ended_by(&self, failure: &Failure, what: &str) -> CommError {
@@ -204,7 +204,7 @@ impl Watch for LossWatcher {
 impl Drop for Client {
     fn drop(&mut self) {
         // First of all, so that the end of the connection, which the goodbye brings about, is not taken for rank 0's.
-        self.shared.stop.ring();
+        self.shared.stop.wake();
         let own = std::thread::current().id();
         if let Some(reader) = self.reader.take().filter(|r| r.thread().id() != own) {
             let _ = reader.join();
@@ -261,9 +261,9 @@ impl Shared {
         Err(sent)
     }
 
-    fn welcome(&self, inbox: &mut Inbox, deadline: Instant) -> Result<(), Unwelcome> {
+    fn welcome(&self, incoming: &mut FrameBuffer, deadline: Instant) -> Result<(), Unwelcome> {
         loop {
-            match inbox.next(GREETING_LIMIT) {
+            match incoming.next(GREETING_LIMIT) {
                 Ok(Some(ToClient::Welcome)) => return Ok(()),
                 Ok(Some(ToClient::Refused(refusal))) | Err(refusal) => {
                     return Err(Unwelcome::Refused(refusal));
@@ -272,7 +272,7 @@ impl Shared {
                 Ok(None) => {}
             }
             self.ready(PollFlags::IN, deadline)?;
-            if !self.read_some(inbox)? {
+            if !self.read_some(incoming)? {
                 return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into());
             }
         }
@@ -290,12 +290,12 @@ impl Shared {
     }
 
     /// False at the end of the stream.
-    fn read_some(&self, inbox: &mut Inbox) -> std::io::Result<bool> {
+    fn read_some(&self, incoming: &mut FrameBuffer) -> std::io::Result<bool> {
         let mut chunk = [0; 1 << 16];
         match (&self.stream).read(&mut chunk) {
             Ok(0) => Ok(false),
             Ok(n) => {
-                inbox.push(&chunk[..n]);
+                incoming.push(&chunk[..n]);
                 Ok(true)
             }
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
@@ -305,18 +305,18 @@ impl Shared {
         }
     }
 
-    fn read_until_closed(&self, mut inbox: Inbox) {
-        let end = self.read_messages(&mut inbox);
-        self.desk.close(end);
+    fn read_until_closed(&self, mut incoming: FrameBuffer) {
+        let end = self.read_messages(&mut incoming);
+        self.requests.close(end);
     }
 
-    fn read_messages(&self, inbox: &mut Inbox) -> Failure {
+    fn read_messages(&self, incoming: &mut FrameBuffer) -> Failure {
         loop {
             loop {
-                match inbox.next(REPLY_LIMIT) {
+                match incoming.next(REPLY_LIMIT) {
                     Ok(None) => break,
                     Ok(Some(message)) => {
-                        if let Some(end) = self.desk.hear(message) {
+                        if let Some(end) = self.requests.receive(message) {
                             return end;
                         }
                     }
@@ -331,9 +331,9 @@ impl Shared {
                 return lost(e.to_string());
             }
             if is_ready(&fds[0]) {
-                return let_go();
+                return closed_here();
             }
-            match self.read_some(inbox) {
+            match self.read_some(incoming) {
                 Ok(true) => {}
                 Ok(false) => {
                     return lost("the connection to its store closed: the process ended".into());

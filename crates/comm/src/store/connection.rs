@@ -1,4 +1,4 @@
-//! One peer's socket at the server: bytes in, bytes out, and how long it may stay.
+//! One connection of the server: its socket, its buffers and its deadline.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,42 +6,39 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::wire::{Inbox, REQUEST_LIMIT};
+use super::wire::{FrameBuffer, REQUEST_LIMIT};
 
 pub(super) struct Connection {
     pub stream: TcpStream,
-    pub inbox: Inbox,
-    pub outbox: Vec<u8>,
+    pub incoming: FrameBuffer,
+    pub outgoing: Vec<u8>,
     pub phase: Phase,
 }
 
 #[derive(Clone, Copy)]
 pub(super) enum Phase {
-    Stranger {
-        until: Instant,
-    },
-    /// A rank has been seated here.
-    Member,
-    /// Refused, or gone with a goodbye: closed as soon as the last words are delivered.
-    Parting {
-        until: Instant,
-    },
+    /// Has not shown the token yet.
+    Greeting { until: Instant },
+    /// Belongs to a rank.
+    Joined,
+    /// Refused, or said goodbye: closed once its output is flushed.
+    Closing { until: Instant },
 }
 
 impl Connection {
     pub(super) fn until(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Stranger { until } | Phase::Parting { until } => Some(until),
-            Phase::Member => None,
+            Phase::Greeting { until } | Phase::Closing { until } => Some(until),
+            Phase::Joined => None,
         }
     }
 
     pub(super) fn interest(&self) -> PollFlags {
         let read = match self.phase {
-            Phase::Parting { .. } => PollFlags::empty(),
+            Phase::Closing { .. } => PollFlags::empty(),
             _ => PollFlags::IN,
         };
-        let write = if self.outbox.is_empty() {
+        let write = if self.outgoing.is_empty() {
             PollFlags::empty()
         } else {
             PollFlags::OUT
@@ -51,9 +48,9 @@ impl Connection {
 
     pub(super) fn read(&mut self) -> Result<(), String> {
         let mut chunk = [0; 1 << 16];
-        // One frame at most, so that a rank that writes without end neither fills the memory nor starves the others.
+        // At most one frame, so that a flooding rank neither fills memory nor starves the others.
         for _ in 0..REQUEST_LIMIT / chunk.len() + 1 {
-            if matches!(self.phase, Phase::Parting { .. }) {
+            if matches!(self.phase, Phase::Closing { .. }) {
                 return Ok(());
             }
             match self.stream.read(&mut chunk) {
@@ -63,12 +60,12 @@ impl Connection {
                             .into(),
                     );
                 }
-                Ok(n) => self.inbox.push(&chunk[..n]),
+                Ok(n) => self.incoming.push(&chunk[..n]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => return Err(format!("its connection to the store broke: {e}")),
             }
-            if matches!(self.phase, Phase::Stranger { .. }) {
+            if matches!(self.phase, Phase::Greeting { .. }) {
                 return Ok(());
             }
         }
@@ -78,10 +75,10 @@ impl Connection {
     pub(super) fn write(&mut self) -> Result<(), String> {
         let mut written = 0;
         let result = loop {
-            if written == self.outbox.len() {
+            if written == self.outgoing.len() {
                 break Ok(());
             }
-            match self.stream.write(&self.outbox[written..]) {
+            match self.stream.write(&self.outgoing[written..]) {
                 Ok(0) => break Err("its connection to the store takes nothing more".into()),
                 Ok(n) => written += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break Ok(()),
@@ -89,15 +86,15 @@ impl Connection {
                 Err(e) => break Err(format!("its connection to the store broke: {e}")),
             }
         };
-        self.outbox.drain(..written);
+        self.outgoing.drain(..written);
         result
     }
 }
 
-/// Finds a host that vanished without closing its connections, within about ten seconds.
+/// Detects, within about ten seconds, a host that vanished without closing its connections.
 pub(super) fn keep_alive(stream: &TcpStream) {
     use rustix::net::sockopt;
-    // Where the system does not know one of these, the store's deadlines still bound every wait.
+    // Where the system lacks one of these options, the store's deadlines still bound every wait.
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(4));
     let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2));

@@ -17,13 +17,15 @@
 
 mod client;
 mod connection;
-mod desk;
+mod effect;
+mod gather;
 #[cfg(all(loom, test))]
 mod models;
 mod origin;
-pub(crate) mod reception;
-mod rounds;
+pub(crate) mod refusal;
+mod requests;
 mod server;
+pub(crate) mod sessions;
 mod state;
 mod sync;
 pub(crate) mod wake;
@@ -33,8 +35,9 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+pub use refusal::Refusal;
 pub use server::StoreServer;
-pub use wire::{Failure, FailureKind, LARGEST_VALUE, LONGEST_KEY, Refusal};
+pub use wire::{Failure, FailureKind, LARGEST_VALUE, LONGEST_KEY};
 
 use crate::error::{CommError, Result};
 use crate::job::{Job, JobToken};
@@ -43,7 +46,7 @@ use warpweave_symm_mem::LossWatcher;
 use wire::{Answer, Op};
 
 /// How long a rank that ends the job waits for the store: it may be what does not go on.
-const ABORTING: Duration = Duration::from_millis(500);
+const ABORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One rank's handle on the job's store; any thread may use it.
 ///
@@ -234,7 +237,7 @@ impl Store {
     /// [`CommError::Mismatch`] when a rank is at another tag, [`CommError::Timeout`] naming the ranks that did not come,
     /// [`CommError::PeerLost`], [`CommError::PeerFailed`]. All ranks get an error, or none does.
     pub fn gather(&self, scope: &str, call: u64, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.meet((scope, call, tag), bytes, |op| {
+        self.all_gather((scope, call, tag), bytes, |op| {
             self.ask(tag, op, self.timeout)
         })
     }
@@ -251,12 +254,12 @@ impl Store {
         (tag, bytes): (&str, &[u8]),
         timeout: Duration,
     ) -> Result<Vec<Vec<u8>>> {
-        self.meet((scope, call, tag), bytes, |op| {
+        self.all_gather((scope, call, tag), bytes, |op| {
             self.client.ask_within(tag, op, timeout, timeout)
         })
     }
 
-    fn meet(
+    fn all_gather(
         &self,
         (scope, call, tag): (&str, u64, &str),
         bytes: &[u8],
@@ -268,14 +271,14 @@ impl Store {
             bytes.len(),
             LARGEST_VALUE,
         )?;
-        let op = Op::Meet {
+        let op = Op::AllGather {
             scope: scope.into(),
             call,
             tag: tag.into(),
             bytes: bytes.into(),
         };
         match ask(op)? {
-            Answer::Met(all) if all.len() == self.world => Ok(all),
+            Answer::Gathered(all) if all.len() == self.world => Ok(all),
             other => Err(unexpected(tag, &other)),
         }
     }
@@ -295,7 +298,7 @@ impl Store {
         };
         let grace = Duration::ZERO;
         self.client
-            .ask_within("abort", op, ABORTING, grace)
+            .ask_within("abort", op, ABORT_TIMEOUT, grace)
             .map(drop)
     }
 
@@ -392,7 +395,7 @@ fn unexpected(what: &str, answer: &Answer) -> CommError {
         Answer::Value(_) => "a value",
         Answer::Number(_) => "a number",
         Answer::Swapped { .. } => "a swap",
-        Answer::Met(_) => "a meeting",
+        Answer::Gathered(_) => "an all-gather",
         _ => "an error",
     };
     CommError::Protocol {

@@ -1,6 +1,6 @@
-//! What loom explores: the store's server and the desks of its ranks, with a queue where the sockets are.
+//! What loom explores: the store's server and the clients of its ranks, with a queue where the sockets are.
 //!
-//! The [`Reception`] and the [`Desk`]s are the ones that run. A test that ends has shown that no wait hangs in any
+//! The [`SessionTable`] and the [`ClientRequests`]s are the ones that run. A test that ends has shown that no wait hangs in any
 //! interleaving: loom reports a thread that can never go on.
 
 use std::collections::VecDeque;
@@ -11,8 +11,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use super::desk::{Desk, Outcome, Ring, Watch, let_go, lost};
-use super::reception::{Post, Posts, Reception};
+use super::requests::{ClientRequests, Outcome, Wake, Watch, closed_here, lost};
+use super::sessions::{Action, Actions, SessionTable};
 use super::sync::{Condvar, Mutex};
 use super::wire::{Answer, Failure, FailureKind, Offer, Op, Refusal, ToClient, ToServer};
 use crate::job::JobToken;
@@ -20,16 +20,16 @@ use crate::job::JobToken;
 const TOKEN: &str = "the models' token";
 
 /// In place of the eventfd.
-struct Bell(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Ring for Bell {
-    fn ring(&self) {
+impl Wake for WakeFlag {
+    fn wake(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-impl Bell {
-    fn is_rung(&self) -> bool {
+impl WakeFlag {
+    fn is_woken(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -48,7 +48,7 @@ impl Watcher {
         }
     }
 
-    fn heard(&self) -> (usize, u32) {
+    fn calls(&self) -> (usize, u32) {
         *self.called.lock()
     }
 }
@@ -77,16 +77,16 @@ enum Event {
 struct Job {
     events: Mutex<VecDeque<Event>>,
     came: Condvar,
-    desks: Vec<Desk<Bell, Watcher>>,
+    clients: Vec<ClientRequests<WakeFlag, Watcher>>,
 }
 
 impl Job {
     fn new(world: usize) -> Arc<Self> {
-        let desk = |_| Desk::new(Bell(AtomicBool::new(false)));
+        let client = |_| ClientRequests::new(WakeFlag(AtomicBool::new(false)));
         Arc::new(Self {
             events: Mutex::new(VecDeque::new()),
             came: Condvar::new(),
-            desks: (0..world).map(desk).collect(),
+            clients: (0..world).map(client).collect(),
         })
     }
 
@@ -97,7 +97,7 @@ impl Job {
 
     /// What a rank's `ask` does.
     fn ask(&self, rank: usize, op: Op) -> Outcome {
-        match self.desks[rank].register() {
+        match self.clients[rank].register() {
             Err(failure) => Outcome::Ended(failure),
             Ok(id) => {
                 let request = ToServer::Request {
@@ -106,7 +106,7 @@ impl Job {
                     op,
                 };
                 self.post(Event::Message(rank, request));
-                self.desks[rank].wait(id, Instant::now())
+                self.clients[rank].wait(id, Instant::now())
             }
         }
     }
@@ -115,7 +115,7 @@ impl Job {
         let bytes = vec![rank as u8];
         self.ask(
             rank,
-            Op::Meet {
+            Op::AllGather {
                 scope: "s".into(),
                 call: 0,
                 tag: "t".into(),
@@ -125,7 +125,7 @@ impl Job {
     }
 
     /// The server's thread and every rank's reader in one: what the server sends to a rank arrives in order.
-    fn serve(&self, reception: &mut Reception) {
+    fn serve(&self, sessions: &mut SessionTable) {
         loop {
             let event = {
                 let mut events = self.events.lock();
@@ -137,29 +137,29 @@ impl Job {
                 }
             };
             let now = Instant::now();
-            let posts = match event {
-                Event::Message(rank, message) => reception.heed(rank as u64, message, now),
-                Event::Broken(rank) => reception.gone(rank as u64, "killed"),
-                Event::Late => reception.expire(now + Duration::from_secs(3600)),
+            let actions = match event {
+                Event::Message(rank, message) => sessions.handle(rank as u64, message, now),
+                Event::Broken(rank) => sessions.disconnected(rank as u64, "killed"),
+                Event::Late => sessions.expire(now + Duration::from_secs(3600)),
                 Event::Stop => {
-                    let posts = reception.close();
-                    self.deliver(posts);
-                    for desk in &self.desks {
-                        desk.close(lost("the connection closed".into()));
+                    let actions = sessions.close();
+                    self.deliver(actions);
+                    for client in &self.clients {
+                        client.close(lost("the connection closed".into()));
                     }
                     return;
                 }
             };
-            self.deliver(posts);
+            self.deliver(actions);
         }
     }
 
-    fn deliver(&self, posts: Posts) {
-        for post in posts {
-            if let Post::Send(rank, message) = post {
-                let desk = &self.desks[rank as usize];
-                if let Some(end) = desk.hear(message) {
-                    desk.close(end);
+    fn deliver(&self, actions: Actions) {
+        for action in actions {
+            if let Action::Send(rank, message) = action {
+                let client = &self.clients[rank as usize];
+                if let Some(end) = client.receive(message) {
+                    client.close(end);
                 }
             }
         }
@@ -167,22 +167,22 @@ impl Job {
 
     /// No request is left over, whichever way its wait ended.
     fn is_tidy(&self) -> bool {
-        self.desks.iter().all(|desk| desk.requests() == 0)
+        self.clients.iter().all(|client| client.pending() == 0)
     }
 }
 
-fn reception(world: usize) -> Reception {
-    let mut reception = Reception::new(world, JobToken::new(TOKEN).unwrap());
+fn sessions(world: usize) -> SessionTable {
+    let mut sessions = SessionTable::new(world, JobToken::new(TOKEN).unwrap());
     for rank in 0..world {
         let hello = ToServer::Hello {
             token: Offer::new(TOKEN.as_bytes()),
             rank: rank as u32,
             world: world as u32,
         };
-        let posts = reception.heed(rank as u64, hello, Instant::now());
-        assert_eq!(posts.len(), 2);
+        let actions = sessions.handle(rank as u64, hello, Instant::now());
+        assert_eq!(actions.len(), 2);
     }
-    reception
+    sessions
 }
 
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -199,8 +199,8 @@ fn with_server<T>(
 ) -> T {
     let serving = {
         let job = job.clone();
-        let mut reception = reception(job.desks.len());
-        thread::spawn(move || job.serve(&mut reception))
+        let mut sessions = sessions(job.clients.len());
+        thread::spawn(move || job.serve(&mut sessions))
     };
     let others: Vec<_> = others
         .into_iter()
@@ -216,7 +216,7 @@ fn with_server<T>(
     job.post(Event::Stop);
     serving.join().unwrap();
     assert!(job.is_tidy());
-    assert!(job.desks.iter().all(|desk| desk.failed().is_rung()));
+    assert!(job.clients.iter().all(|client| client.failed().is_woken()));
     value
 }
 
@@ -255,43 +255,47 @@ fn loom_a_wait_ends_by_its_value_or_by_the_servers_deadline() {
 #[test]
 fn loom_an_answer_that_is_there_wins_over_the_deadline() {
     explore(4, || {
-        let desk = Arc::new(Desk::<_, Watcher>::new(Bell(AtomicBool::new(false))));
-        let id = desk.register().unwrap();
-        let peer = desk.clone();
+        let client = Arc::new(ClientRequests::<_, Watcher>::new(WakeFlag(
+            AtomicBool::new(false),
+        )));
+        let id = client.register().unwrap();
+        let peer = client.clone();
         let answering = thread::spawn(move || {
             let answer = Answer::Done;
-            assert!(peer.hear(ToClient::Reply { id, answer }).is_none());
-            peer.strike();
+            assert!(peer.receive(ToClient::Reply { id, answer }).is_none());
+            peer.expire_waits();
         });
-        let outcome = desk.wait(id, Instant::now());
+        let outcome = client.wait(id, Instant::now());
         assert!(
             matches!(outcome, Outcome::Answered(Answer::Done)),
             "{outcome:?}"
         );
         answering.join().unwrap();
-        assert_eq!(desk.requests(), 0);
+        assert_eq!(client.pending(), 0);
     });
 }
 
 #[test]
 fn loom_an_answer_after_the_deadline_is_dropped() {
     explore(4, || {
-        let desk = Arc::new(Desk::<_, Watcher>::new(Bell(AtomicBool::new(false))));
-        let id = desk.register().unwrap();
-        let (answerer, clock) = (desk.clone(), desk.clone());
+        let client = Arc::new(ClientRequests::<_, Watcher>::new(WakeFlag(
+            AtomicBool::new(false),
+        )));
+        let id = client.register().unwrap();
+        let (answerer, clock) = (client.clone(), client.clone());
         let answering = thread::spawn(move || {
             let answer = Answer::Done;
-            assert!(answerer.hear(ToClient::Reply { id, answer }).is_none());
+            assert!(answerer.receive(ToClient::Reply { id, answer }).is_none());
         });
-        let striking = thread::spawn(move || clock.strike());
-        let outcome = desk.wait(id, Instant::now());
+        let striking = thread::spawn(move || clock.expire_waits());
+        let outcome = client.wait(id, Instant::now());
         assert!(
-            matches!(outcome, Outcome::Answered(Answer::Done) | Outcome::Late),
+            matches!(outcome, Outcome::Answered(Answer::Done) | Outcome::TimedOut),
             "{outcome:?}"
         );
         answering.join().unwrap();
         striking.join().unwrap();
-        assert_eq!(desk.requests(), 0);
+        assert_eq!(client.pending(), 0);
     });
 }
 
@@ -333,10 +337,10 @@ fn loom_a_lost_rank_ends_the_waits_of_the_others() {
         with_server(&job, vec![Box::new(meeting), Box::new(dying)], |job| {
             ended(job.meet(1));
             // Its own word on it may not come before the announcement, which rings the bell.
-            let cause = job.desks[1].failure().map(|f| f.rank);
+            let cause = job.clients[1].failure().map(|f| f.rank);
             assert!(cause.is_none_or(|rank| rank == 2));
         });
-        let cause = job.desks[0].failure().unwrap();
+        let cause = job.clients[0].failure().unwrap();
         assert_eq!((cause.rank, cause.kind), (2, FailureKind::Lost));
     });
 }
@@ -348,7 +352,7 @@ fn loom_an_abort_during_a_barrier_is_the_same_for_all() {
         let job = Job::new(2);
         let results = Arc::new(Mutex::new(Vec::new()));
         let met = |outcome: Outcome| match outcome {
-            Outcome::Answered(Answer::Met(all)) => {
+            Outcome::Answered(Answer::Gathered(all)) => {
                 assert_eq!(all, [[0], [1]]);
                 true
             }
@@ -383,7 +387,7 @@ fn loom_a_deadline_during_a_barrier_is_the_same_for_all() {
         let job = Job::new(2);
         let results = Arc::new(Mutex::new(Vec::new()));
         let met = |outcome: Outcome| match outcome {
-            Outcome::Answered(Answer::Met(_)) => true,
+            Outcome::Answered(Answer::Gathered(_)) => true,
             Outcome::Answered(Answer::TimedOut { .. } | Answer::Failed(_)) => false,
             other => panic!("{other:?}"),
         };
@@ -406,8 +410,8 @@ fn loom_the_end_of_the_store_ends_every_wait() {
         let job = Job::new(2);
         let serving = {
             let job = job.clone();
-            let mut reception = reception(2);
-            thread::spawn(move || job.serve(&mut reception))
+            let mut sessions = sessions(2);
+            thread::spawn(move || job.serve(&mut sessions))
         };
         let other = {
             let job = job.clone();
@@ -445,7 +449,7 @@ fn loom_a_refused_rank_is_lost_to_the_others() {
             matches!(&outcome, Outcome::Answered(Answer::Failed(f)) if f.rank == 1 && f.kind == FailureKind::Lost),
             "{outcome:?}"
         );
-        let end = job.desks[1].failure().unwrap();
+        let end = job.clients[1].failure().unwrap();
         assert!(
             end.cause.contains(&Refusal::Malformed.to_string()),
             "{end:?}"
@@ -459,32 +463,32 @@ fn loom_whoever_watches_hears_of_a_lost_rank_once() {
     explore(3, || {
         let job = Job::new(2);
         let (early, late) = (Watcher::new(), Watcher::new());
-        job.desks[0].watch(early.clone());
+        job.clients[0].watch(early.clone());
         let own = late.clone();
-        let watching = move |job: &Job| job.desks[0].watch(own);
+        let watching = move |job: &Job| job.clients[0].watch(own);
         with_server(&job, vec![Box::new(watching)], |job| {
             job.post(Event::Broken(1));
         });
-        assert_eq!((early.heard(), late.heard()), ((1, 1), (1, 1)));
+        assert_eq!((early.calls(), late.calls()), ((1, 1), (1, 1)));
     });
 }
 
 /// The end of the connection is a loss of the rank that serves the store, unless it or this rank left in good order.
 #[test]
 fn loom_whoever_watches_hears_of_a_store_that_is_lost_and_of_no_goodbye() {
-    let ends = [lost("the connection closed".into()), let_go()];
+    let ends = [lost("the connection closed".into()), closed_here()];
     for (end, calls) in ends.into_iter().zip([(1, 0), (0, u32::MAX)]) {
         explore(4, move || {
-            let desk = Arc::new(Desk::new(Bell(AtomicBool::new(false))));
+            let client = Arc::new(ClientRequests::new(WakeFlag(AtomicBool::new(false))));
             let (early, late) = (Watcher::new(), Watcher::new());
-            desk.watch(early.clone());
+            client.watch(early.clone());
             let reader = {
-                let (desk, end) = (desk.clone(), end.clone());
-                thread::spawn(move || desk.close(end))
+                let (client, end) = (client.clone(), end.clone());
+                thread::spawn(move || client.close(end))
             };
-            desk.watch(late.clone());
+            client.watch(late.clone());
             reader.join().unwrap();
-            assert_eq!((early.heard(), late.heard()), (calls, calls));
+            assert_eq!((early.calls(), late.calls()), (calls, calls));
         });
     }
 }

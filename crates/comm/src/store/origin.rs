@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 
 /// False if the peer is a process of this host that runs as another user, or one that cannot be told.
-pub(super) fn may_be_own(stream: &TcpStream) -> bool {
+pub(super) fn may_be_same_user(stream: &TcpStream) -> bool {
     let (Ok(peer), Ok(here)) = (stream.peer_addr(), stream.local_addr()) else {
         return false;
     };
@@ -69,8 +69,8 @@ mod tests {
             };
             let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (here, _) = listener.accept().unwrap();
-            assert!(may_be_own(&here), "{any}");
-            assert!(may_be_own(&there), "{any}");
+            assert!(may_be_same_user(&here), "{any}");
+            assert!(may_be_same_user(&there), "{any}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The store's thread on rank 0: sockets around the [`Reception`].
+//! The store's thread on rank 0: sockets around the [`SessionTable`].
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,20 +11,20 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::connection::{Connection, Phase, keep_alive};
 use super::origin;
-use super::reception::{Post, Posts, Reception};
-use super::wake::{Bell, is_ready, wait_ready};
-use super::wire::{Inbox, REPLY_LIMIT, Refusal, ToClient, encode};
+use super::sessions::{Action, Actions, SessionTable};
+use super::wake::{WakeFd, is_ready, wait_ready};
+use super::wire::{FrameBuffer, REPLY_LIMIT, Refusal, ToClient, encode};
 use crate::error::{CommError, Result};
 use crate::job::{JobToken, LARGEST_WORLD};
 
 /// How long a stranger may take to say who it is.
-const GREETING_TIME: Duration = Duration::from_secs(5);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Strangers that may be greeting at the same time, beside the ranks.
-const MOST_STRANGERS: usize = 64;
+const MAX_GREETING: usize = 64;
 /// How long a host that has no descriptor left for another connection is not asked again.
-const BREATH: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// What may be queued for a rank that does not read.
-const LONGEST_QUEUE: usize = 2 * REPLY_LIMIT;
+const MAX_UNSENT: usize = 2 * REPLY_LIMIT;
 /// How long a store that is to end waits for ranks that have not joined yet, to tell them that the job has failed.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long the end of the store may take to deliver its last answers.
@@ -36,7 +36,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(1);
 /// most, and that only when the job has failed before all ranks had joined, or a rank does not read.
 pub struct StoreServer {
     address: SocketAddr,
-    stop: Arc<Bell>,
+    stop: Arc<WakeFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -63,14 +63,14 @@ impl StoreServer {
                  set WARPWEAVE_JOB_TOKEN on every rank to keep other hosts out"
             );
         }
-        let stop = Arc::new(Bell::new()?);
+        let stop = Arc::new(WakeFd::new()?);
         let service = Service {
             listener,
             stop: stop.clone(),
-            reception: Reception::new(world, token),
+            sessions: SessionTable::new(world, token),
             connections: BTreeMap::new(),
             next: 0,
-            resting: None,
+            accept_after: None,
         };
         let thread = std::thread::Builder::new()
             .name("warpweave-store".into())
@@ -92,7 +92,7 @@ impl StoreServer {
 impl StoreServer {
     /// Ends the service as dropping it does, and takes as long.
     pub(super) fn close(&self) {
-        self.stop.ring();
+        self.stop.wake();
         while self.thread.as_ref().is_some_and(|t| !t.is_finished()) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -101,7 +101,7 @@ impl StoreServer {
 
 impl Drop for StoreServer {
     fn drop(&mut self) {
-        self.stop.ring();
+        self.stop.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -110,12 +110,12 @@ impl Drop for StoreServer {
 
 struct Service {
     listener: TcpListener,
-    stop: Arc<Bell>,
-    reception: Reception,
+    stop: Arc<WakeFd>,
+    sessions: SessionTable,
     connections: BTreeMap<u64, Connection>,
     next: u64,
     /// Until when the listener is left alone.
-    resting: Option<Instant>,
+    accept_after: Option<Instant>,
 }
 
 impl Service {
@@ -123,7 +123,7 @@ impl Service {
         let mut lingering = None;
         loop {
             if lingering.is_some_and(|until| {
-                Instant::now() >= until || !self.reception.state().has_news_for_late_ranks()
+                Instant::now() >= until || !self.sessions.state().has_news_for_late_ranks()
             }) {
                 break;
             }
@@ -135,9 +135,9 @@ impl Service {
                 .min();
             let deadline = [
                 parting,
-                self.reception.state().next_deadline(),
+                self.sessions.state().next_deadline(),
                 lingering,
-                self.resting,
+                self.accept_after,
             ]
             .into_iter()
             .flatten()
@@ -149,7 +149,7 @@ impl Service {
             };
             let mut fds = vec![
                 PollFd::new(&self.stop, unless(lingering.is_some())),
-                PollFd::new(&self.listener, unless(self.resting.is_some())),
+                PollFd::new(&self.listener, unless(self.accept_after.is_some())),
             ];
             fds.extend(
                 self.connections
@@ -175,9 +175,9 @@ impl Service {
                 self.accept();
             }
             let now = Instant::now();
-            self.resting = self.resting.filter(|until| *until > now);
-            let posts = self.reception.expire(now);
-            self.carry_out(posts);
+            self.accept_after = self.accept_after.filter(|until| *until > now);
+            let actions = self.sessions.expire(now);
+            self.perform(actions);
             self.connections
                 .retain(|_, c| c.until().is_none_or(|until| until > now));
         }
@@ -196,22 +196,22 @@ impl Service {
                         ErrorKind::ConnectionAborted,
                     ];
                     if !passing.contains(&e.kind()) {
-                        self.resting = Some(Instant::now() + BREATH);
+                        self.accept_after = Some(Instant::now() + ACCEPT_BACKOFF);
                     }
                     return;
                 }
             };
-            self.make_room();
+            self.evict_oldest();
             if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
                 continue;
             }
             keep_alive(&stream);
             let connection = Connection {
                 stream,
-                inbox: Inbox::default(),
-                outbox: Vec::new(),
-                phase: Phase::Stranger {
-                    until: Instant::now() + GREETING_TIME,
+                incoming: FrameBuffer::default(),
+                outgoing: Vec::new(),
+                phase: Phase::Greeting {
+                    until: Instant::now() + GREETING_TIMEOUT,
                 },
             };
             self.connections.insert(self.next, connection);
@@ -220,8 +220,8 @@ impl Service {
     }
 
     /// The stranger who has had the longest time to greet goes first: a rank greets at once, and gets in through a flood.
-    fn make_room(&mut self) {
-        if self.connections.len() < self.reception.state().world() + MOST_STRANGERS {
+    fn evict_oldest(&mut self) {
+        if self.connections.len() < self.sessions.state().world() + MAX_GREETING {
             return;
         }
         let oldest = self
@@ -241,23 +241,23 @@ impl Service {
         let read = connection.read();
         while let Some(connection) = self.connections.get_mut(&id) {
             let stranger = match connection.phase {
-                Phase::Stranger { .. } => true,
-                Phase::Member => false,
-                Phase::Parting { .. } => break,
+                Phase::Greeting { .. } => true,
+                Phase::Joined => false,
+                Phase::Closing { .. } => break,
             };
-            let posts = match connection.inbox.next(self.reception.limit(id)) {
+            let actions = match connection.incoming.next(self.sessions.limit(id)) {
                 Ok(Some(_))
                     if stranger
-                        && self.reception.wants_own_user()
-                        && !origin::may_be_own(&connection.stream) =>
+                        && self.sessions.requires_same_user()
+                        && !origin::may_be_same_user(&connection.stream) =>
                 {
-                    self.reception.refuse(id, Refusal::User)
+                    self.sessions.refuse(id, Refusal::User)
                 }
-                Ok(Some(message)) => self.reception.heed(id, message, Instant::now()),
+                Ok(Some(message)) => self.sessions.handle(id, message, Instant::now()),
                 Ok(None) => break,
-                Err(refusal) => self.reception.refuse(id, refusal),
+                Err(refusal) => self.sessions.refuse(id, refusal),
             };
-            self.carry_out(posts);
+            self.perform(actions);
         }
         match read {
             Ok(()) => self.flush(id),
@@ -265,19 +265,19 @@ impl Service {
         }
     }
 
-    fn carry_out(&mut self, mut posts: Posts) {
-        while let Some(post) = posts.pop_front() {
-            let (id, done) = match post {
-                Post::Seat(id) => (id, self.turn(id, Phase::Member)),
-                Post::Part(id) => {
+    fn perform(&mut self, mut actions: Actions) {
+        while let Some(action) = actions.pop_front() {
+            let (id, done) = match action {
+                Action::Admit(id) => (id, self.turn(id, Phase::Joined)),
+                Action::Close(id) => {
                     let until = Instant::now() + CLOSING_TIME;
-                    (id, self.turn(id, Phase::Parting { until }))
+                    (id, self.turn(id, Phase::Closing { until }))
                 }
-                Post::Send(id, message) => (id, self.send(id, &message)),
+                Action::Send(id, message) => (id, self.send(id, &message)),
             };
             if let Err(cause) = done {
                 self.connections.remove(&id);
-                posts.extend(self.reception.gone(id, &cause));
+                actions.extend(self.sessions.disconnected(id, &cause));
             }
         }
     }
@@ -293,14 +293,14 @@ impl Service {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
-        // A reply is bounded by what its round admits, so that encoding it cannot fail for its size.
+        // A reply is bounded by what its gather admits, so that encoding it cannot fail for its size.
         let Ok(frame) = encode(message, "reply", REPLY_LIMIT) else {
             return Ok(());
         };
-        if connection.outbox.len() + frame.len() > LONGEST_QUEUE {
+        if connection.outgoing.len() + frame.len() > MAX_UNSENT {
             return Err("it does not read what the store sends".into());
         }
-        connection.outbox.extend_from_slice(&frame);
+        connection.outgoing.extend_from_slice(&frame);
         self.write(id)
     }
 
@@ -309,7 +309,7 @@ impl Service {
             return Ok(());
         };
         connection.write()?;
-        if connection.outbox.is_empty() && matches!(connection.phase, Phase::Parting { .. }) {
+        if connection.outgoing.is_empty() && matches!(connection.phase, Phase::Closing { .. }) {
             self.connections.remove(&id);
         }
         Ok(())
@@ -323,17 +323,17 @@ impl Service {
 
     fn gone(&mut self, id: u64, cause: &str) {
         self.connections.remove(&id);
-        let posts = self.reception.gone(id, cause);
-        self.carry_out(posts);
+        let actions = self.sessions.disconnected(id, cause);
+        self.perform(actions);
     }
 
     fn close(mut self) {
-        let posts = self.reception.close();
-        self.carry_out(posts);
+        let actions = self.sessions.close();
+        self.perform(actions);
         let until = Instant::now() + CLOSING_TIME;
         loop {
             self.connections
-                .retain(|_, c| c.write().is_ok() && !c.outbox.is_empty());
+                .retain(|_, c| c.write().is_ok() && !c.outgoing.is_empty());
             if self.connections.is_empty() || Instant::now() >= until {
                 return;
             }

@@ -1,73 +1,36 @@
-//! The store's protocol, with no sockets and no clock: who is in the job, what the keys hold, who waits for what.
+//! The store's state: the members of the job, the keys, and the waits. No sockets and no clock.
 //!
-//! The server feeds it what happened, [`State::join`], [`State::leave`], [`State::lose`], [`State::request`],
-//! [`State::expire`], and carries out the [`Effect`]s that each returns. A member's life is
+//! The server calls [`State::join`], [`State::leave`], [`State::lose`], [`State::request`] and [`State::expire`], and
+//! performs the [`Effect`]s that each returns. A member moves through
 //!
 //! ```text
 //! Absent ──join──▶ Joined ──leave──▶ Left
 //!                    └─────lose────▶ Lost
 //! ```
 //!
-//! and never goes back. The first `lose` or `Abort` is the job's failure: it ends every wait at once, and every later
-//! one that would have to wait. A member that left ends the meetings it is missing from, and nothing else.
+//! and never back. The first `lose` or `Abort` is the job's failure: it ends every wait at once, and every later
+//! request that would wait. A member that left ends only the all-gathers that still need it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-use super::rounds::Round;
+use super::effect::{Effect, Member, Waiter};
+use super::gather::Gather;
 use super::wire::{Answer, Failure, FailureKind, LARGEST_VALUE, LONGEST_KEY, Op, Refusal};
 
-/// All values together, in bytes, with [`PER_KEY`] for each.
+/// Upper bound on all values, in bytes, with [`PER_KEY`] for each.
 const LARGEST_STORE: usize = 256 << 20;
-/// What a key costs beside its own bytes and those of its value.
+/// Bytes charged for a key besides its own and its value's.
 const PER_KEY: usize = 128;
-/// Keys of a rank that may wait to be set, and meetings that it may have come to and others not.
+/// Bound on a rank's pending key waits, and on its pending all-gathers.
 const MOST_WAITS: usize = 256;
-/// Keys of one request.
+/// Most keys in one request.
 const MOST_KEYS: usize = 1024;
-
-/// What the server must do after a transition.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Effect {
-    Answer {
-        rank: usize,
-        id: u64,
-        answer: Answer,
-    },
-    /// Tell every member that has joined.
-    Announce(Failure),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Member {
-    Absent,
-    Joined,
-    Left,
-    Lost,
-}
-
-/// Who waits: a rank's request, and until when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiter {
-    pub rank: usize,
-    pub id: u64,
-    pub deadline: Instant,
-}
-
-impl Waiter {
-    pub(super) fn answer(self, answer: Answer) -> Effect {
-        Effect::Answer {
-            rank: self.rank,
-            id: self.id,
-            answer,
-        }
-    }
-}
 
 struct KeyWait {
     waiter: Waiter,
     keys: Vec<String>,
-    /// Whether the first key's value is wanted, or only that all keys are there.
+    /// Whether to return the first key's value, or only to wait for all keys.
     value: bool,
 }
 
@@ -77,7 +40,7 @@ pub(super) struct State {
     keys: HashMap<String, Vec<u8>>,
     stored: usize,
     waits: Vec<KeyWait>,
-    rounds: BTreeMap<(String, u64), Round>,
+    gathers: BTreeMap<(String, u64), Gather>,
 }
 
 impl State {
@@ -88,7 +51,7 @@ impl State {
             keys: HashMap::new(),
             stored: 0,
             waits: Vec::new(),
-            rounds: BTreeMap::new(),
+            gathers: BTreeMap::new(),
         }
     }
 
@@ -100,12 +63,12 @@ impl State {
         self.failure.as_ref()
     }
 
-    /// Whether ranks are still to come, who should hear of the failure that there is.
+    /// Whether ranks that have not joined yet must still be told of a failure.
     pub(super) fn has_news_for_late_ranks(&self) -> bool {
         self.failure.is_some() && self.members.contains(&Member::Absent)
     }
 
-    /// From `Absent` alone.
+    /// Only from `Absent`.
     pub(super) fn join(&mut self, rank: usize) -> Result<(), Refusal> {
         let member = self.members.get_mut(rank).ok_or(Refusal::Rank)?;
         match member {
@@ -115,7 +78,7 @@ impl State {
         Ok(())
     }
 
-    /// A goodbye; from `Joined` alone.
+    /// A goodbye; only from `Joined`.
     pub(super) fn leave(&mut self, rank: usize) -> Vec<Effect> {
         if self.members.get(rank) != Some(&Member::Joined) {
             return Vec::new();
@@ -124,17 +87,17 @@ impl State {
         self.forget_waits_of(rank);
         let left = departure(rank);
         let effects = self
-            .rounds
+            .gathers
             .values_mut()
-            .filter(|round| !round.has(rank))
-            .flat_map(|round| round.end(&left))
+            .filter(|gather| !gather.has(rank))
+            .flat_map(|gather| gather.end(&left))
             .collect();
         let members = &self.members;
-        self.rounds.retain(|_, round| round.is_awaited(members));
+        self.gathers.retain(|_, gather| gather.is_awaited(members));
         effects
     }
 
-    /// A connection that broke without a goodbye; from `Joined` alone.
+    /// A connection broke without a goodbye; only from `Joined`.
     pub(super) fn lose(&mut self, rank: usize, cause: &str) -> Vec<Effect> {
         if self.members.get(rank) != Some(&Member::Joined) {
             return Vec::new();
@@ -189,12 +152,12 @@ impl State {
                     })]
                 }
             }
-            Op::Meet {
+            Op::AllGather {
                 scope,
                 call,
                 tag,
                 bytes,
-            } => self.meet(waiter, (scope, call), tag, bytes),
+            } => self.all_gather(waiter, (scope, call), tag, bytes),
             Op::Abort { message } => {
                 let rank = waiter.rank as u32;
                 let mut effects = self.fail(Failure {
@@ -208,7 +171,7 @@ impl State {
         }
     }
 
-    /// Ends the waits whose deadline has come.
+    /// Times out the waits whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Effect> {
         let (late, rest) = std::mem::take(&mut self.waits)
             .into_iter()
@@ -221,14 +184,18 @@ impl State {
                     waiting_for: Vec::new(),
                 })
             })
-            .chain(self.rounds.values_mut().flat_map(|round| round.expire(now)))
+            .chain(
+                self.gathers
+                    .values_mut()
+                    .flat_map(|gather| gather.expire(now)),
+            )
             .collect()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let waits = self.waits.iter().map(|wait| wait.waiter.deadline);
         waits
-            .chain(self.rounds.values().filter_map(Round::next_deadline))
+            .chain(self.gathers.values().filter_map(Gather::next_deadline))
             .min()
     }
 
@@ -238,23 +205,23 @@ impl State {
         }
         self.failure = Some(failure.clone());
         let waits = std::mem::take(&mut self.waits).into_iter();
-        let rounds = std::mem::take(&mut self.rounds);
+        let gathers = std::mem::take(&mut self.gathers);
         waits
             .map(|wait| wait.waiter.answer(Answer::Failed(failure.clone())))
             .chain(
-                rounds
+                gathers
                     .into_values()
-                    .flat_map(|mut round| round.end(&failure)),
+                    .flat_map(|mut gather| gather.end(&failure)),
             )
-            .chain([Effect::Announce(failure.clone())])
+            .chain([Effect::Broadcast(failure.clone())])
             .collect()
     }
 
     fn forget_waits_of(&mut self, rank: usize) {
         self.waits.retain(|wait| wait.waiter.rank != rank);
-        self.rounds
+        self.gathers
             .values_mut()
-            .for_each(|round| round.forget_waiter(rank));
+            .for_each(|gather| gather.forget_waiter(rank));
     }
 
     fn add(&mut self, waiter: Waiter, key: String, delta: i64) -> Vec<Effect> {
@@ -323,7 +290,7 @@ impl State {
         Vec::new()
     }
 
-    fn meet(
+    fn all_gather(
         &mut self,
         waiter: Waiter,
         key: (String, u64),
@@ -334,22 +301,22 @@ impl State {
             return vec![waiter.answer(Answer::Failed(failure.clone()))];
         }
         let world = self.world();
-        let open = self.rounds.values().filter(|r| r.has(waiter.rank)).count();
+        let open = self.gathers.values().filter(|r| r.has(waiter.rank)).count();
         if open >= MOST_WAITS {
-            let why = format!("{MOST_WAITS} meetings await other ranks already");
+            let why = format!("{MOST_WAITS} all-gathers await other ranks already");
             return vec![waiter.answer(Answer::Rejected(why))];
         }
-        let round = self
-            .rounds
+        let gather = self
+            .gathers
             .entry(key.clone())
-            .or_insert_with(|| Round::new(world));
-        let mut effects = round.arrive(waiter, tag, bytes);
-        let gone = (0..world).find(|&r| self.members[r] == Member::Left && !round.has(r));
+            .or_insert_with(|| Gather::new(world));
+        let mut effects = gather.arrive(waiter, tag, bytes);
+        let gone = (0..world).find(|&r| self.members[r] == Member::Left && !gather.has(r));
         if let Some(rank) = gone {
-            effects.extend(round.end(&departure(rank)));
+            effects.extend(gather.end(&departure(rank)));
         }
-        if !round.is_awaited(&self.members) {
-            self.rounds.remove(&key);
+        if !gather.is_awaited(&self.members) {
+            self.gathers.remove(&key);
         }
         effects
     }
@@ -359,7 +326,7 @@ fn departure(rank: usize) -> Failure {
     Failure {
         rank: rank as u32,
         kind: FailureKind::Left,
-        cause: "it left the job while others still met".into(),
+        cause: "it left the job while others still needed it".into(),
     }
 }
 
@@ -374,7 +341,7 @@ fn within_bounds(op: &Op) -> Result<(), String> {
             expected,
             value,
         } => (vec![key], &[value, expected.as_deref().unwrap_or(&[])]),
-        Op::Meet {
+        Op::AllGather {
             scope, tag, bytes, ..
         } => (vec![scope, tag], &[bytes]),
         Op::Abort { message } => (vec![message], &[]),

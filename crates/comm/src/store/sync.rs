@@ -43,7 +43,7 @@ mod explored {
     /// Deadlines come when the model says so: loom knows no time.
     pub(in crate::store) struct Condvar {
         inner: loom::sync::Condvar,
-        struck: AtomicBool,
+        expired: AtomicBool,
     }
 
     pub(in crate::store) struct WaitTimeoutResult(bool);
@@ -58,7 +58,7 @@ mod explored {
         pub(in crate::store) fn new() -> Self {
             Self {
                 inner: loom::sync::Condvar::new(),
-                struck: AtomicBool::new(false),
+                expired: AtomicBool::new(false),
             }
         }
 
@@ -76,15 +76,15 @@ mod explored {
             guard: &mut MutexGuard<'_, T>,
             _deadline: Instant,
         ) -> WaitTimeoutResult {
-            if !self.struck.load(Ordering::Relaxed) {
+            if !self.expired.load(Ordering::Relaxed) {
                 self.wait(guard);
             }
-            WaitTimeoutResult(self.struck.load(Ordering::Relaxed))
+            WaitTimeoutResult(self.expired.load(Ordering::Relaxed))
         }
 
         /// The deadline of all who wait here comes. The caller holds the lock, as those do who look before they wait.
-        pub(in crate::store) fn strike<T>(&self, _held: &MutexGuard<'_, T>) {
-            self.struck.store(true, Ordering::Relaxed);
+        pub(in crate::store) fn expire_waits<T>(&self, _held: &MutexGuard<'_, T>) {
+            self.expired.store(true, Ordering::Relaxed);
             self.inner.notify_all();
         }
     }

@@ -6,32 +6,32 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use super::desk::Ring;
+use super::requests::Wake;
 use crate::error::{CommError, Result};
 
 /// Rings once and stays rung.
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct WakeFd(OwnedFd);
 
-impl Bell {
+impl WakeFd {
     pub(crate) fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(Self)
             .map_err(|e| CommError::io("making an eventfd (is ulimit -n reached?)", e))
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         // The counter of an eventfd that is full already keeps it readable, which is all that is wanted.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
-impl Ring for Bell {
-    fn ring(&self) {
-        Bell::ring(self);
+impl Wake for WakeFd {
+    fn wake(&self) {
+        WakeFd::wake(self);
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for WakeFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

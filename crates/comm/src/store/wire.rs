@@ -8,9 +8,10 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use super::refusal::Refusal;
+pub(crate) use super::refusal::VERSION;
 use crate::error::{CommError, Result};
 
-pub(crate) const VERSION: u16 = 1;
 const MAGIC: [u8; 2] = *b"WW";
 pub(crate) const HEADER: usize = 8;
 
@@ -76,8 +77,8 @@ pub(crate) enum Op {
         expected: Option<Vec<u8>>,
         value: Vec<u8>,
     },
-    /// An all-gather: the `call`-th of its scope. A barrier is one of no bytes.
-    Meet {
+    /// The `call`-th all-gather of its scope. A barrier is one of no bytes.
+    AllGather {
         scope: String,
         call: u64,
         tag: String,
@@ -98,7 +99,7 @@ pub(crate) enum ToClient {
         id: u64,
         answer: Answer,
     },
-    /// Unasked: the job has failed.
+    /// Sent without a request: the job has failed.
     Failed(Failure),
     /// The store ends in good order.
     Closing,
@@ -114,7 +115,7 @@ pub(crate) enum Answer {
         stored: bool,
         current: Option<Vec<u8>>,
     },
-    Met(Vec<Vec<u8>>),
+    Gathered(Vec<Vec<u8>>),
     TimedOut {
         waiting_for: Vec<u32>,
     },
@@ -148,61 +149,6 @@ pub enum FailureKind {
     Left,
 }
 
-/// Why the store would not take a rank in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The token is not this job's.
-    Token,
-    /// The peer speaks another version of the protocol.
-    Version {
-        /// The version of the store.
-        store: u16,
-    },
-    /// The rank believes in another world size.
-    World {
-        /// The store's.
-        store: u32,
-    },
-    /// The rank is not below the world size.
-    Rank,
-    /// Another process is, or was, this rank.
-    Taken,
-    /// The message is above the limit.
-    TooLarge {
-        /// The limit in bytes.
-        limit: u32,
-    },
-    /// The bytes are no message of this protocol.
-    Malformed,
-    /// The peer runs as another user of the store's host, and the job's token is no secret.
-    User,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::Token => f.write_str(
-                "wrong job token (WARPWEAVE_JOB_TOKEN): is this the store of another job?",
-            ),
-            Refusal::Version { store } => write!(
-                f,
-                "it speaks version {store} of the protocol, this rank {VERSION}"
-            ),
-            Refusal::World { store } => write!(f, "it serves a job of {store} ranks"),
-            Refusal::Rank => f.write_str("the rank is not below the world size"),
-            Refusal::Taken => {
-                f.write_str("this rank has joined already: do two processes have the same rank?")
-            }
-            Refusal::TooLarge { limit } => write!(f, "a message above its limit of {limit} bytes"),
-            Refusal::Malformed => f.write_str("bytes that are no message of this protocol"),
-            Refusal::User => f.write_str(
-                "this rank runs as another user; set WARPWEAVE_JOB_TOKEN, the same on every rank, to let it in",
-            ),
-        }
-    }
-}
-
 /// A whole frame for `message`.
 pub(crate) fn encode<T: Serialize>(message: &T, what: &str, limit: usize) -> Result<Vec<u8>> {
     let mut frame = Vec::with_capacity(64);
@@ -226,13 +172,13 @@ pub(crate) fn encode<T: Serialize>(message: &T, what: &str, limit: usize) -> Res
 
 /// Bytes as they arrive, cut into messages.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct FrameBuffer {
     bytes: Vec<u8>,
     /// Of `bytes`, what has been taken: many small messages of one read cost no copy each.
     taken: usize,
 }
 
-impl Inbox {
+impl FrameBuffer {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -300,13 +246,13 @@ mod tests {
     fn a_message_survives_being_cut_anywhere() {
         let frame = encode(&sample(), "set", 100).unwrap();
         for cut in 0..=frame.len() {
-            let mut inbox = Inbox::default();
-            inbox.push(&frame[..cut]);
-            let early: Option<ToServer> = inbox.next(100).unwrap();
+            let mut incoming = FrameBuffer::default();
+            incoming.push(&frame[..cut]);
+            let early: Option<ToServer> = incoming.next(100).unwrap();
             assert_eq!(early.is_some(), cut == frame.len());
-            inbox.push(&frame[cut..]);
-            inbox.push(&frame[..3]);
-            let message = early.or_else(|| inbox.next(100).unwrap());
+            incoming.push(&frame[cut..]);
+            incoming.push(&frame[..3]);
+            let message = early.or_else(|| incoming.next(100).unwrap());
             assert!(matches!(
                 message,
                 Some(ToServer::Request {
@@ -334,9 +280,12 @@ mod tests {
         let mut frame = encode(&ToServer::Goodbye, "goodbye", 100).unwrap();
         frame[4] += 1;
         frame.push(0);
-        let mut inbox = Inbox::default();
-        inbox.push(&frame);
-        assert_eq!(inbox.next::<ToServer>(100).err(), Some(Refusal::Malformed));
+        let mut incoming = FrameBuffer::default();
+        incoming.push(&frame);
+        assert_eq!(
+            incoming.next::<ToServer>(100).err(),
+            Some(Refusal::Malformed)
+        );
     }
 
     #[test]
@@ -345,9 +294,9 @@ mod tests {
         let refusal = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = frame.clone();
             change(&mut bytes);
-            let mut inbox = Inbox::default();
-            inbox.push(&bytes);
-            inbox.next::<ToServer>(100).err()
+            let mut incoming = FrameBuffer::default();
+            incoming.push(&bytes);
+            incoming.next::<ToServer>(100).err()
         };
         assert_eq!(refusal(&|b| b[0] = b'X'), Some(Refusal::Malformed));
         assert_eq!(

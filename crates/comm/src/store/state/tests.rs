@@ -40,7 +40,7 @@ impl Table {
         let bytes = vec![rank as u8];
         self.ask(
             rank,
-            Op::Meet {
+            Op::AllGather {
                 scope: "s".into(),
                 call,
                 tag: tag.into(),
@@ -55,7 +55,7 @@ fn answers(effects: Vec<Effect>) -> Vec<(usize, Answer)> {
         .into_iter()
         .filter_map(|effect| match effect {
             Effect::Answer { rank, answer, .. } => Some((rank, answer)),
-            Effect::Announce(_) => None,
+            Effect::Broadcast(_) => None,
         })
         .collect();
     list.sort_by_key(|(rank, _)| *rank);
@@ -148,12 +148,12 @@ fn all_meet_or_none() {
     let mut t = Table::new(3);
     assert!(t.meet(2, 0, "x").is_empty());
     assert!(t.meet(0, 0, "x").is_empty());
-    let all = Answer::Met(vec![vec![0], vec![1], vec![2]]);
+    let all = Answer::Gathered(vec![vec![0], vec![1], vec![2]]);
     assert_eq!(
         t.meet(1, 0, "x"),
         [(0, all.clone()), (1, all.clone()), (2, all)]
     );
-    assert!(t.state.rounds.is_empty());
+    assert!(t.state.gathers.is_empty());
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn another_call_is_named_to_every_rank() {
     };
     assert_eq!(t.meet(1, 0, "y"), [(0, named(1, "y")), (1, named(0, "x"))]);
     assert_eq!(t.meet(2, 0, "x"), [(2, named(1, "y"))]);
-    assert!(t.state.rounds.is_empty());
+    assert!(t.state.gathers.is_empty());
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_deadline_ends_the_round_for_all() {
     let effects = t.state.expire(t.start + Duration::from_secs(1));
     assert_eq!(answers(effects), [(0, timed_out.clone()), (1, timed_out)]);
     assert!(matches!(&t.meet(2, 0, "x")[..], [(2, Answer::Failed(f))] if f.rank == 0));
-    assert!(t.state.rounds.is_empty());
+    assert!(t.state.gathers.is_empty());
     assert_eq!(t.state.next_deadline(), None);
 }
 
@@ -200,7 +200,7 @@ fn a_lost_rank_ends_every_wait_now_and_later() {
         kind: FailureKind::Lost,
         cause: "killed".into(),
     };
-    assert!(effects.contains(&Effect::Announce(failure.clone())));
+    assert!(effects.contains(&Effect::Broadcast(failure.clone())));
     let failed = Answer::Failed(failure);
     assert_eq!(answers(effects), [(0, failed.clone()), (1, failed.clone())]);
     assert_eq!(t.meet(0, 0, "x"), [(0, failed.clone())]);
@@ -245,7 +245,7 @@ fn who_left_is_missed_only_where_needed() {
         (1, Answer::Value(b"v".to_vec()))
     );
     assert!(matches!(&t.meet(1, 0, "x")[..], [(1, Answer::Failed(f))] if f.rank == 2));
-    assert!(t.state.rounds.is_empty());
+    assert!(t.state.gathers.is_empty());
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn what_a_rank_may_have_waiting_is_bounded() {
     let met = t.meet(1, 0, "x");
     assert!(matches!(
         met[..],
-        [(0, Answer::Met(_)), (1, Answer::Met(_))]
+        [(0, Answer::Gathered(_)), (1, Answer::Gathered(_))]
     ));
     assert!(t.meet(0, 9999, "x").is_empty(), "one has ended");
     let keys = vec![String::new(); MOST_KEYS + 1];
@@ -324,7 +324,7 @@ fn a_meeting_that_no_answer_could_hold_keeps_nothing() {
     let mut t = Table::new(world);
     let bytes = vec![1; LARGEST_VALUE];
     for rank in 0..world {
-        let op = Op::Meet {
+        let op = Op::AllGather {
             scope: "s".into(),
             call: 0,
             tag: "t".into(),
@@ -342,5 +342,5 @@ fn a_meeting_that_no_answer_could_hold_keeps_nothing() {
             assert!(answers.is_empty());
         }
     }
-    assert!(t.state.rounds.is_empty());
+    assert!(t.state.gathers.is_empty());
 }

@@ -16,8 +16,8 @@ use super::sync::{Condvar, Mutex};
 use super::wire::{Answer, Failure, FailureKind, ToClient};
 
 /// Tells those who wait on descriptors that the job has failed.
-pub(super) trait Ring {
-    fn ring(&self);
+pub(super) trait Wake {
+    fn wake(&self);
 }
 
 /// Tells who waits for a rank elsewhere that it is lost.
@@ -28,7 +28,7 @@ pub(super) trait Watch {
     fn is_live(&self) -> bool;
 }
 
-pub(super) struct Desk<B, W> {
+pub(super) struct ClientRequests<B, W> {
     replies: Mutex<Replies<W>>,
     arrived: Condvar,
     failed: B,
@@ -71,10 +71,10 @@ fn is_loss(failure: &Failure) -> bool {
 pub(super) enum Outcome {
     Answered(Answer),
     Ended(Failure),
-    Late,
+    TimedOut,
 }
 
-impl<B: Ring, W: Watch> Desk<B, W> {
+impl<B: Wake, W: Watch> ClientRequests<B, W> {
     pub(super) fn new(failed: B) -> Self {
         Self {
             replies: Mutex::new(Replies {
@@ -89,7 +89,7 @@ impl<B: Ring, W: Watch> Desk<B, W> {
         }
     }
 
-    /// Rung once [`Desk::failure`] is some.
+    /// Rung once [`ClientRequests::failure`] is some.
     pub(super) fn failed(&self) -> &B {
         &self.failed
     }
@@ -144,7 +144,7 @@ impl<B: Ring, W: Watch> Desk<B, W> {
                 break Outcome::Ended(failure);
             }
             if late {
-                break Outcome::Late;
+                break Outcome::TimedOut;
             }
             late = self.arrived.wait_until(&mut replies, deadline).timed_out();
         };
@@ -153,7 +153,7 @@ impl<B: Ring, W: Watch> Desk<B, W> {
     }
 
     /// Takes in a message of the store. Some if it was the last one, with what the end is to be called.
-    pub(super) fn hear(&self, message: ToClient) -> Option<Failure> {
+    pub(super) fn receive(&self, message: ToClient) -> Option<Failure> {
         let mut replies = self.replies.lock();
         let mut loss = None;
         match message {
@@ -165,7 +165,7 @@ impl<B: Ring, W: Watch> Desk<B, W> {
             }
             ToClient::Failed(failure) => {
                 loss = replies.fail(failure);
-                self.failed.ring();
+                self.failed.wake();
             }
             ToClient::Closing => {
                 return Some(Failure {
@@ -190,7 +190,7 @@ impl<B: Ring, W: Watch> Desk<B, W> {
         let mut replies = self.replies.lock();
         let loss = replies.fail(failure);
         replies.closed = true;
-        self.failed.ring();
+        self.failed.wake();
         drop(replies);
         report(loss);
         self.arrived.notify_all();
@@ -204,19 +204,19 @@ fn report<W: Watch>(loss: Option<(Failure, Vec<W>)>) {
 }
 
 #[cfg(all(loom, test))]
-impl<B: Ring, W: Watch> Desk<B, W> {
+impl<B: Wake, W: Watch> ClientRequests<B, W> {
     /// The deadline of all who wait now comes, and of all who will.
-    pub(super) fn strike(&self) {
-        self.arrived.strike(&self.replies.lock());
+    pub(super) fn expire_waits(&self) {
+        self.arrived.expire_waits(&self.replies.lock());
     }
 
-    pub(super) fn requests(&self) -> usize {
+    pub(super) fn pending(&self) -> usize {
         self.replies.lock().answers.len()
     }
 }
 
 /// The end of this rank's own connection, which is no fault of rank 0.
-pub(super) fn let_go() -> Failure {
+pub(super) fn closed_here() -> Failure {
     Failure {
         rank: 0,
         kind: FailureKind::Left,

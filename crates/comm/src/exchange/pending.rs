@@ -8,24 +8,23 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::accept_with;
 
-use super::link::{Link, Trouble};
-use super::mesh::{FLAGS, Greeting, same_user};
+use super::link::{FLAGS, Greeting, Link, LinkError, same_user};
 use crate::job::same_bytes;
 use crate::store::wake::{is_ready, wait_ready};
 
 /// How long a connection may take to greet.
-const GREETING_TIME: Duration = Duration::from_secs(2);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections that may be greeting at the same time; the oldest makes room.
 const MOST_WAITING: usize = 128;
 
-pub(super) struct Lobby {
+pub(super) struct PendingConnections {
     listener: OwnedFd,
     secret: [u8; 32],
     /// In the order in which they came.
     waiting: Vec<(Instant, Link)>,
 }
 
-impl Lobby {
+impl PendingConnections {
     pub(super) fn new(listener: OwnedFd, secret: [u8; 32]) -> Self {
         Self {
             listener,
@@ -40,7 +39,7 @@ impl Lobby {
         &mut self,
         watched: BorrowedFd<'_>,
         deadline: Instant,
-    ) -> Result<(usize, Link), Trouble> {
+    ) -> Result<(usize, Link), LinkError> {
         loop {
             let until = self
                 .waiting
@@ -56,7 +55,7 @@ impl Lobby {
                     .map(|(_, link)| PollFd::from_borrowed_fd(link.socket.as_fd(), PollFlags::IN)),
             );
             wait_ready(&mut fds, Some(until))
-                .map_err(|e| Trouble::Io(std::io::Error::other(e.to_string())))?;
+                .map_err(|e| LinkError::Io(std::io::Error::other(e.to_string())))?;
             let ready: Vec<bool> = fds.iter().map(is_ready).collect();
             if let Some(place) = ready[2..].iter().position(|ready| *ready) {
                 let (_, link) = self.waiting.remove(place);
@@ -67,12 +66,12 @@ impl Lobby {
                 self.accept();
             }
             if ready[0] {
-                return Err(Trouble::Called);
+                return Err(LinkError::Interrupted);
             }
             let now = Instant::now();
             self.waiting.retain(|(until, _)| *until > now);
             if now >= deadline {
-                return Err(Trouble::Late);
+                return Err(LinkError::TimedOut);
             }
         }
     }
@@ -89,7 +88,7 @@ impl Lobby {
                 if self.waiting.len() >= MOST_WAITING {
                     self.waiting.remove(0);
                 }
-                let until = Instant::now() + GREETING_TIME;
+                let until = Instant::now() + GREETING_TIMEOUT;
                 self.waiting.push((until, Link { socket }));
             }
             Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}

@@ -1,36 +1,36 @@
-//! One meeting of all ranks: an all-gather, of which a barrier is the one with no bytes.
+//! One all-gather of all ranks. A barrier is an all-gather of no bytes.
 //!
 //! ```text
-//! Open ──last rank arrives──▶ Met
-//!  ├───two tags differ──────▶ Broken   every rank, now or later, learns of a rank at another call
-//!  ├───a deadline passes────▶ GivenUp  every rank here now, or coming later, fails with it
+//! Open ──last rank arrives──▶ Complete
+//!  ├───two tags differ──────▶ Mismatched  every rank, now or later, learns of a rank at another call
+//!  ├───a deadline passes────▶ TimedOut    every rank, waiting now or arriving later, fails with it
 //!  └───a rank left or died──▶ Ended
 //! ```
 //!
-//! The outcome is the same kind on every rank, so no rank goes on alone.
+//! The outcome has the same kind on every rank, so no rank goes on alone.
 
 use std::time::Instant;
 
-use super::state::{Effect, Member, Waiter};
+use super::effect::{Effect, Member, Waiter};
 use super::wire::{Answer, Failure, FailureKind, REPLY_LIMIT};
 
-pub(super) struct Round {
+pub(super) struct Gather {
     given: Vec<Option<(String, Vec<u8>)>>,
     waiting: Vec<Waiter>,
     outcome: Outcome,
-    /// Bytes that were contributed. Above the limit none are kept, since no answer could hold them.
+    /// Bytes contributed so far. Above the limit none are kept, since no answer could hold them.
     total: usize,
 }
 
 enum Outcome {
     Open,
-    Met,
-    Broken,
-    GivenUp(Failure),
+    Complete,
+    Mismatched,
+    TimedOut(Failure),
     Ended(Failure),
 }
 
-impl Round {
+impl Gather {
     pub(super) fn new(world: usize) -> Self {
         Self {
             given: vec![None; world],
@@ -40,24 +40,24 @@ impl Round {
         }
     }
 
-    /// What all contributions together may have: the frame needs a few bytes for each entry beside the contents.
+    /// Upper bound on all contributions: the frame needs a few bytes per entry besides the contents.
     fn limit(&self) -> usize {
         REPLY_LIMIT - 16 * self.given.len() - 1024
     }
 
-    /// Whether the rank has come.
+    /// Whether the rank has arrived.
     pub(super) fn has(&self, rank: usize) -> bool {
         self.given[rank].is_some()
     }
 
-    /// Whether a rank may still come. One that left never will.
+    /// Whether a rank may still arrive. One that left never will.
     pub(super) fn is_awaited(&self, members: &[Member]) -> bool {
         (0..members.len()).any(|r| !self.has(r) && members[r] != Member::Left)
     }
 
     pub(super) fn arrive(&mut self, waiter: Waiter, tag: String, bytes: Vec<u8>) -> Vec<Effect> {
         if self.has(waiter.rank) {
-            let why = format!("rank {} came twice to the same meeting", waiter.rank);
+            let why = format!("rank {} called the same all-gather twice", waiter.rank);
             return vec![waiter.answer(Answer::Rejected(why))];
         }
         let bytes = match self.outcome {
@@ -67,26 +67,26 @@ impl Round {
         self.total += bytes.len();
         self.given[waiter.rank] = Some((tag, bytes));
         if self.total > self.limit() {
-            self.forget_bytes();
+            self.drop_bytes();
         }
         self.waiting.push(waiter);
         match &self.outcome {
-            Outcome::GivenUp(failure) | Outcome::Ended(failure) => {
+            Outcome::TimedOut(failure) | Outcome::Ended(failure) => {
                 let failure = failure.clone();
-                self.dismiss(|_| Answer::Failed(failure.clone()))
+                self.answer_all(|_| Answer::Failed(failure.clone()))
             }
-            Outcome::Broken => self.break_up(),
-            Outcome::Open | Outcome::Met if self.other_tag(waiter.rank).is_some() => {
-                self.break_up()
+            Outcome::Mismatched => self.mismatch(),
+            Outcome::Open | Outcome::Complete if self.other_tag(waiter.rank).is_some() => {
+                self.mismatch()
             }
-            Outcome::Open | Outcome::Met if self.given.iter().all(Option::is_some) => {
+            Outcome::Open | Outcome::Complete if self.given.iter().all(Option::is_some) => {
                 self.complete()
             }
-            Outcome::Open | Outcome::Met => Vec::new(),
+            Outcome::Open | Outcome::Complete => Vec::new(),
         }
     }
 
-    /// From `Open` alone.
+    /// Only from `Open`.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Effect> {
         let Some(late) = self.waiting.iter().find(|w| w.deadline <= now).copied() else {
             return Vec::new();
@@ -95,25 +95,25 @@ impl Round {
             .filter(|&r| !self.has(r))
             .map(|r| r as u32)
             .collect();
-        self.outcome = Outcome::GivenUp(Failure {
+        self.outcome = Outcome::TimedOut(Failure {
             rank: late.rank as u32,
             kind: FailureKind::Aborted,
-            cause: format!("it had given up waiting for ranks {missing:?}"),
+            cause: format!("it had timed out waiting for ranks {missing:?}"),
         });
-        self.forget_bytes();
-        self.dismiss(|_| Answer::TimedOut {
+        self.drop_bytes();
+        self.answer_all(|_| Answer::TimedOut {
             waiting_for: missing.clone(),
         })
     }
 
-    /// From `Open` alone: the failure ends it for those who wait and those who come.
+    /// Only from `Open`: the failure ends it for the ranks that wait and those that arrive later.
     pub(super) fn end(&mut self, failure: &Failure) -> Vec<Effect> {
         if !matches!(self.outcome, Outcome::Open) {
             return Vec::new();
         }
         self.outcome = Outcome::Ended(failure.clone());
-        self.forget_bytes();
-        self.dismiss(|_| Answer::Failed(failure.clone()))
+        self.drop_bytes();
+        self.answer_all(|_| Answer::Failed(failure.clone()))
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -125,11 +125,11 @@ impl Round {
     }
 
     fn complete(&mut self) -> Vec<Effect> {
-        self.outcome = Outcome::Met;
+        self.outcome = Outcome::Complete;
         let (total, limit) = (self.total, self.limit());
         if total > limit {
             let why = format!("{total} bytes of all ranks together; the limit is {limit}");
-            return self.dismiss(|_| Answer::Rejected(why.clone()));
+            return self.answer_all(|_| Answer::Rejected(why.clone()));
         }
         let all: Vec<Vec<u8>> = self
             .given
@@ -137,12 +137,12 @@ impl Round {
             .flatten()
             .map(|(_, bytes)| std::mem::take(bytes))
             .collect();
-        self.dismiss(|_| Answer::Met(all.clone()))
+        self.answer_all(|_| Answer::Gathered(all.clone()))
     }
 
-    fn break_up(&mut self) -> Vec<Effect> {
-        self.outcome = Outcome::Broken;
-        self.forget_bytes();
+    fn mismatch(&mut self) -> Vec<Effect> {
+        self.outcome = Outcome::Mismatched;
+        self.drop_bytes();
         let answers: Vec<_> = self
             .waiting
             .iter()
@@ -150,8 +150,8 @@ impl Round {
             .collect();
         let waiting = std::mem::take(&mut self.waiting);
         let named = waiting.into_iter().zip(answers).map(|(waiter, other)| {
-            let (rank, theirs) =
-                other.expect("a broken round has two tags, one of which differs from any third");
+            let (rank, theirs) = other
+                .expect("a mismatched gather has two tags, one of which differs from any third");
             waiter.answer(Answer::Mismatch {
                 rank: rank as u32,
                 theirs,
@@ -169,14 +169,14 @@ impl Round {
         })
     }
 
-    /// Once it is known that nobody will be given them.
-    fn forget_bytes(&mut self) {
+    /// Once no rank will receive them.
+    fn drop_bytes(&mut self) {
         for (_, bytes) in self.given.iter_mut().flatten() {
             *bytes = Vec::new();
         }
     }
 
-    fn dismiss(&mut self, answer: impl Fn(Waiter) -> Answer) -> Vec<Effect> {
+    fn answer_all(&mut self, answer: impl Fn(Waiter) -> Answer) -> Vec<Effect> {
         std::mem::take(&mut self.waiting)
             .into_iter()
             .map(|w| w.answer(answer(w)))

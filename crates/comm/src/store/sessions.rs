@@ -1,0 +1,189 @@
+//! The server's session table: which rank owns each connection, and how each message is handled. No sockets here.
+//!
+//! A connection is unauthenticated until a greeting with the job's token admits a rank. Every call returns the
+//! actions for the sockets, in order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use warpweave_symm_mem::backend::LONGEST_TIMEOUT;
+
+use super::effect::{Effect, Waiter};
+use super::state::State;
+use super::wire::{GREETING_LIMIT, REQUEST_LIMIT, Refusal, ToClient, ToServer};
+use crate::job::JobToken;
+
+/// An action for the server's sockets.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// The connection belongs to a rank from now on.
+    Admit(u64),
+    Send(u64, ToClient),
+    /// Stop reading, flush, close.
+    Close(u64),
+}
+
+impl Action {
+    fn connection(&self) -> &u64 {
+        match self {
+            Action::Admit(id) | Action::Send(id, _) | Action::Close(id) => id,
+        }
+    }
+}
+
+pub(crate) type Actions = VecDeque<Action>;
+
+pub(crate) struct SessionTable {
+    token: JobToken,
+    state: State,
+    /// Rank of each admitted connection.
+    by_connection: BTreeMap<u64, usize>,
+    /// Connection of each joined rank.
+    ranks: BTreeMap<usize, u64>,
+}
+
+impl SessionTable {
+    pub(crate) fn new(world: usize, token: JobToken) -> Self {
+        Self {
+            token,
+            state: State::new(world),
+            by_connection: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The largest message that this connection may send.
+    pub(crate) fn limit(&self, connection: u64) -> usize {
+        match self.by_connection.get(&connection) {
+            Some(_) => REQUEST_LIMIT,
+            None => GREETING_LIMIT,
+        }
+    }
+
+    /// Whether to refuse other users of this host before reading their greeting: a token that is not secret proves
+    /// nothing.
+    pub(super) fn requires_same_user(&self) -> bool {
+        !self.token.is_secret()
+    }
+
+    pub(crate) fn handle(&mut self, connection: u64, message: ToServer, now: Instant) -> Actions {
+        let effects = match (self.by_connection.get(&connection).copied(), message) {
+            (None, ToServer::Hello { token, rank, world }) => {
+                return match self.admit(token.bytes(), rank, world) {
+                    Ok(rank) => self.welcome(connection, rank),
+                    Err(refusal) => self.refuse(connection, refusal),
+                };
+            }
+            (Some(rank), ToServer::Request { id, timeout_ms, op }) => {
+                let deadline = now + Duration::from_millis(timeout_ms).min(LONGEST_TIMEOUT);
+                self.state.request(Waiter { rank, id, deadline }, op)
+            }
+            (Some(rank), ToServer::Goodbye) => {
+                self.end_session(connection);
+                let effects = self.state.leave(rank);
+                let mut actions = self.actions_for(effects);
+                actions.push_front(Action::Close(connection));
+                return actions;
+            }
+            _ => return self.refuse(connection, Refusal::Malformed),
+        };
+        self.actions_for(effects)
+    }
+
+    fn admit(&mut self, token: &[u8], rank: u32, world: u32) -> Result<usize, Refusal> {
+        if !self.token.admits(token) {
+            return Err(Refusal::Token);
+        }
+        if world as usize != self.state.world() {
+            return Err(Refusal::World {
+                store: self.state.world() as u32,
+            });
+        }
+        self.state.join(rank as usize)?;
+        Ok(rank as usize)
+    }
+
+    fn welcome(&mut self, connection: u64, rank: usize) -> Actions {
+        self.by_connection.insert(connection, rank);
+        self.ranks.insert(rank, connection);
+        let mut actions = Actions::from([
+            Action::Admit(connection),
+            Action::Send(connection, ToClient::Welcome),
+        ]);
+        actions.extend(
+            self.state
+                .failure()
+                .map(|f| Action::Send(connection, ToClient::Failed(f.clone()))),
+        );
+        actions
+    }
+
+    /// Sends the reason and closes. A rank that breaks the protocol counts as lost.
+    pub(crate) fn refuse(&mut self, connection: u64, refusal: Refusal) -> Actions {
+        let mut actions = self.disconnected(connection, &format!("it sent {refusal}"));
+        actions.push_front(Action::Close(connection));
+        actions.push_front(Action::Send(connection, ToClient::Refused(refusal)));
+        actions
+    }
+
+    /// The connection broke without a goodbye.
+    pub(crate) fn disconnected(&mut self, connection: u64, cause: &str) -> Actions {
+        match self.end_session(connection) {
+            Some(rank) => {
+                let effects = self.state.lose(rank, cause);
+                self.actions_for(effects)
+            }
+            None => Actions::new(),
+        }
+    }
+
+    /// Times out the waits whose deadline has passed.
+    pub(crate) fn expire(&mut self, now: Instant) -> Actions {
+        let effects = self.state.expire(now);
+        self.actions_for(effects)
+    }
+
+    /// The store shuts down cleanly.
+    pub(super) fn close(&mut self) -> Actions {
+        self.ranks
+            .values()
+            .map(|&connection| Action::Send(connection, ToClient::Closing))
+            .collect()
+    }
+
+    fn end_session(&mut self, connection: u64) -> Option<usize> {
+        let rank = self.by_connection.remove(&connection)?;
+        self.ranks.remove(&rank);
+        Some(rank)
+    }
+
+    fn actions_for(&self, effects: Vec<Effect>) -> Actions {
+        let mut actions = Actions::with_capacity(effects.len());
+        for effect in effects {
+            match effect {
+                Effect::Answer { rank, id, answer } => {
+                    actions.extend(
+                        self.ranks
+                            .get(&rank)
+                            .map(|&c| Action::Send(c, ToClient::Reply { id, answer })),
+                    );
+                }
+                Effect::Broadcast(failure) => actions.extend(
+                    self.ranks
+                        .values()
+                        .map(|&c| Action::Send(c, ToClient::Failed(failure.clone()))),
+                ),
+            }
+        }
+        // This process is rank 0's and may exit on its own message, so the others are served first.
+        let own = self.ranks.get(&0);
+        actions
+            .make_contiguous()
+            .sort_by_key(|action| Some(action.connection()) == own);
+        actions
+    }
+}
