@@ -5,8 +5,22 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::find::Rejection;
 use crate::version::Version;
+
+/// A place that did not serve, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.reason)
+    }
+}
 
 /// The result of a build step.
 pub type Result<T> = std::result::Result<T, Error>;

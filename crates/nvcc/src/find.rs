@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::environment::{Environment, is_executable};
-use crate::error::{Error, Result};
+use crate::error::{Error, Rejection, Result};
 use crate::layout;
 use crate::version::Version;
 
@@ -38,21 +38,6 @@ impl fmt::Display for Origin {
             Self::Path => "PATH",
             Self::System => "/usr/local/cuda",
         })
-    }
-}
-
-/// A place that did not serve, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejection {
-    /// The file or folder.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    pub reason: String,
-}
-
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.reason)
     }
 }
 

@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::environment::Environment;
-use crate::find::Rejection;
+use crate::error::Rejection;
 use crate::trust::distrust;
 
 /// The toolchain's folder in the target directory.

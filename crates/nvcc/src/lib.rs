@@ -26,6 +26,6 @@ pub use architecture::{Architecture, Kind};
 pub use builder::Builder;
 pub use cargo::run;
 pub use environment::Environment;
-pub use error::{Error, Result};
-pub use find::{Cutlass, HostCompiler, Nvcc, Origin, Rejection};
+pub use error::{Error, Rejection, Result};
+pub use find::{Cutlass, HostCompiler, Nvcc, Origin};
 pub use version::{NEWEST, OLDEST, Version};

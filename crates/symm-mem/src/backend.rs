@@ -16,33 +16,13 @@ use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+pub use crate::address::DevicePtr;
 use crate::error::Result;
-use crate::ipc::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
-use crate::pad::{PadView, StopFlags};
+use crate::ipc::handle::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
+use crate::pad::view::{PadView, StopFlags};
 
 /// The longest timeout of a backend: a day. Longer ones are cut to it, so that arithmetic on deadlines cannot overflow.
 pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
-
-/// An address in the space in which the backend's device works: a `CUdeviceptr`, or a plain address on the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-#[repr(transparent)]
-pub struct DevicePtr(pub u64);
-
-impl DevicePtr {
-    /// The null address.
-    pub const NULL: DevicePtr = DevicePtr(0);
-
-    /// This address plus `bytes`.
-    #[must_use]
-    pub const fn add(self, bytes: usize) -> DevicePtr {
-        DevicePtr(self.0 + bytes as u64)
-    }
-
-    /// As a pointer; meaningful on the host backend only.
-    pub const fn as_host<T>(self) -> *mut T {
-        self.0 as *mut T
-    }
-}
 
 /// Which backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

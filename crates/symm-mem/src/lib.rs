@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod address;
 mod agreement;
 pub mod backend;
 pub mod cuda;
@@ -18,10 +19,9 @@ pub mod trust;
 mod uniform;
 mod wire;
 
+pub use address::DevicePtr;
 pub use agreement::{Failure, agree};
-pub use backend::{
-    Backend, BackendKind, DeviceInfo, DevicePtr, Mapping, Memory, Priority, Support,
-};
+pub use backend::{Backend, BackendKind, DeviceInfo, Mapping, Memory, Priority, Support};
 pub use cuda::Cuda;
 pub use dtype::DType;
 pub use error::{Error, FaultCause, Result, SignalFault};

@@ -1,6 +1,5 @@
 //! The host references: the same protocols as the device code, block of rows by block of rows, on the stream's thread.
 
-pub(crate) mod element;
 mod gather_matmul;
 mod local_reduce;
 mod naive_remote_read;
@@ -12,7 +11,17 @@ use crate::backend::KernelBackend;
 use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
 use crate::local_reduce::LocalReduce;
-use element::with_element;
+
+/// Calls a function that is generic over the element type with the type that `dtype` names.
+macro_rules! with_element {
+    ($dtype:expr, $function:ident($($argument:expr),*)) => {
+        match $dtype {
+            warpweave_symm_mem::DType::F32 => Ok($function::<f32>($($argument),*)),
+            warpweave_symm_mem::DType::F16 => Ok($function::<half::f16>($($argument),*)),
+            warpweave_symm_mem::DType::Bf16 => Ok($function::<half::bf16>($($argument),*)),
+        }
+    };
+}
 
 impl KernelBackend for Host {
     unsafe fn naive_remote_read(

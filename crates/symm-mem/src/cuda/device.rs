@@ -44,6 +44,15 @@ fn unavailable(why: impl Into<String>) -> Error {
     }
 }
 
+/// Version of CUDA up to which the driver goes, as `CUDA 13.0`.
+fn driver_version() -> Result<String> {
+    let mut version = 0;
+    // SAFETY: `version` is valid for a write.
+    let result = unsafe { sys::cuDriverGetVersion(&mut version) };
+    check(result, "cuDriverGetVersion", "a GPU")?;
+    Ok(format!("CUDA {}.{}", version / 1000, version % 1000 / 10))
+}
+
 impl Cuda {
     /// Number of GPUs that this process may use.
     ///
@@ -70,6 +79,23 @@ impl Cuda {
         let count = CudaContext::device_count()
             .map_err(|e| unavailable(format!("counting devices: {e}")))?;
         Ok(count as usize)
+    }
+
+    /// Name and driver of every GPU that this process may use, as [`DeviceInfo`](crate::DeviceInfo) has them,
+    /// less the device's number.
+    ///
+    /// # Errors
+    /// As [`Cuda::device_count`]; what the driver reports.
+    pub fn installed() -> Result<Vec<(String, String)>> {
+        let devices = 0..Self::device_count()?;
+        let driver = driver_version()?;
+        let installed = devices.map(|ordinal| {
+            let failed = |e| stream::driver_error(e, "asking for the name of a device", "a GPU");
+            let device = result::device::get(ordinal as i32).map_err(failed)?;
+            let name = result::device::get_name(device).map_err(failed)?;
+            Ok((name, driver.clone()))
+        });
+        installed.collect()
     }
 
     /// The GPU `ordinal` with its primary context and a timeout of ten seconds.
@@ -146,7 +172,7 @@ impl Cuda {
             compute_capability: Some((capability.0 as u32, capability.1 as u32)),
             sms: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
             memory: context.total_mem().map_err(failed)? as u64,
-            driver: super::installed::driver_version()?,
+            driver: driver_version()?,
             shareable_memory,
             multicast,
         };

@@ -21,6 +21,13 @@ pub struct CudaMapping {
     private: bool,
 }
 
+/// New physical memory, zeroed: the driver does not promise zeros.
+pub(super) fn zeroed_segment(cuda: &Cuda, bytes: usize) -> Result<CudaSegment> {
+    let segment = CudaSegment::create(cuda, bytes)?;
+    CudaMapping::new(cuda, &[&segment])?.zero_and_unmap()?;
+    Ok(segment)
+}
+
 impl CudaMapping {
     pub(super) fn new(cuda: &Cuda, segments: &[&CudaSegment]) -> Result<Self> {
         let each = segments.first().map_or(0, |s| s.bytes);

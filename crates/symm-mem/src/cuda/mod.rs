@@ -10,7 +10,6 @@ mod device;
 pub(crate) mod driver;
 mod function;
 mod graph;
-mod installed;
 mod ipc;
 pub mod launch;
 mod memory;
@@ -132,7 +131,7 @@ impl Backend for Cuda {
     }
 
     fn create_segment(&self, bytes: usize) -> Result<CudaSegment> {
-        CudaSegment::create(self, bytes)
+        memory::zeroed_segment(self, bytes)
     }
 
     fn export_segment(&self, segment: &CudaSegment) -> Result<OwnedFd> {

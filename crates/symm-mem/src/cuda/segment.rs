@@ -7,7 +7,6 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::Cuda;
 use super::driver::{check, check_in_drop};
-use super::memory::CudaMapping;
 use crate::error::{Error, Result};
 
 pub(super) const DESCRIPTOR: sys::CUmemAllocationHandleType =
@@ -78,6 +77,7 @@ pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
 }
 
 impl CudaSegment {
+    /// New memory with whatever it held before: see [`zeroed_segment`](super::memory::zeroed_segment).
     pub(super) fn create(cuda: &Cuda, bytes: usize) -> Result<Self> {
         cuda.bind()?;
         let mut handle = 0;
@@ -86,14 +86,11 @@ impl CudaSegment {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(cuda.out_of_memory(bytes, "device")),
             result => check(result, "cuMemCreate", cuda.name())?,
         }
-        let segment = CudaSegment {
+        Ok(CudaSegment {
             handle,
             bytes,
             cuda: cuda.clone(),
-        };
-        // The driver does not promise zeros.
-        CudaMapping::new(cuda, &[&segment])?.zero_and_unmap()?;
-        Ok(segment)
+        })
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd> {

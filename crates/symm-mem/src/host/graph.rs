@@ -12,7 +12,13 @@ pub struct HostGraph {
 }
 
 /// Ends a capture on every way out.
-pub(super) struct Recording<'a>(pub(super) &'a Registry);
+struct Recording<'a>(&'a Registry);
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.0.capture.lock().take();
+    }
+}
 
 pub(super) fn forbidden(what: &str) -> Error {
     Error::InvalidArgument {

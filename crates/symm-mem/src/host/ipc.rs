@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use super::Host;
 use super::memory::HostMapping;
 use super::pointer;
-use super::segment::HostSegment;
+use super::segment::{HostSegment, file_bytes};
 use crate::backend::{DevicePtr, Mapping};
 use crate::error::{Error, Result};
 use crate::ipc::{ExportedMemory, MemoryHandle};
@@ -76,16 +76,5 @@ pub(super) fn export(at: DevicePtr) -> Result<ExportedMemory> {
             ),
             fd: None,
         },
-    })
-}
-
-/// Length of the memory file of an allocation of `bytes`.
-pub(super) fn file_bytes(bytes: usize) -> Result<usize> {
-    let rounded = bytes
-        .max(1)
-        .checked_next_multiple_of(super::segment::granularity());
-    rounded.ok_or_else(|| Error::InvalidArgument {
-        what: "bytes of an allocation",
-        why: format!("{bytes} are beyond the address space"),
     })
 }

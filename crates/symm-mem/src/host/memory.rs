@@ -6,9 +6,8 @@ use std::ptr::null_mut;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::Host;
-use super::ipc::file_bytes;
 use super::pointer::{self, Listed};
-use super::segment::HostSegment;
+use super::segment::{HostSegment, file_bytes};
 use crate::backend::{Backend, DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
 

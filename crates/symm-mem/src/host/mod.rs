@@ -5,7 +5,6 @@ mod element;
 mod event;
 mod graph;
 mod ipc;
-pub mod launch;
 mod memory;
 mod multicast;
 mod pointer;

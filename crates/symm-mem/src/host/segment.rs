@@ -17,6 +17,15 @@ pub(super) fn granularity() -> usize {
     rustix::param::page_size()
 }
 
+/// Length of the memory file of an allocation of `bytes`.
+pub(super) fn file_bytes(bytes: usize) -> Result<usize> {
+    let rounded = bytes.max(1).checked_next_multiple_of(granularity());
+    rounded.ok_or_else(|| Error::InvalidArgument {
+        what: "bytes of an allocation",
+        why: format!("{bytes} are beyond the address space"),
+    })
+}
+
 impl HostSegment {
     pub(super) fn create(bytes: usize) -> Result<Self> {
         if bytes == 0 || !bytes.is_multiple_of(granularity()) {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::Host;
 use super::event::HostEvent;
-use super::graph;
 use crate::error::{Error, Result};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Condvar, Instant, Mutex};
@@ -100,6 +100,23 @@ impl HostStream {
                 cause,
             })
         })
+    }
+}
+
+impl Host {
+    /// Enqueues `work` on `stream`. It may run more than once if the stream is being captured. An error or a panic of
+    /// `work` is reported by the next synchronisation of the stream; later work still runs.
+    pub fn launch(
+        &self,
+        stream: &HostStream,
+        name: &'static str,
+        work: impl Fn() -> Result<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        let work = Work {
+            name,
+            run: Arc::new(work),
+        };
+        self.0.streams.submit(stream, Item::Work(work))
     }
 }
 
@@ -279,11 +296,5 @@ impl Registry {
             }
             Err(_) => false,
         })
-    }
-}
-
-impl Drop for graph::Recording<'_> {
-    fn drop(&mut self) {
-        self.0.capture.lock().take();
     }
 }

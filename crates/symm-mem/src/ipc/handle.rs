@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::backend::DevicePtr;
+use crate::address::DevicePtr;
 use crate::error::{Error, Result};
 use crate::wire::{Malformed, Reader, Writer};
 

@@ -37,7 +37,7 @@
 //!   waits for the work on this device's streams, so a miss, which may evict, does not belong between the two halves of
 //!   a handshake.
 
-mod handle;
+pub(crate) mod handle;
 mod offer;
 mod registration;
 

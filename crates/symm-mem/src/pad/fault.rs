@@ -1,13 +1,12 @@
 //! What a failed wait leaves for the host, and for the peers.
 //!
-//! A rank whose wait failed first *stops* its device: it sets [`StopFlags::device`], so that none of its pads publishes
+//! A rank whose wait failed first *stops* its device: it sets [`StopFlags::device`](super::StopFlags::device), so that none of its pads publishes
 //! anything afterwards. Then it stores a [`Notice`] into the fault record of every rank's copy of the pad, its own
 //! included. Only then does its kernel end, its caller learn of the error, and anybody change what peers may still be
 //! reading. A rank that finds no notice after its last read has therefore read what it was meant to.
 
 use std::time::Duration;
 
-use crate::backend::DevicePtr;
 use crate::error::{FaultCause, SignalFault};
 
 /// Sixteen u32 after the flags of a pad, in memory that the peers can reach. Peers write `notice`; the rest is written by
@@ -167,24 +166,6 @@ impl Notice {
             is_by_loss: bits & Self::BY_LOSS != 0,
         })
     }
-}
-
-/// Two u32 of a device, shared by all its pads: not zero once waiting is pointless. On the host backend they are one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct StopFlags {
-    /// In device memory, set by the first wait of the device that fails. Whoever signals looks at it first.
-    pub device: DevicePtr,
-    /// In host memory, as the device sees it: [`StopFlags::FAILED`] or [`StopFlags::BY_HOST`]. The host learns of a failed
-    /// wait by it without a synchronisation, and can set it while kernels wait, which look at it now and then.
-    pub host: DevicePtr,
-}
-
-impl StopFlags {
-    /// A wait of the device has failed.
-    pub const FAILED: u32 = 1;
-    /// The host has stopped the device.
-    pub const BY_HOST: u32 = 2;
 }
 
 #[cfg(test)]

@@ -1,0 +1,22 @@
+//! Addresses of device memory.
+
+/// An address in the space in which the backend's device works: a `CUdeviceptr`, or a plain address on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[repr(transparent)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The null address.
+    pub const NULL: DevicePtr = DevicePtr(0);
+
+    /// This address plus `bytes`.
+    #[must_use]
+    pub const fn add(self, bytes: usize) -> DevicePtr {
+        DevicePtr(self.0 + bytes as u64)
+    }
+
+    /// As a pointer; meaningful on the host backend only.
+    pub const fn as_host<T>(self) -> *mut T {
+        self.0 as *mut T
+    }
+}
