@@ -30,8 +30,8 @@ pub fn agree<T, E: Failure>(
     step: &str,
     mine: Result<T, E>,
 ) -> Result<T, E> {
-    let said = write(told(&mine).map(|_| &()), |_, _| {});
-    let all = exchange.all_gather(step, &said).map_err(Error::from);
+    let bytes = write(reply(&mine).map(|_| &()), |_, _| {});
+    let all = exchange.all_gather(step, &bytes).map_err(Error::from);
     // What went wrong here says more than what it did to the exchange.
     let value = mine?;
     all_of(&all?, step, |bytes| read(bytes, |_| Ok(())))?;
@@ -54,7 +54,7 @@ pub(crate) fn same(exchange: &dyn Exchange, what: &'static str, mine: &str) -> R
 }
 
 /// A rank's word, or why it has none.
-pub(crate) type Word<T> = std::result::Result<T, Refusal>;
+pub(crate) type Reply<T> = std::result::Result<T, Refusal>;
 
 /// Why a rank has nothing to say.
 #[derive(Debug)]
@@ -63,16 +63,16 @@ pub(crate) struct Refusal {
     pub unavailable: bool,
 }
 
-fn told<T, E: Failure>(mine: &Result<T, E>) -> Word<&T> {
+fn reply<T, E: Failure>(mine: &Result<T, E>) -> Reply<&T> {
     mine.as_ref().map_err(|error| Refusal {
         cause: error.to_string(),
         unavailable: error.is_unavailable(),
     })
 }
 
-pub(crate) fn write<T>(word: Word<&T>, body: impl Fn(&T, &mut Writer)) -> Vec<u8> {
+pub(crate) fn write<T>(reply: Reply<&T>, body: impl Fn(&T, &mut Writer)) -> Vec<u8> {
     let mut to = Writer::default();
-    match word {
+    match reply {
         Ok(value) => body(value, to.byte(1)),
         Err(why) => {
             to.byte(0).byte(u8::from(why.unavailable)).text(&why.cause);
@@ -84,29 +84,29 @@ pub(crate) fn write<T>(word: Word<&T>, body: impl Fn(&T, &mut Writer)) -> Vec<u8
 pub(crate) fn read<T>(
     bytes: &[u8],
     body: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Result<Word<T>, Malformed> {
+) -> Result<Reply<T>, Malformed> {
     let mut from = Reader::new(bytes);
-    let word = match from.byte()? {
+    let reply = match from.byte()? {
         0 => Err(Refusal {
             unavailable: from.byte()? != 0,
             cause: from.text()?,
         }),
         1 => Ok(body(&mut from)?),
-        _ => return Err(Malformed("neither a word nor an error")),
+        _ => return Err(Malformed("neither a value nor an error")),
     };
     from.end()?;
-    Ok(word)
+    Ok(reply)
 }
 
 /// Exchanges a word of each rank, or the error of those that have none: then it is an error on all.
-pub(crate) fn words<T, U>(
+pub(crate) fn gather<T, U>(
     exchange: &dyn Exchange,
     tag: &str,
     mine: Result<T>,
-    encode: impl Fn(Word<&T>) -> Vec<u8>,
-    decode: impl Fn(&[u8]) -> Result<Word<U>, Malformed>,
+    encode: impl Fn(Reply<&T>) -> Vec<u8>,
+    decode: impl Fn(&[u8]) -> Result<Reply<U>, Malformed>,
 ) -> Result<Vec<U>> {
-    let all = exchange.all_gather(tag, &encode(told(&mine)))?;
+    let all = exchange.all_gather(tag, &encode(reply(&mine)))?;
     mine?;
     all_of(&all, tag, decode)
 }
@@ -115,12 +115,12 @@ pub(crate) fn words<T, U>(
 fn all_of<T>(
     all: &[Vec<u8>],
     tag: &str,
-    decode: impl Fn(&[u8]) -> Result<Word<T>, Malformed>,
+    decode: impl Fn(&[u8]) -> Result<Reply<T>, Malformed>,
 ) -> Result<Vec<T>> {
-    let words = decode_all(all, tag, decode)?;
-    let each = words.into_iter().enumerate();
-    each.map(|(rank, word)| {
-        word.map_err(|why| Error::PeerFailed {
+    let replies = decode_all(all, tag, decode)?;
+    let each = replies.into_iter().enumerate();
+    each.map(|(rank, reply)| {
+        reply.map_err(|why| Error::PeerFailed {
             rank,
             step: tag.into(),
             cause: why.cause,

@@ -49,34 +49,34 @@ pub trait Exchange: Send + Sync {
     }
 }
 
-type Tell = dyn Fn(Option<usize>, &str) + Send + Sync;
+type Notify = dyn Fn(Option<usize>, &str) + Send + Sync;
 
 /// Who wants to know of a lost rank at once, since it has work on a device that waits for that rank.
 pub struct LossWatcher {
     owner: Weak<dyn Any + Send + Sync>,
-    tell: Box<Tell>,
+    notify: Box<Notify>,
 }
 
 impl LossWatcher {
-    /// Calls `tell` with a rank that died or left with an error and with what was seen, from any thread, for as long as
+    /// Calls `notify` with a rank that died or left with an error and with what was seen, from any thread, for as long as
     /// `owner` lives. The rank is `None` if it belongs to a larger group that this one is a part of; what was seen then
-    /// names it. `tell` returns soon and calls no exchange, and `owner` does not own the exchange.
+    /// names it. `notify` returns soon and calls no exchange, and `owner` does not own the exchange.
     pub fn new<T: Send + Sync + 'static>(
         owner: &Arc<T>,
-        tell: impl Fn(&T, Option<usize>, &str) + Send + Sync + 'static,
+        notify: impl Fn(&T, Option<usize>, &str) + Send + Sync + 'static,
     ) -> Self {
         let weak = Arc::downgrade(owner);
-        let tell = {
+        let notify = {
             let owner = weak.clone();
             move |rank, cause: &str| {
                 if let Some(owner) = owner.upgrade() {
-                    tell(&owner, rank, cause);
+                    notify(&owner, rank, cause);
                 }
             }
         };
         LossWatcher {
             owner: weak,
-            tell: Box::new(tell),
+            notify: Box::new(notify),
         }
     }
 
@@ -87,7 +87,7 @@ impl LossWatcher {
 
     /// Says that `rank` of the exchange is lost.
     pub fn notify(&self, rank: Option<usize>, cause: &str) {
-        (self.tell)(rank, cause);
+        (self.notify)(rank, cause);
     }
 
     /// The watcher for a larger group, of whose ranks `number` gives the rank in the smaller one. That loses its peers too if
@@ -97,18 +97,18 @@ impl LossWatcher {
         self,
         number: impl Fn(usize) -> Option<usize> + Send + Sync + 'static,
     ) -> Self {
-        let LossWatcher { owner, tell } = self;
-        let tell =
+        let LossWatcher { owner, notify } = self;
+        let notify =
             move |rank: Option<usize>, cause: &str| match rank.map(|rank| (rank, number(rank))) {
                 Some((lost, None)) => {
-                    tell(None, &format!("rank {lost} of the larger group: {cause}"));
+                    notify(None, &format!("rank {lost} of the larger group: {cause}"));
                 }
-                Some((_, number)) => tell(number, cause),
-                None => tell(None, cause),
+                Some((_, number)) => notify(number, cause),
+                None => notify(None, cause),
             };
         LossWatcher {
             owner,
-            tell: Box::new(tell),
+            notify: Box::new(notify),
         }
     }
 }

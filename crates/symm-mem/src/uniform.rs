@@ -175,12 +175,12 @@ impl<K: PartialEq, V> Uniform<K, V> {
     /// Takes out what is dead on some rank and, until an entry of `bytes` more fits, what was used least recently;
     /// nothing that is held on any rank.
     pub fn make_room(&mut self, views: &[View], bytes: usize) -> Vec<Arc<V>> {
-        let says = |of: fn(&View) -> &Vec<u64>, n: u64| views.iter().any(|v| of(v).contains(&n));
+        let reported = |of: fn(&View) -> &Vec<u64>, n: u64| views.iter().any(|v| of(v).contains(&n));
         let mut free: Vec<_> = self
             .entries
             .iter()
-            .filter(|e| !says(|v| &v.held, e.number))
-            .map(|e| (!says(|v| &v.dead, e.number), e.used, e.number, e.bytes))
+            .filter(|e| !reported(|v| &v.held, e.number))
+            .map(|e| (!reported(|v| &v.dead, e.number), e.used, e.number, e.bytes))
             .collect();
         free.sort_unstable();
         let (mut entries, mut total) = (self.entries.len(), self.bytes());

@@ -92,8 +92,8 @@ impl<'a> Reader<'a> {
             .size()?
             .checked_mul(8)
             .ok_or(Malformed("the message ends early"))?;
-        let words = self.take(bytes)?.chunks_exact(8);
-        Ok(words
+        let values = self.take(bytes)?.chunks_exact(8);
+        Ok(values
             .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
             .collect())
     }

@@ -2,69 +2,12 @@
 
 use std::ffi::{CStr, c_void};
 
-use cudarc::driver::sys::CUresult;
-
+use crate::failure::{Failure, When};
 use crate::journal::{self, JOURNAL};
 use crate::state::lock;
 
 /// What [`Control::find`] expects of the loaded driver.
 const MARKER: u64 = 0x5757_4641_4b45_0001;
-
-/// Whether a call that is to fail does its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// The call does nothing and answers with the code.
-    Instead,
-    /// The call does its work and answers with the code, as a driver does that reports an earlier failure.
-    After,
-    /// As [`When::Instead`], and so does every later call of the rank: the context is lost.
-    Onward,
-}
-
-impl When {
-    const ALL: [When; 3] = [When::Instead, When::After, When::Onward];
-}
-
-/// The call that is to fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The rank whose call it is; 0 for threads that named none.
-    pub rank: usize,
-    /// Which of the rank's calls, from 1.
-    pub call: u64,
-    /// The driver's code.
-    pub code: u32,
-    /// Whether it does its work.
-    pub when: When,
-}
-
-impl Failure {
-    /// Whether it strikes the call of this number.
-    pub(crate) fn strikes(self, rank: usize, number: u64) -> bool {
-        let from = number > self.call && self.when == When::Onward;
-        rank == self.rank && (number == self.call || from)
-    }
-
-    pub(crate) fn result(self) -> CUresult {
-        use CUresult as R;
-        let known = [
-            R::CUDA_ERROR_INVALID_VALUE,
-            R::CUDA_ERROR_OUT_OF_MEMORY,
-            R::CUDA_ERROR_DEINITIALIZED,
-            R::CUDA_ERROR_INVALID_CONTEXT,
-            R::CUDA_ERROR_INVALID_HANDLE,
-            R::CUDA_ERROR_NOT_READY,
-            R::CUDA_ERROR_ILLEGAL_ADDRESS,
-            R::CUDA_ERROR_LAUNCH_FAILED,
-            R::CUDA_ERROR_NOT_PERMITTED,
-            R::CUDA_ERROR_NOT_SUPPORTED,
-        ];
-        known
-            .into_iter()
-            .find(|code| *code as u32 == self.code)
-            .unwrap_or(R::CUDA_ERROR_UNKNOWN)
-    }
-}
 
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]

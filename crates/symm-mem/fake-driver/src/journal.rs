@@ -9,8 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cudarc::driver::sys::CUresult;
 use parking_lot::Mutex;
 
-use crate::control::{Failure, When};
-use crate::state::lock;
+use crate::failure::{Failure, When};
 
 /// A call that broke a rule: the code that the driver answers with, and the rule.
 #[derive(Debug)]
@@ -151,17 +150,4 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> CUresu
         .lines
         .push(format!("{rank} {number} {name} {}", code as u32));
     code
-}
-
-/// As [`call`], for functions that need `cuInit`.
-pub(crate) fn initialized(name: &'static str, body: impl FnOnce() -> Outcome) -> CUresult {
-    call(name, || {
-        let ready = lock().initialized;
-        require(
-            ready,
-            CUresult::CUDA_ERROR_NOT_INITIALIZED,
-            "cuInit comes first",
-        )?;
-        body()
-    })
 }

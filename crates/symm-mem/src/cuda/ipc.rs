@@ -241,7 +241,7 @@ impl Drop for Legacy {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
         // Work that still runs may touch the range; closing it would be a fault of the whole context.
-        if !stream::settle(&self.cuda) {
+        if !stream::wait_idle(&self.cuda) {
             tracing::error!(
                 device = self.cuda.name(),
                 bytes = self.bytes,

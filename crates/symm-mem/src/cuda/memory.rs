@@ -113,7 +113,7 @@ impl Drop for CudaMapping {
         self.cuda.bind_to_free();
         let device = self.cuda.name();
         // Work that still runs may touch the range; unmapping under it would be a fault of the whole context.
-        if !self.private && !stream::settle(&self.cuda) {
+        if !self.private && !stream::wait_idle(&self.cuda) {
             tracing::error!(
                 device,
                 bytes = self.bytes,
@@ -173,7 +173,7 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
         // The driver waits for work that may use the memory, without a limit.
-        if !stream::settle(&self.cuda) {
+        if !stream::wait_idle(&self.cuda) {
             tracing::error!(
                 device = self.cuda.name(),
                 bytes = self.bytes,

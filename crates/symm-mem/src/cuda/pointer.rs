@@ -92,8 +92,8 @@ pub(super) fn kind(cuda: &Cuda, at: DevicePtr) -> Result<(i32, Kind)> {
 }
 
 /// The truth of a boolean that the driver wrote into the first bytes of a zeroed word.
-fn is_true(word: u64) -> bool {
-    word != 0
+fn is_true(value: u64) -> bool {
+    value != 0
 }
 
 fn unknown(at: DevicePtr) -> Error {

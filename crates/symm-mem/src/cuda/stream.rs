@@ -359,7 +359,7 @@ impl Cuda {
 
 /// Waits until all streams of the context are empty, [`limit`] at most. False if they are not, or if that cannot be told:
 /// a stream is in a capture that somebody else began. A capture itself runs nothing, and on a lost context nothing runs.
-pub(super) fn settle(cuda: &Cuda) -> bool {
+pub(super) fn wait_idle(cuda: &Cuda) -> bool {
     let start = Instant::now();
     for tracked in cuda.device.streams.streams() {
         loop {

@@ -33,7 +33,7 @@ impl SubExchange {
         let ranks: Vec<usize> = ranks.into_iter().collect();
         let (me, world) = (parent.rank(), parent.world());
         let invalid = |why| Error::InvalidArgument {
-            what: "ranks of a part",
+            what: "ranks of a group",
             why,
         };
         for (place, rank) in ranks.iter().enumerate() {
@@ -106,8 +106,8 @@ mod tests {
     use crate::{Host, SymmetricBuffer, ThreadExchange};
 
     /// Runs `run` on each of four ranks with the part that `part` gives it.
-    fn in_parts<T: Send>(
-        part: fn(usize) -> Vec<usize>,
+    fn in_groups<T: Send>(
+        group: fn(usize) -> Vec<usize>,
         run: impl Fn(Arc<dyn Exchange>) -> T + Sync,
     ) -> Vec<T> {
         let run = &run;
@@ -116,7 +116,7 @@ mod tests {
                 .into_iter()
                 .map(|exchange| {
                     scope.spawn(move || {
-                        let ranks = part(exchange.rank());
+                        let ranks = group(exchange.rank());
                         let sub = SubExchange::new(Arc::new(exchange), ranks).unwrap();
                         run(Arc::new(sub))
                     })
@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn each_part_gathers_its_own_in_the_order_of_its_list() {
-        let parts: fn(usize) -> Vec<usize> = |rank| match rank {
+    fn each_group_gathers_in_the_order_of_its_list() {
+        let groups: fn(usize) -> Vec<usize> = |rank| match rank {
             3 => vec![3],
             _ => vec![2, 0, 1],
         };
-        let got = in_parts(parts, |exchange| {
-            let word = [exchange.rank() as u8, exchange.world() as u8];
-            exchange.all_gather("words", &word).unwrap()
+        let got = in_groups(groups, |exchange| {
+            let bytes = [exchange.rank() as u8, exchange.world() as u8];
+            exchange.all_gather("bytes", &bytes).unwrap()
         });
         let three = [[0, 3], [1, 3], [2, 3]].map(Vec::from).to_vec();
         assert_eq!(
@@ -144,9 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_symmetric_within_a_part() {
+    fn memory_is_symmetric_within_a_group() {
         let halves: fn(usize) -> Vec<usize> = |rank| vec![rank / 2 * 2, rank / 2 * 2 + 1];
-        let got = in_parts(halves, |exchange| {
+        let got = in_groups(halves, |exchange| {
             let device = Host::new();
             let buffer = SymmetricBuffer::new(&device, &exchange, "half", 4).unwrap();
             let places = buffer.addresses().len();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_none_are_refused() {
+    fn invalid_groups_are_refused() {
         let parent: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(2).remove(0));
         for (ranks, named) in [
             (vec![1], "rank 0 is none of [1]"),

@@ -18,13 +18,13 @@ pub struct ThreadExchange {
 
 struct Group {
     world: usize,
-    rounds: Mutex<Rounds>,
+    state: Mutex<State>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct Rounds {
-    open: HashMap<u64, Round>,
+struct State {
+    open: HashMap<u64, Generation>,
     lost: Option<usize>,
     /// A thread panicked.
     panicked: Option<usize>,
@@ -33,7 +33,7 @@ struct Rounds {
 
 const PANICKED: &str = "its thread panicked";
 
-struct Round {
+struct Generation {
     given: Vec<Option<Contribution>>,
     taken: usize,
 }
@@ -55,7 +55,7 @@ impl ThreadExchange {
     pub fn group_with_timeout(world: usize, timeout: Duration) -> Vec<ThreadExchange> {
         let group = Arc::new(Group {
             world,
-            rounds: Mutex::default(),
+            state: Mutex::default(),
             arrived: Condvar::new(),
         });
         (0..world)
@@ -68,7 +68,7 @@ impl ThreadExchange {
             .collect()
     }
 
-    fn meet(&self, mine: Contribution) -> Result<Vec<Contribution>, ExchangeError> {
+    fn gather(&self, mine: Contribution) -> Result<Vec<Contribution>, ExchangeError> {
         let call = {
             let mut calls = self.calls.lock();
             *calls += 1;
@@ -76,24 +76,24 @@ impl ThreadExchange {
         };
         let tag = mine.tag.clone();
         let start = Instant::now();
-        let mut rounds = self.group.rounds.lock();
+        let mut state = self.group.state.lock();
         let world = self.group.world;
-        let round = rounds.open.entry(call).or_insert_with(|| Round {
+        let generation = state.open.entry(call).or_insert_with(|| Generation {
             given: vec![None; world],
             taken: 0,
         });
-        round.given[self.rank] = Some(mine);
+        generation.given[self.rank] = Some(mine);
         self.group.arrived.notify_all();
         loop {
-            let round = rounds
+            let generation = state
                 .open
                 .get_mut(&call)
-                .expect("a round lives until all ranks took it");
-            if round.given.iter().all(Option::is_some) {
-                let all: Vec<_> = round.given.iter().flatten().cloned().collect();
-                round.taken += 1;
-                if round.taken == world {
-                    rounds.open.remove(&call);
+                .expect("a generation lives until all ranks took it");
+            if generation.given.iter().all(Option::is_some) {
+                let all: Vec<_> = generation.given.iter().flatten().cloned().collect();
+                generation.taken += 1;
+                if generation.taken == world {
+                    state.open.remove(&call);
                 }
                 return match all.iter().position(|c| c.tag != tag) {
                     Some(rank) => Err(ExchangeError::Mismatch {
@@ -104,8 +104,8 @@ impl ThreadExchange {
                     None => Ok(all),
                 };
             }
-            let waiting_for: Vec<_> = (0..world).filter(|&r| round.given[r].is_none()).collect();
-            if let Some(rank) = rounds.lost.filter(|r| waiting_for.contains(r)) {
+            let waiting_for: Vec<_> = (0..world).filter(|&r| generation.given[r].is_none()).collect();
+            if let Some(rank) = state.lost.filter(|r| waiting_for.contains(r)) {
                 return Err(ExchangeError::PeerLost {
                     rank,
                     tag,
@@ -113,7 +113,7 @@ impl ThreadExchange {
                 });
             }
             let left = self.timeout.saturating_sub(start.elapsed());
-            if left.is_zero() || self.group.arrived.wait_for(&mut rounds, left).timed_out() {
+            if left.is_zero() || self.group.arrived.wait_for(&mut state, left).timed_out() {
                 return Err(ExchangeError::Timeout {
                     tag,
                     waiting_for,
@@ -126,17 +126,17 @@ impl ThreadExchange {
 
 impl Drop for ThreadExchange {
     fn drop(&mut self) {
-        let mut rounds = self.group.rounds.lock();
-        rounds.lost.get_or_insert(self.rank);
+        let mut state = self.group.state.lock();
+        state.lost.get_or_insert(self.rank);
         // A thread that ends well has made its calls: nobody waits for more.
-        if std::thread::panicking() && rounds.panicked.is_none() {
-            rounds.panicked = Some(self.rank);
-            rounds
+        if std::thread::panicking() && state.panicked.is_none() {
+            state.panicked = Some(self.rank);
+            state
                 .watchers
                 .iter()
                 .for_each(|watcher| watcher.notify(Some(self.rank), PANICKED));
         }
-        drop(rounds);
+        drop(state);
         self.group.arrived.notify_all();
     }
 }
@@ -151,7 +151,7 @@ impl Exchange for ThreadExchange {
     }
 
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
-        let all = self.meet(Contribution {
+        let all = self.gather(Contribution {
             tag: tag.into(),
             bytes: bytes.into(),
             fds: Vec::new(),
@@ -174,7 +174,7 @@ impl Exchange for ThreadExchange {
             .iter()
             .map(|&fd| duplicate(fd).map(Arc::new))
             .collect::<Result<_, _>>()?;
-        let all = self.meet(Contribution {
+        let all = self.gather(Contribution {
             tag: tag.into(),
             bytes: Vec::new(),
             fds: mine,
@@ -186,12 +186,12 @@ impl Exchange for ThreadExchange {
     }
 
     fn watch(&self, watcher: LossWatcher) {
-        let mut rounds = self.group.rounds.lock();
-        if let Some(rank) = rounds.panicked {
+        let mut state = self.group.state.lock();
+        if let Some(rank) = state.panicked {
             watcher.notify(Some(rank), PANICKED);
         }
-        rounds.watchers.retain(LossWatcher::is_live);
-        rounds.watchers.push(watcher);
+        state.watchers.retain(LossWatcher::is_live);
+        state.watchers.push(watcher);
     }
 }
 

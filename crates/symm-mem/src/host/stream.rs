@@ -185,12 +185,12 @@ impl Step {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(format!("{}: {error}", work.name)),
                 Err(panic) => {
-                    let said = panic
+                    let message = panic
                         .downcast_ref::<String>()
                         .map(String::as_str)
                         .or_else(|| panic.downcast_ref::<&str>().copied())
                         .unwrap_or("no message");
-                    Some(format!("{} panicked: {said}", work.name))
+                    Some(format!("{} panicked: {message}", work.name))
                 }
             },
             Step::Reach(event, generation) => {

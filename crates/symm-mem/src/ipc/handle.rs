@@ -66,7 +66,7 @@ impl AllocationIdentity {
 /// A set of ranks that may use each other's addresses as they are: the threads of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressSpace {
-    drawn: [u8; 16],
+    token: [u8; 16],
     process: u64,
 }
 
@@ -79,39 +79,39 @@ impl std::fmt::Debug for AddressSpace {
 impl AddressSpace {
     /// That of this process. Drawn at random, so that no process of another container or machine has the same.
     pub fn of_process() -> Result<Self> {
-        static DRAWN: OnceLock<AddressSpace> = OnceLock::new();
-        let drawn = match DRAWN.get() {
-            Some(drawn) => drawn.drawn,
+        static OF_PROCESS: OnceLock<AddressSpace> = OnceLock::new();
+        let token = match OF_PROCESS.get() {
+            Some(token) => token.token,
             None => {
                 let fresh = Self::private()?;
-                DRAWN.get_or_init(|| fresh).drawn
+                OF_PROCESS.get_or_init(|| fresh).token
             }
         };
         // A forked child has what its parent drew.
         Ok(AddressSpace {
-            drawn,
+            token,
             process: process(),
         })
     }
 
     /// One that no other rank shares, so that even ranks of the same process open each other's memory by its handles.
     pub fn private() -> Result<Self> {
-        let mut drawn = [0; 16];
-        getrandom(&mut drawn, GetRandomFlags::empty())
+        let mut token = [0; 16];
+        getrandom(&mut token, GetRandomFlags::empty())
             .map_err(|e| Error::io("drawing a random number", e))?;
         Ok(AddressSpace {
-            drawn,
+            token,
             process: process(),
         })
     }
 
     pub(super) fn write(&self, to: &mut Writer) {
-        to.fixed(&self.drawn).word(self.process);
+        to.fixed(&self.token).word(self.process);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(AddressSpace {
-            drawn: from.fixed()?,
+            token: from.fixed()?,
             process: from.word()?,
         })
     }

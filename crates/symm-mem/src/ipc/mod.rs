@@ -47,7 +47,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::agreement::{self, agree, words};
+use crate::agreement::{self, agree, gather};
 use crate::backend::{Backend, DevicePtr, Memory};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -144,7 +144,7 @@ impl<B: Backend> IpcCache<B> {
             space: self.space,
             range,
         });
-        let offers = words(exchange, "ipc.offer", mine, Offer::encode, Offer::decode)?;
+        let offers = gather(exchange, "ipc.offer", mine, Offer::encode, Offer::decode)?;
         let sides: Vec<_> = offers.iter().map(|offer| &offer.sides).collect();
         let (table, views) = entries.of(HISTORY, rank, &sides)?;
         if let Some(peer) = offers.iter().position(|o| o.range.bytes != bytes) {
@@ -186,7 +186,7 @@ impl<B: Backend> IpcCache<B> {
             Err(error) => (Err(error), None),
         };
         let (encode, decode) = (offer::encode_handle, offer::decode_handle);
-        let handles = words(exchange, "ipc.export", mine, encode, decode)?;
+        let handles = gather(exchange, "ipc.export", mine, encode, decode)?;
         let mut fds: Vec<Vec<OwnedFd>> = if handles.contains(&MemoryHandle::Descriptor) {
             let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
             exchange.all_gather_fds("ipc.fds", &fds)?
@@ -217,8 +217,8 @@ impl<B: Backend> IpcCache<B> {
                 continue;
             }
             let theirs = (offer.space, offer.range.identity);
-            let part = match known.get(&theirs).and_then(Weak::upgrade) {
-                Some(part) => part,
+            let allocation = match known.get(&theirs).and_then(Weak::upgrade) {
+                Some(allocation) => allocation,
                 None => {
                     let memory = self
                         .open(offer, handle)
@@ -226,13 +226,13 @@ impl<B: Backend> IpcCache<B> {
                             rank: peer,
                             cause: Box::new(cause),
                         })?;
-                    let part = Arc::new(Opened { memory });
-                    known.insert(theirs, Arc::downgrade(&part));
-                    part
+                    let allocation = Arc::new(Opened { memory });
+                    known.insert(theirs, Arc::downgrade(&allocation));
+                    allocation
                 }
             };
-            addresses.push(part.part(offer.range.offset));
-            opened.push(part);
+            addresses.push(allocation.at(offer.range.offset));
+            opened.push(allocation);
         }
         let table = write_table(&self.backend, &addresses)?;
         Ok(Registration {
@@ -296,7 +296,7 @@ impl<B: Backend> IpcCache<B> {
         };
         drop(registration);
         let (encode, decode) = (offer::encode_place, offer::decode_place);
-        let places = words(exchange, "ipc.release", mine, encode, decode)?;
+        let places = gather(exchange, "ipc.release", mine, encode, decode)?;
         let rank = exchange.rank();
         let (group, number) = places[rank];
         if let Some(peer) = places.iter().position(|&place| place != (group, number)) {

@@ -1,7 +1,7 @@
 //! The messages by which ranks agree on a registration.
 
 use super::{AddressSpace, AllocationIdentity, MemoryHandle};
-use crate::agreement::{Word, read, write};
+use crate::agreement::{Reply, read, write};
 use crate::backend::DevicePtr;
 use crate::uniform::{Group, Sides};
 use crate::wire::Malformed;
@@ -29,8 +29,8 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    pub fn encode(word: Word<&Offer>) -> Vec<u8> {
-        write(word, |offer, to| {
+    pub fn encode(reply: Reply<&Offer>) -> Vec<u8> {
+        write(reply, |offer, to| {
             offer.sides.write(to);
             offer.space.write(to);
             offer.range.identity.write(to);
@@ -39,7 +39,7 @@ impl Offer {
         })
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Word<Offer>, Malformed> {
+    pub fn decode(bytes: &[u8]) -> Result<Reply<Offer>, Malformed> {
         read(bytes, |from| {
             let offer = Offer {
                 sides: Sides::read(from)?,
@@ -59,22 +59,22 @@ impl Offer {
     }
 }
 
-pub(super) fn encode_handle(word: Word<&MemoryHandle>) -> Vec<u8> {
-    write(word, MemoryHandle::write)
+pub(super) fn encode_handle(reply: Reply<&MemoryHandle>) -> Vec<u8> {
+    write(reply, MemoryHandle::write)
 }
 
-pub(super) fn decode_handle(bytes: &[u8]) -> Result<Word<MemoryHandle>, Malformed> {
+pub(super) fn decode_handle(bytes: &[u8]) -> Result<Reply<MemoryHandle>, Malformed> {
     read(bytes, MemoryHandle::read)
 }
 
 /// Where the entry to release is: its group and number.
-pub(super) fn encode_place(word: Word<&(Group, u64)>) -> Vec<u8> {
-    write(word, |&(group, number), to| {
+pub(super) fn encode_place(reply: Reply<&(Group, u64)>) -> Vec<u8> {
+    write(reply, |&(group, number), to| {
         to.word(group).word(number);
     })
 }
 
-pub(super) fn decode_place(bytes: &[u8]) -> Result<Word<(Group, u64)>, Malformed> {
+pub(super) fn decode_place(bytes: &[u8]) -> Result<Reply<(Group, u64)>, Malformed> {
     read(bytes, |from| Ok((from.word()?, from.word()?)))
 }
 

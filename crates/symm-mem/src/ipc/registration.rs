@@ -130,7 +130,7 @@ impl<B: Backend> std::fmt::Debug for Registration<B> {
 }
 
 impl<B: Backend> Opened<B> {
-    pub fn part(&self, offset: usize) -> DevicePtr {
+    pub fn at(&self, offset: usize) -> DevicePtr {
         self.memory.address().add(offset)
     }
 }

@@ -264,7 +264,7 @@ mod loom_tests {
 
     /// One rank's part of a call: take the peers' credits of the call before, write, signal all, wait for all, read all,
     /// give the credits back.
-    fn meet(seats: &[Seat; RANKS], me: usize, epoch: u32, call: u32) {
+    fn barrier(seats: &[Seat; RANKS], me: usize, epoch: u32, call: u32) {
         let peers = || (0..RANKS).filter(move |&peer| peer != me);
         for peer in peers() {
             until(&seats[me].credit[peer], epoch.wrapping_sub(1));
@@ -298,7 +298,7 @@ mod loom_tests {
             }));
             let run = move |seats: &[Seat; RANKS], me: usize| {
                 for call in 1..=calls {
-                    meet(seats, me, first.wrapping_add(call), call);
+                    barrier(seats, me, first.wrapping_add(call), call);
                 }
             };
             let peers: Vec<_> = (1..RANKS)
@@ -315,7 +315,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_ranks_meet_in_a_barrier() {
+    fn loom_a_barrier_synchronizes_ranks() {
         barriers(1, 0, 3);
     }
 

@@ -180,8 +180,8 @@ impl<B: Backend> SymmetricPool<B> {
         let buffer = SymmetricBuffer::new(&self.backend, exchange, name, class.chunk())?;
         let addresses: Vec<DevicePtr> = (0..class.blocks)
             .flat_map(|block| {
-                let parts = buffer.addresses().into_iter();
-                parts.map(move |part| part.add(block * class.block))
+                let bases = buffer.addresses().into_iter();
+                bases.map(move |base| base.add(block * class.block))
             })
             .collect();
         let table = write_table(&self.backend, &addresses);
@@ -208,7 +208,7 @@ impl<B: Backend> SymmetricPool<B> {
 
     fn same_history(&self, exchange: &dyn Exchange, calls: &Calls, call: &str) -> Result<()> {
         let state = self.shared.state.lock();
-        let word = format!(
+        let arguments = format!(
             "`{}`, granularity {}, {} chunks, {} blocks given out, history {:016x}: {call}",
             self.shared.name,
             self.backend.granularity(),
@@ -217,7 +217,7 @@ impl<B: Backend> SymmetricPool<B> {
             calls.history.0
         );
         drop(state);
-        same(exchange, "pool", &word)
+        same(exchange, "pool", &arguments)
     }
 
     /// Frees the chunks of which no block is given out and returns how many bytes of each rank's memory that were.

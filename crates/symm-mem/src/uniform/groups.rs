@@ -57,10 +57,10 @@ impl<K: PartialEq, V> Groups<K, V> {
     /// The limits hold for each group.
     pub fn new(limits: CacheLimits) -> Self {
         // Keys drawn at random by the system, and the process, since a forked child has what its parent drew.
-        let mut drawn = RandomState::new().build_hasher();
-        drawn.write_u32(std::process::id());
+        let mut hasher = RandomState::new().build_hasher();
+        hasher.write_u32(std::process::id());
         Groups {
-            cache: drawn.finish(),
+            cache: hasher.finish(),
             limits,
             tables: Vec::new(),
         }

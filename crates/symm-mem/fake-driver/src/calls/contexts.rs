@@ -7,9 +7,9 @@ use cudarc::driver::sys::{CUcontext, CUctxCreateParams, CUdevice, CUresult as R}
 
 use super::put;
 use crate::journal::{Outcome, fault, refuse, require};
-use crate::state::queue;
 use crate::state::space::By;
 use crate::state::{Context, Driver, current, lock, set_current};
+use crate::work::queue;
 
 impl Driver {
     /// Ends a context. What still lives in it goes along, which a program that cleans up does not leave to this.

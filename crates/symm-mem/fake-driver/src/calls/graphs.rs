@@ -6,8 +6,9 @@ use cudarc::driver::sys::{CUgraph, CUgraphExec, CUresult as R, CUstream, CUstrea
 
 use super::put;
 use crate::journal::{refuse, require};
+use crate::state::lock;
 use crate::state::streams::Exec;
-use crate::state::{lock, work};
+use crate::work::run;
 
 calls! {
     fn cuStreamBeginCapture_v2(stream: CUstream, _mode: CUstreamCaptureMode) {
@@ -63,6 +64,6 @@ calls! {
 
     fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) {
         // SAFETY: as above.
-        unsafe { work::replay(stream as u64, exec as u64) }
+        unsafe { run::replay(stream as u64, exec as u64) }
     }
 }

@@ -10,10 +10,11 @@ use super::put;
 use crate::journal::{Outcome, fault, refuse, require};
 use crate::machine::DEVICE_BYTES;
 use crate::state::object::Kind;
-use crate::state::queue;
 use crate::state::space::{self, By, Region};
-use crate::state::work::{Work, submit};
+use crate::state::work::Work;
 use crate::state::{Driver, current, lock};
+use crate::work::queue;
+use crate::work::run::submit;
 
 /// Allocations lie at multiples of it.
 const ALIGNMENT: usize = 4096;

@@ -30,7 +30,7 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> cudarc::driver::sys::CUresult {
-            crate::journal::$enter(stringify!($name), || {
+            crate::calls::$enter(stringify!($name), || {
                 #[allow(clippy::unit_arg)]
                 $body
             })
@@ -51,7 +51,21 @@ mod virtual_memory;
 
 use cudarc::driver::sys::CUresult;
 
-use crate::journal::{Outcome, require};
+use crate::journal::{Outcome, call, require};
+use crate::state::lock;
+
+/// As [`call`], for functions that need `cuInit`.
+fn initialized(name: &'static str, body: impl FnOnce() -> Outcome) -> CUresult {
+    call(name, || {
+        let ready = lock().initialized;
+        require(
+            ready,
+            CUresult::CUDA_ERROR_NOT_INITIALIZED,
+            "cuInit comes first",
+        )?;
+        body()
+    })
+}
 
 /// Writes a result.
 ///

@@ -9,9 +9,9 @@ use cudarc::driver::sys::{
 use super::devices::MULTIPROCESSORS;
 use super::put;
 use crate::journal::{Outcome, refuse, require};
-use crate::state::kernels::Kernel;
-use crate::state::work::{Work, submit};
+use crate::state::work::{Kernel, Work};
 use crate::state::{Driver, Function, Module, lock};
+use crate::work::run::submit;
 
 /// Dynamic shared memory of a block that needs no leave, and with leave.
 const SHARED: (u32, u32) = (48 << 10, 232_448);

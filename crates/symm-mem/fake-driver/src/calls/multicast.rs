@@ -13,9 +13,9 @@ use cudarc::driver::sys::{
 use super::put;
 use crate::journal::{Outcome, fault, refuse, require};
 use crate::machine::MOST_DEVICES;
+use crate::state::multicast::Bound;
 use crate::state::object::{Kind, Object};
 use crate::state::space::By;
-use crate::state::team::Bound;
 use crate::state::{Driver, lock};
 
 impl Driver {
@@ -39,7 +39,7 @@ impl Driver {
     ///
     /// # Safety
     /// `prop` is null or valid for a read.
-    unsafe fn team(&self, prop: *const CUmulticastObjectProp) -> Outcome<CUmulticastObjectProp> {
+    unsafe fn props(&self, prop: *const CUmulticastObjectProp) -> Outcome<CUmulticastObjectProp> {
         require(
             self.machine.multicast,
             R::CUDA_ERROR_NOT_SUPPORTED,
@@ -77,7 +77,7 @@ calls! {
         let driver = lock();
         // SAFETY: the caller's obligation, here and below.
         unsafe {
-            driver.team(prop)?;
+            driver.props(prop)?;
             put(bytes, driver.machine.multicast_granularity)
         }
     }
@@ -85,7 +85,7 @@ calls! {
     fn cuMulticastCreate(handle: *mut Handle, prop: *const CUmulticastObjectProp) {
         let mut driver = lock();
         // SAFETY: as above.
-        let prop = unsafe { driver.team(prop)? };
+        let prop = unsafe { driver.props(prop)? };
         driver.bound_units([prop.size, 0, 0])?;
         let devices = prop.numDevices as i32;
         let object = match Object::create(Kind::Multicast, devices, prop.handleTypes as u32, prop.size) {
@@ -101,18 +101,18 @@ calls! {
         let driver = lock();
         let object = driver.multicast(handle)?;
         driver.device(device)?;
-        let Some(team) = &object.team else { return Ok(()) };
+        let Some(table) = &object.table else { return Ok(()) };
         require(
-            team.all_bound().next().is_none(),
+            table.all_bound().next().is_none(),
             R::CUDA_ERROR_ILLEGAL_STATE,
             "a device is added after memory was bound",
         )?;
         require(
-            team.has(device) || (team.devices() as i32) < object.label.device,
+            table.has(device) || (table.devices() as i32) < object.label.device,
             R::CUDA_ERROR_INVALID_VALUE,
             "all devices were added before",
         )?;
-        require(team.add(device), R::CUDA_ERROR_INVALID_VALUE, "the device was added before")
+        require(table.add(device), R::CUDA_ERROR_INVALID_VALUE, "the device was added before")
     }
 
     fn cuMulticastBindMem(
@@ -138,15 +138,15 @@ calls! {
             "more than there is",
         )?;
         let device = memory.label.device;
-        let Some(team) = &object.team else { return Ok(()) };
+        let Some(table) = &object.table else { return Ok(()) };
         require(
-            team.devices() as i32 == object.label.device,
+            table.devices() as i32 == object.label.device,
             R::CUDA_ERROR_ILLEGAL_STATE,
             "memory is bound before all devices were added",
         )?;
-        require(team.has(device), R::CUDA_ERROR_INVALID_DEVICE, "the memory's device was not added")?;
-        require(team.bound(device).is_none(), R::CUDA_ERROR_INVALID_VALUE, "the device has bound memory")?;
-        team.bind(device, Bound {
+        require(table.has(device), R::CUDA_ERROR_INVALID_DEVICE, "the memory's device was not added")?;
+        require(table.bound(device).is_none(), R::CUDA_ERROR_INVALID_VALUE, "the device has bound memory")?;
+        table.bind(device, Bound {
             pid: process::id(),
             fd: memory.file().as_raw_fd(),
             serial: memory.label.serial,
@@ -164,15 +164,15 @@ calls! {
         let mut driver = lock();
         let object = driver.multicast(handle)?;
         driver.device(device)?;
-        let Some(team) = &object.team else { return Ok(()) };
-        let same = team.bound(device).is_some_and(|b| b.at == at && b.bytes == bytes);
+        let Some(table) = &object.table else { return Ok(()) };
+        let same = table.bound(device).is_some_and(|b| b.at == at && b.bytes == bytes);
         let own = driver.handle(handle)?.bound.contains_key(&device);
         require(same && own, R::CUDA_ERROR_INVALID_VALUE, "no such memory is bound through this handle")?;
         let mapped = |by| matches!(by, By::Map { handle: of, .. } if of == handle);
         if driver.space.regions.values().any(|r| mapped(r.by)) {
             fault("memory is unbound while the multicast object is mapped");
         }
-        team.unbind(device);
+        table.unbind(device);
         if let Some(held) = driver.handles.get_mut(&handle) {
             held.bound.remove(&device);
         }

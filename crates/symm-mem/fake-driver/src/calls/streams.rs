@@ -9,9 +9,10 @@ use cudarc::driver::sys::{
 
 use super::put;
 use crate::journal::{Outcome, refuse, require};
-use crate::state::queue::{self, Key, Mark};
 use crate::state::streams::{Event, Recorded, Stream};
+use crate::state::work::{Key, Recording};
 use crate::state::{current, lock};
+use crate::work::queue;
 
 fn create() -> Outcome<u64> {
     let mut driver = lock();
@@ -34,9 +35,9 @@ fn looked_at(stream: CUstream, call: &str) -> Outcome<Key> {
 }
 
 /// The last recording of an event, if there was one outside of captures.
-fn mark(event: CUevent) -> Outcome<Option<Mark>> {
+fn recording(event: CUevent) -> Outcome<Option<Recording>> {
     match &lock().event_mut(event as u64)?.recorded {
-        Some(Recorded::At(mark)) => Ok(Some(mark.clone())),
+        Some(Recorded::At(recording)) => Ok(Some(recording.clone())),
         _ => Ok(None),
     }
 }
@@ -45,13 +46,13 @@ fn mark(event: CUevent) -> Outcome<Option<Mark>> {
 fn elapsed(from: CUevent, to: CUevent) -> Outcome<f32> {
     let time = |event: CUevent| -> Outcome<Instant> {
         let timed = lock().event_mut(event as u64)?.timed;
-        let Some(mark) = mark(event)?.filter(|_| timed) else {
+        let Some(recording) = recording(event)?.filter(|_| timed) else {
             return refuse(
                 R::CUDA_ERROR_INVALID_HANDLE,
                 "the event was not recorded, or without a time",
             );
         };
-        match mark.get() {
+        match recording.get() {
             Some(time) => Ok(*time),
             None => refuse(
                 R::CUDA_ERROR_NOT_READY,
@@ -151,13 +152,13 @@ calls! {
     }
 
     fn cuEventQuery(event: CUevent) {
-        let reached = mark(event)?.is_none_or(|mark| mark.get().is_some());
+        let reached = recording(event)?.is_none_or(|recording| recording.get().is_some());
         require(reached, R::CUDA_ERROR_NOT_READY, "the stream has not come to the event")
     }
 
     fn cuEventSynchronize(event: CUevent) {
-        if let Some(mark) = mark(event)? {
-            queue::await_mark(&mark);
+        if let Some(recording) = recording(event)? {
+            queue::await_recording(&recording);
         }
         Ok(())
     }

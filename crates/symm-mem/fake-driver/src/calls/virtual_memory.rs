@@ -237,9 +237,9 @@ calls! {
             R::CUDA_ERROR_INVALID_VALUE,
             "something is mapped there",
         )?;
-        match &object.team {
-            Some(team) => require(
-                team.all_bound().count() == object.label.device as usize,
+        match &object.table {
+            Some(table) => require(
+                table.all_bound().count() == object.label.device as usize,
                 R::CUDA_ERROR_ILLEGAL_STATE,
                 "a multicast object is mapped before all devices have bound memory",
             )?,
@@ -277,7 +277,7 @@ calls! {
             for base in &bases {
                 let peer = driver.machine.peer;
                 let Some(region) = driver.space.regions.get_mut(base) else { continue };
-                let near = region.object.label.device == device || region.object.team.is_some();
+                let near = region.object.label.device == device || region.object.table.is_some();
                 require(
                     near || peer,
                     R::CUDA_ERROR_NOT_SUPPORTED,
@@ -286,7 +286,7 @@ calls! {
                 if let (By::Map { access, .. }, true) = (&mut region.by, grants) {
                     *access |= 1 << device;
                 }
-                if region.object.team.is_none() {
+                if region.object.table.is_none() {
                     let shown = space::show(region.base, region.bytes);
                     require(shown.is_ok(), R::CUDA_ERROR_MAP_FAILED, format!("{shown:?}"))?;
                 }

@@ -1,11 +1,9 @@
 //! What the driver of one process holds.
 
-pub(crate) mod kernels;
+pub(crate) mod multicast;
 pub(crate) mod object;
-pub(crate) mod queue;
 pub(crate) mod space;
 pub(crate) mod streams;
-pub(crate) mod team;
 pub(crate) mod work;
 
 use std::cell::Cell;
@@ -18,9 +16,9 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::journal::{Outcome, refuse, require};
 use crate::machine::{DEVICE_BYTES, Machine};
 use object::{Kind, Object};
-use queue::{Key, Queue};
 use space::{By, Region, Space};
 use streams::{Capture, Event, Exec, Graph, Stream};
+use work::{Key, Queue};
 
 /// A context, the device's primary one or another.
 #[derive(Debug)]

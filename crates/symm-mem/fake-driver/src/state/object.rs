@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::team::Team;
+use super::multicast::MulticastTable;
 
 /// Files of this driver begin with it.
 pub(crate) const PREFIX: &str = "warpweave-fake:";
@@ -94,7 +94,7 @@ pub(crate) struct Object {
     file: OwnedFd,
     pub label: Label,
     /// Of a multicast object.
-    pub team: Option<Team>,
+    pub table: Option<MulticastTable>,
 }
 
 impl Object {
@@ -109,7 +109,7 @@ impl Object {
         };
         let file = rustix::fs::memfd_create(label.name(), MemfdFlags::CLOEXEC)?;
         let length = match kind {
-            Kind::Multicast => Team::BYTES,
+            Kind::Multicast => MulticastTable::BYTES,
             _ => bytes,
         };
         rustix::fs::ftruncate(&file, length as u64)?;
@@ -121,12 +121,12 @@ impl Object {
     }
 
     fn own(file: OwnedFd, label: Label) -> Result<Object, Errno> {
-        let team = match label.kind {
-            Kind::Multicast => Some(Team::map(file.as_fd())?),
+        let table = match label.kind {
+            Kind::Multicast => Some(MulticastTable::map(file.as_fd())?),
             _ => None,
         };
         LIVE.fetch_add(1, Ordering::Relaxed);
-        Ok(Object { file, label, team })
+        Ok(Object { file, label, table })
     }
 
     /// What a peer sent. The descriptor stays the caller's.
@@ -175,6 +175,16 @@ impl Object {
             bytes = &bytes[written..];
         }
         Ok(())
+    }
+
+    /// Stores `bytes` to the memory of every device that `table` binds, as a store through the multicast address does.
+    /// False if the memory of a device does not reach that far or cannot be opened.
+    pub fn store_to_all(table: &MulticastTable, at: usize, bytes: &[u8]) -> bool {
+        table.all_bound().all(|to| {
+            let inside = at >= to.at && at + bytes.len() <= to.at + to.bytes;
+            let memory = Object::of_process(to.pid, to.fd, to.serial);
+            inside && memory.is_some_and(|m| m.write(to.offset + at - to.at, bytes).is_ok())
+        })
     }
 
     /// Says to the process that made the memory that this one has opened it.

@@ -1,14 +1,10 @@
-//! What streams carry out.
+//! What streams carry out: copies, fills, and the kernels that the driver knows by name.
 
+use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::ops::Range;
-
-use cudarc::driver::sys::CUresult as R;
-
-use super::kernels::Kernel;
-use super::queue::Item;
-use super::space::Piece;
-use super::{Driver, lock};
-use crate::journal::{Outcome, refuse, require};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// One piece of work. Host memory is an address: it is read and written when the work runs.
 #[derive(Clone, Debug)]
@@ -33,120 +29,108 @@ impl Work {
     }
 }
 
-impl Driver {
-    /// A range that code of `context` is about to read.
-    pub fn to_read(&self, context: u64, at: u64, bytes: usize) -> Outcome<Vec<Piece>> {
-        let pieces = self.to_write(context, at, bytes)?;
-        require(
-            !pieces.iter().any(Piece::is_multicast),
-            R::CUDA_ERROR_ILLEGAL_ADDRESS,
-            format!("a read through the multicast address {at:#x}"),
-        )?;
-        Ok(pieces)
-    }
+/// The kernels' first parameter: `PadView` in `warpweave/signal.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Pad {
+    pub peers: u64,
+    pub sent: u64,
+    pub expected: u64,
+    pub tickets: u64,
+    pub fault: u64,
+    pub stopped: u64,
+    pub stopped_on_host: u64,
+    pub timeout_ns: u64,
+    pub rank: u32,
+    pub world: u32,
+    pub slots: u32,
+    pub reserved: u32,
+}
 
-    /// A range that code of `context` is about to write.
-    pub fn to_write(&self, context: u64, at: u64, bytes: usize) -> Outcome<Vec<Piece>> {
-        self.space
-            .pieces(at, bytes, |region| self.may_touch(context, region))
-    }
+/// A kernel with its parameters.
+#[derive(Clone, Debug)]
+pub(crate) enum Kernel {
+    Signal {
+        pad: Pad,
+        slot: u32,
+        peers: u64,
+    },
+    Wait {
+        pad: Pad,
+        slot: u32,
+        peers: u64,
+        lag: u32,
+    },
+    Delay {
+        time: Duration,
+    },
+    Unknown,
+}
 
-    fn read(&self, context: u64, at: u64, bytes: usize) -> Outcome<Vec<u8>> {
-        self.to_read(context, at, bytes)?;
-        let mut out = vec![0; bytes];
-        // SAFETY: the range is mapped as plain memory that this process may touch, under the lock that unmapping takes.
-        unsafe { std::ptr::copy_nonoverlapping(at as *const u8, out.as_mut_ptr(), bytes) };
-        Ok(out)
-    }
-
-    fn write(&self, context: u64, at: u64, bytes: &[u8]) -> Outcome {
-        let mut rest = bytes;
-        for piece in self.to_write(context, at, bytes.len())? {
-            let (now, later) = rest.split_at(piece.bytes);
-            rest = later;
-            match &piece.object.team {
-                Some(team) => require(
-                    team.store(piece.offset, now),
-                    R::CUDA_ERROR_ILLEGAL_ADDRESS,
-                    "a multicast store met a device with nothing bound there",
-                )?,
-                // SAFETY: as in `read`.
-                None => unsafe {
-                    std::ptr::copy_nonoverlapping(now.as_ptr(), piece.at as *mut u8, now.len());
+impl Kernel {
+    /// The kernel `name` with a copy of its parameters.
+    ///
+    /// # Safety
+    /// `parameters` points to an address of each parameter that the kernel of this name takes.
+    pub unsafe fn of(name: &str, parameters: *mut *mut c_void) -> Kernel {
+        // SAFETY: the caller's obligation, in the order and of the types of the kernels.
+        unsafe {
+            match name {
+                "warpweave_signal" => Kernel::Signal {
+                    pad: *(*parameters).cast(),
+                    slot: *(*parameters.add(1)).cast(),
+                    peers: *(*parameters.add(2)).cast(),
                 },
+                "warpweave_wait" => Kernel::Wait {
+                    pad: *(*parameters).cast(),
+                    slot: *(*parameters.add(1)).cast(),
+                    peers: *(*parameters.add(2)).cast(),
+                    lag: *(*parameters.add(3)).cast(),
+                },
+                "warpweave_delay" => Kernel::Delay {
+                    time: Duration::from_nanos(*(*parameters).cast()),
+                },
+                _ => Kernel::Unknown,
             }
         }
-        Ok(())
+    }
+
+    /// The parts of device memory that the parameters name.
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        match self {
+            Kernel::Signal { pad, .. } | Kernel::Wait { pad, .. } => {
+                let counters = 4 * u64::from(pad.slots * pad.world);
+                let table = 8 * u64::from(pad.world);
+                vec![
+                    pad.peers..pad.peers + table,
+                    pad.sent..pad.sent + counters,
+                    pad.expected..pad.expected + counters,
+                    pad.fault..pad.fault + 64,
+                    pad.stopped..pad.stopped + 4,
+                    pad.stopped_on_host..pad.stopped_on_host + 4,
+                ]
+            }
+            Kernel::Delay { .. } | Kernel::Unknown => Vec::new(),
+        }
     }
 }
 
-/// Runs `work` for `context`.
-///
-/// # Safety
-/// Host memory that the work names is valid; the parameters of a kernel are of its types.
-pub(crate) unsafe fn run(context: u64, work: &Work) -> Outcome {
-    match *work {
-        Work::Copy { to, from, bytes } => {
-            let driver = lock();
-            let data = driver.read(context, from, bytes)?;
-            driver.write(context, to, &data)
-        }
-        Work::Fill { to, value, bytes } => lock().write(context, to, &vec![value; bytes]),
-        Work::Upload { to, from, bytes } => {
-            // SAFETY: the caller's obligation.
-            let data = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
-            lock().write(context, to, data)
-        }
-        Work::Download { to, from, bytes } => {
-            let data = lock().read(context, from, bytes)?;
-            // SAFETY: the caller's obligation.
-            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to as *mut u8, bytes) };
-            Ok(())
-        }
-        Work::Kernel(ref kernel) => kernel.run(context),
-    }
+/// One recording of an event: when the stream came to it.
+pub(crate) type Recording = Arc<OnceLock<Instant>>;
+
+/// What a stream does next.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Run(Work),
+    Reach(Recording),
+    Await(Recording),
 }
 
-/// Enqueues `work`: it runs now or on the stream's thread, or is captured.
-///
-/// # Safety
-/// As for [`run`], until the work has ended, or until the last launch of the graph if it is captured.
-pub(crate) unsafe fn submit(stream: u64, work: Work) -> Outcome {
-    let mut driver = lock();
-    let Some((context, work)) = driver.enqueue(stream, work)? else {
-        return Ok(());
-    };
-    if driver.machine.asynchronous {
-        driver.append((stream, context), [Item::Run(work)]);
-        return Ok(());
-    }
-    drop(driver);
-    // SAFETY: the caller's obligation.
-    unsafe { run(context, &work) }
-}
+/// A stream's name and its context: the default streams of all contexts have the same names.
+pub(crate) type Key = (u64, u64);
 
-/// Launches an instantiated graph.
-///
-/// # Safety
-/// As for [`submit`], for all that was captured.
-pub(crate) unsafe fn replay(stream: u64, exec: u64) -> Outcome {
-    let mut driver = lock();
-    let context = driver.stream_context(stream)?;
-    driver.refuse_in_capture(stream, "cuGraphLaunch")?;
-    let Some(work) = driver.execs.get(&exec).map(|exec| exec.work.clone()) else {
-        return refuse(
-            R::CUDA_ERROR_INVALID_HANDLE,
-            format!("there is no instantiated graph {exec:#x}"),
-        );
-    };
-    if driver.machine.asynchronous {
-        driver.append((stream, context), work.iter().cloned().map(Item::Run));
-        return Ok(());
-    }
-    drop(driver);
-    for work in work.iter() {
-        // SAFETY: the caller's obligation.
-        unsafe { run(context, work)? };
-    }
-    Ok(())
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub waiting: VecDeque<Item>,
+    pub running: Option<Item>,
 }

@@ -3,37 +3,16 @@
 //! Without [`ASYNCHRONOUS`](crate::ASYNCHRONOUS) work runs when it is enqueued, so that the calls of a program are the same
 //! in every run. With it a stream is busy, as it is on a device, and what a program takes away under its work is seen.
 
-use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use cudarc::driver::sys::CUresult as R;
 use parking_lot::Condvar;
 
-use super::work::{Work, run};
-use super::{Driver, lock};
+use super::run::run;
 use crate::journal::{self, Outcome, fault, require};
-
-/// One recording of an event: when the stream came to it.
-pub(crate) type Mark = Arc<OnceLock<Instant>>;
-
-/// What a stream does next.
-#[derive(Clone, Debug)]
-pub(crate) enum Item {
-    Run(Work),
-    Reach(Mark),
-    Await(Mark),
-}
-
-/// A stream's name and its context: the default streams of all contexts have the same names.
-pub(crate) type Key = (u64, u64);
-
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    waiting: VecDeque<Item>,
-    running: Option<Item>,
-}
+use crate::state::work::{Item, Key, Recording};
+use crate::state::{Driver, lock};
 
 /// Something has ended.
 static ENDED: Condvar = Condvar::new();
@@ -97,10 +76,10 @@ fn work_off((stream, context): Key) {
         };
         match item {
             None => return,
-            Some(Item::Reach(mark)) => {
-                let _ = mark.set(Instant::now());
+            Some(Item::Reach(recording)) => {
+                let _ = recording.set(Instant::now());
             }
-            Some(Item::Await(mark)) => await_until(|_| mark.get().is_some()),
+            Some(Item::Await(recording)) => await_until(|_| recording.get().is_some()),
             Some(Item::Run(work)) => {
                 // SAFETY: whoever enqueued it vouches for it until it has ended.
                 if let Err(refusal) = unsafe { run(context, &work) } {
@@ -118,7 +97,7 @@ fn work_off((stream, context): Key) {
 fn await_until(mut done: impl FnMut(&Driver) -> bool) {
     let mut driver = lock();
     while !done(&driver) {
-        // A mark is set without the lock, so that its notice may come too early.
+        // A recording is set without the lock, so that its notice may come too early.
         let _ = ENDED.wait_for(&mut driver, std::time::Duration::from_millis(1));
     }
 }
@@ -134,7 +113,7 @@ pub(crate) fn drain_context(context: u64) {
     await_until(|driver| !driver.queues.keys().any(|(_, of)| *of == context));
 }
 
-/// Returns when the mark has been reached.
-pub(crate) fn await_mark(mark: &Mark) {
-    await_until(|_| mark.get().is_some());
+/// Returns when the recording has been reached.
+pub(crate) fn await_recording(recording: &Recording) {
+    await_until(|_| recording.get().is_some());
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::object::Object;
 use crate::machine::MOST_DEVICES;
 
 /// Memory bound by one device. Only its process writes it, `state` last.
@@ -45,31 +44,33 @@ struct Table {
 
 /// A mapping of the table.
 #[derive(Debug)]
-pub(crate) struct Team(NonNull<Table>);
+pub(crate) struct MulticastTable(NonNull<Table>);
 
 // SAFETY: the table holds atomics alone, and the mapping lives until drop.
-unsafe impl Send for Team {}
+unsafe impl Send for MulticastTable {}
 // SAFETY: as above.
-unsafe impl Sync for Team {}
+unsafe impl Sync for MulticastTable {}
 
-impl Team {
+impl MulticastTable {
     pub const BYTES: usize = 4096;
 
-    pub fn map(file: BorrowedFd<'_>) -> Result<Team, Errno> {
-        const { assert!(size_of::<Table>() <= Team::BYTES) };
+    pub fn map(file: BorrowedFd<'_>) -> Result<MulticastTable, Errno> {
+        const { assert!(size_of::<Table>() <= MulticastTable::BYTES) };
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the system's choice.
         let at = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
-                Team::BYTES,
+                MulticastTable::BYTES,
                 access,
                 MapFlags::SHARED,
                 file,
                 0,
             )?
         };
-        NonNull::new(at.cast()).map(Team).ok_or(Errno::NOMEM)
+        NonNull::new(at.cast())
+            .map(MulticastTable)
+            .ok_or(Errno::NOMEM)
     }
 
     fn table(&self) -> &Table {
@@ -123,21 +124,11 @@ impl Team {
     pub fn all_bound(&self) -> impl Iterator<Item = Bound> {
         (0..MOST_DEVICES as i32).filter_map(|device| self.bound(device))
     }
-
-    /// Stores `bytes` to the memory of every device: what a store through the multicast address does. False if some
-    /// device's memory does not reach that far or cannot be had.
-    pub fn store(&self, at: usize, bytes: &[u8]) -> bool {
-        self.all_bound().all(|to| {
-            let inside = at >= to.at && at + bytes.len() <= to.at + to.bytes;
-            let memory = Object::of_process(to.pid, to.fd, to.serial);
-            inside && memory.is_some_and(|m| m.write(to.offset + at - to.at, bytes).is_ok())
-        })
-    }
 }
 
-impl Drop for Team {
+impl Drop for MulticastTable {
     fn drop(&mut self) {
         // SAFETY: mapped once, with this size; nobody keeps a reference beyond `self`.
-        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), Team::BYTES) };
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), MulticastTable::BYTES) };
     }
 }

@@ -1,102 +1,17 @@
 //! The kernels that the driver knows by name: signals and waits of `warpweave-symm-mem`, on the memory that they are
 //! given. Every other kernel is a line in the journal.
 
-use std::ffi::c_void;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::lock;
 use crate::journal::Outcome;
+use crate::state::lock;
+use crate::state::work::{Kernel, Pad};
 
 /// Bytes from one word of a pad to the next.
 const FLAG_STRIDE: u64 = 32;
 
-/// The kernels' first parameter: `PadView` in `warpweave/signal.cuh`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Pad {
-    peers: u64,
-    sent: u64,
-    expected: u64,
-    tickets: u64,
-    fault: u64,
-    stopped: u64,
-    stopped_on_host: u64,
-    timeout_ns: u64,
-    rank: u32,
-    world: u32,
-    slots: u32,
-    reserved: u32,
-}
-
-/// A kernel with its parameters.
-#[derive(Clone, Debug)]
-pub(crate) enum Kernel {
-    Signal {
-        pad: Pad,
-        slot: u32,
-        peers: u64,
-    },
-    Wait {
-        pad: Pad,
-        slot: u32,
-        peers: u64,
-        lag: u32,
-    },
-    Delay {
-        time: Duration,
-    },
-    Unknown,
-}
-
 impl Kernel {
-    /// The kernel `name` with a copy of its parameters.
-    ///
-    /// # Safety
-    /// `parameters` points to an address of each parameter that the kernel of this name takes.
-    pub unsafe fn of(name: &str, parameters: *mut *mut c_void) -> Kernel {
-        // SAFETY: the caller's obligation, in the order and of the types of the kernels.
-        unsafe {
-            match name {
-                "warpweave_signal" => Kernel::Signal {
-                    pad: *(*parameters).cast(),
-                    slot: *(*parameters.add(1)).cast(),
-                    peers: *(*parameters.add(2)).cast(),
-                },
-                "warpweave_wait" => Kernel::Wait {
-                    pad: *(*parameters).cast(),
-                    slot: *(*parameters.add(1)).cast(),
-                    peers: *(*parameters.add(2)).cast(),
-                    lag: *(*parameters.add(3)).cast(),
-                },
-                "warpweave_delay" => Kernel::Delay {
-                    time: Duration::from_nanos(*(*parameters).cast()),
-                },
-                _ => Kernel::Unknown,
-            }
-        }
-    }
-
-    /// The parts of device memory that the parameters name.
-    pub fn ranges(&self) -> Vec<Range<u64>> {
-        match self {
-            Kernel::Signal { pad, .. } | Kernel::Wait { pad, .. } => {
-                let counters = 4 * u64::from(pad.slots * pad.world);
-                let table = 8 * u64::from(pad.world);
-                vec![
-                    pad.peers..pad.peers + table,
-                    pad.sent..pad.sent + counters,
-                    pad.expected..pad.expected + counters,
-                    pad.fault..pad.fault + 64,
-                    pad.stopped..pad.stopped + 4,
-                    pad.stopped_on_host..pad.stopped_on_host + 4,
-                ]
-            }
-            Kernel::Delay { .. } | Kernel::Unknown => Vec::new(),
-        }
-    }
-
     pub fn run(&self, context: u64) -> Outcome {
         match *self {
             Kernel::Unknown => {}
