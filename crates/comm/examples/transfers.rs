@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_comm::p2p::{
-    Channel, MemoryRange, Options, PointToPoint, Role, TransferBackend, Transport,
+    Channel, MemoryRange, Options, PointToPoint, Role, TransferBackend, TransferMethod,
 };
 use warpweave_comm::{CommError, NcclComm, NcclLibrary, NcclOptions};
 use warpweave_symm_mem::{Cuda, Exchange, Host, SymmetricBuffer, ThreadExchange};
@@ -59,7 +59,7 @@ impl<B: TransferBackend> Rank<B> {
     /// The time of one transfer, on a rank that copies.
     fn measure(
         &self,
-        transport: Transport,
+        transport: TransferMethod,
         role: Role,
         bytes: usize,
         pace: Pace,
@@ -151,7 +151,7 @@ impl<B: TransferBackend> Rank<B> {
         }
     }
 
-    fn table(&self, transports: &[Transport], sizes: &[usize]) -> Result<(), Failure> {
+    fn table(&self, transports: &[TransferMethod], sizes: &[usize]) -> Result<(), Failure> {
         let last = self.exchange.rank() == 1;
         if last {
             println!(
@@ -167,7 +167,7 @@ impl<B: TransferBackend> Rank<B> {
                     let turns = measure(Pace::Turns)?;
                     // NCCL's sends occupy the stream that the receives are to be on.
                     let both = match transport {
-                        Transport::Nccl => None,
+                        TransferMethod::Nccl => None,
                         _ => measure(Pace::Both)?,
                     };
                     if let (true, Some(ready), Some(turns)) = (last, ready, turns) {
@@ -224,16 +224,16 @@ fn main() -> Result<(), Failure> {
                 exchange,
                 sizes[sizes.len() - 1],
             )?;
-            let mut transports = vec![Transport::CopyEngine, Transport::Sm];
+            let mut transports = vec![TransferMethod::CopyEngine, TransferMethod::Sm];
             if rank.backend.compute_capability().0 == 9 {
-                transports.push(Transport::Tma);
+                transports.push(TransferMethod::Tma);
             }
             if let Some(library) = &library {
                 rank.backend.bind()?;
                 let options = NcclOptions::default();
                 let nccl = NcclComm::init(library, rank.exchange.as_ref(), options)?;
                 rank.p2p.attach_nccl(nccl)?;
-                transports.push(Transport::Nccl);
+                transports.push(TransferMethod::Nccl);
             }
             rank.table(&transports, &sizes)
         });
@@ -241,6 +241,6 @@ fn main() -> Result<(), Failure> {
     let sizes = [4096, 64 << 10, 1 << 20];
     two_ranks(|exchange| {
         let rank = Rank::new(Host::new(), exchange, sizes[sizes.len() - 1])?;
-        rank.table(&[Transport::CopyEngine, Transport::Sm], &sizes)
+        rank.table(&[TransferMethod::CopyEngine, TransferMethod::Sm], &sizes)
     })
 }

@@ -4,10 +4,10 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use warpweave_symm_mem::Exchange;
 
-use crate::error::{CommError, Result, as_comm_error};
+use crate::error::{CommError, Result, agree, as_comm_error};
 use crate::exchange::LocalExchange;
 use crate::job::Job;
 use crate::nccl::{NcclComm, NcclLibrary, NcclOptions};
@@ -217,35 +217,9 @@ impl Communicator {
     ) -> Result<NcclComm> {
         const TAG: &str = "warpweave.nccl.library";
         let _span = tracing::info_span!("comm.nccl", rank = self.rank()).entered();
-        let trouble = Loading {
-            trouble: library.as_ref().err().map(ToString::to_string),
-        };
-        let bytes = postcard::to_stdvec(&trouble).map_err(|e| CommError::Protocol {
-            what: format!("encoding `{TAG}`: {e}"),
-        })?;
-        let all = self.all_gather_bytes(TAG, &bytes)?;
-        let library = library?;
-        for (peer, bytes) in all.iter().enumerate() {
-            let loading: Loading =
-                postcard::from_bytes(bytes).map_err(|e| CommError::Protocol {
-                    what: format!("`{TAG}` of rank {peer}: {e}"),
-                })?;
-            if let Some(cause) = loading.trouble {
-                return Err(CommError::PeerFailed {
-                    rank: self.rank(),
-                    peer,
-                    what: TAG.into(),
-                    cause,
-                });
-            }
-        }
+        let library = agree(self.exchange(), TAG, library)?;
         NcclComm::init_watched(&library, self.exchange.as_ref(), options, &|what| {
             self.check(what)
         })
     }
-}
-
-#[derive(Serialize, Deserialize)]
-struct Loading {
-    trouble: Option<String>,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use warpweave_symm_mem::{ExchangeError, SignalFault};
+use warpweave_symm_mem::{Error as MemoryError, Exchange, ExchangeError, SignalFault};
 
 use crate::nccl::NcclVersion;
 use crate::store::refusal::Refusal;
@@ -58,6 +58,8 @@ pub enum CommError {
         what: String,
         /// The message of the rank that failed.
         cause: String,
+        /// Whether that was a missing capability, so that other work can go on.
+        unavailable: bool,
     },
     /// Ranks are at different collective calls.
     #[error(
@@ -203,7 +205,7 @@ pub enum CommError {
     /// The token of an earlier transfer was dropped, so that nobody waits for its end.
     #[error(
         "rank {rank}: {what} number {index} with rank {peer} on lane {lane} was dropped and never waited for; wait for its \
-         token, or call `settle`"
+         token, or call `wait_all`"
     )]
     TokenDropped {
         /// This rank.
@@ -264,6 +266,7 @@ impl CommError {
         match self {
             CommError::Memory(error) => error.is_unavailable(),
             CommError::NcclMissing { .. } | CommError::NcclUnusable { .. } => true,
+            CommError::PeerFailed { unavailable, .. } => *unavailable,
             _ => false,
         }
     }
@@ -276,6 +279,7 @@ impl CommError {
             | CommError::Mismatch { peer, .. }
             | CommError::Disagreement { peer, .. } => Some(*peer),
             CommError::Transfer { peer, .. } => Some(*peer),
+            CommError::Memory(MemoryError::PeerFailed { rank, .. }) => Some(*rank),
             CommError::Timeout { waiting_for, .. } => waiting_for.first().copied(),
             CommError::Exchange(
                 ExchangeError::PeerLost { rank, .. }
@@ -362,6 +366,7 @@ pub(crate) fn as_comm_error(error: ExchangeError, rank: usize) -> CommError {
             peer,
             what: tag,
             cause,
+            unavailable: false,
         },
         ExchangeError::Mismatch {
             rank: peer,
@@ -375,4 +380,28 @@ pub(crate) fn as_comm_error(error: ExchangeError, rank: usize) -> CommError {
         },
         other => CommError::Exchange(other),
     }
+}
+
+/// Goes on only if this step succeeded on every rank: [`warpweave_symm_mem::agree`] with the errors of this crate.
+///
+/// # Errors
+/// `mine` where it is an error; [`CommError::PeerFailed`] where a peer's is; those of the exchange.
+pub(crate) fn agree<T>(exchange: &dyn Exchange, step: &str, mine: Result<T>) -> Result<T> {
+    let this = exchange.rank();
+    warpweave_symm_mem::agree(exchange, step, mine).map_err(|error| match error {
+        CommError::Memory(MemoryError::PeerFailed {
+            rank,
+            step,
+            cause,
+            unavailable,
+        }) => CommError::PeerFailed {
+            rank: this,
+            peer: rank,
+            what: step,
+            cause,
+            unavailable,
+        },
+        CommError::Memory(MemoryError::Exchange(error)) => as_comm_error(error, this),
+        own => own,
+    })
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use warpweave_comm::collective::{Call, CollectiveOptions, Operation, Variant};
 use warpweave_comm::host::HostCollectives;
-use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, Transport};
+use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferMethod};
 use warpweave_comm::{Collectives, CommError, Communicator, Operand};
 use warpweave_symm_mem::host::{HostMemory, HostStream};
 use warpweave_symm_mem::{
@@ -92,8 +92,8 @@ fn work_of(work: &str, comm: &Communicator, deadline: Duration) -> Turn {
         "scatter" => (Operation::Broadcast, Variant::ScatterAllGather),
         "tree" => (Operation::AllReduce, Variant::Tree),
         "library" => return library(backend, exchange),
-        "get" => return transfers(backend, exchange, Transport::Sm),
-        "put" => return transfers(backend, exchange, Transport::CopyEngine),
+        "get" => return transfers(backend, exchange, TransferMethod::Sm),
+        "put" => return transfers(backend, exchange, TransferMethod::CopyEngine),
         "signals" => return signals(backend, exchange),
         "halves" => return halves(backend, exchange),
         "idle" => return idle(backend, exchange),
@@ -153,7 +153,7 @@ fn library(backend: Host, exchange: Peers) -> Turn {
 }
 
 /// Each rank reads from its left neighbour, with two calls under way.
-fn transfers(backend: Host, exchange: Peers, transport: Transport) -> Turn {
+fn transfers(backend: Host, exchange: Peers, method: TransferMethod) -> Turn {
     let bytes = 4 * ELEMENTS;
     let p2p = PointToPoint::new(&backend, &exchange, "transfers", Options::default());
     let p2p = p2p.expect("memory");
@@ -164,8 +164,8 @@ fn transfers(backend: Host, exchange: Peers, transport: Transport) -> Turn {
     let (left, right) = ((rank + WORLD - 1) % WORLD, (rank + 1) % WORLD);
     Box::new(move || {
         let mine = MemoryRange::new(rank, memory.address(), bytes);
-        let to = p2p.channel(right, 0, transport)?;
-        let from = p2p.channel(left, 0, transport)?;
+        let to = p2p.channel(right, 0, method)?;
+        let from = p2p.channel(left, 0, method)?;
         for _ in 0..2 {
             // SAFETY: the ranges live as long as this closure, and the stream orders their uses.
             unsafe {
@@ -292,8 +292,8 @@ impl Calls {
             output: Operand::symmetric(&self.output, 0, bytes)?,
         };
         let got = MemoryRange::new(rank, sums.add(bytes), bytes);
-        let to = self.p2p.channel(right, 0, Transport::Sm)?;
-        let from = self.p2p.channel(left, 0, Transport::Sm)?;
+        let to = self.p2p.channel(right, 0, TransferMethod::Sm)?;
+        let from = self.p2p.channel(left, 0, TransferMethod::Sm)?;
         let part = |of| MemoryRange::of(&self.input, of, 0, bytes);
         // SAFETY: memory of this value, whose uses the stream orders; all ranks make the same calls.
         unsafe {

@@ -182,7 +182,7 @@ fn the_switch_reduces_where_any_order_is_accepted() {
         let select = |call, order| rank.collectives.select_in(call, order).unwrap();
         assert_eq!(select(&large, ReductionOrder::Any), Variant::Multimem);
         let by_rank = select(&large, ReductionOrder::Rank);
-        assert!(by_rank.sums_by_rank(), "{by_rank}");
+        assert!(by_rank.reduces_in_rank_order(), "{by_rank}");
         assert_eq!(rank.collectives.select(&large).unwrap(), by_rank);
         let out_of_reach = call(16 << 20, plain(0), plain(1));
         assert_eq!(select(&out_of_reach, ReductionOrder::Any), by_rank);

@@ -18,8 +18,8 @@ fn a_ring_of_gets_or_puts_needs_no_barrier() {
     for world in 1..=8 {
         ranks(world, Options::default(), host, |rank| {
             for way in WAYS {
-                for transport in OWN {
-                    Ring::new(rank, way, transport, 1003).exact(60, 300, false);
+                for method in OWN {
+                    Ring::new(rank, way, method, 1003).exact(60, 300, false);
                 }
             }
         });
@@ -31,9 +31,9 @@ fn a_ring_over_memory_shared_by_ipc() {
     for world in [1, 2, 5] {
         ranks(world, Options::default(), host, |rank| {
             for way in WAYS {
-                for transport in OWN {
-                    Ring::over(rank, Kind::Registered, way, transport, 777).exact(60, 100, false);
-                    Ring::over(rank, Kind::Registered, way, transport, 512).exact(40, 0, true);
+                for method in OWN {
+                    Ring::over(rank, Kind::Registered, way, method, 777).exact(60, 100, false);
+                    Ring::over(rank, Kind::Registered, way, method, 512).exact(40, 0, true);
                 }
             }
         });
@@ -44,8 +44,8 @@ fn a_ring_over_memory_shared_by_ipc() {
 fn hundreds_of_rings_follow_each_other() {
     ranks(4, Options::default(), host, |rank| {
         for way in WAYS {
-            for transport in OWN {
-                Ring::new(rank, way, transport, 261).exact(400, 0, false);
+            for method in OWN {
+                Ring::new(rank, way, method, 261).exact(400, 0, false);
             }
         }
     });
@@ -56,8 +56,8 @@ fn a_captured_ring_replays() {
     for world in [2, 3, 5] {
         ranks(world, Options::default(), host, |rank| {
             for way in WAYS {
-                for transport in OWN {
-                    Ring::new(rank, way, transport, 515).exact(50, 200, true);
+                for method in OWN {
+                    Ring::new(rank, way, method, 515).exact(50, 200, true);
                 }
             }
         });
@@ -72,8 +72,8 @@ fn many_in_flight_in_both_directions() {
             ..Options::default()
         };
         ranks(world, options, host, |rank| {
-            for transport in OWN {
-                flood::exact(rank, transport, 12, 77);
+            for method in OWN {
+                flood::exact(rank, method, 12, 77);
             }
         });
     }
@@ -82,8 +82,8 @@ fn many_in_flight_in_both_directions() {
 #[test]
 fn what_was_posted_on_one_stream_is_waited_for_on_another() {
     ranks(2, Options::default(), host, |rank| {
-        for transport in OWN {
-            streams::exact(rank, transport);
+        for method in OWN {
+            streams::exact(rank, method);
         }
     });
 }
@@ -91,8 +91,8 @@ fn what_was_posted_on_one_stream_is_waited_for_on_another() {
 #[test]
 fn any_alignment_and_length() {
     ranks(2, Options::default(), host, |rank| {
-        for transport in OWN {
-            bytes::exact(rank, transport, 9);
+        for method in OWN {
+            bytes::exact(rank, method, 9);
         }
     });
 }
@@ -114,9 +114,9 @@ fn a_silent_peer_is_named_and_the_endpoint_recovers() {
         timeout: Some(Duration::from_secs(1)),
         ..Options::default()
     };
-    for transport in OWN {
+    for method in OWN {
         ranks(2, options, host, |rank| {
-            faults::silent_peer(rank, transport);
+            faults::silent_peer(rank, method);
         });
     }
 }
@@ -128,9 +128,9 @@ fn a_late_peer_is_told_and_overwrites_nothing() {
         timeout: Some(deadline),
         ..Options::default()
     };
-    for transport in OWN {
+    for method in OWN {
         ranks(2, options, host, |rank| {
-            faults::late_peer(rank, transport, deadline);
+            faults::late_peer(rank, method, deadline);
         });
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use transfers::ring::{Kind, Ring, WAYS};
 use transfers::{OWN, bytes, faults, flood, ranks, streams};
-use warpweave_comm::p2p::{Options, Transport};
+use warpweave_comm::p2p::{Options, TransferMethod};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
 use warpweave_symm_mem::Cuda;
 
@@ -24,10 +24,10 @@ fn gpu(world: usize) -> impl Fn(usize) -> Cuda + Sync {
 }
 
 /// What the GPUs have: bulk copies are Hopper's.
-fn own() -> Vec<Transport> {
+fn own() -> Vec<TransferMethod> {
     let hopper = Cuda::new(0).unwrap().compute_capability().0 == 9;
     OWN.into_iter()
-        .filter(|transport| hopper || *transport != Transport::Tma)
+        .filter(|method| hopper || *method != TransferMethod::Tma)
         .collect()
 }
 
@@ -51,9 +51,9 @@ fn a_ring_of_gets_or_puts_needs_no_barrier() {
     for world in worlds() {
         ranks(world, options(1), gpu(world), |rank| {
             for way in WAYS {
-                for transport in own() {
+                for method in own() {
                     for shard in [1003, 65536] {
-                        Ring::new(rank, way, transport, shard).exact(300, 100, false);
+                        Ring::new(rank, way, method, shard).exact(300, 100, false);
                     }
                 }
             }
@@ -67,9 +67,9 @@ fn a_ring_over_memory_shared_by_ipc() {
     for world in [2, 4] {
         ranks(world, options(1), gpu(world), |rank| {
             for way in WAYS {
-                for transport in own() {
+                for method in own() {
                     for kind in [Kind::Symmetric, Kind::Registered] {
-                        Ring::over(rank, kind, way, transport, 5001).exact(200, 100, false);
+                        Ring::over(rank, kind, way, method, 5001).exact(200, 100, false);
                     }
                 }
             }
@@ -83,8 +83,8 @@ fn a_captured_ring_replays() {
     for world in worlds() {
         ranks(world, options(1), gpu(world), |rank| {
             for way in WAYS {
-                for transport in own() {
-                    Ring::new(rank, way, transport, 40_960).exact(200, 50, true);
+                for method in own() {
+                    Ring::new(rank, way, method, 40_960).exact(200, 50, true);
                 }
             }
         });
@@ -96,8 +96,8 @@ fn a_captured_ring_replays() {
 fn large_shards_fill_the_rings_of_stages() {
     ranks(2, Options::default(), gpu(2), |rank| {
         for way in WAYS {
-            for transport in own() {
-                Ring::new(rank, way, transport, (24 << 20) + 48).exact(6, 100, false);
+            for method in own() {
+                Ring::new(rank, way, method, (24 << 20) + 48).exact(6, 100, false);
             }
         }
     });
@@ -108,9 +108,9 @@ fn large_shards_fill_the_rings_of_stages() {
 fn many_in_flight_in_both_directions() {
     for (world, lanes) in [(1, 2), (2, 3), (4, 2)] {
         ranks(world, options(lanes), gpu(world), |rank| {
-            for transport in own() {
+            for method in own() {
                 for size in [77, 8192] {
-                    flood::exact(rank, transport, 20, size);
+                    flood::exact(rank, method, 20, size);
                 }
             }
         });
@@ -121,8 +121,8 @@ fn many_in_flight_in_both_directions() {
 #[ignore = "needs a GPU"]
 fn what_was_posted_on_one_stream_is_waited_for_on_another() {
     ranks(2, options(1), gpu(2), |rank| {
-        for transport in own() {
-            streams::exact(rank, transport);
+        for method in own() {
+            streams::exact(rank, method);
         }
     });
 }
@@ -136,8 +136,8 @@ fn any_alignment_and_length() {
             ..Options::default()
         };
         ranks(2, options, gpu(2), |rank| {
-            for transport in own() {
-                bytes::exact(rank, transport, 12);
+            for method in own() {
+                bytes::exact(rank, method, 12);
             }
         });
     }
@@ -159,9 +159,9 @@ fn a_silent_peer_is_named_and_the_endpoint_recovers() {
         timeout: Some(Duration::from_secs(1)),
         ..options(2)
     };
-    for transport in own() {
+    for method in own() {
         ranks(2, options, gpu(2), |rank| {
-            faults::silent_peer(rank, transport);
+            faults::silent_peer(rank, method);
         });
     }
 }
@@ -177,7 +177,7 @@ fn a_ring_by_nccl() {
         let nccl = NcclComm::init(&library, rank.exchange.as_ref(), options).unwrap();
         rank.p2p.attach_nccl(nccl).unwrap();
         for way in WAYS {
-            Ring::new(rank, way, Transport::Nccl, 65_537).exact(100, 100, false);
+            Ring::new(rank, way, TransferMethod::Nccl, 65_537).exact(100, 100, false);
         }
     });
 }

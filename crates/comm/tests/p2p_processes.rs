@@ -28,15 +28,15 @@ fn child() {
     let device = Host::with_timeout(Duration::from_secs(30));
     let rank = Rank::new(device, comm.shared_exchange(), options);
     for way in WAYS {
-        for transport in OWN {
+        for method in OWN {
             for kind in [Kind::Symmetric, Kind::Registered] {
-                Ring::over(&rank, kind, way, transport, 1003).exact(150, 200, false);
-                Ring::over(&rank, kind, way, transport, 4096).exact(40, 100, true);
+                Ring::over(&rank, kind, way, method, 1003).exact(150, 200, false);
+                Ring::over(&rank, kind, way, method, 4096).exact(40, 100, true);
             }
         }
     }
-    for transport in OWN {
-        flood::exact(&rank, transport, 10, 129);
+    for method in OWN {
+        flood::exact(&rank, method, 10, 129);
     }
     let Rank {
         p2p,

@@ -39,7 +39,7 @@ pub trait CollectiveKernels: Backend {
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels).
-    unsafe fn meet(&self, stream: &Self::Stream, group: &Group) -> Result<()>;
+    unsafe fn barrier(&self, stream: &Self::Stream, group: &Group) -> Result<()>;
 
     /// A collective by packets. `dtype` counts where elements are summed.
     ///
@@ -97,7 +97,7 @@ pub trait CollectiveKernels: Backend {
     ) -> Result<()>;
 
     /// As [`exchange`](CollectiveKernels::exchange), by bulk copies of the tensor memory accelerator; on a rank whose
-    /// addresses or bytes are not multiples of 16, by the multiprocessors.
+    /// addresses or bytes are not multiples of 16, by the SMs.
     ///
     /// # Errors
     /// [`Error::Unavailable`](warpweave_symm_mem::Error::Unavailable) where there is none.

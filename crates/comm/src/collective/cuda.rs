@@ -8,8 +8,8 @@ use super::enqueue::{DIRECT_THREADS, PACKET_THREADS, vector};
 use super::launch::{
     Direct, Group, MAX_WORLD, Multimem, PacketKernel, Packets, PushReduce, ScatterAllGather, Tree,
 };
-use super::pushed::vector as push_vector;
-use super::scattered::vector as scatter_vector;
+use super::push_reduce::vector as push_vector;
+use super::scatter_all_gather::vector as scatter_vector;
 
 static PACKETS: Image = device_image!("packets", sm_90a, compute_80);
 static DIRECT: Image = device_image!("direct", sm_90a, compute_80);
@@ -181,11 +181,11 @@ impl CollectiveKernels for Cuda {
     }
 
     fn resident_blocks(&self) -> Result<u32> {
-        // A block of each kernel fits on a multiprocessor: they are bounded to as many threads.
+        // A block of each kernel fits on a SM: they are bounded to as many threads.
         Ok(self.sms())
     }
 
-    unsafe fn meet(&self, stream: &CudaStream, group: &Group) -> Result<()> {
+    unsafe fn barrier(&self, stream: &CudaStream, group: &Group) -> Result<()> {
         // SAFETY: the kernel takes a group by value; the rest is the caller's obligation.
         unsafe { launch(self, stream, &DIRECT, "collective_meet", (1, 32), *group) }
     }

@@ -69,7 +69,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                     self.by_packets(stream, call, variant)
                 }
                 (Variant::Push, Operation::ReduceScatter) | (Variant::TwoShotPush, _) => {
-                    self.by_pushed_sums(stream, call)
+                    self.by_push_reduce(stream, call)
                 }
                 (Variant::Push, _) => self.by_exchange(stream, call, Direction::Push),
                 (Variant::Pull, Operation::ReduceScatter)
@@ -77,11 +77,11 @@ impl<B: CollectiveKernels> Collectives<B> {
                     self.by_reduction(stream, call, variant)
                 }
                 (Variant::Pull, _) => self.by_exchange(stream, call, Direction::Pull),
-                (Variant::PushTma, _) => self.by_bulk_moves(stream, call, Direction::Push),
+                (Variant::PushTma, _) => self.by_bulk_exchange(stream, call, Direction::Push),
                 (Variant::PullTma, Operation::ReduceScatter) | (Variant::TwoShotTma, _) => {
-                    self.by_bulk_sums(stream, call, variant)
+                    self.by_bulk_reduce(stream, call, variant)
                 }
-                (Variant::PullTma, _) => self.by_bulk_moves(stream, call, Direction::Pull),
+                (Variant::PullTma, _) => self.by_bulk_exchange(stream, call, Direction::Pull),
                 (Variant::ScatterAllGather, _) => self.by_scatter_all_gather(stream, call),
                 (Variant::Tree, _) => self.by_tree(stream, call),
                 (Variant::Staged, _) => self.by_staged(stream, call),
@@ -114,7 +114,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let addresses = call.input.address().0 | call.output.address().0;
         let aligned = (addresses | bytes as u64 | total as u64).is_multiple_of(4);
         let launch = Packets {
-            group: self.lanes[0].group(),
+            group: self.barriers[0].group(),
             areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),
             input: call.input.address(),
             output: call.output.address(),
@@ -176,7 +176,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             false => DevicePtr::NULL,
         });
         Direct {
-            group: self.lanes[0].group(),
+            group: self.barriers[0].group(),
             from: Addresses::by_rank(self.world, |rank| call.input.of(rank).add(start)),
             to,
             bytes: bytes as u64,
@@ -226,17 +226,17 @@ impl<B: CollectiveKernels> Collectives<B> {
                 };
                 let blocks = self.direct_blocks(own.bytes).min(LOCAL_BLOCKS);
                 backend.exchange(&self.side, &launch, blocks)?;
-                backend.record(&self.summed[0], &self.side)?;
+                backend.record(&self.reduced[0], &self.side)?;
             }
-            backend.meet(stream, &self.lanes[0].group())?;
+            backend.barrier(stream, &self.barriers[0].group())?;
             match batched {
                 true => backend.batched_copies(stream, &moves)?,
                 false => backend.copies(stream, &moves)?,
             }
             if aside {
-                backend.wait_event(stream, &self.summed[0])?;
+                backend.wait_event(stream, &self.reduced[0])?;
             }
-            backend.meet(stream, &self.lanes[0].group())
+            backend.barrier(stream, &self.barriers[0].group())
         }
     }
 
@@ -269,7 +269,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             other => other,
         };
         Direct {
-            group: self.lanes[0].group(),
+            group: self.barriers[0].group(),
             from: Addresses::by_rank(self.world, |peer| turn(peer).0),
             to: Addresses::by_rank(self.world, |peer| turn(peer).1),
             bytes: bytes as u64,

@@ -9,13 +9,13 @@ pub const MAX_WORLD: usize = 8;
 pub const MAX_BLOCKS: usize = 128;
 
 /// Slots of the pad in which the blocks of a launch meet: a phase each.
-pub(super) const MEETING_SLOTS: usize = 2 * MAX_BLOCKS;
+pub(super) const BARRIER_SLOTS: usize = 2 * MAX_BLOCKS;
 
 /// Slices of a block at most, each with a slot behind those: `kMaxSlices`.
 pub const MAX_SLICES: usize = 8;
 
 /// The slot that faults of packets name: `kPacketSlot`.
-pub(super) const PACKET_SLOT: usize = MEETING_SLOTS + MAX_SLICES * MAX_BLOCKS;
+pub(super) const PACKET_SLOT: usize = BARRIER_SLOTS + MAX_SLICES * MAX_BLOCKS;
 
 /// Addresses by rank; null where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,8 +43,8 @@ impl Addresses {
 pub struct Group {
     /// The pad: slots by (phase, block) and (slice, block), then the one that faults of packets name.
     pub pad: PadView,
-    /// The words of every rank's pad.
-    pub words: Addresses,
+    /// The flags of every rank's pad.
+    pub flags: Addresses,
     /// `[MAX_BLOCKS]` u32: the epoch of each block's last launch.
     pub epochs: DevicePtr,
     /// Zero.
@@ -207,7 +207,7 @@ impl PacketKernel {
         }
     }
 
-    /// Whether elements are summed, so that their type matters.
+    /// Whether elements are reduced, so that their type matters.
     pub const fn reduces(self) -> bool {
         matches!(
             self,

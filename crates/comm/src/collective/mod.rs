@@ -14,7 +14,6 @@
 //! of the ranks: one before the first access, so that inputs are ready and outputs free, one behind the last.
 
 mod backend;
-mod begin;
 mod bulk;
 mod call;
 mod cuda;
@@ -22,8 +21,8 @@ mod enqueue;
 pub(crate) mod host;
 pub mod launch;
 mod multicast;
-mod pushed;
-mod scattered;
+mod push_reduce;
+mod scatter_all_gather;
 mod select;
 mod staged;
 mod staging;
@@ -77,27 +76,27 @@ pub struct Collectives<B: CollectiveKernels> {
     rank: usize,
     world: usize,
     /// One for the launches on a call's stream, one for those on the side.
-    lanes: [Lane<B>; 2],
+    barriers: [BarrierPad<B>; 2],
     areas: SymmetricBuffer<B>,
     staging: SymmetricBuffer<B>,
     /// Slots for what [`Variant::Staged`] takes in, which no other variant touches.
-    landing: SymmetricBuffer<B>,
+    bounce: SymmetricBuffer<B>,
     capacity: usize,
     blocks: u32,
     side: B::Stream,
     pushed: [B::Event; PIECES],
-    summed: [B::Event; PIECES],
+    reduced: [B::Event; PIECES],
     costs: Costs,
 }
 
 /// Where launches that follow each other meet.
 #[derive(Debug)]
-struct Lane<B: CollectiveKernels> {
+struct BarrierPad<B: CollectiveKernels> {
     pad: SignalPad<B>,
     epochs: B::Memory,
 }
 
-impl<B: CollectiveKernels> Lane<B> {
+impl<B: CollectiveKernels> BarrierPad<B> {
     fn new(backend: &B, exchange: &Arc<dyn Exchange>, name: &str) -> Result<Self> {
         let pad = SignalPad::new(backend, exchange, name, PACKET_SLOT + 1)?;
         let epochs = backend.allocate(4 * MAX_BLOCKS);
@@ -106,10 +105,10 @@ impl<B: CollectiveKernels> Lane<B> {
     }
 
     fn group(&self) -> Group {
-        let words = self.pad.flags();
+        let flags = self.pad.flags();
         Group {
             pad: self.pad.view(),
-            words: Addresses::by_rank(words.world(), |rank| words.peer(rank)),
+            flags: Addresses::by_rank(flags.world(), |rank| flags.peer(rank)),
             epochs: self.epochs.address(),
             reserved: 0,
         }
@@ -151,10 +150,10 @@ impl<B: CollectiveKernels> Collectives<B> {
         let event = || backend.event();
         let own = backend.preload_collectives().and_then(|()| {
             let side = backend.stream(Priority::High)?;
-            let (pushed, summed) = ([event()?, event()?], [event()?, event()?]);
-            Ok((side, pushed, summed, backend.resident_blocks()?))
+            let (pushed, reduced) = ([event()?, event()?], [event()?, event()?]);
+            Ok((side, pushed, reduced, backend.resident_blocks()?))
         });
-        let (side, pushed, summed, resident) = agree(exchange.as_ref(), "collectives.own", own)?;
+        let (side, pushed, reduced, resident) = agree(exchange.as_ref(), "collectives.own", own)?;
         // Half a section holds the chunks of an all-reduce in two shots, and half the sums.
         let capacity = (options.packet_bytes.div_ceil(launch::PAYLOAD) + 1).next_multiple_of(64);
         let area = 2 * world * capacity * launch::PACKET;
@@ -162,9 +161,9 @@ impl<B: CollectiveKernels> Collectives<B> {
             backend: backend.clone(),
             rank,
             world,
-            lanes: [
-                Lane::new(backend, exchange, name)?,
-                Lane::new(backend, exchange, &format!("{name}.side"))?,
+            barriers: [
+                BarrierPad::new(backend, exchange, name)?,
+                BarrierPad::new(backend, exchange, &format!("{name}.side"))?,
             ],
             areas: SymmetricBuffer::new(backend, exchange, &format!("{name}.packets"), area)?,
             staging: SymmetricBuffer::new(
@@ -173,17 +172,17 @@ impl<B: CollectiveKernels> Collectives<B> {
                 &format!("{name}.staging"),
                 options.staging_bytes,
             )?,
-            landing: SymmetricBuffer::new(
+            bounce: SymmetricBuffer::new(
                 backend,
                 exchange,
-                &format!("{name}.landing"),
-                staged::landing_bytes(options.staging_bytes),
+                &format!("{name}.bounce"),
+                staged::bounce_bytes(options.staging_bytes),
             )?,
             capacity,
             blocks: 0,
             side,
             pushed,
-            summed,
+            reduced,
             costs: Costs::of_machine(backend, exchange.as_ref())?,
         };
         let blocks = resident.min(options.max_blocks).clamp(1, MAX_BLOCKS as u32);
@@ -224,7 +223,11 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// # Errors
     /// [`Error::SignalFault`]; what the backend reports.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
-        SignalFault::of_several(self.lanes.iter().map(|lane| lane.pad.check(stream)))
+        SignalFault::of_several(
+            self.barriers
+                .iter()
+                .map(|barrier| barrier.pad.check(stream)),
+        )
     }
 
     /// Makes the collectives usable again after a fault. Collective, with no call of any rank under way.
@@ -239,10 +242,35 @@ impl<B: CollectiveKernels> Collectives<B> {
         // SAFETY: all ranks are quiet; the ranges are this object's own.
         let filled = unsafe { self.backend.fill(stream, self.areas.local(), 0, area) };
         agree(exchange, "collectives.filled", filled)?;
-        for lane in &self.lanes {
-            lane.recover(&self.backend, stream, exchange)?;
+        for barrier in &self.barriers {
+            barrier.recover(&self.backend, stream, exchange)?;
         }
         exchange.barrier("collectives.recovered")?;
+        Ok(())
+    }
+
+    /// For tests of what follows four billion launches: makes the next launch the one after `epoch`. Collective, with no
+    /// call of any rank in flight.
+    ///
+    /// # Errors
+    /// What the backend and the exchange report.
+    #[doc(hidden)]
+    pub fn begin_at(&self, stream: &B::Stream, exchange: &dyn Exchange, epoch: u32) -> Result<()> {
+        self.backend.synchronize(&self.side)?;
+        self.backend.synchronize(stream)?;
+        exchange.barrier("collectives.begin")?;
+        let epochs = |bytes: usize| epoch.to_ne_bytes().repeat(bytes / size_of::<u32>());
+        let counters = epochs(MAX_BLOCKS * size_of::<u32>());
+        let (backend, areas) = (&self.backend, &self.areas);
+        // SAFETY: all ranks are quiet; the ranges are this object's own. Padding between flags is nobody's.
+        unsafe {
+            backend.fill(stream, areas.local(), 0, areas.bytes())?;
+            for barrier in &self.barriers {
+                barrier.pad.begin_at(stream, epoch)?;
+                backend.upload(stream, barrier.epochs.address(), &counters)?;
+            }
+        }
+        exchange.barrier("collectives.begun")?;
         Ok(())
     }
 
@@ -274,7 +302,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             return Ok(());
         }
         // SAFETY: the group is this object's own and no other memory is touched.
-        unsafe { self.backend.meet(stream, &self.lanes[0].group()) }
+        unsafe { self.backend.barrier(stream, &self.barriers[0].group()) }
     }
 
     /// A call with nothing to do: everything counts as elements of one type.

@@ -1,4 +1,4 @@
-//! Calls through multicast addresses: by the multiprocessors (see `cuda/multimem.cu`) and by copy engine.
+//! Calls through multicast addresses: by the SMs (see `cuda/multimem.cu`) and by copy engine.
 //!
 //! Operands have a multicast address only if a [`MulticastBuffer`](warpweave_symm_mem::multicast::MulticastBuffer) gave it
 //! to them, which exists only where the guard allows it.
@@ -114,9 +114,9 @@ impl<B: CollectiveKernels> Collectives<B> {
         };
         // SAFETY: the caller's obligations; every rank is between the two meetings while its output is written.
         unsafe {
-            self.backend.meet(stream, &self.lanes[0].group())?;
+            self.backend.barrier(stream, &self.barriers[0].group())?;
             self.backend.copies(stream, &moves)?;
-            self.backend.meet(stream, &self.lanes[0].group())
+            self.backend.barrier(stream, &self.barriers[0].group())
         }
     }
 }

@@ -2,7 +2,7 @@
 //! [`Variant::Staged`].
 //!
 //! # What it does
-//! A message goes in pieces. Peers write a piece into one of two slots of this rank's *landing* memory by the
+//! A message goes in pieces. Peers write a piece into one of two slots of this rank's *bounce* memory by the
 //! kernel that the symmetric variant uses, and a local copy takes it from there to the output while the next
 //! piece lands in the other slot. Pushing reads nothing of a peer's, so the input is read where it lies. A
 //! reduce-scatter has nothing to copy out; where its input exceeds the staging memory, pieces are packed into
@@ -38,8 +38,8 @@ const COPIED: f64 = 2e6;
 /// What a launch after another takes at least, in microseconds.
 const LAUNCH: f64 = 2.5;
 
-/// Bytes of the landing memory with so many of staging memory.
-pub(super) fn landing_bytes(staging_bytes: usize) -> usize {
+/// Bytes of the bounce memory with so many of staging memory.
+pub(super) fn bounce_bytes(staging_bytes: usize) -> usize {
     PIECES * (staging_bytes / PIECES).min(SLOT) / 256 * 256
 }
 
@@ -84,7 +84,7 @@ impl Piece {
 
 impl<B: CollectiveKernels> Collectives<B> {
     fn slot(&self) -> usize {
-        self.landing.bytes() / PIECES
+        self.bounce.bytes() / PIECES
     }
 
     /// Whether there is room for no piece.
@@ -123,7 +123,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         // SAFETY: the caller's obligations.
         unsafe {
             match call.operation {
-                _ if self.fits_staging(call) => self.by_pushed_sums(stream, call),
+                _ if self.fits_staging(call) => self.by_push_reduce(stream, call),
                 Operation::ReduceScatter => self.by_packed_pieces(stream, call, cut),
                 _ => self.by_landed_pieces(stream, call, cut),
             }
@@ -141,7 +141,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             // SAFETY: the caller's obligations; the order is what the module's description argues.
             unsafe {
                 if piece.index >= PIECES {
-                    backend.wait_event(stream, &self.summed[slot])?;
+                    backend.wait_event(stream, &self.reduced[slot])?;
                 }
                 self.land(stream, call, &piece)?;
                 if piece.index + 1 == cut.count {
@@ -150,14 +150,14 @@ impl<B: CollectiveKernels> Collectives<B> {
                     backend.record(&self.pushed[slot], stream)?;
                     backend.wait_event(&self.side, &self.pushed[slot])?;
                     backend.exchange(&self.side, &out, blocks.min(LOCAL_BLOCKS))?;
-                    backend.record(&self.summed[slot], &self.side)?;
+                    backend.record(&self.reduced[slot], &self.side)?;
                 }
             }
         }
         match cut.count {
             1 => Ok(()),
             // The copies on the side are ordered: the last is here when all are.
-            count => backend.wait_event(stream, &self.summed[(count - 2) % PIECES]),
+            count => backend.wait_event(stream, &self.reduced[(count - 2) % PIECES]),
         }
     }
 
@@ -170,13 +170,13 @@ impl<B: CollectiveKernels> Collectives<B> {
         let whole = Call {
             count: bytes / call.dtype.size(),
             input: Operand::local(call.input.address().add(start)),
-            output: Operand::symmetric(&self.landing, piece.slot() * self.slot(), bytes)?,
+            output: Operand::symmetric(&self.bounce, piece.slot() * self.slot(), bytes)?,
             ..*call
         };
         // SAFETY: the caller's obligations.
         unsafe {
             match call.operation {
-                Operation::AllReduce => self.by_pushed_sums(stream, &whole),
+                Operation::AllReduce => self.by_push_reduce(stream, &whole),
                 Operation::Broadcast => self.by_scatter_all_gather(stream, &whole),
                 Operation::AllGather | Operation::AllToAll => {
                     let launch = self.exchange_into_slots(call, piece);
@@ -205,7 +205,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             let from = call.input.address().add(part + start);
             let to = match peer == rank {
                 true => call.output.address().add(rank * call.bytes() + start),
-                false => self.landing.peer(peer).add(place),
+                false => self.bounce.peer(peer).add(place),
             };
             (from != to).then_some((from, to))
         })
@@ -213,7 +213,7 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// The local copy of a piece from its slot to the output.
     fn out_of_slot(&self, call: &Call, piece: &Piece) -> Direct {
-        let slot = self.landing.local().add(piece.slot() * self.slot());
+        let slot = self.bounce.local().add(piece.slot() * self.slot());
         let (output, rank) = (call.output.address(), self.rank);
         let is_there = |rank: usize| {
             call.operation == Operation::Broadcast && rank == call.root && call.in_place()
@@ -237,7 +237,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let backend = &self.backend;
         let blocks = self.direct_blocks(cut.bytes);
         let pack = |piece: &Piece| {
-            let slot = self.landing.local().add(piece.slot() * self.slot());
+            let slot = self.bounce.local().add(piece.slot() * self.slot());
             self.local(piece, |peer| {
                 let from = call.input.address().add(peer * call.bytes() + piece.start);
                 Some((from, slot.add(peer * piece.bytes)))
@@ -253,21 +253,21 @@ impl<B: CollectiveKernels> Collectives<B> {
                 let slot = piece.slot();
                 match piece.index {
                     0 => backend.exchange(stream, &pack(&piece), blocks)?,
-                    _ => backend.wait_event(stream, &self.summed[slot])?,
+                    _ => backend.wait_event(stream, &self.reduced[slot])?,
                 }
                 if let Some(next) = ahead.next() {
                     backend.wait_event(&self.side, &self.pushed[next.slot()])?;
                     backend.exchange(&self.side, &pack(&next), blocks.min(LOCAL_BLOCKS))?;
-                    backend.record(&self.summed[next.slot()], &self.side)?;
+                    backend.record(&self.reduced[next.slot()], &self.side)?;
                 }
-                let packed = self.landing.local().add(slot * self.slot());
+                let packed = self.bounce.local().add(slot * self.slot());
                 let part = Call {
                     count: piece.bytes / call.dtype.size(),
                     input: Operand::local(packed),
                     output: Operand::local(call.output.address().add(piece.start)),
                     ..*call
                 };
-                self.by_pushed_sums(stream, &part)?;
+                self.by_push_reduce(stream, &part)?;
                 backend.record(&self.pushed[slot], stream)?;
             }
         }
@@ -281,7 +281,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         copy: impl Fn(usize) -> Option<(DevicePtr, DevicePtr)>,
     ) -> Direct {
         let alone = Direct {
-            group: self.lanes[0].group(),
+            group: self.barriers[0].group(),
             from: Addresses::default(),
             to: Addresses::default(),
             bytes: piece.bytes as u64,
@@ -315,7 +315,7 @@ fn pieces(call: &Call, cut: Pieces) -> impl Iterator<Item = Piece> {
 }
 
 impl Costs {
-    /// The time in microseconds of a call through landing memory with slots of so many bytes: the kernels of
+    /// The time in microseconds of a call through bounce memory with slots of so many bytes: the kernels of
     /// the symmetric variant, piece by piece, and the copy of the last piece or the first. Predicted: that
     /// the other copies overlap is not measured.
     fn predict_staged(

@@ -56,7 +56,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 let last = index + 1 == count;
                 let (start, bytes) = pieces(part(self.rank), index);
                 let launch = Direct {
-                    group: self.lanes[1].group(),
+                    group: self.barriers[1].group(),
                     from: Addresses::by_rank(self.world, |rank| match rank == self.rank {
                         true => call.input.address().add(self.rank * chunk + start),
                         false => self.staging.local().add(rank * chunk + start),
@@ -73,10 +73,10 @@ impl<B: CollectiveKernels> Collectives<B> {
                 backend.wait_event(&self.side, &self.pushed[index])?;
                 let blocks = self.direct_blocks(piece);
                 backend.reduce(&self.side, call.dtype, &launch, blocks)?;
-                backend.record(&self.summed[index], &self.side)?;
+                backend.record(&self.reduced[index], &self.side)?;
             }
             for index in 0..count {
-                backend.wait_event(stream, &self.summed[index])?;
+                backend.wait_event(stream, &self.reduced[index])?;
                 for &peer in peers.iter().filter(|_| everywhere) {
                     let (start, bytes) = pieces(part(self.rank), index);
                     let dst = call.output.of(peer).add(self.rank * chunk + start);
@@ -84,7 +84,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 }
             }
             match everywhere {
-                true => backend.meet(stream, &self.lanes[0].group()),
+                true => backend.barrier(stream, &self.barriers[0].group()),
                 false => Ok(()),
             }
         }

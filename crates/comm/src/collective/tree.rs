@@ -70,7 +70,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             let bytes = (call.bytes() - start).min(piece);
             let launch = Tree {
                 packets: Packets {
-                    group: self.lanes[0].group(),
+                    group: self.barriers[0].group(),
                     areas: Addresses::by_rank(self.world, |rank| self.areas.peer(rank)),
                     input: input.add(start),
                     output: output.add(start),

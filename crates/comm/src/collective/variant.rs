@@ -14,15 +14,15 @@ pub enum Variant {
     Packets,
     /// An all-reduce by packets in two shots: chunks to their ranks, sums to everybody.
     PacketsTwoShot,
-    /// Multiprocessors store to symmetric outputs; where elements are summed, to staging memory.
+    /// SMs store to symmetric outputs; where elements are reduced, to staging memory.
     Push,
-    /// Multiprocessors load from symmetric inputs; where elements are summed, each rank sums its chunk.
+    /// SMs load from symmetric inputs; where elements are reduced, each rank sums its chunk.
     Pull,
     /// As [`Variant::TwoShot`], but chunks are pushed to staging memory: stores leave more of the links to data than loads.
     TwoShotPush,
     /// Bulk copies of the tensor memory accelerator, to symmetric outputs.
     PushTma,
-    /// Copy engines write to symmetric outputs; where elements are summed, to staging memory.
+    /// Copy engines write to symmetric outputs; where elements are reduced, to staging memory.
     PushCopyEngine,
     /// As [`Variant::PushCopyEngine`], handed to the driver as one batch. Cannot be captured in a graph: there it is enqueued
     /// copy by copy.
@@ -31,7 +31,7 @@ pub enum Variant {
     OneShot,
     /// Every rank loads and sums one chunk of all symmetric inputs and stores the sum to all symmetric outputs.
     TwoShot,
-    /// Bulk copies of the tensor memory accelerator, from symmetric inputs; where elements are summed, from shared memory.
+    /// Bulk copies of the tensor memory accelerator, from symmetric inputs; where elements are reduced, from shared memory.
     PullTma,
     /// As [`Variant::TwoShot`], by bulk copies in and out of shared memory.
     TwoShotTma,
@@ -45,7 +45,7 @@ pub enum Variant {
     /// [`Variant::TwoShotPush`] (an all-reduce), [`Variant::ScatterAllGather`] (a broadcast) and
     /// [`Variant::Push`].
     Staged,
-    /// Multiprocessors store and load through multicast addresses: the switch copies and sums, in f32 and in an order of its
+    /// SMs store and load through multicast addresses: the switch copies and sums, in f32 and in an order of its
     /// own.
     Multimem,
     /// One copy by copy engine to a multicast address.
@@ -139,7 +139,7 @@ impl Variant {
     ];
 
     /// Whether it takes sums in the order of ranks, as most do, so that they have the same bits in any such variant.
-    pub const fn sums_by_rank(self) -> bool {
+    pub const fn reduces_in_rank_order(self) -> bool {
         !matches!(self, Variant::Tree | Variant::Multimem)
     }
 

@@ -178,6 +178,7 @@ impl LocalExchange {
                     peer: rank,
                     what: tag.into(),
                     cause: why,
+                    unavailable: false,
                 },
                 Err(_) => CommError::Protocol {
                     what: format!("rank {rank} sent no receipt for `{tag}`"),

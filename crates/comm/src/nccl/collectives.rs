@@ -84,7 +84,7 @@ macro_rules! calls {
                     match code {
                         // Nothing has been launched yet, so that there is nothing to wait for.
                         SUCCESS | IN_PROGRESS if grouped => Ok(()),
-                        code => self.shared.settle(name, code, &|_| Ok(())),
+                        code => self.shared.await_completion(name, code, &|_| Ok(())),
                     }
                 }
             )*

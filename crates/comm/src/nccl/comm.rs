@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use warpweave_symm_mem::Exchange;
 
+use super::agreement::unique_id;
 use super::api::{IN_PROGRESS, INTERNAL_ERROR, SUCCESS, ncclComm, ncclComm_t};
 use super::config::{Launch, NcclOptions};
 use super::fault::failure;
 use super::library::NcclLibrary;
-use super::opening::unique_id;
 use super::state::Shared;
 use super::teardown::{TEARDOWN, abort, bounded};
 use crate::error::Result;
@@ -115,7 +115,7 @@ impl NcclComm {
             _one_thread: PhantomData,
         };
         comm.shared.watch(exchange);
-        comm.shared.settle(call, code, watch)?;
+        comm.shared.await_completion(call, code, watch)?;
         match options.launch {
             Launch::NonBlocking => Ok(comm),
             Launch::Blocking => {
@@ -190,7 +190,7 @@ impl NcclComm {
         let code = self
             .shared
             .call_bounded(call, self.shared.deadline, finalize)?;
-        self.shared.settle(call, code, &|_| Ok(()))?;
+        self.shared.await_completion(call, code, &|_| Ok(()))?;
         let (call, destroy) = (api.destroy.name, api.destroy.get()?);
         let handle = self.shared.take(call)?;
         let destroyed = bounded(call, TEARDOWN, move || {
@@ -257,14 +257,14 @@ impl NcclComm {
         let start = Instant::now();
         // Success may mean that the work has only begun: the state tells.
         let code = if code == SUCCESS { IN_PROGRESS } else { code };
-        self.shared.settle(call, code, watch)?;
+        self.shared.await_completion(call, code, watch)?;
         while place.load(Ordering::Acquire).is_null() {
             let waited = start.elapsed();
             if waited >= self.shared.deadline {
                 return Err(self.shared.late(call, waited));
             }
             std::thread::sleep(Duration::from_millis(1));
-            self.shared.settle(call, IN_PROGRESS, watch)?;
+            self.shared.await_completion(call, IN_PROGRESS, watch)?;
         }
         Ok(())
     }

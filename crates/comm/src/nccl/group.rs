@@ -105,7 +105,9 @@ impl Open<'_> {
         let settled: Vec<_> = members
             .iter()
             .zip(left)
-            .map(|(member, left)| left.and_then(|()| member.settle(END, code, &|_| Ok(()))))
+            .map(|(member, left)| {
+                left.and_then(|()| member.await_completion(END, code, &|_| Ok(())))
+            })
             .collect();
         settled.into_iter().collect()
     }

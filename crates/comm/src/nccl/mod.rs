@@ -12,6 +12,7 @@
 //!
 //! What NCCL reads from the environment (`NCCL_NVLS_ENABLE=0`, `NCCL_DEBUG`, …) is left as it is.
 
+mod agreement;
 mod api;
 mod collectives;
 mod comm;
@@ -21,11 +22,10 @@ mod fault;
 mod group;
 mod library;
 mod memory;
-mod opening;
-mod parts;
 mod registration;
 mod state;
 mod teardown;
+mod uneven;
 mod version;
 mod window;
 mod zero_cta;

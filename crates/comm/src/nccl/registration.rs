@@ -1,4 +1,4 @@
-//! What a communicator knows of memory, from registration to deregistration.
+//! Registered memory of a communicator, from registration to deregistration.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -7,38 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::api::SUCCESS;
 use super::memory::NcclMemory;
-use super::state::{Shared, State};
+use super::state::{Kind, Registration, Shared, State};
 use super::teardown::{Handle, TEARDOWN, bounded};
 use crate::error::Result;
 
-/// How the communicator knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// `ncclCommRegister`.
-    Buffer,
-    /// `ncclCommWindowRegister`.
-    Window { symmetric: bool },
-}
-
-/// One entry of the communicator's list.
-pub(super) struct Registration {
-    id: u64,
-    pub range: Range<u64>,
-    pub kind: Kind,
-    handle: *mut c_void,
-    /// Its owner is gone; NCCL had no time for it then.
-    retired: bool,
-    /// Not freed before it is deregistered.
-    _memory: Option<Arc<NcclMemory>>,
-}
-
-/// An owner's hold on an entry, given up at the latest when it is dropped.
-pub(super) struct Hold {
+/// Owns an entry of the list, and deregisters it on drop at the latest.
+pub(super) struct RegistrationGuard {
     shared: Arc<Shared>,
     id: u64,
 }
 
-impl Hold {
+impl RegistrationGuard {
     pub fn new(
         shared: &Arc<Shared>,
         call: &'static str,
@@ -55,7 +34,7 @@ impl Hold {
             kind,
             handle: handle.get(),
             retired: false,
-            _memory: memory,
+            _memory: memory.map(|memory| memory as Arc<dyn Send + Sync>),
         });
         shared.leave(state);
         Ok(Self {
@@ -73,7 +52,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for RegistrationGuard {
     fn drop(&mut self) {
         let Some(mut state) = self.shared.idle() else {
             self.shared.retire(self.id);

@@ -6,8 +6,9 @@
 //!
 //! So does the loss of a rank, of which the exchange tells: what is enqueued would wait for that rank for ever.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::mem::{forget, replace, take};
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +23,6 @@ use super::api::{
 use super::config::CtaPolicy;
 use super::fault::failure;
 use super::library::NcclLibrary;
-use super::registration::Registration;
 use super::teardown::{Handle, TEARDOWN, abort, bounded};
 use crate::error::{CommError, Result};
 
@@ -53,6 +53,27 @@ pub(super) struct State {
     pub registrations: Vec<Registration>,
     /// NCCL points into them for as long as the communicators live.
     names: Vec<CString>,
+}
+
+/// How memory is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `ncclCommRegister`.
+    Buffer,
+    /// `ncclCommWindowRegister`.
+    Window { symmetric: bool },
+}
+
+/// One entry of the communicator's list of registered memory.
+pub(super) struct Registration {
+    pub id: u64,
+    pub range: Range<u64>,
+    pub kind: Kind,
+    pub handle: *mut c_void,
+    /// Its owner was dropped while NCCL was busy.
+    pub retired: bool,
+    /// Keeps the memory until it is deregistered.
+    pub _memory: Option<Arc<dyn Send + Sync>>,
 }
 
 // SAFETY: NCCL ties communicators and registrations to a device and not to a thread; the lock admits one at a time.
@@ -166,7 +187,7 @@ impl Shared {
 
     /// Takes the result of a call that may go on in the background, and waits until it has ended one way or the other.
     /// A call that does not end by the deadline, or that `watch` ends, takes the communicator with it.
-    pub fn settle(
+    pub fn await_completion(
         &self,
         call: &'static str,
         code: i32,

@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 use warpweave_symm_mem::Exchange;
 
+use super::agreement::{agree_on_call, same};
 use super::api::SUCCESS;
 use super::comm::NcclComm;
 use super::config::Launch;
 use super::memory::NcclMemory;
-use super::opening::together;
-use super::registration::{Hold, Kind};
+use super::registration::RegistrationGuard;
+use super::state::Kind;
 use super::teardown::Handle;
-use crate::error::{CommError, Result, as_comm_error};
+use crate::error::{CommError, Result, agree, as_comm_error};
 
 /// What a window promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,14 +44,14 @@ const ALIGNMENT: u64 = 4096;
 /// a group is open, that is left to the next registration or to the communicator's end. [`NcclWindow::close`] is the
 /// orderly way. Do neither while a stream uses the window or is being captured.
 pub struct NcclWindow {
-    hold: Hold,
+    hold: RegistrationGuard,
     range: Range<u64>,
     kind: WindowKind,
 }
 
 /// Memory that this rank has registered with `ncclCommRegister`. From 2.19. Dropped as an [`NcclWindow`] is.
 pub struct NcclRegistration {
-    _hold: Hold,
+    _hold: RegistrationGuard,
     range: Range<u64>,
 }
 
@@ -92,7 +93,7 @@ impl NcclWindow {
             .barrier(TAG)
             .map_err(|e| as_comm_error(e, exchange.rank()))?;
         let closed = self.hold.deregister("ncclCommWindowDeregister");
-        together(exchange, TAG, ("a window's end", ""), closed)
+        agree(exchange, TAG, closed)
     }
 }
 
@@ -157,30 +158,30 @@ impl NcclComm {
         const PREPARED: &str = "warpweave.nccl.window";
         const REGISTERED: &str = "warpweave.nccl.window-registered";
         const CALL: &str = "ncclCommWindowRegister";
-        // What can be seen beforehand is, so that no rank waits in NCCL for one that cannot come.
+        // Whatever can fail before the call is done first, so that no rank waits in NCCL for one that will not call it.
         let range = range
             .and_then(|range| self.may_register(range))
-            .and_then(|range| self.of_these_ranks(exchange, range));
-        let size = range.as_ref().map_or(0, |range| range.end - range.start);
-        let word = format!("{size} bytes, {kind:?}");
-        let range = together(exchange, PREPARED, ("a window", word), range)?;
+            .and_then(|range| self.of_these_ranks(exchange, range))
+            .and_then(|range| self.shared.deregister_retired(CALL).map(|()| range));
+        let range = agree(exchange, PREPARED, range)?;
+        let size = range.end - range.start;
+        same(exchange, "a window", &format!("{size} bytes, {kind:?}"))?;
         let symmetric = kind == WindowKind::Symmetric;
         let registered = self.register_window(&range, symmetric).and_then(|handle| {
             let entry = (range.clone(), Kind::Window { symmetric });
-            Hold::new(&self.shared, CALL, entry, handle, memory)
+            RegistrationGuard::new(&self.shared, CALL, entry, handle, memory)
         });
-        if let Err(CommError::Nccl { .. }) = registered {
+        if let Err(CommError::Nccl { .. } | CommError::Timeout { .. }) = registered {
             // The peers are in the same call: this ends it for them too.
             self.abort();
         }
-        let hold = together(exchange, REGISTERED, ("a window", ""), registered)?;
+        let hold = agree_on_call(exchange, REGISTERED, registered)?;
         Ok(NcclWindow { hold, range, kind })
     }
 
     fn register_window(&self, range: &Range<u64>, symmetric: bool) -> Result<Handle<c_void>> {
         let register = &self.library().api.window_register;
         let (call, register) = (register.name, register.get()?);
-        self.shared.deregister_retired(call)?;
         // NCCL writes the handle when all ranks have come, which may be after this call has given up.
         let place = Arc::new(AtomicPtr::new(null_mut()));
         let theirs = Arc::into_raw(place.clone());
@@ -202,7 +203,7 @@ impl NcclComm {
             Launch::NonBlocking if code == SUCCESS => self.shared.poll(call),
             _ => Ok(code),
         });
-        code.and_then(|code| self.shared.settle(call, code, &|_| Ok(())))?;
+        code.and_then(|code| self.shared.await_completion(call, code, &|_| Ok(())))?;
         // A communicator that does not block may say that it is done a moment before it has written the handle.
         let start = Instant::now();
         let late = match self.launch {
@@ -260,7 +261,7 @@ impl NcclComm {
         }
         let handle = self.had(Handle(handle), call)?;
         let entry = (range.clone(), Kind::Buffer);
-        let _hold = Hold::new(&self.shared, call, entry, handle, memory)?;
+        let _hold = RegistrationGuard::new(&self.shared, call, entry, handle, memory)?;
         Ok(NcclRegistration { _hold, range })
     }
 

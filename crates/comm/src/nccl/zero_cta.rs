@@ -2,7 +2,7 @@
 
 use super::comm::NcclComm;
 use super::config::CtaPolicy;
-use super::registration::Kind;
+use super::state::Kind;
 
 /// The kinds of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,30 +8,30 @@ use crate::error::Result;
 
 /// Which kernel does a transfer in one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum TransferKernel {
     /// `transfer_sm`: loads and stores.
     Sm,
-    /// `transfer_bulk`: bulk copies through shared memory. Addresses that differ modulo 16 go by [`Engine::Sm`].
+    /// `transfer_bulk`: bulk copies through shared memory. Addresses that differ modulo 16 go by [`TransferKernel::Sm`].
     Bulk,
 }
 
-impl Engine {
+impl TransferKernel {
     /// The kernel.
     pub const fn kernel(self) -> &'static str {
         match self {
-            Engine::Sm => "transfer_sm",
-            Engine::Bulk => "transfer_bulk",
+            TransferKernel::Sm => "transfer_sm",
+            TransferKernel::Bulk => "transfer_bulk",
         }
     }
 }
 
-/// A transfer in one launch: waits for the peer's word, copies, signals the peer.
+/// A transfer in one launch: waits for the peer's flag, copies, signals the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct FusedTransfer {
     /// [`Role::Get`] or [`Role::Put`].
     pub role: Role,
     /// The kernel.
-    pub engine: Engine,
+    pub engine: TransferKernel,
     /// The peer.
     pub peer: usize,
     /// The lane.
@@ -44,23 +44,23 @@ pub struct FusedTransfer {
     pub bytes: usize,
     /// The pad of the endpoint.
     pub pad: PadView,
-    /// The word that the peer signals in this rank's pad.
+    /// The flag that the peer signals in this rank's pad.
     pub awaited: DevicePtr,
-    /// The word that this rank signals in the peer's pad.
-    pub announced: DevicePtr,
+    /// The flag that this rank signals in the peer's pad.
+    pub signalled: DevicePtr,
     /// Most blocks of the grid, if there is a limit.
     pub max_blocks: Option<u32>,
 }
 
 impl FusedTransfer {
-    /// Slot of the word that is waited for.
+    /// Slot of the flag that is waited for.
     pub fn wait_slot(&self) -> usize {
         self.role.awaited().slot(self.lane)
     }
 
-    /// Slot of the word that is signalled.
+    /// Slot of the flag that is signalled.
     pub fn signal_slot(&self) -> usize {
-        self.role.announced().slot(self.lane)
+        self.role.signalled().slot(self.lane)
     }
 }
 
@@ -84,7 +84,7 @@ pub trait TransferBackend: Backend {
     ///
     /// # Safety
     /// As [`Backend::signal`].
-    unsafe fn announce(
+    unsafe fn signal_unless_stopped(
         &self,
         stream: &Self::Stream,
         pad: &PadView,
@@ -95,11 +95,11 @@ pub trait TransferBackend: Backend {
     /// Enqueues `launch` on `stream`.
     ///
     /// # Errors
-    /// As [`TransferBackend::announce`].
+    /// As [`TransferBackend::signal_unless_stopped`].
     ///
     /// # Safety
     /// - Both ranges are mapped until the work has ended, do not overlap, and no unordered work conflicts but the peer's,
     ///   which the signals order.
-    /// - `launch.pad` is the view of a live pad that has the slots, and `awaited` and `announced` are its words.
+    /// - `launch.pad` is the view of a live pad that has the slots, and `awaited` and `signalled` are its flags.
     unsafe fn fused_transfer(&self, stream: &Self::Stream, launch: &FusedTransfer) -> Result<()>;
 }

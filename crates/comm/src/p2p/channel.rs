@@ -5,12 +5,12 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use warpweave_symm_mem::DevicePtr;
 
-use super::backend::{Engine, FusedTransfer, TransferBackend};
-use super::endpoint::{Account, Books, Shared};
+use super::backend::{FusedTransfer, TransferBackend, TransferKernel};
+use super::method::TransferMethod;
 use super::range::MemoryRange;
 use super::role::Role;
+use super::state::{EndpointState, Shared, TransferKey};
 use super::token::Token;
-use super::transport::Transport;
 use crate::error::{CommError, Result};
 
 /// The way to one peer on one lane by one transport; [`PointToPoint::channel`](super::PointToPoint::channel) gives it.
@@ -27,7 +27,7 @@ pub struct Channel<B: TransferBackend> {
     shared: Arc<Shared<B>>,
     peer: usize,
     lane: usize,
-    transport: Transport,
+    transport: TransferMethod,
 }
 
 impl<B: TransferBackend> Clone for Channel<B> {
@@ -41,7 +41,7 @@ impl<B: TransferBackend> Channel<B> {
         shared: Arc<Shared<B>>,
         peer: usize,
         lane: usize,
-        transport: Transport,
+        transport: TransferMethod,
     ) -> Self {
         Channel {
             shared,
@@ -127,17 +127,17 @@ impl<B: TransferBackend> Channel<B> {
     ) -> Result<Token<B>> {
         let _span = self.span(role, mine.bytes).entered();
         self.validate(role, mine, theirs)?;
-        let by_nccl = self.transport == Transport::Nccl;
-        let of = Account {
+        let by_nccl = self.transport == TransferMethod::Nccl;
+        let of = TransferKey {
             peer: self.peer,
             lane: self.lane,
             role,
             by_nccl,
         };
         let shared = &*self.shared;
-        // Before the books: a group holds this lock while its thread posts.
+        // Before the state: a group holds this lock while its thread posts.
         let nccl = by_nccl.then(|| shared.nccl()).transpose()?;
-        let mut books = self.open(of)?;
+        let mut state = self.open(of)?;
         // SAFETY: the caller's obligation; peer, lane and lengths were checked.
         unsafe {
             match nccl {
@@ -147,22 +147,22 @@ impl<B: TransferBackend> Channel<B> {
                 None => self.enqueue(stream, role, mine.address, theirs, mine.bytes)?,
             }
         }
-        let index = books.ledger(of).post();
-        let life = books.life;
+        let index = state.counts(of).post();
+        let generation = state.generation;
         Ok(Token::new(
             self.shared.clone(),
             of,
             index,
-            life,
+            generation,
             stream.clone(),
         ))
     }
 
-    /// The books, if no token of the account was lost.
-    fn open(&self, of: Account) -> Result<MutexGuard<'_, Books>> {
-        let mut books = self.shared.books.lock();
-        match books.ledger(of).lost() {
-            None => Ok(books),
+    /// The state, if no token of the account was lost.
+    fn open(&self, of: TransferKey) -> Result<MutexGuard<'_, EndpointState>> {
+        let mut state = self.shared.state.lock();
+        match state.counts(of).lost() {
+            None => Ok(state),
             Some(index) => Err(CommError::TokenDropped {
                 rank: self.shared.rank,
                 peer: of.peer,
@@ -189,10 +189,10 @@ impl<B: TransferBackend> Channel<B> {
             backend, pad, rank, ..
         } = &*self.shared;
         let view = pad.view();
-        let announced = role.announced().slot(self.lane);
+        let signalled = role.signalled().slot(self.lane);
         let Some(theirs) = theirs else {
             // SAFETY: peer and lane were checked, and dropping the pad's memory waits for enqueued work.
-            return unsafe { backend.announce(stream, &view, announced, self.peer) };
+            return unsafe { backend.signal_unless_stopped(stream, &view, signalled, self.peer) };
         };
         let awaited = role.awaited().slot(self.lane);
         let (from, to) = match role {
@@ -200,14 +200,14 @@ impl<B: TransferBackend> Channel<B> {
             _ => (theirs.address, mine),
         };
         let engine = match self.transport {
-            Transport::Tma => Engine::Bulk,
-            Transport::Sm => Engine::Sm,
+            TransferMethod::Tma => TransferKernel::Bulk,
+            TransferMethod::Sm => TransferKernel::Sm,
             _ => {
                 // SAFETY: the caller's obligation, who orders the streams of the lane; for the signals as above.
                 unsafe {
                     backend.wait(stream, &view, awaited, &[self.peer], 0)?;
                     backend.copy_unless_stopped(stream, to, from, bytes)?;
-                    return backend.announce(stream, &view, announced, self.peer);
+                    return backend.signal_unless_stopped(stream, &view, signalled, self.peer);
                 }
             }
         };
@@ -221,10 +221,10 @@ impl<B: TransferBackend> Channel<B> {
             bytes,
             pad: view,
             awaited: pad.flag(*rank, awaited, self.peer)?,
-            announced: pad.flag(self.peer, announced, *rank)?,
+            signalled: pad.flag(self.peer, signalled, *rank)?,
             max_blocks: self.shared.options.max_blocks,
         };
-        // SAFETY: the caller's obligation for the ranges; the words are those of the pad.
+        // SAFETY: the caller's obligation for the ranges; the flags are those of the pad.
         unsafe { backend.fused_transfer(stream, &launch) }
     }
 

@@ -18,7 +18,7 @@ struct PadLink {
 
 impl PadLink {
     /// # Safety
-    /// While the value is used, `pad` is the view of a live pad of the host backend with the slots of `lane` and a word for
+    /// While the value is used, `pad` is the view of a live pad of the host backend with the slots of `lane` and a flag for
     /// `peer`, and no other thread of this rank signals or waits on them.
     unsafe fn new(pad: &PadView, lane: usize, peer: usize) -> Self {
         PadLink {
@@ -30,7 +30,7 @@ impl PadLink {
 }
 
 impl Link for PadLink {
-    fn announce(&self, signal: Signal) {
+    fn signal(&self, signal: Signal) {
         // SAFETY: as `new` was promised.
         unsafe { send_signal(&self.pad, signal.slot(self.lane), self.peer) }
     }
@@ -51,7 +51,7 @@ impl TransferBackend for Host {
         None
     }
 
-    unsafe fn announce(
+    unsafe fn signal_unless_stopped(
         &self,
         stream: &HostStream,
         pad: &PadView,
@@ -62,7 +62,7 @@ impl TransferBackend for Host {
         // SAFETY: the caller's obligation, until the work has ended.
         let link = unsafe { PadLink::new(pad, lane, peer) };
         let work = move || {
-            protocol::announce(&link, signal);
+            protocol::signal(&link, signal);
             Ok(())
         };
         Ok(self.launch(stream, "announce", work)?)

@@ -15,7 +15,7 @@
 //! Every post returns a [`Token`] that remembers what it was posted with; [`Token::wait`] consumes it. Tokens may be waited
 //! for in any order. One that is dropped enqueues nothing and loses no epoch, but nobody waits for the end of its transfer:
 //! the next post of that kind on its lane is [`CommError::TokenDropped`](crate::CommError::TokenDropped), until a later
-//! token is waited for or [`PointToPoint::settle`] is called.
+//! token is waited for or [`PointToPoint::wait_all`] is called.
 //!
 //! # Graphs
 //! Epochs are counted on the device, so a captured transfer can be replayed. What is posted in a capture is waited for in
@@ -29,27 +29,29 @@
 //! that a *put* may have written belongs to no one until the ranks have recovered.
 //!
 //! # Kernels that wait
-//! A transfer by [`Transport::Sm`] or [`Transport::Tma`] occupies its blocks while it waits for the peer. Transfers that
+//! A transfer by [`TransferMethod::Sm`] or [`TransferMethod::Tma`] occupies its blocks while it waits for the peer. Transfers that
 //! wait on several streams at once must leave room for the work that ends their waits: [`Options::max_blocks`] bounds
 //! each. Ranks that share a GPU should also be given a queue a stream, by `CUDA_DEVICE_MAX_CONNECTIONS=32`.
 
 mod backend;
 mod channel;
+mod counts;
 mod cuda;
 mod endpoint;
 mod host;
-mod ledger;
+mod method;
 mod nccl;
 mod protocol;
 mod range;
 mod role;
+mod state;
 mod token;
-mod transport;
 
-pub use backend::{Engine, FusedTransfer, TransferBackend};
+pub use backend::{FusedTransfer, TransferBackend, TransferKernel};
 pub use channel::Channel;
-pub use endpoint::{Options, PointToPoint};
+pub use endpoint::PointToPoint;
+pub use method::TransferMethod;
 pub use range::MemoryRange;
 pub use role::Role;
+pub use state::Options;
 pub use token::Token;
-pub use transport::Transport;

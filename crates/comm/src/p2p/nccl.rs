@@ -4,9 +4,9 @@
 use parking_lot::ReentrantMutexGuard;
 
 use super::backend::TransferBackend;
-use super::endpoint::Shared;
 use super::range::MemoryRange;
 use super::role::Role;
+use super::state::Shared;
 use crate::error::{CommError, Result};
 use crate::nccl::{Element, NcclComm};
 

@@ -1,4 +1,4 @@
-//! The protocol of a transfer, generic over the words and the memory: what the host backend runs is what loom explores.
+//! The protocol of a transfer, generic over the flags and the memory: what the host backend runs is what loom explores.
 //! `cuda/transfer.cuh` is its twin.
 //!
 //! ```text
@@ -17,7 +17,7 @@ use super::role::{Role, Signal};
 /// One rank's end of a lane to one peer. One thread at a time.
 pub(crate) trait Link {
     /// Signals the peer: a release behind all that this thread did.
-    fn announce(&self, signal: Signal);
+    fn signal(&self, signal: Signal);
 
     /// Waits for the peer's next signal of this kind: an acquire. False if it did not come in time.
     fn expect(&self, signal: Signal) -> bool;
@@ -28,9 +28,9 @@ pub(crate) trait Link {
 
 /// Signals outside of a kernel that copies: the offer of the rank that exposes or accepts, or the end of a copy by other
 /// means.
-pub(crate) fn announce(link: &impl Link, signal: Signal) {
+pub(crate) fn signal(link: &impl Link, signal: Signal) {
     if !link.is_broken() {
-        link.announce(signal);
+        link.signal(signal);
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn transfer(link: &impl Link, role: Role, copy: impl FnOnce()) -> boo
         return false;
     }
     copy();
-    link.announce(role.announced());
+    link.signal(role.signalled());
     true
 }
 
@@ -67,7 +67,7 @@ mod tests {
     }
 
     impl Link for Peer {
-        fn announce(&self, signal: Signal) {
+        fn signal(&self, signal: Signal) {
             self.heard.borrow_mut().push(signal);
         }
 
@@ -91,7 +91,7 @@ mod tests {
         let copied = Cell::new(0);
         let get = || transfer(&peer, Role::Get, || copied.set(copied.get() + 1));
         assert_eq!([get(), get(), get()], [true, false, false]);
-        announce(&peer, Signal::Free);
+        signal(&peer, Signal::Free);
         assert_eq!(
             (copied.get(), peer.heard.borrow().as_slice()),
             (1, &[Signal::Done][..])

@@ -1,4 +1,4 @@
-//! Who does what in a transfer, and which words of a lane they signal.
+//! Who does what in a transfer, and which flags of a lane they signal.
 
 /// What one rank tells the other; each has a slot of its own in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +82,7 @@ impl Role {
     }
 
     /// What this rank signals.
-    pub(crate) const fn announced(self) -> Signal {
+    pub(crate) const fn signalled(self) -> Signal {
         match self {
             Role::Expose => Signal::Ready,
             Role::Get => Signal::Done,
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn the_two_ends_of_a_transfer_fit() {
         for (passive, active) in [(Role::Expose, Role::Get), (Role::Accept, Role::Put)] {
-            assert_eq!(passive.announced(), active.awaited());
-            assert_eq!(active.announced(), passive.awaited());
+            assert_eq!(passive.signalled(), active.awaited());
+            assert_eq!(active.signalled(), passive.awaited());
             assert!(active.is_active() && !passive.is_active());
         }
     }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::backend::TransferBackend;
-use super::endpoint::{Account, Shared};
 use super::role::Role;
+use super::state::{Shared, TransferKey};
 use crate::error::{CommError, Result};
 
 /// A transfer that was posted. It remembers what it was posted with; [`Token::wait`] consumes it.
@@ -15,9 +15,9 @@ use crate::error::{CommError, Result};
 #[must_use = "a transfer that nobody waits for makes the next one on its lane an error"]
 pub struct Token<B: TransferBackend> {
     shared: Arc<Shared<B>>,
-    of: Account,
+    of: TransferKey,
     index: u64,
-    life: u64,
+    generation: u64,
     posted_on: B::Stream,
     waited: bool,
 }
@@ -25,16 +25,16 @@ pub struct Token<B: TransferBackend> {
 impl<B: TransferBackend> Token<B> {
     pub(super) fn new(
         shared: Arc<Shared<B>>,
-        of: Account,
+        of: TransferKey,
         index: u64,
-        life: u64,
+        generation: u64,
         posted_on: B::Stream,
     ) -> Self {
         Token {
             shared,
             of,
             index,
-            life,
+            generation,
             posted_on,
             waited: false,
         }
@@ -71,8 +71,8 @@ impl<B: TransferBackend> Token<B> {
     /// then the transfer counts as dropped.
     pub fn wait(mut self, stream: &B::Stream) -> Result<()> {
         let shared = self.shared.clone();
-        let mut books = shared.books.lock();
-        if books.life != self.life {
+        let mut state = shared.state.lock();
+        if state.generation != self.generation {
             return Err(CommError::InvalidArgument {
                 what: "token",
                 why: format!(
@@ -86,11 +86,11 @@ impl<B: TransferBackend> Token<B> {
         if self.of.role.is_active() || self.of.by_nccl {
             self.follow(stream)?;
         }
-        let due = books.ledger(self.of).due(self.index);
-        shared.enqueue_waits(stream, self.of, due, &mut books)?;
+        let due = state.counts(self.of).due(self.index);
+        shared.enqueue_waits(stream, self.of, due, &mut state)?;
         self.waited = true;
-        // The drop that follows looks at the books.
-        drop(books);
+        // The drop that follows looks at the state.
+        drop(state);
         Ok(())
     }
 
@@ -111,9 +111,9 @@ impl<B: TransferBackend> Drop for Token<B> {
         if self.waited {
             return;
         }
-        let mut books = self.shared.books.lock();
-        if books.life == self.life {
-            books.ledger(self.of).abandon(self.index);
+        let mut state = self.shared.state.lock();
+        if state.generation == self.generation {
+            state.counts(self.of).abandon(self.index);
         }
     }
 }

@@ -176,6 +176,7 @@ impl Client {
                 peer,
                 what,
                 cause,
+                unavailable: false,
             },
             FailureKind::Lost | FailureKind::Left => CommError::PeerLost {
                 rank,

@@ -61,10 +61,9 @@ fn a_rank_without_the_library_is_an_error_on_all() {
                     0 => Ok(library),
                     _ => NcclLibrary::open(Path::new("/nowhere/libnccl.so.2")),
                 };
-                match (
-                    comm.rank(),
-                    comm.nccl_from(mine, soon()).expect_err("rank 1 has none"),
-                ) {
+                let error = comm.nccl_from(mine, soon()).expect_err("rank 1 has none");
+                assert!(error.is_unavailable(), "{error}");
+                match (comm.rank(), error) {
                     (0, CommError::PeerFailed { peer: 1, cause, .. }) => {
                         assert!(cause.contains("/nowhere"))
                     }

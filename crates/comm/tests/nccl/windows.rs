@@ -186,13 +186,24 @@ fn what_one_rank_sees_beforehand_fails_on_all_and_hurts_nothing() {
 }
 
 #[test]
-fn a_window_that_fails_on_one_rank_fails_on_all_at_once() {
+fn a_window_that_fails_on_one_rank_fails_on_all_at_once_and_each_names_it() {
     let fake = Fake::new(&["WINDOW_FAILS_ON=1"]);
     let start = Instant::now();
     ranks(&fake.open(), 3, &patient(), |comm, exchange| {
         let memory = NcclMemory::new(&comm, 64).expect("allocates");
         let error = comm.window(exchange, &memory, SYMMETRIC).err();
-        let error = error.expect("rank 1 fails").to_string();
+        let error = error.expect("rank 1 fails");
+        match (comm.rank(), &error) {
+            (
+                1,
+                CommError::Nccl {
+                    rank: 1, code: 1, ..
+                },
+            ) => {}
+            (0 | 2, CommError::PeerFailed { peer: 1, .. }) => assert_eq!(error.culprit(), Some(1)),
+            (rank, other) => panic!("rank {rank} does not name rank 1: {other}"),
+        }
+        let error = error.to_string();
         assert!(error.contains("ncclCommWindowRegister"), "{error}");
         assert!(comm.check().is_err(), "the communicator has ended");
     });

@@ -1,6 +1,6 @@
 //! Every alignment of both ends and lengths around those of vectors and chunks; what lies beside a range stays.
 
-use warpweave_comm::p2p::{MemoryRange, TransferBackend, Transport};
+use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{Memory, SymmetricBuffer};
 
 use super::{Rank, content};
@@ -11,13 +11,13 @@ const MARGIN: usize = 64;
 const UNTOUCHED: u8 = 0xa5;
 
 /// Two ranks: each gets from the other and puts to it, for offsets of the source and of the target.
-pub fn exact<B: TransferBackend>(rank: &Rank<B>, transport: Transport, lengths: usize) {
+pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, lengths: usize) {
     let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
     let most = LENGTHS[lengths - 1] + 2 * MARGIN;
     let buffer = |name| SymmetricBuffer::new(&rank.backend, &rank.exchange, name, most).unwrap();
     let (source, inbox) = (buffer("source"), buffer("inbox"));
     let fetched = rank.memory(most);
-    let channel = rank.p2p.channel(peer, 0, transport).unwrap();
+    let channel = rank.p2p.channel(peer, 0, method).unwrap();
     let stream = &rank.stream;
     rank.write(source.local(), &content(me, 3, most));
     rank.meet();
@@ -55,7 +55,7 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, transport: Transport, lengths: 
                     let (before, rest) = seen.split_at(MARGIN + to);
                     let (moved, behind) = rest.split_at(length);
                     let context =
-                        || format!("{what} of {length} bytes by {transport}, {from} to {to}");
+                        || format!("{what} of {length} bytes by {method}, {from} to {to}");
                     assert!(moved == wanted, "{}", context());
                     assert!(
                         before.iter().chain(behind).all(|&byte| byte == UNTOUCHED),

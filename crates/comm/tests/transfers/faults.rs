@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warpweave_comm::CommError;
-use warpweave_comm::p2p::{MemoryRange, TransferBackend, Transport};
+use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{BackendKind, FaultCause, Memory, SymmetricBuffer};
 
 use super::ring::{Ring, WAYS};
@@ -31,10 +31,10 @@ pub fn refusals<B: TransferBackend>(rank: &Rank<B>) {
     for (to, lane) in [(rank.world(), 0), (peer, lanes)] {
         refused(
             "channel",
-            rank.p2p.channel(to, lane, Transport::Sm).unwrap_err(),
+            rank.p2p.channel(to, lane, TransferMethod::Sm).unwrap_err(),
         );
     }
-    let channel = rank.p2p.channel(peer, 0, Transport::Sm).unwrap();
+    let channel = rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap();
     let short = MemoryRange::of(&parts, peer, 0, BYTES - 1).unwrap();
     // SAFETY: nothing is enqueued.
     unsafe {
@@ -44,7 +44,7 @@ pub fn refusals<B: TransferBackend>(rank: &Rank<B>) {
         refused("get", channel.get(s, whole(peer), whole(peer)).unwrap_err());
         refused("put", channel.put(s, whole(me), whole(me)).unwrap_err());
         refused("get", channel.get(s, short, whole(me)).unwrap_err());
-        let nccl = rank.p2p.channel(peer, 0, Transport::Nccl).unwrap();
+        let nccl = rank.p2p.channel(peer, 0, TransferMethod::Nccl).unwrap();
         let error = nccl.expose(s, whole(me)).unwrap_err();
         assert!(error.is_unavailable(), "{error}");
     }
@@ -57,7 +57,7 @@ pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
     let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
     let (parts, stream) = (buffer(rank), &rank.stream);
     let fetched = rank.memory(BYTES);
-    let channel = rank.p2p.channel(peer, 0, Transport::Sm).unwrap();
+    let channel = rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap();
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
     let mine = rank.mine(&fetched, 0, BYTES);
     for call in 0..4 {
@@ -74,7 +74,7 @@ pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
             let got = channel.get(stream, whole(peer), mine).unwrap();
             got.wait(stream).unwrap();
         }
-        rank.p2p.settle(stream, peer, 0).unwrap();
+        rank.p2p.wait_all(stream, peer, 0).unwrap();
         rank.finish();
         assert_eq!(
             rank.read(fetched.address(), BYTES),
@@ -86,7 +86,7 @@ pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
 
 /// Rank 0 is silent: the wait of rank 1 for it is an error that names it, nothing is signalled that did not happen, and
 /// after recovery all is as it was.
-pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
+pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
     let (parts, stream) = (buffer(rank), &rank.stream);
     let lane = rank.p2p.options().lanes - 1;
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
@@ -94,7 +94,7 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
     rank.meet();
     let mut stale = None;
     if rank.rank() == 1 {
-        let channel = rank.p2p.channel(0, lane, transport).unwrap();
+        let channel = rank.p2p.channel(0, lane, method).unwrap();
         let source = rank.memory(BYTES);
         // SAFETY: the ranges live; nobody uses rank 0's part meanwhile.
         unsafe {
@@ -113,7 +113,7 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
     rank.meet();
     if rank.rank() == 0 {
         // The put of rank 1 did not happen, so it does not arrive; and rank 1 gives no credit any more.
-        let channel = rank.p2p.channel(1, lane, transport).unwrap();
+        let channel = rank.p2p.channel(1, lane, method).unwrap();
         // SAFETY: the range lives.
         let token = unsafe { channel.accept(stream, whole(0)).unwrap() };
         token.wait(stream).unwrap();
@@ -125,7 +125,7 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
             matches!(&error, CommError::Transfer { peer: 1, signal: "arrived", cause, .. } if cause.cause == gave_up),
             "{error}"
         );
-        if transport != Transport::CopyEngine || B::KIND == BackendKind::Host {
+        if method != TransferMethod::CopyEngine || B::KIND == BackendKind::Host {
             assert_eq!(rank.read(parts.local(), BYTES), content(0, 0, BYTES));
         }
     }
@@ -138,13 +138,13 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
     rank.p2p.check(stream).unwrap();
     rank.meet();
     for way in WAYS {
-        Ring::new(rank, way, transport, BYTES).exact(10, 100, false);
+        Ring::new(rank, way, method, BYTES).exact(10, 100, false);
     }
 }
 
 /// Rank 0 exposes and accepts, and its peer comes when it has given up and uses its memory for something else: what the peer
 /// got is right or it is told, and what rank 0 has now stays as it is.
-pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport, deadline: Duration) {
+pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, deadline: Duration) {
     let (parts, stream) = (buffer(rank), &rank.stream);
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
     let source = rank.memory(BYTES);
@@ -157,7 +157,7 @@ pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport, deadl
         unsafe {
             match rank.rank() {
                 0 => {
-                    let channel = rank.p2p.channel(1, 0, transport).unwrap();
+                    let channel = rank.p2p.channel(1, 0, method).unwrap();
                     let token = match is_get {
                         true => channel.expose(stream, whole(0)).unwrap(),
                         false => channel.accept(stream, whole(0)).unwrap(),
@@ -173,7 +173,7 @@ pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, transport: Transport, deadl
                 1 => {
                     rank.meet();
                     std::thread::sleep(deadline);
-                    let channel = rank.p2p.channel(0, 0, transport).unwrap();
+                    let channel = rank.p2p.channel(0, 0, method).unwrap();
                     let here = rank.mine(&source, 0, BYTES);
                     let token = match is_get {
                         true => channel.get(stream, whole(0), here).unwrap(),

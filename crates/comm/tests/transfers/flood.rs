@@ -1,6 +1,6 @@
 //! Every rank with every other, both directions of a pair at once, gets and puts, several in flight on several lanes.
 
-use warpweave_comm::p2p::{MemoryRange, TransferBackend, Transport};
+use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{Memory, SymmetricBuffer};
 
 use super::{Random, Rank, content};
@@ -10,7 +10,12 @@ const IN_FLIGHT: usize = 4;
 
 /// `rounds` rounds on as many lanes as the endpoint has, each lane on a stream of its own. The rank that sends in a round
 /// names the call by `round`, the peer, the lane and the number in flight.
-pub fn exact<B: TransferBackend>(rank: &Rank<B>, transport: Transport, rounds: usize, size: usize) {
+pub fn exact<B: TransferBackend>(
+    rank: &Rank<B>,
+    method: TransferMethod,
+    rounds: usize,
+    size: usize,
+) {
     let lanes = rank.p2p.options().lanes;
     let (me, world) = (rank.rank(), rank.world());
     let name = |round: usize, from: usize, to: usize, lane: usize, k: usize| {
@@ -53,7 +58,7 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, transport: Transport, rounds: u
             let range = |buffer: &SymmetricBuffer<B>, holder, peer, k| {
                 MemoryRange::of(buffer, holder, place(lane, peer, k), size).unwrap()
             };
-            let channel = |peer| rank.p2p.channel(peer, lane, transport).unwrap();
+            let channel = |peer| rank.p2p.channel(peer, lane, method).unwrap();
             let each_k = || (0..world).flat_map(|peer| (0..IN_FLIGHT).map(move |k| (peer, k)));
             for (peer, k) in each_k() {
                 // SAFETY: the buffers live until the ranks have met behind all work; all tokens are waited for before the
@@ -111,7 +116,7 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, transport: Transport, rounds: u
                 let at = round * whole + place(lane, peer, k);
                 assert!(
                     log[at..at + size] == name(round, peer, me, lane, k),
-                    "{what} by {transport}: rank {me} of {world} from {peer}, round {round}, lane {lane}, number {k}"
+                    "{what} by {method}: rank {me} of {world} from {peer}, round {round}, lane {lane}, number {k}"
                 );
             }
         }

@@ -11,11 +11,15 @@ pub mod streams;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferBackend, Transport};
+use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{DevicePtr, Exchange, Memory, ThreadExchange};
 
 /// What moves bytes with no library.
-pub const OWN: [Transport; 3] = [Transport::CopyEngine, Transport::Sm, Transport::Tma];
+pub const OWN: [TransferMethod; 3] = [
+    TransferMethod::CopyEngine,
+    TransferMethod::Sm,
+    TransferMethod::Tma,
+];
 
 /// One rank of a group.
 pub struct Rank<B: TransferBackend> {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use warpweave_comm::p2p::{MemoryRange, Token, TransferBackend, Transport};
+use warpweave_comm::p2p::{MemoryRange, Token, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{DevicePtr, IpcCache, Memory, Registration, SymmetricBuffer};
 
 use super::{Random, Rank, content};
@@ -79,7 +79,7 @@ impl<B: TransferBackend> Gathered<B> {
 pub struct Ring<'a, B: TransferBackend> {
     rank: &'a Rank<B>,
     way: Way,
-    transport: Transport,
+    method: TransferMethod,
     /// Bytes of a rank.
     shard: usize,
     input: B::Memory,
@@ -88,8 +88,8 @@ pub struct Ring<'a, B: TransferBackend> {
 
 impl<'a, B: TransferBackend> Ring<'a, B> {
     /// Collective.
-    pub fn new(rank: &'a Rank<B>, way: Way, transport: Transport, shard: usize) -> Self {
-        Self::over(rank, Kind::Symmetric, way, transport, shard)
+    pub fn new(rank: &'a Rank<B>, way: Way, method: TransferMethod, shard: usize) -> Self {
+        Self::over(rank, Kind::Symmetric, way, method, shard)
     }
 
     /// Collective.
@@ -97,13 +97,13 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
         rank: &'a Rank<B>,
         kind: Kind,
         way: Way,
-        transport: Transport,
+        method: TransferMethod,
         shard: usize,
     ) -> Self {
         Ring {
             rank,
             way,
-            transport,
+            method,
             shard,
             input: rank.memory(shard),
             gathered: Gathered::new(rank, kind, shard * rank.world()),
@@ -132,8 +132,8 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
         let (left, right) = ((me + world - 1) % world, (me + 1) % world);
         let p2p = &self.rank.p2p;
         let stream = &self.rank.stream;
-        let from = p2p.channel(left, 0, self.transport).unwrap();
-        let to = p2p.channel(right, 0, self.transport).unwrap();
+        let from = p2p.channel(left, 0, self.method).unwrap();
+        let to = p2p.channel(right, 0, self.method).unwrap();
         let mut exposed = Vec::new();
         for step in 0..world - 1 {
             let (gives, takes) = ((me + world - step) % world, (left + world - step) % world);
@@ -153,10 +153,10 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
         let (left, right) = ((me + world - 1) % world, (me + 1) % world);
         let p2p = &self.rank.p2p;
         let stream = &self.rank.stream;
-        let from = p2p.channel(left, 0, self.transport).unwrap();
-        let to = p2p.channel(right, 0, self.transport).unwrap();
+        let from = p2p.channel(left, 0, self.method).unwrap();
+        let to = p2p.channel(right, 0, self.method).unwrap();
         let takes = |step: usize| self.place(me, (left + world - step) % world);
-        let by_nccl = self.transport == Transport::Nccl;
+        let by_nccl = self.method == TransferMethod::Nccl;
         let mut accepted: Vec<Token<B>> = Vec::new();
         if !by_nccl {
             for step in 0..world - 1 {
@@ -238,7 +238,7 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
                     got == content(owner, call, self.shard),
                     "{:?} by {}: rank {me} of {world}, call {call}, the {} bytes of rank {owner}",
                     self.way,
-                    self.transport,
+                    self.method,
                     self.shard
                 );
             }

@@ -1,6 +1,6 @@
 //! A transfer posted on one stream and waited for on another.
 
-use warpweave_comm::p2p::{MemoryRange, TransferBackend, Transport};
+use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{Memory, SymmetricBuffer};
 
 use super::{Random, Rank, content};
@@ -9,7 +9,7 @@ const CALLS: usize = 30;
 const BYTES: usize = 300;
 
 /// Two ranks: each gets from the other on one stream and keeps what it got on another.
-pub fn exact<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
+pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
     let (me, peer) = (rank.rank(), 1 - rank.rank());
     let (backend, posts) = (&rank.backend, &rank.stream);
     let keeps = backend.stream(Default::default()).unwrap();
@@ -25,7 +25,7 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
         .collect();
     rank.write(inputs.address(), &all);
     rank.meet();
-    let channel = rank.p2p.channel(peer, 0, transport).unwrap();
+    let channel = rank.p2p.channel(peer, 0, method).unwrap();
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
     let mut random = Random(me as u64 + 5);
     for call in 0..CALLS {
@@ -51,7 +51,7 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, transport: Transport) {
     for call in 0..CALLS {
         assert!(
             log[call * BYTES..][..BYTES] == content(peer, call, BYTES),
-            "{transport}: rank {me}, call {call}"
+            "{method}: rank {me}, call {call}"
         );
     }
     rank.meet();

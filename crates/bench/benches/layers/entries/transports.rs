@@ -6,7 +6,7 @@ use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;
 use warpweave_bench::collectives::{Bytes, NcclBackend};
 use warpweave_bench::session::Session;
-use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, Transport};
+use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferMethod};
 use warpweave_symm_mem::SymmetricBuffer;
 
 use super::{Enqueued, end, sizes};
@@ -20,7 +20,7 @@ enum Way {
 
 pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>) -> Vec<Entry<'a>> {
     let mut entries = Vec::new();
-    for transport in Transport::ALL {
+    for transport in TransferMethod::ALL {
         for (way, name) in [(Way::Get, "get"), (Way::Put, "put")] {
             for bytes in sizes::<B>() {
                 entries.push(Entry {
@@ -38,7 +38,7 @@ pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>)
 fn transfer<'a, B: NcclBackend>(
     session: &'a Session<B>,
     clock: &'a Clock<B>,
-    (transport, way): (Transport, Way),
+    (transport, way): (TransferMethod, Way),
     bytes: usize,
 ) -> Made<'a> {
     let Session {
@@ -50,7 +50,7 @@ fn transfer<'a, B: NcclBackend>(
     let (rank, world) = (session.rank(), session.world());
     let (next, last) = ((rank + 1) % world, (rank + world - 1) % world);
     let ends = PointToPoint::new(backend, exchange, "bench", Options::default())?;
-    if transport == Transport::Nccl {
+    if transport == TransferMethod::Nccl {
         backend.attach_nccl(&ends, exchange.as_ref())?;
     }
     let [to_next, to_last] = [next, last].map(|peer| ends.channel(peer, 0, transport));
@@ -67,7 +67,7 @@ fn transfer<'a, B: NcclBackend>(
     );
     // By NCCL what is posted first holds up what follows it on the stream, so that two neighbours must not both send first.
     let sends_first = match transport {
-        Transport::Nccl => rank.is_multiple_of(2),
+        TransferMethod::Nccl => rank.is_multiple_of(2),
         _ => matches!(way, Way::Get),
     };
     let ends = Rc::new(ends);

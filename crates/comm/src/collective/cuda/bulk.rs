@@ -4,7 +4,9 @@ use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::{Cuda, DType, Result, device_image};
 
 use super::{DTYPES, WORLDS, launch_shared, unknown};
-use crate::collective::bulk::{MOVE_STAGES, MOVE_THREADS, STAGE, SUM_STAGES, SUM_THREADS, SUMS};
+use crate::collective::bulk::{
+    MOVE_STAGES, MOVE_THREADS, REDUCE_STAGES, REDUCE_THREADS, RESULT_STAGES, STAGE,
+};
 use crate::collective::launch::Direct;
 
 static BULK: Image = device_image!("bulk", sm_90a);
@@ -51,10 +53,10 @@ pub(super) unsafe fn reduce(
     let world = direct.group.pad.world as usize;
     let name = reduce_kernel(dtype, world).ok_or_else(|| unknown(dtype))?;
     // Room for the smallest of the worlds that kernels are compiled for, which has the largest pieces.
-    let shared = SUM_STAGES * STAGE + SUMS * STAGE / WORLDS[0];
+    let shared = REDUCE_STAGES * STAGE + RESULT_STAGES * STAGE / WORLDS[0];
     let config = LaunchConfig {
         shared_bytes: shared as u32,
-        ..LaunchConfig::linear(blocks, SUM_THREADS as u32)
+        ..LaunchConfig::linear(blocks, REDUCE_THREADS as u32)
     };
     // SAFETY: the kernel takes the structure by value; the rest is the caller's obligation.
     unsafe { launch_shared(cuda, stream, &BULK, name, config, *direct) }

@@ -8,12 +8,12 @@ use warpweave_symm_mem::host::Element;
 /// All ranks come here before any leaves.
 ///
 /// # Safety
-/// As for [`CollectiveKernels::meet`](crate::CollectiveKernels::meet).
-pub(super) unsafe fn meet(group: &Group) {
+/// As for [`CollectiveKernels::barrier`](crate::CollectiveKernels::barrier).
+pub(super) unsafe fn barrier(group: &Group) {
     // SAFETY: the caller's obligation.
     let group = unsafe { HostGroup::new(group) };
     let epoch = group.epoch();
-    group::meet(&group, Phase::Enter, epoch);
+    group::barrier(&group, Phase::Enter, epoch);
     group.advance(epoch);
 }
 
@@ -25,9 +25,9 @@ pub(super) unsafe fn exchange(launch: &Direct) {
     let bytes = launch.bytes as usize;
     // SAFETY: the caller's obligation.
     unsafe {
-        between_meetings(launch, |group| {
-            for turn in turns(group) {
-                let (from, to) = (launch.from.0[turn], launch.to.0[turn]);
+        between_barriers(launch, |group| {
+            for peer in rank_order(group) {
+                let (from, to) = (launch.from.0[peer], launch.to.0[peer]);
                 if from.0 != 0 {
                     std::ptr::copy_nonoverlapping(from.as_host::<u8>(), to.as_host(), bytes);
                 }
@@ -44,7 +44,7 @@ pub(super) unsafe fn reduce<T: Element>(launch: &Direct) {
     let count = launch.bytes as usize / size_of::<T>();
     // SAFETY: the caller's obligation. All sources of an element are read before it is stored anywhere.
     unsafe {
-        between_meetings(launch, |group| {
+        between_barriers(launch, |group| {
             let mut sums = [T::default(); BATCH];
             for start in (0..count).step_by(BATCH) {
                 let sums = &mut sums[..BATCH.min(count - start)];
@@ -52,9 +52,9 @@ pub(super) unsafe fn reduce<T: Element>(launch: &Direct) {
                 let at = |address: &warpweave_symm_mem::DevicePtr| {
                     address.as_host::<T>().add(start).cast_const()
                 };
-                elements::sum(sources.iter().map(at), sums);
-                for turn in turns(group) {
-                    let to = launch.to.0[turn];
+                elements::reduce(sources.iter().map(at), sums);
+                for peer in rank_order(group) {
+                    let to = launch.to.0[peer];
                     if to.0 != 0 {
                         let to = to.as_host::<T>().add(start);
                         std::ptr::copy_nonoverlapping(sums.as_ptr(), to, sums.len());
@@ -66,7 +66,7 @@ pub(super) unsafe fn reduce<T: Element>(launch: &Direct) {
 }
 
 /// The ranks from this one on, so that no two ranks touch the same peer's memory at the same time.
-fn turns(group: &impl Member) -> impl Iterator<Item = usize> {
+fn rank_order(group: &impl Member) -> impl Iterator<Item = usize> {
     std::iter::once(group.rank()).chain(group.peers())
 }
 
@@ -74,15 +74,15 @@ fn turns(group: &impl Member) -> impl Iterator<Item = usize> {
 ///
 /// # Safety
 /// As for [`CollectiveKernels`](crate::CollectiveKernels).
-unsafe fn between_meetings(launch: &Direct, body: impl FnOnce(&HostGroup)) {
+unsafe fn between_barriers(launch: &Direct, body: impl FnOnce(&HostGroup)) {
     // SAFETY: the caller's obligation.
     let group = unsafe { HostGroup::new(&launch.group) };
     let epoch = group.epoch();
-    if launch.enter == 0 || group::meet(&group, Phase::Enter, epoch) {
+    if launch.enter == 0 || group::barrier(&group, Phase::Enter, epoch) {
         body(&group);
     }
     if launch.leave != 0 {
-        group::meet(&group, Phase::Leave, epoch);
+        group::barrier(&group, Phase::Leave, epoch);
     }
     if launch.enter != 0 || launch.leave != 0 {
         group.advance(epoch);

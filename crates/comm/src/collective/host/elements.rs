@@ -10,7 +10,7 @@ pub(crate) const BATCH: usize = 512;
 ///
 /// # Safety
 /// Each source has as many elements as `sum`, aligned, which nothing writes meanwhile.
-pub(crate) unsafe fn sum<T: Element>(sources: impl Iterator<Item = *const T>, sum: &mut [T]) {
+pub(crate) unsafe fn reduce<T: Element>(sources: impl Iterator<Item = *const T>, sum: &mut [T]) {
     let count = sum.len();
     let mut total = [-0.0f32; BATCH];
     let mut terms = [0.0f32; BATCH];
@@ -48,7 +48,7 @@ mod tests {
     fn of<T: Element>(ranks: &[&[T]]) -> Vec<T> {
         let mut out = vec![T::default(); ranks[0].len()];
         // SAFETY: the slices are as long as the first.
-        unsafe { sum(ranks.iter().map(|rank| rank.as_ptr()), &mut out) };
+        unsafe { reduce(ranks.iter().map(|rank| rank.as_ptr()), &mut out) };
         out
     }
 

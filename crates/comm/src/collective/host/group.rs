@@ -50,13 +50,13 @@ pub(super) trait Member {
     }
 }
 
-/// The words by which ranks meet.
-pub(super) trait Meeting: Member {
-    /// A word.
-    type Word: Flag;
+/// The flags by which ranks meet.
+pub(super) trait Barrier: Member {
+    /// A flag.
+    type Flag: Flag;
 
-    /// The word that `source` writes on `owner` in `slot`.
-    fn word(&self, owner: usize, slot: usize, source: usize) -> &Self::Word;
+    /// The flag that `source` writes on `owner` in `slot`.
+    fn flag(&self, owner: usize, slot: usize, source: usize) -> &Self::Flag;
 }
 
 /// The two meetings of a launch.
@@ -75,31 +75,31 @@ impl Phase {
 
 /// This rank's only block meets that of each peer: what the peers did before is visible afterwards. False if one did not come
 /// in time, or if this rank or a peer has given up.
-pub(super) fn meet(group: &impl Meeting, phase: Phase, epoch: u32) -> bool {
+pub(super) fn barrier(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
     let rank = group.rank();
     if !group.is_sound(phase.slot(0)) {
         return false;
     }
     for peer in group.peers() {
-        group.word(peer, phase.slot(0), rank).publish(epoch);
+        group.flag(peer, phase.slot(0), rank).publish(epoch);
     }
     let mut arrived = true;
     for peer in group.peers() {
         let start = Instant::now();
-        let word = group.word(rank, phase.slot(0), peer);
+        let flag = group.flag(rank, phase.slot(0), peer);
         let (noticed, stopped) = (|| group.is_noticed(), || group.is_stopped());
-        let waited = flag::wait(word, epoch, group.timeout(), noticed, stopped);
+        let waited = flag::wait(flag, epoch, group.timeout(), noticed, stopped);
         if let Err(seen) = waited {
             group.record(phase.slot(0), peer, epoch, seen, start.elapsed());
             arrived = false;
         }
     }
-    // A word that is left alone for 2³¹ launches would look as if it were ahead: those of the blocks that there are not take
+    // A flag that is left alone for 2³¹ launches would look as if it were ahead: those of the blocks that there are not take
     // their turns, one a launch.
     let absent = MAX_BLOCKS - 1;
     let turn = 1 + epoch as usize % absent;
     for peer in group.peers() {
-        group.word(peer, phase.slot(turn), rank).publish(epoch);
+        group.flag(peer, phase.slot(turn), rank).publish(epoch);
     }
     arrived
 }
@@ -166,14 +166,14 @@ impl Member for HostGroup {
     }
 }
 
-impl Meeting for HostGroup {
-    type Word = AtomicU32;
+impl Barrier for HostGroup {
+    type Flag = AtomicU32;
 
-    fn word(&self, owner: usize, slot: usize, source: usize) -> &AtomicU32 {
+    fn flag(&self, owner: usize, slot: usize, source: usize) -> &AtomicU32 {
         let index = slot * self.world() + source;
-        let word = self.0.words.0[owner].add(index * FLAG_STRIDE);
-        // SAFETY: every rank's pad has words for all slots and sources, accessed by atomics only; the pad lives, as `new`
+        let flag = self.0.flags.0[owner].add(index * FLAG_STRIDE);
+        // SAFETY: every rank's pad has flags for all slots and sources, accessed by atomics only; the pad lives, as `new`
         // was promised.
-        unsafe { AtomicU32::from_ptr(word.as_host()) }
+        unsafe { AtomicU32::from_ptr(flag.as_host()) }
     }
 }

@@ -30,11 +30,11 @@ impl CollectiveKernels for Host {
         Ok(1)
     }
 
-    unsafe fn meet(&self, stream: &HostStream, group: &Group) -> Result<()> {
+    unsafe fn barrier(&self, stream: &HostStream, group: &Group) -> Result<()> {
         let group = *group;
         self.launch(stream, "collective_meet", move || {
             // SAFETY: the caller's obligation, kept until the work has ended.
-            unsafe { direct::meet(&group) };
+            unsafe { direct::barrier(&group) };
             Ok(())
         })
     }

@@ -12,7 +12,7 @@ use warpweave_symm_mem::pad::StopFlags;
 use warpweave_symm_mem::pad::flag::Flag;
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use super::group::{Meeting, Member, Phase, meet};
+use super::group::{Barrier, Member, Phase, barrier};
 use super::packet::{Areas, Atomic, Packet, Payload, Sections, packets_of};
 use super::packets::{Operands, collective};
 use super::tree;
@@ -25,11 +25,11 @@ mod late;
 
 /// A word of a pad, or of a packet.
 #[derive(Debug)]
-struct LoomWord(AtomicU32);
+struct LoomAtomic(AtomicU32);
 
 /// A word of a pad: that of a block which there is, or of any of those which there are not and which nobody waits on.
 enum PadFlag {
-    Present(LoomWord),
+    Present(LoomAtomic),
     Absent,
 }
 
@@ -62,7 +62,7 @@ impl Flag for PadFlag {
     }
 }
 
-impl Atomic for LoomWord {
+impl Atomic for LoomAtomic {
     fn load(&self, order: Ordering) -> u32 {
         self.0.load(order)
     }
@@ -72,9 +72,9 @@ impl Atomic for LoomWord {
     }
 }
 
-impl Default for LoomWord {
+impl Default for LoomAtomic {
     fn default() -> Self {
-        LoomWord(AtomicU32::new(0))
+        LoomAtomic(AtomicU32::new(0))
     }
 }
 
@@ -85,8 +85,8 @@ struct Memory {
     /// Sections for each source: two, or one where a model shows what the second is for.
     parities: usize,
     /// Words by (owner, phase, source) of the one block.
-    words: Vec<PadFlag>,
-    packets: Vec<Packet<LoomWord>>,
+    flags: Vec<PadFlag>,
+    packets: Vec<Packet<LoomAtomic>>,
     /// A cell of every rank that its peers write between meetings.
     cells: Vec<UnsafeCell<u32>>,
     faults: Vec<Faults>,
@@ -95,9 +95,9 @@ struct Memory {
 /// What a rank has for the faults of a pad, and a value that its peers read.
 #[derive(Default)]
 struct Faults {
-    stopped: LoomWord,
-    notice: LoomWord,
-    row: LoomWord,
+    stopped: LoomAtomic,
+    notice: LoomAtomic,
+    row: LoomAtomic,
 }
 
 // SAFETY: loom reports the race if the protocol does not keep the threads apart.
@@ -111,8 +111,8 @@ impl Memory {
             world,
             capacity,
             parities,
-            words: (0..world * 2 * world)
-                .map(|_| PadFlag::Present(LoomWord(AtomicU32::new(first))))
+            flags: (0..world * 2 * world)
+                .map(|_| PadFlag::Present(LoomAtomic(AtomicU32::new(first))))
                 .collect(),
             packets: (0..world * parities * world * capacity)
                 .map(|_| Packet::default())
@@ -192,22 +192,22 @@ impl Member for Rank {
     }
 }
 
-impl Meeting for Rank {
-    type Word = PadFlag;
+impl Barrier for Rank {
+    type Flag = PadFlag;
 
-    fn word(&self, owner: usize, slot: usize, source: usize) -> &PadFlag {
+    fn flag(&self, owner: usize, slot: usize, source: usize) -> &PadFlag {
         let world = self.memory.world;
         match slot % MAX_BLOCKS {
-            0 => &self.memory.words[(owner * 2 + slot / MAX_BLOCKS) * world + source],
+            0 => &self.memory.flags[(owner * 2 + slot / MAX_BLOCKS) * world + source],
             _ => &PadFlag::Absent,
         }
     }
 }
 
 impl Areas for Rank {
-    type Atomic = LoomWord;
+    type Atomic = LoomAtomic;
 
-    fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<LoomWord> {
+    fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<LoomAtomic> {
         let Memory {
             world,
             capacity,
@@ -269,13 +269,13 @@ fn writes_between(phases: &[Phase], place: &Rank, first: u32, calls: u32) {
     for call in 1..=calls {
         let epoch = first.wrapping_add(call);
         if phases.contains(&Phase::Enter) {
-            assert!(meet(place, Phase::Enter, epoch));
+            assert!(barrier(place, Phase::Enter, epoch));
         }
         // SAFETY: loom checks it.
         place.memory.cells[(rank + 1) % world]
             .with_mut(|cell| unsafe { *cell = value(rank, call) });
         if phases.contains(&Phase::Leave) {
-            assert!(meet(place, Phase::Leave, epoch));
+            assert!(barrier(place, Phase::Leave, epoch));
         }
         // SAFETY: as above.
         place.memory.cells[rank].with(|cell| {
@@ -318,7 +318,7 @@ fn loom_three_ranks_meet() {
             let cells = &place.memory.cells;
             // SAFETY: loom checks it.
             cells[place.rank()].with_mut(|cell| unsafe { *cell = value(place.rank(), 1) });
-            assert!(meet(place, Phase::Enter, 1));
+            assert!(barrier(place, Phase::Enter, 1));
             for peer in place.peers() {
                 // SAFETY: as above.
                 cells[peer].with(|cell| assert_eq!(unsafe { *cell }, value(peer, 1)));
@@ -465,7 +465,7 @@ fn trees_back_to_back(place: &Rank, first: u32, calls: u32) {
                         slots: 0,
                         reserved: 0,
                     },
-                    words: nothing,
+                    flags: nothing,
                     epochs: DevicePtr::NULL,
                     reserved: 0,
                 },

@@ -126,7 +126,7 @@ impl<A: Areas> Call<'_, A> {
     }
 
     /// The sum of all ranks' packets `index`, this rank's `own` in its place among them; nothing where one did not come in time.
-    fn sum<T: Element>(&self, index: usize, own: &Payload) -> Option<Payload> {
+    fn reduce<T: Element>(&self, index: usize, own: &Payload) -> Option<Payload> {
         let mut all = [Payload::default(); MAX_WORLD];
         all[self.rank()] = *own;
         for source in self.peers() {
@@ -140,7 +140,7 @@ impl<A: Areas> Call<'_, A> {
                 total.as_mut_ptr().cast::<T>(),
                 PAYLOAD / size_of::<T>(),
             );
-            elements::sum(ranks.map(|data| data.as_ptr().cast()), into);
+            elements::reduce(ranks.map(|data| data.as_ptr().cast()), into);
         }
         Some(total)
     }
@@ -247,7 +247,7 @@ impl<A: Areas> Call<'_, A> {
             }
             for index in 0..packets {
                 let own = self.load(rank, index, bytes);
-                if let Some(sum) = self.sum::<T>(index, &own) {
+                if let Some(sum) = self.reduce::<T>(index, &own) {
                     self.store(0, index, bytes, &sum);
                 }
             }
@@ -266,7 +266,7 @@ impl<A: Areas> Call<'_, A> {
             }
             for index in 0..packets {
                 let own = self.load(0, index, bytes);
-                if let Some(sum) = self.sum::<T>(index, &own) {
+                if let Some(sum) = self.reduce::<T>(index, &own) {
                     self.store(0, index, bytes, &sum);
                 }
             }
@@ -291,7 +291,7 @@ impl<A: Areas> Call<'_, A> {
             let bytes = self.part(rank);
             for index in 0..packets_of(bytes) {
                 let own = self.load(rank, index, bytes);
-                if let Some(sum) = self.sum::<T>(index, &own) {
+                if let Some(sum) = self.reduce::<T>(index, &own) {
                     self.send_all(middle + index, &sum);
                     self.store(rank, index, bytes, &sum);
                 }

@@ -25,7 +25,7 @@ pub(super) unsafe fn push_reduce<T: Element>(launch: &PushReduce) {
         unsafe { std::ptr::copy_nonoverlapping(from, to, part(peer) as usize) };
     }
     // Here the meeting tells that the peers' chunks have come.
-    if group::meet(&group, Phase::Enter, epoch) {
+    if group::barrier(&group, Phase::Enter, epoch) {
         let sum = Direct {
             group: launch.group,
             from: Addresses::by_rank(group.world(), |source| match source == rank {
@@ -40,6 +40,6 @@ pub(super) unsafe fn push_reduce<T: Element>(launch: &PushReduce) {
         // SAFETY: the caller's obligation.
         unsafe { direct::reduce::<T>(&sum) };
     }
-    group::meet(&group, Phase::Leave, epoch);
+    group::barrier(&group, Phase::Leave, epoch);
     group.advance(epoch);
 }

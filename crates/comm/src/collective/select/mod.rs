@@ -106,7 +106,9 @@ impl<B: CollectiveKernels> Collectives<B> {
         let mut refused = None;
         let mut able = Vec::new();
         let accepted = |variant: &&Variant| {
-            order == ReductionOrder::Any || variant.sums_by_rank() || !call.operation.reduces()
+            order == ReductionOrder::Any
+                || variant.reduces_in_rank_order()
+                || !call.operation.reduces()
         };
         for &variant in Variant::of(call.operation).iter().filter(accepted) {
             match self.validate(call, variant) {

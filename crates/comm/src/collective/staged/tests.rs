@@ -17,7 +17,7 @@ fn sizes() -> impl Iterator<Item = usize> {
 #[test]
 fn an_all_reduce_of_local_operands_is_predicted_within_three_tenths_of_the_symmetric_one() {
     let costs = Costs::built_in::<Cuda>();
-    let slot = landing_bytes(CollectiveOptions::default().staging_bytes) / PIECES;
+    let slot = bounce_bytes(CollectiveOptions::default().staging_bytes) / PIECES;
     for size in sizes() {
         let staged = costs.predict_staged(Operation::AllReduce, size, 4, slot);
         let symmetric = Variant::of(Operation::AllReduce)
@@ -32,7 +32,7 @@ fn an_all_reduce_of_local_operands_is_predicted_within_three_tenths_of_the_symme
 
 #[test]
 fn pieces_are_even_cover_the_message_and_fit_in_a_slot() {
-    let slot = landing_bytes(128 << 10) / PIECES;
+    let slot = bounce_bytes(128 << 10) / PIECES;
     for operation in Operation::ALL {
         for world in 2..=8 {
             for bytes in [

@@ -1,4 +1,4 @@
-//! How many blocks a transfer has and how it is cut: enough to fill a link, never more than multiprocessors, so that all
+//! How many blocks a transfer has and how it is cut: enough to fill a link, never more than sms, so that all
 //! are resident at once (invariant 6).
 
 /// Threads of a block of `transfer_sm`: `kCopyThreads`.
@@ -39,17 +39,13 @@ impl Shape {
 /// What the device and the caller allow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    pub multiprocessors: u32,
+    pub sms: u32,
     pub max_blocks: Option<u32>,
 }
 
 impl Limits {
     fn blocks(&self, bytes: usize, share: usize, enough: u32) -> u32 {
-        let most = self
-            .max_blocks
-            .unwrap_or(enough)
-            .min(self.multiprocessors)
-            .max(1);
+        let most = self.max_blocks.unwrap_or(enough).min(self.sms).max(1);
         let wanted = u32::try_from(bytes.div_ceil(share)).unwrap_or(u32::MAX);
         wanted.clamp(1, most)
     }
@@ -85,7 +81,7 @@ mod tests {
     use super::*;
 
     const H200: Limits = Limits {
-        multiprocessors: 132,
+        sms: 132,
         max_blocks: None,
     };
 

@@ -9,8 +9,8 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 use warpweave_symm_mem::pad::flag::{self, Flag};
 
-use super::{Link, announce, conclude, transfer};
-use crate::p2p::ledger::Ledger;
+use super::{Link, conclude, signal, transfer};
+use crate::p2p::counts::PostCounts;
 use crate::p2p::role::{Role, Signal};
 
 struct Watched(AtomicU32);
@@ -33,13 +33,13 @@ impl Flag for Watched {
     }
 }
 
-/// The words in the pads of two ranks, and two ranges of memory.
+/// The flags in the pads of two ranks, and two ranges of memory.
 struct Pair {
-    words: [[Watched; Signal::SLOTS]; 2],
+    flags: [[Watched; Signal::SLOTS]; 2],
     ranges: [UnsafeCell<u32>; 2],
 }
 
-// SAFETY: loom reports the race if the words do not keep the threads apart.
+// SAFETY: loom reports the race if the flags do not keep the threads apart.
 unsafe impl Sync for Pair {}
 // SAFETY: as above.
 unsafe impl Send for Pair {}
@@ -74,17 +74,17 @@ fn advance(counters: &Cell<[u32; Signal::SLOTS]>, signal: Signal) -> u32 {
 }
 
 impl Link for End {
-    fn announce(&self, signal: Signal) {
+    fn signal(&self, signal: Signal) {
         let epoch = advance(&self.sent, signal);
-        self.pair.words[1 - self.rank][signal as usize].publish(epoch);
+        self.pair.flags[1 - self.rank][signal as usize].publish(epoch);
     }
 
     fn expect(&self, signal: Signal) -> bool {
         let epoch = advance(&self.expected, signal);
-        let word = &self.pair.words[self.rank][signal as usize];
+        let flag = &self.pair.flags[self.rank][signal as usize];
         let long = Duration::from_secs(3600);
         (self.careless && signal == Signal::Free)
-            || flag::wait(word, epoch, long, || false, || false).is_ok()
+            || flag::wait(flag, epoch, long, || false, || false).is_ok()
     }
 
     fn is_broken(&self) -> bool {
@@ -96,7 +96,7 @@ impl Link for End {
 struct Offers<'a> {
     end: &'a End,
     role: Role,
-    ledger: Ledger,
+    counts: PostCounts,
 }
 
 impl<'a> Offers<'a> {
@@ -104,19 +104,19 @@ impl<'a> Offers<'a> {
         Offers {
             end,
             role,
-            ledger: Ledger::default(),
+            counts: PostCounts::default(),
         }
     }
 
     fn post(&mut self) -> u64 {
-        announce(self.end, self.role.announced());
-        self.ledger.post()
+        signal(self.end, self.role.signalled());
+        self.counts.post()
     }
 
     fn wait(&mut self, token: u64) {
-        let due = self.ledger.due(token);
+        let due = self.counts.due(token);
         assert!(conclude(self.end, self.role, due));
-        (0..due).for_each(|_| self.ledger.wait());
+        (0..due).for_each(|_| self.counts.wait());
     }
 }
 
@@ -126,10 +126,10 @@ fn ranks(epoch: u32, careless: bool, first: fn(&End), second: fn(&End)) {
     // Bounds the orders that are tried to those with so many switches at places where a thread could have gone on.
     model.preemption_bound = Some(3);
     model.check(move || {
-        let word = || Watched(AtomicU32::new(epoch));
-        let words = || [word(), word(), word(), word()];
+        let flag = || Watched(AtomicU32::new(epoch));
+        let flags = || [flag(), flag(), flag(), flag()];
         let pair = Arc::new(Pair {
-            words: [words(), words()],
+            flags: [flags(), flags()],
             ranges: [UnsafeCell::new(0), UnsafeCell::new(0)],
         });
         let counters = [epoch; Signal::SLOTS];

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::fence;
 use loom::thread;
 
-use super::{Memory, Rank, Rules, meet, value};
+use super::{Memory, Rank, Rules, barrier, value};
 use crate::collective::host::group::{Member, Phase};
 
 /// One call in which each of two ranks reads the other's row between the meetings, and changes its own once the call has
@@ -27,12 +27,12 @@ fn reads_between(rules: Rules) {
         };
         let call = |place: &Rank| {
             let peer = 1 - place.rank;
-            let mut right = meet(place, Phase::Enter, 1);
+            let mut right = barrier(place, Phase::Enter, 1);
             let row = match right {
                 true => place.memory.faults[peer].row.0.load(Ordering::Relaxed),
                 false => 0,
             };
-            right &= meet(place, Phase::Leave, 1);
+            right &= barrier(place, Phase::Leave, 1);
             right &= !place.is_noticed();
             assert!(!right || row == value(peer, 1), "a wrong row and no error");
             // What follows the call on the host is ordered after all that its kernel did.

@@ -1,4 +1,4 @@
-//! Collectives among processes or threads of one machine.
+//! Collectives of the host backend, among processes or threads of one machine: what NCCL is on GPUs.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use warpweave_symm_mem::{
     DType, DevicePtr, Error, Exchange, Host, Result, SignalPad, SymmetricBuffer,
 };
 
-use crate::collective::host::elements::{BATCH, sum};
+use crate::collective::host::elements::{BATCH, reduce};
 
 /// "My bytes can be read."
 const READY: usize = 0;
@@ -223,7 +223,7 @@ unsafe fn add(dtype: DType, from: &[DevicePtr], to: DevicePtr, count: usize) -> 
             // SAFETY: the caller's obligation, for a part of the elements.
             unsafe {
                 let sources = from.iter().map(|part| part.as_host::<T>().add(start));
-                sum(sources.map(<*mut T>::cast_const), sums);
+                reduce(sources.map(<*mut T>::cast_const), sums);
                 let to = to.as_host::<T>().add(start);
                 std::ptr::copy_nonoverlapping(sums.as_ptr(), to, sums.len());
             }

@@ -1,4 +1,4 @@
-//! Sums of what multiprocessors push to staging memory: see `cuda/push_reduce.cu`.
+//! Sums of what SMs push to staging memory: see `cuda/push_reduce.cu`.
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
@@ -24,12 +24,12 @@ impl<B: CollectiveKernels> Collectives<B> {
 
     /// # Safety
     /// As for [`Collectives::enqueue`].
-    pub(super) unsafe fn by_pushed_sums(&self, stream: &B::Stream, call: &Call) -> Result<()> {
+    pub(super) unsafe fn by_push_reduce(&self, stream: &B::Stream, call: &Call) -> Result<()> {
         let chunk = self.chunk(call);
         let everywhere = call.operation == Operation::AllReduce;
         let (blocks, slices, slice) = self.slices(chunk);
         let launch = PushReduce {
-            group: self.lanes[0].group(),
+            group: self.barriers[0].group(),
             staging: Addresses::by_rank(self.world, |rank| {
                 self.staging.peer(rank).add(self.rank * chunk)
             }),

@@ -6,14 +6,14 @@
 /// waits for a token out of turn waits for all before it; they are through then. Only differences are used, so that a
 /// captured graph, in which what is posted is waited for, can be replayed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct PostCounts {
     posted: u64,
     waited: u64,
     /// The latest whose token was dropped.
     dropped: u64,
 }
 
-impl Ledger {
+impl PostCounts {
     /// The number of a dropped token that nobody has waited for since, if there is one.
     pub fn lost(&self) -> Option<u64> {
         (self.dropped > self.waited).then_some(self.dropped)
@@ -30,7 +30,7 @@ impl Ledger {
         index.saturating_sub(self.waited)
     }
 
-    /// As [`Ledger::due`], for all that was posted.
+    /// As [`PostCounts::due`], for all that was posted.
     pub fn outstanding(&self) -> u64 {
         self.due(self.posted)
     }
@@ -52,28 +52,28 @@ mod tests {
 
     #[test]
     fn a_token_waited_out_of_turn_brings_those_before_it() {
-        let mut ledger = Ledger::default();
-        let tokens = [ledger.post(), ledger.post(), ledger.post()];
+        let mut counts = PostCounts::default();
+        let tokens = [counts.post(), counts.post(), counts.post()];
         assert_eq!(tokens, [1, 2, 3]);
-        assert_eq!(ledger.due(tokens[1]), 2);
-        ledger.wait();
-        ledger.wait();
-        assert_eq!((ledger.due(tokens[0]), ledger.due(tokens[1])), (0, 0));
-        assert_eq!((ledger.due(tokens[2]), ledger.outstanding()), (1, 1));
+        assert_eq!(counts.due(tokens[1]), 2);
+        counts.wait();
+        counts.wait();
+        assert_eq!((counts.due(tokens[0]), counts.due(tokens[1])), (0, 0));
+        assert_eq!((counts.due(tokens[2]), counts.outstanding()), (1, 1));
     }
 
     #[test]
     fn a_dropped_token_is_missed_until_a_later_one_is_waited_for() {
-        let mut ledger = Ledger::default();
-        let (first, second) = (ledger.post(), ledger.post());
-        ledger.abandon(first);
-        assert_eq!(ledger.lost(), Some(first));
-        for _ in 0..ledger.due(second) {
-            ledger.wait();
+        let mut counts = PostCounts::default();
+        let (first, second) = (counts.post(), counts.post());
+        counts.abandon(first);
+        assert_eq!(counts.lost(), Some(first));
+        for _ in 0..counts.due(second) {
+            counts.wait();
         }
-        assert_eq!(ledger.lost(), None);
+        assert_eq!(counts.lost(), None);
         // Dropped behind a later one that was waited for: it is through.
-        ledger.abandon(first);
-        assert_eq!(ledger.lost(), None);
+        counts.abandon(first);
+        assert_eq!(counts.lost(), None);
     }
 }

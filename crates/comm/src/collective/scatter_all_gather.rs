@@ -20,7 +20,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let chunk = total.div_ceil(self.world - 1).next_multiple_of(16);
         let (blocks, slices, slice) = self.slices(chunk);
         let launch = ScatterAllGather {
-            group: self.lanes[0].group(),
+            group: self.barriers[0].group(),
             output: Addresses::by_rank(self.world, |rank| call.output.of(rank)),
             input: call.input.address(),
             chunk: chunk as u64,

@@ -7,39 +7,39 @@ use super::comm::NcclComm;
 use super::element::{Element, ReduceOp};
 use crate::error::{CommError, Result};
 
-/// One rank's part of a buffer.
-struct Part {
+/// One rank's segment of a buffer.
+struct Segment {
     rank: usize,
     at: u64,
     count: usize,
 }
 
 impl NcclComm {
-    /// The parts with anything in them.
-    fn parts(
+    /// The segments that are not empty.
+    fn segments(
         &self,
         what: &'static str,
         base: u64,
         counts: &[usize],
         element: Element,
-    ) -> Result<Vec<Part>> {
+    ) -> Result<Vec<Segment>> {
         let invalid = |why| CommError::InvalidArgument { what, why };
         if counts.len() != self.world() {
             let (counts, ranks) = (counts.len(), self.world());
             return Err(invalid(format!("{counts} counts for {ranks} ranks")));
         }
         let mut at = base;
-        let mut parts = Vec::with_capacity(counts.len());
+        let mut segments = Vec::with_capacity(counts.len());
         for (rank, &count) in counts.iter().enumerate() {
             if count > 0 {
-                parts.push(Part { rank, at, count });
+                segments.push(Segment { rank, at, count });
             }
             at = count
                 .checked_mul(element.size())
                 .and_then(|bytes| at.checked_add(bytes as u64))
                 .ok_or_else(|| invalid(format!("{counts:?} elements are past all addresses")))?;
         }
-        Ok(parts)
+        Ok(segments)
     }
 
     /// The count of all ranks, if it is the same.
@@ -68,12 +68,12 @@ impl NcclComm {
             // SAFETY: the caller's promise is the same.
             return unsafe { self.all_gather(send, recv, count, element, stream) };
         }
-        let parts = self.parts("counts", recv, counts, element)?;
+        let segments = self.segments("counts", recv, counts, element)?;
         self.group(|comm| {
-            for Part { rank, at, count } in parts {
+            for Segment { rank, at, count } in segments {
                 // The address to send from is read on the root alone.
                 let from = if rank == comm.rank() { send } else { at };
-                // SAFETY: each part lies inside the buffers that the caller vouches for.
+                // SAFETY: each segment lies inside the buffers that the caller vouches for.
                 unsafe { comm.broadcast(from, at, count, element, rank, stream)? };
             }
             Ok(())
@@ -100,10 +100,10 @@ impl NcclComm {
             // SAFETY: the caller's promise is the same.
             return unsafe { self.reduce_scatter(send, recv, count, element, op, stream) };
         }
-        let parts = self.parts("counts", send, counts, element)?;
+        let segments = self.segments("counts", send, counts, element)?;
         self.group(|comm| {
-            for Part { rank, at, count } in parts {
-                // SAFETY: each part lies inside the buffers that the caller vouches for.
+            for Segment { rank, at, count } in segments {
+                // SAFETY: each segment lies inside the buffers that the caller vouches for.
                 unsafe { comm.reduce(at, recv, count, element, op, rank, stream)? };
             }
             Ok(())
@@ -149,14 +149,14 @@ impl NcclComm {
         element: Element,
         stream: CUstream,
     ) -> Result<()> {
-        let sends = self.parts("counts to send", send.0, send.1, element)?;
-        let recvs = self.parts("counts to receive", recv.0, recv.1, element)?;
+        let sends = self.segments("counts to send", send.0, send.1, element)?;
+        let recvs = self.segments("counts to receive", recv.0, recv.1, element)?;
         self.group(|comm| {
-            for Part { rank, at, count } in sends {
-                // SAFETY: each part lies inside the buffers that the caller vouches for.
+            for Segment { rank, at, count } in sends {
+                // SAFETY: each segment lies inside the buffers that the caller vouches for.
                 unsafe { comm.send(at, count, element, rank, stream)? };
             }
-            for Part { rank, at, count } in recvs {
+            for Segment { rank, at, count } in recvs {
                 // SAFETY: as above.
                 unsafe { comm.recv(at, count, element, rank, stream)? };
             }
@@ -207,15 +207,15 @@ impl NcclComm {
         stream: CUstream,
     ) -> Result<()> {
         self.among_ranks("root", root)?;
-        let parts = self.parts("counts", recv, counts, element)?;
+        let segments = self.segments("counts", recv, counts, element)?;
         self.group(|comm| {
             if counts[comm.rank()] > 0 {
                 // SAFETY: as many as the caller vouches for.
                 unsafe { comm.send(send, counts[comm.rank()], element, root, stream)? };
             }
-            let parts = (comm.rank() == root).then_some(parts);
-            for Part { rank, at, count } in parts.into_iter().flatten() {
-                // SAFETY: each part lies inside the buffer that the caller vouches for on the root.
+            let segments = (comm.rank() == root).then_some(segments);
+            for Segment { rank, at, count } in segments.into_iter().flatten() {
+                // SAFETY: each segment lies inside the buffer that the caller vouches for on the root.
                 unsafe { comm.recv(at, count, element, rank, stream)? };
             }
             Ok(())
@@ -265,11 +265,11 @@ impl NcclComm {
         stream: CUstream,
     ) -> Result<()> {
         self.among_ranks("root", root)?;
-        let parts = self.parts("counts", send, counts, element)?;
+        let segments = self.segments("counts", send, counts, element)?;
         self.group(|comm| {
-            let parts = (comm.rank() == root).then_some(parts);
-            for Part { rank, at, count } in parts.into_iter().flatten() {
-                // SAFETY: each part lies inside the buffer that the caller vouches for on the root.
+            let segments = (comm.rank() == root).then_some(segments);
+            for Segment { rank, at, count } in segments.into_iter().flatten() {
+                // SAFETY: each segment lies inside the buffer that the caller vouches for on the root.
                 unsafe { comm.send(at, count, element, rank, stream)? };
             }
             if counts[comm.rank()] > 0 {

@@ -9,54 +9,54 @@ use crate::error::CommError;
 /// the one that copies has the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Transport {
-    /// A copy engine, between a wait and a signal: three launches, the full bandwidth of a link, no multiprocessor.
+pub enum TransferMethod {
+    /// A copy engine, between a wait and a signal: three launches, the full bandwidth of a link, no SM.
     CopyEngine,
-    /// Loads and stores of the multiprocessors: one launch, the lowest latency, any alignment.
+    /// Loads and stores of the sms: one launch, the lowest latency, any alignment.
     Sm,
-    /// Bulk copies through shared memory (Hopper): one launch, the bandwidth of a link with few multiprocessors.
-    /// Addresses that differ modulo 16 go by [`Transport::Sm`].
+    /// Bulk copies through shared memory (Hopper): one launch, the bandwidth of a link with few sms.
+    /// Addresses that differ modulo 16 go by [`TransferMethod::Sm`].
     Tma,
     /// Send and receive of NCCL, which needs [`PointToPoint::attach_nccl`](super::PointToPoint::attach_nccl).
     Nccl,
 }
 
-impl Transport {
+impl TransferMethod {
     /// All of them.
-    pub const ALL: [Transport; 4] = [
-        Transport::CopyEngine,
-        Transport::Sm,
-        Transport::Tma,
-        Transport::Nccl,
+    pub const ALL: [TransferMethod; 4] = [
+        TransferMethod::CopyEngine,
+        TransferMethod::Sm,
+        TransferMethod::Tma,
+        TransferMethod::Nccl,
     ];
 
     /// "copy-engine", "sm", "tma" or "nccl".
     pub const fn name(self) -> &'static str {
         match self {
-            Transport::CopyEngine => "copy-engine",
-            Transport::Sm => "sm",
-            Transport::Tma => "tma",
-            Transport::Nccl => "nccl",
+            TransferMethod::CopyEngine => "copy-engine",
+            TransferMethod::Sm => "sm",
+            TransferMethod::Tma => "tma",
+            TransferMethod::Nccl => "nccl",
         }
     }
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for TransferMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Transport {
+impl FromStr for TransferMethod {
     type Err = CommError;
 
     fn from_str(name: &str) -> Result<Self, CommError> {
-        let found = Transport::ALL.into_iter().find(|t| t.name() == name);
+        let found = TransferMethod::ALL.into_iter().find(|t| t.name() == name);
         found.ok_or_else(|| CommError::InvalidArgument {
             what: "transport",
             why: format!(
                 "`{name}`; there are {}",
-                Transport::ALL.map(Transport::name).join(", ")
+                TransferMethod::ALL.map(TransferMethod::name).join(", ")
             ),
         })
     }
@@ -68,10 +68,13 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for transport in Transport::ALL {
-            assert_eq!(transport.name().parse::<Transport>().unwrap(), transport);
+        for transport in TransferMethod::ALL {
+            assert_eq!(
+                transport.name().parse::<TransferMethod>().unwrap(),
+                transport
+            );
         }
-        let error = "pigeon".parse::<Transport>().unwrap_err().to_string();
+        let error = "pigeon".parse::<TransferMethod>().unwrap_err().to_string();
         assert!(
             error.contains("pigeon") && error.contains("copy-engine"),
             "{error}"
