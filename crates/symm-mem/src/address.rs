@@ -1,6 +1,6 @@
 //! Addresses of device memory.
 
-/// An address in the space in which the backend's device works: a `CUdeviceptr`, or a plain address on the host.
+/// An address in the address space of the backend's device: a `CUdeviceptr`, or a host address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 #[repr(transparent)]
 pub struct DevicePtr(pub u64);
@@ -15,7 +15,7 @@ impl DevicePtr {
         DevicePtr(self.0 + bytes as u64)
     }
 
-    /// As a pointer; meaningful on the host backend only.
+    /// As a pointer. Valid on the host backend only.
     pub const fn as_host<T>(self) -> *mut T {
         self.0 as *mut T
     }

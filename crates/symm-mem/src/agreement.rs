@@ -1,4 +1,4 @@
-//! Collective steps: all ranks go on, with what all of them said, or none does.
+//! Collective steps that succeed on all ranks or fail on all.
 
 use std::fmt::Display;
 
@@ -7,9 +7,9 @@ use crate::exchange::Exchange;
 use crate::uniform::Sides;
 use crate::wire::{Malformed, Reader, Writer};
 
-/// An error of one rank that the others hear of: see [`agree`].
+/// An error of one rank that is reported to the others: see [`agree`].
 pub trait Failure: Display + From<Error> {
-    /// True if the cause is a capability that a machine or a build lacks, so that other work can go on.
+    /// True if the cause is a capability that a machine or a build lacks, so that other work can continue.
     fn is_unavailable(&self) -> bool;
 }
 
@@ -19,12 +19,12 @@ impl Failure for Error {
     }
 }
 
-/// Goes on only if this step succeeded on every rank, so that no rank is left waiting for one that gave up. Collective; all
-/// ranks give the same `step`.
+/// Succeeds only if this step succeeded on every rank, so that no rank waits for one that gave up.
+/// Collective; all ranks pass the same `step`.
 ///
 /// # Errors
-/// `mine` where it is an error; [`Error::PeerFailed`] where another rank's is, which
-/// [is unavailable](Error::is_unavailable) if that is; what the exchange reports.
+/// `mine` if it is an error; [`Error::PeerFailed`] if another rank's is, [unavailable](Error::is_unavailable)
+/// if that error is; errors of the exchange.
 pub fn agree<T, E: Failure>(
     exchange: &dyn Exchange,
     step: &str,
@@ -32,13 +32,13 @@ pub fn agree<T, E: Failure>(
 ) -> Result<T, E> {
     let bytes = write(reply(&mine).map(|_| &()), |_, _| {});
     let all = exchange.all_gather(step, &bytes).map_err(Error::from);
-    // What went wrong here says more than what it did to the exchange.
+    // This rank's own error explains more than the failed exchange that it caused.
     let value = mine?;
     all_of(&all?, step, |bytes| read(bytes, |_| Ok(())))?;
     Ok(value)
 }
 
-/// Makes sure that all ranks called with the same arguments.
+/// Checks that all ranks called with the same arguments.
 pub(crate) fn same(exchange: &dyn Exchange, what: &'static str, mine: &str) -> Result<()> {
     let all = exchange.all_gather(what, mine.as_bytes())?;
     match all.iter().position(|theirs| theirs != mine.as_bytes()) {
@@ -53,10 +53,10 @@ pub(crate) fn same(exchange: &dyn Exchange, what: &'static str, mine: &str) -> R
     }
 }
 
-/// A rank's word, or why it has none.
+/// A rank's value, or why it has none.
 pub(crate) type Reply<T> = std::result::Result<T, Refusal>;
 
-/// Why a rank has nothing to say.
+/// Why a rank has no value.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub cause: String,
@@ -98,7 +98,7 @@ pub(crate) fn read<T>(
     Ok(reply)
 }
 
-/// Exchanges a word of each rank, or the error of those that have none: then it is an error on all.
+/// Exchanges a value of each rank. If a rank has an error instead, it is an error on all ranks.
 pub(crate) fn gather<T, U>(
     exchange: &dyn Exchange,
     tag: &str,
@@ -111,7 +111,7 @@ pub(crate) fn gather<T, U>(
     all_of(&all, tag, decode)
 }
 
-/// What all ranks said, or the error of the first that has nothing to say.
+/// The values of all ranks, or the error of the first rank that has none.
 fn all_of<T>(
     all: &[Vec<u8>],
     tag: &str,
@@ -130,7 +130,7 @@ fn all_of<T>(
     .collect()
 }
 
-/// Exchanges each rank's side of a cache.
+/// Exchanges each rank's view of a cache.
 pub(crate) fn sides(exchange: &dyn Exchange, tag: &str, mine: &Sides) -> Result<Vec<Sides>> {
     let mut to = Writer::default();
     mine.write(&mut to);
@@ -143,7 +143,7 @@ pub(crate) fn sides(exchange: &dyn Exchange, tag: &str, mine: &Sides) -> Result<
     })
 }
 
-/// Every rank reads the same bytes, so that what one cannot read none can.
+/// Every rank decodes the same bytes, so decoding fails on all ranks or on none.
 fn decode_all<T>(
     all: &[Vec<u8>],
     tag: &str,

@@ -1,16 +1,17 @@
-//! The contract of a backend.
+//! What a backend provides, and who is responsible for what.
 //!
-//! A [`Backend`] is one rank's device: its streams, events, memory and signals. There are two, [`Host`](crate::Host)
-//! and [`Cuda`](crate::Cuda), with the same file names side by side. Dispatch is static.
+//! A [`Backend`] is one rank's device: its streams, events, memory and signals. There are two,
+//! [`Host`](crate::Host) and [`Cuda`](crate::Cuda), with the same file names in both folders. Dispatch is
+//! static.
 //!
-//! Who upholds what:
-//! - The backend checks every driver call and answers with a typed error; it never panics on a missing library,
+//! - The backend checks every driver call and returns a typed error. It never panics on a missing library,
 //!   device or capability.
-//! - Methods that take raw [`DevicePtr`]s are `unsafe`: the caller vouches that the ranges are mapped for as long as
-//!   the stream may touch them. [`SymmetricBuffer`](crate::SymmetricBuffer) and plans give bounds-checked ways in.
-//! - Work on one stream runs in order; streams are ordered among each other by events only.
-//! - Nothing waits without a deadline: waits on the device record a fault and end; [`Backend::synchronize`] gives up
-//!   after the timeout of the backend.
+//! - Methods that take raw [`DevicePtr`]s are `unsafe`: the caller guarantees that the ranges stay mapped for
+//!   as long as the stream may touch them. [`SymmetricBuffer`](crate::SymmetricBuffer) and plans offer
+//!   bounds-checked access.
+//! - Work on one stream runs in order. Only events order streams among each other.
+//! - Nothing waits without a deadline. A wait on the device that misses it records a fault and ends;
+//!   [`Backend::synchronize`] gives up after the timeout of the backend.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -21,34 +22,35 @@ use crate::error::Result;
 use crate::ipc::handle::{AddressSpace, AllocationIdentity, ExportedMemory, MemoryHandle};
 use crate::pad::view::{PadView, StopFlags};
 
-/// The longest timeout of a backend: a day. Longer ones are cut to it, so that arithmetic on deadlines cannot overflow.
+/// The longest timeout of a backend: one day. Longer ones are clamped, so that deadline arithmetic cannot
+/// overflow.
 pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Which backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackendKind {
-    /// Processes or threads of a machine, no GPU.
+    /// Processes or threads of one machine, without a GPU.
     Host,
     /// NVIDIA GPUs.
     Cuda,
 }
 
-/// Whether something can be done here, and if not, why.
+/// Whether the device supports something, and if not, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// It can.
+    /// Supported.
     Yes,
-    /// It cannot, for this reason.
+    /// Not supported, for this reason.
     No(String),
 }
 
 impl Support {
-    /// True if it can be done.
+    /// True if it is supported.
     pub fn is_yes(&self) -> bool {
         matches!(self, Support::Yes)
     }
 
-    /// `Ok`, or [`Error::Unavailable`](crate::Error::Unavailable) that names `what`.
+    /// `Ok`, or [`Error::Unavailable`](crate::Error::Unavailable) with `what` in it.
     pub fn require(&self, what: &str) -> Result<()> {
         match self {
             Support::Yes => Ok(()),
@@ -60,10 +62,10 @@ impl Support {
     }
 }
 
-/// What a rank's device is and can do.
+/// Properties and capabilities of a rank's device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// As the driver names it; "host" for the host backend.
+    /// The driver's name for it; "host" for the host backend.
     pub name: String,
     /// Compute capability of a GPU, (9, 0) for Hopper.
     pub compute_capability: Option<(u32, u32)>,
@@ -75,72 +77,74 @@ pub struct DeviceInfo {
     pub driver: String,
     /// Memory that peers can map, shared by descriptor.
     pub shareable_memory: Support,
-    /// Stores to several devices at once through one address (NVLS); with the guard of
-    /// [`multicast`](crate::multicast) applied.
+    /// Stores to several devices at once through one address (NVLS), subject to the guard of
+    /// [`multicast`](crate::multicast).
     pub multicast: Support,
 }
 
-/// Urgency of a stream.
+/// Priority of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Priority {
-    /// As the driver's default.
+    /// The driver's default.
     #[default]
     Normal,
-    /// Before normal streams, for communication.
+    /// Ahead of normal streams, for communication.
     High,
 }
 
-/// One rank's device. See the [module](self) for who upholds what.
+/// One rank's device. The [module](self) lists the obligations of both sides.
 pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// Which backend this is.
     const KIND: BackendKind;
 
-    /// A queue of work. Clones name the same queue.
+    /// A queue of work. Clones refer to the same queue.
     type Stream: Clone + Debug + Send + Sync;
-    /// A point in a stream, with a time.
+    /// A point in a stream, with a timestamp.
     type Event: Debug + Send + Sync;
-    /// Physical memory that peers can map; freed when its last owner in any process lets go.
+    /// Physical memory that peers can map. Freed when its last owner in any process drops it.
     type Segment: Debug + Send + Sync;
     /// Segments mapped into this process's device address space, unmapped on drop.
     type Mapping: Mapping;
-    /// Device memory of this rank alone, freed on drop.
+    /// Device memory private to this rank, freed on drop.
     type Memory: Memory;
-    /// A peer's allocation made reachable here, closed on drop.
+    /// A peer's allocation opened on this device, closed on drop.
     type PeerMemory: Mapping;
     /// An object through which one store reaches the bound segments of all ranks.
     type Multicast: Debug + Send + Sync;
-    /// Work captured from streams, to be launched again and again.
+    /// Work captured from streams, to be launched repeatedly.
     type Graph: Debug + Send;
 
-    /// What the device is.
+    /// The properties of the device.
     fn device(&self) -> &DeviceInfo;
 
-    /// How long a wait on the device or a synchronisation may take before it is an error; [`LONGEST_TIMEOUT`] at most.
+    /// How long a wait on the device or a synchronisation may take before it is an error. At most
+    /// [`LONGEST_TIMEOUT`].
     fn timeout(&self) -> Duration;
 
-    /// The stream on which set-up work runs; made once.
+    /// The stream for set-up work, created once.
     fn setup_stream(&self) -> Result<Self::Stream>;
 
     /// A new stream.
     fn stream(&self, priority: Priority) -> Result<Self::Stream>;
 
-    /// Blocks until all work on `stream` has ended, [`Backend::timeout`] at most beyond what its waits may take.
+    /// Blocks until all work on `stream` has ended: at most [`Backend::timeout`] longer than its waits may
+    /// take.
     fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
 
     /// A new event, with timing.
     fn event(&self) -> Result<Self::Event>;
 
-    /// Marks the present end of `stream` with `event`.
+    /// Records `event` after all work enqueued on `stream` so far.
     fn record(&self, event: &Self::Event, stream: &Self::Stream) -> Result<()>;
 
-    /// Makes later work on `stream` wait for what `event` last marked.
+    /// Makes later work on `stream` wait for the last recording of `event`.
     fn wait_event(&self, stream: &Self::Stream, event: &Self::Event) -> Result<()>;
 
-    /// Device time between two events that have both been reached (an error otherwise).
+    /// Device time between two events. An error if either has not been reached.
     fn elapsed(&self, from: &Self::Event, to: &Self::Event) -> Result<Duration>;
 
-    /// The unit to which the sizes of segments are rounded up, for allocation and for multicast binding.
+    /// Sizes of segments are multiples of this, for allocation and for multicast binding.
     fn granularity(&self) -> usize;
 
     /// New physical memory of `bytes`, a multiple of [`Backend::granularity`], zeroed.
@@ -149,30 +153,32 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// A descriptor of `segment` that a peer process can import.
     fn export_segment(&self, segment: &Self::Segment) -> Result<OwnedFd>;
 
-    /// A peer's segment from its descriptor.
+    /// Imports a peer's segment from its descriptor.
     fn import_segment(&self, fd: OwnedFd, bytes: usize) -> Result<Self::Segment>;
 
-    /// Maps `segments`, all of the same size, one behind the other in one contiguous range that this device may read
-    /// and write.
+    /// Maps `segments`, all of the same size, contiguously into one range that this device may read and
+    /// write.
     fn map_segments(&self, segments: &[&Self::Segment]) -> Result<Self::Mapping>;
 
-    /// Device memory of `bytes` for this rank alone, zeroed, aligned to 256 bytes.
+    /// Device memory of `bytes` private to this rank, zeroed, aligned to 256 bytes.
     fn allocate(&self, bytes: usize) -> Result<Self::Memory>;
 
-    /// Where the addresses of this device's memory mean the same to another rank: see [`AddressSpace`].
+    /// Which ranks can use this device's addresses as they are: see [`AddressSpace`].
     fn address_space(&self) -> Result<AddressSpace>;
 
-    /// The allocation of this device that holds the address `at`, whoever made it. Costs a few microseconds and no
-    /// exchange.
+    /// The allocation of this device that contains the address `at`, whoever made it. Costs a few
+    /// microseconds and no exchange.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if no live allocation of this device holds it.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if no live allocation of this device
+    /// contains it.
     fn identity(&self, at: DevicePtr) -> Result<AllocationIdentity>;
 
-    /// What another process needs to open the allocation that holds `at`. The allocation outlives all who open it.
+    /// What another process needs to open the allocation that contains `at`. The allocation must outlive
+    /// every opening.
     fn export_memory(&self, at: DevicePtr) -> Result<ExportedMemory>;
 
-    /// A peer's allocation of `bytes` from what [`Backend::export_memory`] gave the peer: its first address here.
+    /// Opens a peer's allocation of `bytes` from the result of the peer's [`Backend::export_memory`].
     fn import_memory(
         &self,
         handle: &MemoryHandle,
@@ -180,17 +186,18 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         bytes: usize,
     ) -> Result<Self::PeerMemory>;
 
-    /// The allocation of `bytes` at `base` of another rank in this rank's own [`AddressSpace`], made reachable by this
-    /// device.
+    /// Makes another rank's allocation of `bytes` at `base`, in this rank's own [`AddressSpace`], accessible
+    /// to this device.
     fn reach_memory(&self, base: DevicePtr, bytes: usize) -> Result<Self::PeerMemory>;
 
-    /// True if both name the same queue.
+    /// True if both are the same queue.
     fn is_same_stream(&self, one: &Self::Stream, other: &Self::Stream) -> bool;
 
-    /// Copies `bytes` on `stream` by copy engine; either side may be a peer's mapped memory.
+    /// Copies `bytes` on `stream` by copy engine. Either side may be a peer's mapped memory.
     ///
     /// # Safety
-    /// Both ranges are mapped until the copy has ended and do not overlap; no unordered work conflicts.
+    /// Both ranges stay mapped until the copy has ended and do not overlap. No unordered work conflicts with
+    /// it.
     unsafe fn copy(
         &self,
         stream: &Self::Stream,
@@ -199,11 +206,13 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         bytes: usize,
     ) -> Result<()>;
 
-    /// As [`Backend::copy`], for memory of a peer, which may not have given it for this call: moves nothing once a wait of
-    /// this device has failed. The host backend looks when the copy is due. On a GPU nothing can hold back a copy engine
-    /// whose copy is enqueued: [`Cuda`](crate::Cuda) looks when the copy is enqueued, so that those of the call in which the
-    /// wait fails, and of calls enqueued before the host could know of it, still run. The peers have been given notice by
-    /// then.
+    /// As [`Backend::copy`], for memory of a peer that may not have released it for this call: copies nothing
+    /// once a wait of this device has failed.
+    ///
+    /// The host backend checks when the copy runs. On a GPU nothing can stop a copy engine whose copy is
+    /// enqueued, so [`Cuda`](crate::Cuda) checks when the copy is enqueued: copies of the call in which the
+    /// wait fails, and of calls enqueued before the host learned of the failure, still run. By then the peers
+    /// have been notified.
     ///
     /// # Safety
     /// As for [`Backend::copy`].
@@ -218,7 +227,7 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     /// Sets `bytes` to `value` on `stream`.
     ///
     /// # Safety
-    /// The range is mapped until the work has ended; no unordered work conflicts.
+    /// The range stays mapped until the work has ended. No unordered work conflicts with it.
     unsafe fn fill(
         &self,
         stream: &Self::Stream,
@@ -227,16 +236,16 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         bytes: usize,
     ) -> Result<()>;
 
-    /// Copies host bytes to the device and returns when they are there. Ordered behind nothing but `stream`.
+    /// Copies host bytes to the device and returns when they have arrived. Ordered after `stream` only.
     ///
     /// # Safety
-    /// The range is mapped; no unordered work conflicts.
+    /// The range is mapped. No unordered work conflicts with it.
     unsafe fn upload(&self, stream: &Self::Stream, dst: DevicePtr, bytes: &[u8]) -> Result<()>;
 
     /// Copies device bytes to the host, after all earlier work on `stream`.
     ///
     /// # Safety
-    /// The range is mapped; no unordered work conflicts.
+    /// The range is mapped. No unordered work conflicts with it.
     unsafe fn download(
         &self,
         stream: &Self::Stream,
@@ -244,27 +253,28 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         bytes: &mut [u8],
     ) -> Result<()>;
 
-    /// The flags by which waits of this device are ended, made at the first call and shared by all clones.
+    /// The flags that stop waits of this device: created by the first call, shared by all clones.
     fn stop_flags(&self) -> Result<StopFlags>;
 
-    /// Ends all waits of this device that are not satisfied, those under way and those to come, until
-    /// [`Backend::resume_waits`]. From any thread, at any time; blocks for nothing.
+    /// Ends all unsatisfied waits of this device, present and future, until [`Backend::resume_waits`]. May be
+    /// called from any thread at any time and never blocks.
     fn stop_waits(&self);
 
-    /// Whether a wait of this device has failed, or [`Backend::stop_waits`] has ended them, and nobody has resumed them since.
-    /// Costs a load and no synchronisation.
+    /// Whether waits are stopped: a wait of this device has failed, or [`Backend::stop_waits`] was called,
+    /// and [`Backend::resume_waits`] was not called since. Costs one load.
     fn is_stopped(&self) -> bool;
 
-    /// Clears the [`StopFlags`]. With no wait of this device under way.
+    /// Clears the [`StopFlags`]. No wait of this device may be in flight.
     fn resume_waits(&self, stream: &Self::Stream) -> Result<()>;
 
-    /// For each peer of `peers` adds one to the sent epoch of (`slot`, peer) and stores it, with release at system
-    /// scope, to the word (`slot`, own rank) of that peer's pad, after all earlier work on `stream`. Does nothing after a
-    /// wait of this device that failed: what is to be published may not be there.
+    /// Signals each of `peers` after all earlier work on `stream`: increments the sent epoch of (`slot`,
+    /// peer) and stores it, with release at system scope, to the flag (`slot`, own rank) of the peer's pad.
+    ///
+    /// Does nothing after a failed wait of this device, because the data to be signalled may not be there.
     ///
     /// # Safety
-    /// - The pad behind `pad` lives until the work has ended; `slot` and `peers` are in range.
-    /// - Signals of this rank in the slot are ordered: each advances a counter by reading and writing it.
+    /// - The pad of the view `pad` lives until the work has ended; `slot` and `peers` are in range.
+    /// - Signals of this rank in the slot are ordered, because each reads and writes a counter.
     unsafe fn signal(
         &self,
         stream: &Self::Stream,
@@ -273,12 +283,12 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         peers: &[usize],
     ) -> Result<()>;
 
-    /// For each peer of `peers` adds one to the expected epoch of (`slot`, peer) and makes later work on `stream`
-    /// wait, with acquire at system scope, until that peer has signalled the expected epoch minus `lag`. At the
-    /// deadline the fault is recorded in the pad and the stream goes on.
+    /// Waits for each of `peers`: increments the expected epoch of (`slot`, peer) and makes later work on
+    /// `stream` wait, with acquire at system scope, until the peer has signalled the expected epoch minus
+    /// `lag`. At the deadline the wait records the fault in the pad, and the stream continues.
     ///
     /// # Safety
-    /// As for [`Backend::signal`], of waits.
+    /// As for [`Backend::signal`], for waits.
     unsafe fn wait(
         &self,
         stream: &Self::Stream,
@@ -288,18 +298,20 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         lag: u32,
     ) -> Result<()>;
 
-    /// Keeps `stream` busy for `time`, by a kernel that does nothing else: benches hide the cost of launches behind it.
+    /// Keeps `stream` busy for `time` with a kernel that does nothing. Benchmarks use it to hide launch
+    /// costs.
     fn delay(&self, stream: &Self::Stream, time: Duration) -> Result<()>;
 
-    /// Records what `enqueue` puts on `stream` (and on streams forked from it by events and joined again) instead of
-    /// running it. The graph holds addresses and keeps nothing alive: see [`Backend::launch_graph`].
+    /// Records the work that `enqueue` puts on `stream`, and on streams forked from it by events and joined
+    /// again, instead of running it. The graph holds addresses and keeps nothing alive: see
+    /// [`Backend::launch_graph`].
     fn capture(
         &self,
         stream: &Self::Stream,
         enqueue: impl FnOnce() -> Result<()>,
     ) -> Result<Self::Graph>;
 
-    /// Runs captured work on `stream`. Launches of one graph follow each other.
+    /// Runs captured work on `stream`. Launches of the same graph are ordered.
     ///
     /// ```compile_fail,E0133
     /// # use warpweave_symm_mem::{Backend, Host, Result, SignalPad};
@@ -307,33 +319,34 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
     ///     let stream = device.setup_stream()?;
     ///     let graph = device.capture(&stream, || pad.signal(&stream, 0, &[0]))?;
     ///     drop(pad);
-    ///     device.launch_graph(&graph, &stream) // The signal would go to memory that is unmapped.
+    ///     device.launch_graph(&graph, &stream) // The signal would write unmapped memory.
     /// }
     /// ```
     ///
     /// # Safety
-    /// - What was captured would be sound if it were enqueued now, that of safe methods too: memory, pads, plans and
-    ///   communicators that it uses live until the launch has ended.
-    /// - This backend's device is the one that captured the graph.
+    /// - Enqueuing the captured work now would be sound, including the work of safe methods: the memory,
+    ///   pads, plans and communicators that it uses live until the launch has ended.
+    /// - This backend's device captured the graph.
     unsafe fn launch_graph(&self, graph: &Self::Graph, stream: &Self::Stream) -> Result<()>;
 
-    /// A multicast object for segments of `bytes` on `world` devices; one rank makes it, the others import it.
+    /// Creates a multicast object for segments of `bytes` on `world` devices. One rank creates it, the others
+    /// import it.
     fn create_multicast(&self, bytes: usize, world: usize) -> Result<Self::Multicast>;
 
     /// A descriptor of `multicast` that a peer process can import.
     fn export_multicast(&self, multicast: &Self::Multicast) -> Result<OwnedFd>;
 
-    /// The object that another rank made.
+    /// Imports the object that another rank created.
     fn import_multicast(&self, fd: OwnedFd, bytes: usize, world: usize) -> Result<Self::Multicast>;
 
-    /// Adds this device to the object. All ranks do so before any binds memory.
+    /// Adds this device to the object. Every rank must have done so before any rank binds memory.
     fn join_multicast(&self, multicast: &Self::Multicast) -> Result<()>;
 
-    /// Binds this device's `segment`. All ranks do so before any maps the object.
+    /// Binds this device's `segment`. Every rank must have done so before any rank maps the object.
     fn bind_multicast(&self, multicast: &Self::Multicast, segment: &Self::Segment) -> Result<()>;
 
-    /// Maps the object for stores. Its address must never be read (invariant 7). The host backend, which emulates the
-    /// object by storing to every mapping, answers with an empty mapping at [`DevicePtr::NULL`].
+    /// Maps the object for stores. Its address must never be read (invariant 7). The host backend emulates
+    /// the object by storing to every mapping, and returns an empty mapping at [`DevicePtr::NULL`].
     fn map_multicast(&self, multicast: &Self::Multicast) -> Result<Self::Mapping>;
 }
 
@@ -349,6 +362,6 @@ pub trait Mapping: Debug + Send + Sync {
 pub trait Memory: Debug + Send + Sync {
     /// First address.
     fn address(&self) -> DevicePtr;
-    /// Length in bytes as asked for.
+    /// Length in bytes as requested.
     fn bytes(&self) -> usize;
 }

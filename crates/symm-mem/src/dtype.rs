@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The element types that buffers, kernels and collectives know.
+/// The element types of buffers, kernels and collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DType {
@@ -32,7 +32,7 @@ impl DType {
         }
     }
 
-    /// Distance between 1 and the next larger number: the unit in which rounding errors are judged.
+    /// Distance between 1 and the next larger number, the unit for rounding errors.
     pub const fn epsilon(self) -> f64 {
         match self {
             DType::F32 => 1.0 / (1u64 << 23) as f64,

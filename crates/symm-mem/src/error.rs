@@ -1,4 +1,4 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This machine, device or driver cannot do it.
+    /// This machine, device or driver does not support it.
     #[error("{what} is not available: {why}")]
     Unavailable {
         /// The capability: "CUDA", "peer access to device 2", "multicast", …
@@ -24,7 +24,7 @@ pub enum Error {
         "{what} needs device code: build with the feature `{feature}` (`cargo xtask setup` provides nvcc)"
     )]
     FeatureMissing {
-        /// What was asked for.
+        /// What was requested.
         what: String,
         /// Name of the cargo feature.
         feature: &'static str,
@@ -46,13 +46,13 @@ pub enum Error {
     /// The device or the machine has too little memory.
     #[error("{bytes} bytes of {kind} memory cannot be had on {device}: {cause}")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
         /// "device", "shared", "address space", …
         kind: &'static str,
         /// The device.
         device: String,
-        /// What the driver or the operating system said.
+        /// The message of the driver or the operating system.
         cause: String,
     },
     /// An argument is out of its range.
@@ -77,7 +77,7 @@ pub enum Error {
         /// Its value.
         theirs: String,
     },
-    /// A collective step failed on another rank, so it was given up on all.
+    /// A collective step failed on another rank, so it failed on all.
     #[error("rank {rank} failed at `{step}`: {cause}")]
     PeerFailed {
         /// The rank that failed.
@@ -89,26 +89,26 @@ pub enum Error {
         /// Whether that was a missing capability, so that other work can go on.
         unavailable: bool,
     },
-    /// What a peer sent in the place of its memory is not memory that this rank can map.
+    /// This rank cannot map the memory that a peer offered.
     #[error("the memory of rank {rank} cannot be opened: {cause}")]
     PeerMemory {
-        /// The rank that it was to be of.
+        /// The rank that offered it.
         rank: usize,
-        /// What the driver or the operating system said.
+        /// The message of the driver or the operating system.
         cause: Box<Error>,
     },
-    /// Memory that was registered is no longer the allocation that it was.
+    /// Registered memory is no longer the same allocation.
     #[error(
         "the memory registered at {address:#x} is gone ({now}): register what is there now, and release a registration \
          before its memory is freed"
     )]
     Stale {
-        /// Where it was.
+        /// Its address.
         address: u64,
         /// What is there now.
         now: String,
     },
-    /// What is to be given up is still held.
+    /// What should be released is still held.
     #[error(
         "{what} cannot be closed: rank {rank} still holds {held}; drop what is held first, on all ranks"
     )]
@@ -120,8 +120,8 @@ pub enum Error {
         /// The rank that holds them.
         rank: usize,
     },
-    /// A wait for a peer's signal failed: by its deadline, or since a peer gave up or is lost. The device context is
-    /// intact.
+    /// A wait for a peer's signal failed: at its deadline, or because a peer gave up or is lost. The device
+    /// context is intact.
     #[error(transparent)]
     SignalFault(#[from] SignalFault),
     /// The exchange with the peers failed.
@@ -135,10 +135,10 @@ pub enum Error {
         /// What happened.
         cause: String,
     },
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{what}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         what: String,
         /// The cause.
         #[source]
@@ -147,7 +147,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An operating system error with what was tried.
+    /// An operating system error and what was attempted.
     pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         Error::Io {
             what: what.into(),
@@ -155,7 +155,7 @@ impl Error {
         }
     }
 
-    /// True if the cause is a capability that this machine or build lacks, so that other work can go on.
+    /// True if the cause is a capability that this machine or build lacks, so that other work can continue.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Error::Unavailable { .. } | Error::FeatureMissing { .. } => true,
@@ -166,7 +166,8 @@ impl Error {
     }
 }
 
-/// The fault record of a wait that failed: who waited for whom, for what, what it saw, and why it ended.
+/// The fault record of a failed wait: who waited for whom, for which epoch, which epoch it saw, and why it
+/// ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank} {}{}", self.story(), self.chain())]
 pub struct SignalFault {
@@ -178,13 +179,13 @@ pub struct SignalFault {
     pub peer: usize,
     /// Slot of the pad.
     pub slot: usize,
-    /// The epoch that was waited for.
+    /// The expected epoch.
     pub expected: u32,
-    /// The last epoch that was seen.
+    /// The last epoch in the flag.
     pub seen: u32,
     /// How long the wait took.
     pub waited: Duration,
-    /// The rank at which the waits end, where `peer` was itself waiting for another: the one to look at first.
+    /// If `peer` was itself waiting, the rank at the end of the chain of waits: the first one to investigate.
     pub root: Option<usize>,
     /// Why the wait ended.
     pub cause: FaultCause,
@@ -196,34 +197,36 @@ pub struct SignalFault {
 pub enum FaultCause {
     /// The deadline passed.
     Deadline {
-        /// The ranks that had not signalled in time, as far as waits of this rank came to their deadlines.
+        /// The ranks that had not signalled in time, among those that this rank waited for until the
+        /// deadline.
         missing: Vec<usize>,
     },
-    /// Another rank's wait failed first. It signals no more, and may already have changed what this rank reads.
+    /// Another rank's wait failed first. That rank signals no more and may already have overwritten what this
+    /// rank reads.
     PeerGaveUp {
         /// The rank whose wait failed.
         reporter: usize,
     },
     /// The exchange lost a rank.
     PeerLost {
-        /// What the exchange saw.
+        /// The cause, from the exchange.
         why: String,
     },
-    /// The exchange lost a rank that is not of the pad's group, but of a larger one with the same exchange.
+    /// The exchange lost a rank of a larger group that is not in the pad's group.
     OutsiderLost {
-        /// Which rank, and what the exchange saw.
+        /// The lost rank and the cause.
         why: String,
     },
-    /// A wait of this rank on another pad failed, or this rank was told to stop.
+    /// A wait of this rank on another pad failed, or the host stopped this rank.
     Stopped,
 }
 
 impl SignalFault {
-    /// Of the checks of several pads, the error that says the most about what happened, if there is any: a wait that ran
-    /// out before one that was told of it.
+    /// From the checks of several pads, the most informative error, if any: a wait that reached its deadline
+    /// comes before one that was notified.
     ///
     /// # Errors
-    /// One of those given; one that is no fault before all others.
+    /// One of the given errors; one that is not a fault comes before all others.
     pub fn of_several(checks: impl IntoIterator<Item = Result<()>>) -> Result<()> {
         let distance = |error: &Error| match error {
             Error::SignalFault(fault) => match &fault.cause {

@@ -1,7 +1,7 @@
-//! How the ranks of a group hand each other bytes and descriptors while they set up.
+//! How the ranks of a group exchange bytes and descriptors during set-up.
 //!
-//! `warpweave-comm` implements [`Exchange`] over its store and Unix sockets; [`ThreadExchange`] serves ranks that
-//! are threads of one process, which is what tests and small examples want.
+//! `warpweave-comm` implements [`Exchange`] over its store and Unix sockets. [`ThreadExchange`] is for ranks
+//! that are threads of one process, in tests and small examples.
 
 mod sub;
 mod threads;
@@ -17,8 +17,8 @@ pub use threads::ThreadExchange;
 
 /// All-gather of bytes and descriptors among the ranks of a group.
 ///
-/// Every method is collective: all ranks call the same methods in the same order with the same `tag`. Every method
-/// ends in bounded time; a peer that died or never came is an error that names it.
+/// Every method is collective: all ranks call the same methods in the same order with the same `tag`. Every
+/// method ends in bounded time. A peer that died or never arrived is an error that names it.
 pub trait Exchange: Send + Sync {
     /// This process's rank, from 0.
     fn rank(&self) -> usize;
@@ -26,19 +26,20 @@ pub trait Exchange: Send + Sync {
     /// Number of ranks in the group.
     fn world(&self) -> usize;
 
-    /// Returns what every rank gave, by rank.
+    /// Returns the bytes of every rank, by rank.
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError>;
 
-    /// Gives `fds` to every peer and returns what every rank gave, by rank; this rank's own entry holds duplicates.
-    /// Ranks may give different numbers of descriptors.
+    /// Sends `fds` to every peer and returns those of every rank, by rank; this rank's own entry holds
+    /// duplicates. Ranks may send different numbers of descriptors.
     fn all_gather_fds(
         &self,
         tag: &str,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError>;
 
-    /// Calls `watcher` once a rank is lost, now or later, for as long as its owner lives: of the first one, since the group
-    /// cannot go on without it. An exchange that cannot learn of a loss by itself never calls it.
+    /// Calls `watcher` when the first rank is lost, now or later, for as long as the watcher's owner lives.
+    /// Later losses are not reported, because the group has failed by then. An exchange that cannot detect a
+    /// loss never calls it.
     fn watch(&self, watcher: LossWatcher) {
         drop(watcher);
     }
@@ -51,16 +52,17 @@ pub trait Exchange: Send + Sync {
 
 type Notify = dyn Fn(Option<usize>, &str) + Send + Sync;
 
-/// Who wants to know of a lost rank at once, since it has work on a device that waits for that rank.
+/// Notifies the owner of pending device work that a rank it may be waiting for is lost.
 pub struct LossWatcher {
     owner: Weak<dyn Any + Send + Sync>,
     notify: Box<Notify>,
 }
 
 impl LossWatcher {
-    /// Calls `notify` with a rank that died or left with an error and with what was seen, from any thread, for as long as
-    /// `owner` lives. The rank is `None` if it belongs to a larger group that this one is a part of; what was seen then
-    /// names it. `notify` returns soon and calls no exchange, and `owner` does not own the exchange.
+    /// Calls `notify` with a rank that died or left with an error, and with the cause, from any thread, for
+    /// as long as `owner` lives. The rank is `None` if it is in a larger group but not in this one; the cause
+    /// then names it. `notify` must return quickly and call no exchange, and `owner` must not own the
+    /// exchange.
     pub fn new<T: Send + Sync + 'static>(
         owner: &Arc<T>,
         notify: impl Fn(&T, Option<usize>, &str) + Send + Sync + 'static,
@@ -80,18 +82,18 @@ impl LossWatcher {
         }
     }
 
-    /// False once the owner is gone: the watcher can be dropped.
+    /// False once the owner is dropped: the watcher can be dropped too.
     pub fn is_live(&self) -> bool {
         self.owner.strong_count() > 0
     }
 
-    /// Says that `rank` of the exchange is lost.
+    /// Reports that `rank` of the exchange is lost.
     pub fn notify(&self, rank: Option<usize>, cause: &str) {
         (self.notify)(rank, cause);
     }
 
-    /// The watcher for a larger group, of whose ranks `number` gives the rank in the smaller one. That loses its peers too if
-    /// the larger one loses another rank: both have one exchange.
+    /// The watcher for a larger group. `number` maps a rank of that group to a rank of this one. A loss
+    /// outside this group is reported too, because both groups share one exchange.
     #[must_use]
     pub fn renumbered(
         self,
@@ -121,13 +123,13 @@ impl fmt::Debug for LossWatcher {
     }
 }
 
-/// Why an exchange did not come about.
+/// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
     /// Peers did not arrive in time.
     #[error(
-        "exchange `{tag}`: no word from ranks {waiting_for:?} after {after:?}; are they alive and at the same call?"
+        "exchange `{tag}`: no message from ranks {waiting_for:?} after {after:?}; are they alive and at the same call?"
     )]
     Timeout {
         /// Name of the call.
@@ -144,17 +146,17 @@ pub enum ExchangeError {
         rank: usize,
         /// Name of the call.
         tag: String,
-        /// What was seen.
+        /// The cause.
         cause: String,
     },
-    /// A peer gave up and said why.
+    /// A peer gave up and sent the reason.
     #[error("exchange `{tag}`: rank {rank} failed: {cause}")]
     PeerFailed {
         /// The peer.
         rank: usize,
         /// Name of the call.
         tag: String,
-        /// What it said.
+        /// The reason.
         cause: String,
     },
     /// A peer is at another call.
@@ -169,21 +171,21 @@ pub enum ExchangeError {
         /// The call of the peer.
         theirs: String,
     },
-    /// A peer gave fewer descriptors than its message says.
+    /// A peer sent fewer descriptors than its message states.
     #[error(
-        "exchange `{tag}`: rank {rank} announced {expected} descriptors and {got} arrived; is a descriptor limit (ulimit -n) reached?"
+        "exchange `{tag}`: rank {rank} sent a message with {expected} descriptors and {got} arrived; is a descriptor limit (ulimit -n) reached?"
     )]
     MissingDescriptor {
         /// The peer.
         rank: usize,
         /// Name of the call.
         tag: String,
-        /// Announced.
+        /// Descriptors in the message.
         expected: usize,
-        /// Arrived.
+        /// Descriptors that arrived.
         got: usize,
     },
-    /// A peer sent what the protocol does not allow.
+    /// A peer violated the protocol.
     #[error("exchange `{tag}`: rank {rank} broke the protocol: {what}")]
     Protocol {
         /// The peer.
@@ -193,10 +195,10 @@ pub enum ExchangeError {
         /// What was wrong.
         what: String,
     },
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("exchange: {what}")]
     Io {
-        /// What was tried.
+        /// What was attempted.
         what: String,
         /// The cause.
         #[source]

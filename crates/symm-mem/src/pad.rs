@@ -1,22 +1,23 @@
-//! Signal pads: the flags by which ranks tell each other that data is ready or no longer needed.
+//! Signal pads: flags by which ranks signal that data is ready or no longer needed.
 //!
-//! # The memory model, written down once
+//! # The memory model
 //!
-//! - A flag lives at (destination rank, slot, source rank). Only the source writes it, only the destination waits on
-//!   it, and its value, an *epoch*, only ever grows (modulo 2³², compared cyclically). It lives with the pad, so calls
-//!   that follow each other and graph replays need no reset.
-//! - The source keeps a *sent* counter and the destination an *expected* counter for each of its flags, in its own
-//!   device memory. A signal adds one to *sent* and stores it; a wait adds one to *expected* and waits for it, less a
-//!   lag: lag 0 is "this call", lag 1 is a credit, "the previous call".
-//! - A signal is a release at system scope after the data, a wait is an acquire at system scope before it. Data that
-//!   a peer wrote and TMA (the async proxy) reads next also needs a proxy fence behind the wait
+//! - A flag is identified by (destination rank, slot, source rank). Only the source writes it and only the
+//!   destination waits on it. Its value, an *epoch*, only grows (modulo 2³², compared cyclically). It lives
+//!   as long as the pad, so neither the next call nor a graph replay resets it.
+//! - For each of its flags, the source keeps a *sent* counter and the destination an *expected* counter, in
+//!   their own device memory. A signal increments *sent* and stores it. A wait increments *expected* and
+//!   waits for that value minus a lag: lag 0 means "this call", lag 1 is a credit, "the previous call".
+//! - A signal is a release at system scope after the data; a wait is an acquire at system scope before it.
+//!   Data that a peer wrote and that TMA (the async proxy) reads next also needs a proxy fence after the wait
 //!   (`cuda/include/warpweave/signal.cuh`).
-//! - A wait has a deadline. A wait that misses it *stops* this rank's device and leaves a notice in every rank's pad
-//!   before its kernel ends ([`Notice`]). From then on this rank signals nothing on any pad, its copy engines move
-//!   nothing to peers ([`Backend::copy_unless_stopped`]), its later waits end at once, and a wait of a peer that finds
-//!   the notice fails, even if the epoch that it waits for is there. So a late rank fails instead of reading what has
-//!   been overwritten, and a broken job drains within one deadline. [`SignalPad::recover`] brings all back.
-//! - Whoever reads memory of a peer, or memory that peers write, waits once more after its last read, or asks
+//! - A wait has a deadline. A wait that misses it *stops* this rank's device and leaves a notice in every
+//!   rank's pad before its kernel ends ([`Notice`]). From then on this rank signals on no pad, its copy
+//!   engines copy nothing to peers ([`Backend::copy_unless_stopped`]) and its later waits end at once. A
+//!   peer's wait that finds the notice fails even if its epoch has arrived. So a late rank fails instead of
+//!   reading overwritten data, and a broken job drains within one deadline. [`SignalPad::recover`] restarts
+//!   everything.
+//! - After the last read of a peer's memory, or of memory that peers write, wait once more or call
 //!   [`SignalPad::check`], which looks for notices too.
 
 mod fault;
@@ -36,14 +37,14 @@ use crate::sync::{Instant, Mutex, thread};
 pub use fault::{FaultRecord, Notice};
 pub use view::{FLAG_STRIDE, PadView, StopFlags};
 
-/// The first rank that the exchange lost, and what it saw. Losing one stops the device.
+/// The first rank that the exchange lost, and why. Losing a rank stops the device.
 #[derive(Debug)]
 struct Loss<B> {
     backend: B,
     first: OnceLock<(Option<usize>, String)>,
 }
 
-/// How long the news of a lost rank may take to reach this rank's exchange after a peer's.
+/// How much later than a peer this rank's exchange may learn of a lost rank.
 const NEWS: Duration = Duration::from_millis(500);
 
 impl<B: Backend> Loss<B> {
@@ -52,7 +53,7 @@ impl<B: Backend> Loss<B> {
         self.backend.stop_waits();
     }
 
-    /// Which rank is lost, once that is known here.
+    /// The lost rank, once this rank knows it.
     fn news(&self) -> Option<&(Option<usize>, String)> {
         let start = Instant::now();
         while self.first.get().is_none() && start.elapsed() < NEWS {
@@ -62,7 +63,7 @@ impl<B: Backend> Loss<B> {
     }
 }
 
-/// A pad of `slots` rows of flags, one flag for each rank, on every rank of a group.
+/// A pad on every rank of a group: `slots` rows of flags, with one flag for each rank.
 #[derive(Debug)]
 pub struct SignalPad<B: Backend> {
     name: String,
@@ -77,7 +78,7 @@ pub struct SignalPad<B: Backend> {
     waits: LastUse<B>,
 }
 
-/// The stream that last used each slot. A counter is read and written by one thread at a time, so uses are ordered.
+/// The stream that last used each slot. One thread at a time reads and writes a counter, so uses are ordered.
 #[derive(Debug)]
 struct LastUse<B: Backend>(Mutex<Vec<Option<B::Stream>>>);
 
@@ -86,7 +87,7 @@ impl<B: Backend> LastUse<B> {
         LastUse(Mutex::new((0..slots).map(|_| None).collect()))
     }
 
-    /// Enqueues a use of `slot` on `stream`, after the one before.
+    /// Enqueues a use of `slot` on `stream`, after the previous use.
     fn follow(
         &self,
         backend: &B,
@@ -94,7 +95,7 @@ impl<B: Backend> LastUse<B> {
         stream: &B::Stream,
         enqueue: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        // Held until it is enqueued: what another thread enqueues next follows this.
+        // Held until the use is enqueued, so that another thread's next use follows it.
         let mut last = self.0.lock();
         let before = &mut last[slot];
         if let Some(before) = before
@@ -111,7 +112,8 @@ impl<B: Backend> LastUse<B> {
 }
 
 impl<B: Backend> SignalPad<B> {
-    /// Makes the pad. Collective: all ranks give the same `name` and `slots`. An error on one rank is an error on all.
+    /// Creates the pad. Collective: all ranks pass the same `name` and `slots`. An error on one rank is an
+    /// error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -156,12 +158,12 @@ impl<B: Backend> SignalPad<B> {
         })
     }
 
-    /// Sets the time after which a wait on this pad gives up, for views taken from now on.
+    /// Sets the timeout of waits on this pad, for views taken from now on.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// The view that kernels and [`Backend::signal`] take.
+    /// The view for kernels and for [`Backend::signal`].
     pub fn view(&self) -> PadView {
         let world = self.flags.world();
         let sent = self.counters.address();
@@ -181,20 +183,20 @@ impl<B: Backend> SignalPad<B> {
         }
     }
 
-    /// The flag that `source` writes in `slot` of `owner`'s pad, as mapped here: for kernels that are to find it without
-    /// a look at the table.
+    /// The flag that `source` writes in `slot` of `owner`'s pad, as mapped here, for kernels that do not read
+    /// the table.
     pub fn flag(&self, owner: usize, slot: usize, source: usize) -> Result<DevicePtr> {
         self.bounds(slot, &[source])?;
         let offset = PadView::flag_offset(self.flags.world(), slot, source);
         self.flags.range(owner, offset, size_of::<u32>())
     }
 
-    /// The memory of all ranks' flags: that of `source` in `slot` is at [`PadView::flag_offset`].
+    /// The memory of all ranks' flags. The flag of `source` in `slot` is at [`PadView::flag_offset`].
     pub fn flags(&self) -> &SymmetricBuffer<B> {
         &self.flags
     }
 
-    /// Name of the pad, as in faults.
+    /// Name of the pad, shown in faults.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -204,18 +206,18 @@ impl<B: Backend> SignalPad<B> {
         self.slots
     }
 
-    /// Signals on `stream`; see [`Backend::signal`]. If another stream signalled the slot last, `stream` waits for the work
-    /// on that first, which a capture refuses where that work is not part of it.
+    /// Signals on `stream`; see [`Backend::signal`]. If another stream signalled the slot last, `stream`
+    /// first waits for that work. A capture refuses this unless that work is part of it.
     pub fn signal(&self, stream: &B::Stream, slot: usize, peers: &[usize]) -> Result<()> {
         self.bounds(slot, peers)?;
         let view = self.view();
-        // SAFETY: slot and peers were checked; `self` owns the pad, and dropping device memory waits for enqueued work; uses
-        // of the slot are ordered.
+        // SAFETY: slot and peers were checked; `self` owns the pad, and dropping device memory waits for
+        // enqueued work; uses of the slot are ordered.
         let enqueue = || unsafe { self.backend.signal(stream, &view, slot, peers) };
         self.signals.follow(&self.backend, slot, stream, enqueue)
     }
 
-    /// Waits on `stream`; see [`Backend::wait`]. If another stream waited for the slot last, as [`SignalPad::signal`] does.
+    /// Waits on `stream`; see [`Backend::wait`]. Streams are ordered as by [`SignalPad::signal`].
     pub fn wait(&self, stream: &B::Stream, slot: usize, peers: &[usize], lag: u32) -> Result<()> {
         self.bounds(slot, peers)?;
         let view = self.view();
@@ -248,8 +250,9 @@ impl<B: Backend> SignalPad<B> {
         self.flags.local().add(offset)
     }
 
-    /// After a synchronisation of `stream`: the fault that a wait recorded or a peer gave notice of, if any, as an error.
-    /// Without one, what this rank computed from signals of this pad until then is valid.
+    /// Returns the fault that a wait recorded or a peer notified, as an error. Call it after synchronising
+    /// `stream`. Without a fault, everything that this rank computed from signals of this pad so far is
+    /// valid.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
         let record = self.record(stream, self.flags.rank())?;
         let lost = match record.is_by_loss() {
@@ -263,8 +266,8 @@ impl<B: Backend> SignalPad<B> {
         Err(fault.into())
     }
 
-    /// Whom the peer of `fault` was waiting for, and so on, to a rank that waits for nobody on this pad; `None` if that is the
-    /// peer, or if they wait for each other.
+    /// Follows the chain of waits from the peer of `fault` to a rank that waits for nobody on this pad.
+    /// `None` if that is the peer itself, or if the ranks wait for each other.
     fn root(&self, stream: &B::Stream, fault: &SignalFault) -> Option<usize> {
         let mut root = fault.peer;
         for _ in 0..self.flags.world() {
@@ -282,18 +285,18 @@ impl<B: Backend> SignalPad<B> {
         let offset = PadView::fault_offset(self.flags.world(), self.slots);
         let at = self.flags.range(rank, offset, FaultRecord::BYTES)?;
         let mut bytes = [0; FaultRecord::BYTES];
-        // SAFETY: the record lies in the pad, which is mapped; whoever writes it meanwhile completes it by its state.
+        // SAFETY: the record lies in the mapped pad; a concurrent writer marks it complete by its state.
         unsafe { self.backend.download(stream, at, &mut bytes)? };
         Ok(FaultRecord::from_bytes(&bytes))
     }
 
-    /// Clears the fault and brings all ranks to common epochs. Collective, with no work of any rank under way on the
-    /// pad; afterwards the pad works again in the same context. The device signals and waits again, on this pad and on
-    /// those that had no fault of their own.
+    /// Clears the fault and brings all ranks to common epochs, so that the pad works again in the same
+    /// context. Collective; no rank may have work in flight on the pad. The device signals and waits again on
+    /// all its pads.
     ///
     /// # Errors
-    /// [`Error::SignalFault`] if a rank is lost; what the backend and the exchange report. An error on one rank is an
-    /// error on all.
+    /// [`Error::SignalFault`] if a rank is lost; errors of the backend and the exchange. An error on one rank
+    /// is an error on all.
     pub fn recover(&self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<u32> {
         let quiet = match self.loss.first.get() {
             Some(_) => self.check(stream),
@@ -313,10 +316,10 @@ impl<B: Backend> SignalPad<B> {
         Ok(agreed)
     }
 
-    /// The latest epoch that this rank sent or waited for.
+    /// The latest epoch that this rank sent or expected.
     fn latest_epoch(&self, stream: &B::Stream) -> Result<u32> {
         let mut epochs = vec![0; 8 * self.slots * self.flags.world()];
-        // SAFETY: the sent and the expected epochs are the first part of `counters`.
+        // SAFETY: `counters` begins with the sent and the expected epochs.
         unsafe {
             self.backend
                 .download(stream, self.counters.address(), &mut epochs)?
@@ -326,8 +329,8 @@ impl<B: Backend> SignalPad<B> {
         Ok(epochs.reduce(flag::later).unwrap_or(0))
     }
 
-    /// Makes `epoch` the last of every flag and counter of this rank and clears its fault record. With no work of any
-    /// rank under way on the pad, between two steps that all ranks take.
+    /// Sets all flags and counters of this rank to `epoch` and clears its fault record. No rank may have work
+    /// in flight on the pad; call it between two collective steps.
     #[doc(hidden)]
     pub fn begin_at(&self, stream: &B::Stream, epoch: u32) -> Result<()> {
         let pairs = self.slots * self.flags.world();
@@ -337,7 +340,7 @@ impl<B: Backend> SignalPad<B> {
         for w in flags.chunks_exact_mut(FLAG_STRIDE).take(pairs) {
             w[..4].copy_from_slice(&epoch);
         }
-        // SAFETY: both ranges are this pad's own, and no signal is under way.
+        // SAFETY: both ranges belong to this pad, and no signal is in flight.
         unsafe {
             self.backend
                 .upload(stream, self.counters.address(), &counters)?;

@@ -1,4 +1,4 @@
-//! Symmetric buffers: the same number of bytes on every rank, each rank's part mapped by all.
+//! Symmetric buffers: every rank allocates the same number of bytes, and every rank maps all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,12 +10,12 @@ use crate::exchange::Exchange;
 
 /// Memory of the same size on every rank of a group.
 ///
-/// The parts of all ranks are mapped one behind the other: rank `r`'s part is at `contiguous() + r * stride()`, so a
+/// All ranks' parts are mapped contiguously: rank `r`'s part is at `contiguous() + r * stride()`, so a
 /// gathered matrix can be read as one. The peer table holds the same addresses in device memory, for kernels.
 ///
-/// Dropping a buffer unmaps it here; the memory itself lives until the last rank has let go, so nothing is freed
-/// under a peer's mapping. Work of a peer that still *uses* the memory is kept away by [`SymmetricBuffer::close`],
-/// which is collective.
+/// Dropping a buffer unmaps it on this rank. The memory itself lives until the last rank has dropped it, so
+/// it is never freed under a peer's mapping. [`SymmetricBuffer::close`], which is collective, also waits for
+/// peers that still *use* the memory.
 #[derive(Debug)]
 pub struct SymmetricBuffer<B: Backend> {
     id: u64,
@@ -25,19 +25,19 @@ pub struct SymmetricBuffer<B: Backend> {
     world: usize,
     bytes: usize,
     stride: usize,
-    // Fields are dropped in this order: the mapping goes before the segments that it maps.
+    // Fields are dropped in this order: the mapping before the segments that it maps.
     table: B::Memory,
     mapping: B::Mapping,
     segment: B::Segment,
 }
 
 impl<B: Backend> SymmetricBuffer<B> {
-    /// Allocates `bytes` on this rank and maps the parts of all ranks. Collective: all ranks give the same `name`
-    /// and `bytes`. The memory is zero.
+    /// Allocates `bytes` on this rank and maps the parts of all ranks. Collective: all ranks pass the same
+    /// `name` and `bytes`. The memory is zeroed.
     ///
     /// # Errors
-    /// [`Error::Disagreement`] if a rank gives another size or name; what the backend and the exchange report. An
-    /// error on one rank is an error on all.
+    /// [`Error::Disagreement`] if a rank passes another size or name; errors of the backend and the exchange.
+    /// An error on one rank is an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -78,7 +78,7 @@ impl<B: Backend> SymmetricBuffer<B> {
         })
     }
 
-    /// What tells it from every other buffer that this process has or had.
+    /// Unique among all buffers that this process has or had.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -88,7 +88,7 @@ impl<B: Backend> SymmetricBuffer<B> {
         Arc::downgrade(&self.alive)
     }
 
-    /// Name given at allocation.
+    /// The name passed at allocation.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -103,7 +103,7 @@ impl<B: Backend> SymmetricBuffer<B> {
         self.world
     }
 
-    /// Bytes on each rank, as asked for.
+    /// Bytes on each rank, as requested.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -121,7 +121,7 @@ impl<B: Backend> SymmetricBuffer<B> {
     /// The part of `rank`, as mapped here.
     ///
     /// # Panics
-    /// If `rank` is not below [`SymmetricBuffer::world`], as indexing does.
+    /// If `rank` is not below [`SymmetricBuffer::world`].
     pub fn peer(&self, rank: usize) -> DevicePtr {
         assert!(
             rank < self.world,
@@ -153,7 +153,7 @@ impl<B: Backend> SymmetricBuffer<B> {
         Ok(self.peer(rank).add(offset))
     }
 
-    /// First address of the view of all ranks' parts.
+    /// First address of the contiguous view of all ranks' parts.
     pub fn contiguous(&self) -> DevicePtr {
         self.mapping.address()
     }
@@ -168,7 +168,7 @@ impl<B: Backend> SymmetricBuffer<B> {
         &self.segment
     }
 
-    /// Frees the buffer once all ranks have called this, with their work on it ended.
+    /// Frees the buffer once all ranks have called this and their work on it has ended.
     pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
         exchange.barrier("symm.close")?;
         Ok(())
@@ -210,7 +210,7 @@ fn map_all<B: Backend>(
         .collect();
     let table = backend.allocate(addresses.len())?;
     let stream = backend.setup_stream()?;
-    // SAFETY: the table was just allocated with this length and nothing else knows it.
+    // SAFETY: the table was just allocated with this length and nothing else uses it.
     unsafe { backend.upload(&stream, table.address(), &addresses)? };
     Ok((mapping, table))
 }

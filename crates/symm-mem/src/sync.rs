@@ -1,7 +1,7 @@
-//! The threads, locks and clock of the host backend: the machine's, or, with `--cfg shuttle`, those of a scheduler that
-//! takes the threads in an order of its own.
+//! Threads, locks and clock of the host backend: those of the system or, with `--cfg shuttle`, those of a
+//! scheduler that chooses the interleaving.
 //!
-//! It is hidden, and public only for the host references of the crates above: what waits in them waits by the same clock.
+//! Hidden, and public only for the host references in other crates, whose waits must use the same clock.
 
 #[cfg(shuttle)]
 mod scheduled;

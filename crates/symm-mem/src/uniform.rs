@@ -1,16 +1,17 @@
-//! A cache whose content is the same on all ranks, because every decision is made from what all ranks said.
+//! A cache with the same content on all ranks: every decision is made from the views of all ranks.
 //!
-//! Each rank knows its entries by a key of its own; what they have in common is the entry's number. For a look-up each
-//! rank gives a [`View`]: the numbers of the entries that match on its side, of those whose key is dead and of those
-//! that somebody still holds. From the views of all ranks, and nothing else, each rank takes the same decisions:
-//! - a *hit* is the latest entry that matches on every rank; if it matches on some ranks only, it is a miss on all;
-//! - what may be *evicted* is held by no rank, so nothing is closed under a user; the dead go first, then the least
-//!   recently used until the limits are kept.
+//! Each rank has its own key for an entry; the entry's number is the same on all ranks. For a look-up each
+//! rank sends a [`View`]: the numbers of its entries that match, of those whose key is dead and of those that
+//! are still held. All ranks decide from all views, and from nothing else:
+//! - a *hit* is the latest entry that matches on every rank; an entry that matches on some ranks only is a
+//!   miss on all;
+//! - only what no rank holds may be *evicted*, so nothing is closed while it is used. Dead entries go first,
+//!   then the least recently used until the cache is within its limits.
 //!
-//! A digest of the decisions travels along. Ranks whose histories came apart, by a step that ended well on some ranks
-//! only, see it at the next look-up instead of using entries that do not belong together.
+//! Each view carries a digest of the decisions so far. If a step succeeded on some ranks only, their
+//! histories differ; the next look-up detects that instead of mixing entries that do not belong together.
 //!
-//! A table is that of one group of ranks; [`Groups`] has the tables of all groups that use a cache.
+//! A table belongs to one group of ranks; [`Groups`] holds the tables of all groups that use a cache.
 
 mod groups;
 
@@ -21,12 +22,13 @@ use crate::wire::{Malformed, Reader, Writer};
 
 pub(crate) use groups::{Group, Groups, Sides};
 
-/// How much a cache may hold for each group of ranks that uses it. Entries that are held somewhere are kept beyond it.
+/// Limits of a cache, for each group of ranks that uses it. Entries that are held stay even beyond the
+/// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Entries.
+    /// Number of entries.
     pub entries: usize,
-    /// Bytes of all entries together, as registered on one rank.
+    /// Total bytes of all entries, as registered on one rank.
     pub bytes: usize,
 }
 
@@ -54,7 +56,7 @@ impl Digest {
     }
 }
 
-/// What one rank says of its side.
+/// One rank's view of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     digest: u64,
@@ -64,7 +66,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// That of a table that never had an entry.
+    /// The view of a table that never had an entry.
     fn empty() -> Self {
         View {
             digest: Digest::START.0,
@@ -95,7 +97,7 @@ impl View {
 pub(crate) struct Uniform<K, V> {
     entries: Vec<Entry<K, V>>,
     limits: CacheLimits,
-    /// The number of the next entry, never used twice.
+    /// The number of the next entry. Numbers are never reused.
     next: u64,
     clock: u64,
     digest: Digest,
@@ -125,8 +127,8 @@ impl<K: PartialEq, V> Uniform<K, V> {
         self.entries.len()
     }
 
-    /// This rank's side of a look-up of `key`. Whether entries are dead is asked only when none matches here: a hit
-    /// needs no such sweep, and a miss on any rank is one on the rank that lost its memory.
+    /// This rank's view for a look-up of `key`. Checks for dead entries only if nothing matches: a hit needs
+    /// no such sweep, and a rank that lost its memory misses itself.
     pub fn view(&self, key: Option<&K>, is_dead: impl Fn(&K, &V) -> bool) -> View {
         let numbers = |wanted: &dyn Fn(&Entry<K, V>) -> bool| -> Vec<u64> {
             let entries = self.entries.iter().filter(|e| wanted(e));
@@ -145,7 +147,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
         }
     }
 
-    /// Makes sure that the histories of all ranks are one.
+    /// Checks that the histories of all ranks are equal.
     pub fn same_history(&self, what: &'static str, rank: usize, views: &[View]) -> Result<()> {
         let mine = self.digest.0;
         match views.iter().position(|view| view.digest != mine) {
@@ -172,10 +174,11 @@ impl<K: PartialEq, V> Uniform<K, V> {
         Some(entry.value.clone())
     }
 
-    /// Takes out what is dead on some rank and, until an entry of `bytes` more fits, what was used least recently;
-    /// nothing that is held on any rank.
+    /// Evicts what is dead on some rank and then, until an entry of `bytes` fits, what was least recently
+    /// used. Keeps what any rank holds.
     pub fn make_room(&mut self, views: &[View], bytes: usize) -> Vec<Arc<V>> {
-        let reported = |of: fn(&View) -> &Vec<u64>, n: u64| views.iter().any(|v| of(v).contains(&n));
+        let reported =
+            |of: fn(&View) -> &Vec<u64>, n: u64| views.iter().any(|v| of(v).contains(&n));
         let mut free: Vec<_> = self
             .entries
             .iter()
@@ -198,7 +201,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
         self.take(&victims)
     }
 
-    /// Takes out all that no rank holds.
+    /// Removes everything that no rank holds.
     pub fn take_idle(&mut self, views: &[View]) -> Vec<Arc<V>> {
         let held = |n: &u64| views.iter().any(|v| v.held.contains(n));
         let numbers = self.entries.iter().map(|e| e.number);
@@ -206,7 +209,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
         self.take(&idle)
     }
 
-    /// Takes out the entries of these numbers.
+    /// Removes the entries with these numbers.
     pub fn take(&mut self, numbers: &[u64]) -> Vec<Arc<V>> {
         for &number in numbers {
             self.digest.add(&[2, number]);
@@ -220,7 +223,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
         out.into_iter().map(|e| e.value).collect()
     }
 
-    /// Number of the entry of this value, if it is in the cache.
+    /// The number of the entry with this value, if it is in the cache.
     pub fn number_of(&self, value: &Arc<V>) -> Option<u64> {
         let mut entries = self.entries.iter();
         entries
@@ -228,7 +231,7 @@ impl<K: PartialEq, V> Uniform<K, V> {
             .map(|e| e.number)
     }
 
-    /// How many entries are held.
+    /// Number of entries that are held.
     pub fn held(&self) -> usize {
         let held = |e: &&Entry<K, V>| Arc::strong_count(&e.value) > 1;
         self.entries.iter().filter(held).count()
@@ -259,7 +262,8 @@ mod tests {
 
     type Table = Uniform<u32, u32>;
 
-    /// Looks up a key of each rank; on a miss makes an entry. Returns each rank's value and whether it was a hit.
+    /// Looks up a key of each rank and inserts an entry on a miss. Returns each rank's value and whether it
+    /// was a hit.
     fn look_up(ranks: &mut [Table], keys: &[u32], fresh: u32) -> Vec<(Arc<u32>, bool)> {
         let views: Vec<_> = ranks
             .iter()
@@ -312,7 +316,7 @@ mod tests {
         let mut ranks = tables(3, 1000);
         look_up(&mut ranks, &[1, 1, 1], 1);
         let held = look_up(&mut ranks, &[2, 2, 2], 2).swap_remove(1);
-        // Dead on rank 2 alone, where 99 is the key of what was freed.
+        // Dead on rank 2 only, where 99 is the key of the freed memory.
         look_up(&mut ranks, &[3, 3, 99], 3);
         look_up(&mut ranks, &[4, 4, 4], 4);
         assert!(ranks.iter().all(|t| t.len() == 3));

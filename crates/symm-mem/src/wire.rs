@@ -1,6 +1,6 @@
-//! The bytes of this crate's own messages: little-endian words and counted strings.
+//! Encoding of this crate's own messages: little-endian 64-bit words and length-prefixed strings.
 //!
-//! Reading never panics and allocates no more than the message is long, whatever a peer sent.
+//! Decoding never panics and never allocates more than the length of the message, whatever a peer sent.
 
 use crate::exchange::ExchangeError;
 
@@ -41,12 +41,12 @@ impl Writer {
     }
 }
 
-/// What a message does not keep to.
+/// How a message violates its format.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub &'static str);
 
 impl Malformed {
-    /// As an error of the exchange `tag`, about the message of `rank`.
+    /// The error of the exchange `tag` for the message of `rank`.
     pub fn of(self, rank: usize, tag: &str) -> ExchangeError {
         ExchangeError::Protocol {
             rank,

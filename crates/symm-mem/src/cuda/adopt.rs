@@ -1,7 +1,8 @@
-//! Memory that cudarc and this crate both know.
+//! Memory shared with cudarc.
 //!
-//! [`Cuda::adopt`] takes a context that the caller made and [`Cuda::adopt_stream`] a stream of it. With what is here, slices
-//! go both ways: the address of a slice that the caller has, and slices whose memory peers of other processes can open.
+//! [`Cuda::adopt`] takes a context that the caller made, and [`Cuda::adopt_stream`] one of its streams. This
+//! module adds slices: the address of a slice that the caller has, and slices whose memory other processes
+//! can open.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -15,20 +16,21 @@ use super::stream::{CudaStream, driver_error};
 use crate::backend::{DevicePtr, Memory};
 use crate::error::{Error, Result};
 
-/// A cudarc slice in memory of `cuMemAlloc`, which legacy CUDA IPC can open; cudarc's own slices are of a stream-ordered
-/// pool wherever the device has one, and CUDA IPC cannot.
+/// A cudarc slice in memory of `cuMemAlloc`, which legacy CUDA IPC can open. cudarc allocates its own slices
+/// from a stream-ordered pool if the device has one, and CUDA IPC cannot open those.
 ///
-/// Use it as the [`CudaSlice`] that it derefs to. Dropping it waits for the adopted streams of its device, then frees.
+/// Use it as the [`CudaSlice`] that it derefs to. Dropping it waits for the adopted streams of its device,
+/// then frees it.
 #[derive(Debug)]
 pub struct SharedSlice<T> {
     slice: ManuallyDrop<CudaSlice<T>>,
     memory: CudaMemory,
-    // Behind the memory: the device knows the stream as long as this lives, so that freeing waits for it.
+    // Dropped after the memory: the device knows the stream as long as this lives, so freeing waits for it.
     _queue: CudaStream,
 }
 
 impl<T: DeviceRepr> SharedSlice<T> {
-    /// To be written by a kernel or a copy of cudarc.
+    /// A mutable view for a kernel or a copy of cudarc.
     pub fn as_view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.as_view_mut()
     }
@@ -46,7 +48,7 @@ impl<T> SharedSlice<T> {
     }
 }
 
-// Not mutably: whoever swapped the slice for another would have each freed by the other's way.
+// Not `DerefMut`: swapping the slice for another one would free each with the wrong allocator.
 impl<T> Deref for SharedSlice<T> {
     type Target = CudaSlice<T>;
 
@@ -59,13 +61,14 @@ impl<T> Drop for SharedSlice<T> {
     fn drop(&mut self) {
         // SAFETY: the slice is taken once, here, and not used again.
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // Its memory is freed by `memory`, in the way it was allocated.
+        // `memory` frees it, the way it was allocated.
         slice.leak();
     }
 }
 
 impl Cuda {
-    /// A slice of `len` zeros for cudarc's work on `stream`, which ranks of other processes can open.
+    /// A zeroed slice of `len` elements for cudarc's work on `stream`, which ranks of other processes can
+    /// open.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::InvalidArgument`] if the stream belongs to another context.
@@ -83,7 +86,7 @@ impl Cuda {
             })?;
         let memory = CudaMemory::new(self, bytes)?;
         if self.context().is_event_tracking() {
-            // The slice gets events, and cudarc panics where it cannot make them.
+            // cudarc creates events for the slice, and panics if it cannot.
             let made = self.context().new_event(None);
             made.map_err(|e| driver_error(e, "cuEventCreate", self.name()))?;
         }
@@ -96,9 +99,10 @@ impl Cuda {
         })
     }
 
-    /// Address and length in bytes of a slice or view of cudarc, for work on `stream`. The caller keeps the slice until
-    /// that work has ended, and orders it against work of cudarc on other streams: cudarc's tracking, where it is on, makes
-    /// `stream` wait for what cudarc wrote to the slice before, and sees no work of this crate. So ask outside of a capture.
+    /// Address and length in bytes of a cudarc slice or view, for work on `stream`. The caller keeps the
+    /// slice until that work has ended and orders it against cudarc's work on other streams: cudarc's
+    /// tracking, if enabled, makes `stream` wait for earlier writes to the slice, but does not see this
+    /// crate's work. So call it outside of captures.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the slice belongs to another context.

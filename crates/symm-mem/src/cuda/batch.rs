@@ -1,4 +1,4 @@
-//! Many copies in one call of the driver, where it has such a call.
+//! Many copies in one driver call, if the driver has such a call.
 
 use std::ffi::{c_int, c_uint};
 
@@ -15,12 +15,13 @@ use crate::error::Result;
 #[repr(C)]
 struct Attributes {
     source_order: c_uint,
-    /// Type and number of a place of the sources and of one of the destinations: hints, for managed memory only.
+    /// Type and number of the location of the sources and of the destinations: hints, for managed memory
+    /// only.
     places: [(c_uint, c_int); 2],
     flags: c_uint,
 }
 
-/// For all copies: the sources are read in the stream's order, and computing goes on meanwhile.
+/// For all copies: the sources are read in stream order, and kernels may run concurrently.
 const ATTRIBUTES: Attributes = Attributes {
     source_order: 1,     // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
     places: [(0, 0); 2], // CU_MEM_LOCATION_TYPE_INVALID

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::{Exchange, ExchangeError, LossWatcher};
 use crate::error::{Error, Result};
 
-/// Some ranks of a group as a group of their own, numbered by their places in a list.
+/// Some ranks of a group as a process group of their own, ranked by their position in a list.
 ///
-/// It is made of all-gathers of the parent, from which a rank takes what its own part gave. So it is collective over the
-/// parent: **all ranks of the parent** make the same calls at the same time, each on the sub-exchange of the part it
-/// belongs to, and the parts of all ranks are a partition of the parent. A rank that has nothing to do is a part by
-/// itself and makes the calls all the same. Where one part gives up before the others, those wait until the parent's
+/// It is built on all-gathers of the parent, from which each rank keeps the results of its own group. So it
+/// is collective over the parent: **all ranks of the parent** make the same calls at the same time, each on
+/// the sub-exchange of its own group, and the groups partition the parent. A rank that has nothing to do is a
+/// group of one and makes the calls all the same. If one group gives up, the others wait until the parent's
 /// deadline.
 ///
 /// An [`ExchangeError`] names ranks of the parent.
@@ -22,10 +22,11 @@ pub struct SubExchange {
 }
 
 impl SubExchange {
-    /// The part of `parent` that consists of `ranks`, this one among them. Waits for nobody.
+    /// The group of `ranks` of `parent`, which include this one. Not collective.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a rank is none of the parent's or is listed twice, or if this one is not listed.
+    /// [`Error::InvalidArgument`] if a rank is not in the parent or is listed twice, or if this rank is not
+    /// listed.
     pub fn new(
         parent: Arc<dyn Exchange>,
         ranks: impl IntoIterator<Item = usize>,
@@ -52,12 +53,12 @@ impl SubExchange {
         })
     }
 
-    /// The ranks of the parent that take part, by their rank here.
+    /// The parent's ranks of this group, by their rank here.
     pub fn ranks(&self) -> &[usize] {
         &self.ranks
     }
 
-    /// Of what all ranks gave, that of the part.
+    /// From the results of all ranks, those of this group.
     fn own<T>(&self, tag: &str, all: Vec<T>) -> Result<Vec<T>, ExchangeError> {
         let mut all: Vec<Option<T>> = all.into_iter().map(Some).collect();
         let take = |&rank: &usize| {
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use crate::{Host, SymmetricBuffer, ThreadExchange};
 
-    /// Runs `run` on each of four ranks with the part that `part` gives it.
+    /// Calls `run` on each of four ranks with the sub-exchange of the ranks that `group` returns.
     fn in_groups<T: Send>(
         group: fn(usize) -> Vec<usize>,
         run: impl Fn(Arc<dyn Exchange>) -> T + Sync,

@@ -46,7 +46,7 @@ struct Contribution {
 }
 
 impl ThreadExchange {
-    /// One exchange for each of `world` ranks; hand them to the threads.
+    /// Creates one exchange for each of `world` ranks; pass one to each thread.
     pub fn group(world: usize) -> Vec<ThreadExchange> {
         Self::group_with_timeout(world, Duration::from_secs(30))
     }
@@ -104,7 +104,9 @@ impl ThreadExchange {
                     None => Ok(all),
                 };
             }
-            let waiting_for: Vec<_> = (0..world).filter(|&r| generation.given[r].is_none()).collect();
+            let waiting_for: Vec<_> = (0..world)
+                .filter(|&r| generation.given[r].is_none())
+                .collect();
             if let Some(rank) = state.lost.filter(|r| waiting_for.contains(r)) {
                 return Err(ExchangeError::PeerLost {
                     rank,
@@ -128,7 +130,7 @@ impl Drop for ThreadExchange {
     fn drop(&mut self) {
         let mut state = self.group.state.lock();
         state.lost.get_or_insert(self.rank);
-        // A thread that ends well has made its calls: nobody waits for more.
+        // A thread that ends without a panic has made its calls: nobody waits for more.
         if std::thread::panicking() && state.panicked.is_none() {
             state.panicked = Some(self.rank);
             state

@@ -1,4 +1,4 @@
-//! The element types as the CPU holds them: what every host reference computes with.
+//! Element types in CPU memory, for all host references.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -12,7 +12,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// An element type as the CPU holds it: exact widening to f32, and one rounding back.
+/// An element type in CPU memory: exact widening to f32, and one rounding back.
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     /// The element type's name at run time.
     const DTYPE: DType;

@@ -1,11 +1,11 @@
-//! Events: a point in a stream, with a time.
+//! Events: a point in a stream, with a timestamp.
 
 use std::sync::Arc;
 
 use crate::sync::{Condvar, Instant, Mutex};
 
-/// A point in a stream. Each recording makes a new generation; a wait is for the generation that was the latest when
-/// the wait was enqueued, as on a GPU.
+/// A point in a stream. Each recording starts a new generation. A wait is for the latest generation at the
+/// time when the wait was enqueued, as on a GPU.
 #[derive(Clone, Debug, Default)]
 pub struct HostEvent(Arc<Shared>);
 
@@ -23,7 +23,7 @@ struct State {
 }
 
 impl HostEvent {
-    /// A recording was enqueued: its generation.
+    /// Starts the generation of a new recording.
     pub(super) fn next_generation(&self) -> u64 {
         let mut state = self.0.state.lock();
         state.enqueued += 1;
@@ -35,7 +35,7 @@ impl HostEvent {
         self.0.state.lock().enqueued
     }
 
-    /// The stream has come to the recording of `generation`.
+    /// Called when the stream reaches the recording of `generation`.
     pub(super) fn reach(&self, generation: u64) {
         let mut state = self.0.state.lock();
         state.reached = state.reached.max(generation);
@@ -43,8 +43,8 @@ impl HostEvent {
         self.0.changed.notify_all();
     }
 
-    /// Blocks until `generation` has been reached. It always is: the recording was enqueued before the wait, and all
-    /// work that a stream may hold ends.
+    /// Blocks until `generation` is reached. It always is: the recording was enqueued before the wait, and
+    /// all work on a stream ends.
     pub(super) fn wait(&self, generation: u64) {
         let mut state = self.0.state.lock();
         while state.reached < generation {

@@ -1,4 +1,4 @@
-//! Graphs: a recorded sequence of work, enqueued anew at every launch.
+//! Graphs: a recorded sequence of work, enqueued again at every launch.
 
 use super::stream::{Capture, HostStream, Item, Registry};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ pub struct HostGraph {
     items: Vec<(HostStream, Item)>,
 }
 
-/// Ends a capture on every way out.
+/// Ends the capture when dropped.
 struct Recording<'a>(&'a Registry);
 
 impl Drop for Recording<'_> {

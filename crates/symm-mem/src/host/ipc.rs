@@ -1,4 +1,5 @@
-//! Memory of one rank opened by another: by its memory file, or as it is where the ranks are threads of one process.
+//! Opening another rank's memory: through its memory file, or directly if the ranks are threads of one
+//! process.
 
 use std::os::fd::OwnedFd;
 
@@ -18,7 +19,7 @@ pub struct HostPeerMemory(Reached);
 enum Reached {
     /// Mapped from its file.
     Mapped(HostMapping, usize),
-    /// Of this process.
+    /// In this process.
     Own(DevicePtr, usize),
 }
 

@@ -11,7 +11,7 @@ use super::segment::{HostSegment, file_bytes};
 use crate::backend::{Backend, DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
 
-/// Segments mapped one behind the other.
+/// Segments mapped contiguously.
 #[derive(Debug)]
 pub struct HostMapping {
     device: Option<Host>,
@@ -19,13 +19,13 @@ pub struct HostMapping {
     bytes: usize,
 }
 
-// SAFETY: the range belongs to the mapping alone and its address is only handed out as a number.
+// SAFETY: only this mapping owns the range, and its address is handed out only as a number.
 unsafe impl Send for HostMapping {}
 // SAFETY: as above; `&HostMapping` gives nothing but the address and the length.
 unsafe impl Sync for HostMapping {}
 
 impl HostMapping {
-    /// A mapping of nothing, at address zero.
+    /// An empty mapping at address zero.
     pub(super) fn empty() -> Self {
         HostMapping {
             device: None,
@@ -83,7 +83,7 @@ impl HostMapping {
 }
 
 impl HostMapping {
-    /// Zeroed memory of this process alone.
+    /// Zeroed memory that peers cannot map.
     fn anonymous(device: &Host, bytes: usize) -> Result<Self> {
         // SAFETY: new memory at an address of the kernel's choice touches no existing memory.
         let address = unsafe {
@@ -135,13 +135,14 @@ impl Drop for HostMapping {
     }
 }
 
-/// Shareable allocations beyond this part of the descriptors that the process may have are made without a file.
+/// At most one in this many of the process's descriptors is used for shareable allocations. Further ones have
+/// no file.
 const FILES_SHARE: u64 = 4;
 
-/// Memory of this rank alone until it is registered: a memory file of its own, so that peers can open it.
+/// A rank's allocation, in a memory file of its own, so that peers can open it once it is registered.
 #[derive(Debug)]
 pub struct HostMemory {
-    // Off the list before the address can be anybody else's.
+    // Unlisted before the address can be reused.
     _listed: Listed,
     mapping: HostMapping,
     bytes: usize,
@@ -160,7 +161,7 @@ impl HostMemory {
         let shareable = limit.is_none_or(|limit| (pointer::files() as u64) < limit / FILES_SHARE);
         let segment = match shareable.then(|| HostSegment::create(rounded)) {
             Some(Ok(segment)) => Some(segment),
-            // Out of descriptors, say: the memory can still be had, though not by peers.
+            // For example no descriptors left: the memory is still available, but not to peers.
             Some(Err(Error::Io { .. })) | None => None,
             Some(Err(error)) => return Err(error),
         };

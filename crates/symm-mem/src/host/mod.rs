@@ -1,5 +1,5 @@
-//! The backend of a machine without a GPU: ranks are processes or threads, memory is shared by descriptor, streams
-//! are threads with queues, and kernels are their host references.
+//! The backend without a GPU: ranks are processes or threads, memory is shared by descriptor, streams are
+//! threads with queues, and kernels are host functions.
 
 mod element;
 mod event;
@@ -37,7 +37,7 @@ pub use signal::{
 };
 pub use stream::HostStream;
 
-/// A rank's "device" on a machine without a GPU. Clones name the same device.
+/// The "device" of a rank on a machine without a GPU. Clones refer to the same device.
 #[derive(Clone, Debug)]
 pub struct Host(Arc<Inner>);
 
@@ -63,7 +63,7 @@ impl Host {
         Self::with_timeout(Duration::from_secs(10))
     }
 
-    /// A device whose waits for peers give up after `timeout`, [`LONGEST_TIMEOUT`] at most.
+    /// A device whose waits for peers time out after `timeout`. At most [`LONGEST_TIMEOUT`].
     pub fn with_timeout(timeout: Duration) -> Self {
         let memory = rustix::system::sysinfo();
         Host(Arc::new(Inner {
@@ -320,7 +320,7 @@ impl Backend for Host {
         self.launch(stream, "wait", move || {
             for &peer in &peers {
                 // SAFETY: the caller of `wait` vouches for the pad until the stream has run this.
-                // A failure is in the fault record, for `SignalPad::check`; the stream goes on.
+                // A failure is in the fault record, for `SignalPad::check`; the stream continues.
                 unsafe { expect_signal(&pad, slot, peer, lag) };
             }
             Ok(())

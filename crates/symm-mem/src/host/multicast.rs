@@ -1,5 +1,5 @@
-//! The multicast object, emulated: kernels store to every mapping of the symmetric buffer, so the object itself only
-//! keeps the collective protocol honest.
+//! The emulated multicast object. Kernels store to every mapping of the symmetric buffer; the object itself
+//! only enforces the collective protocol.
 
 use std::os::fd::OwnedFd;
 
@@ -7,7 +7,7 @@ use super::memory::HostMapping;
 use super::segment::HostSegment;
 use crate::error::{Error, Result};
 
-/// The emulated object: a memory file of the agreed size, shared as the real one is.
+/// The emulated object: a memory file of the agreed size, shared like the real one.
 #[derive(Debug)]
 pub struct HostMulticast {
     object: HostSegment,

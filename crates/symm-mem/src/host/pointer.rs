@@ -1,4 +1,4 @@
-//! Which allocation an address belongs to.
+//! Finds the allocation that an address belongs to.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use crate::backend::DevicePtr;
 use crate::error::{Error, Result};
 use crate::ipc::AllocationIdentity;
 
-/// The live allocations of this process by their first address, as a driver keeps them.
+/// The live allocations of this process by first address, as a driver keeps them.
 static ALLOCATIONS: Mutex<BTreeMap<u64, Allocation>> = Mutex::new(BTreeMap::new());
 
 /// How many of them have a memory file.
@@ -24,15 +24,15 @@ struct Allocation {
     file: Option<Arc<OwnedFd>>,
 }
 
-/// An entry of the process's list, from allocation to free.
+/// A listed allocation; removed from the list on drop.
 #[derive(Debug)]
 pub(super) struct Listed {
     base: u64,
 }
 
 impl Listed {
-    /// Lists `bytes` at `base`, which can be opened through `file` if there is one. The number it gets is never used
-    /// again.
+    /// Lists `bytes` at `base`, which peers can open through `file` if there is one. Its number is never
+    /// reused.
     pub fn new(base: DevicePtr, bytes: usize, file: Option<OwnedFd>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let allocation = Allocation {
@@ -82,12 +82,12 @@ pub(super) fn identity(at: DevicePtr) -> Result<AllocationIdentity> {
     })
 }
 
-/// The memory file behind the allocation that holds `at`, if it has one.
+/// The memory file of the allocation that contains `at`, if it has one.
 pub(super) fn file(at: DevicePtr) -> Result<Option<Arc<OwnedFd>>> {
     Ok(find(at)?.1.file)
 }
 
-/// How many allocations have a memory file.
+/// Number of allocations with a memory file.
 pub(super) fn files() -> usize {
     FILES.load(Ordering::Relaxed)
 }

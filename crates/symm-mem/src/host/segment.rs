@@ -6,7 +6,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::error::{Error, Result};
 
-/// Memory that peers can map, as a memfd sealed against a change of its size.
+/// Memory that peers can map: a memfd sealed against resizing.
 #[derive(Debug)]
 pub struct HostSegment {
     pub(super) fd: OwnedFd,
@@ -47,7 +47,7 @@ impl HostSegment {
             cause: e.to_string(),
         };
         rustix::fs::ftruncate(&fd, bytes as u64).map_err(refused)?;
-        // A peer that shrank the file would turn our accesses into SIGBUS.
+        // If a peer shrank the file, our accesses would raise SIGBUS.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| Error::io("sealing a shared memory file", e))?;
         Ok(HostSegment { fd, bytes })

@@ -1,4 +1,4 @@
-//! Signals from and to host kernels: the twin of `signal.cuh`.
+//! Signals from and to host kernels: the host twin of `signal.cuh`.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
@@ -43,15 +43,16 @@ unsafe fn fault_of(pad: &PadView, owner: usize) -> DevicePtr {
     flags.add(PadView::fault_offset(world, slots))
 }
 
-/// Adds one to the sent epoch of (`slot`, `peer`) and publishes it in the peer's pad. Does nothing if this device was
-/// stopped by a wait that failed: what is to be published may not be there.
+/// Increments the sent epoch of (`slot`, `peer`) and publishes it in the peer's pad. Does nothing if a failed
+/// wait stopped this device, because the data to be signalled may not be there.
 ///
 /// # Safety
-/// - `pad` is a view of a live pad of the host backend; `slot` and `peer` are in its range.
-/// - No other thread sends on (`slot`, `peer`) of this rank at the same time.
+/// - `pad` is a view of a live pad of the host backend; `slot` and `peer` are in range.
+/// - No other thread signals on (`slot`, `peer`) of this rank at the same time.
 pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
     let pair = 4 * (slot * pad.world as usize + peer);
-    // SAFETY: the counters have `slots * world` entries; see above for the flag and below for the flag.
+    // SAFETY: the counters have `slots * world` entries; `flag_at` and `is_stopped` have the caller's
+    // obligations.
     unsafe {
         if is_stopped(pad) {
             return;
@@ -63,9 +64,9 @@ pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
     }
 }
 
-/// Adds one to the expected epoch of (`slot`, `peer`) and waits until the peer has signalled it, less `lag`. False
-/// if it did not in time, or if this rank or a peer has given up before: the pad's fault record then tells who waited
-/// for whom.
+/// Increments the expected epoch of (`slot`, `peer`) and waits until the peer has signalled it, less `lag`.
+/// Returns false if the wait timed out, or if this rank or a peer gave up before. The pad's fault record then
+/// names who waited for whom.
 ///
 /// # Safety
 /// As for [`send_signal`], for waits on (`slot`, `peer`).
@@ -91,7 +92,7 @@ pub unsafe fn expect_signal(pad: &PadView, slot: usize, peer: usize, lag: u32) -
     }
 }
 
-/// The epoch that the next wait on (`slot`, `peer`) is for.
+/// The epoch of the next wait on (`slot`, `peer`).
 ///
 /// # Safety
 /// As for [`expect_signal`].
@@ -103,7 +104,7 @@ pub unsafe fn next_epoch(pad: &PadView, slot: usize, peer: usize) -> u32 {
         .wrapping_add(1)
 }
 
-/// True once a wait of this device has failed, or the host has stopped it: whatever it signals may not be so.
+/// True once a wait of this device has failed or the host has stopped it: nothing may be signalled any more.
 ///
 /// # Safety
 /// `pad` is a view of a live pad of the host backend.
@@ -112,12 +113,12 @@ pub unsafe fn is_stopped(pad: &PadView) -> bool {
     unsafe { atomic(pad.stop.device, 0) }.load(Ordering::Acquire) != 0
 }
 
-/// True if this rank or a peer has given up on this pad: what was read from peers before may not be valid.
+/// True if this rank or a peer has given up on this pad: what was read from peers so far may be invalid.
 ///
 /// # Safety
 /// `pad` is a view of a live pad of the host backend.
 pub unsafe fn is_noticed(pad: &PadView) -> bool {
-    // What was read before was read before the notice is looked for.
+    // Earlier reads of peer memory come before the check for a notice.
     fence(Ordering::SeqCst);
     // SAFETY: the record begins with its notice.
     unsafe { atomic(pad.fault, 0) }.load(Ordering::Acquire) != 0
@@ -132,8 +133,8 @@ pub unsafe fn is_faulted(pad: &PadView) -> bool {
     unsafe { is_stopped(pad) || is_noticed(pad) }
 }
 
-/// Makes a wait fail: stops this device, gives notice to all ranks, and leaves behind that `peer` did not bring the epoch
-/// `wanted` in `slot`, unless another wait has left its own. The order is that of `pad/fault.rs`.
+/// Fails a wait: stops this device, notifies all ranks, and records that `peer` did not signal the epoch
+/// `wanted` in `slot`, unless another wait recorded its fault first. `pad/fault.rs` explains the order.
 ///
 /// # Safety
 /// `pad` is a view of a live pad of the host backend.
@@ -146,12 +147,12 @@ pub unsafe fn record_fault(
     waited: Duration,
 ) {
     let timed_out = waited.as_nanos() >= u128::from(pad.timeout_ns);
-    // SAFETY: flags and records of live pads, accessed by atomics only; of this rank's record, all but the notice and the
-    // missing ranks is written by whoever moves its state from 0.
+    // SAFETY: flags and records of live pads are accessed by atomics only. Of this rank's record, only the
+    // wait that moves its state from 0 writes anything but the notice and the missing ranks.
     unsafe {
         let mine = |field: usize| atomic(pad.fault, 4 * field);
         let notice = mine(0).load(Ordering::Acquire);
-        // The host's own stop stands: it is the higher one.
+        // A stop by the host has the higher value, so it stays.
         let stopped = atomic(pad.stop.device, 0).fetch_max(StopFlags::FAILED, Ordering::SeqCst);
         let by_host = stopped == StopFlags::BY_HOST;
         let cause = match (timed_out, notice) {
@@ -172,7 +173,7 @@ pub unsafe fn record_fault(
         for rank in 0..pad.world as usize {
             atomic(fault_of(pad, rank), 0).store(notice, Ordering::SeqCst);
         }
-        // Those that are waited for one after the other: only the first runs out its deadline.
+        // For peers of one wait that are waited for in sequence, only the first reaches its deadline.
         let same_wait = || {
             mine(1).load(Ordering::Acquire) == 2
                 && mine(4).load(Ordering::Relaxed) == slot as u32

@@ -12,15 +12,15 @@ use crate::error::{Error, Result};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Condvar, Instant, Mutex};
 
-/// A queue of work, run in order by a thread of its own that ends with the last clone.
+/// A queue of work, run in order by its own thread, which ends when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct HostStream(Arc<Handle>);
 
-/// Ends the thread when the last clone goes; the thread itself holds only the queue.
+/// Ends the thread when the last clone is dropped; the thread itself owns only the queue.
 #[derive(Debug)]
 struct Handle {
     queue: Arc<Queue>,
-    /// The number of the registry that made it.
+    /// The number of the registry that created it.
     home: u64,
 }
 
@@ -39,7 +39,7 @@ struct State {
     failure: Option<String>,
 }
 
-/// A host reference and its name.
+/// A host function and its name.
 #[derive(Clone)]
 pub(super) struct Work {
     pub name: &'static str,
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Work {
     }
 }
 
-/// What can be enqueued, and captured.
+/// What can be enqueued and captured.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Work(Work),
@@ -60,7 +60,7 @@ pub(super) enum Item {
     Wait(HostEvent),
 }
 
-/// An item whose event generation is settled.
+/// An item whose event generation is fixed.
 #[derive(Debug)]
 enum Step {
     Work(Work),
@@ -91,7 +91,7 @@ impl HostStream {
         queue.changed.notify_all();
     }
 
-    /// Blocks until the queue is empty and returns the first failure since the last time.
+    /// Blocks until the queue is empty and returns the first failure since the last call.
     pub(super) fn drain(&self, timeout: Duration) -> Result<()> {
         let failure = self.0.queue.drain(timeout)?;
         failure.map_or(Ok(()), |cause| {
@@ -104,8 +104,8 @@ impl HostStream {
 }
 
 impl Host {
-    /// Enqueues `work` on `stream`. It may run more than once if the stream is being captured. An error or a panic of
-    /// `work` is reported by the next synchronisation of the stream; later work still runs.
+    /// Enqueues `work` on `stream`. If the stream is being captured, `work` may run more than once. The next
+    /// synchronisation of the stream reports an error or a panic of `work`; later work still runs.
     pub fn launch(
         &self,
         stream: &HostStream,
@@ -155,8 +155,8 @@ impl Queue {
         }
     }
 
-    /// Waits for an empty queue. Kernels may compute for long, so the limit is on a single item: twice `timeout` (its
-    /// waits for peers end by then) and a minute of arithmetic.
+    /// Waits until the queue is empty. Kernels may compute for long, so the limit applies to a single item:
+    /// twice `timeout`, by which its waits for peers have ended, plus a minute of computation.
     fn drain(&self, timeout: Duration) -> Result<Option<String>> {
         let limit = timeout * 2 + Duration::from_secs(60);
         let mut state = self.state.lock();
@@ -205,7 +205,7 @@ impl Step {
     }
 }
 
-/// The streams on which a device has work, its own and others', and what is being captured from them.
+/// The streams on which a device has work, including those of other devices, and the capture in progress.
 #[derive(Debug)]
 pub(super) struct Registry {
     number: u64,
@@ -213,7 +213,7 @@ pub(super) struct Registry {
     pub(super) capture: Mutex<Option<Capture>>,
 }
 
-/// A capture under way: by which thread, and what it has recorded.
+/// A capture in progress: its thread, and what it has recorded.
 #[derive(Debug)]
 pub(super) struct Capture {
     pub thread: ThreadId,
@@ -244,7 +244,7 @@ impl Registry {
         Ok(HostStream(Arc::new(Handle { queue, home })))
     }
 
-    /// Has [`Registry::quiesce`] wait for the queue.
+    /// Makes [`Registry::quiesce`] wait for the queue.
     fn know(&self, queue: &Arc<Queue>) {
         let mut streams = self.streams.lock();
         streams.retain(|s| s.strong_count() > 0);
@@ -278,8 +278,8 @@ impl Registry {
         })
     }
 
-    /// Blocks until no stream on which the device put work has any, for memory that is about to go. False if that did not come
-    /// about in time.
+    /// Blocks until all streams with work of this device are idle, so that memory can be freed. False on
+    /// timeout.
     pub(super) fn quiesce(&self, timeout: Duration) -> bool {
         let streams: Vec<_> = self
             .streams
@@ -289,7 +289,7 @@ impl Registry {
             .collect();
         streams.iter().all(|queue| match queue.drain(timeout) {
             Ok(failure) => {
-                // The failure belongs to whoever synchronises next.
+                // The next synchronisation reports the failure.
                 let mut state = queue.state.lock();
                 state.failure = failure.or(state.failure.take());
                 true

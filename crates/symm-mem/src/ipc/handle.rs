@@ -1,4 +1,4 @@
-//! What names an allocation, here and to other processes.
+//! Identities of allocations, and the handles by which other processes open them.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -9,14 +9,14 @@ use crate::address::DevicePtr;
 use crate::error::{Error, Result};
 use crate::wire::{Malformed, Reader, Writer};
 
-/// The allocation behind an address. Two of one process are equal only if they are the same allocation: the number is
-/// never used again, so memory that was freed and whose address came back is another allocation.
+/// The allocation that contains an address. Within a process, two are equal only if they are the same
+/// allocation: numbers are never reused, so freed memory whose address is in use again is another allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AllocationIdentity {
     /// The process-wide number of the allocation; CUDA's buffer id.
     pub id: u64,
-    /// The process-wide number of the physical memory mapped there, which virtual memory can change; 0 where the driver
-    /// gives none.
+    /// The process-wide number of the physical memory mapped there, which can change with virtual memory. 0
+    /// if the driver has none.
     pub block: u64,
     /// Its first address.
     pub base: DevicePtr,
@@ -25,10 +25,10 @@ pub struct AllocationIdentity {
 }
 
 impl AllocationIdentity {
-    /// Where `bytes` at the address `at` begin in the allocation.
+    /// The offset of the address `at` in the allocation.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they are empty or not within it.
+    /// [`Error::InvalidArgument`] if `bytes` is zero or the range is not within the allocation.
     pub fn offset(&self, at: DevicePtr, bytes: usize) -> Result<usize> {
         let offset = at.0.checked_sub(self.base.0).map(|o| o as usize);
         offset
@@ -63,7 +63,7 @@ impl AllocationIdentity {
     }
 }
 
-/// A set of ranks that may use each other's addresses as they are: the threads of one process.
+/// A set of ranks that can use each other's addresses as they are: the threads of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressSpace {
     token: [u8; 16],
@@ -77,7 +77,7 @@ impl std::fmt::Debug for AddressSpace {
 }
 
 impl AddressSpace {
-    /// That of this process. Drawn at random, so that no process of another container or machine has the same.
+    /// The space of this process. Random, so that no process of another container or machine has the same.
     pub fn of_process() -> Result<Self> {
         static OF_PROCESS: OnceLock<AddressSpace> = OnceLock::new();
         let token = match OF_PROCESS.get() {
@@ -87,14 +87,15 @@ impl AddressSpace {
                 OF_PROCESS.get_or_init(|| fresh).token
             }
         };
-        // A forked child has what its parent drew.
+        // A forked child inherits its parent's value.
         Ok(AddressSpace {
             token,
             process: process(),
         })
     }
 
-    /// One that no other rank shares, so that even ranks of the same process open each other's memory by its handles.
+    /// A space that no other rank shares, so that even ranks of one process open each other's memory by
+    /// handle.
     pub fn private() -> Result<Self> {
         let mut token = [0; 16];
         getrandom(&mut token, GetRandomFlags::empty())
@@ -121,16 +122,16 @@ fn process() -> u64 {
     rustix::process::getpid().as_raw_nonzero().get() as u64
 }
 
-/// By what another process opens an allocation.
+/// How another process opens an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryHandle {
-    /// Legacy CUDA IPC: memory of `cuMemAlloc`.
+    /// Legacy CUDA IPC, for memory of `cuMemAlloc`.
     Legacy([u8; 64]),
-    /// A descriptor that travels beside: a memfd, or CUDA's virtual memory made with descriptor handles.
+    /// A file descriptor, sent separately: a memfd, or CUDA virtual memory created with descriptor handles.
     Descriptor,
-    /// CUDA's virtual memory made with fabric handles.
+    /// CUDA virtual memory created with fabric handles.
     Fabric([u8; 64]),
-    /// None: only the process that made it can use this memory, for this reason.
+    /// Not possible: only the process that made this memory can use it, for this reason.
     Confined(String),
 }
 
@@ -154,7 +155,7 @@ impl MemoryHandle {
         })
     }
 
-    /// The error of a rank of another process that is to open memory with this handle and cannot.
+    /// The error of a rank in another process that cannot open memory by this handle.
     pub(crate) fn refused(&self) -> Error {
         let why = match self {
             MemoryHandle::Confined(why) => why.clone(),
@@ -179,12 +180,12 @@ impl MemoryHandle {
     }
 }
 
-/// An allocation that is ready to be opened by others.
+/// An allocation that other processes can open.
 #[derive(Debug)]
 pub struct ExportedMemory {
     /// For the peers.
     pub handle: MemoryHandle,
-    /// What travels beside a [`MemoryHandle::Descriptor`].
+    /// The descriptor for a [`MemoryHandle::Descriptor`].
     pub fd: Option<OwnedFd>,
 }
 

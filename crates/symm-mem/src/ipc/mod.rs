@@ -1,41 +1,42 @@
-//! Memory that a user allocated, shared among ranks: the cache of what has been opened.
+//! Sharing memory that the user allocated: a cache of opened allocations.
 //!
-//! [`IpcCache::register`] makes the same number of bytes of each rank's own memory — a `cuMemAlloc`, a cudarc slice, memory
-//! of [`Backend::allocate`] — readable and writable by all. The [`Registration`] that it gives is held by an [`Arc`]; while
-//! it is held, work on it exchanges nothing.
+//! [`IpcCache::register`] makes a range of each rank's own memory readable and writable by all ranks: of
+//! `cuMemAlloc`, of a cudarc slice, of [`Backend::allocate`]. The range has the same size on every rank. It
+//! returns a [`Registration`] in an [`Arc`]; using it exchanges nothing.
 //!
 //! # How memory is opened
 //!
-//! | the memory is | a rank of another process opens it by |
+//! | memory | how a rank of another process opens it |
 //! |---|---|
-//! | of `cuMemAlloc`, `cudaMalloc` | legacy CUDA IPC; the handle is of the allocation, the offset is kept |
-//! | CUDA virtual memory with descriptor handles | a POSIX descriptor, mapped anew |
-//! | CUDA virtual memory with fabric handles only | the fabric handle, where the device and the system have them |
-//! | of a stream-ordered pool: cudarc slices, `cuMemAllocAsync` | nothing: an error that says what to do |
-//! | of the host backend | its memfd |
+//! | `cuMemAlloc`, `cudaMalloc` | legacy CUDA IPC; the handle names the allocation, the offset is kept |
+//! | CUDA virtual memory with descriptor handles | a POSIX descriptor, mapped again |
+//! | CUDA virtual memory with fabric handles only | the fabric handle, if the device and the system support it |
+//! | stream-ordered pools: cudarc slices, `cuMemAllocAsync` | not possible: an error that says what to do |
+//! | host backend | its memfd |
 //!
-//! Ranks that are threads of one process use each other's addresses as they are, once their devices can reach each other.
+//! Ranks that are threads of one process use each other's addresses directly, once their devices have peer
+//! access.
 //!
-//! # Who upholds what
+//! # Guarantees of the cache
 //!
-//! The cache:
-//! - An entry belongs to allocations, by identity, never to addresses: memory that was freed and whose address is in use
-//!   again is a miss.
-//! - An entry belongs to the group of ranks that made it: a cache may be used with several groups, as with those of tensor and
-//!   of data parallelism, and another group, or a process that came anew, misses.
-//! - All ranks decide together: an entry is hit on all ranks or on none, evicted on all ranks or on none, and an error on
-//!   one rank is an error on all.
+//! - An entry is identified by allocations, never by addresses: freed memory whose address is in use again is
+//!   a miss.
+//! - An entry belongs to the group of ranks that made it. Several groups, for example tensor-parallel and
+//!   data-parallel ones, may use one cache. Another group or a new process misses.
+//! - All ranks decide alike: an entry is hit on all ranks or on none, evicted on all or on none, and an error
+//!   on one rank is an error on all.
 //! - What any rank holds is neither evicted nor closed, even beyond the [`CacheLimits`].
 //! - Several registrations within one allocation open it once.
 //!
-//! The caller:
-//! - All ranks of a group make the same calls of one cache in the same order.
-//! - A rank's memory lives until its registrations have been closed on all ranks: [`IpcCache::release`],
-//!   [`IpcCache::trim`] and [`IpcCache::close`] return when they have. Freeing it earlier is undefined for CUDA IPC; that
-//!   a dead entry is evicted at the next miss only limits what such a mistake costs.
-//! - Work on a registration has ended, or is on a stream of the backend, before the registration is dropped. Closing
-//!   waits for the work on this device's streams, so a miss, which may evict, does not belong between the two halves of
-//!   a handshake.
+//! # Obligations of the caller
+//!
+//! - All ranks of a group make the same calls on one cache in the same order.
+//! - A rank's memory lives until all ranks have closed its registrations: [`IpcCache::release`],
+//!   [`IpcCache::trim`] and [`IpcCache::close`] return after that. Freeing it earlier is undefined for CUDA
+//!   IPC. The next miss evicts dead entries, which limits the damage but does not make it legal.
+//! - Work on a registration has ended, or is on a stream of the backend, before the registration is dropped.
+//!   Closing waits for the work on this device's streams, so do not cause a miss, which may evict, between
+//!   the two halves of a handshake.
 
 pub(crate) mod handle;
 mod offer;
@@ -60,12 +61,12 @@ pub use registration::Registration;
 use offer::{Offer, Range};
 use registration::Opened;
 
-/// Alignment beyond which no kernel asks.
+/// No kernel needs more alignment than this.
 const LARGEST_ALIGNMENT: usize = 256;
 
 const HISTORY: &str = "history of the IPC cache";
 
-/// The registrations of the groups of ranks that it is used with. See the [module](self) for who upholds what.
+/// The registrations of all groups that use it. The [module](self) lists guarantees and obligations.
 #[derive(Debug)]
 pub struct IpcCache<B: Backend> {
     backend: B,
@@ -79,11 +80,11 @@ struct State<B: Backend> {
     opened: AllOpened<B>,
 }
 
-/// What is open, by the process that it is of, since each numbers its allocations by itself.
+/// Opened allocations by owning process, because each process numbers its allocations itself.
 type AllOpened<B> = HashMap<(AddressSpace, AllocationIdentity), Weak<Opened<B>>>;
 
 impl<B: Backend> IpcCache<B> {
-    /// An empty cache with the default limits. Not collective, but all ranks make theirs with the same limits.
+    /// An empty cache with the default limits. Not collective, but all ranks must use the same limits.
     ///
     /// # Errors
     /// [`Error::Io`] if the system has no random numbers.
@@ -91,7 +92,7 @@ impl<B: Backend> IpcCache<B> {
         Self::with_limits(backend, CacheLimits::default())
     }
 
-    /// As [`IpcCache::new`], with limits, which are the same on all ranks.
+    /// As [`IpcCache::new`], with limits, which must be the same on all ranks.
     pub fn with_limits(backend: &B, limits: CacheLimits) -> Result<Self> {
         Ok(IpcCache {
             backend: backend.clone(),
@@ -113,15 +114,16 @@ impl<B: Backend> IpcCache<B> {
         self.len() == 0
     }
 
-    /// The `bytes` at `at` of this rank's memory together with those that the other ranks give. Collective; all ranks
-    /// give the same `bytes`, and each its own address, which may lie anywhere in an allocation.
+    /// Registers `bytes` at `at` of this rank's memory together with the ranges of the other ranks.
+    /// Collective: all ranks pass the same `bytes`, and each its own address, which may lie anywhere in an
+    /// allocation.
     ///
-    /// A hit costs one exchange of a few bytes. A miss evicts, opens and exchanges as needed.
+    /// A hit costs one small exchange. A miss evicts, opens and exchanges as needed.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the range is empty or not of one allocation, [`Error::Disagreement`] if the ranks
-    /// differ in `bytes` or in what they called before, [`Error::PeerMemory`] if a peer's memory cannot be opened;
-    /// what the backend and the exchange report. An error on one rank is an error on all.
+    /// [`Error::InvalidArgument`] if the range is empty or not within one allocation; [`Error::Disagreement`]
+    /// if the ranks differ in `bytes` or in their earlier calls; [`Error::PeerMemory`] if a peer's memory
+    /// cannot be opened; errors of the backend and the exchange. An error on one rank is an error on all.
     pub fn register(
         &self,
         exchange: &dyn Exchange,
@@ -171,7 +173,7 @@ impl<B: Backend> IpcCache<B> {
         Ok(registration)
     }
 
-    /// What each rank needs to open the others' allocations; nothing where all share an address space.
+    /// Exchanges what each rank needs to open the others' allocations. Nothing if all share an address space.
     fn exchange_handles(
         &self,
         exchange: &dyn Exchange,
@@ -262,13 +264,13 @@ impl<B: Backend> IpcCache<B> {
         }
     }
 
-    /// Gives up `registration` on all ranks and returns when every rank has closed it: each rank may then free its part,
-    /// unless it is registered by another entry too. Collective; all ranks of the group that registered it hand over the
+    /// Releases `registration` on all ranks and returns when every rank has closed it. Each rank may then
+    /// free its memory, unless another entry also registers it. Collective: all ranks of the group pass the
     /// same registration.
     ///
     /// # Errors
-    /// [`Error::InUse`] if it is also held elsewhere: it then stays in the cache. [`Error::Disagreement`] if the ranks hand
-    /// over different ones. What the exchange reports.
+    /// [`Error::InUse`] if it is held elsewhere too: it then stays in the cache. [`Error::Disagreement`] if
+    /// the ranks pass different ones. Errors of the exchange.
     pub fn release(
         &self,
         exchange: &dyn Exchange,
@@ -284,7 +286,7 @@ impl<B: Backend> IpcCache<B> {
             _ if registration.world() != exchange.world() => {
                 Err(invalid("another group of ranks registered it"))
             }
-            // Besides the one that was handed over and that of the cache.
+            // Not counting the caller's reference and the cache's own.
             Some(place) => match Arc::strong_count(&registration) - 2 {
                 0 => Ok(place),
                 held => Err(Error::InUse {
@@ -315,8 +317,8 @@ impl<B: Backend> IpcCache<B> {
         Ok(())
     }
 
-    /// Closes every registration of this group that no rank holds and returns how many, when all ranks have closed them.
-    /// Collective.
+    /// Closes every registration of this group that no rank holds. Returns how many, once all ranks have
+    /// closed them. Collective.
     pub fn trim(&self, exchange: &dyn Exchange) -> Result<usize> {
         let mut state = self.state.lock();
         let mine = state.entries.sides(None, |_, _| false);
@@ -330,12 +332,12 @@ impl<B: Backend> IpcCache<B> {
         Ok(count)
     }
 
-    /// Closes all registrations and returns when every rank has: each rank may then free its memory. Collective over all
-    /// ranks of all groups that the cache was used with.
+    /// Closes all registrations and returns when every rank has: each rank may then free its memory.
+    /// Collective over all ranks of all groups that used the cache.
     ///
     /// # Errors
-    /// [`Error::InUse`] if a rank still holds a registration. The cache is gone even so; what is held stays usable for
-    /// as long as its memory lives.
+    /// [`Error::InUse`] if a rank still holds a registration. The cache is closed even so; a held
+    /// registration stays usable as long as its memory lives.
     pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
         let state = self.state.into_inner();
         let idle = match state.entries.held() {
@@ -353,7 +355,7 @@ impl<B: Backend> IpcCache<B> {
     }
 }
 
-/// What a peer sent to open its allocation by.
+/// What a peer sent to open its allocation with.
 struct Handle {
     handle: MemoryHandle,
     fd: Option<OwnedFd>,
@@ -370,7 +372,7 @@ pub(crate) fn write_table<B: Backend>(backend: &B, addresses: &[DevicePtr]) -> R
     let bytes: Vec<u8> = addresses.iter().flat_map(|a| a.0.to_ne_bytes()).collect();
     let table = backend.allocate(bytes.len())?;
     let stream = backend.setup_stream()?;
-    // SAFETY: the table was just allocated with this length and nothing else knows it.
+    // SAFETY: the table was just allocated with this length and nothing else uses it.
     unsafe { backend.upload(&stream, table.address(), &bytes)? };
     Ok(table)
 }

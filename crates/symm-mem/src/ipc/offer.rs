@@ -1,4 +1,4 @@
-//! The messages by which ranks agree on a registration.
+//! The messages of a registration.
 
 use super::{AddressSpace, AllocationIdentity, MemoryHandle};
 use crate::agreement::{Reply, read, write};
@@ -20,7 +20,7 @@ impl Range {
     }
 }
 
-/// What a rank says when it wants to register memory: its side of the cache and the range, or why there is none.
+/// A rank's message to register memory: its views of the cache and its range.
 #[derive(Debug)]
 pub(super) struct Offer {
     pub sides: Sides,
@@ -67,7 +67,7 @@ pub(super) fn decode_handle(bytes: &[u8]) -> Result<Reply<MemoryHandle>, Malform
     read(bytes, MemoryHandle::read)
 }
 
-/// Where the entry to release is: its group and number.
+/// The group and number of the entry to release.
 pub(super) fn encode_place(reply: Reply<&(Group, u64)>) -> Vec<u8> {
     write(reply, |&(group, number), to| {
         to.word(group).word(number);

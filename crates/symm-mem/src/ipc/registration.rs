@@ -1,4 +1,4 @@
-//! A registered range: what every rank gave, reachable from this one.
+//! A registered range: every rank's memory, accessible from this rank.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use super::AllocationIdentity;
 use crate::backend::{Backend, DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
 
-/// A peer's allocation, opened here once, whatever ranges of it are registered.
+/// A peer's allocation, opened once for all registered ranges in it.
 #[derive(Debug)]
 pub(super) struct Opened<B: Backend> {
     pub memory: B::PeerMemory,
 }
 
-/// The same number of bytes of each rank's own memory, which all ranks can read and write.
+/// The same number of bytes of each rank's own memory, readable and writable by all ranks.
 ///
-/// Holding it costs nothing and using it exchanges nothing. As long as any rank holds it, no rank closes what is behind
-/// it. It does not keep the memory itself alive: each rank vouches for its own part until the registration has been
-/// [released](super::IpcCache::release) on all ranks, or the cache closed.
+/// Using it exchanges nothing. While any rank holds it, no rank closes the memory. It does not keep the
+/// memory itself alive: each rank guarantees that for its own range until the registration has been
+/// [released](super::IpcCache::release) on all ranks or the cache is closed.
 pub struct Registration<B: Backend> {
     pub(super) backend: B,
     pub(super) rank: usize,
@@ -44,40 +44,41 @@ impl<B: Backend> Registration<B> {
         self.bytes
     }
 
-    /// The largest power of two, 256 at most, that divides the addresses of all ranks' parts. The same on all ranks.
+    /// The largest power of two, at most 256, that divides the addresses of all ranks' ranges. The same on
+    /// all ranks.
     pub fn alignment(&self) -> usize {
         self.alignment
     }
 
-    /// This rank's own part, as it was registered.
+    /// This rank's own range, as it was registered.
     pub fn local(&self) -> DevicePtr {
         self.addresses[self.rank]
     }
 
-    /// The part of `rank`, as seen here.
+    /// The range of `rank`, as mapped here.
     ///
     /// # Panics
-    /// If `rank` is not below [`Registration::world`], as indexing does.
+    /// If `rank` is not below [`Registration::world`].
     pub fn peer(&self, rank: usize) -> DevicePtr {
         self.addresses[rank]
     }
 
-    /// The parts of all ranks, as seen here.
+    /// The ranges of all ranks, as mapped here.
     pub fn addresses(&self) -> &[DevicePtr] {
         &self.addresses
     }
 
-    /// Device address of a table of `world` addresses (u64), one for each rank's part.
+    /// Device address of a table of `world` addresses (u64), one for each rank's range.
     pub fn peer_table(&self) -> DevicePtr {
         self.table.address()
     }
 
-    /// The allocation that this rank's part lies in.
+    /// The allocation that contains this rank's range.
     pub fn identity(&self) -> AllocationIdentity {
         self.identity
     }
 
-    /// `bytes` at `offset` of the part of `rank`.
+    /// `bytes` at `offset` of the range of `rank`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the range or the rank is out of bounds.
@@ -95,8 +96,8 @@ impl<B: Backend> Registration<B> {
         Ok(self.peer(rank).add(offset))
     }
 
-    /// Makes sure that this rank's part is still the allocation that was registered. Asks the driver, not the peers: each
-    /// rank answers for its own part.
+    /// Checks that this rank's range still belongs to the allocation that was registered. Asks the driver,
+    /// not the peers: each rank checks its own range.
     ///
     /// # Errors
     /// [`Error::Stale`] if it was freed, even if its address is in use again.
@@ -112,7 +113,7 @@ impl<B: Backend> Registration<B> {
         })
     }
 
-    /// True if [`Registration::check_current`] finds nothing wrong.
+    /// True if [`Registration::check_current`] succeeds.
     pub fn is_current(&self) -> bool {
         self.check_current().is_ok()
     }

@@ -1,4 +1,4 @@
-//! One multicast object: setting it up and taking it down on all ranks.
+//! One multicast object: set-up and teardown on all ranks.
 
 use std::sync::{Arc, Weak};
 
@@ -10,10 +10,10 @@ use crate::symmetric::SymmetricBuffer;
 
 /// A multicast object over the parts of a [`SymmetricBuffer`].
 ///
-/// Close it before the buffer. Dropped instead, it takes the same steps on this rank alone.
+/// Close it before the buffer. Dropping it takes the same steps, but without waiting for other ranks.
 #[derive(Debug)]
 pub struct MulticastBuffer<B: Backend> {
-    // The mapping goes before the object.
+    // The mapping is dropped before the object.
     mapping: B::Mapping,
     object: B::Multicast,
     buffer: u64,
@@ -21,14 +21,15 @@ pub struct MulticastBuffer<B: Backend> {
 }
 
 impl<B: Backend> MulticastBuffer<B> {
-    /// Makes the object, binds every rank's part of `buffer` and maps it. Collective.
+    /// Creates the object, binds every rank's part of `buffer` and maps it. Collective.
     ///
-    /// The steps cannot deadlock: rank 0 creates, all import, all join, and only when all have joined does any bind; only
-    /// when all have bound does any map. An error on one rank is an error on all, at the same step.
+    /// The steps cannot deadlock: rank 0 creates, all import, all join; only when all have joined does any
+    /// rank bind, and only when all have bound does any rank map. An error on one rank is an error on all, at
+    /// the same step.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) where the device or the guard refuses; what the driver and the
-    /// exchange report.
+    /// [`Error::Unavailable`](crate::Error::Unavailable) if the device or the guard refuses; errors of the
+    /// driver and the exchange.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -88,23 +89,24 @@ impl<B: Backend> MulticastBuffer<B> {
         self.mapping.address()
     }
 
-    /// [`SymmetricBuffer::id`] of the buffer that it is over.
+    /// The [`SymmetricBuffer::id`] of its buffer.
     pub fn buffer(&self) -> u64 {
         self.buffer
     }
 
-    /// False once the buffer is gone on this rank.
+    /// False once the buffer is dropped on this rank.
     pub fn is_current(&self) -> bool {
         self.alive.strong_count() > 0
     }
 
-    /// Takes the object down on all ranks, whose stores to it have ended, and returns when every rank has. Collective.
+    /// Destroys the object on all ranks and returns when every rank has. Stores to it must have ended.
+    /// Collective.
     pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
         close_all(vec![self], exchange)
     }
 }
 
-/// The steps of taking objects down, the same objects on all ranks.
+/// The teardown steps for the same objects on all ranks.
 pub(super) fn close_all<B: Backend>(
     objects: Vec<MulticastBuffer<B>>,
     exchange: &dyn Exchange,

@@ -15,14 +15,14 @@ use crate::uniform::Groups;
 
 const HISTORY: &str = "history of the multicast cache";
 
-/// Multicast objects by the identity of the buffer that they are over, the same on all ranks.
+/// Multicast objects by the identity of their buffer, the same on all ranks.
 ///
-/// Objects are few on a fabric, so they are kept while the buffer lives and taken down, by all ranks together, when it
-/// is gone, when the limits ask for it or when the cache is closed. What a rank holds is kept: hold the [`Arc`] while
-/// stores to the object may run.
+/// A fabric has few objects, so the cache keeps one while its buffer lives. All ranks destroy it together
+/// when the buffer is gone, when the limits require it or when the cache is closed. What a rank holds is
+/// kept: hold the [`Arc`] while stores to the object may run.
 ///
-/// All ranks of a group make the same calls in the same order. The cache adds no permission: [`guard`](super::guard) stands in
-/// front of every call of a driver.
+/// All ranks of a group make the same calls in the same order. The cache grants no permission:
+/// [`guard`](super::guard) precedes every driver call.
 #[derive(Debug)]
 pub struct MulticastCache<B: Backend> {
     backend: B,
@@ -30,7 +30,8 @@ pub struct MulticastCache<B: Backend> {
 }
 
 impl<B: Backend> MulticastCache<B> {
-    /// An empty cache. Not collective, but all ranks give the same limits; their bytes are those of the buffers' parts.
+    /// An empty cache. Not collective, but all ranks pass the same limits. Their bytes count each buffer's
+    /// size on one rank.
     pub fn new(backend: &B, limits: CacheLimits) -> Self {
         MulticastCache {
             backend: backend.clone(),
@@ -48,7 +49,7 @@ impl<B: Backend> MulticastCache<B> {
         self.len() == 0
     }
 
-    /// The object over `buffer`, made if there is none. Collective. A hit costs one exchange of a few bytes.
+    /// The object over `buffer`, created if there is none. Collective. A hit costs one small exchange.
     ///
     /// # Errors
     /// Those of [`MulticastBuffer::new`]; [`Error::Disagreement`] if the ranks' histories differ.
@@ -73,7 +74,7 @@ impl<B: Backend> MulticastCache<B> {
         Ok(object)
     }
 
-    /// Takes down every object of this group that no rank holds and returns how many. Collective.
+    /// Destroys every object of this group that no rank holds and returns how many. Collective.
     pub fn trim(&self, exchange: &dyn Exchange) -> Result<usize> {
         let mut entries = self.entries.lock();
         let mine = entries.sides(None, |_, _| false);
@@ -86,11 +87,11 @@ impl<B: Backend> MulticastCache<B> {
         Ok(count)
     }
 
-    /// Takes all objects down, before the buffers go. Collective. Where several groups of ranks used the cache, each
-    /// [trims](MulticastCache::trim) first.
+    /// Destroys all objects; call it before freeing the buffers. Collective. If several groups of ranks used
+    /// the cache, each [trims](MulticastCache::trim) it first.
     ///
     /// # Errors
-    /// [`Error::InUse`] if a rank still holds an object. The cache is gone even so.
+    /// [`Error::InUse`] if a rank still holds an object. The cache is closed even so.
     pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
         let idle = match self.entries.lock().held() {
             0 => Ok(()),
@@ -105,8 +106,8 @@ impl<B: Backend> MulticastCache<B> {
     }
 }
 
-/// Takes down objects that no rank held when the ranks last spoke. None can have come to be held since: only the cache
-/// gives them out, and it is locked.
+/// Destroys objects that no rank held at the last exchange. None can be held since: only the cache hands them
+/// out, and it is locked.
 fn take_down<B: Backend>(
     objects: Vec<Arc<MulticastBuffer<B>>>,
     exchange: &dyn Exchange,

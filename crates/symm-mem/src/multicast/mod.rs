@@ -1,24 +1,27 @@
-//! Multicast objects: one store reaches the memory of all ranks (NVLS on NVIDIA's switches).
+//! Multicast objects: one store reaches the memory of all ranks (NVLS on NVIDIA switches).
 //!
 //! # The guard
 //!
-//! A fault in the multicast path can take the fabric of a shared server down, so it is opt-in: [`guard`] allows it only
-//! where `WARPWEAVE_MULTICAST=1` is set and none of `NCCL_NVLS_ENABLE=0`, `TORCH_SYMM_MEM_DISABLE_MULTICAST=1` and
-//! `NVSHMEM_DISABLE_NVLS=1` is. Every multicast call of the CUDA backend takes the [`Allowed`] that only the guard gives
-//! out. The host backend emulates the object and needs no permission.
+//! A fault in the multicast path can take down the fabric of a shared server, so multicast is opt-in.
+//! [`guard`] allows it only if `WARPWEAVE_MULTICAST=1` is set and none of `NCCL_NVLS_ENABLE=0`,
+//! `TORCH_SYMM_MEM_DISABLE_MULTICAST=1` and `NVSHMEM_DISABLE_NVLS=1` is. Every multicast call of the CUDA
+//! backend takes an [`Allowed`], which only the guard creates. The host backend emulates the object and needs
+//! no permission.
 //!
 //! # The order of steps
 //!
-//! Set-up: one rank creates the object, all import it, all add their device, all bind their memory, all map. Teardown is
-//! the mirror image: all end their stores, all unmap, all unbind their memory and let the object go. No step begins
-//! before the step before it has ended on every rank, so no rank waits inside the driver for one that waits elsewhere:
-//! [`MulticastBuffer`] does one object, [`MulticastCache`] keeps those of several buffers.
+//! Set-up: one rank creates the object, all import it, all add their device, all bind their memory, all map
+//! it. Teardown is the reverse: all end their stores, all unmap, all unbind their memory and release the
+//! object. No step begins before the previous one has ended on every rank, so no rank waits inside the driver
+//! for a rank that waits elsewhere. [`MulticastBuffer`] does this for one object; [`MulticastCache`] keeps
+//! those of several buffers.
 //!
 //! # The rule
 //!
-//! The multicast address is stored to and never read: plain loads through it are undefined, and the one instruction that may
-//! load through it brings the sum of what all ranks hold (`cuda/include/warpweave/multimem.cuh`). What was stored is read
-//! through the buffer's own mapping, behind a signal.
+//! The multicast address is stored to and never read. Plain loads through it are undefined; the only
+//! instruction that may load through it returns the sum over all ranks
+//! (`cuda/include/warpweave/multimem.cuh`). Read stored data through the buffer's own mapping, after a
+//! signal.
 
 mod buffer;
 mod cache;
@@ -29,11 +32,11 @@ use crate::error::Result;
 pub use buffer::MulticastBuffer;
 pub use cache::MulticastCache;
 
-/// Permission to use multicast on this machine, from [`guard`] alone.
+/// Permission to use multicast on this machine, created only by [`guard`].
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed(());
 
-/// Whether the environment behind `lookup` allows multicast, and if not, why.
+/// Whether the environment, read by `lookup`, allows multicast, and if not, why.
 pub fn guard(lookup: impl Fn(&str) -> Option<String>) -> std::result::Result<Allowed, String> {
     let refusals = [
         ("NCCL_NVLS_ENABLE", "0"),
@@ -58,7 +61,7 @@ pub fn guard_process() -> std::result::Result<Allowed, String> {
     guard(|name| std::env::var(name).ok())
 }
 
-/// What a device that may have multicast answers once the guard has been asked.
+/// Asks the guard first, then `device`.
 pub(crate) fn guarded(device: impl FnOnce() -> Result<Support>) -> Result<Support> {
     match guard_process() {
         Ok(Allowed(())) => device(),

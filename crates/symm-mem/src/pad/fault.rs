@@ -1,22 +1,23 @@
-//! What a failed wait leaves for the host, and for the peers.
+//! What a failed wait reports to the host and to the peers.
 //!
-//! A rank whose wait failed first *stops* its device: it sets [`StopFlags::device`](super::StopFlags::device), so that none of its pads publishes
-//! anything afterwards. Then it stores a [`Notice`] into the fault record of every rank's copy of the pad, its own
-//! included. Only then does its kernel end, its caller learn of the error, and anybody change what peers may still be
-//! reading. A rank that finds no notice after its last read has therefore read what it was meant to.
+//! The first failing wait of a rank *stops* its device: it sets
+//! [`StopFlags::device`](super::StopFlags::device), so that none of its pads signals afterwards. Then it
+//! stores a [`Notice`] to the fault record of every rank's pad, its own included. Only after that does its
+//! kernel end, and only then can its caller see the error and overwrite memory that peers may still read. So
+//! a rank that finds no notice after its last read has read valid data.
 
 use std::time::Duration;
 
 use crate::error::{FaultCause, SignalFault};
 
-/// Sixteen u32 after the flags of a pad, in memory that the peers can reach. Peers write `notice`; the rest is written by
-/// the device of the pad's own rank.
+/// Sixteen u32 after the flags of a pad, in memory that the peers can access. Peers write `notice`; the
+/// device of the pad's own rank writes the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct FaultRecord {
     /// A [`Notice`], 0 if there is none.
     pub notice: u32,
-    /// 0 none, 1 being written, 2 complete.
+    /// 0: none, 1: being written, 2: complete.
     pub state: u32,
     /// The rank that waited.
     pub waiter: u32,
@@ -24,17 +25,17 @@ pub struct FaultRecord {
     pub peer: u32,
     /// Slot of the pad.
     pub slot: u32,
-    /// Epoch waited for.
+    /// The expected epoch.
     pub expected: u32,
-    /// Epoch seen.
+    /// The epoch in the flag.
     pub seen: u32,
-    /// Why the wait ended: 0 by its deadline, 1 by a notice, 2 since the device was stopped, 3 since the host stopped it.
+    /// Why the wait ended. 0: its deadline, 1: a notice, 2: the device was stopped, 3: the host stopped it.
     pub cause: u32,
     /// Microseconds waited, low half.
     pub waited_us_low: u32,
     /// Microseconds waited, high half.
     pub waited_us_high: u32,
-    /// Ranks 0 to 31 that missed a deadline of this pad, one a bit.
+    /// Ranks 0 to 31 that missed a deadline of this pad, as bits.
     pub missing_low: u32,
     /// Ranks 32 to 63.
     pub missing_high: u32,
@@ -46,7 +47,7 @@ impl FaultRecord {
     /// Size in device memory.
     pub const BYTES: usize = 64;
 
-    /// From device memory.
+    /// Reads a record from device memory.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let (words, _) = bytes.as_chunks();
         let word = |i: usize| u32::from_ne_bytes(words[i]);
@@ -67,7 +68,8 @@ impl FaultRecord {
         }
     }
 
-    /// True if this rank or the one that gave notice was stopped by its host, which knows of a lost rank.
+    /// True if the host of this rank, or of the rank that sent the notice, stopped the device because it lost
+    /// a rank.
     pub fn is_by_loss(&self) -> bool {
         let noticed = Notice::from_bits(self.notice).is_some_and(|notice| notice.is_by_loss);
         match (self.state, self.cause) {
@@ -76,8 +78,8 @@ impl FaultRecord {
         }
     }
 
-    /// The fault, if one was recorded here or noticed by a peer. `rank` is the pad's own; `lost` is the rank that the
-    /// exchange lost, `None` if it is not one of the pad's group, and what it saw.
+    /// The fault, if a wait recorded one or a peer sent a notice. `rank` is the rank of this pad. `lost` is
+    /// the rank that the exchange lost, `None` if it is outside the pad's group, and the cause.
     pub fn fault(
         &self,
         pad: &str,
@@ -88,7 +90,7 @@ impl FaultRecord {
         if self.state == 0 && notice.is_none() {
             return None;
         }
-        // Whoever was stopped may have waited for any rank, and so may the one that gave notice.
+        // A stopped wait, here or on the rank that sent the notice, may have been for any rank.
         let is_stopped = self.state != 0 && matches!(self.cause, 2 | 3);
         let lost = lost.filter(|_| is_stopped || self.is_by_loss());
         let missing = u64::from(self.missing_low) | u64::from(self.missing_high) << 32;
@@ -120,20 +122,20 @@ impl FaultRecord {
         })
     }
 
-    /// The rank that the wait of `rank`, whose record this is, was for, if one failed.
+    /// The rank that the failed wait of `rank` was for, if this record has one.
     pub fn waited_for(&self, rank: usize) -> Option<usize> {
         (self.state == 2 && self.waiter as usize == rank).then_some(self.peer as usize)
     }
 }
 
-/// What a rank tells its peers before it leaves a call that failed.
+/// What a rank leaves for its peers when it gives up a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The rank that gave up.
     pub reporter: u16,
-    /// The rank that it had waited for; none if it was stopped by a wait on another pad or by its host.
+    /// The rank that it waited for; none if it was stopped by a wait on another pad or by its host.
     pub culprit: Option<u16>,
-    /// True if it gave up since its host had lost a rank.
+    /// True if it gave up because its host lost a rank.
     pub is_by_loss: bool,
 }
 
@@ -142,7 +144,8 @@ impl Notice {
     const BY_LOSS: u32 = 1 << 30;
     const NOBODY: u16 = u16::MAX;
 
-    /// As it is stored: bit 31, bit 30 if it is by a loss, fourteen bits of the reporter, sixteen of the culprit or all ones.
+    /// The stored form: bit 31 is set, bit 30 means "by loss", then fourteen bits of the reporter and sixteen
+    /// of the culprit (all ones for none).
     pub const fn to_bits(self) -> u32 {
         let by_loss = if self.is_by_loss { Self::BY_LOSS } else { 0 };
         let culprit = match self.culprit {
@@ -152,7 +155,7 @@ impl Notice {
         Self::SET | by_loss | (self.reporter as u32 & 0x3fff) << 16 | culprit as u32
     }
 
-    /// From what is stored.
+    /// Decodes the stored form.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         if bits & Self::SET == 0 {
             return None;

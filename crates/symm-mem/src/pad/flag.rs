@@ -1,7 +1,7 @@
-//! One flag of a signal pad on the host: the same protocol that `signal.cuh` runs on a GPU.
+//! One flag of a signal pad on the host: the protocol that `signal.cuh` runs on a GPU.
 //!
-//! The protocol is generic over the flag, so that the code that runs is the code that loom explores
-//! (`RUSTFLAGS="--cfg loom" cargo test --lib loom_`).
+//! The protocol is generic over the flag, so loom explores the code that runs (`RUSTFLAGS="--cfg loom" cargo
+//! test --lib loom_`).
 
 #[cfg(not(shuttle))]
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,28 +12,29 @@ use rustix::thread::futex;
 
 use crate::sync::Instant;
 
-/// Looks at a flag before its waiter goes to sleep. A model's looks are expensive, and more of them show nothing new.
+/// Polls before the waiter sleeps. In a model, polls are expensive and more of them show nothing new.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 64 };
 
-/// Longest sleep between two looks: a peer that dies between its store and its wake must not cost the deadline.
+/// Longest sleep between two polls. A peer that dies between its store and its wake must not cost the whole
+/// deadline.
 const NAP: Duration = Duration::from_millis(20);
 
 /// A u32 that one thread publishes epochs to and another waits on.
 pub trait Flag {
-    /// The present epoch, with acquire: what came before its publication is visible.
+    /// The current epoch, with acquire: everything before its publication is visible.
     fn load(&self) -> u32;
 
     /// Publishes `epoch` with release and wakes the waiter.
     fn publish(&self, epoch: u32);
 
-    /// Lets time pass between two looks.
+    /// Called between two polls.
     fn relax(&self);
 
-    /// Sleeps for `nap` at most, unless the flag is no longer `seen`.
+    /// Sleeps for at most `nap`, or until the flag is no longer `seen`.
     fn sleep(&self, seen: u32, nap: Duration);
 }
 
-/// A flag in memory that may be shared between processes: its waiter sleeps on a futex that is not private.
+/// A flag in memory that processes may share, so its futex is not private.
 #[cfg(not(shuttle))]
 impl Flag for AtomicU32 {
     fn load(&self) -> u32 {
@@ -42,7 +43,7 @@ impl Flag for AtomicU32 {
 
     fn publish(&self, epoch: u32) {
         self.store(epoch, Ordering::Release);
-        // A failed wake can only delay the waiter to its next look.
+        // If the wake fails, the waiter sees the store at its next poll.
         let _ = futex::wake(self, futex::Flags::empty(), u32::MAX);
     }
 
@@ -55,7 +56,7 @@ impl Flag for AtomicU32 {
             tv_sec: nap.as_secs() as i64,
             tv_nsec: nap.subsec_nanos().into(),
         };
-        // However it ends, the next look tells.
+        // The next poll decides, however this ends.
         let _ = futex::wait(self, futex::Flags::empty(), seen, Some(&nap));
     }
 }
@@ -70,9 +71,9 @@ pub const fn later(a: u32, b: u32) -> u32 {
     if reached(a, b) { a } else { b }
 }
 
-/// Waits until `flag` has reached `wanted`; at the deadline, or once `stopped`, returns the epoch seen as the error. So it
-/// does if a rank has `noticed` that its own wait failed, even if the flag is there: what it stands for may not be valid
-/// any more. That is asked after everything that came before the wait, and before the flag is looked at.
+/// Waits until `flag` has reached `wanted`. Returns the epoch in the flag as an error at the deadline, once
+/// `stopped`, or if `noticed`: a rank gave notice that its own wait failed. A notice counts even if the flag
+/// has arrived, because the signalled data may no longer be valid. It is checked before the flag is read.
 pub fn wait(
     flag: &impl Flag,
     wanted: u32,
@@ -176,13 +177,13 @@ mod loom_tests {
         data: UnsafeCell<u32>,
     }
 
-    // SAFETY: loom reports the race if the flags do not keep the threads apart.
+    // SAFETY: loom reports the race if the flags do not separate the threads.
     unsafe impl Sync for Link {}
     // SAFETY: as above.
     unsafe impl Send for Link {}
 
-    /// Calls back to back: the writer takes a credit of the previous call, the reader gives it back. `first` is the epoch
-    /// before the first call, so that the flags wrap around in some of the runs.
+    /// Calls back to back: the writer takes a credit of the previous call, the reader releases it. `first` is
+    /// the epoch before the first call, so that the flags wrap around in some runs.
     fn calls_back_to_back(first: u32) {
         loom::model(move || {
             let link = Arc::new(Link {
@@ -234,7 +235,7 @@ mod loom_tests {
             let peer = link.clone();
             let writer = thread::spawn(move || {
                 for call in 1..=2 {
-                    // SAFETY: it is not: loom says so.
+                    // SAFETY: it is not, and loom reports that.
                     peer.data.with_mut(|data| unsafe { *data = call });
                     peer.ready.publish(call);
                 }
@@ -246,10 +247,10 @@ mod loom_tests {
         });
     }
 
-    /// Two: with three that spin, the interleavings are too many to end.
+    /// Two: with three spinning ranks the interleavings are too many.
     const RANKS: usize = 2;
 
-    /// What a rank holds for a barrier: a flag that each peer signals, one that gives each peer's credit back, and a cell
+    /// A rank's state for a barrier: a flag that each peer signals, a credit flag for each peer, and a cell
     /// that all peers read.
     struct Seat {
         arrived: [AtomicU32; RANKS],
@@ -257,13 +258,13 @@ mod loom_tests {
         data: UnsafeCell<u32>,
     }
 
-    // SAFETY: loom reports the race if the flags do not keep the threads apart.
+    // SAFETY: loom reports the race if the flags do not separate the threads.
     unsafe impl Sync for Seat {}
     // SAFETY: as above.
     unsafe impl Send for Seat {}
 
-    /// One rank's part of a call: take the peers' credits of the call before, write, signal all, wait for all, read all,
-    /// give the credits back.
+    /// One rank's part of a call: take the peers' credits of the previous call, write, signal all, wait for
+    /// all, read all, release the credits.
     fn barrier(seats: &[Seat; RANKS], me: usize, epoch: u32, call: u32) {
         let peers = || (0..RANKS).filter(move |&peer| peer != me);
         for peer in peers() {

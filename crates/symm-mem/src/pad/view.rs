@@ -46,14 +46,16 @@ impl PadView {
     }
 }
 
-/// Two u32 of a device, shared by all its pads: not zero once waiting is pointless. On the host backend they are one.
+/// Two u32 of a device, shared by all its pads. Nonzero once waiting is pointless. On the host backend both
+/// are the same cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct StopFlags {
-    /// In device memory, set by the first wait of the device that fails. Whoever signals looks at it first.
+    /// In device memory, set by the first failing wait of the device. Every signal checks it first.
     pub device: DevicePtr,
-    /// In host memory, as the device sees it: [`StopFlags::FAILED`] or [`StopFlags::BY_HOST`]. The host learns of a failed
-    /// wait by it without a synchronisation, and can set it while kernels wait, which look at it now and then.
+    /// In host memory that the device can access: [`StopFlags::FAILED`] or [`StopFlags::BY_HOST`]. By it the
+    /// host learns of a failed wait without a synchronisation, and stops kernels that wait, since they poll
+    /// it.
     pub host: DevicePtr,
 }
 

@@ -1,4 +1,4 @@
-//! A block of the pool, as its user holds it.
+//! An allocated block of the pool.
 
 use std::sync::Arc;
 
@@ -7,24 +7,24 @@ use crate::backend::{Backend, DevicePtr, Memory};
 use crate::error::{Error, Result};
 use crate::symmetric::SymmetricBuffer;
 
-/// Memory that backs blocks of one class.
+/// Memory for blocks of one class.
 #[derive(Debug)]
 pub(super) struct Chunk<B: Backend> {
-    /// `[blocks][world]` addresses. Goes before the memory that it names.
+    /// `[blocks][world]` addresses. Dropped before the memory that they point to.
     pub table: B::Memory,
     pub buffer: SymmetricBuffer<B>,
     pub block: usize,
 }
 
-/// Which block of which chunk. Lower ones are given out first.
+/// A chunk and a block in it. Lower ones are allocated first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub chunk: usize,
     pub block: usize,
 }
 
-/// Symmetric memory of a [`SymmetricPool`](super::SymmetricPool). Dropping it gives it back: work that was enqueued on
-/// its stream until then is done before work of its next user.
+/// Symmetric memory of a [`SymmetricPool`](super::SymmetricPool). Dropping it returns it to the pool: work
+/// enqueued on its stream before that runs before work of its next user.
 #[derive(Debug)]
 pub struct PoolBuffer<B: Backend> {
     pub(super) shared: Arc<Shared<B>>,
@@ -45,7 +45,7 @@ impl<B: Backend> PoolBuffer<B> {
         self.chunk.buffer.world()
     }
 
-    /// Bytes on each rank, as asked for.
+    /// Bytes on each rank, as requested.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -58,7 +58,7 @@ impl<B: Backend> PoolBuffer<B> {
     /// The part of `rank`, as mapped here.
     ///
     /// # Panics
-    /// If `rank` is not below [`PoolBuffer::world`], as indexing does.
+    /// If `rank` is not below [`PoolBuffer::world`].
     pub fn peer(&self, rank: usize) -> DevicePtr {
         self.chunk.buffer.peer(rank).add(self.offset())
     }
@@ -97,23 +97,23 @@ impl<B: Backend> PoolBuffer<B> {
         Ok(self.peer(rank).add(offset))
     }
 
-    /// The symmetric buffer that this is a part of, for instance for its multicast object.
+    /// The symmetric buffer that contains it, for instance for its multicast object.
     pub fn symmetric(&self) -> &SymmetricBuffer<B> {
         &self.chunk.buffer
     }
 
-    /// Where in each rank's part of [`PoolBuffer::symmetric`] this begins.
+    /// Its offset in each rank's part of [`PoolBuffer::symmetric`].
     pub fn offset(&self) -> usize {
         self.place.block * self.chunk.block
     }
 
-    /// The stream that its use is ordered by.
+    /// The stream that orders its use.
     pub fn stream(&self) -> &B::Stream {
         &self.stream
     }
 
-    /// Orders its use by `stream` from now on: later work there runs after what the former stream holds now, and the
-    /// block's next user after `stream`.
+    /// Makes `stream` order its use from now on: later work there runs after all work now on the former
+    /// stream, and the block's next user runs after `stream`.
     pub fn move_to(&mut self, backend: &B, stream: &B::Stream) -> Result<()> {
         super::order(backend, &self.stream, stream)?;
         self.stream = stream.clone();

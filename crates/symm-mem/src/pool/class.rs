@@ -1,23 +1,24 @@
-//! Size classes: which sizes share blocks, and how blocks lie in a chunk.
+//! Size classes: which requests share blocks, and how blocks lie in a chunk.
 
-/// The smallest block, and the alignment that every block has.
+/// The smallest block, and the minimum alignment of every block.
 pub const SMALLEST_BLOCK: usize = 512;
 
-/// Chunks of small blocks are not smaller than this.
+/// The smallest chunk of small blocks.
 const SMALLEST_CHUNK: usize = 2 << 20;
 
-/// How a request is served: by a block of a class, many to a chunk or one.
+/// The block and chunk sizes that serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
     /// Bytes of a block.
     pub block: usize,
-    /// Blocks of a chunk.
+    /// Blocks in a chunk.
     pub blocks: usize,
 }
 
 impl Class {
-    /// The class of requests of `bytes`; none if they are beyond the address space. Below the size of a chunk, blocks
-    /// are powers of two; from there on a quarter of a power of two apart, each a chunk of its own.
+    /// The class of requests of `bytes`; none if they exceed the address space. Below the size of a chunk,
+    /// blocks are powers of two. From there on, each block is a chunk of its own, and sizes are a quarter of
+    /// a power of two apart.
     pub fn of(bytes: usize, granularity: usize) -> Option<Class> {
         let chunk = SMALLEST_CHUNK.max(granularity.next_power_of_two());
         let bytes = bytes.max(SMALLEST_BLOCK);

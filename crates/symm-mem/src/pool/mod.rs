@@ -1,31 +1,32 @@
-//! A pool of symmetric memory: stable addresses, and reuse that exchanges nothing.
+//! A pool of symmetric memory with stable addresses, whose reuse exchanges nothing.
 //!
-//! Memory is got from the system in chunks, which are symmetric buffers, and given out in blocks of size classes. A block
-//! that was given back is given out again with the same addresses on all ranks, at the cost of a lock.
+//! The pool allocates chunks, which are symmetric buffers, and hands out blocks of size classes. A block that
+//! was freed is handed out again with the same addresses on all ranks, for the price of a lock.
 //!
 //! # Why no exchange is needed
 //!
-//! All ranks make the same calls in the same order, so the pool is in the same state on all of them and each takes the
-//! same block for the same request. Between two calls it does not matter in which order blocks came back, since the
-//! lowest free block is taken; but the same blocks must have come back. A digest of the history goes along with every
-//! exchange that happens anyway, when a chunk is made, and a difference is an error that names the rank;
-//! [`SymmetricPool::check`] asks at any other time.
+//! All ranks make the same calls in the same order, so the pool is in the same state on all ranks and each
+//! takes the same block for the same request. The order in which blocks are freed between two calls does not
+//! matter, because the lowest free block is taken; but the same blocks must have been freed. Every exchange
+//! that creates a chunk also compares a digest of the history. A difference is an error that names the rank.
+//! [`SymmetricPool::check`] compares at any other time.
 //!
-//! # Order on streams
+//! # Stream order
 //!
-//! A block belongs to the stream that it was allocated for. Dropping a [`PoolBuffer`] does not wait: what its stream held
-//! then runs before anything that the next user enqueues on the stream it names, by stream order or by an event.
+//! A block belongs to the stream that it was allocated for. Dropping a [`PoolBuffer`] does not wait: the work
+//! on its stream at that time runs before anything that the next user enqueues on its own stream, by stream
+//! order or by an event.
 //!
-//! Between ranks the pool adds no order. A peer may write to a block's new user as soon as it has the block itself, so, as
-//! with any symmetric buffer that is used again, the first write into a peer's part needs that peer's credit: calls that
-//! begin with a wait of lag 1 or end with a handshake have it. Allocate outside of captures: an event that a capture did
-//! not record cannot be waited for in it.
+//! The pool adds no order between ranks. A peer may write to a block's new user as soon as it has the block
+//! itself. So, as with any reused symmetric buffer, the first write to a peer's part needs that peer's
+//! credit: calls that begin with a wait of lag 1 or end with a handshake have it. Allocate outside of
+//! captures, because a capture cannot wait for an event that it did not record.
 //!
 //! # Alignment
 //!
-//! Blocks below the size of a chunk (2 MiB, or the granularity of the backend if that is larger) are powers of two from
-//! 512 bytes and aligned to their size, or to the granularity if that is smaller. Larger ones are aligned to the
-//! granularity. So every block is aligned to 512 bytes at least, on all ranks.
+//! Blocks below the size of a chunk (2 MiB, or the granularity of the backend if that is larger) are powers
+//! of two from 512 bytes. They are aligned to their size or to the granularity, whichever is smaller. Larger
+//! blocks are aligned to the granularity. So every block is aligned to at least 512 bytes on all ranks.
 
 mod block;
 mod class;
@@ -49,12 +50,12 @@ pub use class::SMALLEST_BLOCK;
 use block::{Chunk, Place};
 use class::Class;
 
-/// Symmetric memory that is used again. See the [module](self) for what all ranks must do alike.
+/// Reusable symmetric memory. The [module](self) says what all ranks must do alike.
 #[derive(Debug)]
 pub struct SymmetricPool<B: Backend> {
     backend: B,
     shared: Arc<Shared<B>>,
-    /// Taken through a whole call, so that calls of several threads do not mix.
+    /// Locked for a whole call, so that calls of several threads do not interleave.
     calls: Mutex<Calls>,
 }
 
@@ -65,7 +66,7 @@ struct Calls {
     misses: u64,
 }
 
-/// What blocks need when they come back, and no call holds for longer than a moment.
+/// State for freeing blocks, locked only briefly.
 #[derive(Debug)]
 pub(crate) struct Shared<B: Backend> {
     name: String,
@@ -76,28 +77,28 @@ pub(crate) struct Shared<B: Backend> {
 struct State<B: Backend> {
     chunks: BTreeMap<usize, Arc<Chunk<B>>>,
     next_chunk: usize,
-    /// Free blocks by the size of their class, each with the stream of its last user.
+    /// Free blocks by class size, each with the stream of its last user.
     free: HashMap<usize, BTreeMap<Place, Option<B::Stream>>>,
     live: usize,
 }
 
-/// What a pool holds.
+/// Statistics of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Bytes of each rank's memory in chunks.
     pub reserved: usize,
     /// Chunks.
     pub chunks: usize,
-    /// Blocks that are given out.
+    /// Allocated blocks.
     pub live: usize,
-    /// Allocations served by a block that was there.
+    /// Allocations served by an existing block.
     pub hits: u64,
-    /// Allocations that made a chunk.
+    /// Allocations that created a chunk.
     pub misses: u64,
 }
 
 impl<B: Backend> SymmetricPool<B> {
-    /// An empty pool. Not collective; all ranks give the same `name`, which their exchanges compare.
+    /// An empty pool. Not collective; all ranks pass the same `name`, which their exchanges compare.
     pub fn new(backend: &B, name: &str) -> Self {
         SymmetricPool {
             backend: backend.clone(),
@@ -118,12 +119,13 @@ impl<B: Backend> SymmetricPool<B> {
         }
     }
 
-    /// `bytes` on each rank, for work on `stream`. All ranks make the same calls in the same order; nothing is exchanged
-    /// if a block of the class is free. Its content is what the last user left, zeros in new memory.
+    /// Allocates `bytes` on each rank for work on `stream`. All ranks make the same calls in the same order;
+    /// nothing is exchanged if a block of the class is free. New memory is zeroed; reused memory holds what
+    /// its last user left.
     ///
     /// # Errors
-    /// [`Error::Disagreement`] if a chunk has to be made and a rank's history is another; those of
-    /// [`SymmetricBuffer::new`]. An error on one rank is an error on all, and leaves the pool as it was.
+    /// [`Error::Disagreement`] if a chunk is needed and a rank's history differs; those of
+    /// [`SymmetricBuffer::new`]. An error on one rank is an error on all, and leaves the pool unchanged.
     pub fn allocate(
         &self,
         exchange: &Arc<dyn Exchange>,
@@ -197,10 +199,10 @@ impl<B: Backend> SymmetricPool<B> {
         Ok(())
     }
 
-    /// Makes sure that all ranks have made the same calls. Collective.
+    /// Checks that all ranks have made the same calls. Collective.
     ///
     /// # Errors
-    /// [`Error::Disagreement`] that names a rank with another history.
+    /// [`Error::Disagreement`] with the rank whose history differs.
     pub fn check(&self, exchange: &dyn Exchange) -> Result<()> {
         let calls = self.calls.lock();
         self.same_history(exchange, &calls, "check")
@@ -220,12 +222,12 @@ impl<B: Backend> SymmetricPool<B> {
         same(exchange, "pool", &arguments)
     }
 
-    /// Frees the chunks of which no block is given out and returns how many bytes of each rank's memory that were.
-    /// Collective. Waits for the work of the last users.
+    /// Frees the chunks without allocated blocks, after the work of their last users. Returns the number of
+    /// bytes freed on each rank. Collective.
     ///
     /// # Errors
-    /// [`Error::Disagreement`] if a rank's history is another; what waiting for the streams reports, on any rank: then
-    /// nothing is freed on any.
+    /// [`Error::Disagreement`] if a rank's history differs; errors of waiting for the streams, on any rank:
+    /// then no rank frees anything.
     pub fn trim(&self, exchange: &dyn Exchange) -> Result<usize> {
         let mut calls = self.calls.lock();
         self.same_history(exchange, &calls, "trim")?;
@@ -244,8 +246,8 @@ impl<B: Backend> SymmetricPool<B> {
     /// Frees the pool on all ranks. Collective.
     ///
     /// # Errors
-    /// [`Error::InUse`] if a rank still holds a block; otherwise as [`SymmetricPool::trim`]. The pool is gone even so;
-    /// blocks that are held stay usable.
+    /// [`Error::InUse`] if a rank still holds a block; otherwise as [`SymmetricPool::trim`]. The pool is
+    /// closed even so; held blocks stay usable.
     pub fn close(self, exchange: &dyn Exchange) -> Result<()> {
         let live = self.stats().live;
         let idle = match live {
@@ -260,7 +262,7 @@ impl<B: Backend> SymmetricPool<B> {
         self.trim(exchange).map(drop)
     }
 
-    /// What it holds.
+    /// The current statistics.
     pub fn stats(&self) -> PoolStats {
         let calls = self.calls.lock();
         let state = self.shared.state.lock();
@@ -306,7 +308,7 @@ impl<B: Backend> State<B> {
         self.chunks.insert(number, Arc::new(chunk));
     }
 
-    /// Chunks of which all blocks are free, and the streams of their last users.
+    /// Chunks whose blocks are all free, and the streams of their last users.
     fn idle(&self) -> (Vec<usize>, Vec<B::Stream>) {
         let mut idle = Vec::new();
         let mut streams = Vec::new();
@@ -333,7 +335,7 @@ impl<B: Backend> State<B> {
     }
 }
 
-/// Makes later work on `to` run after what `from` holds now.
+/// Makes later work on `to` run after the work now on `from`.
 fn order<B: Backend>(backend: &B, from: &B::Stream, to: &B::Stream) -> Result<()> {
     if backend.is_same_stream(from, to) {
         return Ok(());

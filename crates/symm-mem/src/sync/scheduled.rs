@@ -1,8 +1,8 @@
-//! parking_lot's interface over shuttle's types, a clock that counts steps of the scheduler, and flags of signal pads
-//! that let the scheduler choose before each of their operations.
+//! parking_lot's interface over shuttle's types, a clock that counts scheduler steps, and signal-pad flags
+//! that yield to the scheduler before each operation.
 //!
-//! One thread runs at a time, so the atomics in shared memory are sequentially consistent here: shuttle tries orders, and
-//! loom, for the flags alone, what weaker memory may do.
+//! One thread runs at a time, so the atomics in shared memory are sequentially consistent here. Shuttle
+//! explores interleavings; loom explores weak memory, for the flags only.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
@@ -13,7 +13,7 @@ use shuttle::thread;
 
 use crate::pad::flag::Flag;
 
-/// One step of the scheduler, as time: a deadline is a number of steps, and passes only by steps.
+/// The duration of one scheduler step. A deadline is a number of steps, and only steps let time pass.
 const STEP: Duration = Duration::from_micros(1);
 
 #[derive(Debug, Default)]
@@ -72,14 +72,14 @@ impl Condvar {
         }
     }
 
-    /// Without a deadline: if nobody can go on, the scheduler says so.
+    /// Has no deadline: if no thread can continue, the scheduler reports it.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> WaitTimeoutResult {
         self.wait(guard);
         WaitTimeoutResult
     }
 }
 
-/// A point in time: how many steps the scheduler has made.
+/// A point in time: the number of scheduler steps so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(usize);
 
@@ -98,7 +98,7 @@ impl Instant {
     }
 }
 
-/// Flags only grow, so a choice before an operation tries all that one behind it would.
+/// Flags only grow, so a choice before an operation covers every choice after it.
 impl Flag for AtomicU32 {
     fn load(&self) -> u32 {
         thread::sleep(STEP);

@@ -1,8 +1,8 @@
-//! A cache that several groups of ranks use: a [`Uniform`] table for each.
+//! A cache for several groups of ranks: one [`Uniform`] table for each group.
 //!
-//! An entry belongs to the group that made it: numbers, histories and the places of ranks mean something among those
-//! ranks alone. A group is the caches of its ranks, in their order; each cache has a number that no other has, so another
-//! process, or another cache of the same process, is another group.
+//! An entry belongs to the group that made it, because numbers, histories and rank order have a meaning only
+//! within that group. A group is the ordered list of its ranks' caches. Each cache has a unique number, so
+//! another process, or another cache of the same process, makes another group.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::{CacheLimits, Digest, Uniform, View};
 use crate::error::Result;
 use crate::wire::{Malformed, Reader, Writer};
 
-/// The name of a group: a hash of its ranks' caches.
+/// Identifies a group: a hash of its ranks' caches.
 pub(crate) type Group = u64;
 
-/// One rank's side of a look-up, before it is known which group the ranks are.
+/// One rank's views for a look-up, before the group is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sides {
     cache: u64,
@@ -38,7 +38,7 @@ impl Sides {
         Ok(Sides { cache, views })
     }
 
-    /// The view of `group`; a cache that the group has not used has the view of an empty table.
+    /// The view for `group`. If the group has not used this cache, the view of an empty table.
     fn of(&self, group: Group) -> View {
         let known = self.views.iter().find(|(of, _)| *of == group);
         known.map_or_else(View::empty, |(_, view)| view.clone())
@@ -54,9 +54,9 @@ pub(crate) struct Groups<K, V> {
 }
 
 impl<K: PartialEq, V> Groups<K, V> {
-    /// The limits hold for each group.
+    /// The limits apply to each group.
     pub fn new(limits: CacheLimits) -> Self {
-        // Keys drawn at random by the system, and the process, since a forked child has what its parent drew.
+        // A random key of the system, and the process, because a forked child inherits its parent's key.
         let mut hasher = RandomState::new().build_hasher();
         hasher.write_u32(std::process::id());
         Groups {
@@ -70,12 +70,12 @@ impl<K: PartialEq, V> Groups<K, V> {
         self.tables.iter().map(|(_, table)| table.len()).sum()
     }
 
-    /// How many entries are held.
+    /// Number of entries that are held.
     pub fn held(&self) -> usize {
         self.tables.iter().map(|(_, table)| table.held()).sum()
     }
 
-    /// This rank's side of a look-up of `key`; see [`Uniform::view`].
+    /// This rank's views for a look-up of `key`; see [`Uniform::view`].
     pub fn sides(&self, key: Option<&K>, is_dead: impl Fn(&K, &V) -> bool) -> Sides {
         let each = self.tables.iter();
         let views = each.map(|(group, table)| (*group, table.view(key, &is_dead)));
@@ -85,7 +85,7 @@ impl<K: PartialEq, V> Groups<K, V> {
         }
     }
 
-    /// The table of the group whose ranks gave `all`, this one among them as `rank`, and the views of them all. An error
+    /// The table of the group whose ranks sent `all`, with this one as `rank`, and all their views. An error
     /// if the histories of the group's ranks differ; `what` names them.
     pub fn of(
         &mut self,
@@ -109,7 +109,7 @@ impl<K: PartialEq, V> Groups<K, V> {
         Ok((table, views))
     }
 
-    /// Group and number of the entry of this value, if it is in the cache.
+    /// Group and number of the entry with this value, if it is in the cache.
     pub fn place_of(&self, value: &Arc<V>) -> Option<(Group, u64)> {
         let mut each = self.tables.iter();
         each.find_map(|(group, table)| Some((*group, table.number_of(value)?)))
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
-    /// Looks `key` up in the caches of a group, and makes an entry of `fresh` on a miss.
+    /// Looks `key` up in the caches of a group and inserts an entry of `fresh` on a miss.
     fn look_up(caches: &mut [&mut Groups<u32, u32>], key: u32, fresh: u32) -> Result<Vec<u32>> {
         let sides: Vec<_> = caches
             .iter()
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(look_up(&mut [b, a], 5, 4).unwrap(), [4, 4], "ranks turned");
         assert_eq!(look_up(&mut [a, b], 5, 5).unwrap(), [1, 1]);
         assert_eq!(look_up(&mut [a, c], 5, 6).unwrap(), [3, 3]);
-        // A process that came anew.
+        // A new process.
         let fresh = &mut Groups::new(CacheLimits::default());
         assert_eq!(look_up(&mut [a, fresh], 5, 7).unwrap(), [7, 7]);
     }
@@ -169,7 +169,7 @@ mod tests {
             .map(|c| c.sides(Some(&5), |_, _| false))
             .collect();
         let sides: Vec<_> = sides.iter().collect();
-        // A step that ended well on rank 0 alone.
+        // A step that succeeded on rank 0 only.
         let (table, _) = caches[0].of("history", 0, &sides).unwrap();
         table.insert(5, 1, Arc::new(1));
         let [a, b] = &mut caches;
