@@ -1,4 +1,4 @@
-//! One rank's way to the others.
+//! One rank's communicator: its job, the store, the exchange, and NCCL on request.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::job::Job;
 use crate::nccl::{NcclComm, NcclLibrary, NcclOptions};
 use crate::store::{Store, StoreServer};
 
-/// How much of a value that differs is shown.
+/// Most characters shown of a value that differs.
 const SHOWN: usize = 512;
 
-/// A rank of a running job: its place, the store, and the exchange; NCCL on request.
+/// A rank of a running job, with the store and the exchange; NCCL on request.
 ///
 /// Rank 0's communicator serves the store, so it should be dropped last: after a barrier.
 pub struct Communicator {
@@ -44,7 +44,8 @@ impl Communicator {
         Ok(Self::over(job, store))
     }
 
-    /// A job of `world` ranks that are threads of this process, for tests and small examples: each rank's communicator.
+    /// A job of `world` ranks that are threads of this process, for tests and small examples: each rank's
+    /// communicator.
     ///
     /// # Errors
     /// As [`Store::threads`].
@@ -91,21 +92,21 @@ impl Communicator {
         self.exchange.store()
     }
 
-    /// The exchange that symmetric memory sets itself up with.
+    /// The exchange with which symmetric memory is allocated.
     pub fn exchange(&self) -> &dyn Exchange {
         self.exchange.as_ref()
     }
 
-    /// The same exchange, for what keeps it.
+    /// The same exchange, shared.
     pub fn shared_exchange(&self) -> Arc<dyn Exchange> {
         self.exchange.clone()
     }
 
-    /// Returns once the host code of all ranks has come here. Says nothing about work on devices.
+    /// Returns once the host code of all ranks has reached this call. Does not wait for work on devices.
     ///
     /// # Errors
-    /// [`CommError::PeerLost`], [`CommError::PeerFailed`], [`CommError::Timeout`] naming the ranks that did not come,
-    /// [`CommError::Mismatch`] when a rank is at another call.
+    /// [`CommError::PeerLost`], [`CommError::PeerFailed`], [`CommError::Timeout`] naming the ranks that did
+    /// not come, [`CommError::Mismatch`] when a rank is at another call.
     pub fn barrier(&self) -> Result<()> {
         self.barrier_at("barrier")
     }
@@ -160,15 +161,15 @@ impl Communicator {
         Ok(())
     }
 
-    /// Ends the job for all ranks: every wait of theirs, now and later, fails with `message` and this rank's number.
-    /// Best effort: where the store is gone, the others have learnt of it already.
+    /// Ends the job for all ranks: every wait, current or later, fails with `message` and this rank's number.
+    /// Best effort: if the store is gone, the others know already.
     pub fn abort(&self, message: &str) {
         if let Err(e) = self.store().abort(message) {
             tracing::warn!("rank {}: posting a failure: {e}", self.rank());
         }
     }
 
-    /// The failure of the job, if there is one, as the error of `what`. Never waits.
+    /// The failure of the job, if there is one, as an error during `what`. Never waits.
     ///
     /// # Errors
     /// [`CommError::PeerLost`], [`CommError::PeerFailed`].
@@ -176,12 +177,12 @@ impl Communicator {
         self.store().check(what)
     }
 
-    /// An NCCL communicator of all ranks for the device of `context`, whose other settings are NCCL's defaults.
-    /// Collective. A rank that lacks NCCL makes it an error on all; a rank that dies meanwhile ends it at once.
+    /// An NCCL communicator of all ranks for the device of `context`, with NCCL's defaults. Collective. If
+    /// one rank lacks NCCL, it is an error on all; a rank that dies meanwhile ends it at once.
     ///
     /// # Errors
-    /// [`CommError::NcclMissing`], [`CommError::NcclUnusable`], or [`CommError::PeerFailed`] where that is a peer's
-    /// trouble; as [`NcclComm::init`] besides.
+    /// [`CommError::NcclMissing`], [`CommError::NcclUnusable`], or [`CommError::PeerFailed`] where that is a
+    /// peer's trouble; as [`NcclComm::init`] besides.
     pub fn nccl(&self, context: &CudaContext) -> Result<NcclComm> {
         let options = NcclOptions {
             deadline: self.job.timeout(),
@@ -206,7 +207,8 @@ impl Communicator {
         self.nccl_from(library, options)
     }
 
-    /// As [`Communicator::nccl_with`], with this rank's attempt to load the library, for the device that is current.
+    /// As [`Communicator::nccl_with`], with this rank's attempt to load the library, for the device that is
+    /// current.
     ///
     /// # Errors
     /// As [`Communicator::nccl`].

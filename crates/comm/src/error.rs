@@ -15,7 +15,7 @@ pub type Result<T, E = CommError> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
-    /// The environment says that a launcher started this process, but not all that is needed.
+    /// The environment names a launcher but lacks or contradicts what it needs to give.
     #[error("environment of {launcher}: {why}")]
     Environment {
         /// The launcher whose variables were found.
@@ -28,9 +28,9 @@ pub enum CommError {
     Timeout {
         /// The rank that waited.
         rank: usize,
-        /// What it waited in.
+        /// The call that waited.
         what: String,
-        /// The ranks that had not come, where that is known.
+        /// The ranks that had not arrived, where that is known.
         waiting_for: Vec<usize>,
         /// How long it waited.
         after: Duration,
@@ -47,7 +47,7 @@ pub enum CommError {
         /// What was seen.
         cause: String,
     },
-    /// A rank gave up and posted why.
+    /// A rank failed and said why.
     #[error("rank {rank}: rank {peer} failed, which ends `{what}`: {cause}")]
     PeerFailed {
         /// The rank that noticed.
@@ -63,7 +63,8 @@ pub enum CommError {
     },
     /// Ranks are at different collective calls.
     #[error(
-        "rank {rank} is at `{mine}` while rank {peer} is at `{theirs}`: all ranks must make the same calls in the same order"
+        "rank {rank} is at `{mine}` while rank {peer} is at `{theirs}`: all ranks must make the same calls \
+         in the same order"
     )]
     Mismatch {
         /// This rank.
@@ -89,7 +90,7 @@ pub enum CommError {
         /// Its value.
         theirs: String,
     },
-    /// The store would not take this rank in.
+    /// The store refused this rank.
     #[error("the store at {address} refused rank {rank}: {reason}")]
     Refused {
         /// Where the store is.
@@ -109,8 +110,8 @@ pub enum CommError {
         /// The largest size in bytes.
         limit: usize,
     },
-    /// The store turned a request down.
-    #[error("rank {rank}: the store turned `{what}` down: {why}")]
+    /// The store rejected a request.
+    #[error("rank {rank}: the store rejected `{what}`: {why}")]
     Rejected {
         /// The rank that asked.
         rank: usize,
@@ -131,7 +132,7 @@ pub enum CommError {
         /// Each path or name that was tried, with what the loader said.
         tried: Vec<String>,
     },
-    /// NCCL is there and lacks what this crate needs.
+    /// NCCL was found but cannot be used.
     #[error("NCCL at {} cannot be used: {why}", .path.display())]
     NcclUnusable {
         /// The library.
@@ -139,7 +140,7 @@ pub enum CommError {
         /// What is wrong with it.
         why: String,
     },
-    /// What was measured could not be kept for the next job; what was kept before is as it was.
+    /// Measurements could not be saved for later jobs; the previous ones are unchanged.
     #[error("keeping what was measured in {}: {source}", .path.display())]
     NotKept {
         /// The file.
@@ -147,19 +148,20 @@ pub enum CommError {
         /// Why.
         source: std::io::Error,
     },
-    /// The loaded NCCL does not know this yet.
+    /// The loaded NCCL is too old for this.
     #[error("{what} needs NCCL {needed}, and {found} was loaded")]
     NcclTooOld {
         /// The function or option.
         what: &'static str,
         /// The version that was loaded.
         found: NcclVersion,
-        /// The version that brought it.
+        /// The first version that has it.
         needed: NcclVersion,
     },
-    /// NCCL registered nothing, and says so by a null handle.
+    /// NCCL registered nothing and returned a null handle.
     #[error(
-        "rank {rank}: {call} registered nothing: are NCCL_LOCAL_REGISTER, NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE on, and can the GPUs map each other's memory?"
+        "rank {rank}: {call} registered nothing: are NCCL_LOCAL_REGISTER, NCCL_CUMEM_ENABLE and NCCL_WIN_ENABLE \
+         on, and can the GPUs map each other's memory?"
     )]
     NcclUnregistered {
         /// The rank on which it did not.
@@ -202,10 +204,10 @@ pub enum CommError {
     /// The exchange with the peers failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
-    /// The token of an earlier transfer was dropped, so that nobody waits for its end.
+    /// The token of an earlier transfer was dropped without a wait.
     #[error(
-        "rank {rank}: {what} number {index} with rank {peer} on lane {lane} was dropped and never waited for; wait for its \
-         token, or call `wait_all`"
+        "rank {rank}: {what} number {index} with rank {peer} on lane {lane} was dropped and never waited for; \
+         wait for its token, or call `wait_all`"
     )]
     TokenDropped {
         /// This rank.
@@ -219,7 +221,8 @@ pub enum CommError {
         /// Which one of them, from 1.
         index: u64,
     },
-    /// A peer did not take its part in a transfer in time. The device context is intact; `recover` goes on from here.
+    /// A peer did not take part in a transfer in time. The device context is intact; `recover` goes on from
+    /// here.
     #[error("transfer on lane {lane}, waiting for `{signal}`: {cause}")]
     Transfer {
         /// The lane.
@@ -228,7 +231,7 @@ pub enum CommError {
         peer: usize,
         /// "ready", "done", "free" or "arrived".
         signal: &'static str,
-        /// What the wait left behind.
+        /// The fault that the wait recorded.
         cause: Box<SignalFault>,
     },
     /// The memory layer's answer: the driver's errors, what the device lacks, or the missing feature `nvcc`.
@@ -252,7 +255,7 @@ impl warpweave_symm_mem::Failure for CommError {
 }
 
 impl CommError {
-    /// An operating system error with what was tried.
+    /// An operating system error and what was tried.
     pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         let source = source.into();
         CommError::Io {
@@ -295,11 +298,11 @@ impl CommError {
 fn waiting(ranks: &[usize]) -> String {
     match ranks {
         [] => String::new(),
-        ranks => format!("; no word from ranks {ranks:?}"),
+        ranks => format!("; missing ranks {ranks:?}"),
     }
 }
 
-/// The same error in the terms of [`warpweave_symm_mem::Exchange`], for the call named `tag`.
+/// Converts to the error type of [`warpweave_symm_mem::Exchange`], for the call named `tag`.
 pub(crate) fn as_exchange_error(error: CommError, tag: &str) -> ExchangeError {
     let tag = tag.to_owned();
     match error {
@@ -334,7 +337,7 @@ pub(crate) fn as_exchange_error(error: CommError, tag: &str) -> ExchangeError {
     }
 }
 
-/// The other way: an error of the exchange as this crate's own, seen by `rank`.
+/// Converts an error of the exchange, seen by `rank`.
 pub(crate) fn as_comm_error(error: ExchangeError, rank: usize) -> CommError {
     match error {
         ExchangeError::Timeout {
@@ -382,7 +385,8 @@ pub(crate) fn as_comm_error(error: ExchangeError, rank: usize) -> CommError {
     }
 }
 
-/// Goes on only if this step succeeded on every rank: [`warpweave_symm_mem::agree`] with the errors of this crate.
+/// Goes on only if this step succeeded on every rank: [`warpweave_symm_mem::agree`] with the errors of this
+/// crate.
 ///
 /// # Errors
 /// `mine` where it is an error; [`CommError::PeerFailed`] where a peer's is; those of the exchange.

@@ -14,28 +14,29 @@ const READY: usize = 0;
 /// "I have read your bytes."
 const FREE: usize = 1;
 
-/// What NCCL is on GPUs: collectives of any memory, in equal shards or not, each one piece of work on a stream.
+/// What NCCL is on GPUs: collectives on any memory, in equal shards or not, each one work item on a stream.
 ///
-/// Each rank copies what it gives to a symmetric buffer, says so, and takes what it gets from the buffers of all. No rank
-/// leaves before every rank has entered. Credits guard the symmetric buffer, so calls may follow each other with no other
-/// synchronisation. Sums are taken in f32, in the order of ranks, and rounded once. A peer that does not come in time is
-/// in the record that [`HostCollectives::pad`] reports, and the call then leaves its destination as it was.
+/// Each rank copies its input to a symmetric buffer, signals, and reads from the buffers of all. No rank
+/// leaves before every rank has entered. Credits guard the buffer, so calls may follow each other with no
+/// other synchronization. Reductions are computed in f32, in the order of ranks, and rounded once. A peer
+/// that does not arrive in time is recorded in [`HostCollectives::pad`], and the call then leaves its
+/// destination unchanged.
 ///
 /// # What the unsafe calls ask for
-/// - Source and destination hold what the call reads and writes, mapped until the work has ended; no unordered work
-///   writes the source or touches the destination. They may overlap.
-/// - All ranks make the same calls in the same order, on streams of the device given at the start; the calls of a rank
-///   are ordered among each other.
+/// - Source and destination hold what the call reads and writes, mapped until the work has ended; no
+///   unordered work writes the source or touches the destination. They may overlap.
+/// - All ranks make the same calls in the same order, on streams of the device given at the start; the calls
+///   of a rank are ordered among each other.
 #[derive(Debug)]
 pub struct HostCollectives {
     device: Host,
-    parts: SymmetricBuffer<Host>,
+    inputs: SymmetricBuffer<Host>,
     pad: SignalPad<Host>,
 }
 
 impl HostCollectives {
-    /// Prepares collectives to each of which a rank gives `bytes` bytes at most. Collective: all ranks give the same `name`
-    /// and `bytes`.
+    /// Prepares collectives with at most `bytes` bytes of input on each rank. Collective: all ranks pass the
+    /// same `name` and `bytes`.
     ///
     /// # Errors
     /// What the allocation of symmetric memory reports.
@@ -47,22 +48,22 @@ impl HostCollectives {
     ) -> Result<Self> {
         Ok(Self {
             device: device.clone(),
-            parts: SymmetricBuffer::new(device, exchange, &format!("{name}.parts"), bytes)?,
+            inputs: SymmetricBuffer::new(device, exchange, &format!("{name}.inputs"), bytes)?,
             pad: SignalPad::new(device, exchange, name, 2)?,
         })
     }
 
-    /// The most bytes that a rank can give.
+    /// Most bytes of a rank's input.
     pub fn bytes(&self) -> usize {
-        self.parts.bytes()
+        self.inputs.bytes()
     }
 
-    /// The pad whose words the ranks signal, with the record of the first wait that failed.
+    /// The pad that the ranks signal, with the record of the first failed wait.
     pub fn pad(&self) -> &SignalPad<Host> {
         &self.pad
     }
 
-    /// Rank `r`'s `bytes[r]` bytes at `src` to `dst` of every rank, one rank's behind the other's.
+    /// Gathers `bytes[r]` bytes at `src` of each rank `r`, contiguously at `dst` of every rank.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `bytes` does not have one entry for each rank, or too large a one.
@@ -76,20 +77,20 @@ impl HostCollectives {
         bytes: &[usize],
     ) -> Result<()> {
         let starts = self.starts(bytes)?;
-        let (given, bytes) = (bytes[self.parts.rank()], bytes.to_vec());
+        let (given, bytes) = (bytes[self.inputs.rank()], bytes.to_vec());
         // SAFETY: the caller's obligations.
         unsafe {
-            self.enqueue(stream, "all_gather", (src, given), move |parts| {
-                for ((part, &bytes), start) in parts.iter().zip(&bytes).zip(&starts) {
-                    copy(dst.add(*start), *part, bytes);
+            self.enqueue(stream, "all_gather", (src, given), move |inputs| {
+                for ((input, &bytes), start) in inputs.iter().zip(&bytes).zip(&starts) {
+                    copy(dst.add(*start), *input, bytes);
                 }
                 Ok(())
             })
         }
     }
 
-    /// The sum over ranks of all elements at `src`, of which rank `r` gets `counts[r]` at `dst`, one rank's behind the
-    /// other's.
+    /// Reduces all elements at `src` over the ranks and scatters the result: rank `r` gets `counts[r]`
+    /// elements at `dst`.
     ///
     /// # Errors
     /// As [`HostCollectives::all_gather`].
@@ -104,19 +105,19 @@ impl HostCollectives {
         counts: &[usize],
     ) -> Result<()> {
         let starts = self.starts(counts)?;
-        let rank = self.parts.rank();
+        let rank = self.inputs.rank();
         let (mine, count) = (starts[rank] * dtype.size(), counts[rank]);
         let given = counts.iter().sum::<usize>() * dtype.size();
         // SAFETY: the caller's obligations.
         unsafe {
-            self.enqueue(stream, "reduce_scatter", (src, given), move |parts| {
-                let from: Vec<_> = parts.iter().map(|part| part.add(mine)).collect();
-                add(dtype, &from, dst, count)
+            self.enqueue(stream, "reduce_scatter", (src, given), move |inputs| {
+                let from: Vec<_> = inputs.iter().map(|part| part.add(mine)).collect();
+                reduce_elements(dtype, &from, dst, count)
             })
         }
     }
 
-    /// The sum over ranks of `count` elements at `src`, to `dst` of every rank.
+    /// Reduces `count` elements at `src` over the ranks, to `dst` of every rank.
     ///
     /// # Errors
     /// As [`HostCollectives::all_gather`].
@@ -133,29 +134,29 @@ impl HostCollectives {
         let given = count * dtype.size();
         // SAFETY: the caller's obligations.
         unsafe {
-            self.enqueue(stream, "all_reduce", (src, given), move |parts| {
-                add(dtype, parts, dst, count)
+            self.enqueue(stream, "all_reduce", (src, given), move |inputs| {
+                reduce_elements(dtype, inputs, dst, count)
             })
         }
     }
 
-    /// Where each rank's part begins if they lie one behind the other.
-    fn starts(&self, parts: &[usize]) -> Result<Vec<usize>> {
-        if parts.len() != self.parts.world() {
+    /// Start of each rank's segment.
+    fn starts(&self, sizes: &[usize]) -> Result<Vec<usize>> {
+        if sizes.len() != self.inputs.world() {
             return Err(Error::InvalidArgument {
-                what: "parts of a collective",
-                why: format!("{} sizes for {} ranks", parts.len(), self.parts.world()),
+                what: "segments of a collective",
+                why: format!("{} sizes for {} ranks", sizes.len(), self.inputs.world()),
             });
         }
         let mut end = 0;
-        let start = |part: &usize| {
-            end += part;
-            end - part
+        let start = |size: &usize| {
+            end += size;
+            end - size
         };
-        Ok(parts.iter().map(start).collect())
+        Ok(sizes.iter().map(start).collect())
     }
 
-    /// Gives `bytes` at `src` to the peers and takes from all with `take`, once all have given.
+    /// Publishes `bytes` at `src` to the peers and calls `take` once all ranks have published.
     ///
     /// # Safety
     /// As [`HostCollectives`] says; `take` keeps to what all ranks gave.
@@ -173,26 +174,27 @@ impl HostCollectives {
             });
         }
         let pad = self.pad.view();
-        let parts = self.parts.addresses();
-        let (rank, world) = (self.parts.rank(), self.parts.world());
+        let inputs = self.inputs.addresses();
+        let (rank, world) = (self.inputs.rank(), self.inputs.world());
         self.device.launch(stream, name, move || {
             let peers = || (1..world).map(|step| (rank + step) % world);
-            // SAFETY: the pad is the object's own, with two slots, and its drop waits for this work; calls of this rank
-            // are ordered. What is copied the caller vouches for, and signals keep writers of parts from their readers.
+            // SAFETY: the pad is the object's own, with two slots, and its drop waits for this work; calls of
+            // this rank are ordered. What is copied the caller vouches for, and signals keep writers of
+            // inputs from their readers.
             unsafe {
                 for peer in peers() {
                     expect_signal(&pad, FREE, peer, 1);
                 }
-                copy(parts[rank], src, bytes);
+                copy(inputs[rank], src, bytes);
                 for peer in peers() {
                     send_signal(&pad, READY, peer);
                 }
-                let mut all_came = true;
+                let mut all_arrived = true;
                 for peer in peers() {
-                    all_came &= expect_signal(&pad, READY, peer, 0);
+                    all_arrived &= expect_signal(&pad, READY, peer, 0);
                 }
-                let taken = match all_came {
-                    true => take(&parts),
+                let taken = match all_arrived {
+                    true => take(&inputs),
                     false => Ok(()),
                 };
                 for peer in peers() {
@@ -211,11 +213,16 @@ unsafe fn copy(to: DevicePtr, from: DevicePtr, bytes: usize) {
     unsafe { std::ptr::copy(from.as_host::<u8>(), to.as_host(), bytes) }
 }
 
-/// Sums `count` elements of each source.
+/// Reduces `count` elements of each source.
 ///
 /// # Safety
 /// As for [`copy`], for each source.
-unsafe fn add(dtype: DType, from: &[DevicePtr], to: DevicePtr, count: usize) -> Result<()> {
+unsafe fn reduce_elements(
+    dtype: DType,
+    from: &[DevicePtr],
+    to: DevicePtr,
+    count: usize,
+) -> Result<()> {
     unsafe fn of<T: Element>(from: &[DevicePtr], to: DevicePtr, count: usize) {
         let mut sums = [T::default(); BATCH];
         for start in (0..count).step_by(BATCH) {
@@ -271,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn back_to_back_calls_gather_uneven_parts() {
+    fn back_to_back_calls_gather_uneven_segments() {
         for world in [1, 2, 5] {
             let sizes: Vec<usize> = (0..world).map(|rank| 1000 + 13 * rank).collect();
             let wanted: Vec<Vec<u8>> = (0..4)
@@ -340,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_uneven_shards_come_to_their_ranks_in_place_too() {
+    fn reduces_uneven_shards_also_in_place() {
         // Rank r gives 10 * i + r at place i of seven: ranks 0 to 2 get three, two and two of the sums.
         let counts = [3, 2, 2];
         let sum = |i: usize| 30.0 * i as f32 + 3.0;

@@ -1,13 +1,11 @@
-//! What was measured of a machine, kept in files from one job to the next.
+//! Measurements of a machine, kept in files between jobs.
 //!
-//! A machine is its GPUs, their number and their driver: what figures depend on, and nothing that differs
-//! between two machines of one kind. The files lie in `$WARPWEAVE_CACHE_DIR`, else in
-//! `$XDG_CACHE_HOME/warpweave`, else in `~/.cache/warpweave`. The first line of each names its machine; a
-//! file whose first line does not is foreign, and one that cannot be read as what it should be is malformed:
-//! either is ignored with a warning.
+//! A machine is its GPUs, their number and their driver: what figures depend on, and what two machines of one
+//! kind have in common. The files are in `$WARPWEAVE_CACHE_DIR`, else in `$XDG_CACHE_HOME/warpweave`, else in
+//! `~/.cache/warpweave`. The first line of each names its machine. A file of another machine, or one that
+//! cannot be parsed, is ignored with a warning.
 //!
-//! The times of the host backend say nothing about a machine: they are kept only where `WARPWEAVE_CACHE_DIR`
-//! is set.
+//! Times of the host backend describe no machine: they are kept only if `WARPWEAVE_CACHE_DIR` is set.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -17,13 +15,13 @@ use warpweave_symm_mem::{Backend, BackendKind, Exchange};
 
 use crate::error::{CommError, Result};
 
-/// Where the files lie, before all other places.
+/// The folder of the files, if set.
 pub const CACHE_DIR: &str = "WARPWEAVE_CACHE_DIR";
 
 /// The largest file that is read, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// What is kept of a machine, a file each.
+/// What is kept of a machine, one file each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Figures {
     /// Times of collectives: [`Costs`](crate::collective::Costs).
@@ -49,9 +47,9 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The files of the machine whose ranks have these devices, each as its name and its driver, in any
+    /// The files of the machine whose ranks have these devices, each given as its name and its driver, in any
     /// order. `None` where nothing is kept: on the host backend without `WARPWEAVE_CACHE_DIR`, and without a
-    /// home.
+    /// home folder.
     pub fn of(kind: BackendKind, devices: &[(String, String)]) -> Option<Self> {
         let folder = folder(kind, |name| std::env::var_os(name).map(PathBuf::from))?;
         Some(Self::at(folder, devices))
@@ -66,7 +64,7 @@ impl Measured {
         exchange: &dyn Exchange,
     ) -> warpweave_symm_mem::Result<Option<Self>> {
         let info = backend.device();
-        // Each rank's device has a number; what counts is what it is.
+        // Drops the device's number: only its kind matters.
         let name = info.name.split(" (device").next().unwrap_or_default();
         let mine = format!("{name}\n{}", info.driver);
         let all = exchange.all_gather("measured.devices", mine.as_bytes())?;
@@ -104,8 +102,7 @@ impl Measured {
             .join(format!("{hash:016x}.{}", figures.suffix()))
     }
 
-    /// What is kept, if there is anything that `parse` takes. Says in the log which file is used, and why one
-    /// is not.
+    /// What is kept, if `parse` accepts it. Logs which file is used, and why one is not.
     pub fn read<T, E: std::fmt::Display>(
         &self,
         figures: Figures,
@@ -139,7 +136,7 @@ impl Measured {
         }
     }
 
-    /// Keeps `text`, and says where. What was kept before stays whole until the new file is.
+    /// Saves `text` and returns its path. The previous file stays whole until the new one is.
     ///
     /// # Errors
     /// [`CommError::NotKept`], as on a full disk.
@@ -184,7 +181,7 @@ fn read(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// Writes a file of a name of its own and gives it the name of `path` when it is on the disk.
+/// Writes a temporary file and renames it to `path` once it is on disk.
 fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));

@@ -173,8 +173,8 @@ fn a_member_that_babbles_is_served_without_starving_the_others() {
     assert!(start.elapsed() < GONE, "{:?}", start.elapsed());
 }
 
-/// A token made of a launcher's job id is no secret, so the store asks the kernel who is calling. Where the tests run as
-/// root, another user calls, and knows the token.
+/// A token made of a launcher's job id is no secret, so the store asks the kernel who is calling. Where the
+/// tests run as root, another user calls, and knows the token.
 #[test]
 fn with_a_token_that_is_no_secret_only_the_own_user_gets_in() {
     let place = |rank: usize| {

@@ -1,6 +1,8 @@
-//! Ranks that die or are stopped in the middle of their work: real processes, which this test binary starts of itself.
+//! Ranks that die or are stopped in the middle of their work: real processes, which this test binary starts
+//! of itself.
 //!
-//! The ranks work on their devices alone and ask the store for nothing, so that they hear of a loss from the store unasked.
+//! The ranks work on their devices alone and ask the store for nothing, so that they hear of a loss from the
+//! store unasked.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

@@ -1,5 +1,6 @@
-//! Collectives on operands with a multicast address, on the host backend, where a store through it is one to every mapping: in
-//! place, and what the variants answer where there is no such address. The conformance suite has the rest.
+//! Collectives on operands with a multicast address, on the host backend, where a store through it is one to
+//! every mapping: in place, and what the variants answer where there is no such address. The conformance
+//! suite has the rest.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Transfers of the device code, ranks as threads of one process: a GPU each where there are enough, else all on the first
-//! with grids small enough to wait side by side. Ranks that share a GPU need a queue for each stream:
-//! `CUDA_DEVICE_MAX_CONNECTIONS=32`.
+//! Transfers of the device code, ranks as threads of one process: a GPU each where there are enough, else all
+//! on the first with grids small enough to wait side by side. Ranks that share a GPU need a queue for each
+//! stream: `CUDA_DEVICE_MAX_CONNECTIONS=32`.
 
 mod transfers;
 

@@ -1,5 +1,5 @@
-//! All-reduce along two trees on the host backend: every world, type and length, with the sums in the order that the trees
-//! say, bit by bit.
+//! All-reduce along two trees on the host backend: every world, type and length, with the sums in the order
+//! that the trees say, bit by bit.
 
 use std::sync::Arc;
 
@@ -86,7 +86,8 @@ fn bytes<T: Element>(values: &[T]) -> Vec<u8> {
     values.iter().flat_map(|value| value.bytes()).collect()
 }
 
-/// Calls back to back, of several launches where they are long, in and out of place, other collectives between them.
+/// Calls back to back, of several launches where they are long, in and out of place, other collectives
+/// between them.
 fn calls<T: Element>(exchange: Arc<dyn Exchange>) {
     const LENGTHS: [usize; 10] = [0, 1, 5, 6, 7, 191, 192, 193, 1000, 2049];
     const MOST: usize = 2049;
@@ -161,7 +162,8 @@ fn sums_climb_and_results_descend() {
     }
 }
 
-/// A rank that stays away is a fault on every rank that waits for it, by whatever way, and the others end as well.
+/// A rank that stays away is a fault on every rank that waits for it, by whatever way, and the others end as
+/// well.
 #[test]
 fn a_missing_rank_is_a_fault_and_no_result() {
     ranks(4, |exchange| {

@@ -1,4 +1,4 @@
-//! The launches that collectives are made of, for each backend.
+//! The kernel launches of collectives, for each backend.
 
 use warpweave_symm_mem::{Backend, DType, DevicePtr, Result};
 
@@ -17,31 +17,31 @@ pub struct Move {
     pub bytes: usize,
 }
 
-/// The kernels of collectives. On the host backend they are references under the same names.
+/// The kernels of collectives. The host backend has references under the same names.
 ///
 /// # Safety of the launches
-/// - The group is that of a live [`Collectives`](super::Collectives); all ranks make the same launches in the same order,
-///   with the same `blocks`, on streams whose work is ordered.
-/// - Every address is mapped until the work has ended, for as many bytes as the launch touches, and aligned to an element;
-///   no unordered work conflicts.
+/// - The group is that of a live [`Collectives`](super::Collectives); all ranks make the same launches in the
+///   same order, with the same `blocks`, on streams whose work is ordered.
+/// - Every address is mapped until the work has ended, for as many bytes as the launch touches, and aligned
+///   to an element; no unordered work conflicts.
 pub trait CollectiveKernels: Backend {
-    /// Loads every kernel before any waits: loading may need an idle device. Kernels that this build or device lacks are
-    /// passed over; their launches give the error.
+    /// Loads every kernel before any of them waits: loading may need an idle device. Kernels that this build
+    /// or device lacks are skipped; their launches return the error.
     ///
     /// # Errors
     /// The driver's.
     fn preload_collectives(&self) -> Result<()>;
 
-    /// Blocks that are resident at once, whichever kernel.
+    /// Blocks that are resident at once, for any kernel.
     fn resident_blocks(&self) -> Result<u32>;
 
-    /// All ranks come here before any goes on.
+    /// A barrier of all ranks.
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels).
     unsafe fn barrier(&self, stream: &Self::Stream, group: &Group) -> Result<()>;
 
-    /// A collective by packets. `dtype` counts where elements are summed.
+    /// A collective by packets. `dtype` matters only where elements are reduced.
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels).
@@ -60,8 +60,8 @@ pub trait CollectiveKernels: Backend {
     /// See [the trait](CollectiveKernels).
     unsafe fn exchange(&self, stream: &Self::Stream, launch: &Direct, blocks: u32) -> Result<()>;
 
-    /// Sums all sources in f32, in the order of ranks, and stores the sum to each destination. Sources are given for every
-    /// rank.
+    /// Reduces all sources in f32, in the order of ranks, and stores the result to each destination. Sources
+    /// are given for every rank.
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels).
@@ -73,7 +73,7 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// Pushes a chunk to each peer's staging memory, and sums what the peers push here, slice by slice.
+    /// Pushes a chunk to each peer's staging memory, and reduces what the peers push here, slice by slice.
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels).
@@ -85,7 +85,7 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// Scatters the root's message over the other ranks, each of which passes its chunk on to the rest.
+    /// Scatters the root's message over the other ranks, each of which forwards its chunk to the rest.
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels).
@@ -96,8 +96,8 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// As [`exchange`](CollectiveKernels::exchange), by bulk copies of the tensor memory accelerator; on a rank whose
-    /// addresses or bytes are not multiples of 16, by the SMs.
+    /// As [`exchange`](CollectiveKernels::exchange), by TMA bulk copies; by the SMs on a rank whose addresses
+    /// or sizes are not multiples of 16.
     ///
     /// # Errors
     /// [`Error::Unavailable`](warpweave_symm_mem::Error::Unavailable) where there is none.
@@ -111,8 +111,8 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// As [`reduce`](CollectiveKernels::reduce), by bulk copies in and out of shared memory; on a rank whose addresses are
-    /// not multiples of 16, by loads and stores.
+    /// As [`reduce`](CollectiveKernels::reduce), by bulk copies to and from shared memory; by loads and
+    /// stores on a rank whose addresses are not multiples of 16.
     ///
     /// # Errors
     /// As [`exchange_tma`](CollectiveKernels::exchange_tma).
@@ -139,11 +139,12 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// Stores this rank's data to the memory of all through a multicast address; what is not aligned to 16 bytes as
-    /// [`exchange`](CollectiveKernels::exchange) does.
+    /// Stores this rank's data to the memory of all ranks through a multicast address; what is not aligned to
+    /// 16 bytes as [`exchange`](CollectiveKernels::exchange) does.
     ///
     /// # Safety
-    /// See [the trait](CollectiveKernels). Multicast addresses are those of live multicast objects over the same memory.
+    /// See [the trait](CollectiveKernels). Multicast addresses are those of live multicast objects over the
+    /// same memory.
     unsafe fn multimem_spread(
         &self,
         stream: &Self::Stream,
@@ -151,8 +152,8 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// Loads the sums of all ranks' elements through a multicast address and stores them, through another or to this rank;
-    /// what is not aligned to 16 bytes as [`reduce`](CollectiveKernels::reduce) does.
+    /// Loads the reduction over all ranks through a multicast address and stores it, through another or to
+    /// this rank; what is not aligned to 16 bytes as [`reduce`](CollectiveKernels::reduce) does.
     ///
     /// # Safety
     /// As for [`multimem_spread`](CollectiveKernels::multimem_spread).
@@ -164,7 +165,7 @@ pub trait CollectiveKernels: Backend {
         blocks: u32,
     ) -> Result<()>;
 
-    /// The copies by copy engine, in any order. They go to peers: none is made once a wait of this rank has failed.
+    /// Copies to peers by copy engine, in any order. None is made once a wait of this rank has failed.
     ///
     /// # Safety
     /// See [the trait](CollectiveKernels); they do not overlap.
@@ -176,8 +177,8 @@ pub trait CollectiveKernels: Backend {
         Ok(())
     }
 
-    /// As [`copies`](CollectiveKernels::copies), handed to the driver at once where it takes batches and `stream` is not
-    /// being captured.
+    /// As [`copies`](CollectiveKernels::copies), as one batch of the driver where it supports batches and
+    /// `stream` is not being captured.
     ///
     /// # Safety
     /// As for [`copies`](CollectiveKernels::copies).

@@ -1,4 +1,4 @@
-//! Calls by bulk copies of the tensor memory accelerator: see `cuda/bulk.cu`.
+//! Calls by TMA bulk copies: see `cuda/bulk.cu`.
 
 use warpweave_symm_mem::Result;
 
@@ -10,20 +10,21 @@ use super::variant::Variant;
 
 /// Bytes of a stage in shared memory: `kStage`.
 pub(super) const STAGE: usize = 16 << 10;
-/// Stages of a block that moves: `kMoveStages`.
+/// Stages of a block of `exchange_bulk`: `kMoveStages`.
 pub(super) const MOVE_STAGES: usize = 12;
-/// Stages of a block that sums: `kSumStages`.
+/// Stages of a block of `reduce_bulk_*`: `kSumStages`.
 pub(super) const REDUCE_STAGES: usize = 8;
-/// Sums on their way out of a block, each of a stage less what each source has of it: `kSums`.
+/// Result buffers of a block, each `STAGE / world` bytes: `kSums`.
 pub(super) const RESULT_STAGES: usize = 4;
 /// Threads of a block of `exchange_bulk`.
 pub(super) const MOVE_THREADS: usize = 32;
 /// Threads of a block of `reduce_bulk_*`.
 pub(super) const REDUCE_THREADS: usize = 128;
 
-/// The most blocks that move: with their stages full they have 6 MiB on the way, several times what the links hold.
+/// Most blocks of `exchange_bulk`: with full stages they have 6 MiB in flight, several times what the links
+/// hold.
 const MOVE_BLOCKS: u32 = 32;
-/// The most blocks that sum.
+/// Most blocks of `reduce_bulk_*`.
 const REDUCE_BLOCKS: u32 = 64;
 
 impl<B: CollectiveKernels> Collectives<B> {
@@ -36,7 +37,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         direction: Direction,
     ) -> Result<()> {
         let launch = self.exchange_of(call, direction);
-        // As many on every rank, whatever each of them has to move.
+        // The same grid on every rank, whatever each has to move.
         let items = call.bytes().div_ceil(STAGE) as u32;
         let blocks = items.clamp(1, self.blocks.min(MOVE_BLOCKS));
         // SAFETY: the caller's obligations.

@@ -1,4 +1,4 @@
-//! What a caller asks for: an operation on operands.
+//! A call: an operation on operands.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use super::launch::{Addresses, MAX_WORLD};
 pub enum Operation {
     /// Every rank's `count` elements, by rank, on every rank.
     AllGather,
-    /// The sum over ranks of `world * count` elements, of which each rank gets its `count`.
+    /// The reduction over ranks of `world * count` elements, of which each rank gets its `count`.
     ReduceScatter,
-    /// The sum over ranks of `count` elements, on every rank.
+    /// The reduction over ranks of `count` elements, on every rank.
     AllReduce,
     /// The root's `count` elements, on every rank.
     Broadcast,
     /// `count` elements from every rank to every rank.
     AllToAll,
-    /// Nothing, once all ranks have come.
+    /// A barrier: no data.
     Barrier,
 }
 
@@ -47,7 +47,7 @@ impl Operation {
         }
     }
 
-    /// Whether elements are added up.
+    /// Whether elements are reduced.
     pub const fn reduces(self) -> bool {
         matches!(self, Operation::ReduceScatter | Operation::AllReduce)
     }
@@ -70,7 +70,8 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Memory that a collective reads or writes: this rank's alone, or the same range of every rank's symmetric memory.
+/// Memory that a collective reads or writes: local to this rank, or the same range of every rank's symmetric
+/// memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
     local: DevicePtr,
@@ -88,7 +89,7 @@ impl Operand {
         }
     }
 
-    /// `bytes` at `offset` of every rank's part of `buffer`.
+    /// `bytes` at `offset` of every rank's memory in `buffer`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the range is out of bounds.
@@ -125,8 +126,9 @@ impl Operand {
     }
 
     /// As [`Operand::symmetric`], with the multicast address that `multicast` gives the buffer: for
-    /// [`Variant::Multimem`](super::Variant::Multimem) and [`Variant::MulticastCopy`](super::Variant::MulticastCopy). The
-    /// other variants use it as well. `multicast` lives until the calls on the operand have ended.
+    /// [`Variant::Multimem`](super::Variant::Multimem) and
+    /// [`Variant::MulticastCopy`](super::Variant::MulticastCopy). The other variants use it as well.
+    /// `multicast` lives until the calls on the operand have ended.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the range is out of bounds, or if `multicast` is that of another buffer.
@@ -142,7 +144,7 @@ impl Operand {
                 why: format!("it is not that of buffer `{}`", buffer.name()),
             });
         }
-        // The host backend has no address, to which nothing can be added.
+        // The host backend's multicast address is null.
         let address = match multicast.address() {
             DevicePtr::NULL => DevicePtr::NULL,
             address => address.add(offset),
@@ -158,7 +160,7 @@ impl Operand {
         self.local
     }
 
-    /// Whether peers can reach theirs from here.
+    /// Whether every rank's memory is mapped here.
     pub const fn is_symmetric(&self) -> bool {
         self.peers.is_some()
     }
@@ -173,7 +175,7 @@ impl Operand {
         self.multicast
     }
 
-    /// The memory of `rank`; null where that cannot be reached.
+    /// The memory of `rank`; null if it is not mapped here.
     pub(super) fn of(&self, rank: usize) -> DevicePtr {
         self.peers.map_or(DevicePtr::NULL, |peers| peers.0[rank])
     }
@@ -188,12 +190,12 @@ pub struct Call {
     pub dtype: DType,
     /// Elements; see [`Operation`] for what they are elements of.
     pub count: usize,
-    /// The rank whose data a broadcast spreads; of no account otherwise.
+    /// The root of a broadcast; ignored otherwise.
     pub root: usize,
-    /// Read. A broadcast reads the root's alone.
+    /// Read. A broadcast reads only the root's.
     pub input: Operand,
-    /// Written. May be the input (all-reduce, broadcast, all-to-all), or that part of the larger one of the two which is this
-    /// rank's (all-gather, reduce-scatter).
+    /// Written. May be the input (all-reduce, broadcast, all-to-all), or this rank's chunk of the larger of
+    /// the two (all-gather, reduce-scatter).
     pub output: Operand,
 }
 
@@ -203,7 +205,7 @@ impl Call {
         self.count * self.dtype.size()
     }
 
-    /// Whether input and output are the same memory, so that results overwrite what peers may still want to read.
+    /// Whether input and output are the same memory, so that results overwrite what peers may still read.
     pub fn in_place(&self) -> bool {
         self.input.local == self.output.local
     }

@@ -16,13 +16,13 @@ static DIRECT: Image = device_image!("direct", sm_90a, compute_80);
 static SCATTER_ALL_GATHER: Image = device_image!("scatter_all_gather", sm_90a, compute_80);
 static PUSH_REDUCE: Image = device_image!("push_reduce", sm_90a, compute_80);
 
-/// The worlds for which kernels are compiled: the smallest that holds all ranks is taken.
+/// The world sizes for which kernels are compiled: the smallest that holds all ranks is taken.
 const WORLDS: [usize; 3] = [2, 4, MAX_WORLD];
 
-/// The types that are summed.
+/// The element types of reductions.
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
-/// A name of the embedded code, made once for each kernel.
+/// A kernel name, a constant for each kernel.
 macro_rules! by_world {
     ($world:expr, $($part:expr),+) => {
         match $world {
@@ -43,12 +43,12 @@ macro_rules! by_dtype_and_world {
     };
 }
 
-// Behind the macros, which they see that way.
+// After the macros, which they use.
 mod bulk;
 mod multimem;
 mod tree;
 
-/// `words`: for messages of whole words, of which those of f32 always are.
+/// `words`: for messages of whole 32-bit words, as those of f32 always are.
 fn packet_kernel(
     kernel: PacketKernel,
     dtype: DType,
@@ -181,7 +181,7 @@ impl CollectiveKernels for Cuda {
     }
 
     fn resident_blocks(&self) -> Result<u32> {
-        // A block of each kernel fits on a SM: they are bounded to as many threads.
+        // A block of each kernel fits on an SM: their launch bounds allow as many threads.
         Ok(self.sms())
     }
 
@@ -256,7 +256,7 @@ impl CollectiveKernels for Cuda {
     }
 
     unsafe fn exchange_tma(&self, stream: &CudaStream, direct: &Direct, blocks: u32) -> Result<()> {
-        // SAFETY: the caller's obligation. Either kernel meets the peers in the same way.
+        // SAFETY: the caller's obligation. Both kernels synchronize in the same way.
         unsafe {
             match vector(direct, 0) {
                 16 => bulk::exchange(self, stream, direct, blocks),
@@ -302,7 +302,7 @@ impl CollectiveKernels for Cuda {
         launch: &Multimem,
         blocks: u32,
     ) -> Result<()> {
-        // SAFETY: the caller's obligation. Either kernel meets the peers in the same way.
+        // SAFETY: the caller's obligation. Both kernels synchronize in the same way.
         unsafe {
             match multimem::is_aligned(launch) {
                 true => multimem::spread(self, stream, launch, blocks),
@@ -378,7 +378,7 @@ unsafe fn launch_shared<P>(
 
 fn unknown(dtype: DType) -> Error {
     Error::Unavailable {
-        what: format!("sums of {dtype}"),
+        what: format!("reductions of {dtype}"),
         why: "the kernels know f32, f16 and bf16".into(),
     }
 }
@@ -392,10 +392,11 @@ mod tests {
         let mut names: Vec<_> = all().map(|(_, name)| name).collect();
         names.sort_unstable();
         names.dedup();
-        // For each world: by packets three that move, words and halves, and three that sum, words of three types and halves of
-        // two; moves of three widths, sums in two
-        // widths of three types, the same of what was pushed; sums of three types by bulk copies; broadcasts of three widths. Then the meeting, moves by bulk copies, sums of three
-        // types along trees and through multicast addresses, and stores to these.
+        // For each world: by packets three that move (words and halves) and three that reduce (words of three
+        // types, halves of two); moves of three widths; reductions in two widths of three types, and the same
+        // for what was pushed; reductions of three types by bulk copies; broadcasts of three widths. Then the
+        // barrier, moves by bulk copies, reductions of three types along trees and through multicast
+        // addresses, and stores to these.
         let by_world = 3 * 2 + 3 * 5 + 3 + 3 * 2 + 3 * 2 + 3 + 3;
         assert_eq!(names.len(), 3 * by_world + 2 + 3 + 3 + 1, "{names:?}");
         #[cfg(feature = "nvcc")]

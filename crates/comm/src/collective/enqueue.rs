@@ -16,7 +16,7 @@ pub(super) const DIRECT_THREADS: usize = 512;
 /// Blocks of a copy within the device.
 pub(super) const LOCAL_BLOCKS: u32 = 32;
 
-/// Which way data moves.
+/// Direction in which data moves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Push,
@@ -30,9 +30,11 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// As [`Collectives::validate`]; what the backend reports.
     ///
     /// # Safety
-    /// - Input and output have the elements that [`Operation::elements`] says, mapped until the call has ended, on every rank
-    ///   for symmetric operands; no unordered work conflicts. They overlap only as [`Call::output`] allows.
-    /// - All ranks make the same calls in the same variants and order; the calls of a rank are ordered on its device.
+    /// - Input and output have the elements that [`Operation::elements`] says, mapped until the call has
+    ///   ended, on every rank for symmetric operands; no unordered work conflicts. They overlap only as
+    ///   [`Call::output`] allows.
+    /// - All ranks make the same calls in the same variants and order; the calls of a rank are ordered on its
+    ///   device.
     pub unsafe fn enqueue(&self, stream: &B::Stream, call: &Call, variant: Variant) -> Result<()> {
         self.validate(call, variant)?;
         let _span = tracing::debug_span!(
@@ -106,7 +108,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             _ => PacketKernel::AllReduceOneShot,
         };
         let total = call.bytes();
-        // Chunks of whole words, so that they all are if the message is.
+        // Chunks of whole words, so that all are aligned if the message is.
         let bytes = match kernel {
             PacketKernel::AllReduceTwoShot => total.div_ceil(self.world).next_multiple_of(4),
             _ => total,
@@ -155,13 +157,13 @@ impl<B: CollectiveKernels> Collectives<B> {
         variant: Variant,
     ) -> Result<()> {
         let launch = self.reduction_of(call, variant);
-        // All ranks have the same grid, whatever is left for the last.
+        // All ranks have the same grid, whatever is left for the last rank.
         let blocks = self.direct_blocks(self.chunk(call).max(launch.bytes as usize));
         // SAFETY: the caller's obligations.
         unsafe { self.backend.reduce(stream, call.dtype, &launch, blocks) }
     }
 
-    /// What this rank sums and where the sums go.
+    /// What this rank reduces and where the result goes.
     pub(super) fn reduction_of(&self, call: &Call, variant: Variant) -> Direct {
         let chunk = self.chunk(call);
         let mine = self.rank * chunk;
@@ -205,10 +207,11 @@ impl<B: CollectiveKernels> Collectives<B> {
         let own = at(self.rank);
         let backend = &self.backend;
         let aside = own.src != DevicePtr::NULL;
-        // SAFETY: the caller's obligations; every rank is between the two meetings while its output is written.
+        // SAFETY: the caller's obligations; every rank is between the two barriers while its output is
+        // written.
         unsafe {
             if aside {
-                // What stays on this device goes beside what uses the links, and leaves the copy engines to that.
+                // The local copy runs on the side stream while the copy engines use the links.
                 backend.record(&self.pushed[0], stream)?;
                 backend.wait_event(&self.side, &self.pushed[0])?;
                 let alone = |addresses: Addresses| {
@@ -240,11 +243,11 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    /// Where an operation that moves data reads and writes, by rank: this rank's memory on one side, everybody's on the other.
+    /// Sources and destinations by rank: this rank's memory on one side, every rank's on the other.
     pub(super) fn exchange_of(&self, call: &Call, direction: Direction) -> Direct {
         let bytes = call.bytes();
         let (rank, input, output) = (self.rank, &call.input, &call.output);
-        let turn = |peer: usize| match (call.operation, direction) {
+        let copy_of = |peer: usize| match (call.operation, direction) {
             (Operation::AllGather, Direction::Push) => {
                 (input.address(), output.of(peer).add(rank * bytes))
             }
@@ -263,15 +266,15 @@ impl<B: CollectiveKernels> Collectives<B> {
             (_, Direction::Pull) if peer == call.root => (input.of(peer), output.address()),
             _ => (DevicePtr::NULL, DevicePtr::NULL),
         };
-        // What stays where it is needs no move.
-        let turn = |peer: usize| match turn(peer) {
+        // Data already in place needs no move.
+        let copy_of = |peer: usize| match copy_of(peer) {
             (from, to) if from == to => (DevicePtr::NULL, DevicePtr::NULL),
             other => other,
         };
         Direct {
             group: self.barriers[0].group(),
-            from: Addresses::by_rank(self.world, |peer| turn(peer).0),
-            to: Addresses::by_rank(self.world, |peer| turn(peer).1),
+            from: Addresses::by_rank(self.world, |peer| copy_of(peer).0),
+            to: Addresses::by_rank(self.world, |peer| copy_of(peer).1),
             bytes: bytes as u64,
             enter: 1,
             leave: 1,
@@ -283,7 +286,8 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 }
 
-/// The widest vector, 16 bytes or one element's or four, to which everything that a launch touches is aligned.
+/// The widest vector, 16 bytes or an element's size (4 or 2 for untyped bytes), to which everything that a
+/// launch touches is aligned.
 pub(super) fn vector(launch: &Direct, element: usize) -> usize {
     widest(
         launch.from.0.iter().chain(&launch.to.0),
@@ -292,8 +296,8 @@ pub(super) fn vector(launch: &Direct, element: usize) -> usize {
     )
 }
 
-/// The widest vector of which `addresses` and `sizes`, several of them or-ed together, are multiples: 16 bytes or one element's.
-/// An `element` of 0 stands for bytes without a type: words if they are, else halves.
+/// The widest vector of which `addresses` and `sizes` (several or-ed together) are multiples: 16 bytes or one
+/// element. An `element` of 0 means untyped bytes: words if aligned to them, else halves.
 pub(super) fn widest<'a>(
     addresses: impl Iterator<Item = &'a DevicePtr>,
     sizes: u64,

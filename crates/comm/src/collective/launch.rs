@@ -1,17 +1,17 @@
-//! What the kernels of collectives take by value: the twins of the structures in `cuda/*.cuh`.
+//! Parameters of the kernels of collectives: twins of the structures in `cuda/*.cuh`.
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-/// The most ranks of a collective over symmetric memory: a host's GPUs.
+/// Most ranks of a collective over symmetric memory: the GPUs of a host.
 pub const MAX_WORLD: usize = 8;
 
 /// The largest grid: `kMaxBlocks`.
 pub const MAX_BLOCKS: usize = 128;
 
-/// Slots of the pad in which the blocks of a launch meet: a phase each.
+/// Slots of the pad for barriers: one for each phase and block.
 pub(super) const BARRIER_SLOTS: usize = 2 * MAX_BLOCKS;
 
-/// Slices of a block at most, each with a slot behind those: `kMaxSlices`.
+/// Most slices of a block, each with a slot after those: `kMaxSlices`.
 pub const MAX_SLICES: usize = 8;
 
 /// The slot that faults of packets name: `kPacketSlot`.
@@ -23,7 +23,7 @@ pub(super) const PACKET_SLOT: usize = BARRIER_SLOTS + MAX_SLICES * MAX_BLOCKS;
 pub struct Addresses(pub [DevicePtr; MAX_WORLD]);
 
 impl Addresses {
-    /// The address for each rank below `world`, as `of` gives it.
+    /// The address of each rank below `world`, as `of` gives it.
     pub fn by_rank(world: usize, of: impl FnMut(usize) -> DevicePtr) -> Self {
         let mut all = Addresses::default();
         (0..world)
@@ -34,14 +34,14 @@ impl Addresses {
     }
 }
 
-/// Where the ranks of a collective meet.
+/// The synchronization state of a group of ranks.
 ///
-/// Every launch that meets, or that exchanges packets, makes each rank hear from every other and counts the epochs of its
-/// blocks up by one, so they are the same on all ranks.
+/// Every launch with a barrier or packets makes each rank wait for every other and increments the epochs of
+/// its blocks, so they are the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Group {
-    /// The pad: slots by (phase, block) and (slice, block), then the one that faults of packets name.
+    /// The pad: slots by (phase, block) and (slice, block), then that of packet faults.
     pub pad: PadView,
     /// The flags of every rank's pad.
     pub flags: Addresses,
@@ -55,17 +55,17 @@ pub struct Group {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Packets {
-    /// Where the ranks meet.
+    /// The group.
     pub group: Group,
     /// The receiving area of every rank: `[parity of the epoch][source][capacity]` packets of 16 bytes.
     pub areas: Addresses,
-    /// What this rank gives.
+    /// This rank's input.
     pub input: DevicePtr,
-    /// What this rank gets; may be the input, or that part of it which is this rank's.
+    /// This rank's output; may be the input, or this rank's chunk of it.
     pub output: DevicePtr,
-    /// Bytes of a chunk, what one rank has for another.
+    /// Bytes of a chunk: what one rank has for another.
     pub bytes: u64,
-    /// Bytes of a message whose chunks are its parts (all-reduce in two shots).
+    /// Bytes of a message that is cut into chunks (two-shot all-reduce).
     pub total: u64,
     /// Packets of a section.
     pub capacity: u32,
@@ -81,7 +81,7 @@ pub struct Packets {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Direct {
-    /// Where the ranks meet.
+    /// The group.
     pub group: Group,
     /// By rank: where to read.
     pub from: Addresses,
@@ -101,9 +101,9 @@ pub struct Direct {
 pub struct Tree {
     /// The message; chunk and message are the same.
     pub packets: Packets,
-    /// By tree: whom this rank gives its sums, or [`NOBODY`](super::tree::NOBODY).
+    /// By tree: the rank that takes this rank's partial results, or [`NOBODY`](super::tree::NOBODY).
     pub parent: [u32; 2],
-    /// By tree: whose sums this rank takes, or [`NOBODY`](super::tree::NOBODY).
+    /// By tree: the ranks whose partial results this rank takes, or [`NOBODY`](super::tree::NOBODY).
     pub children: [[u32; 2]; 2],
 }
 
@@ -111,11 +111,12 @@ pub struct Tree {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Multimem {
-    /// The same with each rank's memory by itself, for what is less than a vector or not aligned to one.
+    /// The same with each rank's own address, for what is smaller than a vector or not aligned to one.
     pub direct: Direct,
-    /// To spread: this rank's data, null if it has none. To sum: the multicast address of what is summed.
+    /// To spread: this rank's data, or null. To reduce: the multicast address of the inputs.
     pub from: DevicePtr,
-    /// The multicast address to store to; null where the sum stays with this rank. The host backend has none of either.
+    /// The multicast address to store to; null if the result stays on this rank. The host backend has
+    /// neither.
     pub to: DevicePtr,
 }
 
@@ -123,11 +124,11 @@ pub struct Multimem {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PushReduce {
-    /// Where the ranks meet.
+    /// The group.
     pub group: Group,
-    /// By rank: where this rank's data for that rank goes, in its staging memory.
+    /// By rank: where this rank's data for that rank goes in that rank's staging memory.
     pub staging: Addresses,
-    /// By rank: where the sums of this rank's chunk go; null where they do not.
+    /// By rank: where the result of this rank's chunk goes, or null.
     pub to: Addresses,
     /// This rank's staging memory, a chunk from each source.
     pub received: DevicePtr,
@@ -137,7 +138,7 @@ pub struct PushReduce {
     pub chunk: u64,
     /// Bytes of all chunks; the last ones may be shorter.
     pub total: u64,
-    /// Bytes of a slice, the part of a chunk that a block handles at a time.
+    /// Bytes of a slice, what a block handles at a time.
     pub slice: u64,
     /// Slices of a block, [`MAX_SLICES`] at most: with as many of all blocks a chunk is covered.
     pub slices: u32,
@@ -149,17 +150,17 @@ pub struct PushReduce {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ScatterAllGather {
-    /// Where the ranks meet.
+    /// The group.
     pub group: Group,
     /// By rank: where the message goes.
     pub output: Addresses,
     /// The message; the root's is read.
     pub input: DevicePtr,
-    /// Bytes of the part of a rank that is not the root.
+    /// Bytes of the chunk of a rank that is not the root.
     pub chunk: u64,
     /// Bytes of the message; the last chunks may be shorter.
     pub total: u64,
-    /// Bytes of a slice, the part of a chunk that a block handles at a time.
+    /// Bytes of a slice, what a block handles at a time.
     pub slice: u64,
     /// Slices of a block, [`MAX_SLICES`] at most: with as many of all blocks a chunk is covered.
     pub slices: u32,
@@ -180,22 +181,22 @@ const _: () = {
 /// Which collective by packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketKernel {
-    /// Everybody's chunk to everybody.
+    /// Every rank's chunk to every rank.
     AllGather,
     /// One chunk for each peer.
     AllToAll,
-    /// The root's chunk to everybody.
+    /// The root's chunk to every rank.
     Broadcast,
-    /// One chunk for each peer, summed there.
+    /// One chunk for each peer, reduced there.
     ReduceScatter,
-    /// Everything to everybody, summed everywhere.
+    /// Everything to every rank, reduced everywhere.
     AllReduceOneShot,
-    /// One chunk for each peer, summed there, and the sums to everybody.
+    /// One chunk for each peer, reduced there, and the results to every rank.
     AllReduceTwoShot,
 }
 
 impl PacketKernel {
-    /// The kernel's name, less what it is compiled for.
+    /// The kernel's name, without the suffix of its instantiation.
     pub const fn name(self) -> &'static str {
         match self {
             PacketKernel::AllGather => "packet_all_gather",

@@ -1,17 +1,21 @@
-//! Collectives over symmetric memory: each operation in several variants, each of which names its transport.
+//! Collectives over symmetric memory: each operation in several variants, which name their transport.
 //!
-//! # What all of them share
-//! - They are enqueued on a stream and neither block nor allocate: they can be captured in a graph and replayed.
-//! - A call ends when its outputs are there and its inputs may be changed; calls may follow each other with no other
-//!   synchronisation. All ranks make the same calls in the same order, each rank's ordered on its device.
-//! - Sums are taken in f32, in the order of ranks: the result is the same on every rank and in every run. Every variant of
-//!   an operation gives the same bits, but for those that send partial sums.
-//! - A peer that does not come is a fault with a deadline, which [`Collectives::check`] reports; the context survives.
+//! # What they have in common
+//! - They are enqueued on a stream and neither block nor allocate, so they can be captured in a graph and
+//!   replayed.
+//! - When a call ends, its outputs are complete and its inputs may be changed. Calls may follow each other
+//!   with no other synchronization. All ranks make the same calls in the same order, each rank's ordered on
+//!   its device.
+//! - Reductions are computed in f32, in the order of ranks: the result is the same on every rank and in every
+//!   run. All variants of an operation give the same bits, except those that send partial results.
+//! - A peer that does not arrive by the deadline is a fault, which [`Collectives::check`] reports; the
+//!   context survives.
 //!
 //! # Protocols
-//! *Packets* carry their epoch with every 12 bytes of data into memory of this library's own, and need neither signal nor
-//! fence: the shortest way for small messages. The others touch symmetric operands where they lie, between two *meetings*
-//! of the ranks: one before the first access, so that inputs are ready and outputs free, one behind the last.
+//! *Packets* carry their epoch with every 12 bytes of data into memory of this library, and need neither
+//! signal nor fence: the lowest latency for small messages. The other variants access symmetric operands
+//! directly, between two *barriers* of the ranks: one before the first access, so that inputs are ready and
+//! outputs free, one after the last.
 
 mod backend;
 mod bulk;
@@ -47,12 +51,12 @@ use launch::{Addresses, Group, MAX_BLOCKS, MAX_WORLD, PACKET_SLOT};
 /// How much memory the collectives of a group keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveOptions {
-    /// The largest chunk that can travel by packets, in bytes. Takes `2.7 * world` times as much.
+    /// The largest chunk for packets, in bytes. Takes `2.7 * world` times as much memory.
     pub packet_bytes: usize,
-    /// The largest message that can be reduced in one piece through staging memory, in bytes. Takes as much,
-    /// and as much again, 64 MiB at most, for what [`Variant::Staged`] takes in.
+    /// The largest message that can be reduced in one piece through staging memory, in bytes. Takes as much
+    /// memory, and as much again, at most 64 MiB, for the bounce buffer of [`Variant::Staged`].
     pub staging_bytes: usize,
-    /// The largest grid of a kernel, in blocks of 512 threads: what is left of the device computes meanwhile.
+    /// The largest grid of a kernel, in blocks of 512 threads; the other SMs compute meanwhile.
     pub max_blocks: u32,
 }
 
@@ -66,20 +70,20 @@ impl Default for CollectiveOptions {
     }
 }
 
-/// Pieces in which a message goes through staging memory: while one is summed the next is on its way.
+/// Pieces of a message in staging memory: while one is reduced the next is sent.
 const PIECES: usize = 2;
 
-/// The collectives of a group of ranks, with the memory in which they meet.
+/// The collectives of a group of ranks, with their memory.
 #[derive(Debug)]
 pub struct Collectives<B: CollectiveKernels> {
     backend: B,
     rank: usize,
     world: usize,
-    /// One for the launches on a call's stream, one for those on the side.
+    /// One for launches on a call's stream, one for those on the side stream.
     barriers: [BarrierPad<B>; 2],
     areas: SymmetricBuffer<B>,
     staging: SymmetricBuffer<B>,
-    /// Slots for what [`Variant::Staged`] takes in, which no other variant touches.
+    /// The bounce buffer of [`Variant::Staged`], which no other variant touches.
     bounce: SymmetricBuffer<B>,
     capacity: usize,
     blocks: u32,
@@ -89,7 +93,7 @@ pub struct Collectives<B: CollectiveKernels> {
     costs: Costs,
 }
 
-/// Where launches that follow each other meet.
+/// The flags and epochs of the barriers of a sequence of launches.
 #[derive(Debug)]
 struct BarrierPad<B: CollectiveKernels> {
     pad: SignalPad<B>,
@@ -117,20 +121,20 @@ impl<B: CollectiveKernels> BarrierPad<B> {
     fn recover(&self, backend: &B, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
         let epoch = self.pad.recover(stream, exchange)?;
         let epochs = epoch.to_ne_bytes().repeat(MAX_BLOCKS);
-        // SAFETY: all ranks are quiet; the range is the lane's own.
+        // SAFETY: all ranks are quiet; the range is this object's own.
         let uploaded = unsafe { backend.upload(stream, self.epochs.address(), &epochs) };
         agree(exchange, "collectives.epochs", uploaded)
     }
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// Allocates what the collectives need. Collective: all ranks give the same `name` and `options`.
-    /// Variants are picked by what rank 0 finds [measured](crate::measured) of this machine, before what is
-    /// built in.
+    /// Allocates the collectives' memory. Collective: all ranks pass the same `name` and `options`. Variants
+    /// are selected by what rank 0 finds [measured](crate::measured) of this machine, else by the built-in
+    /// measurements.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks; what the backend and the exchange report. An error on one
-    /// rank is an error on all.
+    /// [`Error::InvalidArgument`] for more than [`MAX_WORLD`] ranks; what the backend and the exchange
+    /// report. An error on one rank is an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -154,7 +158,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             Ok((side, pushed, reduced, backend.resident_blocks()?))
         });
         let (side, pushed, reduced, resident) = agree(exchange.as_ref(), "collectives.own", own)?;
-        // Half a section holds the chunks of an all-reduce in two shots, and half the sums.
+        // Half a section holds the chunks of a two-shot all-reduce, half the results.
         let capacity = (options.packet_bytes.div_ceil(launch::PAYLOAD) + 1).next_multiple_of(64);
         let area = 2 * world * capacity * launch::PACKET;
         let this = Self {
@@ -186,7 +190,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             costs: Costs::of_machine(backend, exchange.as_ref())?,
         };
         let blocks = resident.min(options.max_blocks).clamp(1, MAX_BLOCKS as u32);
-        // Blocks meet the blocks of their number: the smallest device has the say.
+        // A block synchronizes with the blocks of its number, so the smallest device bounds the grid.
         let all = exchange.all_gather("collectives.blocks", &blocks.to_le_bytes())?;
         let smallest = all
             .iter()
@@ -218,7 +222,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.capacity * launch::PAYLOAD
     }
 
-    /// After a synchronisation of `stream`: the fault of a peer that did not come, as an error.
+    /// After a synchronization of `stream`: the fault of a peer that did not arrive, as an error.
     ///
     /// # Errors
     /// [`Error::SignalFault`]; what the backend reports.
@@ -230,7 +234,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         )
     }
 
-    /// Makes the collectives usable again after a fault. Collective, with no call of any rank under way.
+    /// Makes the collectives usable again after a fault. Collective, with no call of any rank in flight.
     ///
     /// # Errors
     /// What the backend and the exchange report.
@@ -249,8 +253,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         Ok(())
     }
 
-    /// For tests of what follows four billion launches: makes the next launch the one after `epoch`. Collective, with no
-    /// call of any rank in flight.
+    /// For tests of what follows four billion launches: makes the next launch the one after `epoch`.
+    /// Collective, with no call of any rank in flight.
     ///
     /// # Errors
     /// What the backend and the exchange report.
@@ -274,7 +278,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         Ok(())
     }
 
-    /// Frees the memory once all ranks have called this with their calls ended.
+    /// Frees the memory once all ranks have called this with their calls completed.
     ///
     /// # Errors
     /// What the backend and the exchange report.
@@ -285,7 +289,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         Ok(())
     }
 
-    /// Bytes of the chunk that each rank sums: what one rank gets, cut so that chunks stay aligned to vectors.
+    /// Bytes of the chunk that each rank reduces, rounded up so that chunks stay aligned to vectors.
     fn chunk(&self, call: &Call) -> usize {
         match call.operation {
             Operation::AllReduce => call.bytes().div_ceil(self.world).next_multiple_of(16),
@@ -293,7 +297,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    /// A barrier of the ranks' streams: work behind it starts when all ranks' work before it has ended.
+    /// A barrier of the ranks' streams: work after it starts when all ranks' work before it has ended.
     ///
     /// # Errors
     /// What the backend reports.
@@ -305,7 +309,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         unsafe { self.backend.barrier(stream, &self.barriers[0].group()) }
     }
 
-    /// A call with nothing to do: everything counts as elements of one type.
+    /// A barrier as a call.
     pub fn barrier_call(&self) -> Call {
         let nothing = Operand::local(warpweave_symm_mem::DevicePtr::NULL);
         Call {

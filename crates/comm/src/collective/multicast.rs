@@ -1,7 +1,8 @@
 //! Calls through multicast addresses: by the SMs (see `cuda/multimem.cu`) and by copy engine.
 //!
-//! Operands have a multicast address only if a [`MulticastBuffer`](warpweave_symm_mem::multicast::MulticastBuffer) gave it
-//! to them, which exists only where the guard allows it.
+//! An operand has a multicast address only if it comes from a
+//! [`MulticastBuffer`](warpweave_symm_mem::multicast::MulticastBuffer), which exists only where the guard
+//! allows it.
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
@@ -13,24 +14,24 @@ use super::launch::Multimem;
 use super::variant::Variant;
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// What keeps a call from going through multicast addresses.
+    /// Why a call cannot use multicast addresses, if so.
     pub(super) fn multicast_refusal(&self, call: &Call, variant: Variant) -> Option<&'static str> {
         let (input, output) = (
             call.input.multicast_address(),
             call.output.multicast_address(),
         );
-        let sums = matches!(
+        let reduces = matches!(
             call.operation,
             Operation::AllReduce | Operation::ReduceScatter
         );
-        if sums && input.is_none() {
+        if reduces && input.is_none() {
             return Some("the input has no multicast address");
         }
         if call.operation != Operation::ReduceScatter && output.is_none() {
             return Some("the output has no multicast address");
         }
-        let place = call.output.address().add(self.place(call));
-        if variant == Variant::MulticastCopy && place == call.input.address() {
+        let own = call.output.address().add(self.offset(call));
+        if variant == Variant::MulticastCopy && own == call.input.address() {
             return Some(
                 "a copy engine cannot copy memory to itself, and the output holds the input",
             );
@@ -43,8 +44,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         call.operation == Operation::AllGather || call.root == self.rank
     }
 
-    /// Where this rank's data go in the output, in bytes from its start.
-    fn place(&self, call: &Call) -> usize {
+    /// Offset of this rank's data in the output, in bytes.
+    fn offset(&self, call: &Call) -> usize {
         match call.operation {
             Operation::AllGather => self.rank * call.bytes(),
             _ => 0,
@@ -85,7 +86,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         let launch = Multimem {
             direct: self.exchange_of(call, Direction::Push),
             from: at(Some(call.input.address()).filter(|_| self.gives(call)), 0),
-            to: at(to, self.place(call)),
+            to: at(to, self.offset(call)),
         };
         // SAFETY: the caller's obligations.
         unsafe {
@@ -98,21 +99,22 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// As for [`Collectives::enqueue`].
     pub(super) unsafe fn by_multicast_copy(&self, stream: &B::Stream, call: &Call) -> Result<()> {
         let to = call.output.multicast_address().unwrap_or_default();
-        let place = self.place(call);
+        let offset = self.offset(call);
         let copy = |to: DevicePtr| Move {
-            dst: to.add(place),
+            dst: to.add(offset),
             src: call.input.address(),
             bytes: call.bytes(),
         };
         let moves = match to {
             _ if !self.gives(call) => vec![],
-            // The host backend has no such address: what it emulates is a store to every mapping.
+            // The host backend has no multicast address: it stores to every mapping.
             DevicePtr::NULL => (0..self.world)
                 .map(|rank| copy(call.output.of(rank)))
                 .collect(),
             to => vec![copy(to)],
         };
-        // SAFETY: the caller's obligations; every rank is between the two meetings while its output is written.
+        // SAFETY: the caller's obligations; every rank is between the two barriers while its output is
+        // written.
         unsafe {
             self.backend.barrier(stream, &self.barriers[0].group())?;
             self.backend.copies(stream, &moves)?;

@@ -1,4 +1,4 @@
-//! Sums of what SMs push to staging memory: see `cuda/push_reduce.cu`.
+//! Reductions of what SMs push to staging memory: see `cuda/push_reduce.cu`.
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
@@ -8,7 +8,7 @@ use super::call::{Call, Operation};
 use super::enqueue::{DIRECT_THREADS, widest};
 use super::launch::{Addresses, MAX_SLICES, PushReduce};
 
-/// Bytes of a slice at least: two vectors of each thread.
+/// Fewest bytes of a slice: two vectors of each thread.
 const SLICE: usize = 2 * 16 * DIRECT_THREADS;
 
 impl<B: CollectiveKernels> Collectives<B> {
@@ -57,7 +57,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 }
 
-/// As for other launches on operands where they lie.
+/// The vector width of the launch.
 pub(super) fn vector(launch: &PushReduce, element: usize) -> usize {
     let addresses = launch.staging.0.iter().chain(&launch.to.0);
     widest(

@@ -1,4 +1,4 @@
-//! Broadcasts that every rank takes part in: see `cuda/scatter_all_gather.cu`.
+//! Broadcasts in which every rank forwards a chunk: see `cuda/scatter_all_gather.cu`.
 
 use warpweave_symm_mem::Result;
 
@@ -34,7 +34,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 }
 
-/// As for other launches on operands where they lie.
+/// The vector width of the launch.
 pub(super) fn vector(launch: &ScatterAllGather) -> usize {
     widest(
         launch.output.0.iter().chain([&launch.input]),

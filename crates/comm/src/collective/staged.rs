@@ -1,23 +1,22 @@
-//! Operands of any memory and any size, through symmetric memory of this library's own: see
-//! [`Variant::Staged`].
+//! Operands in any memory and of any size, through a symmetric bounce buffer: see [`Variant::Staged`].
 //!
 //! # What it does
-//! A message goes in pieces. Peers write a piece into one of two slots of this rank's *bounce* memory by the
-//! kernel that the symmetric variant uses, and a local copy takes it from there to the output while the next
-//! piece lands in the other slot. Pushing reads nothing of a peer's, so the input is read where it lies. A
-//! reduce-scatter has nothing to copy out; where its input exceeds the staging memory, pieces are packed into
-//! a slot before they are pushed.
+//! A message is sent in pieces. Peers write a piece into one of two slots of this rank's *bounce buffer*,
+//! with the kernel of the symmetric variant, and a local copy moves it to the output while the next piece
+//! arrives in the other slot. Pushing reads no peer's memory, so the input is read in place. A reduce-scatter
+//! needs no copy out; if its input exceeds the staging memory, pieces are packed into a slot before they are
+//! pushed.
 //!
 //! # Limit
-//! The bytes over the link are those of the symmetric variant. To them comes a local copy, read and written
-//! once, at the bandwidth of memory, of which all but the last piece's (the first's, where pieces are packed)
-//! overlaps with the links. Of the all-reduce of 64 MiB on four H200s: 96 MiB over a link of 350 GB/s are 288
-//! µs, the copy of the last 32 MiB 17 µs.
+//! The link carries the bytes of the symmetric variant. In addition comes a local copy, which reads and
+//! writes each byte once at memory bandwidth; all but that of the last piece (the first, where pieces are
+//! packed) overlaps with the links. For the all-reduce of 64 MiB on four H200s: 96 MiB over a link of 350
+//! GB/s take 288 µs, the copy of the last 32 MiB 17 µs.
 //!
 //! # Order
-//! A slot is written again by peers once its owner has enqueued the launch after next, which waits on the
-//! device for the copy out of it. A reduction's peers store to a slot after its owner's first slice, the
-//! other kernels after they have met: either way its owner has begun that launch.
+//! Peers write a slot again only after its owner has begun the launch after next, which waits on the device
+//! for the copy out of it. In a reduction peers store to a slot after its owner's first slice, in the other
+//! kernels after the barrier: either way its owner has begun that launch.
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
@@ -29,33 +28,34 @@ use super::select::Costs;
 use super::variant::Variant;
 use super::{Collectives, PIECES};
 
-/// Bytes of a slot at most. A longer piece gains less at the links than its copy costs at the end.
+/// Most bytes of a slot. A longer piece gains less at the links than its copy costs at the end.
 const SLOT: usize = 32 << 20;
 
 /// Bytes that a local copy moves in a microsecond: each is read and written, at 4 TB/s.
 const COPIED: f64 = 2e6;
 
-/// What a launch after another takes at least, in microseconds.
+/// Minimum time of a launch after another, in microseconds.
 const LAUNCH: f64 = 2.5;
 
-/// Bytes of the bounce memory with so many of staging memory.
+/// Bytes of the bounce buffer for so many bytes of staging memory.
 pub(super) fn bounce_bytes(staging_bytes: usize) -> usize {
     PIECES * (staging_bytes / PIECES).min(SLOT) / 256 * 256
 }
 
-/// How a call is cut.
+/// How a call is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pieces {
-    /// Bytes of a piece, of each rank's part if all ranks have one in a slot; the last may be shorter.
+    /// Bytes of a piece, or of each rank's share of it if all ranks have one in a slot; the last may be
+    /// shorter.
     bytes: usize,
     count: usize,
 }
 
 impl Pieces {
-    /// The fewest even pieces for `bytes` of `operation`, if a slot has room for any.
+    /// The fewest equal pieces for `bytes` of `operation`, if a slot fits any.
     fn of(operation: Operation, bytes: usize, world: usize, slot: usize) -> Option<Self> {
         let (parts, vectors) = match operation {
-            // Of each piece every rank reduces a part.
+            // Every rank reduces a chunk of each piece.
             Operation::AllReduce => (1, world),
             Operation::Broadcast | Operation::Barrier => (1, 1),
             Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (world, 1),
@@ -68,7 +68,7 @@ impl Pieces {
     }
 }
 
-/// A piece: where it begins in the message or in each part, and its bytes.
+/// A piece: its offset in the message or in each rank's chunk, and its bytes.
 #[derive(Clone, Copy)]
 struct Piece {
     index: usize,
@@ -87,12 +87,12 @@ impl<B: CollectiveKernels> Collectives<B> {
         self.bounce.bytes() / PIECES
     }
 
-    /// Whether there is room for no piece.
+    /// Why no piece fits, if so.
     pub(super) fn staged_refusal(&self, operation: Operation) -> Option<String> {
         match Pieces::of(operation, 1, self.world, self.slot()) {
             Some(_) => None,
             None => Some(format!(
-                "{} bytes of staging memory have room for no piece",
+                "{} bytes of staging memory fit no piece",
                 self.staging.bytes()
             )),
         }
@@ -104,8 +104,8 @@ impl<B: CollectiveKernels> Collectives<B> {
             && self.chunk(call) * self.world <= self.staging.bytes()
     }
 
-    /// The time of a call in microseconds, from that of the kernels that it is made of: a prediction, until
-    /// [`Variant::Staged`] itself is measured.
+    /// The time of a call in microseconds, predicted from that of its kernels, unless [`Variant::Staged`]
+    /// itself was measured.
     pub(super) fn predict_staged(&self, costs: &Costs, call: &Call) -> Option<f64> {
         if self.fits_staging(call) {
             let size = call.operation.size(call.bytes(), self.world);
@@ -156,12 +156,12 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         match cut.count {
             1 => Ok(()),
-            // The copies on the side are ordered: the last is here when all are.
+            // The copies on the side stream are ordered: all are done when the last is.
             count => backend.wait_event(stream, &self.reduced[(count - 2) % PIECES]),
         }
     }
 
-    /// A piece into the slots of all ranks.
+    /// Sends a piece to the slots of all ranks.
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
@@ -188,16 +188,16 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
     }
 
-    /// What this rank has for each peer into that peer's slot, its own to where it stays.
+    /// Sends this rank's data for each peer to that peer's slot, and its own to the output.
     fn exchange_into_slots(&self, call: &Call, piece: &Piece) -> Direct {
         let (rank, start) = (self.rank, piece.start);
         let place = piece.slot() * self.slot() + rank * piece.bytes;
-        let meets = Direct {
+        let synchronized = Direct {
             enter: 1,
             leave: 1,
             ..self.local(piece, |_| None)
         };
-        self.moves(meets, |peer| {
+        self.moves(synchronized, |peer| {
             let part = match call.operation {
                 Operation::AllToAll => peer * call.bytes(),
                 _ => 0,
@@ -223,13 +223,13 @@ impl<B: CollectiveKernels> Collectives<B> {
                 let to = output.add(peer * call.bytes() + piece.start);
                 (slot.add(peer * piece.bytes), to)
             }),
-            // In one range, whoever wrote what.
+            // One range, whoever wrote it.
             _ => (peer == rank && !is_there(rank)).then(|| (slot, output.add(piece.start))),
         })
     }
 
-    /// Pieces of a reduce-scatter: packed into a slot, the first on `stream`, each other while the one before
-    /// is reduced.
+    /// Pieces of a reduce-scatter, each packed into a slot: the first on `stream`, each other while the one
+    /// before is reduced.
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
@@ -274,7 +274,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         Ok(())
     }
 
-    /// Copies of a piece's bytes that meet nobody.
+    /// Local copies of a piece, without a barrier.
     fn local(
         &self,
         piece: &Piece,
@@ -294,12 +294,12 @@ impl<B: CollectiveKernels> Collectives<B> {
     fn moves(
         &self,
         launch: Direct,
-        turn: impl Fn(usize) -> Option<(DevicePtr, DevicePtr)>,
+        copy: impl Fn(usize) -> Option<(DevicePtr, DevicePtr)>,
     ) -> Direct {
-        let turn = |peer| turn(peer).unwrap_or_default();
+        let copy = |peer| copy(peer).unwrap_or_default();
         Direct {
-            from: Addresses::by_rank(self.world, |peer| turn(peer).0),
-            to: Addresses::by_rank(self.world, |peer| turn(peer).1),
+            from: Addresses::by_rank(self.world, |peer| copy(peer).0),
+            to: Addresses::by_rank(self.world, |peer| copy(peer).1),
             ..launch
         }
     }
@@ -315,9 +315,9 @@ fn pieces(call: &Call, cut: Pieces) -> impl Iterator<Item = Piece> {
 }
 
 impl Costs {
-    /// The time in microseconds of a call through bounce memory with slots of so many bytes: the kernels of
-    /// the symmetric variant, piece by piece, and the copy of the last piece or the first. Predicted: that
-    /// the other copies overlap is not measured.
+    /// Predicted time in microseconds of a call through a bounce buffer with slots of `slot` bytes: the
+    /// kernels of the symmetric variant, piece by piece, and the copy of the last piece or the first. That
+    /// the other copies overlap is assumed, not measured.
     fn predict_staged(
         &self,
         operation: Operation,

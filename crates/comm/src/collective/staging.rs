@@ -1,4 +1,4 @@
-//! Sums by way of staging memory, to which copy engines bring the peers' data.
+//! Reductions through staging memory, to which copy engines bring the peers' data.
 
 use warpweave_symm_mem::{DevicePtr, Result};
 
@@ -7,15 +7,15 @@ use super::call::{Call, Operation};
 use super::launch::{Addresses, Direct};
 use super::{Collectives, PIECES};
 
-/// Bytes of a chunk from which on it goes through staging memory in pieces.
+/// Chunks from this many bytes on go through staging memory in pieces.
 const TWO_PIECES: usize = 8 << 20;
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// Chunks to the staging memory of the ranks that sum them, a piece at a time, sums on a stream of its own while the next
-    /// piece is on its way; an all-reduce then sends the sums to all.
+    /// Copies chunks to the staging memory of the ranks that reduce them, a piece at a time, and reduces on
+    /// the side stream while the next piece is sent. An all-reduce then sends the results to all.
     ///
-    /// Staging memory is free at the start: a rank leaves a call when all ranks have summed. A peer's output is free once its
-    /// first piece has come.
+    /// Staging memory is free at the start: a rank leaves a call when all ranks have reduced. A peer's output
+    /// is free once its first piece has arrived.
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].
@@ -36,8 +36,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         let peers: Vec<usize> = (1..self.world)
             .map(|step| (self.rank + step) % self.world)
             .collect();
-        // Where the sums of this rank's chunk go.
-        let sums = match everywhere {
+        // Where the result of this rank's chunk goes.
+        let result = match everywhere {
             true => call.output.address().add(self.rank * chunk),
             false => call.output.address(),
         };
@@ -62,11 +62,11 @@ impl<B: CollectiveKernels> Collectives<B> {
                         false => self.staging.local().add(rank * chunk + start),
                     }),
                     to: Addresses::by_rank(self.world, |rank| match rank == self.rank {
-                        true => sums.add(start),
+                        true => result.add(start),
                         false => DevicePtr::NULL,
                     }),
                     bytes: bytes as u64,
-                    // The peers' pieces have come when they have come here behind their copies.
+                    // Peers enter after their copies, so their pieces have arrived by then.
                     enter: 1,
                     leave: u32::from(last && !everywhere),
                 };
@@ -80,7 +80,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                 for &peer in peers.iter().filter(|_| everywhere) {
                     let (start, bytes) = pieces(part(self.rank), index);
                     let dst = call.output.of(peer).add(self.rank * chunk + start);
-                    backend.copy_unless_stopped(stream, dst, sums.add(start), bytes)?;
+                    backend.copy_unless_stopped(stream, dst, result.add(start), bytes)?;
                 }
             }
             match everywhere {

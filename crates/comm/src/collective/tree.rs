@@ -1,8 +1,9 @@
-//! All-reduce along two binary trees: how the trees lie, and from a call to launches. `cuda/tree.cu` describes the protocol.
+//! All-reduce along two binary trees: the shape of the trees, and the launches of a call. `cuda/tree.cu`
+//! describes the protocol.
 //!
-//! Ranks take places 1 to `world` of a binary search tree. The height of a place is the number of zero bits at its end, so
-//! that every odd place is a leaf. The second tree has the ranks one place further on: who is an inner node in one tree is
-//! a leaf in the other. Both trees are as deep as `world` has bits, less one.
+//! Ranks take places 1 to `world` of a binary search tree. The height of a place is its number of trailing
+//! zero bits, so every odd place is a leaf. The second tree shifts the ranks by one place: an inner node of
+//! one tree is a leaf of the other. The depth of both is the number of bits of `world`, minus one.
 
 use warpweave_symm_mem::Result;
 
@@ -12,20 +13,20 @@ use super::call::Call;
 use super::enqueue::PACKET_THREADS;
 use super::launch::{Addresses, PAYLOAD, Packets, Tree};
 
-/// A rank that there is not: `kNobody`.
+/// No rank: `kNobody`.
 pub const NOBODY: u32 = u32::MAX;
 
 /// A rank's neighbours in one of the trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbours {
-    /// Who takes this rank's sums and hands down the result; [`NOBODY`] for the root.
+    /// The rank that takes this rank's partial results and returns the result; [`NOBODY`] for the root.
     pub parent: u32,
-    /// Whose sums this rank adds to its own, in this order; [`NOBODY`] where there is none.
+    /// The ranks whose partial results this rank adds to its own, in this order; [`NOBODY`] if there is none.
     pub children: [u32; 2],
 }
 
 impl Neighbours {
-    /// Those of `rank` in tree 0 or 1.
+    /// The neighbours of `rank` in tree 0 or 1.
     pub fn of(tree: usize, rank: usize, world: usize) -> Self {
         let rank_at = |place: usize| ((place - 1 + tree) % world) as u32;
         let place = (rank + world - tree) % world + 1;
@@ -39,25 +40,26 @@ impl Neighbours {
     }
 }
 
-/// The place above `place`, if it is not the root.
+/// The parent of `place`, unless it is the root.
 fn parent(place: usize, world: usize) -> Option<usize> {
     let step = place & place.wrapping_neg();
     let (below, above) = (place - step, place + step);
-    // One of the two is one level up, the other further: that one is the parent where the first is not taken.
+    // One of the two is one level up, the other further. The further one is the parent if the first is past
+    // the end.
     let next = if below & step << 1 == 0 { above } else { below };
     let parent = if next <= world { next } else { below };
     (parent != 0).then_some(parent)
 }
 
-/// The most bytes that one launch can sum, with sections of so many packets: a multiple of all vectors.
+/// Most bytes that one launch can reduce, with sections of `capacity` packets: a multiple of all vectors.
 fn piece(capacity: usize, element: usize) -> usize {
-    // Partial sums take a packet for each element of a word.
+    // Partial results take a packet for each element of a word.
     const VECTORS: usize = 16 * PAYLOAD;
     capacity / (4 / element) * PAYLOAD / VECTORS * VECTORS
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// One launch for as much as the packets' sections hold; calls may follow each other, and so may these.
+    /// One launch for as much as the packets' sections hold; launches may follow each other as calls do.
     ///
     /// # Safety
     /// As for [`Collectives::enqueue`].

@@ -8,7 +8,7 @@ use super::call::{Call, Operand, Operation};
 use super::variant::Variant;
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// What stands in the way of `variant` for this call, if anything does. The same on all ranks.
+    /// Why `variant` cannot do this call, if so. The same on all ranks.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a call that no variant can do, [`Error::Unavailable`] if another could.
@@ -44,12 +44,12 @@ impl<B: CollectiveKernels> Collectives<B> {
         if matches!(variant, Multimem | MulticastCopy) {
             return self.multicast_refusal(call, variant).map(Into::into);
         }
-        let sums = matches!(
+        let reduces = matches!(
             call.operation,
             Operation::AllReduce | Operation::ReduceScatter
         );
-        let staged = sums && matches!(variant, Push | TwoShotPush | PushCopyEngine);
-        // The result of a reduce-scatter stays where it is summed.
+        let staged = reduces && matches!(variant, Push | TwoShotPush | PushCopyEngine);
+        // The result of a reduce-scatter stays where it is reduced.
         let reaches_outputs = match variant {
             Push | PushTma | PushCopyEngine | PushBatched => {
                 call.operation != Operation::ReduceScatter
@@ -84,7 +84,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         let (chunk, most) = match variant {
             Packets => (bytes, self.packet_bytes()),
-            // Half a section is for chunks and half for sums.
+            // Half a section is for chunks and half for results.
             PacketsTwoShot => (bytes.div_ceil(self.world), self.packet_bytes() / 2 - 16),
             _ => return None,
         };

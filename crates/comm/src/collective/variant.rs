@@ -1,52 +1,55 @@
-//! The ways in which an operation can be done.
+//! The variants of an operation.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::call::Operation;
 
-/// A way to do a collective operation. Each names its transport.
+/// An implementation of a collective operation. Each names its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Variant {
-    /// Data travels with its epoch through this library's own memory: one launch, no signals, any operands. An all-reduce
-    /// sends everything to everybody.
+    /// Data is sent with its epoch through this library's own memory: one launch, no signals, any operands.
+    /// An all-reduce sends everything to every rank.
     Packets,
-    /// An all-reduce by packets in two shots: chunks to their ranks, sums to everybody.
+    /// A two-shot all-reduce by packets: chunks to their ranks, results to every rank.
     PacketsTwoShot,
-    /// SMs store to symmetric outputs; where elements are reduced, to staging memory.
+    /// SMs store to symmetric outputs; for reductions, to staging memory.
     Push,
-    /// SMs load from symmetric inputs; where elements are reduced, each rank sums its chunk.
+    /// SMs load from symmetric inputs; for reductions, each rank reduces its chunk.
     Pull,
-    /// As [`Variant::TwoShot`], but chunks are pushed to staging memory: stores leave more of the links to data than loads.
+    /// As [`Variant::TwoShot`], but chunks are pushed to staging memory: stores use the links more
+    /// efficiently than loads.
     TwoShotPush,
-    /// Bulk copies of the tensor memory accelerator, to symmetric outputs.
+    /// TMA bulk copies to symmetric outputs.
     PushTma,
-    /// Copy engines write to symmetric outputs; where elements are reduced, to staging memory.
+    /// Copy engines write to symmetric outputs; for reductions, to staging memory.
     PushCopyEngine,
-    /// As [`Variant::PushCopyEngine`], handed to the driver as one batch. Cannot be captured in a graph: there it is enqueued
-    /// copy by copy.
+    /// As [`Variant::PushCopyEngine`], as one batch of the driver. In a graph capture, where batches are not
+    /// supported, it is enqueued copy by copy.
     PushBatched,
-    /// Every rank loads and sums all symmetric inputs.
+    /// Every rank loads and reduces all symmetric inputs.
     OneShot,
-    /// Every rank loads and sums one chunk of all symmetric inputs and stores the sum to all symmetric outputs.
+    /// Every rank loads and reduces one chunk of all symmetric inputs and stores the result to all symmetric
+    /// outputs.
     TwoShot,
-    /// Bulk copies of the tensor memory accelerator, from symmetric inputs; where elements are reduced, from shared memory.
+    /// TMA bulk copies from symmetric inputs; reductions read shared memory.
     PullTma,
-    /// As [`Variant::TwoShot`], by bulk copies in and out of shared memory.
+    /// As [`Variant::TwoShot`], by bulk copies to and from shared memory.
     TwoShotTma,
-    /// A broadcast whose root scatters the message over the other ranks, each of which passes its chunk on to the rest.
+    /// A broadcast whose root scatters the message over the other ranks, each of which forwards its chunk to
+    /// the rest.
     ScatterAllGather,
-    /// Along two binary trees, each of which carries half of the message, by packets: partial sums climb in f32, the result
-    /// descends. Any operands. The order of a sum is that of the trees, not of ranks.
+    /// Two binary trees, each of which carries half of the message by packets: partial results go up in f32,
+    /// the result comes down. Any operands. The order of the reduction is that of the trees, not of ranks.
     Tree,
-    /// Any operands of any size: pieces are pushed to symmetric memory of this library's own and copied from
-    /// there, each while the next one is on its way. The kernels, and so the bits of a sum, are those of
+    /// Any operands of any size: pieces are pushed to a symmetric bounce buffer and copied from there while
+    /// the next one is sent. The kernels, and so the bits of a reduction, are those of
     /// [`Variant::TwoShotPush`] (an all-reduce), [`Variant::ScatterAllGather`] (a broadcast) and
     /// [`Variant::Push`].
     Staged,
-    /// SMs store and load through multicast addresses: the switch copies and sums, in f32 and in an order of its
-    /// own.
+    /// SMs store and load through multicast addresses: the switch copies and reduces, in f32 and in its own
+    /// order.
     Multimem,
     /// One copy by copy engine to a multicast address.
     MulticastCopy,
@@ -138,12 +141,13 @@ impl Variant {
         Variant::MulticastCopy,
     ];
 
-    /// Whether it takes sums in the order of ranks, as most do, so that they have the same bits in any such variant.
+    /// Whether it reduces in the order of ranks, so that its results have the same bits as those of other
+    /// such variants.
     pub const fn reduces_in_rank_order(self) -> bool {
         !matches!(self, Variant::Tree | Variant::Multimem)
     }
 
-    /// Whether it is known to give the same sums in every run. Nobody says whether the switch does.
+    /// Whether it gives the same results in every run. For the switch this is not documented.
     pub const fn is_deterministic(self) -> bool {
         !matches!(self, Variant::Multimem)
     }

@@ -1,4 +1,4 @@
-//! One packet of bytes and descriptors over a Unix socket that keeps packets apart (`SOCK_SEQPACKET`).
+//! Packets of bytes and descriptors over a Unix socket that preserves their boundaries (`SOCK_SEQPACKET`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -40,12 +40,12 @@ pub(super) struct Packet {
     pub fds: Vec<OwnedFd>,
 }
 
-/// Why a packet did not pass.
+/// Why a packet was not sent or received.
 #[derive(Debug)]
 pub(super) enum LinkError {
     /// The peer closed its end.
     Closed,
-    /// The deadline came.
+    /// The deadline passed.
     TimedOut,
     /// The other descriptor that was watched became ready.
     Interrupted,

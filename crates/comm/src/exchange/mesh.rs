@@ -17,7 +17,7 @@ use crate::store::Store;
 
 pub(super) struct Mesh {
     rank: usize,
-    /// By rank; none to itself.
+    /// By rank; `None` for this rank.
     links: Vec<Option<Link>>,
 }
 
@@ -26,14 +26,14 @@ pub(super) struct Mesh {
 struct Contact {
     host: String,
     name: [u8; 16],
-    /// The one of rank 0 is the group's.
+    /// That of rank 0 is the group's secret.
     secret: [u8; 32],
 }
 
-/// What goes with each packet of descriptors.
+/// The bytes of each packet of descriptors.
 #[derive(Serialize, Deserialize)]
 struct Label {
-    /// Of all packets of this call together.
+    /// Descriptors in all packets of this call.
     total: u32,
     here: u32,
 }
@@ -61,7 +61,8 @@ impl Mesh {
             return Err(CommError::Exchange(ExchangeError::Protocol {
                 rank: peer,
                 tag: "warpweave.mesh.contacts".into(),
-                what: "it is on another host or in another network namespace than rank 0, and descriptors cannot cross"
+                what: "it is on another host or in another network namespace than rank 0, and descriptors \
+                       cannot cross"
                     .into(),
             }));
         }
@@ -86,12 +87,13 @@ impl Mesh {
                 links[peer] = Some(link);
             }
         }
-        // Also tells that every greeting was taken: nobody sends descriptors to a socket that is about to be closed.
+        // Returns once every greeting was received: nobody sends descriptors to a socket that is about to be
+        // closed.
         gather("warpweave.mesh.open", &[])?;
         Ok(Self { rank, links })
     }
 
-    /// Sends `fds` to every peer and receives as many from each as `counts` says.
+    /// Sends `fds` to every peer and receives `counts[peer]` descriptors from each.
     pub(super) fn transfer(
         &self,
         store: &Store,
@@ -108,7 +110,7 @@ impl Mesh {
             .map(|n| n.div_ceil(PER_PACKET))
             .max()
             .unwrap_or(0);
-        // Packet by packet, sent before received: at most two of a peer are ever on their way, which any socket holds.
+        // Packet by packet, each sent before the next is received: a socket holds at most two of a peer.
         for packet in 0..packets {
             if let Some(part) = fds.chunks(PER_PACKET).nth(packet) {
                 let label = encode(&Label {
@@ -137,7 +139,7 @@ impl Mesh {
                         rank: peer,
                         tag: tag.into(),
                         what: format!(
-                            "it announced {} descriptors; its packet says {} of {} and has {}",
+                            "it gave a count of {} descriptors; its packet says {} of {} and has {}",
                             counts[peer],
                             label.here,
                             label.total,
@@ -145,7 +147,7 @@ impl Mesh {
                         ),
                     }));
                 }
-                // The packets that follow are taken all the same, so that the peers can finish sending theirs.
+                // Later packets are received all the same, so that the peers can finish sending.
                 if packet.fds.len() < label.here as usize {
                     short.get_or_insert(peer);
                 }
@@ -215,7 +217,7 @@ fn connect_to(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) ->
         match connect(&socket, &address) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
-            // Its queue is full. A Unix socket has no event for room in it.
+            // Its queue is full, and a Unix socket has no event for that.
             Err(Errno::AGAIN) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1))
             }
@@ -240,17 +242,18 @@ fn connect_to(store: &Store, peer: usize, name: &[u8; 16], deadline: Instant) ->
     Ok(Link { socket })
 }
 
-/// What two ranks must share to reach each other's abstract sockets: the running kernel and the network namespace.
+/// What two ranks must share to reach each other's abstract sockets: the running kernel and the network
+/// namespace.
 fn host_identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     format!("{} {}", boot.trim(), net.display())
 }
 
-/// The store knows of a death at the same time as the sockets do, and says why: its word goes first.
+/// The store sees a death at the same time as the sockets do, and knows why: its error takes precedence.
 fn link_error(store: &Store, peer: usize, tag: &str, error: LinkError) -> CommError {
     if let LinkError::Closed = error {
-        // The store may hear of it a moment later.
+        // The store may learn of it a moment later.
         let _ = ready(
             store.failed(),
             PollFlags::IN,
@@ -296,7 +299,7 @@ fn decode<'a, T: Deserialize<'a>>(peer: usize, bytes: &'a [u8]) -> Result<T> {
     })
 }
 
-/// Reads `bytes` as each message, for fuzzing.
+/// Decodes `bytes` as each kind of message, for fuzzing.
 #[cfg(any(test, fuzzing))]
 pub(super) fn decode_all(bytes: &[u8]) {
     fn read<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) {
@@ -335,7 +338,7 @@ pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
 
 #[cfg(test)]
 impl Mesh {
-    /// Over sockets that are there already.
+    /// Over existing sockets.
     pub(super) fn of(rank: usize, links: Vec<Option<Link>>) -> Self {
         Self { rank, links }
     }

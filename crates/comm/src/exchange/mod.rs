@@ -1,8 +1,10 @@
-//! The [`Exchange`] of ranks that are processes: bytes through the job's store, descriptors through Unix sockets.
+//! The [`Exchange`] of ranks that are processes: bytes through the job's store, descriptors through Unix
+//! sockets.
 //!
-//! Descriptors cannot cross hosts, so [`LocalExchange::all_gather_fds`] needs all ranks on one host (and in one network
-//! namespace); the other calls do not. The sockets are opened by the first call that needs them: abstract addresses
-//! with 128 random bits, both ends of the same user (`SO_PEERCRED`), greeted with a secret that goes through the store.
+//! Descriptors cannot cross hosts, so [`LocalExchange::all_gather_fds`] needs all ranks on one host and in
+//! one network namespace; the other calls do not. The first call that needs the sockets opens them: abstract
+//! addresses with 128 random bits, both ends of the same user (`SO_PEERCRED`), and a greeting with a secret
+//! that goes through the store.
 
 mod link;
 mod mesh;
@@ -20,16 +22,17 @@ use crate::error::{CommError, Result, as_exchange_error};
 use crate::store::Store;
 use mesh::Mesh;
 
-/// The most descriptors that a rank may give in one call.
+/// Most descriptors that a rank may pass in one call.
 pub const MOST_DESCRIPTORS: usize = 1024;
 
 /// An [`Exchange`] among the ranks of a [`Store`].
 ///
-/// Several may share a store; `scope` tells them apart, and all ranks must give the same.
+/// Several may share a store. `scope` distinguishes them; all ranks pass the same.
 pub struct LocalExchange {
     store: Arc<Store>,
     scope: String,
-    /// Calls made so far. Held while a call runs, so that two threads of a rank cannot interleave their rounds.
+    /// Number of calls so far. Locked during a call, so that two threads of a rank cannot interleave their
+    /// calls.
     calls: Mutex<Calls>,
 }
 
@@ -39,7 +42,7 @@ struct Calls {
     mesh: Option<Mesh>,
 }
 
-/// How receiving went on one rank.
+/// The outcome of receiving on one rank.
 #[derive(Serialize, Deserialize)]
 enum Receipt {
     Complete,
@@ -62,7 +65,8 @@ impl LocalExchange {
         &self.store
     }
 
-    /// As [`Exchange::all_gather`] of a rank that already knows that another may not come: see [`Store::gather_within`].
+    /// As [`Exchange::all_gather`], for a rank that knows that another may not arrive: see
+    /// [`Store::gather_within`].
     ///
     /// # Errors
     /// As [`Exchange::all_gather`].
@@ -123,8 +127,8 @@ impl LocalExchange {
         self.agree_on_receipts(&mut calls, tag, received)
     }
 
-    /// Makes the outcome the same on all ranks: what one rank did not receive fails the call of every rank. After a
-    /// failure packets may still stand in the sockets, so the next call opens fresh ones, on every rank.
+    /// Makes the outcome the same on all ranks: what one rank did not receive fails the call on every rank.
+    /// After a failure packets may be left in the sockets, so every rank opens fresh ones at the next call.
     fn agree_on_receipts(
         &self,
         calls: &mut Calls,
@@ -143,7 +147,7 @@ impl LocalExchange {
                 expected: *expected as u32,
                 got: *got as u32,
             },
-            // The peer that is gone cannot take part in another round.
+            // A lost peer cannot take part in another all-gather.
             Err(CommError::PeerLost { .. } | CommError::PeerFailed { .. }) => return received,
             Err(other) => Receipt::Failed {
                 why: other.to_string().chars().take(512).collect(),
@@ -220,7 +224,7 @@ impl Exchange for LocalExchange {
     }
 }
 
-/// Reads `bytes` as every message of the exchange, for fuzzing.
+/// Decodes `bytes` as each message of the exchange, for fuzzing.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn decode_all(bytes: &[u8]) {
     mesh::decode_all(bytes);

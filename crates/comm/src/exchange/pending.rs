@@ -1,5 +1,5 @@
-//! Who comes to a rank's Unix socket: peers, who greet with the group's secret, and strangers, who are let in to no more
-//! than that.
+//! Pending connections at a rank's Unix socket. Peers greet with the group's secret; a connection without it
+//! gets no further.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use super::link::{FLAGS, Greeting, Link, LinkError, same_user};
 use crate::job::same_bytes;
 use crate::store::wake::{is_ready, wait_ready};
 
-/// How long a connection may take to greet.
+/// How long a connection may take to send its greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections that may be greeting at the same time; the oldest makes room.
+/// Connections that may be greeting at the same time; the oldest is dropped for a new one.
 const MOST_WAITING: usize = 128;
 
 pub(super) struct PendingConnections {
     listener: OwnedFd,
     secret: [u8; 32],
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: Vec<(Instant, Link)>,
 }
 
@@ -33,8 +33,8 @@ impl PendingConnections {
         }
     }
 
-    /// The next that greets with the secret, and the rank that it says it is. No stranger holds it up; descriptors that a
-    /// stranger sends are closed.
+    /// The next connection that greets with the secret, and the rank that it names. Other connections do not
+    /// delay it; descriptors that they send are closed.
     pub(super) fn next(
         &mut self,
         watched: BorrowedFd<'_>,
@@ -92,7 +92,7 @@ impl PendingConnections {
                 self.waiting.push((until, Link { socket }));
             }
             Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-            // No descriptor is free: asking again at once would only heat the room.
+            // No descriptor is free: retrying at once would only spin.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }

@@ -32,7 +32,8 @@ fn descriptors_reach_every_rank_in_order() {
     std::thread::scope(|s| {
         for ex in group(3) {
             s.spawn(move || {
-                // Rank 0 gives none, rank 2 more than one packet holds. Each reader empties one pipe of each rank.
+                // Rank 0 gives none, rank 2 more than one packet holds. Each reader empties one pipe of each
+                // rank.
                 for round in 0..3u8 {
                     let me = ex.rank();
                     let pipes: Vec<_> = (0..me * 70)

@@ -1,7 +1,8 @@
-//! What the fuzz targets and the seeded tests call: each entry takes any bytes, and panics only if a promise is broken.
+//! Entries of the fuzz targets and the seeded tests: each takes any bytes, and panics only if a promise is
+//! broken.
 //!
-//! The folder `fuzz/` of this crate drives them with libFuzzer (`cargo fuzz`); `seeded` with mutations of the checked-in
-//! corpus, for a bounded time and the same every time, in the tests. Not part of the crate as it is used.
+//! `fuzz/` drives them with libFuzzer (`cargo fuzz`); `seeded` with deterministic mutations of the checked-in
+//! corpus, for a bounded time, in the tests. Not part of the public crate.
 
 #[cfg(test)]
 mod seeded;
@@ -12,13 +13,14 @@ use crate::job::Job;
 
 pub use store::{frames, session};
 
-/// Bytes as each message that ranks exchange without the store: contacts, greetings, labels of descriptors, receipts.
+/// Bytes as each message that ranks exchange without the store: contacts, greetings, labels of descriptors,
+/// receipts.
 pub fn packets(data: &[u8]) {
     crate::exchange::decode_all(data);
 }
 
-/// `data` is text, one `NAME=value` a line. Whatever it says, the answer is a place below its world or an error that
-/// does not show the token.
+/// The environment of a launcher: `data` is text, one `NAME=value` a line. Whatever it says, the answer is a
+/// place below its world or an error that does not show the token.
 pub fn places(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let lookup = |name: &str| {

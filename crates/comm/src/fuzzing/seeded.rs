@@ -7,7 +7,7 @@ use super::store::TOKEN;
 use super::*;
 use crate::store::wire::{Offer, Op, ToServer, encode};
 
-/// An entry is fed so many mutations, or, on a slow machine, as many as it takes in so long.
+/// Mutations for each entry, or fewer on a slow machine, where `LONGEST` ends them.
 const RUNS: usize = 60_000;
 const LONGEST: Duration = Duration::from_secs(4);
 

@@ -13,12 +13,12 @@ use crate::store::wire::{
     ToServer, encode,
 };
 
-/// The token of the session's job, which the corpus knows: past the door there is more to break.
+/// The token of the session's job, which is in the corpus: there is more to break after authentication.
 pub const TOKEN: &[u8] = b"fuzzing token";
-/// What a connection's socket is read in at once, here.
+/// Bytes of one read of a socket, here.
 const CHUNK: usize = 300;
 
-/// Bytes as frames of either direction. The first byte says where they are cut: a cut must change nothing.
+/// Bytes as frames of either direction. The first byte chooses where they are cut: a cut must change nothing.
 pub fn frames(data: &[u8]) {
     let Some((&cut, bytes)) = data.split_first() else {
         return;
@@ -67,11 +67,10 @@ fn take_all<T: Serialize + DeserializeOwned>(
     (messages, None)
 }
 
-/// One hostile connection after another at a server with two honest ranks of three, who must be able to talk whatever
-/// comes, and to meet unless the third rank was taken.
+/// Hostile connections to a server with two honest ranks of three, which must be served whatever arrives.
 ///
-/// `data` is a list of (connection, length, bytes): one byte, two bytes (little endian), as many as there are. Length 0
-/// closes the connection; at length 0xffff all deadlines come.
+/// `data` is a list of (connection, length, bytes): one byte, two bytes (little endian), as many as there
+/// are. Length 0 closes the connection; at length 0xffff all deadlines come.
 pub fn session(data: &[u8]) {
     let mut harness = Harness::new();
     harness.honest();
@@ -126,12 +125,12 @@ impl Harness {
                 world: 3,
             };
             let actions = harness.sessions.handle(rank.into(), hello, harness.now);
-            assert_eq!(actions.len(), 2, "seated and welcomed");
+            assert_eq!(actions.len(), 2, "admitted and welcomed");
         }
         harness
     }
 
-    /// As the server does with what it read.
+    /// Handles received bytes as the server does.
     fn feed(&mut self, connection: u64, bytes: &[u8]) {
         if self.closed.contains(&connection) {
             return;
@@ -194,7 +193,7 @@ impl Harness {
         std::mem::take(&mut self.answers).into_iter().find_map(own)
     }
 
-    /// The two honest ranks are served whatever else goes on.
+    /// The two honest ranks are served whatever else happens.
     fn honest(&mut self) {
         assert_eq!(self.ask(0, Op::Ping), Some(Answer::Done));
         let key = format!("honest {}", self.next);

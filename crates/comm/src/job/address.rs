@@ -1,9 +1,9 @@
-//! Where the store of a job is, by what its launcher left in the environment.
+//! The store's address, from the launcher's environment.
 
 use super::launcher::Launcher;
 use super::{Found, Result};
 
-/// Ports that a job's id chooses from: above those of common services, below those that systems hand out by themselves.
+/// Ports to choose from by the job's id: above those of common services, below those that systems assign.
 const PORTS: std::ops::Range<u32> = 20_000..30_000;
 
 impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
@@ -33,14 +33,15 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
             (host, port) => match (self.own_host(world)?, host.is_some() || port.is_some()) {
                 (Some(host), false) => Ok(join(&host, self.own_port())),
                 _ => Err(self.error(
-                    "missing: WARPWEAVE_STORE (host:port of a free port on rank 0), or MASTER_ADDR and MASTER_PORT"
+                    "missing: WARPWEAVE_STORE (host:port of a free port on rank 0), or \
+                     MASTER_ADDR and MASTER_PORT"
                         .into(),
                 )),
             },
         }
     }
 
-    /// The host of rank 0, where the launcher says it.
+    /// The host of rank 0, if the launcher gives it.
     fn own_host(&self, world: usize) -> Result<Option<String>> {
         const LOOPBACK: &str = "127.0.0.1";
         match self.vars.launcher {
@@ -65,7 +66,7 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
         }
     }
 
-    /// FNV-1a of the job's id (Fowler, Noll and Vo), so that jobs that share a host seldom meet.
+    /// FNV-1a of the job's id (Fowler, Noll and Vo), so that jobs on one host seldom collide.
     fn own_port(&self) -> u32 {
         let hash = self.id().bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, b| {
             (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! The launchers whose environment is understood, and the names of their variables.
+//! The supported launchers and the names of their variables.
 
 use std::fmt;
 
@@ -41,13 +41,13 @@ pub(super) struct Variables {
     pub local_rank: &'static [&'static str],
     /// Ranks of this host; may be missing.
     pub local_world: &'static [&'static str],
-    /// Whether a job without a local rank is one host, where the rank will do.
+    /// Whether a job without a local rank runs on one host, so that the rank serves as the local rank.
     pub local_rank_optional: bool,
     /// The same rank under another name; may be missing.
     pub same_rank: &'static [&'static str],
-    /// All of them together tell this job from others when no token was given; some may be missing.
+    /// Together they identify the job when no token was given; some may be missing.
     pub job: &'static [&'static str],
-    /// One of them must be there, or another launcher is looked for.
+    /// One of them must be set, or the next launcher is tried.
     pub mark: &'static [&'static str],
 }
 
@@ -74,7 +74,7 @@ pub(super) const LAUNCHERS: [Variables; 5] = [
         local_world: &["LOCAL_WORLD_SIZE"],
         local_rank_optional: false,
         same_rank: NONE,
-        // A group that torchrun starts again must not meet what is left of the one before.
+        // A restarted group must not join what is left of the previous one.
         job: &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
         mark: &["RANK", "WORLD_SIZE"],
     },
@@ -111,7 +111,7 @@ pub(super) const LAUNCHERS: [Variables; 5] = [
         local_rank_optional: false,
         same_rank: NONE,
         job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
-        // A batch script and a shell of `salloc` have the allocation's variables and are no rank of a step.
+        // A batch script and a shell of `salloc` have the allocation's variables but are not ranks of a step.
         mark: &["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"],
     },
 ];

@@ -1,4 +1,4 @@
-//! Who this process is in its job: rank, world size, and where the store is.
+//! This process's place in its job: rank, world size, and the store's address.
 //!
 //! | what | own | torchrun | Open MPI | MPICH | SLURM |
 //! |---|---|---|---|---|---|
@@ -6,20 +6,21 @@
 //! | world size | `WARPWEAVE_WORLD_SIZE` | `WORLD_SIZE` | `OMPI_COMM_WORLD_SIZE` | `PMI_SIZE` | `SLURM_STEP_NUM_TASKS`, `SLURM_NTASKS` |
 //! | local rank | `WARPWEAVE_LOCAL_RANK` (else the rank) | `LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | `MPI_LOCALRANKID` | `SLURM_LOCALID` |
 //!
-//! The first launcher of that order with a rank or a world size in the environment (SLURM: with a step's variables, which
-//! a batch script lacks) is taken, and then it must be whole; variables of the same launcher must not contradict each
-//! other. Launchers inside one another may differ: `torchrun` inside `srun` is torchrun's job.
+//! The first launcher in that order with a rank or a world size in the environment is taken (SLURM: with a
+//! step's variables, which a batch script lacks). Its variables must be complete and consistent. Launchers
+//! inside one another may differ: `torchrun` inside `srun` is torchrun's job.
 //!
 //! The store's address is, in this order,
 //! 1. `WARPWEAVE_STORE` (`host:port`), the only one that a job of the own variables takes;
 //! 2. `MASTER_ADDR` and the port **after** `MASTER_PORT`, which torchrun itself listens on;
-//! 3. under `srun`, the first host of `SLURM_STEP_NODELIST`, where rank 0 is (loopback when the step has one node), and
-//!    under Open MPI, loopback when `OMPI_COMM_WORLD_LOCAL_SIZE` says that all ranks are on one host: at a port from 20000
-//!    to 29999 that the job's id gives.
+//! 3. under `srun`, the first host of `SLURM_STEP_NODELIST`, where rank 0 is (loopback when the step has one
+//!    node), and under Open MPI, loopback when `OMPI_COMM_WORLD_LOCAL_SIZE` says that all ranks are on one
+//!    host: at a port from 20000 to 29999 that the job's id gives.
 //!
-//! The token is `WARPWEAVE_JOB_TOKEN`; under a foreign launcher it may be left out, and is then made of the launcher's job
-//! id, which keeps jobs apart but is no secret: the store then turns away other users of its host, and warns where it
-//! listens to other hosts. `WARPWEAVE_TIMEOUT` (seconds, 60 unless set) bounds every wait on peers.
+//! The token is `WARPWEAVE_JOB_TOKEN`. Under a foreign launcher it may be left out; the token is then derived
+//! from the launcher's job id, which keeps jobs apart but is not secret. The store then refuses other users
+//! of its host, and warns if it listens to other hosts. `WARPWEAVE_TIMEOUT` (seconds, default 60) bounds
+//! every wait for peers.
 
 mod address;
 mod launcher;
@@ -55,8 +56,8 @@ impl Job {
     /// Reads the process environment.
     ///
     /// # Errors
-    /// [`CommError::Environment`] naming the variables that are missing or wrong. No launcher at all is no error: the
-    /// process is then a job of one rank.
+    /// [`CommError::Environment`] naming the variables that are missing or wrong. No launcher at all is no
+    /// error: the process is then a job of one rank.
     pub fn from_env() -> Result<Self> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
@@ -102,7 +103,7 @@ impl Job {
         })
     }
 
-    /// A job of this process alone.
+    /// A job of one rank: this process.
     ///
     /// # Errors
     /// [`CommError::Io`] when the system has no randomness for the token.
@@ -110,7 +111,8 @@ impl Job {
         Self::new(0, 1, "127.0.0.1:0", JobToken::random()?)
     }
 
-    /// The place of `rank` among `world` ranks of one host whose store is, or will be, at `store` (`host:port`).
+    /// The place of `rank` among `world` ranks of one host whose store is, or will be, at `store`
+    /// (`host:port`).
     ///
     /// # Errors
     /// [`CommError::InvalidArgument`] when `rank` is not below `world`, or `world` is above 4096.
@@ -169,12 +171,12 @@ impl Job {
         self.local_rank
     }
 
-    /// Whose environment this was read from.
+    /// The launcher whose environment this was read from.
     pub fn launcher(&self) -> Launcher {
         self.launcher
     }
 
-    /// Where the store is, as `host:port`.
+    /// The store's address, as `host:port`.
     pub fn store(&self) -> &str {
         &self.store
     }
@@ -205,7 +207,8 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
             (Some(rank), Some(world), Some(local)) => {
                 if rank >= world || world > LARGEST_WORLD || local >= world {
                     return Err(self.error(format!(
-                        "{} = {rank}, {} = {world}, local rank {local}: ranks must be below the world size, which is at most {LARGEST_WORLD}",
+                        "{} = {rank}, {} = {world}, local rank {local}: ranks must be below the world \
+                         size, which is at most {LARGEST_WORLD}",
                         self.vars.rank[0], self.vars.world[0],
                     )));
                 }
@@ -227,7 +230,7 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
         }
     }
 
-    /// Whether what the launcher says twice is the same.
+    /// Checks that variables which say the same thing agree.
     fn consistent(&self, rank: usize, world: usize, local: usize) -> Result<()> {
         if let Some(again) = self.number(self.vars.same_rank)?
             && again != rank
@@ -276,7 +279,7 @@ impl<L: Fn(&str) -> Option<String>> Found<'_, L> {
         ))
     }
 
-    /// What tells this job from others of the same launcher.
+    /// The launcher's id of this job.
     fn id(&self) -> String {
         let parts: Vec<_> = self
             .vars
@@ -306,7 +309,9 @@ fn timeout(lookup: &impl Fn(&str) -> Option<String>) -> Result<Duration> {
         .map(Duration::from_secs_f64)
         .ok_or_else(|| CommError::Environment {
             launcher: Launcher::Warpweave.to_string(),
-            why: format!("WARPWEAVE_TIMEOUT is `{text}`, which is not a number of seconds from 0.001 to 86400"),
+            why: format!(
+                "WARPWEAVE_TIMEOUT is `{text}`, which is not a number of seconds from 0.001 to 86400"
+            ),
         })
 }
 

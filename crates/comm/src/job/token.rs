@@ -1,4 +1,4 @@
-//! The secret that tells the ranks of a job from strangers.
+//! The secret that authenticates the ranks of a job.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use crate::error::{CommError, Result};
 const SHORTEST: usize = 8;
 const LONGEST: usize = 256;
 
-/// What a process must know to join the store of a job: 8 to 256 bytes.
+/// The token of a job, which a process needs to join its store: 8 to 256 bytes.
 ///
-/// It travels in the clear, so it guards a job against other users of the machine and against a rank of another job
-/// that comes to the wrong port, not against someone who reads the network.
+/// It is sent in the clear. It guards a job against other users of the machine and against a misdirected rank
+/// of another job, not against someone who reads the network.
 #[derive(Clone)]
 pub struct JobToken {
     bytes: Vec<u8>,
@@ -39,7 +39,7 @@ impl JobToken {
         })
     }
 
-    /// What a launcher's job id makes: it keeps jobs apart, and anyone may know it.
+    /// Derives a token from a launcher's job id: it keeps jobs apart, but anyone may know it.
     pub(super) fn derived(text: String) -> Result<Self> {
         let mut bytes = text.into_bytes();
         bytes.truncate(LONGEST);
@@ -49,7 +49,7 @@ impl JobToken {
         })
     }
 
-    /// False for a token that was made of a launcher's job id.
+    /// False for a token derived from a launcher's job id.
     pub(crate) fn is_secret(&self) -> bool {
         self.secret
     }

@@ -1,4 +1,5 @@
-//! What the ranks agree on before and after they call NCCL together, so that no rank waits in it for one that failed.
+//! What the ranks agree on before and after they call NCCL together, so that no rank waits in it for one that
+//! failed.
 
 use warpweave_symm_mem::Exchange;
 
@@ -7,7 +8,8 @@ use super::fault::failure;
 use super::library::NcclLibrary;
 use crate::error::{CommError, Result, agree, as_comm_error};
 
-/// Rank 0's unique id and what this rank prepared, once every rank has prepared it with the same version of NCCL.
+/// Rank 0's unique id and what this rank prepared, once every rank has prepared it with the same version of
+/// NCCL.
 pub(super) fn unique_id<T>(
     library: &NcclLibrary,
     exchange: &dyn Exchange,
@@ -74,8 +76,8 @@ pub(super) fn same(exchange: &dyn Exchange, what: &str, mine: &str) -> Result<()
 
 /// As [`agree`], of a call in which NCCL waits for all ranks.
 ///
-/// When the call fails on one rank, it fails on its peers too, with an error of NCCL's that blames no rank. Such an error
-/// counts only if no rank failed by itself: so all ranks name the rank that failed first.
+/// When the call fails on one rank, it fails on its peers too, with an error of NCCL's that blames no rank.
+/// Such an error counts only if no rank failed by itself: so all ranks name the rank that failed first.
 pub(super) fn agree_on_call<T>(exchange: &dyn Exchange, step: &str, mine: Result<T>) -> Result<T> {
     let blames_no_rank = |error: &CommError| match error {
         CommError::Nccl { code, .. } => *code == REMOTE_ERROR,

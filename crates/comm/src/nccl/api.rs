@@ -1,7 +1,7 @@
-//! The functions of NCCL that this crate calls, resolved once, each with the version that brought it.
+//! The functions of NCCL that this crate calls, resolved once, each with the version that introduced it.
 //!
-//! Results are plain integers here: a library newer than the bindings may return codes that their enum lacks. Buffers
-//! are `*mut` also where NCCL only reads them, which is the same to the callee.
+//! Results are plain integers here: a library newer than the bindings may return codes that their enum lacks.
+//! Buffers are `*mut` also where NCCL only reads them, which is the same to the callee.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -11,7 +11,7 @@ use super::config::Config;
 use super::version::{NcclVersion, OLDEST_NCCL};
 use crate::error::{CommError, Result};
 
-/// A function of NCCL's, if the loaded library is new enough to have it.
+/// A function of NCCL, present if the loaded library is new enough.
 pub(super) struct Function<F> {
     pub name: &'static str,
     since: NcclVersion,
@@ -21,8 +21,8 @@ pub(super) struct Function<F> {
 
 impl<F: Copy> Function<F> {
     /// # Safety
-    /// `library` is NCCL, whose public header gives the symbol the type `F`, and stays loaded for as long as the function
-    /// is called.
+    /// `library` is NCCL, whose public header gives the symbol the type `F`, and stays loaded for as long as
+    /// the function is called.
     unsafe fn resolve(
         library: &Library,
         name: &'static str,
@@ -30,7 +30,7 @@ impl<F: Copy> Function<F> {
         since: NcclVersion,
         found: NcclVersion,
     ) -> Result<Self, String> {
-        // By the version alone, on which the ranks agree, and not by what symbols happen to be there.
+        // By the version alone, which is the same on all ranks, and not by the symbols that happen to exist.
         let at = if found < since {
             None
         } else {
@@ -87,7 +87,7 @@ macro_rules! table {
         }
 
         impl Api {
-            /// Resolves what a library of this version has.
+            /// Resolves the functions of a library of this version.
             ///
             /// # Safety
             /// `library` is NCCL, and stays loaded for as long as the table is used.
@@ -95,8 +95,11 @@ macro_rules! table {
                 Ok(Self {
                     $($field: {
                         let symbol = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: the caller vouches that this is NCCL; the types are those of its public header.
-                        unsafe { Function::resolve(library, stringify!($name), symbol, since!($($minor)?), found)? }
+                        // SAFETY: the caller vouches that this is NCCL; the types are those of its public
+                        // header.
+                        unsafe {
+                            Function::resolve(library, stringify!($name), symbol, since!($($minor)?), found)?
+                        }
                     },)*
                 })
             }
@@ -108,7 +111,7 @@ macro_rules! table {
 #[allow(non_camel_case_types)]
 pub type ncclComm_t = *mut ncclComm;
 
-/// What [`ncclComm_t`] points to, which nobody outside NCCL looks into.
+/// The opaque target of [`ncclComm_t`].
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Debug)]
@@ -116,7 +119,7 @@ pub struct ncclComm {
     _opaque: [u8; 0],
 }
 
-/// What rank 0 makes and all ranks of a communicator are told.
+/// NCCL's id of a new communicator, which rank 0 makes for all ranks.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -186,7 +189,8 @@ pub(super) fn hint(code: c_int) -> &'static str {
     match code {
         1 => "a CUDA call failed inside NCCL; NCCL_DEBUG=WARN prints which",
         2 => {
-            "a system call failed inside NCCL, often for /dev/shm or the network interface; see NCCL_DEBUG=WARN, NCCL_SOCKET_IFNAME"
+            "a system call failed inside NCCL, often for /dev/shm or the network interface; see NCCL_DEBUG=WARN, \
+             NCCL_SOCKET_IFNAME"
         }
         4 | 5 => "do all ranks make the same calls, each on its own device?",
         6 => "another rank failed or went away; its own log says why",

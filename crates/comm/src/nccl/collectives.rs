@@ -1,5 +1,5 @@
-//! NCCL's calls, each a row of one table. Addresses are device addresses, counts are elements, and work is ordered by
-//! its stream.
+//! NCCL's calls, each a row of one table. Addresses are device addresses, counts are elements, and streams
+//! order the work.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,7 +11,7 @@ use super::element::{Element, ReduceOp};
 use super::group;
 use crate::error::{CommError, Result};
 
-/// How an argument becomes one of NCCL's; `what` is its name.
+/// Converts an argument to NCCL's type; `what` is its name.
 trait Pass<To> {
     fn pass(self, comm: &NcclComm, what: &'static str) -> Result<To>;
 }
@@ -57,7 +57,7 @@ impl Pass<c_int> for ReduceOp {
     }
 }
 
-/// Methods that pass their arguments on, in NCCL's order, followed by the communicator and the stream.
+/// Methods that pass their arguments in NCCL's order, followed by the communicator and the stream.
 macro_rules! calls {
     ($($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $kind:ty),*) by $function:ident;)*) => {
         impl NcclComm {
@@ -77,12 +77,13 @@ macro_rules! calls {
                     $(let $arg = $arg.pass(self, stringify!($arg))?;)*
                     let grouped = group::join(&self.shared, name)?;
                     let code = self.shared.call(name, |raw| {
-                        // SAFETY: the communicator is alive while the call runs, and of the ranks that the arguments
-                        // were checked for. What they say of memory, the stream and the other ranks is the caller's word.
+                        // SAFETY: the communicator is alive while the call runs, and the ranks among the
+                        // arguments were checked. Memory, stream and the other ranks' calls are the caller's
+                        // obligation.
                         unsafe { function($($arg,)* raw, stream.cast()) }
                     })?;
                     match code {
-                        // Nothing has been launched yet, so that there is nothing to wait for.
+                        // Nothing has been launched yet, so there is nothing to wait for.
                         SUCCESS | IN_PROGRESS if grouped => Ok(()),
                         code => self.shared.await_completion(name, code, &|_| Ok(())),
                     }
@@ -93,16 +94,17 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Every rank's `count` elements at `send` to `recv` of every rank, by rank: `world * count` elements. In place
-    /// when `send` is `recv` plus this rank's offset.
+    /// Every rank's `count` elements at `send` to `recv` of every rank, by rank: `world * count` elements. In
+    /// place when `send` is `recv` plus this rank's offset.
     pub fn all_gather(send: u64, recv: u64, count: usize, element: Element) by all_gather;
 
     /// `count` elements combined over all ranks, to every rank. In place when `send == recv`.
     pub fn all_reduce(send: u64, recv: u64, count: usize, element: Element, op: ReduceOp) by all_reduce;
 
-    /// `world * count` elements combined over all ranks; rank `r` receives the `r`-th `count` of them. In place when
-    /// `recv` is `send` plus this rank's offset.
-    pub fn reduce_scatter(send: u64, recv: u64, count: usize, element: Element, op: ReduceOp) by reduce_scatter;
+    /// `world * count` elements combined over all ranks; rank `r` receives the `r`-th `count` of them. In
+    /// place when `recv` is `send` plus this rank's offset.
+    pub fn reduce_scatter(send: u64, recv: u64, count: usize, element: Element, op: ReduceOp)
+        by reduce_scatter;
 
     /// `count` elements combined over all ranks, to rank `root`. `recv` is written there alone. In place when
     /// `send == recv`.
@@ -112,7 +114,8 @@ calls! {
     /// `send == recv`.
     pub fn broadcast(send: u64, recv: u64, count: usize, element: Element, root: usize) by broadcast;
 
-    /// `count` elements to rank `peer`, which receives them. Pairs that cross belong in one [`NcclComm::group`].
+    /// `count` elements to rank `peer`, which receives them. Pairs that cross belong in one
+    /// [`NcclComm::group`].
     pub fn send(send: u64, count: usize, element: Element, peer: usize) by send;
 
     /// `count` elements from rank `peer`, which sends them.
@@ -125,7 +128,8 @@ calls! {
     pub(super) fn native_gather(send: u64, recv: u64, count: usize, element: Element, root: usize) by gather;
 
     /// `ncclScatter`.
-    pub(super) fn native_scatter(send: u64, recv: u64, count: usize, element: Element, root: usize) by scatter;
+    pub(super) fn native_scatter(send: u64, recv: u64, count: usize, element: Element, root: usize)
+        by scatter;
 }
 
 impl NcclComm {
@@ -139,16 +143,16 @@ impl NcclComm {
         })
     }
 
-    /// Orders `stream` after all that every rank enqueued before its own barrier: an all-reduce of the one `i32` at
-    /// `word`, whose value does not matter.
+    /// Orders `stream` after all work that every rank enqueued before its own barrier: an all-reduce of the
+    /// one `i32` at `scratch`, whose value does not matter.
     ///
     /// # Safety
     /// As [`NcclComm`] says.
     ///
     /// # Errors
     /// As [`NcclComm::all_reduce`].
-    pub unsafe fn barrier(&self, word: u64, stream: CUstream) -> Result<()> {
+    pub unsafe fn barrier(&self, scratch: u64, stream: CUstream) -> Result<()> {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.all_reduce(word, word, 1, Element::I32, ReduceOp::Max, stream) }
+        unsafe { self.all_reduce(scratch, scratch, 1, Element::I32, ReduceOp::Max, stream) }
     }
 }

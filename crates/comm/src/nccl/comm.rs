@@ -1,4 +1,4 @@
-//! The life of a communicator: come up, be watched, go down; each step bounded.
+//! The life of a communicator: initialize, use, close or abort; each step with a deadline.
 
 use std::cell::Cell;
 use std::fmt;
@@ -22,17 +22,18 @@ use crate::error::Result;
 
 /// One rank's NCCL communicator, for the device that was current when it was made.
 ///
-/// One thread uses it at a time; an [`NcclAborter`] ends it from any. Dropping it aborts it, which takes five seconds at
-/// most; [`NcclComm::close`] is the orderly way, once all work on it has ended. Either lets go of what is registered with
-/// it before its memory may be freed, so that windows and memory may be dropped before or after it.
+/// One thread uses it at a time; an [`NcclAborter`] aborts it from any. Dropping it aborts it, which takes at
+/// most five seconds; [`NcclComm::close`] shuts it down cleanly, once all work on it has ended. Either
+/// deregisters what is still registered before that memory may be freed, so windows and memory may be dropped
+/// before or after it.
 ///
 /// # What the unsafe calls ask for
-/// - Every address is device memory of this rank's device, of the size that the call reads or writes, and stays so
-///   until the work has ended on `stream`.
+/// - Every address is device memory of this rank's device, of the size that the call reads or writes, and
+///   stays so until the work has ended on `stream`.
 /// - `stream` is a live stream of that device.
 /// - All ranks make the same calls in the same order, with counts that match.
-/// - Where one rank's buffers lie in a window or a registration, so do those of all ranks, also those that the call does
-///   not use there; in symmetric windows they lie at the same offset on every rank.
+/// - Where one rank's buffers lie in a window or a registration, so do those of all ranks, also those that
+///   the call does not use there; in symmetric windows they lie at the same offset on every rank.
 pub struct NcclComm {
     pub(super) shared: Arc<Shared>,
     pub(super) launch: Launch,
@@ -67,13 +68,14 @@ impl NcclAborter {
 }
 
 impl NcclComm {
-    /// Makes a communicator of all ranks of `exchange`. Collective. The CUDA device of this rank must be current.
+    /// Makes a communicator of all ranks of `exchange`. Collective. The CUDA device of this rank must be
+    /// current.
     ///
     /// # Errors
     /// [`CommError::Disagreement`](crate::CommError::Disagreement) when the ranks have different versions,
     /// [`CommError::Timeout`](crate::CommError::Timeout) when not all ranks came up by the deadline,
-    /// [`CommError::NcclTooOld`](crate::CommError::NcclTooOld) on all ranks where one asks for an option that the library
-    /// lacks, [`CommError::Nccl`](crate::CommError::Nccl).
+    /// [`CommError::NcclTooOld`](crate::CommError::NcclTooOld) on all ranks where one asks for an option that
+    /// the library lacks, [`CommError::Nccl`](crate::CommError::Nccl).
     pub fn init(
         library: &Arc<NcclLibrary>,
         exchange: &dyn Exchange,
@@ -82,7 +84,7 @@ impl NcclComm {
         Self::init_watched(library, exchange, options, &|_| Ok(()))
     }
 
-    /// As [`NcclComm::init`], ending early with the error of `watch`, which is asked again and again.
+    /// As [`NcclComm::init`], ending early with the error of `watch`, which is polled.
     ///
     /// # Errors
     /// As [`NcclComm::init`], and those of `watch`.
@@ -98,11 +100,12 @@ impl NcclComm {
         let init = &library.api.init_rank_config;
         let (call, init) = (init.name, init.get()?);
         let mut raw = null_mut();
-        // SAFETY: both pointers are to this frame, and NCCL is done with them before it returns: a non-blocking
-        // initialisation goes on in a thread that knows the communicator and the name, which it keeps.
+        // SAFETY: both pointers are to this frame, and NCCL is done with them before it returns: a
+        // non-blocking initialisation goes on in a thread that knows the communicator and the name, which it
+        // keeps.
         let code = unsafe { init(&mut raw, world as i32, id, rank as i32, &mut config) };
         if raw.is_null() {
-            // No handle and no error would be a fault of NCCL's own.
+            // No handle and no error is a fault in NCCL.
             let failed = !matches!(code, SUCCESS | IN_PROGRESS);
             let code = if failed { code } else { INTERNAL_ERROR };
             return Err(failure(library, rank, call, code));
@@ -136,17 +139,17 @@ impl NcclComm {
         self.shared.world
     }
 
-    /// The library behind it.
+    /// The library it uses.
     pub fn library(&self) -> &Arc<NcclLibrary> {
         &self.shared.library
     }
 
-    /// NCCL's handle, for calls that this crate does not make. Null once it was aborted.
+    /// NCCL's handle, for calls that this crate lacks. Null once aborted.
     pub fn as_raw(&self) -> ncclComm_t {
         self.shared.raw()
     }
 
-    /// What has gone wrong in the background, such as a peer whose connection broke. Never waits.
+    /// An asynchronous error, such as a peer whose connection broke. Never waits.
     ///
     /// # Errors
     /// [`CommError::Nccl`](crate::CommError::Nccl).
@@ -158,23 +161,23 @@ impl NcclComm {
         }
     }
 
-    /// Ends the communicator now: its kernels give up, so that streams stuck in them drain. Every later call fails.
-    /// Takes five seconds for each of NCCL's communicators at most. In a group it is carried out at the group's end, and
-    /// beside a call of another thread at that call's end.
+    /// Aborts the communicator: its kernels give up, so streams stuck in them drain. Every later call fails.
+    /// Takes at most five seconds for each of NCCL's communicators. In a group it takes effect at the group's
+    /// end, and during a call of another thread at that call's end.
     ///
-    /// False: it has not ended yet.
+    /// Returns false if it has not ended yet.
     pub fn abort(&self) -> bool {
         self.shared.abort()
     }
 
-    /// What ends it from another thread, such as one that watches the job.
+    /// A handle that aborts it from another thread, such as one that watches the job.
     pub fn aborter(&self) -> NcclAborter {
         NcclAborter {
             shared: self.shared.clone(),
         }
     }
 
-    /// Lets go in good order once all work on it has ended, of what is still registered first. Collective.
+    /// Closes it cleanly once all work on it has ended, and deregisters what is still registered. Collective.
     ///
     /// # Errors
     /// [`CommError::Timeout`](crate::CommError::Timeout) when a peer does not close too,
@@ -194,7 +197,7 @@ impl NcclComm {
         let (call, destroy) = (api.destroy.name, api.destroy.get()?);
         let handle = self.shared.take(call)?;
         let destroyed = bounded(call, TEARDOWN, move || {
-            // SAFETY: finalised, and nothing holds it any longer.
+            // SAFETY: finalized, and nothing uses it any longer.
             unsafe { destroy(handle.get()) }
         });
         match destroyed {
@@ -204,7 +207,7 @@ impl NcclComm {
         }
     }
 
-    /// The split of a non-blocking communicator goes on in the background and is watched as its parent is.
+    /// A split of a non-blocking communicator continues in the background and is watched as its parent is.
     fn split_blocking(
         self,
         options: &NcclOptions,
@@ -214,13 +217,13 @@ impl NcclComm {
         let split = &parent.library.api.split;
         let (call, split) = (split.name, split.get()?);
         let (mut config, name) = options.config(Launch::Blocking, parent.library.version())?;
-        // NCCL writes the new handle when the split is done, which may be after this call has given up.
+        // NCCL writes the new handle when the split completes, which may be after this call has given up.
         let place = Arc::new(AtomicPtr::new(null_mut()));
         let theirs = place.clone();
         let rank = parent.rank as i32;
         let code = parent.call(call, |raw| {
-            // SAFETY: the parent is alive; the handle's place is kept below until NCCL has written it; the configuration
-            // is read before the return.
+            // SAFETY: the parent is alive; the handle's place is kept below until NCCL has written it; the
+            // configuration is read before the return.
             unsafe { split(raw, 0, rank, theirs.as_ptr(), &mut config) }
         });
         if let Err(error) = code.and_then(|code| self.await_split(call, code, &place, watch)) {
@@ -229,7 +232,7 @@ impl NcclComm {
             if !child.is_null() {
                 abort(&parent.library, child, TEARDOWN);
             }
-            // Where the split still goes on, NCCL has both.
+            // If the split is still running, NCCL uses both.
             forget((name, theirs));
             return Err(error);
         }
@@ -255,7 +258,7 @@ impl NcclComm {
         watch: &dyn Fn(&str) -> Result<()>,
     ) -> Result<()> {
         let start = Instant::now();
-        // Success may mean that the work has only begun: the state tells.
+        // Success may mean that the split has only begun: its state says.
         let code = if code == SUCCESS { IN_PROGRESS } else { code };
         self.shared.await_completion(call, code, watch)?;
         while place.load(Ordering::Acquire).is_null() {

@@ -1,4 +1,4 @@
-//! How a communicator is to be, and the structure that tells NCCL so.
+//! Options of a communicator, and the structure that passes them to NCCL.
 
 use std::ffi::{CString, c_char, c_int, c_uint};
 use std::mem::offset_of;
@@ -11,39 +11,40 @@ use crate::error::{CommError, Result};
 /// Whether a launch returns at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Launch {
-    /// NCCL launches from a thread of its own and is polled until it has, with the deadline: nothing hangs. Such launches
-    /// are not for graphs, which are captured on one thread.
+    /// NCCL launches from a thread of its own, which is polled until the deadline: nothing hangs. Cannot be
+    /// captured in a graph, since a capture belongs to one thread.
     #[default]
     NonBlocking,
-    /// NCCL launches from the calling thread, with less latency, also into a graph. The first collective connects the
-    /// ranks and has no deadline. Costs a second communicator, split from a non-blocking one that came up within the
-    /// deadline.
+    /// NCCL launches from the calling thread, with less latency, also into a graph. The first collective
+    /// connects the ranks and has no deadline. Costs a second communicator, split from a non-blocking one
+    /// that came up within the deadline.
     Blocking,
 }
 
-/// How many of the device's SMs a communicator may take for itself.
+/// How many SMs a communicator may occupy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CtaPolicy {
     /// As many as make a call fastest.
     #[default]
     Default,
-    /// Fewer, where registered buffers make up for them. From 2.27.
+    /// Fewer, where registered buffers compensate. From 2.27.
     Efficiency,
-    /// None: copy engines move the data, where [`NcclComm::zero_cta`](super::NcclComm::zero_cta) says that it applies;
-    /// elsewhere kernels do. From 2.28.
+    /// None: copy engines move the data where [`NcclComm::zero_cta`](super::NcclComm::zero_cta) applies;
+    /// kernels do elsewhere. From 2.28.
     ZeroCta,
 }
 
-/// How a communicator comes up, how long it may take, and what it may use.
+/// Options of a communicator.
 #[derive(Clone, Debug)]
 pub struct NcclOptions {
-    /// Bound on coming up and on each launch.
+    /// Deadline of the initialization and of each launch.
     pub deadline: Duration,
     /// How launches are made.
     pub launch: Launch,
     /// How many SMs it may take. NCCL's variable `NCCL_CTA_POLICY` overrules it.
     pub cta_policy: CtaPolicy,
-    /// The fewest thread blocks of a kernel, from 1; NCCL's choice when `None`. NCCL caps it at 32 or 64, by version.
+    /// The fewest thread blocks of a kernel, from 1; NCCL's choice when `None`. NCCL caps it at 32 or 64, by
+    /// version.
     pub min_ctas: Option<u32>,
     /// The most thread blocks of a kernel, from 1; NCCL's choice when `None`.
     pub max_ctas: Option<u32>,
@@ -67,7 +68,7 @@ impl Default for NcclOptions {
     }
 }
 
-/// `ncclConfig_t` up to what 2.28 knows. Later versions append, and take defaults for what lies behind `size`.
+/// `ncclConfig_t` as of 2.28. Later versions append fields, and use defaults for fields beyond `size`.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -99,11 +100,12 @@ const SIZE_2_28: usize = size_of::<Config>();
 const _: () = assert!(SIZE_2_18 == 48 && SIZE_2_27 == 72 && SIZE_2_28 == 80);
 
 const UNDEFINED: c_int = c_int::MIN;
-/// More than any version has channels: NCCL takes a minimum only below a maximum, and caps what is too large.
+/// More channels than any version has. NCCL accepts a minimum only with a maximum, and caps what is too
+/// large.
 const MOST_CTAS: u32 = 1024;
 
 impl NcclOptions {
-    /// The structure for a library of version `found`, and the name that it points to, which must live as long as the
+    /// The structure for a library of version `found`, and the name it points to, which must outlive the
     /// communicator.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use warpweave_symm_mem::DType;
 use super::version::{NcclVersion, OLDEST_NCCL};
 use crate::error::{CommError, Result};
 
-/// What a collective's buffers hold.
+/// Element type of a collective's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Element {
@@ -64,7 +64,7 @@ impl Element {
         }
     }
 
-    /// The version that brought it.
+    /// The first version that has it.
     pub(super) const fn since(self) -> NcclVersion {
         match self {
             Element::F8E4M3 | Element::F8E5M2 => NcclVersion::of(2, 24),

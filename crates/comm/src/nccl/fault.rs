@@ -1,4 +1,4 @@
-//! NCCL's own words for what went wrong.
+//! NCCL's own error texts.
 
 use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
@@ -34,7 +34,7 @@ pub(super) fn failure(
     }
 }
 
-/// A string of NCCL's, which ends with a zero byte, or null.
+/// A string of NCCL, zero-terminated or null.
 fn text(said: *const c_char) -> String {
     if said.is_null() {
         return String::new();

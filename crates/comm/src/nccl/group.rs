@@ -1,7 +1,7 @@
-//! Calls of one thread that NCCL launches together.
+//! Groups: calls of one thread that NCCL launches as one.
 //!
-//! NCCL keeps the open group with the thread, and every communicator that is called meanwhile is part of it. So does
-//! this module, so that no communicator is aborted, or launches looked for, before the group has ended.
+//! NCCL keeps the open group per thread, and every communicator called meanwhile joins it. So does this
+//! module: no communicator is aborted, or polled for launches, before its group has ended.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
 }
 
-/// Makes `comm` part of this thread's group. False: there is none.
+/// Adds `comm` to this thread's group. Returns false if there is none.
 pub(super) fn join(comm: &Arc<Shared>, call: &'static str) -> Result<bool> {
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
@@ -39,8 +39,8 @@ pub(super) fn join(comm: &Arc<Shared>, call: &'static str) -> Result<bool> {
 }
 
 impl NcclComm {
-    /// Makes the calls of `calls` one launch, so that sends and receives among ranks may cross. Other communicators that
-    /// are called meanwhile are part of it. An abort meanwhile is carried out at the end.
+    /// Launches the calls of `calls` as one, so that sends and receives among ranks may cross. Other
+    /// communicators called meanwhile join the group. An abort meanwhile takes effect at the end.
     ///
     /// # Errors
     /// The first error of `calls`, or of the launch.
@@ -66,7 +66,7 @@ impl NcclComm {
     }
 }
 
-/// Ends the group also when the calls panic, or this thread could launch nothing more.
+/// Ends the group even if the calls panic: otherwise this thread could launch nothing more.
 struct Open<'a> {
     comm: &'a NcclComm,
     end: unsafe extern "C" fn() -> i32,
@@ -85,7 +85,8 @@ impl Open<'_> {
     }
 
     fn close(&self) -> Result<()> {
-        // SAFETY: takes nothing; the group was started on this thread, and its members are kept from being aborted.
+        // SAFETY: takes nothing; the group was started on this thread, and its members are kept from being
+        // aborted.
         let code = unsafe { (self.end)() };
         let members = GROUP.with_borrow_mut(|group| {
             group.depth -= 1;
@@ -97,19 +98,19 @@ impl Open<'_> {
         if !matches!(code, SUCCESS | IN_PROGRESS) && members.is_empty() {
             return Err(self.comm.shared.error(END, code));
         }
-        // All of them leave before any is waited for: each may be aborted from here on.
+        // All leave the group before any is waited for: from here on each may be aborted.
         let left: Vec<_> = members
             .iter()
             .map(|member| member.leave_group(END, code))
             .collect();
-        let settled: Vec<_> = members
+        let completed: Vec<_> = members
             .iter()
             .zip(left)
             .map(|(member, left)| {
                 left.and_then(|()| member.await_completion(END, code, &|_| Ok(())))
             })
             .collect();
-        settled.into_iter().collect()
+        completed.into_iter().collect()
     }
 }
 

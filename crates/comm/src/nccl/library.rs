@@ -14,7 +14,7 @@ use super::api::{Api, SUCCESS};
 use super::version::{NcclVersion, OLDEST_NCCL};
 use crate::error::{CommError, Result};
 
-/// A loaded NCCL. It stays loaded until the process ends, for it has threads of its own.
+/// A loaded NCCL. It stays loaded until the process ends, since it has threads of its own.
 pub struct NcclLibrary {
     pub(super) api: Api,
     path: PathBuf,
@@ -29,13 +29,14 @@ impl fmt::Debug for NcclLibrary {
 }
 
 impl NcclLibrary {
-    /// The first usable NCCL among: `WARPWEAVE_NCCL` (and nothing else when it is set); beside the executable and in
-    /// `lib/` there; the `toolchain/runtime/lib` of a target folder around it, if no other user may write it; the system's loader, as `libnccl.so.2`
-    /// and `libnccl.so`; `nvidia/nccl/lib` in the site-packages of Python installations.
+    /// The first usable NCCL among: `WARPWEAVE_NCCL` (alone, if set); next to the executable and in `lib/`
+    /// there; the `toolchain/runtime/lib` of a target folder around it, if no other user can write it; the
+    /// system's loader, as `libnccl.so.2` and `libnccl.so`; `nvidia/nccl/lib` in the site-packages of Python
+    /// installations.
     ///
     /// # Errors
-    /// [`CommError::NcclMissing`] with all that was tried, [`CommError::NcclUnusable`] when one was found and is too old
-    /// or not NCCL.
+    /// [`CommError::NcclMissing`] with all that was tried, [`CommError::NcclUnusable`] when one was found and
+    /// is too old or not NCCL.
     pub fn load() -> Result<Arc<Self>> {
         if let Some(path) = std::env::var_os("WARPWEAVE_NCCL").filter(|path| !path.is_empty()) {
             return Self::open(Path::new(&path));
@@ -53,12 +54,13 @@ impl NcclLibrary {
         Err(unusable.unwrap_or(CommError::NcclMissing { tried }))
     }
 
-    /// The NCCL at `path`; a bare file name goes through the system's loader.
+    /// The NCCL at `path`; a bare file name is resolved by the system's loader.
     ///
     /// # Errors
     /// As [`NcclLibrary::load`].
     pub fn open(path: &Path) -> Result<Arc<Self>> {
-        // SAFETY: a shared library's constructors run here. The path is NCCL's by its name, or the user's explicit wish.
+        // SAFETY: a shared library's constructors run here. The path is NCCL's by its name, or the user's
+        // explicit wish.
         let library = unsafe { Library::new(path) }.map_err(|e| CommError::NcclMissing {
             tried: vec![format!("{} ({})", path.display(), reason(&e))],
         })?;
@@ -95,13 +97,13 @@ impl NcclLibrary {
     }
 }
 
-/// libloading names the function that failed, and the loader's reason as the source.
+/// libloading's error names the function that failed; its source is the loader's reason.
 fn reason(error: &libloading::Error) -> String {
     let source = error.source();
     source.map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Asked before the other symbols, so that an old library is called old and not incomplete.
+/// Read before the other symbols, so that an old library is reported as old and not as incomplete.
 fn version(library: &Library) -> Result<NcclVersion, String> {
     type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
     // SAFETY: `ncclGetVersion` has had this type in every version of NCCL 2.
@@ -118,7 +120,7 @@ fn version(library: &Library) -> Result<NcclVersion, String> {
 
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// Every path worth trying, in order, and what is not, with the reason.
+/// Every path to try, in order, and those refused, with the reason.
 fn candidates(
     executable: Option<&Path>,
     env: impl Fn(&str) -> Option<OsString>,

@@ -17,13 +17,13 @@ use crate::error::{CommError, Result};
 
 /// Device memory of `ncclMemAlloc`, which windows may be registered on. From 2.19.
 ///
-/// Dropping it frees it, which takes five seconds at most. A registration keeps a share of it, so that it outlives every
-/// communicator that knows it; that no stream uses it any more is the promise of whoever enqueued the work.
+/// Dropping it frees it, which takes at most five seconds. Registrations share ownership, so it outlives
+/// every communicator that knows it. Whoever enqueued work on it must make sure that no stream still uses it.
 pub struct NcclMemory {
     library: Arc<NcclLibrary>,
     address: u64,
     bytes: usize,
-    /// Frees are made with it, on a thread that has none of its own.
+    /// Current during the free, which runs on a thread without a context.
     context: Context,
 }
 
@@ -41,7 +41,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// That of this thread; none where there is no driver.
+    /// This thread's context; `None` without a driver.
     fn current() -> Self {
         Self(
             is_driver_present()
@@ -52,7 +52,8 @@ impl Context {
 
     fn bind(&self) {
         if let Some(context) = self.0 {
-            // SAFETY: it was current when the memory in it was allocated; the driver refuses one that has ended.
+            // SAFETY: it was current when the memory in it was allocated; the driver refuses one that has
+            // ended.
             let bound = unsafe { ctx::set_current(context) };
             if let Err(error) = bound {
                 tracing::warn!(%error, "no context to free NCCL's memory in");
@@ -62,11 +63,11 @@ impl Context {
 }
 
 impl NcclMemory {
-    /// Allocates at least `bytes` on the device of `comm`, which must be current. Outlives `comm` if it has to.
+    /// Allocates at least `bytes` on the device of `comm`, which must be current. May outlive `comm`.
     ///
     /// # Errors
-    /// [`CommError::NcclTooOld`], [`CommError::InvalidArgument`] for no bytes, [`CommError::Nccl`] where the device has
-    /// no memory left.
+    /// [`CommError::NcclTooOld`], [`CommError::InvalidArgument`] for no bytes, [`CommError::Nccl`] where the
+    /// device has no memory left.
     pub fn new(comm: &NcclComm, bytes: usize) -> Result<Arc<Self>> {
         if bytes == 0 {
             return Err(CommError::InvalidArgument {
@@ -75,7 +76,7 @@ impl NcclMemory {
             });
         }
         let library = comm.library().clone();
-        // Memory that could not be freed should not be had.
+        // Allocate nothing that cannot be freed.
         library.api.mem_free.get()?;
         let (call, allocate) = (library.api.mem_alloc.name, library.api.mem_alloc.get()?);
         let mut pointer: *mut c_void = null_mut();

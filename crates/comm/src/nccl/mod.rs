@@ -1,16 +1,18 @@
 //! NCCL, loaded at run time, with bounded waits.
 //!
-//! Communicators are made non-blocking: a peer that died while they come up, or in the first collective (which connects
-//! the ranks), ends in an error at the deadline and not in a hang. Every launch then goes through a thread of NCCL's, which
-//! costs the host tens of microseconds; [`Launch::Blocking`] trades the bound on launches for that time.
+//! Communicators are non-blocking: if a peer dies while they come up, or in the first collective (which
+//! connects the ranks), the call ends with an error at the deadline instead of hanging. Every launch then
+//! goes through a thread of NCCL's, which costs the host tens of microseconds; [`Launch::Blocking`] trades
+//! the bound on launches for that time.
 //!
-//! Each function carries the version that brought it, and is decided by the version of the loaded library alone, on which
-//! the ranks agree: no rank takes a way that another does not have.
+//! Each function has the version that introduced it. Which functions are used depends on the version of the
+//! loaded library alone, which is the same on all ranks, so all ranks take the same path.
 //!
-//! What is registered with a communicator is kept in its list, with a share of the memory. Windows, registrations and the
-//! communicator may be dropped in any order; an abort waits for the call or the group that is open (`state`).
+//! A communicator lists what is registered with it and shares ownership of that memory. Windows,
+//! registrations and the communicator may be dropped in any order; an abort waits for an open call or group
+//! (`state`).
 //!
-//! What NCCL reads from the environment (`NCCL_NVLS_ENABLE=0`, `NCCL_DEBUG`, …) is left as it is.
+//! NCCL's own environment variables (`NCCL_NVLS_ENABLE=0`, `NCCL_DEBUG`, …) are left alone.
 
 mod agreement;
 mod api;

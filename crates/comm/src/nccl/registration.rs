@@ -70,7 +70,8 @@ impl Drop for RegistrationGuard {
 }
 
 impl Shared {
-    /// Deregisters the `at`-th. It is for the caller to drop once the lock is free, since that may free its memory.
+    /// Deregisters the `at`-th. The caller drops the result once the lock is free, since that may free its
+    /// memory.
     fn end_registration(&self, state: &mut State, at: usize) -> Result<Registration> {
         let Registration { kind, handle, .. } = state.registrations[at];
         let function = match kind {
@@ -114,7 +115,7 @@ impl Shared {
         self.end_where("ncclCommDeregister", |_| true)
     }
 
-    /// Lets go of what was dropped while NCCL was at work.
+    /// Deregisters what was dropped while NCCL was busy.
     pub fn deregister_retired(&self, call: &'static str) -> Result<()> {
         self.end_where(call, |registration| registration.retired)
     }
@@ -128,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Whether a registration for which `which` says so holds the address.
+    /// Whether a registration of a kind that `which` accepts contains the address.
     pub fn registered(&self, address: u64, which: impl Fn(Kind) -> bool) -> bool {
         self.lock_for_teardown().is_some_and(|state| {
             state

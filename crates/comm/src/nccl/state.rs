@@ -1,10 +1,12 @@
-//! What the owner of a communicator, its registrations and whoever aborts it share.
+//! The state shared by a communicator, its registrations and its aborters.
 //!
-//! NCCL wants no thread inside a call on a communicator that is being aborted, and none between the start and the end of
-//! a group with it. So a call holds the lock, and an abort that comes while a call or a group is open *dooms* the
-//! communicator: no call begins any more, and whoever ends the open one carries the abort out.
+//! NCCL requires that no thread is inside a call on a communicator that is aborted, and none between the
+//! start and the end of a group with it. So a call holds the lock, and an abort that arrives during a call or
+//! a group *dooms* the communicator: no further call begins, and whoever ends the open one carries the abort
+//! out.
 //!
-//! So does the loss of a rank, of which the exchange tells: what is enqueued would wait for that rank for ever.
+//! The loss of a rank, which the exchange reports, does the same: enqueued work would wait for that rank
+//! forever.
 
 use std::ffi::{CString, c_void};
 use std::mem::{forget, replace, take};
@@ -32,12 +34,12 @@ pub(super) struct Shared {
     pub world: usize,
     pub deadline: Duration,
     pub policy: CtaPolicy,
-    /// Set before the lock is asked for, so that whoever holds it sees it when leaving.
+    /// Set before the lock is taken, so that its holder sees it when leaving.
     doomed: AtomicBool,
-    /// The rank that the exchange lost, if it is one of the group, and what it saw.
+    /// The rank that the exchange lost, if it is in the group, and the cause.
     lost: OnceLock<(Option<usize>, String)>,
     state: Mutex<State>,
-    /// Held by whoever carries an abort out, so that nobody else takes it for done.
+    /// Held while an abort is carried out, so that nobody else takes it for done.
     ending: Mutex<()>,
 }
 
@@ -48,10 +50,10 @@ pub(super) struct State {
     pub parent: ncclComm_t,
     /// In an open group of some thread.
     grouped: bool,
-    /// A thread of NCCL's is at work on it.
+    /// NCCL is working on it in the background.
     busy: bool,
     pub registrations: Vec<Registration>,
-    /// NCCL points into them for as long as the communicators live.
+    /// NCCL points into them while the communicators live.
     names: Vec<CString>,
 }
 
@@ -76,7 +78,8 @@ pub(super) struct Registration {
     pub _memory: Option<Arc<dyn Send + Sync>>,
 }
 
-// SAFETY: NCCL ties communicators and registrations to a device and not to a thread; the lock admits one at a time.
+// SAFETY: NCCL ties communicators and registrations to a device and not to a thread; the lock admits one at a
+// time.
 unsafe impl Send for State {}
 
 impl Shared {
@@ -113,7 +116,7 @@ impl Shared {
             let _ = shared.lost.set((rank, cause.into()));
             shared.doomed.store(true, Ordering::Release);
             let own = own.clone();
-            // It may take seconds. Without a thread, whoever uses the communicator next carries it out.
+            // It may take seconds. If no thread can start, the next user of the communicator carries it out.
             let _ = std::thread::Builder::new()
                 .name("nccl-loss".into())
                 .spawn(move || own.upgrade().map(|shared| shared.finish()));
@@ -121,7 +124,7 @@ impl Shared {
         exchange.watch(LossWatcher::new(self, lost));
     }
 
-    /// From a communicator that is alive to inside a call on it.
+    /// Enters a call on a communicator that is alive.
     pub fn enter(&self, call: &'static str) -> Result<MutexGuard<'_, State>> {
         let limit = self.deadline.max(TEARDOWN);
         let Some(state) = self.state.try_lock_for(limit) else {
@@ -134,7 +137,7 @@ impl Shared {
         Ok(state)
     }
 
-    /// Out of a call, carrying out an abort that came meanwhile.
+    /// Leaves a call, and carries out an abort that arrived meanwhile.
     pub fn leave(&self, state: MutexGuard<'_, State>) {
         drop(state);
         if self.doomed.load(Ordering::Acquire) {
@@ -153,8 +156,8 @@ impl Shared {
         Ok(code)
     }
 
-    /// One call that may wait for peers inside NCCL. If it does for longer than `limit`, the communicator is left to it
-    /// and has ended for everyone else: to abort it beside a thread of its own is what NCCL forbids.
+    /// One call that may wait for peers inside NCCL. If it takes longer than `limit`, the communicator is
+    /// left to it and has ended for everyone else: NCCL forbids aborting it during a call.
     pub fn call_bounded(
         &self,
         call: &'static str,
@@ -172,7 +175,7 @@ impl Shared {
         code.ok_or_else(|| self.left_behind(call, limit))
     }
 
-    /// What NCCL says of work in the background. Never waits for it.
+    /// The state of NCCL's background work. Never waits.
     pub fn poll(&self, call: &'static str) -> Result<i32> {
         let get_async_error = self.library.api.get_async_error.get()?;
         self.call(call, |raw| {
@@ -185,8 +188,8 @@ impl Shared {
         })
     }
 
-    /// Takes the result of a call that may go on in the background, and waits until it has ended one way or the other.
-    /// A call that does not end by the deadline, or that `watch` ends, takes the communicator with it.
+    /// Waits until a call that may continue in the background has completed, given its result `code`. If it
+    /// does not complete by the deadline, or `watch` fails, the communicator is aborted.
     pub fn await_completion(
         &self,
         call: &'static str,
@@ -205,7 +208,7 @@ impl Shared {
                 self.abort();
                 return Err(e);
             }
-            // A launch takes microseconds, coming up seconds.
+            // A launch takes microseconds, initialization seconds.
             match polls {
                 0..64 => std::thread::yield_now(),
                 64..256 => std::thread::sleep(Duration::from_micros(20)),
@@ -214,7 +217,7 @@ impl Shared {
             polls += 1;
             code = match self.poll(call) {
                 Ok(code) => code,
-                // The exchange lost a rank: `watch` knows which, and what it said.
+                // The exchange lost a rank: `watch` knows which and why.
                 Err(e) if self.lost.get().is_some() => {
                     self.abort();
                     return Err(watch(call).err().unwrap_or(e));
@@ -228,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Ends the communicator now, or has it ended by whoever is in a call or a group with it. True: it has ended.
+    /// Aborts the communicator, now or when the open call or group ends. Returns true if it has ended.
     pub fn abort(&self) -> bool {
         self.doomed.store(true, Ordering::Release);
         self.finish()
@@ -256,19 +259,19 @@ impl Shared {
             .collect();
         let ended = ended.into_iter().all(|ended| ended);
         if !ended {
-            // NCCL may still reach for what was registered with it.
+            // NCCL may still use what was registered with it.
             forget(kept);
         }
         ended
     }
 
-    /// From alive to in a group of this thread, if it has not ended.
+    /// Joins this thread's group, if it has not ended.
     pub fn join_group(&self, call: &'static str) -> Result<()> {
         self.enter(call)?.grouped = true;
         Ok(())
     }
 
-    /// From in a group to what the group's end made of it.
+    /// Leaves its group, with the result of the group's end.
     ///
     /// # Errors
     /// When it was aborted meanwhile.
@@ -288,19 +291,19 @@ impl Shared {
         self.state.lock().grouped
     }
 
-    /// The handle, and null once it has ended.
+    /// The handle; null once it has ended.
     pub fn raw(&self) -> ncclComm_t {
         self.state.lock().raw
     }
 
-    /// From a split that is done to owning what it was split from, which ends with it.
+    /// After a split: takes ownership of the parent, which ends with it.
     pub fn adopt_parent(&self, parent: &Self) {
         let (mut mine, mut theirs) = (self.state.lock(), parent.state.lock());
         mine.parent = replace(&mut theirs.raw, null_mut());
         mine.names.append(&mut theirs.names);
     }
 
-    /// From alive to ended, with the handle in the caller's hands.
+    /// Ends the communicator and returns its handle.
     pub fn take(&self, call: &'static str) -> Result<Handle<ncclComm>> {
         let mut state = self.enter(call)?;
         let raw = replace(&mut state.raw, null_mut());
@@ -308,12 +311,12 @@ impl Shared {
         Ok(Handle(raw))
     }
 
-    /// The lock, whatever has become of the communicator.
+    /// The lock, whatever state the communicator is in.
     pub fn lock_for_teardown(&self) -> Option<MutexGuard<'_, State>> {
         self.state.try_lock_for(TEARDOWN)
     }
 
-    /// The lock of a communicator that is alive and that NCCL is not at work on.
+    /// The lock, if the communicator is alive and NCCL is not working on it.
     pub fn idle(&self) -> Option<MutexGuard<'_, State>> {
         let state = self.lock_for_teardown()?;
         let alive = !state.raw.is_null() && !self.doomed.load(Ordering::Acquire);
@@ -375,7 +378,7 @@ impl Shared {
 }
 
 impl State {
-    /// Leaves the communicator, and what it may still reach, to the thread that is stuck in it.
+    /// Leaves the communicator, and what it may still access, to the thread that is stuck in it.
     pub fn abandon(&mut self) {
         self.raw = null_mut();
         forget((take(&mut self.registrations), take(&mut self.names)));

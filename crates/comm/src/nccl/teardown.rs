@@ -1,4 +1,4 @@
-//! Calls into NCCL that may not return, each bounded by a thread that is left behind if it does not.
+//! Calls into NCCL that may not return: each runs on its own thread, which is abandoned at a deadline.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -7,24 +7,25 @@ use std::time::Duration;
 use super::api::ncclComm_t;
 use super::library::NcclLibrary;
 
-/// How long letting go of something may take.
+/// Deadline of a deregistration, free, destroy or abort.
 pub(super) const TEARDOWN: Duration = Duration::from_secs(5);
 
-/// A pointer of NCCL's on its way to another thread.
+/// A pointer of NCCL that is sent to another thread.
 pub(super) struct Handle<T>(pub *mut T);
 
-// SAFETY: NCCL ties communicators, registrations and memory to a device and not to a thread; a `Handle` is used by one
-// thread at a time.
+// SAFETY: NCCL ties communicators, registrations and memory to a device and not to a thread; a `Handle` is
+// used by one thread at a time.
 unsafe impl<T> Send for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// Taken as a method so that a closure captures the whole handle, which is what may be sent.
+    /// A method, so that a closure captures the whole handle, which is `Send`.
     pub(super) fn get(&self) -> *mut T {
         self.0
     }
 }
 
-/// Runs `call` on a thread of its own. `None`: it did not return within `limit`, or no thread could be had.
+/// Runs `call` on its own thread. Returns `None` if it did not return within `limit`, or no thread was
+/// available.
 pub(super) fn bounded<T: Send + 'static>(
     name: &str,
     limit: Duration,
@@ -38,7 +39,8 @@ pub(super) fn bounded<T: Send + 'static>(
     result.recv_timeout(limit).ok()
 }
 
-/// Aborts a communicator, which ends its kernels and frees it. False: it is still at it after `limit`.
+/// Aborts a communicator, which ends its kernels and frees it. Returns false if that takes longer than
+/// `limit`.
 pub(super) fn abort(library: &Arc<NcclLibrary>, comm: ncclComm_t, limit: Duration) -> bool {
     let Ok(call) = library.api.abort.get() else {
         return false;

@@ -1,5 +1,5 @@
-//! Collectives that give each rank a part of its own, of equal lengths or not. The parts of a buffer lie one after the
-//! other, by rank. What NCCL has no call for is a group of calls that it has.
+//! Collectives in which each rank has a segment of a buffer, of equal lengths or not. Segments are
+//! contiguous, in rank order. A call that NCCL lacks is a group of calls that it has.
 
 use cudarc::driver::sys::CUstream;
 
@@ -42,7 +42,7 @@ impl NcclComm {
         Ok(segments)
     }
 
-    /// The count of all ranks, if it is the same.
+    /// The common count, if all ranks have the same.
     fn even(&self, counts: &[usize]) -> Option<usize> {
         let first = *counts.first()?;
         (counts.len() == self.world() && counts.iter().all(|count| *count == first))
@@ -55,7 +55,8 @@ impl NcclComm {
     /// As [`NcclComm`] says; `counts` is the same on all ranks.
     ///
     /// # Errors
-    /// As [`NcclComm::all_gather`], and [`CommError::InvalidArgument`] when `counts` is not one for each rank.
+    /// As [`NcclComm::all_gather`], and [`CommError::InvalidArgument`] when `counts` is not one for each
+    /// rank.
     pub unsafe fn all_gather_uneven(
         &self,
         send: u64,
@@ -110,8 +111,8 @@ impl NcclComm {
         })
     }
 
-    /// The `r`-th `count` elements at `send` to rank `r`, which keeps those of rank `s` as the `s`-th `count` at `recv`.
-    /// Not in place. `ncclAlltoAll` from 2.28 on, sends and receives before.
+    /// The `r`-th `count` elements at `send` to rank `r`, which keeps those of rank `s` as the `s`-th `count`
+    /// at `recv`. Not in place. `ncclAlltoAll` from 2.28 on, sends and receives before.
     ///
     /// # Safety
     /// As [`NcclComm`] says.
@@ -164,8 +165,8 @@ impl NcclComm {
         })
     }
 
-    /// Every rank's `count` elements at `send` to `recv` of rank `root`, by rank. In place when `send` is `recv` plus
-    /// the root's offset. `ncclGather` from 2.28 on, sends and receives before.
+    /// Every rank's `count` elements at `send` to `recv` of rank `root`, by rank. In place when `send` is
+    /// `recv` plus the root's offset. `ncclGather` from 2.28 on, sends and receives before.
     ///
     /// # Safety
     /// As [`NcclComm`] says; `recv` is written on the root alone.
@@ -222,8 +223,8 @@ impl NcclComm {
         })
     }
 
-    /// The `r`-th `count` elements at `send` of rank `root` to `recv` of rank `r`. In place when `recv` is `send` plus
-    /// the root's offset. `ncclScatter` from 2.28 on, sends and receives before.
+    /// The `r`-th `count` elements at `send` of rank `root` to `recv` of rank `r`. In place when `recv` is
+    /// `send` plus the root's offset. `ncclScatter` from 2.28 on, sends and receives before.
     ///
     /// # Safety
     /// As [`NcclComm`] says; `send` is read on the root alone.

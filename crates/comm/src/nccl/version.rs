@@ -13,7 +13,7 @@ pub struct NcclVersion {
     pub patch: u32,
 }
 
-/// The first with non-blocking communicators as this crate uses them, and `ncclCommSplit`.
+/// The first version with non-blocking communicators as this crate uses them, and `ncclCommSplit`.
 pub const OLDEST_NCCL: NcclVersion = NcclVersion::of(2, 18);
 
 impl NcclVersion {

@@ -1,4 +1,4 @@
-//! Windows and buffers: memory that NCCL knows beforehand, so that it moves data without copies of its own.
+//! Windows and registered buffers: memory that NCCL knows in advance, so that it needs no staging copies.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -23,26 +23,27 @@ use crate::error::{CommError, Result, agree, as_comm_error};
 /// What a window promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Nothing about where the peers' buffers lie.
+    /// Buffers may lie at different offsets on each rank.
     Default,
-    /// In every collective the buffers lie at the same offset of the window on all ranks: `NCCL_WIN_COLL_SYMMETRIC`,
-    /// which symmetric kernels and the zero-CTA policy need.
+    /// In every collective the buffers lie at the same offset of the window on all ranks:
+    /// `NCCL_WIN_COLL_SYMMETRIC`, which symmetric kernels and the zero-CTA policy need.
     #[default]
     Symmetric,
 }
 
-/// How long a handle may be missing once NCCL has said that the window is there.
+/// How long NCCL may take to write the handle after it reported success.
 const WRITTEN: Duration = Duration::from_secs(2);
 
-/// What the address of a window must be a multiple of.
+/// Alignment of a window's address.
 const ALIGNMENT: u64 = 4096;
 
-/// Memory that all ranks have registered together with `ncclCommWindowRegister`. From 2.27.
+/// Memory that all ranks registered together with `ncclCommWindowRegister`. From 2.27.
 ///
-/// It holds a share of the communicator and of its memory: whichever is dropped first, NCCL lets go of the window before
-/// the memory is freed. Dropping it deregisters it on this rank alone, in ten seconds at most; while NCCL is at work or
-/// a group is open, that is left to the next registration or to the communicator's end. [`NcclWindow::close`] is the
-/// orderly way. Do neither while a stream uses the window or is being captured.
+/// It shares ownership of the communicator and of its memory: NCCL deregisters the window before the memory
+/// is freed, whichever is dropped first. Dropping it deregisters it on this rank alone, which takes at most
+/// ten seconds; while NCCL is busy or a group is open, it is deferred to the next registration or the
+/// communicator's end. [`NcclWindow::close`] closes it cleanly. Do neither while a stream uses the window or
+/// is being captured.
 pub struct NcclWindow {
     hold: RegistrationGuard,
     range: Range<u64>,
@@ -110,14 +111,14 @@ impl NcclRegistration {
 }
 
 impl NcclComm {
-    /// Makes a window of the whole of `memory`, with the memory that every other rank gives. Collective: `exchange` is
-    /// that of [`NcclComm::init`], or another among the same ranks.
+    /// Makes a window of all of `memory`, together with the memory of every other rank. Collective:
+    /// `exchange` is that of [`NcclComm::init`], or another among the same ranks.
     ///
     /// # Errors
-    /// On all ranks when it fails on one. [`CommError::NcclTooOld`], [`CommError::Disagreement`] when sizes or kinds
-    /// differ, [`CommError::InvalidArgument`] for memory that lies in a window already,
-    /// [`CommError::NcclUnregistered`]: the communicator is as before. [`CommError::Nccl`] and [`CommError::Timeout`]: it
-    /// was aborted.
+    /// On all ranks when it fails on one. [`CommError::NcclTooOld`], [`CommError::Disagreement`] when sizes
+    /// or kinds differ, [`CommError::InvalidArgument`] for memory that lies in a window already,
+    /// [`CommError::NcclUnregistered`]: the communicator is as before. [`CommError::Nccl`] and
+    /// [`CommError::Timeout`]: it was aborted.
     pub fn window(
         &self,
         exchange: &dyn Exchange,
@@ -128,12 +129,12 @@ impl NcclComm {
         self.window_over(exchange, range, kind, Some(memory.clone()))
     }
 
-    /// As [`NcclComm::window`], over `bytes` of other memory that NCCL takes: mapped by CUDA's virtual memory management,
-    /// with handles that can be exported, beginning at a multiple of 4096.
+    /// As [`NcclComm::window`], over `bytes` of other memory that NCCL accepts: mapped by CUDA's virtual
+    /// memory management, with exportable handles, at a multiple of 4096.
     ///
     /// # Safety
-    /// The memory stays mapped until the window is closed, or dropped with no work on it and none of NCCL's in progress,
-    /// or the communicator has ended.
+    /// The memory stays mapped until the window is closed, or dropped with no work on it and none of NCCL's
+    /// in progress, or the communicator has ended.
     ///
     /// # Errors
     /// As [`NcclComm::window`].
@@ -158,7 +159,8 @@ impl NcclComm {
         const PREPARED: &str = "warpweave.nccl.window";
         const REGISTERED: &str = "warpweave.nccl.window-registered";
         const CALL: &str = "ncclCommWindowRegister";
-        // Whatever can fail before the call is done first, so that no rank waits in NCCL for one that will not call it.
+        // Whatever can fail before the call is done first, so that no rank waits in NCCL for one that will
+        // not call it.
         let range = range
             .and_then(|range| self.may_register(range))
             .and_then(|range| self.of_these_ranks(exchange, range))
@@ -182,7 +184,7 @@ impl NcclComm {
     fn register_window(&self, range: &Range<u64>, symmetric: bool) -> Result<Handle<c_void>> {
         let register = &self.library().api.window_register;
         let (call, register) = (register.name, register.get()?);
-        // NCCL writes the handle when all ranks have come, which may be after this call has given up.
+        // NCCL writes the handle when all ranks have called, which may be after this call has given up.
         let place = Arc::new(AtomicPtr::new(null_mut()));
         let theirs = Arc::into_raw(place.clone());
         let handle = Handle(theirs.cast_mut());
@@ -190,21 +192,22 @@ impl NcclComm {
         let address = Handle(address);
         let make = move |raw| {
             let (place, flags) = (handle.get(), i32::from(symmetric));
-            // SAFETY: the communicator is alive while the call runs; the place lives until NCCL has written it; that the
-            // memory stays is vouched for by its share in the registration, or by the caller of `window_at`.
+            // SAFETY: the communicator is alive while the call runs, and the place lives until NCCL has
+            // written it. The registration shares ownership of the memory, or the caller of `window_at` keeps
+            // it.
             unsafe { register(raw, address.get(), bytes, (*place).as_ptr(), flags) }
         };
         let code = match self.launch {
             Launch::NonBlocking => self.shared.call(call, make),
             Launch::Blocking => self.shared.call_bounded(call, self.shared.deadline, make),
         };
-        // Success of a communicator that does not block means that it has begun.
+        // For a non-blocking communicator success means that the call has begun.
         let code = code.and_then(|code| match self.launch {
             Launch::NonBlocking if code == SUCCESS => self.shared.poll(call),
             _ => Ok(code),
         });
         code.and_then(|code| self.shared.await_completion(call, code, &|_| Ok(())))?;
-        // A communicator that does not block may say that it is done a moment before it has written the handle.
+        // A non-blocking communicator may report success a moment before it writes the handle.
         let start = Instant::now();
         let late = match self.launch {
             Launch::NonBlocking => WRITTEN.min(self.shared.deadline),
@@ -221,7 +224,8 @@ impl NcclComm {
         self.had(Handle(written), call)
     }
 
-    /// Registers the whole of `memory` on this rank. Every rank must do so before its buffers are used together.
+    /// Registers all of `memory` on this rank. Every rank must do so before the buffers are used in a
+    /// collective.
     ///
     /// # Errors
     /// [`CommError::NcclTooOld`], [`CommError::NcclUnregistered`], [`CommError::Nccl`].
@@ -252,8 +256,8 @@ impl NcclComm {
         let mut handle = null_mut();
         let (address, bytes) = (pointer(range.start), (range.end - range.start) as usize);
         let code = self.shared.call(call, |raw| {
-            // SAFETY: the communicator is alive, and the handle's place is in this frame, where it is written before the
-            // return; the memory is vouched for as in `register_window`.
+            // SAFETY: the communicator is alive, and the handle's place is in this frame, where it is written
+            // before the return; the memory is vouched for as in `register_window`.
             unsafe { register(raw, address, bytes, &mut handle) }
         })?;
         if code != SUCCESS {
@@ -273,7 +277,7 @@ impl NcclComm {
         }
     }
 
-    /// Whether `range` may become a window, as far as this rank can tell.
+    /// Checks locally whether `range` may become a window.
     fn may_register(&self, range: Range<u64>) -> Result<Range<u64>> {
         let register = &self.library().api.window_register;
         register.get()?;
@@ -311,7 +315,7 @@ impl NcclComm {
         })
     }
 
-    /// A null handle is NCCL's way to say that it did nothing.
+    /// A null handle means that NCCL did nothing.
     fn had(&self, handle: Handle<c_void>, call: &'static str) -> Result<Handle<c_void>> {
         if handle.get().is_null() {
             let rank = self.rank();

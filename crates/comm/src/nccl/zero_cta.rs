@@ -32,7 +32,7 @@ pub enum Collective {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoZeroCta {
-    /// Another policy was asked for.
+    /// The communicator has another policy.
     #[error("the communicator was made with {0:?} for its CTA policy")]
     Policy(CtaPolicy),
     /// Copy engines cannot do it.
@@ -40,10 +40,10 @@ pub enum NoZeroCta {
         "{0:?} is not among the calls that copy engines do: all-gather, all-to-all, gather, scatter"
     )]
     Collective(Collective),
-    /// There is nothing to do for them.
+    /// A single rank needs no communication.
     #[error("a communicator of one rank copies by itself")]
     Alone,
-    /// A buffer is not where they can reach it.
+    /// A buffer is outside all symmetric windows.
     #[error("the buffer at {address:#x} lies in no symmetric window of this communicator")]
     Unregistered {
         /// The buffer's address.
@@ -52,12 +52,12 @@ pub enum NoZeroCta {
 }
 
 impl NcclComm {
-    /// Whether NCCL is asked to do this call, with these addresses, by copy engines and without a single SM. It does
-    /// where all ranks are on one host, each GPU reaches all others, the driver knows CUDA 12.5, and `NCCL_CTA_POLICY`
-    /// does not overrule; elsewhere it falls back to kernels and does not say so.
+    /// Whether NCCL will be asked to do this call with copy engines, without any SM. It does so if all ranks
+    /// are on one host, each GPU reaches all others, the driver supports CUDA 12.5, and `NCCL_CTA_POLICY`
+    /// does not overrule it; otherwise it falls back to kernels without notice.
     ///
-    /// The answer must be the same on all ranks, so that a gather's `recv` lies in a window also where it is not written,
-    /// and a scatter's `send` where it is not read.
+    /// The answer must be the same on all ranks: so a gather's `recv` lies in a window even where it is not
+    /// written, and a scatter's `send` even where it is not read.
     ///
     /// # Errors
     /// Why not.

@@ -11,7 +11,8 @@ use crate::error::Result;
 pub enum TransferKernel {
     /// `transfer_sm`: loads and stores.
     Sm,
-    /// `transfer_bulk`: bulk copies through shared memory. Addresses that differ modulo 16 go by [`TransferKernel::Sm`].
+    /// `transfer_bulk`: bulk copies through shared memory. Addresses that differ modulo 16 use
+    /// [`TransferKernel::Sm`].
     Bulk,
 }
 
@@ -48,17 +49,17 @@ pub struct FusedTransfer {
     pub awaited: DevicePtr,
     /// The flag that this rank signals in the peer's pad.
     pub signalled: DevicePtr,
-    /// Most blocks of the grid, if there is a limit.
+    /// Most blocks of the grid, if limited.
     pub max_blocks: Option<u32>,
 }
 
 impl FusedTransfer {
-    /// Slot of the flag that is waited for.
+    /// Slot of the flag to wait for.
     pub fn wait_slot(&self) -> usize {
         self.role.awaited().slot(self.lane)
     }
 
-    /// Slot of the flag that is signalled.
+    /// Slot of the flag to signal.
     pub fn signal_slot(&self) -> usize {
         self.role.signalled().slot(self.lane)
     }
@@ -66,10 +67,10 @@ impl FusedTransfer {
 
 /// A backend with the kernels of transfers.
 pub trait TransferBackend: Backend {
-    /// Loads the kernels that the device can run, so that no launch has to while a peer waits.
+    /// Loads the kernels that the device can run, so that no launch loads one while a peer waits.
     ///
     /// # Errors
-    /// What the driver reports; not what the device or the build lacks.
+    /// What the driver reports; a missing capability is no error.
     fn preload_transfers(&self) -> Result<()> {
         Ok(())
     }
@@ -98,8 +99,9 @@ pub trait TransferBackend: Backend {
     /// As [`TransferBackend::signal_unless_stopped`].
     ///
     /// # Safety
-    /// - Both ranges are mapped until the work has ended, do not overlap, and no unordered work conflicts but the peer's,
-    ///   which the signals order.
-    /// - `launch.pad` is the view of a live pad that has the slots, and `awaited` and `signalled` are its flags.
+    /// - Both ranges are mapped until the work has ended, do not overlap, and no unordered work conflicts but
+    ///   the peer's, which the signals order.
+    /// - `launch.pad` is the view of a live pad that has the slots, and `awaited` and `signalled` are its
+    ///   flags.
     unsafe fn fused_transfer(&self, stream: &Self::Stream, launch: &FusedTransfer) -> Result<()>;
 }

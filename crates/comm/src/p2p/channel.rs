@@ -1,4 +1,4 @@
-//! The way to one peer on one lane by one transport: where transfers are posted.
+//! A channel to one peer on one lane by one method: transfers are posted here.
 
 use std::sync::Arc;
 
@@ -13,26 +13,27 @@ use super::state::{EndpointState, Shared, TransferKey};
 use super::token::Token;
 use crate::error::{CommError, Result};
 
-/// The way to one peer on one lane by one transport; [`PointToPoint::channel`](super::PointToPoint::channel) gives it.
-/// Channels are cheap: make one for each use or keep it.
+/// A channel to one peer on one lane by one method; see
+/// [`PointToPoint::channel`](super::PointToPoint::channel). Channels are cheap: make one for each use or keep
+/// it.
 ///
 /// # What the unsafe calls ask for
 /// - The ranges are mapped until the work has ended, and do not overlap.
-/// - Nothing writes a range that is read, and nothing touches one that is written, unless it is ordered before the post or
-///   behind the wait for its token. The peer's end of the transfer is ordered by the signals.
-/// - What this rank does on a lane with a peer is ordered among itself on the device.
+/// - Nothing writes a range that is read, and nothing touches one that is written, unless it is ordered
+///   before the post or after the wait for its token. The signals order the peer's end of the transfer.
+/// - What this rank does on a lane with a peer is ordered on the device.
 /// - The k-th post of one end has the length of the k-th post of the other.
 #[derive(Debug)]
 pub struct Channel<B: TransferBackend> {
     shared: Arc<Shared<B>>,
     peer: usize,
     lane: usize,
-    transport: TransferMethod,
+    method: TransferMethod,
 }
 
 impl<B: TransferBackend> Clone for Channel<B> {
     fn clone(&self) -> Self {
-        Channel::new(self.shared.clone(), self.peer, self.lane, self.transport)
+        Channel::new(self.shared.clone(), self.peer, self.lane, self.method)
     }
 }
 
@@ -41,13 +42,13 @@ impl<B: TransferBackend> Channel<B> {
         shared: Arc<Shared<B>>,
         peer: usize,
         lane: usize,
-        transport: TransferMethod,
+        method: TransferMethod,
     ) -> Self {
         Channel {
             shared,
             peer,
             lane,
-            transport,
+            method,
         }
     }
 
@@ -56,21 +57,22 @@ impl<B: TransferBackend> Channel<B> {
         self.peer
     }
 
-    /// Lets the peer read `range`, which is this rank's. The token is through when it has.
+    /// Lets the peer read `range`, which is this rank's. The token completes when it has.
     ///
     /// # Safety
     /// As [`Channel`] says.
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] for a range of another rank, [`CommError::TokenDropped`]; what the transport lacks,
-    /// as [`CommError::is_unavailable`] tells; what the backend reports. After an error of the backend the ranks may be at
-    /// different transfers: the peer's deadline ends its wait, and all recover.
+    /// [`CommError::InvalidArgument`] for a range of another rank, [`CommError::TokenDropped`]; what the
+    /// transport lacks, as [`CommError::is_unavailable`] tells; what the backend reports. After an error of
+    /// the backend the ranks may be at different transfers: the peer's deadline ends its wait, and all
+    /// recover.
     pub unsafe fn expose(&self, stream: &B::Stream, range: MemoryRange) -> Result<Token<B>> {
         // SAFETY: the caller's obligation.
         unsafe { self.post(stream, Role::Expose, range, None) }
     }
 
-    /// Reads `from`, which the peer exposes, to `to`, which is this rank's and as long.
+    /// Reads `from`, which the peer exposes, into `to`, which is this rank's and has the same length.
     ///
     /// # Safety
     /// As [`Channel`] says.
@@ -87,7 +89,7 @@ impl<B: TransferBackend> Channel<B> {
         unsafe { self.post(stream, Role::Get, to, Some(from)) }
     }
 
-    /// Lets the peer write to `range`, which is this rank's. The token is through when it has.
+    /// Lets the peer write to `range`, which is this rank's. The token completes when it has.
     ///
     /// # Safety
     /// As [`Channel`] says.
@@ -99,7 +101,8 @@ impl<B: TransferBackend> Channel<B> {
         unsafe { self.post(stream, Role::Accept, range, None) }
     }
 
-    /// Writes `from`, which is this rank's, to `to`, into which the peer accepts and which is as long.
+    /// Writes `from`, which is this rank's, to `to`, into which the peer accepts and which has the same
+    /// length.
     ///
     /// # Safety
     /// As [`Channel`] says.
@@ -127,7 +130,7 @@ impl<B: TransferBackend> Channel<B> {
     ) -> Result<Token<B>> {
         let _span = self.span(role, mine.bytes).entered();
         self.validate(role, mine, theirs)?;
-        let by_nccl = self.transport == TransferMethod::Nccl;
+        let by_nccl = self.method == TransferMethod::Nccl;
         let of = TransferKey {
             peer: self.peer,
             lane: self.lane,
@@ -135,7 +138,7 @@ impl<B: TransferBackend> Channel<B> {
             by_nccl,
         };
         let shared = &*self.shared;
-        // Before the state: a group holds this lock while its thread posts.
+        // Before the state's lock: a group holds this lock while its thread posts.
         let nccl = by_nccl.then(|| shared.nccl()).transpose()?;
         let mut state = self.open(of)?;
         // SAFETY: the caller's obligation; peer, lane and lengths were checked.
@@ -158,7 +161,7 @@ impl<B: TransferBackend> Channel<B> {
         ))
     }
 
-    /// The state, if no token of the account was lost.
+    /// Locks the state, if no token of this kind was dropped without a wait.
     fn open(&self, of: TransferKey) -> Result<MutexGuard<'_, EndpointState>> {
         let mut state = self.shared.state.lock();
         match state.counts(of).lost() {
@@ -173,7 +176,7 @@ impl<B: TransferBackend> Channel<B> {
         }
     }
 
-    /// By any transport but NCCL.
+    /// By any method but NCCL.
     ///
     /// # Safety
     /// As [`Channel`] says.
@@ -199,11 +202,12 @@ impl<B: TransferBackend> Channel<B> {
             Role::Put => (mine, theirs.address),
             _ => (theirs.address, mine),
         };
-        let engine = match self.transport {
+        let engine = match self.method {
             TransferMethod::Tma => TransferKernel::Bulk,
             TransferMethod::Sm => TransferKernel::Sm,
             _ => {
-                // SAFETY: the caller's obligation, who orders the streams of the lane; for the signals as above.
+                // SAFETY: the caller's obligation, who orders the streams of the lane; for the signals as
+                // above.
                 unsafe {
                     backend.wait(stream, &view, awaited, &[self.peer], 0)?;
                     backend.copy_unless_stopped(stream, to, from, bytes)?;
@@ -257,7 +261,7 @@ impl<B: TransferBackend> Channel<B> {
     }
 
     fn span(&self, role: Role, bytes: usize) -> tracing::Span {
-        let (peer, transport) = (self.peer, self.transport.name());
+        let (peer, transport) = (self.peer, self.method.name());
         match role {
             Role::Expose => tracing::info_span!("comm.expose", peer, bytes, transport),
             Role::Get => tracing::info_span!("comm.get", peer, bytes, transport),

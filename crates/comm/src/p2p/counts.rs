@@ -1,20 +1,20 @@
-//! The host's account of what was posted and waited for. The device counts epochs; this counts tokens.
+//! The host's counts of posts and waits. The device counts epochs; this counts tokens.
 
-/// One role on one lane with one peer.
+/// The posts of one role on one lane with one peer.
 ///
-/// Transfers end in the order in which they were posted, so the k-th signal of the peer belongs to the k-th token. Who
-/// waits for a token out of turn waits for all before it; they are through then. Only differences are used, so that a
-/// captured graph, in which what is posted is waited for, can be replayed.
+/// Transfers end in the order in which they were posted, so the k-th signal of the peer belongs to the k-th
+/// token. Waiting for a token waits for all earlier ones too. Only differences are used, so that a captured
+/// graph that waits for what it posts can be replayed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PostCounts {
     posted: u64,
     waited: u64,
-    /// The latest whose token was dropped.
+    /// The latest post whose token was dropped.
     dropped: u64,
 }
 
 impl PostCounts {
-    /// The number of a dropped token that nobody has waited for since, if there is one.
+    /// The number of a dropped token, if nobody has waited for it or a later one.
     pub fn lost(&self) -> Option<u64> {
         (self.dropped > self.waited).then_some(self.dropped)
     }
@@ -25,12 +25,12 @@ impl PostCounts {
         self.posted
     }
 
-    /// Signals of the peer to wait for until `index` is through.
+    /// How many signals of the peer to wait for until post `index` has completed.
     pub fn due(&self, index: u64) -> u64 {
         index.saturating_sub(self.waited)
     }
 
-    /// As [`PostCounts::due`], for all that was posted.
+    /// As [`PostCounts::due`], for all posts.
     pub fn outstanding(&self) -> u64 {
         self.due(self.posted)
     }
@@ -72,7 +72,7 @@ mod tests {
             counts.wait();
         }
         assert_eq!(counts.lost(), None);
-        // Dropped behind a later one that was waited for: it is through.
+        // Dropped after a later one was waited for: it has completed.
         counts.abandon(first);
         assert_eq!(counts.lost(), None);
     }

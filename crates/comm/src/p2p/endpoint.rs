@@ -21,8 +21,8 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// Makes the endpoint. Collective: all ranks give the same `name` and number of lanes.
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] for a number of lanes out of range; what the allocation of a signal pad reports. An
-    /// error on one rank is an error on all.
+    /// [`CommError::InvalidArgument`] for a number of lanes out of range; what the allocation of a signal pad
+    /// reports. An error on one rank is an error on all.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -63,12 +63,12 @@ impl<B: TransferBackend> PointToPoint<B> {
         self.0.world
     }
 
-    /// As given at the start.
+    /// The options it was made with.
     pub fn options(&self) -> Options {
         self.0.options
     }
 
-    /// Lets [`TransferMethod::Nccl`] use `nccl`, a communicator of the same ranks. Once.
+    /// Lets [`TransferMethod::Nccl`] use `nccl`, a communicator of the same ranks. Can be called once.
     ///
     /// # Errors
     /// [`CommError::InvalidArgument`] if there is one already, or it is of other ranks.
@@ -90,16 +90,11 @@ impl<B: TransferBackend> PointToPoint<B> {
         set.map_err(|_| refused("the endpoint has one already".into()))
     }
 
-    /// The way to `peer`, which may be this rank itself, on `lane` by `transport`.
+    /// A channel to `peer`, which may be this rank itself, on `lane` by `method`.
     ///
     /// # Errors
     /// [`CommError::InvalidArgument`] if there is no such peer or lane.
-    pub fn channel(
-        &self,
-        peer: usize,
-        lane: usize,
-        transport: TransferMethod,
-    ) -> Result<Channel<B>> {
+    pub fn channel(&self, peer: usize, lane: usize, method: TransferMethod) -> Result<Channel<B>> {
         let refused = |what, why| Err(CommError::InvalidArgument { what, why });
         if peer >= self.world() {
             return refused(
@@ -111,12 +106,12 @@ impl<B: TransferBackend> PointToPoint<B> {
             let lanes = self.0.options.lanes;
             return refused("lane", format!("{lane} of an endpoint with {lanes}"));
         }
-        Ok(Channel::new(self.0.clone(), peer, lane, transport))
+        Ok(Channel::new(self.0.clone(), peer, lane, method))
     }
 
-    /// Makes the posts of `posts` by [`TransferMethod::Nccl`] one launch, so that they may cross those of a peer: without it a
-    /// rank that exposes before it gets waits for its peer to get, and the peer, that does the same, for this rank. Posts
-    /// by other transports need no group and are not affected.
+    /// Launches the posts of `posts` by [`TransferMethod::Nccl`] as one, so that they may cross those of a
+    /// peer. Without a group, two ranks that each expose before they get wait for each other forever. Posts
+    /// by other methods need no group and are not affected.
     ///
     /// # Errors
     /// The first error of `posts`, or of the launch.
@@ -127,8 +122,9 @@ impl<B: TransferBackend> PointToPoint<B> {
         }
     }
 
-    /// Makes `stream` wait for everything that was posted with `peer` on `lane`, including transfers whose tokens were
-    /// dropped. Waiting for a live token afterwards returns at once. `stream` is one of those that order the lane.
+    /// Makes `stream` wait for everything that was posted with `peer` on `lane`, including transfers whose
+    /// tokens were dropped. Waiting for a live token afterwards returns at once. `stream` is one of those
+    /// that order the lane.
     ///
     /// # Errors
     /// [`CommError::InvalidArgument`] if there is no such peer or lane; what the backend reports.
@@ -150,7 +146,7 @@ impl<B: TransferBackend> PointToPoint<B> {
         Ok(())
     }
 
-    /// After a synchronisation of `stream`: the fault that a wait recorded, if any.
+    /// After a synchronization of `stream`: the fault that a wait recorded, if any.
     ///
     /// # Errors
     /// [`CommError::Transfer`] that names the peer, the lane and the signal; what the backend reports.
@@ -173,8 +169,9 @@ impl<B: TransferBackend> PointToPoint<B> {
         })
     }
 
-    /// Clears the fault and all that was in flight, and brings the ranks to common epochs. Collective, with no work of any
-    /// rank under way on the endpoint. Tokens from before are void: to wait for one is an error, to drop one is nothing.
+    /// Clears the fault and everything in flight, and brings the ranks to common epochs. Collective, with no
+    /// work of any rank in flight on the endpoint. Earlier tokens become void: waiting for one is an error,
+    /// dropping one does nothing.
     ///
     /// # Errors
     /// What the exchange and the backend report.
@@ -187,7 +184,7 @@ impl<B: TransferBackend> PointToPoint<B> {
         Ok(())
     }
 
-    /// Lets go of the endpoint once all ranks have called this, with their work on it on `stream` or ended.
+    /// Frees the endpoint once all ranks have called this, with their work on it on `stream` or completed.
     ///
     /// # Errors
     /// What the exchange and the backend report.

@@ -1,4 +1,4 @@
-//! The host references: the protocol as work of a stream.
+//! The host backend's transfers: the protocol as work on a stream.
 
 use cudarc::driver::sys::CUstream;
 use warpweave_symm_mem::host::{HostStream, expect_signal, is_faulted, send_signal};
@@ -9,7 +9,7 @@ use super::protocol::{self, Link};
 use super::role::Signal;
 use crate::error::Result;
 
-/// The end of a lane in a pad.
+/// This rank's end of a lane, in a pad.
 struct PadLink {
     pad: PadView,
     lane: usize,
@@ -18,8 +18,8 @@ struct PadLink {
 
 impl PadLink {
     /// # Safety
-    /// While the value is used, `pad` is the view of a live pad of the host backend with the slots of `lane` and a flag for
-    /// `peer`, and no other thread of this rank signals or waits on them.
+    /// While the value is used, `pad` is the view of a live pad of the host backend with the slots of `lane`
+    /// and a flag for `peer`, and no other thread of this rank signals or waits on them.
     unsafe fn new(pad: &PadView, lane: usize, peer: usize) -> Self {
         PadLink {
             pad: *pad,

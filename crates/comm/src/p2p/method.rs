@@ -1,21 +1,21 @@
-//! What moves the bytes.
+//! How a transfer moves its bytes.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::CommError;
 
-/// What moves the bytes of a transfer. Both ends of a transfer name the same kind: NCCL, or one of the others, of which
-/// the one that copies has the choice.
+/// How a transfer moves its bytes. Both ends name the same kind: NCCL, or one of the others, of which the
+/// side that copies chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransferMethod {
     /// A copy engine, between a wait and a signal: three launches, the full bandwidth of a link, no SM.
     CopyEngine,
-    /// Loads and stores of the sms: one launch, the lowest latency, any alignment.
+    /// Loads and stores of the SMs: one launch, the lowest latency, any alignment.
     Sm,
-    /// Bulk copies through shared memory (Hopper): one launch, the bandwidth of a link with few sms.
-    /// Addresses that differ modulo 16 go by [`TransferMethod::Sm`].
+    /// Bulk copies through shared memory (Hopper): one launch, the bandwidth of a link with few SMs.
+    /// Addresses that differ modulo 16 use [`TransferMethod::Sm`].
     Tma,
     /// Send and receive of NCCL, which needs [`PointToPoint::attach_nccl`](super::PointToPoint::attach_nccl).
     Nccl,
@@ -53,7 +53,7 @@ impl FromStr for TransferMethod {
     fn from_str(name: &str) -> Result<Self, CommError> {
         let found = TransferMethod::ALL.into_iter().find(|t| t.name() == name);
         found.ok_or_else(|| CommError::InvalidArgument {
-            what: "transport",
+            what: "transfer method",
             why: format!(
                 "`{name}`; there are {}",
                 TransferMethod::ALL.map(TransferMethod::name).join(", ")
@@ -68,11 +68,8 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for transport in TransferMethod::ALL {
-            assert_eq!(
-                transport.name().parse::<TransferMethod>().unwrap(),
-                transport
-            );
+        for method in TransferMethod::ALL {
+            assert_eq!(method.name().parse::<TransferMethod>().unwrap(), method);
         }
         let error = "pigeon".parse::<TransferMethod>().unwrap_err().to_string();
         assert!(

@@ -1,5 +1,5 @@
-//! NCCL's send and receive as a transport: the end that has the bytes sends, the other receives, and the stream is
-//! through when NCCL is.
+//! Transfers by NCCL's send and receive: the end that has the bytes sends, the other receives, and completion
+//! is in stream order.
 
 use parking_lot::ReentrantMutexGuard;
 
@@ -11,7 +11,7 @@ use crate::error::{CommError, Result};
 use crate::nccl::{Element, NcclComm};
 
 impl<B: TransferBackend> Shared<B> {
-    /// The communicator, for this thread alone.
+    /// Locks the communicator for this thread.
     pub(super) fn nccl(&self) -> Result<ReentrantMutexGuard<'_, NcclComm>> {
         let attached = self.nccl.get().ok_or_else(|| {
             CommError::Memory(warpweave_symm_mem::Error::Unavailable {
@@ -23,10 +23,11 @@ impl<B: TransferBackend> Shared<B> {
     }
 }
 
-/// Enqueues this rank's part.
+/// Enqueues this rank's end.
 ///
 /// # Safety
-/// As [`Channel`](super::Channel) says; all ranks post in an order in which sends and receives of each pair match.
+/// As [`Channel`](super::Channel) says; all ranks post in an order in which sends and receives of each pair
+/// match.
 pub(super) unsafe fn transfer<B: TransferBackend>(
     nccl: &NcclComm,
     stream: &B::Stream,

@@ -1,41 +1,41 @@
-//! The protocol of a transfer, generic over the flags and the memory: what the host backend runs is what loom explores.
-//! `cuda/transfer.cuh` is its twin.
+//! The protocol of a transfer, generic over flags and memory: loom explores the code that the host backend
+//! runs. `cuda/transfer.cuh` is its device twin.
 //!
 //! ```text
-//! owner     expose: ready ──►                                  ──► done: its token is through
+//! owner     expose: ready ──►                                  ──► done: its token completes
 //! reader              get: ready ─► read the range ─► done ──┘
 //!
-//! receiver  accept: free ──►                                   ──► arrived: its token is through
+//! receiver  accept: free ──►                                   ──► arrived: its token completes
 //! writer               put: free ─► write the range ─► arrived ─┘
 //! ```
 //!
-//! Nothing is signalled behind a wait that failed: what the signal would say has not happened. The peer's own deadline
-//! tells it then.
+//! Nothing is signalled after a wait that failed: what the signal would say has not happened. The peer runs
+//! into its own deadline.
 
 use super::role::{Role, Signal};
 
 /// One rank's end of a lane to one peer. One thread at a time.
 pub(crate) trait Link {
-    /// Signals the peer: a release behind all that this thread did.
+    /// Signals the peer: a release after everything that this thread did.
     fn signal(&self, signal: Signal);
 
-    /// Waits for the peer's next signal of this kind: an acquire. False if it did not come in time.
+    /// Waits for the peer's next signal of this kind: an acquire. Returns false if it did not arrive in time.
     fn expect(&self, signal: Signal) -> bool;
 
     /// Whether an earlier wait of this rank has failed.
     fn is_broken(&self) -> bool;
 }
 
-/// Signals outside of a kernel that copies: the offer of the rank that exposes or accepts, or the end of a copy by other
-/// means.
+/// Signals outside of a copy kernel: the offer of a rank that exposes or accepts, or the end of a copy by
+/// other means.
 pub(crate) fn signal(link: &impl Link, signal: Signal) {
     if !link.is_broken() {
         link.signal(signal);
     }
 }
 
-/// The part of the rank that gets or puts: `copy` runs when the peer has let it, and the peer hears when it has ended.
-/// False if it did not run.
+/// The active end, which gets or puts: `copy` runs once the peer has granted it, and the peer is signalled
+/// when it has ended. Returns false if it did not run.
 pub(crate) fn transfer(link: &impl Link, role: Role, copy: impl FnOnce()) -> bool {
     if !link.expect(role.awaited()) || link.is_broken() {
         return false;
@@ -45,7 +45,7 @@ pub(crate) fn transfer(link: &impl Link, role: Role, copy: impl FnOnce()) -> boo
     true
 }
 
-/// The other half of an offer: waits until the peer has ended `due` more transfers.
+/// The second half of an offer: waits until the peer has ended `due` more transfers.
 #[cfg(all(test, loom))]
 pub(crate) fn conclude(link: &impl Link, role: Role, due: u64) -> bool {
     (0..due).all(|_| link.expect(role.awaited()))
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// A peer that lets the first `granted` waits through.
+    /// A peer that grants the first `granted` waits.
     struct Peer {
         granted: Cell<usize>,
         heard: RefCell<Vec<Signal>>,
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_wait_that_failed_nothing_is_copied_or_signalled() {
+    fn after_a_failed_wait_nothing_is_copied_or_signalled() {
         let peer = Peer {
             granted: Cell::new(2),
             heard: RefCell::default(),

@@ -1,4 +1,4 @@
-//! Memory of a rank as this rank addresses it.
+//! Memory of a rank, as mapped on this rank.
 
 use warpweave_symm_mem::{Backend, DevicePtr, Registration, SymmetricBuffer};
 
@@ -6,8 +6,8 @@ use crate::error::Result;
 
 /// `bytes` of memory of `rank`, at `address` as mapped on this rank.
 ///
-/// A part of a symmetric buffer or of registered memory, or any other that both sides have mapped. A range does not keep
-/// its memory alive.
+/// A range of a symmetric buffer or of registered memory, or any other that both sides have mapped. It does
+/// not keep its memory alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRange {
     /// The rank whose memory it is.
@@ -28,7 +28,7 @@ impl MemoryRange {
         }
     }
 
-    /// `bytes` at `offset` of the part of `rank` in `buffer`.
+    /// `bytes` at `offset` of `rank`'s memory in `buffer`.
     ///
     /// # Errors
     /// [`Memory`](crate::CommError::Memory) if the range is out of the buffer's bounds.
@@ -45,7 +45,7 @@ impl MemoryRange {
         ))
     }
 
-    /// `bytes` at `offset` of the part of `rank` in `memory`, which the ranks registered with an IPC cache.
+    /// `bytes` at `offset` of `rank`'s memory in `memory`, which the ranks registered with an IPC cache.
     ///
     /// # Errors
     /// As [`MemoryRange::of`].

@@ -1,6 +1,6 @@
-//! Who does what in a transfer, and which flags of a lane they signal.
+//! The roles of a transfer's two ends, and the flags of a lane that they signal.
 
-/// What one rank tells the other; each has a slot of its own in a lane.
+/// A signal from one rank to the other; each has its own slot in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub(crate) enum Signal {
@@ -39,7 +39,7 @@ impl Signal {
     }
 }
 
-/// A rank's part in a transfer.
+/// A rank's role in a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Role {
@@ -71,7 +71,8 @@ impl Role {
         }
     }
 
-    /// What the peer has to signal: before the copy to the one that copies, behind it to the other.
+    /// The signal to wait for: the active end waits before its copy, the passive end until the copy has
+    /// ended.
     pub(crate) const fn awaited(self) -> Signal {
         match self {
             Role::Expose => Signal::Done,
@@ -81,7 +82,7 @@ impl Role {
         }
     }
 
-    /// What this rank signals.
+    /// The signal that this rank sends.
     pub(crate) const fn signalled(self) -> Signal {
         match self {
             Role::Expose => Signal::Ready,

@@ -22,7 +22,8 @@ pub struct Options {
     pub lanes: usize,
     /// Deadline of a wait for a peer; the backend's default if `None`.
     pub timeout: Option<Duration>,
-    /// Most blocks of a transfer by [`TransferMethod::Sm`] or [`TransferMethod::Tma`]; enough to fill a link if `None`.
+    /// Most blocks of a transfer by [`TransferMethod::Sm`] or [`TransferMethod::Tma`]; enough to fill a link
+    /// if `None`.
     pub max_blocks: Option<u32>,
 }
 
@@ -90,8 +91,8 @@ impl<B: TransferBackend> fmt::Debug for Shared<B> {
 }
 
 impl<B: TransferBackend> Shared<B> {
-    /// Makes `stream` wait for the next `due` signals of the peer. The side that copies, and NCCL, wait for their stream
-    /// alone.
+    /// Makes `stream` wait for the next `due` signals of the peer. The side that copies, and NCCL, wait for
+    /// their stream alone.
     pub fn enqueue_waits(
         &self,
         stream: &B::Stream,
@@ -102,7 +103,8 @@ impl<B: TransferBackend> Shared<B> {
         for _ in 0..due {
             if !of.role.is_active() && !of.by_nccl {
                 let slot = of.role.awaited().slot(of.lane);
-                // SAFETY: the key was checked when it was posted; the caller has ordered the streams of the lane.
+                // SAFETY: the key was checked when it was posted; the caller has ordered the streams of the
+                // lane.
                 unsafe {
                     self.backend
                         .wait(stream, &self.pad.view(), slot, &[of.peer], 0)?

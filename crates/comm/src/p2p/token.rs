@@ -1,4 +1,4 @@
-//! What a post leaves in the hands of its caller.
+//! The token of a post.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use super::role::Role;
 use super::state::{Shared, TransferKey};
 use crate::error::{CommError, Result};
 
-/// A transfer that was posted. It remembers what it was posted with; [`Token::wait`] consumes it.
+/// A posted transfer. It remembers what it was posted with; [`Token::wait`] consumes it.
 ///
-/// A token that is dropped enqueues nothing. The next post of its kind on its lane is then
+/// Dropping a token enqueues nothing. The next post of its kind on its lane then fails with
 /// [`CommError::TokenDropped`], unless a later token was waited for meanwhile.
 #[must_use = "a transfer that nobody waits for makes the next one on its lane an error"]
 pub struct Token<B: TransferBackend> {
@@ -40,7 +40,7 @@ impl<B: TransferBackend> Token<B> {
         }
     }
 
-    /// The part of this rank.
+    /// This rank's role.
     pub fn role(&self) -> Role {
         self.of.role
     }
@@ -55,20 +55,20 @@ impl<B: TransferBackend> Token<B> {
         self.of.lane
     }
 
-    /// Makes later work on `stream` wait for the end of the transfer. Behind it
+    /// Makes later work on `stream` wait for the end of the transfer. After it
     /// - the range of an *expose* may be written: the reader has read it;
     /// - the range of an *accept* may be read: the writer has written it;
-    /// - what a *get* read is there, and what a *put* was to write has left its range.
+    /// - what a *get* read is there, and the source of a *put* may be written.
     ///
-    /// Tokens may be waited for in any order. Who copies has nothing to wait for but the stream on which it was posted: on
-    /// that stream this enqueues nothing, and another stream waits for all that is on it now.
+    /// Tokens may be waited for in any order. The active end waits only for the stream on which the transfer
+    /// was posted: on that stream this enqueues nothing; another stream waits for everything on it so far.
     ///
-    /// Waits on one lane are ordered among each other, as posts are. A peer that does not come in time is the error of
-    /// [`PointToPoint::check`](super::PointToPoint::check).
+    /// Waits on one lane are ordered on the device, as posts are. A peer that does not arrive in time is the
+    /// error of [`PointToPoint::check`](super::PointToPoint::check).
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post; what the backend reports:
-    /// then the transfer counts as dropped.
+    /// [`CommError::InvalidArgument`] if the endpoint has recovered from a fault since the post; what the
+    /// backend reports: then the transfer counts as dropped.
     pub fn wait(mut self, stream: &B::Stream) -> Result<()> {
         let shared = self.shared.clone();
         let mut state = shared.state.lock();
@@ -89,12 +89,12 @@ impl<B: TransferBackend> Token<B> {
         let due = state.counts(self.of).due(self.index);
         shared.enqueue_waits(stream, self.of, due, &mut state)?;
         self.waited = true;
-        // The drop that follows looks at the state.
+        // The drop that follows locks the state.
         drop(state);
         Ok(())
     }
 
-    /// Orders `stream` behind the one on which the transfer was posted.
+    /// Orders `stream` after the one on which the transfer was posted.
     fn follow(&self, stream: &B::Stream) -> Result<()> {
         let backend = &self.shared.backend;
         if backend.is_same_stream(stream, &self.posted_on) {

@@ -20,7 +20,7 @@ use super::wire::{
 };
 use crate::error::{CommError, Result};
 
-/// What the server's word on a deadline may take to arrive. After it the store itself is taken for stalled.
+/// How long the server's timeout answer may take to arrive. After that the store itself counts as stalled.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(super) struct Client {
@@ -37,7 +37,7 @@ struct Shared {
 }
 
 impl Client {
-    /// Greets the store on a fresh connection.
+    /// Sends the greeting on a fresh connection and waits for the welcome.
     pub(super) fn join(
         stream: TcpStream,
         address: &str,
@@ -90,12 +90,13 @@ impl Client {
         })
     }
 
-    /// Asks and waits for the answer, which the server gives by `timeout`. `what` names the request in errors.
+    /// Sends a request and waits for its answer, which the server gives by `timeout`. `what` names the
+    /// request in errors.
     pub(super) fn ask(&self, what: &str, op: Op, timeout: Duration) -> Result<Answer> {
         self.ask_within(what, op, timeout, GRACE)
     }
 
-    /// As [`Client::ask`], if the server's word on the deadline may take `grace` to arrive.
+    /// As [`Client::ask`], with another bound on how late the server's timeout answer may be.
     pub(super) fn ask_within(
         &self,
         what: &str,
@@ -114,7 +115,7 @@ impl Client {
             op,
         };
         let frame = encode(&request, what, REQUEST_LIMIT).inspect_err(|_| requests.withdraw(id))?;
-        // Where it cannot be sent, the reader learns why the connection broke, and the wait ends with that.
+        // If sending fails, the reader learns why the connection broke, and the wait ends with that.
         let sent = self.shared.send(&frame, deadline);
         let answer = match requests.wait(id, deadline) {
             Outcome::Answered(answer) => answer,
@@ -204,13 +205,14 @@ impl Watch for LossWatcher {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // First of all, so that the end of the connection, which the goodbye brings about, is not taken for rank 0's.
+        // First of all: otherwise the end of the connection, which the goodbye causes, would look like rank
+        // 0's.
         self.shared.stop.wake();
         let own = std::thread::current().id();
         if let Some(reader) = self.reader.take().filter(|r| r.thread().id() != own) {
             let _ = reader.join();
         }
-        // A rank that unwinds has not done its part: to the others it is lost.
+        // A rank that panics has not done its part: the others must see it as lost.
         if std::thread::panicking() {
             return;
         }
@@ -235,7 +237,7 @@ impl From<std::io::Error> for Unwelcome {
 
 impl Shared {
     fn send(&self, frame: &[u8], deadline: Instant) -> Result<(), Unwelcome> {
-        // A thread that may take longer must not keep this one past its own deadline.
+        // Another thread's longer deadline must not keep this one past its own.
         let Some(_one_frame_at_a_time) = self.writing.try_lock_until(deadline) else {
             return Err(std::io::Error::from(ErrorKind::TimedOut).into());
         };
@@ -256,7 +258,7 @@ impl Shared {
             }
         };
         if rest.len() < frame.len() {
-            // What another thread sends next would be read as the rest of this frame.
+            // The next frame of another thread would be read as the rest of this one.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
         Err(sent)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Open ──last rank arrives──▶ Complete
-//!  ├───two tags differ──────▶ Mismatched  every rank, now or later, learns of a rank at another call
+//!  ├───two tags differ──────▶ Mismatched  every rank, now or later, gets a rank at another call
 //!  ├───a deadline passes────▶ TimedOut    every rank, waiting now or arriving later, fails with it
 //!  └───a rank left or died──▶ Ended
 //! ```

@@ -1,9 +1,10 @@
 //! The job's store: a small key-value server on rank 0 that also knows who is alive.
 //!
-//! Every rank keeps one connection to it. A connection that breaks without a goodbye means that its rank died; the
-//! store then ends every wait of every other rank at once, with an error that names the dead one, and tells ranks that
-//! ask for nothing too, so that their devices stop waiting ([`Store::watch`]). That is how a killed rank ends its job in
-//! bounded time. A rank that gives up says so by [`Store::abort`]; one that panics counts as dead. Everything that waits has a deadline, and every message a size limit.
+//! Every rank keeps one connection to it. A connection that breaks without a goodbye means that its rank
+//! died. The store then ends every wait of every other rank at once, with an error that names the dead one,
+//! and notifies ranks that wait for nothing, so that their devices stop waiting ([`Store::watch`]). So a
+//! killed rank ends its job in bounded time. A rank that gives up calls [`Store::abort`]; one that panics
+//! counts as dead. Every wait has a deadline, and every message a size limit.
 //!
 //! ```
 //! use warpweave_comm::store::Store;
@@ -45,14 +46,15 @@ use client::Client;
 use warpweave_symm_mem::LossWatcher;
 use wire::{Answer, Op};
 
-/// How long a rank that ends the job waits for the store: it may be what does not go on.
+/// How long an aborting rank waits for the store, which may itself be what is stuck.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One rank's handle on the job's store; any thread may use it.
 ///
-/// Dropping it says goodbye. On rank 0 it then closes the store, so rank 0 should be the last to go: after a barrier.
+/// Dropping it says goodbye. On rank 0 it then closes the store, so rank 0 should be the last to go: after a
+/// barrier.
 pub struct Store {
-    // Declared before the server: rank 0 takes its own leave while the store still listens.
+    // Declared before the server: rank 0 says goodbye while the store still listens.
     client: Client,
     server: Option<StoreServer>,
     rank: usize,
@@ -84,7 +86,8 @@ impl Store {
         Self::adopt(job, server)
     }
 
-    /// A job of `world` ranks that are threads of this process, for tests and small examples: the store of each rank.
+    /// A job of `world` ranks that are threads of this process, for tests and small examples: the store of
+    /// each rank.
     ///
     /// # Errors
     /// As [`Store::join`].
@@ -95,7 +98,7 @@ impl Store {
             .collect()
     }
 
-    /// Joins the store of `job`, which this rank has opened already if it is to serve it.
+    /// Joins the store of `job`. `server` is the store itself, if this rank already serves it.
     pub(crate) fn adopt(job: &Job, server: Option<StoreServer>) -> Result<Self> {
         let deadline = Instant::now() + job.timeout();
         let place = (job.rank(), job.world());
@@ -103,7 +106,7 @@ impl Store {
         let client = loop {
             let stream = connect(job.store(), job.rank(), deadline, job.timeout())?;
             match Client::join(stream, job.store(), place, token, deadline) {
-                // A store that is flooded by strangers hangs up on the oldest of them without a word.
+                // A store flooded with connections drops the oldest that has not sent its greeting.
                 Err(e) if hung_up(&e) && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -129,20 +132,21 @@ impl Store {
         self.world
     }
 
-    /// The bound on every wait that names none.
+    /// The default timeout of every wait.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Where the store listens, on the rank that serves it.
+    /// The store's address, on the rank that serves it.
     pub fn serving_at(&self) -> Option<SocketAddr> {
         self.server.as_ref().map(StoreServer::address)
     }
 
-    /// Gives `key` a value of at most [`LARGEST_VALUE`] bytes, and wakes who waits for it.
+    /// Sets `key` to a value of at most [`LARGEST_VALUE`] bytes, and wakes the ranks that wait for it.
     ///
     /// # Errors
-    /// [`CommError::TooLarge`], [`CommError::Rejected`] when the store is full, [`CommError::PeerLost`] when it is gone.
+    /// [`CommError::TooLarge`], [`CommError::Rejected`] when the store is full, [`CommError::PeerLost`] when
+    /// it is gone.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         within(&format!("value of `{key}`"), value.len(), LARGEST_VALUE)?;
         self.ask(
@@ -156,10 +160,11 @@ impl Store {
         .map(drop)
     }
 
-    /// The value of `key`, as soon as a rank has set it.
+    /// The value of `key`. Waits until a rank sets it.
     ///
     /// # Errors
-    /// [`CommError::Timeout`]; [`CommError::PeerLost`] or [`CommError::PeerFailed`] as soon as any rank dies or aborts.
+    /// [`CommError::Timeout`]; [`CommError::PeerLost`] or [`CommError::PeerFailed`] as soon as any rank dies
+    /// or aborts.
     pub fn get(&self, key: &str) -> Result<Vec<u8>> {
         self.get_within(key, self.timeout)
     }
@@ -204,7 +209,8 @@ impl Store {
         }
     }
 
-    /// Stores `value` if `key` holds `expected` (`None`: nothing). Returns whether it did, and what the key holds now.
+    /// Stores `value` if `key` holds `expected` (`None`: nothing). Returns whether it did, and what the key
+    /// holds now.
     ///
     /// # Errors
     /// As [`Store::set`].
@@ -231,19 +237,21 @@ impl Store {
         }
     }
 
-    /// Every rank's bytes, by rank: the `call`-th all-gather of `scope`, which all ranks make under the same `tag`.
+    /// Every rank's bytes, by rank: the `call`-th all-gather of `scope`, which all ranks make under the same
+    /// `tag`.
     ///
     /// # Errors
-    /// [`CommError::Mismatch`] when a rank is at another tag, [`CommError::Timeout`] naming the ranks that did not come,
-    /// [`CommError::PeerLost`], [`CommError::PeerFailed`]. All ranks get an error, or none does.
+    /// [`CommError::Mismatch`] when a rank is at another tag, [`CommError::Timeout`] naming the ranks that
+    /// did not come, [`CommError::PeerLost`], [`CommError::PeerFailed`]. All ranks get an error, or none
+    /// does.
     pub fn gather(&self, scope: &str, call: u64, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.all_gather((scope, call, tag), bytes, |op| {
             self.ask(tag, op, self.timeout)
         })
     }
 
-    /// As [`Store::gather`] of a rank that already knows that another may not come. It waits no longer than `timeout`, and
-    /// once more as long for a store that does not answer. The other ranks' calls end with it.
+    /// As [`Store::gather`], for a rank that knows that another may not arrive: waits at most `timeout`, and
+    /// as long again for a store that does not answer. The other ranks' calls end with it.
     ///
     /// # Errors
     /// As [`Store::gather`].
@@ -283,8 +291,8 @@ impl Store {
         }
     }
 
-    /// Ends the job for all ranks: every wait, now and later, fails with `message` and this rank's number. Takes half a
-    /// second at most.
+    /// Ends the job for all ranks: every wait, current or later, fails with `message` and this rank's number.
+    /// Takes at most half a second.
     ///
     /// # Errors
     /// [`CommError::PeerLost`] when the store itself is gone, [`CommError::Timeout`] when it does not answer.
@@ -302,15 +310,16 @@ impl Store {
             .map(drop)
     }
 
-    /// Closes the store on the rank that serves it, as dropping it would, for a process that is about to end without
-    /// dropping anything: what the other ranks are to hear is delivered. Three seconds at most; nothing on other ranks.
+    /// Closes the store on the rank that serves it, as dropping it would, for a process that is about to exit
+    /// without dropping anything: pending messages are delivered. Takes at most three seconds; does nothing
+    /// on other ranks.
     pub fn close(&self) {
         if let Some(server) = &self.server {
             server.close();
         }
     }
 
-    /// Time that a question to the store takes.
+    /// Round-trip time of a request to the store.
     ///
     /// # Errors
     /// [`CommError::Timeout`] when the store does not answer, [`CommError::PeerLost`] when it is gone.
@@ -320,12 +329,12 @@ impl Store {
         Ok(start.elapsed())
     }
 
-    /// Why the job cannot go on, if this rank has heard so. Never waits.
+    /// The failure of the job, if this rank has received it. Never waits.
     pub fn failure(&self) -> Option<Failure> {
         self.client.failure()
     }
 
-    /// The failure of the job, if there is one, as the error of whatever this rank is doing.
+    /// The failure of the job, if there is one, as an error during `what`.
     ///
     /// # Errors
     /// [`CommError::PeerLost`] or [`CommError::PeerFailed`].
@@ -334,13 +343,13 @@ impl Store {
             .map_or(Ok(()), |failure| Err(self.client.ended_by(&failure, what)))
     }
 
-    /// Readable once [`Store::failure`] is some: for those who wait on other descriptors meanwhile.
+    /// Readable once [`Store::failure`] is some: for threads that wait on other descriptors.
     pub fn failed(&self) -> BorrowedFd<'_> {
         self.client.failed()
     }
 
-    /// Calls `watcher` once a rank dies or aborts, from a thread of the store's or, if one has already, from this. A request
-    /// need not be under way.
+    /// Calls `watcher` once a rank dies or aborts, from a thread of the store's; from this thread if one
+    /// already has. No request need be pending.
     pub fn watch(&self, watcher: LossWatcher) {
         self.client.watch(watcher);
     }
@@ -352,7 +361,7 @@ impl Store {
 }
 
 impl Job {
-    /// The places of `world` ranks in this process, the first with its server.
+    /// The jobs of `world` ranks in this process, the first with its server.
     pub(crate) fn threads(world: usize) -> Result<Vec<(Job, Option<StoreServer>)>> {
         let token = JobToken::random()?;
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -423,7 +432,7 @@ fn reachable(listening: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Tries until rank 0 listens.
+/// Retries until rank 0 listens.
 fn connect(address: &str, rank: usize, deadline: Instant, timeout: Duration) -> Result<TcpStream> {
     let mut pause = Duration::from_millis(2);
     loop {

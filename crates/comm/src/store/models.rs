@@ -1,7 +1,7 @@
-//! What loom explores: the store's server and the clients of its ranks, with a queue where the sockets are.
+//! Loom models of the store: its server and the clients of its ranks, with a queue in place of the sockets.
 //!
-//! The [`SessionTable`] and the [`ClientRequests`]s are the ones that run. A test that ends has shown that no wait hangs in any
-//! interleaving: loom reports a thread that can never go on.
+//! The [`SessionTable`] and the [`ClientRequests`] are those of the crate. A test that ends has shown that no
+//! wait hangs in any interleaving: loom reports a thread that can never go on.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -34,10 +34,10 @@ impl WakeFlag {
     }
 }
 
-/// In place of a device with waits that the loss of a rank ends.
+/// In place of a device whose waits end when a rank is lost.
 #[derive(Clone)]
 struct Watcher {
-    /// How often it was called, and with which rank at last.
+    /// How often it was called, and the last rank it was called with.
     called: Arc<Mutex<(usize, u32)>>,
 }
 
@@ -64,16 +64,16 @@ impl Watch for Watcher {
     }
 }
 
-/// What reaches the server, in the order of one socket after another.
+/// What reaches the server, in order.
 enum Event {
     Message(usize, ToServer),
     Broken(usize),
-    /// Every deadline has come.
+    /// Every deadline has passed.
     Late,
     Stop,
 }
 
-/// The wires between the ranks and the server. The rank's number is its connection's.
+/// The connections between the ranks and the server. A connection has its rank's number.
 struct Job {
     events: Mutex<VecDeque<Event>>,
     came: Condvar,
@@ -124,7 +124,8 @@ impl Job {
         )
     }
 
-    /// The server's thread and every rank's reader in one: what the server sends to a rank arrives in order.
+    /// The server's thread and every rank's reader in one: a rank receives messages in the order in which
+    /// they were sent.
     fn serve(&self, sessions: &mut SessionTable) {
         loop {
             let event = {
@@ -165,7 +166,7 @@ impl Job {
         }
     }
 
-    /// No request is left over, whichever way its wait ended.
+    /// No request is left over, however its wait ended.
     fn is_tidy(&self) -> bool {
         self.clients.iter().all(|client| client.pending() == 0)
     }
@@ -191,7 +192,7 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Runs the server and `others` beside this thread's `own`, and then stops the server.
+/// Runs the server and `others` concurrently with `own`, then stops the server.
 fn with_server<T>(
     job: &Arc<Job>,
     others: Vec<Box<dyn FnOnce(&Job) + Send>>,
@@ -218,6 +219,13 @@ fn with_server<T>(
     assert!(job.is_tidy());
     assert!(job.clients.iter().all(|client| client.failed().is_woken()));
     value
+}
+
+fn is_loss_of(outcome: &Outcome, rank: u32) -> bool {
+    match outcome {
+        Outcome::Answered(Answer::Failed(f)) => f.rank == rank && f.kind == FailureKind::Lost,
+        _ => false,
+    }
 }
 
 fn set(value: u8) -> Op {
@@ -251,7 +259,7 @@ fn loom_a_wait_ends_by_its_value_or_by_the_servers_deadline() {
     });
 }
 
-/// The deadline of the client's own, for a store that does not answer, comes at the same time as the answer.
+/// The client's own deadline, for a store that does not answer, passes as the answer arrives.
 #[test]
 fn loom_an_answer_that_is_there_wins_over_the_deadline() {
     explore(4, || {
@@ -327,16 +335,13 @@ fn loom_a_lost_rank_ends_the_waits_of_the_others() {
     explore(2, || {
         let job = Job::new(3);
         let ended = |outcome: Outcome| {
-            assert!(
-                matches!(&outcome, Outcome::Answered(Answer::Failed(f)) if f.rank == 2 && f.kind == FailureKind::Lost),
-                "{outcome:?}"
-            );
+            assert!(is_loss_of(&outcome, 2), "{outcome:?}");
         };
         let meeting = move |job: &Job| ended(job.meet(0));
         let dying = |job: &Job| job.post(Event::Broken(2));
         with_server(&job, vec![Box::new(meeting), Box::new(dying)], |job| {
             ended(job.meet(1));
-            // Its own word on it may not come before the announcement, which rings the bell.
+            // The answer may arrive before the broadcast that sets the failure.
             let cause = job.clients[1].failure().map(|f| f.rank);
             assert!(cause.is_none_or(|rank| rank == 2));
         });
@@ -345,7 +350,7 @@ fn loom_a_lost_rank_ends_the_waits_of_the_others() {
     });
 }
 
-/// All ranks meet or none does, whenever the abort comes.
+/// All ranks complete the barrier or none does, whenever the abort comes.
 #[test]
 fn loom_an_abort_during_a_barrier_is_the_same_for_all() {
     explore(2, || {
@@ -380,7 +385,7 @@ fn loom_an_abort_during_a_barrier_is_the_same_for_all() {
     });
 }
 
-/// A barrier whose deadline comes: all ranks meet, or none.
+/// The deadline of a barrier passes: all ranks complete it, or none does.
 #[test]
 fn loom_a_deadline_during_a_barrier_is_the_same_for_all() {
     explore(2, || {
@@ -445,10 +450,7 @@ fn loom_a_refused_rank_is_lost_to_the_others() {
             job.post(Event::Message(1, again));
         };
         let outcome = with_server(&job, vec![Box::new(babbling)], |job| job.meet(0));
-        assert!(
-            matches!(&outcome, Outcome::Answered(Answer::Failed(f)) if f.rank == 1 && f.kind == FailureKind::Lost),
-            "{outcome:?}"
-        );
+        assert!(is_loss_of(&outcome, 1), "{outcome:?}");
         let end = job.clients[1].failure().unwrap();
         assert!(
             end.cause.contains(&Refusal::Malformed.to_string()),
@@ -457,7 +459,7 @@ fn loom_a_refused_rank_is_lost_to_the_others() {
     });
 }
 
-/// A rank that asks for nothing hears of the loss, once, whether it begins to watch before or after.
+/// A rank without requests receives the loss once, whether it registers its watcher before or after.
 #[test]
 fn loom_whoever_watches_hears_of_a_lost_rank_once() {
     explore(3, || {
@@ -473,7 +475,8 @@ fn loom_whoever_watches_hears_of_a_lost_rank_once() {
     });
 }
 
-/// The end of the connection is a loss of the rank that serves the store, unless it or this rank left in good order.
+/// The end of the connection is a loss of the rank that serves the store, unless it or this rank left
+/// cleanly.
 #[test]
 fn loom_whoever_watches_hears_of_a_store_that_is_lost_and_of_no_goodbye() {
     let ends = [lost("the connection closed".into()), closed_here()];

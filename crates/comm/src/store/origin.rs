@@ -1,11 +1,11 @@
-//! Whose process is at the other end of a TCP connection, as far as this host can tell.
+//! Which user owns the other end of a TCP connection, as far as this host knows.
 //!
-//! TCP carries no credentials, but the kernel lists the sockets of this network namespace with their owners. A peer that
-//! is not in the list is on another host, unless its address is a loopback one.
+//! TCP carries no credentials, but the kernel lists the sockets of this network namespace with their owners.
+//! A peer that is not in the list is on another host, unless its address is a loopback one.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 
-/// False if the peer is a process of this host that runs as another user, or one that cannot be told.
+/// False if the peer is a process of this host under another user, or if its user is unknown.
 pub(super) fn may_be_same_user(stream: &TcpStream) -> bool {
     let (Ok(peer), Ok(here)) = (stream.peer_addr(), stream.local_addr()) else {
         return false;

@@ -18,7 +18,7 @@ pub enum Refusal {
         /// The version of the store.
         store: u16,
     },
-    /// The rank believes in another world size.
+    /// The rank has another world size.
     World {
         /// The store's.
         store: u32,
@@ -32,9 +32,9 @@ pub enum Refusal {
         /// The limit in bytes.
         limit: u32,
     },
-    /// The bytes are no message of this protocol.
+    /// The bytes are not a message of this protocol.
     Malformed,
-    /// The peer runs as another user of the store's host, and the job's token is no secret.
+    /// The peer runs as another user of the store's host, and the job's token is not secret.
     User,
 }
 
@@ -54,9 +54,10 @@ impl fmt::Display for Refusal {
                 f.write_str("this rank has joined already: do two processes have the same rank?")
             }
             Refusal::TooLarge { limit } => write!(f, "a message above its limit of {limit} bytes"),
-            Refusal::Malformed => f.write_str("bytes that are no message of this protocol"),
+            Refusal::Malformed => f.write_str("bytes that are not a message of this protocol"),
             Refusal::User => f.write_str(
-                "this rank runs as another user; set WARPWEAVE_JOB_TOKEN, the same on every rank, to let it in",
+                "this rank runs as another user; set WARPWEAVE_JOB_TOKEN, the same on every rank, \
+                 to let it in",
             ),
         }
     }

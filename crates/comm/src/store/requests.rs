@@ -1,4 +1,4 @@
-//! Where the threads of a rank wait for the store's answers, and where its reader lays them down.
+//! The requests of a rank: its threads wait here for answers, and its reader thread delivers them.
 //!
 //! ```text
 //! register ──▶ open ──hear(Reply)──▶ answered ──wait──▶ gone
@@ -6,8 +6,8 @@
 //!               └────close─────────────────────wait──▶ gone   with the failure that ended the connection
 //! ```
 //!
-//! An answer that is there wins over a deadline and over the end. The first failure that was heard stands. If a rank died
-//! or gave up, each watcher is called with it once, whether it came before or after, and whatever this rank asks for.
+//! An answer that has arrived wins over a deadline and over the end. The first failure stands. If a rank died
+//! or aborted, each watcher is called with it once, whether it registered before or after.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -15,16 +15,16 @@ use std::time::Instant;
 use super::sync::{Condvar, Mutex};
 use super::wire::{Answer, Failure, FailureKind, ToClient};
 
-/// Tells those who wait on descriptors that the job has failed.
+/// Wakes the threads that wait on descriptors once the job has failed.
 pub(super) trait Wake {
     fn wake(&self);
 }
 
-/// Tells who waits for a rank elsewhere that it is lost.
+/// Called when a rank is lost, for waits that are not requests to the store.
 pub(super) trait Watch {
     fn lost(&self, failure: &Failure);
 
-    /// False once nobody wants to know.
+    /// False once the watcher is no longer needed.
     fn is_live(&self) -> bool;
 }
 
@@ -38,9 +38,9 @@ struct Replies<W> {
     next: u64,
     /// By request; `None` until it is answered.
     answers: HashMap<u64, Option<Answer>>,
-    /// The first failure of the job that this rank heard of.
+    /// The first failure of the job that this rank received.
     failure: Option<Failure>,
-    /// No answer will come any more. `failure` says why, and is the root cause where that was heard before the end.
+    /// No answer will arrive. `failure` says why: the root cause, if that was received before the end.
     closed: bool,
     watchers: Vec<W>,
 }
@@ -50,7 +50,8 @@ impl<W> Replies<W> {
         self.failure.clone().filter(|_| self.closed)
     }
 
-    /// Takes in a failure. If it is the first, and a loss: with those who are to be called once the lock is given back.
+    /// Records a failure. If it is the first, and a loss: returns the watchers to call once the lock is
+    /// released.
     fn fail(&mut self, failure: Failure) -> Option<(Failure, Vec<W>)> {
         if self.failure.is_some() {
             return None;
@@ -61,7 +62,7 @@ impl<W> Replies<W> {
     }
 }
 
-/// Whether those who wait for the rank wait for what never comes. A rank that left in good order has done its part.
+/// Whether waits for the rank are futile. A rank that left cleanly has done its part.
 fn is_loss(failure: &Failure) -> bool {
     failure.kind != FailureKind::Left
 }
@@ -89,7 +90,7 @@ impl<B: Wake, W: Watch> ClientRequests<B, W> {
         }
     }
 
-    /// Rung once [`ClientRequests::failure`] is some.
+    /// Woken once [`ClientRequests::failure`] is some.
     pub(super) fn failed(&self) -> &B {
         &self.failed
     }
@@ -98,7 +99,7 @@ impl<B: Wake, W: Watch> ClientRequests<B, W> {
         self.replies.lock().failure.clone()
     }
 
-    /// Calls `watcher` with the loss of a rank: now if there is one, and else when it comes.
+    /// Calls `watcher` with the loss of a rank: now if there is one, else when it happens.
     pub(super) fn watch(&self, watcher: W) {
         let mut replies = self.replies.lock();
         match replies.failure.clone() {
@@ -115,7 +116,7 @@ impl<B: Wake, W: Watch> ClientRequests<B, W> {
         }
     }
 
-    /// A number for a request that is about to be sent; the failure if no answer can come any more.
+    /// Reserves an id for a request that is about to be sent. Fails if no answer can arrive any more.
     pub(super) fn register(&self) -> Result<u64, Failure> {
         let mut replies = self.replies.lock();
         if let Some(failure) = replies.end() {
@@ -132,7 +133,7 @@ impl<B: Wake, W: Watch> ClientRequests<B, W> {
         self.replies.lock().answers.remove(&id);
     }
 
-    /// Waits for the answer to a request that was registered, and forgets the request.
+    /// Waits for the answer to a registered request, and forgets the request.
     pub(super) fn wait(&self, id: u64, deadline: Instant) -> Outcome {
         let mut replies = self.replies.lock();
         let mut late = false;
@@ -152,13 +153,13 @@ impl<B: Wake, W: Watch> ClientRequests<B, W> {
         outcome
     }
 
-    /// Takes in a message of the store. Some if it was the last one, with what the end is to be called.
+    /// Handles a message of the store. Returns the failure to close with if it was the last one.
     pub(super) fn receive(&self, message: ToClient) -> Option<Failure> {
         let mut replies = self.replies.lock();
         let mut loss = None;
         match message {
             ToClient::Reply { id, answer } => {
-                // Nobody waits any more for the answer to a request that was given up.
+                // The request may have timed out already.
                 if let Some(slot) = replies.answers.get_mut(&id) {
                     *slot = Some(answer);
                 }
@@ -185,7 +186,7 @@ impl<B: Wake, W: Watch> ClientRequests<B, W> {
         None
     }
 
-    /// No message will come any more.
+    /// No more messages will arrive.
     pub(super) fn close(&self, failure: Failure) {
         let mut replies = self.replies.lock();
         let loss = replies.fail(failure);
@@ -205,7 +206,7 @@ fn report<W: Watch>(loss: Option<(Failure, Vec<W>)>) {
 
 #[cfg(all(loom, test))]
 impl<B: Wake, W: Watch> ClientRequests<B, W> {
-    /// The deadline of all who wait now comes, and of all who will.
+    /// All deadlines pass, for current and later waits.
     pub(super) fn expire_waits(&self) {
         self.arrived.expire_waits(&self.replies.lock());
     }
@@ -215,16 +216,16 @@ impl<B: Wake, W: Watch> ClientRequests<B, W> {
     }
 }
 
-/// The end of this rank's own connection, which is no fault of rank 0.
+/// This rank closed its own connection, which is no fault of rank 0.
 pub(super) fn closed_here() -> Failure {
     Failure {
         rank: 0,
         kind: FailureKind::Left,
-        cause: "this rank has let go of its store".into(),
+        cause: "this rank has closed its store".into(),
     }
 }
 
-/// The end of the store that rank 0 serves.
+/// The store on rank 0 is gone.
 pub(super) fn lost(cause: String) -> Failure {
     Failure {
         rank: 0,

@@ -17,23 +17,23 @@ use super::wire::{FrameBuffer, REPLY_LIMIT, Refusal, ToClient, encode};
 use crate::error::{CommError, Result};
 use crate::job::{JobToken, LARGEST_WORLD};
 
-/// How long a stranger may take to say who it is.
+/// How long a connection may take to send its greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Strangers that may be greeting at the same time, beside the ranks.
+/// Connections that may be greeting at the same time, besides those of the ranks.
 const MAX_GREETING: usize = 64;
-/// How long a host that has no descriptor left for another connection is not asked again.
+/// How long to stop accepting after an error, such as no free descriptor.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// What may be queued for a rank that does not read.
+/// Most bytes queued for a rank that does not read.
 const MAX_UNSENT: usize = 2 * REPLY_LIMIT;
-/// How long a store that is to end waits for ranks that have not joined yet, to tell them that the job has failed.
+/// How long a closing store waits for ranks that have not joined yet, to send them the job's failure.
 const LINGER: Duration = Duration::from_secs(2);
-/// How long the end of the store may take to deliver its last answers.
+/// How long a closing store may take to deliver its last answers.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 
 /// The store of a job, served by a thread of this process until it is dropped.
 ///
-/// Dropping it delivers the answers already given and tells the ranks that the store closes. It takes three seconds at
-/// most, and that only when the job has failed before all ranks had joined, or a rank does not read.
+/// Dropping it delivers pending answers and tells the ranks that the store closes. That takes at most three
+/// seconds, and takes long only if the job failed before all ranks joined or a rank does not read.
 pub struct StoreServer {
     address: SocketAddr,
     stop: Arc<WakeFd>,
@@ -41,11 +41,11 @@ pub struct StoreServer {
 }
 
 impl StoreServer {
-    /// Listens at `address` (port 0: any free one) for the `world` ranks that know `token`.
+    /// Listens at `address` (port 0: any free port) for the `world` ranks that know `token`.
     ///
     /// # Errors
-    /// [`CommError::Io`] when the address cannot be listened at, [`CommError::InvalidArgument`] when `world` is 0 or
-    /// above 4096.
+    /// [`CommError::Io`] when the address cannot be listened at, [`CommError::InvalidArgument`] when `world`
+    /// is 0 or above 4096.
     pub fn bind(address: SocketAddr, world: usize, token: JobToken) -> Result<Self> {
         if !(1..=LARGEST_WORLD).contains(&world) {
             return Err(CommError::InvalidArgument {
@@ -59,8 +59,8 @@ impl StoreServer {
         let address = listener.local_addr().map_err(failed)?;
         if !token.is_secret() && !address.ip().is_loopback() {
             tracing::warn!(
-                "the job's store listens at {address} with a token made of the launcher's job id, which is no secret: \
-                 set WARPWEAVE_JOB_TOKEN on every rank to keep other hosts out"
+                "the job's store listens at {address} with a token made of the launcher's job id, which is not \
+                 secret: set WARPWEAVE_JOB_TOKEN on every rank to keep other hosts out"
             );
         }
         let stop = Arc::new(WakeFd::new()?);
@@ -90,7 +90,7 @@ impl StoreServer {
 }
 
 impl StoreServer {
-    /// Ends the service as dropping it does, and takes as long.
+    /// Stops the service as dropping it does, and takes as long.
     pub(super) fn close(&self) {
         self.stop.wake();
         while self.thread.as_ref().is_some_and(|t| !t.is_finished()) {
@@ -114,7 +114,7 @@ struct Service {
     sessions: SessionTable,
     connections: BTreeMap<u64, Connection>,
     next: u64,
-    /// Until when the listener is left alone.
+    /// Accept no connections until then.
     accept_after: Option<Instant>,
 }
 
@@ -142,7 +142,7 @@ impl Service {
             .into_iter()
             .flatten()
             .min();
-            // Once rung it stays readable, which would keep the thread awake.
+            // Once woken it stays readable, which would make the thread spin.
             let unless = |quiet: bool| match quiet {
                 true => PollFlags::empty(),
                 false => PollFlags::IN,
@@ -161,7 +161,8 @@ impl Service {
             }
             let ready: Vec<bool> = fds.iter().map(is_ready).collect();
             if ready[0] {
-                // What has come by now is still served: rank 0's own connection may have broken before.
+                // Requests that have arrived are still served: rank 0's own connection may have broken
+                // before.
                 lingering = Some(Instant::now() + LINGER);
             }
             for (id, _) in ids
@@ -185,7 +186,7 @@ impl Service {
     }
 
     fn accept(&mut self) {
-        // Few at a time, so that a flood of strangers does not keep the ranks waiting.
+        // A few at a time, so that a flood of connections does not delay the ranks.
         for _ in 0..16 {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -219,7 +220,8 @@ impl Service {
         }
     }
 
-    /// The stranger who has had the longest time to greet goes first: a rank greets at once, and gets in through a flood.
+    /// Drops the connection that has been greeting longest: a rank greets at once, so it gets in through a
+    /// flood.
     fn evict_oldest(&mut self) {
         if self.connections.len() < self.sessions.state().world() + MAX_GREETING {
             return;
@@ -233,7 +235,7 @@ impl Service {
         }
     }
 
-    /// Reads what has come, acts on it, and writes what is queued.
+    /// Reads what has arrived, handles it, and writes what is queued.
     fn serve(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -293,7 +295,7 @@ impl Service {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
-        // A reply is bounded by what its gather admits, so that encoding it cannot fail for its size.
+        // A reply is bounded by what its all-gather admits, so its size cannot make encoding fail.
         let Ok(frame) = encode(message, "reply", REPLY_LIMIT) else {
             return Ok(());
         };

@@ -1,7 +1,8 @@
-//! The server's session table: which rank owns each connection, and how each message is handled. No sockets here.
+//! The server's session table: which rank owns each connection, and how each message is handled. No sockets
+//! here.
 //!
-//! A connection is unauthenticated until a greeting with the job's token admits a rank. Every call returns the
-//! actions for the sockets, in order.
+//! A connection is unauthenticated until a greeting with the job's token admits a rank. Every call returns
+//! the actions for the sockets, in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -64,8 +65,8 @@ impl SessionTable {
         }
     }
 
-    /// Whether to refuse other users of this host before reading their greeting: a token that is not secret proves
-    /// nothing.
+    /// Whether to refuse other users of this host before reading their greeting: a token that is not secret
+    /// proves nothing.
     pub(super) fn requires_same_user(&self) -> bool {
         !self.token.is_secret()
     }

@@ -1,15 +1,15 @@
 //! The store's state: the members of the job, the keys, and the waits. No sockets and no clock.
 //!
-//! The server calls [`State::join`], [`State::leave`], [`State::lose`], [`State::request`] and [`State::expire`], and
-//! performs the [`Effect`]s that each returns. A member moves through
+//! The server calls [`State::join`], [`State::leave`], [`State::lose`], [`State::request`] and
+//! [`State::expire`], and performs the [`Effect`]s that each returns. A member moves through
 //!
 //! ```text
 //! Absent ──join──▶ Joined ──leave──▶ Left
 //!                    └─────lose────▶ Lost
 //! ```
 //!
-//! and never back. The first `lose` or `Abort` is the job's failure: it ends every wait at once, and every later
-//! request that would wait. A member that left ends only the all-gathers that still need it.
+//! and never back. The first `lose` or `Abort` is the job's failure: it ends every wait at once, and every
+//! later request that would wait. A member that left ends only the all-gathers that still need it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;

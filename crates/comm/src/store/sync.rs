@@ -1,4 +1,4 @@
-//! The lock and the wake of the store's client: parking_lot's where it runs, loom's where every interleaving is explored.
+//! The mutex and condition variable of the store's client: parking_lot's, or loom's in the models.
 
 #[cfg(all(loom, test))]
 pub(super) use explored::{Condvar, Mutex};
@@ -40,7 +40,7 @@ mod explored {
         }
     }
 
-    /// Deadlines come when the model says so: loom knows no time.
+    /// Deadlines pass when the model says so: loom knows no time.
     pub(in crate::store) struct Condvar {
         inner: loom::sync::Condvar,
         expired: AtomicBool,
@@ -82,7 +82,8 @@ mod explored {
             WaitTimeoutResult(self.expired.load(Ordering::Relaxed))
         }
 
-        /// The deadline of all who wait here comes. The caller holds the lock, as those do who look before they wait.
+        /// Lets the deadlines of all waits pass. The caller holds the lock, as a thread does between its
+        /// check and its wait.
         pub(in crate::store) fn expire_waits<T>(&self, _held: &MutexGuard<'_, T>) {
             self.expired.store(true, Ordering::Relaxed);
             self.inner.notify_all();

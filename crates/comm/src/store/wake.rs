@@ -1,4 +1,4 @@
-//! A descriptor that becomes readable when a thread is to be woken, and bounded waits on descriptors.
+//! An eventfd that wakes a thread, and bounded waits on descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::requests::Wake;
 use crate::error::{CommError, Result};
 
-/// Rings once and stays rung.
+/// Once woken, stays readable.
 pub(crate) struct WakeFd(OwnedFd);
 
 impl WakeFd {
@@ -20,7 +20,7 @@ impl WakeFd {
     }
 
     pub(crate) fn wake(&self) {
-        // The counter of an eventfd that is full already keeps it readable, which is all that is wanted.
+        // If the counter is full the descriptor is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -37,7 +37,8 @@ impl AsFd for WakeFd {
     }
 }
 
-/// Waits until one of `fds` is ready, or the deadline has come (then none is). Errors and hang-ups count as ready.
+/// Waits until one of `fds` is ready or the deadline passes (then none is). Errors and hang-ups count as
+/// ready.
 pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<()> {
     loop {
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));

@@ -1,7 +1,8 @@
 //! The messages of the store and how they are framed.
 //!
-//! A frame is eight bytes of header, `W` `W`, the protocol's version and the payload's length (little endian), and then
-//! the payload: one message in postcard. A length above the receiver's limit is refused before any of it is read.
+//! A frame is eight bytes of header, `W` `W`, the protocol's version and the payload's length (little
+//! endian), and then the payload: one message in postcard. A length above the receiver's limit is refused
+//! before any of it is read.
 
 use std::fmt;
 
@@ -19,11 +20,11 @@ pub(crate) const HEADER: usize = 8;
 pub const LARGEST_VALUE: usize = 1 << 20;
 /// The longest key, tag or message, in bytes.
 pub const LONGEST_KEY: usize = 1024;
-/// A member may send this much in one frame: a value or two with their keys.
+/// Most bytes that a rank may send in one frame: a value or two with their keys.
 pub(crate) const REQUEST_LIMIT: usize = 2 * LARGEST_VALUE + 64 * LONGEST_KEY;
-/// A stranger may send no more than a greeting.
+/// Most bytes of a greeting.
 pub(crate) const GREETING_LIMIT: usize = 512;
-/// The server answers with at most this much: an all-gather's result.
+/// Most bytes of an answer: an all-gather's result.
 pub(crate) const REPLY_LIMIT: usize = 64 << 20;
 
 /// From a rank to the store.
@@ -34,7 +35,7 @@ pub(crate) enum ToServer {
     Goodbye,
 }
 
-/// The token that a stranger shows. It is never printed.
+/// The token of a greeting. It is never printed.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Offer(Vec<u8>);
 
@@ -54,7 +55,7 @@ impl fmt::Debug for Offer {
     }
 }
 
-/// What a rank asks for.
+/// A request of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Op {
     Set {
@@ -134,7 +135,7 @@ pub struct Failure {
     pub rank: u32,
     /// How.
     pub kind: FailureKind,
-    /// What was seen, or what that rank said.
+    /// What was seen, or the rank's own message.
     pub cause: String,
 }
 
@@ -143,9 +144,9 @@ pub struct Failure {
 pub enum FailureKind {
     /// Its connection broke: it was killed, or its host went.
     Lost,
-    /// It posted a failure.
+    /// It aborted the job.
     Aborted,
-    /// It said goodbye while others still needed it.
+    /// It left while others still needed it.
     Left,
 }
 
@@ -170,11 +171,11 @@ pub(crate) fn encode<T: Serialize>(message: &T, what: &str, limit: usize) -> Res
     Ok(frame)
 }
 
-/// Bytes as they arrive, cut into messages.
+/// Splits the received bytes into messages.
 #[derive(Default)]
 pub(crate) struct FrameBuffer {
     bytes: Vec<u8>,
-    /// Of `bytes`, what has been taken: many small messages of one read cost no copy each.
+    /// How much of `bytes` has been consumed: many small messages of one read cost no copy each.
     taken: usize,
 }
 
@@ -185,13 +186,13 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes that are held for a message that is not whole.
+    /// Bytes of an incomplete message.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {
         self.bytes.len() - self.taken
     }
 
-    /// The next whole message, if it is there.
+    /// The next complete message, if there is one.
     pub(crate) fn next<T: DeserializeOwned>(&mut self, limit: usize) -> Result<Option<T>, Refusal> {
         let rest = &self.bytes[self.taken..];
         let Some(header) = rest.first_chunk::<HEADER>() else {

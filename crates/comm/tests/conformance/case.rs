@@ -43,8 +43,8 @@ pub struct Case {
     pub count: usize,
     pub root: usize,
     pub reach: Reach,
-    /// Elements by which operands miss the alignment of vectors. If there are any, operands that no peer reaches miss it by one
-    /// more on every other rank.
+    /// Elements by which operands miss the alignment of vectors. If there are any, operands that no peer
+    /// reaches miss it by one more on every other rank.
     pub offset: usize,
     pub in_place: bool,
 }

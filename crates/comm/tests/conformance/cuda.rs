@@ -1,4 +1,5 @@
-//! The suite on GPUs: a thread for each rank, on a GPU of its own where there are enough, else all on the first.
+//! The suite on GPUs: a thread for each rank, on a GPU of its own where there are enough, else all on the
+//! first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use warpweave_symm_mem::{Cuda, Exchange, ThreadExchange};
 
 use crate::faults;
+use crate::late::{self, Stray};
 use crate::play::Played;
 use crate::random::Random;
 use crate::rank::{Rank, Sizes};
@@ -141,6 +143,23 @@ fn epochs_wrap_around() {
 
 #[test]
 #[ignore = "needs GPUs"]
+fn ranks_that_are_late_skip_or_repeat_a_call_fail_or_are_right() {
+    // Longer than a kernel takes to load at its first launch.
+    let timeout = Duration::from_millis(500);
+    for (world, stray) in [
+        (2, Stray::Late),
+        (4, Stray::Late),
+        (3, Stray::Skips),
+        (3, Stray::Repeats),
+    ] {
+        on(world, sizes(world), timeout, |rank| {
+            late::every_call(rank, stray, timeout)
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
 fn barriers_order_work_and_bad_calls_are_refused() {
     for world in worlds() {
         on(world, sizes(world), TIMEOUT, |rank| {
@@ -163,7 +182,8 @@ fn a_silent_peer_is_named_and_the_group_goes_on() {
     }
 }
 
-/// Calls back to back with random delays and graphs among them, every result compared, and nothing left behind.
+/// Calls back to back with random delays and graphs among them, every result compared, and nothing left
+/// behind.
 fn soak(world: usize, calls: usize, timeout: Duration) {
     let mixture = Mixture {
         calls: 500,

@@ -1,5 +1,5 @@
-//! A rank that comes too late, skips a call or repeats one: every rank gets the right result or an error, and never what
-//! others have overwritten meanwhile.
+//! A rank that comes too late, skips a call or repeats one: every rank gets the right result or an error, and
+//! never what others have overwritten meanwhile.
 
 use std::time::Duration;
 
@@ -65,7 +65,8 @@ fn one_call<B: CollectiveKernels>(
     if stray == Stray::Late && is_stray {
         std::thread::sleep(2 * timeout + timeout / 2);
     }
-    // Calls that pair up with others of the same shape cannot be told from them, only that one is missing at the end.
+    // Calls that pair up with others of the same shape cannot be told from them, only that one is missing at
+    // the end.
     let calls = match (stray, is_stray) {
         (Stray::Late, _) => 1,
         (Stray::Skips, true) => CALLS - 1,

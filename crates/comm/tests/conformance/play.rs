@@ -127,7 +127,8 @@ impl<B: CollectiveKernels> Rank<B> {
         Ok(seed)
     }
 
-    /// Makes `times` calls back to back with values of their own, and compares them all; the fault, if one was reported.
+    /// Makes `times` calls back to back with values of their own, and compares them all; the fault, if one
+    /// was reported.
     pub fn call(&self, case: &Case, times: usize, seed: u64) -> Result<Option<Error>, String> {
         let failed = |error: Error| format!("rank {}: {case:?}: {error}", self.rank());
         let (source, log) = self.kept(case);
@@ -254,8 +255,8 @@ impl<B: CollectiveKernels> Rank<B> {
         let (backend, stream) = (&self.backend, &self.stream);
         let place = self.place(case)?;
         let (input_bytes, _) = case.bytes(self.world());
-        // SAFETY: windows, sources and logs are ranges of this rank's live memory, ordered by the stream; peers touch the
-        // operands within calls alone.
+        // SAFETY: windows, sources and logs are ranges of this rank's live memory, ordered by the stream;
+        // peers touch the operands within calls alone.
         unsafe {
             for (window, bytes) in [Some(place.output), place.input].into_iter().flatten() {
                 backend.fill(stream, window, POISON, bytes)?;
@@ -318,7 +319,7 @@ impl<B: CollectiveKernels> Rank<B> {
                     .zip(&wanted)
                     .filter(|(got, wanted)| got != wanted);
                 Err(format!(
-                    "rank {rank} of {}: {case:?}: {} bytes differ, the first {} bytes behind the start of the output ({} \
+                    "rank {rank} of {}: {case:?}: {} bytes differ, the first {} bytes after the output's start ({} \
                      bytes): {:02x?}, not {:02x?}",
                     self.world(),
                     differ.count(),

@@ -23,7 +23,8 @@ pub fn every_variant() -> impl Iterator<Item = (Operation, Variant)> {
     })
 }
 
-/// Every variant, type and small length, aligned and not, in and out of place, with every choice of what peers reach.
+/// Every variant, type and small length, aligned and not, in and out of place, with every choice of what
+/// peers reach.
 pub fn small(limits: &Limits) -> Vec<Step> {
     let mut steps = Vec::new();
     for (operation, variant) in every_variant() {
@@ -212,7 +213,8 @@ pub fn barriers_order_work<B: CollectiveKernels>(rank: &Rank<B>) -> warpweave_sy
             backend.delay(stream, std::time::Duration::from_micros(300))?;
         }
         let to = log.address().add(call * BYTES);
-        // SAFETY: a rank writes the board of the next one and reads its own, with barriers between; the memory lives.
+        // SAFETY: a rank writes the board of the next one and reads its own, with barriers between; the
+        // memory lives.
         unsafe {
             backend.fill(stream, board.peer((me + 1) % world), value(me, call), BYTES)?;
             rank.collectives.barrier(stream)?;
@@ -282,7 +284,8 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     rank.play(&[Step::Call(good)], 1)
 }
 
-/// The blocks of an epoch's absent words and the grids of every size: sizes up and down, one call behind the other.
+/// The blocks of an epoch's absent words and the grids of every size: sizes up and down, one call behind the
+/// other.
 pub fn sizes_up_and_down(limits: &Limits) -> Vec<Step> {
     let sizes = [1, 4000, 17, 900, 2, 6000, 300, 1, 2000];
     every_variant()

@@ -32,8 +32,8 @@ pub fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Elements `range` of what `rank` gives in the call of `seed`: numbers whose sums have to be rounded, some zeros of either
-/// sign, some that are next to nothing.
+/// Elements `range` of what `rank` gives in the call of `seed`: numbers whose sums have to be rounded, some
+/// zeros of either sign, some that are next to nothing.
 pub fn given(dtype: DType, seed: u64, rank: usize, range: Range<usize>) -> Vec<f32> {
     let start = (seed << 8 | rank as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     range

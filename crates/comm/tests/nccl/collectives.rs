@@ -1,5 +1,5 @@
-//! Every call among ranks that are threads: what it moves, where it puts it, and how it combines. Even calls run twice,
-//! on a version that has them all and on one where they are sends and receives.
+//! Every call among ranks that are threads: what it moves, where it puts it, and how it combines. Even calls
+//! run twice, on a version that has them all and on one where they are sends and receives.
 
 use std::ptr::null_mut;
 
@@ -42,7 +42,8 @@ fn all_gather_and_broadcast() {
         let mine = values(comm.rank(), 2, call);
         let mut all = [0i64; 2 * WORLD];
         let stream = null_mut();
-        // SAFETY: the stand-in reads and writes the elements that it is given before it returns, here and below.
+        // SAFETY: the stand-in reads and writes the elements that it is given before it returns, here and
+        // below.
         unsafe { comm.all_gather(address(&mine), writable(&mut all), 2, Element::I64, stream) }
             .expect("launches");
         let expected: Vec<i64> = (0..WORLD).flat_map(|r| values(r, 2, call)).collect();

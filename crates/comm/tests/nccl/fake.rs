@@ -55,7 +55,8 @@ impl Fake {
         unsafe { counter.expect("a counter")() }
     }
 
-    /// Nothing was done that NCCL forbids: calls on what has ended, frees of what is registered, aborts beside calls.
+    /// Nothing was done that NCCL forbids: calls on what has ended, frees of what is registered, aborts
+    /// beside calls.
     pub fn was_used_well(&self) {
         assert_eq!((self.count("misuses"), self.count("config_errors")), (0, 0));
     }

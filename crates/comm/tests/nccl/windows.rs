@@ -1,4 +1,5 @@
-//! Memory, windows and registrations: who keeps whom, in which order they go, and what happens when one rank fails.
+//! Memory, windows and registrations: who keeps whom, in which order they go, and what happens when one rank
+//! fails.
 
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Real NCCL among all GPUs of this machine: ranks are threads, values change with every call, every element is compared.
+//! Real NCCL among all GPUs of this machine: ranks are threads, values change with every call, every element
+//! is compared.
 
 mod number;
 mod operations;

@@ -9,7 +9,8 @@ use crate::number::{factor, value};
 macro_rules! run {
     ($comm:ident, $send:ident, $recv:ident => $call:expr) => {
         Box::new(move |$comm: &NcclComm, $send: u64, $recv: u64| {
-            // SAFETY: whoever runs an operation has buffers of the lengths that it states, and all ranks run the same.
+            // SAFETY: whoever runs an operation has buffers of the lengths that it states, and all ranks run
+            // the same.
             unsafe { $call }
         })
     };

@@ -25,7 +25,8 @@ fn guard() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if multicast::guard_process().is_err() {
-            // SAFETY: the tests run one at a time, and no thread of another has begun to read the environment.
+            // SAFETY: the tests run one at a time, and no thread of another has begun to read the
+            // environment.
             unsafe { std::env::set_var("NCCL_NVLS_ENABLE", "0") };
         }
     });

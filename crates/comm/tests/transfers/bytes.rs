@@ -1,4 +1,5 @@
-//! Every alignment of both ends and lengths around those of vectors and chunks; what lies beside a range stays.
+//! Every alignment of both ends and lengths around those of vectors and chunks; what lies beside a range
+//! stays.
 
 use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{Memory, SymmetricBuffer};

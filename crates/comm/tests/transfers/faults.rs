@@ -68,7 +68,8 @@ pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
             let error = channel.expose(stream, whole(me)).unwrap_err();
             let index = call as u64 + 1;
             assert!(
-                matches!(error, CommError::TokenDropped { what: "expose", peer: p, index: i, .. } if p == peer && i == index),
+                matches!(error, CommError::TokenDropped { what: "expose", peer: p, index: i, .. }
+                    if p == peer && i == index),
                 "{error}"
             );
             let got = channel.get(stream, whole(peer), mine).unwrap();
@@ -84,8 +85,8 @@ pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
     rank.meet();
 }
 
-/// Rank 0 is silent: the wait of rank 1 for it is an error that names it, nothing is signalled that did not happen, and
-/// after recovery all is as it was.
+/// Rank 0 is silent: the wait of rank 1 for it is an error that names it, nothing is signalled that did not
+/// happen, and after recovery all is as it was.
 pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
     let (parts, stream) = (buffer(rank), &rank.stream);
     let lane = rank.p2p.options().lanes - 1;
@@ -122,7 +123,8 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
         // It learns that it is the late one.
         let gave_up = FaultCause::PeerGaveUp { reporter: 1 };
         assert!(
-            matches!(&error, CommError::Transfer { peer: 1, signal: "arrived", cause, .. } if cause.cause == gave_up),
+            matches!(&error, CommError::Transfer { peer: 1, signal: "arrived", cause, .. }
+                if cause.cause == gave_up),
             "{error}"
         );
         if method != TransferMethod::CopyEngine || B::KIND == BackendKind::Host {
@@ -142,8 +144,8 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
     }
 }
 
-/// Rank 0 exposes and accepts, and its peer comes when it has given up and uses its memory for something else: what the peer
-/// got is right or it is told, and what rank 0 has now stays as it is.
+/// Rank 0 exposes and accepts, and its peer comes when it has given up and uses its memory for something
+/// else: what the peer got is right or it is told, and what rank 0 has now stays as it is.
 pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, deadline: Duration) {
     let (parts, stream) = (buffer(rank), &rank.stream);
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();

@@ -1,4 +1,5 @@
-//! Every rank with every other, both directions of a pair at once, gets and puts, several in flight on several lanes.
+//! Every rank with every other, both directions of a pair at once, gets and puts, several in flight on
+//! several lanes.
 
 use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{Memory, SymmetricBuffer};
@@ -8,8 +9,8 @@ use super::{Random, Rank, content};
 /// Transfers in flight of each kind, on each lane, with each peer.
 const IN_FLIGHT: usize = 4;
 
-/// `rounds` rounds on as many lanes as the endpoint has, each lane on a stream of its own. The rank that sends in a round
-/// names the call by `round`, the peer, the lane and the number in flight.
+/// `rounds` rounds on as many lanes as the endpoint has, each lane on a stream of its own. The rank that
+/// sends in a round names the call by `round`, the peer, the lane and the number in flight.
 pub fn exact<B: TransferBackend>(
     rank: &Rank<B>,
     method: TransferMethod,
@@ -61,8 +62,8 @@ pub fn exact<B: TransferBackend>(
             let channel = |peer| rank.p2p.channel(peer, lane, method).unwrap();
             let each_k = || (0..world).flat_map(|peer| (0..IN_FLIGHT).map(move |k| (peer, k)));
             for (peer, k) in each_k() {
-                // SAFETY: the buffers live until the ranks have met behind all work; all tokens are waited for before the
-                // ranges are used again.
+                // SAFETY: the buffers live until the ranks have met behind all work; all tokens are waited
+                // for before the ranges are used again.
                 tokens.push(unsafe {
                     channel(peer)
                         .expose(stream, range(&exposed, me, peer, k))
@@ -116,7 +117,8 @@ pub fn exact<B: TransferBackend>(
                 let at = round * whole + place(lane, peer, k);
                 assert!(
                     log[at..at + size] == name(round, peer, me, lane, k),
-                    "{what} by {method}: rank {me} of {world} from {peer}, round {round}, lane {lane}, number {k}"
+                    "{what} by {method}: rank {me} of {world} from {peer}, round {round}, lane {lane}, \
+                     number {k}"
                 );
             }
         }

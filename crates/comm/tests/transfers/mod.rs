@@ -48,7 +48,8 @@ impl<B: TransferBackend> Rank<B> {
         self.exchange.world()
     }
 
-    /// Until all have come here: calls that wait for a whole device keep away from transfers that wait for a rank.
+    /// Until all have come here: calls that wait for a whole device keep away from transfers that wait for a
+    /// rank.
     pub fn meet(&self) {
         self.exchange.barrier("meet").unwrap();
     }

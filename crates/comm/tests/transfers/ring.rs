@@ -1,7 +1,9 @@
-//! The ring all-gather with no barrier anywhere: at each step a rank passes on what it received in the step before.
+//! The ring all-gather with no barrier anywhere: at each step a rank passes on what it received in the step
+//! before.
 //!
-//! A rank runs ahead of its neighbours as far as signals and credits let it. What goes wrong when a token forgets which
-//! range it was posted with, or a call does not wait for the readers of the one before, shows in the values.
+//! A rank runs ahead of its neighbours as far as signals and credits let it. What goes wrong when a token
+//! forgets which range it was posted with, or a call does not wait for the readers of the one before, shows
+//! in the values.
 
 use std::sync::Arc;
 
@@ -137,8 +139,8 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
         let mut exposed = Vec::new();
         for step in 0..world - 1 {
             let (gives, takes) = ((me + world - step) % world, (left + world - step) % world);
-            // SAFETY: the buffer lives until the ranks have met behind all work; tokens are waited for below, before the
-            // next call writes what was exposed.
+            // SAFETY: the buffer lives until the ranks have met behind all work; tokens are waited for below,
+            // before the next call writes what was exposed.
             let got = p2p.group(|| unsafe {
                 exposed.push(to.expose(stream, self.place(me, gives))?);
                 from.get(stream, self.place(left, takes), self.place(me, takes))
@@ -188,8 +190,9 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
         }
     }
 
-    /// `calls` all-gathers back to back, with inputs that change and ranks that are late by up to `late` microseconds; then
-    /// looks at all results. Collective. With `graph`, the all-gather is captured once and replayed.
+    /// `calls` all-gathers back to back, with inputs that change and ranks that are late by up to `late`
+    /// microseconds; then looks at all results. Collective. With `graph`, the all-gather is captured once and
+    /// replayed.
     pub fn exact(self, calls: usize, late: u64, graph: bool) {
         let Rank {
             backend, stream, ..

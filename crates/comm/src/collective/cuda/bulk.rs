@@ -25,8 +25,8 @@ pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::exchange_tma`](crate::CollectiveKernels::exchange_tma); addresses and bytes are multiples
-/// of 16.
+/// As for [`CollectiveKernels::exchange_tma`](crate::CollectiveKernels::exchange_tma); addresses and bytes
+/// are multiples of 16.
 pub(super) unsafe fn exchange(
     cuda: &Cuda,
     stream: &CudaStream,
@@ -42,7 +42,8 @@ pub(super) unsafe fn exchange(
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::reduce_tma`](crate::CollectiveKernels::reduce_tma); addresses are multiples of 16.
+/// As for [`CollectiveKernels::reduce_tma`](crate::CollectiveKernels::reduce_tma); addresses are multiples of
+/// 16.
 pub(super) unsafe fn reduce(
     cuda: &Cuda,
     stream: &CudaStream,

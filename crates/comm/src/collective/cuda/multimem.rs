@@ -31,7 +31,8 @@ pub(super) fn is_aligned(launch: &Multimem) -> bool {
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::multimem_spread`](crate::CollectiveKernels::multimem_spread); the launch is aligned.
+/// As for [`CollectiveKernels::multimem_spread`](crate::CollectiveKernels::multimem_spread); the launch is
+/// aligned.
 pub(super) unsafe fn spread(
     cuda: &Cuda,
     stream: &CudaStream,
@@ -44,7 +45,8 @@ pub(super) unsafe fn spread(
 }
 
 /// # Safety
-/// As for [`CollectiveKernels::multimem_reduce`](crate::CollectiveKernels::multimem_reduce); the launch is aligned.
+/// As for [`CollectiveKernels::multimem_reduce`](crate::CollectiveKernels::multimem_reduce); the launch is
+/// aligned.
 pub(super) unsafe fn reduce(
     cuda: &Cuda,
     stream: &CudaStream,

@@ -1,11 +1,11 @@
-//! The references of `direct.cu`: moves and sums of symmetric operands where they lie, and the meeting by itself.
+//! The references of `direct.cu`: moves and reductions of symmetric operands in place, and the barrier.
 
 use super::elements::{self, BATCH};
 use super::group::{self, HostGroup, Member, Phase};
 use crate::collective::launch::{Direct, Group};
 use warpweave_symm_mem::host::Element;
 
-/// All ranks come here before any leaves.
+/// A barrier of all ranks.
 ///
 /// # Safety
 /// As for [`CollectiveKernels::barrier`](crate::CollectiveKernels::barrier).
@@ -17,7 +17,7 @@ pub(super) unsafe fn barrier(group: &Group) {
     group.advance(epoch);
 }
 
-/// Moves of all turns.
+/// Moves between this rank and each peer.
 ///
 /// # Safety
 /// As for [`CollectiveKernels::exchange`](crate::CollectiveKernels::exchange).
@@ -36,7 +36,7 @@ pub(super) unsafe fn exchange(launch: &Direct) {
     }
 }
 
-/// Sums what the sources hold at a place, in the order of ranks, and stores it at that place of every destination.
+/// Reduces each element over the sources, in the order of ranks, and stores the result to every destination.
 ///
 /// # Safety
 /// As for [`CollectiveKernels::reduce`](crate::CollectiveKernels::reduce), for elements of type `T`.
@@ -70,7 +70,7 @@ fn rank_order(group: &impl Member) -> impl Iterator<Item = usize> {
     std::iter::once(group.rank()).chain(group.peers())
 }
 
-/// Runs `body` between the meetings that the launch asks for, unless a peer stays away from the first.
+/// Runs `body` between the barriers that the launch asks for, unless a peer misses the first.
 ///
 /// # Safety
 /// As for [`CollectiveKernels`](crate::CollectiveKernels).

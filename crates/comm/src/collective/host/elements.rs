@@ -1,12 +1,12 @@
-//! The twin of `elements.cuh`: sums of elements in f32, whatever they are stored as.
+//! The twin of `elements.cuh`: reductions in f32, for any element type.
 
 use warpweave_symm_mem::host::Element;
 
-/// Elements that are summed at once.
+/// Elements reduced at a time.
 pub(crate) const BATCH: usize = 512;
 
-/// Sums what the sources, in their order, hold into `sum`, of [`BATCH`] elements at most. It starts from negative zero, the
-/// neutral element: positive zero would lose the sign of a sum of negative zeros.
+/// Reduces the sources, in their order, into `sum`, of at most [`BATCH`] elements. Starts from negative zero,
+/// the neutral element: positive zero would lose the sign of a sum of negative zeros.
 ///
 /// # Safety
 /// Each source has as many elements as `sum`, aligned, which nothing writes meanwhile.
@@ -27,7 +27,7 @@ pub(crate) unsafe fn reduce<T: Element>(sources: impl Iterator<Item = *const T>,
     T::round(&total[..count], sum);
 }
 
-/// Calls a function that is generic over the element type with the type that `dtype` names.
+/// Calls a function generic over the element type with the type of `dtype`.
 macro_rules! with_element {
     ($dtype:expr, $function:ident($($argument:expr),*)) => {
         match $dtype {

@@ -1,6 +1,6 @@
-//! The twin of `group.cuh`: where the ranks of a collective meet.
+//! The twin of `group.cuh`: the barrier of a collective's ranks.
 //!
-//! The protocol is generic over the memory, so that the code that runs is the code that loom explores.
+//! The protocol is generic over the memory: loom explores the code that runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use warpweave_symm_mem::sync::Instant;
 
 use crate::collective::launch::{Group, MAX_BLOCKS};
 
-/// A rank of a group, and what becomes of its waits.
+/// A rank of a group, and how its waits fail.
 pub(super) trait Member {
     /// This rank.
     fn rank(&self) -> usize;
@@ -20,20 +20,22 @@ pub(super) trait Member {
     /// Number of ranks.
     fn world(&self) -> usize;
 
-    /// How long a wait may take.
+    /// Deadline of a wait.
     fn timeout(&self) -> Duration;
 
-    /// True once a wait of this rank has failed, on whichever pad: it publishes nothing any more.
+    /// True once a wait of this rank has failed, on any pad: it publishes nothing any more.
     fn is_stopped(&self) -> bool;
 
-    /// True once this rank or a peer has given up on this pad: what was read from peers before may not be valid.
+    /// True once this rank or a peer has given up on this pad: what was read from peers before may be
+    /// invalid.
     fn is_noticed(&self) -> bool;
 
-    /// Makes a wait fail: stops this rank, gives notice to all, and leaves behind that `peer` did not bring `wanted` in
-    /// `slot`, unless another fault is there.
+    /// Fails a wait: stops this rank, notifies all ranks, and records that `peer` did not bring `wanted` in
+    /// `slot`, unless another fault is recorded.
     fn record(&self, slot: usize, peer: usize, wanted: u32, seen: u32, waited: Duration);
 
-    /// True if this launch can begin. Otherwise the peers are given notice, and it sends, copies and publishes nothing.
+    /// True if this launch may begin. Otherwise the peers are notified, and it sends, copies and publishes
+    /// nothing.
     fn is_sound(&self, slot: usize) -> bool {
         let sound = !self.is_stopped() && !self.is_noticed();
         if !sound {
@@ -50,16 +52,16 @@ pub(super) trait Member {
     }
 }
 
-/// The flags by which ranks meet.
+/// A member with the flags of the barrier.
 pub(super) trait Barrier: Member {
-    /// A flag.
+    /// The type of a flag.
     type Flag: Flag;
 
     /// The flag that `source` writes on `owner` in `slot`.
     fn flag(&self, owner: usize, slot: usize, source: usize) -> &Self::Flag;
 }
 
-/// The two meetings of a launch.
+/// The two barriers of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Enter = 0,
@@ -67,14 +69,14 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The slot in which the blocks of this number meet.
+    /// The slot of the barrier of the blocks of this number.
     pub(super) const fn slot(self, block: usize) -> usize {
         self as usize * MAX_BLOCKS + block
     }
 }
 
-/// This rank's only block meets that of each peer: what the peers did before is visible afterwards. False if one did not come
-/// in time, or if this rank or a peer has given up.
+/// A barrier of this rank's only block with that of each peer: what the peers did before is visible
+/// afterwards. Returns false if one did not arrive in time, or if this rank or a peer has given up.
 pub(super) fn barrier(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
     let rank = group.rank();
     if !group.is_sound(phase.slot(0)) {
@@ -94,12 +96,12 @@ pub(super) fn barrier(group: &impl Barrier, phase: Phase, epoch: u32) -> bool {
             arrived = false;
         }
     }
-    // A flag that is left alone for 2³¹ launches would look as if it were ahead: those of the blocks that there are not take
-    // their turns, one a launch.
+    // A flag that is not written for 2³¹ launches would look as if it were ahead. So the flags of absent
+    // blocks are published too, one in each launch.
     let absent = MAX_BLOCKS - 1;
-    let turn = 1 + epoch as usize % absent;
+    let block = 1 + epoch as usize % absent;
     for peer in group.peers() {
-        group.flag(peer, phase.slot(turn), rank).publish(epoch);
+        group.flag(peer, phase.slot(block), rank).publish(epoch);
     }
     arrived
 }
@@ -109,8 +111,8 @@ pub(super) struct HostGroup(Group);
 
 impl HostGroup {
     /// # Safety
-    /// While the value is used, the group is that of live collectives of the host backend, and no other thread of this rank
-    /// runs a launch that meets.
+    /// While the value is used, the group is that of live collectives of the host backend, and no other
+    /// thread of this rank runs a launch with a barrier.
     pub(super) unsafe fn new(group: &Group) -> Self {
         Self(*group)
     }
@@ -129,7 +131,7 @@ impl HostGroup {
             .wrapping_add(1)
     }
 
-    /// Makes the next launch's epoch one higher, for the blocks of a larger grid as well.
+    /// Increments the epoch for the next launch, also for the blocks of a larger grid.
     pub(super) fn advance(&self, epoch: u32) {
         for counter in self.epochs() {
             counter.store(epoch, Ordering::Relaxed);
@@ -172,8 +174,8 @@ impl Barrier for HostGroup {
     fn flag(&self, owner: usize, slot: usize, source: usize) -> &AtomicU32 {
         let index = slot * self.world() + source;
         let flag = self.0.flags.0[owner].add(index * FLAG_STRIDE);
-        // SAFETY: every rank's pad has flags for all slots and sources, accessed by atomics only; the pad lives, as `new`
-        // was promised.
+        // SAFETY: every rank's pad has flags for all slots and sources, accessed by atomics only; the pad
+        // lives, as `new` was promised.
         unsafe { AtomicU32::from_ptr(flag.as_host()) }
     }
 }

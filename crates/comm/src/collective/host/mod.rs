@@ -1,4 +1,4 @@
-//! The host references: the same protocols as the device code, as one block, on the stream's thread.
+//! The host backend's collectives: the protocols of the device code, as one block, on the stream's thread.
 
 mod direct;
 pub(crate) mod elements;
@@ -26,7 +26,7 @@ impl CollectiveKernels for Host {
     }
 
     fn resident_blocks(&self) -> Result<u32> {
-        // References are sequential.
+        // One block: the references are sequential.
         Ok(1)
     }
 
@@ -90,7 +90,7 @@ impl CollectiveKernels for Host {
         launch: &ScatterAllGather,
         _blocks: u32,
     ) -> Result<()> {
-        // What comes out is what the root's message to everybody comes to.
+        // The result is that of the root's message to every rank.
         let (root, world) = (launch.root as usize, launch.group.pad.world as usize);
         let gives = launch.group.pad.rank as usize == root;
         let to = |rank: usize| match gives && launch.output.0[rank] != launch.input {

@@ -1,4 +1,4 @@
-//! What loom explores: meetings and packets, the code that runs, with loom's memory where shared memory is.
+//! Loom models of barriers and packets: the crate's code, with loom's memory in place of shared memory.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::collective::tree::Neighbours;
 
 mod late;
 
-/// A word of a pad, or of a packet.
+/// An atomic of a pad or a packet.
 #[derive(Debug)]
 struct LoomAtomic(AtomicU32);
 
-/// A word of a pad: that of a block which there is, or of any of those which there are not and which nobody waits on.
+/// A flag of a pad: that of the one block, or of an absent block, on which nobody waits.
 enum PadFlag {
     Present(LoomAtomic),
     Absent,
@@ -36,8 +36,8 @@ enum PadFlag {
 impl PadFlag {
     fn present(&self) -> &AtomicU32 {
         match self {
-            PadFlag::Present(word) => &word.0,
-            PadFlag::Absent => panic!("a wait for a block that there is not"),
+            PadFlag::Present(flag) => &flag.0,
+            PadFlag::Absent => panic!("a wait for an absent block"),
         }
     }
 }
@@ -48,8 +48,8 @@ impl Flag for PadFlag {
     }
 
     fn publish(&self, epoch: u32) {
-        if let PadFlag::Present(word) = self {
-            word.0.store(epoch, Ordering::Release);
+        if let PadFlag::Present(flag) = self {
+            flag.0.store(epoch, Ordering::Release);
         }
     }
 
@@ -82,17 +82,17 @@ impl Default for LoomAtomic {
 struct Memory {
     world: usize,
     capacity: usize,
-    /// Sections for each source: two, or one where a model shows what the second is for.
+    /// Sections for each source: two, or one in a model that shows why two are needed.
     parities: usize,
     /// Words by (owner, phase, source) of the one block.
     flags: Vec<PadFlag>,
     packets: Vec<Packet<LoomAtomic>>,
-    /// A cell of every rank that its peers write between meetings.
+    /// A cell of every rank that its peers write between barriers.
     cells: Vec<UnsafeCell<u32>>,
     faults: Vec<Faults>,
 }
 
-/// What a rank has for the faults of a pad, and a value that its peers read.
+/// A rank's fault state, and a value that its peers read.
 #[derive(Default)]
 struct Faults {
     stopped: LoomAtomic,
@@ -100,7 +100,7 @@ struct Faults {
     row: LoomAtomic,
 }
 
-// SAFETY: loom reports the race if the protocol does not keep the threads apart.
+// SAFETY: loom reports a race if the protocol does not keep the threads apart.
 unsafe impl Sync for Memory {}
 // SAFETY: as above.
 unsafe impl Send for Memory {}
@@ -123,20 +123,20 @@ impl Memory {
     }
 }
 
-/// Which of the rules for faults a model follows.
+/// The fault rules that a model follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rules {
-    /// Nothing fails: a wait that does is an error of the model.
+    /// Nothing fails: a failed wait is an error of the model.
     Sound,
-    /// Those that `pad/fault.rs` gives.
+    /// The rules of `pad/fault.rs`.
     All,
-    /// A rank that gave up goes on to publish.
+    /// A rank that gave up still publishes.
     Talkative,
-    /// Nobody looks for notices.
+    /// No rank checks for notices.
     Blind,
 }
 
-/// One rank's way to it.
+/// One rank's view of it.
 struct Rank {
     memory: Arc<Memory>,
     rank: usize,
@@ -222,13 +222,13 @@ impl Areas for Rank {
         self.memory.capacity
     }
 
-    fn pause(&self, looks: u32) {
-        assert!(looks < 1000, "a packet is gone before it was taken");
+    fn pause(&self, polls: u32) {
+        assert!(polls < 1000, "a packet is gone before it was taken");
         thread::yield_now();
     }
 }
 
-/// Runs `rank` for every rank, in all orders with so many preemptions.
+/// Runs `rank` for every rank, in all orders with at most `preemptions` preemptions.
 fn explore(
     preemptions: usize,
     memory: impl Fn() -> Arc<Memory> + Send + Sync + 'static,
@@ -258,12 +258,12 @@ fn explore(
     });
 }
 
-/// What rank `rank` gives in call `call`.
+/// The input of rank `rank` in call `call`.
 fn value(rank: usize, call: u32) -> u32 {
     1000 * call + rank as u32
 }
 
-/// Every rank writes to the next one's memory between the meetings and reads its own behind them.
+/// Every rank writes to the next one's memory between the barriers and reads its own after them.
 fn writes_between(phases: &[Phase], place: &Rank, first: u32, calls: u32) {
     let (rank, world) = (place.rank(), place.world());
     for call in 1..=calls {
@@ -292,7 +292,7 @@ fn writes_between(phases: &[Phase], place: &Rank, first: u32, calls: u32) {
 const BOTH: &[Phase] = &[Phase::Enter, Phase::Leave];
 
 #[test]
-fn loom_meetings_keep_calls_apart() {
+fn loom_barriers_keep_calls_apart() {
     explore(
         2,
         || Memory::new(2, 0, 2, 0),
@@ -301,7 +301,7 @@ fn loom_meetings_keep_calls_apart() {
 }
 
 #[test]
-fn loom_meetings_wrap_around() {
+fn loom_barriers_wrap_around() {
     explore(
         2,
         || Memory::new(2, 0, 2, u32::MAX - 1),
@@ -310,7 +310,7 @@ fn loom_meetings_wrap_around() {
 }
 
 #[test]
-fn loom_three_ranks_meet() {
+fn loom_three_ranks_at_a_barrier() {
     explore(
         0,
         || Memory::new(3, 0, 2, 0),
@@ -329,7 +329,7 @@ fn loom_three_ranks_meet() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_without_the_first_meeting_an_output_is_written_under_its_reader() {
+fn loom_without_the_first_barrier_an_output_is_overwritten_while_read() {
     explore(
         2,
         || Memory::new(2, 0, 2, 0),
@@ -339,7 +339,7 @@ fn loom_without_the_first_meeting_an_output_is_written_under_its_reader() {
 
 #[test]
 #[should_panic(expected = "read too early")]
-fn loom_without_the_second_meeting_an_output_is_read_too_early() {
+fn loom_without_the_second_barrier_an_output_is_read_too_early() {
     explore(
         2,
         || Memory::new(2, 0, 2, 0),
@@ -347,17 +347,18 @@ fn loom_without_the_second_meeting_an_output_is_read_too_early() {
     );
 }
 
-/// Calls of `kernel` back to back with nothing between them, each with other values; the results are compared.
+/// Calls of `kernel` back to back with nothing between them, each with other values; the results are
+/// compared.
 fn back_to_back(kernel: PacketKernel, bytes: usize, place: &Rank, first: u32, calls: u32) {
     let (rank, world) = (place.rank(), place.world());
-    let halves = bytes / 2;
+    let count = bytes / 2;
     let of = |rank: usize, call: u32, index: usize| (rank + 3 * call as usize + index) as f32;
     let half = |value: f32| f16::from_f32(value).to_bits();
     for call in 1..=calls {
         let epoch = first.wrapping_add(call);
-        let given = |rank: usize| (0..world * halves).map(move |i| half(of(rank, call, i)));
+        let given = |rank: usize| (0..world * count).map(move |i| half(of(rank, call, i)));
         let input: Vec<u16> = given(rank).collect();
-        let mut output = vec![0u16; world * halves];
+        let mut output = vec![0u16; world * count];
         let operands = Operands {
             input: input.as_ptr().cast(),
             output: output.as_mut_ptr().cast(),
@@ -370,19 +371,19 @@ fn back_to_back(kernel: PacketKernel, bytes: usize, place: &Rank, first: u32, ca
         };
         // SAFETY: both operands hold a chunk for each rank, which is as much as any kernel touches.
         unsafe { collective::<f16, _>(kernel, &Sections::new(place, epoch), &operands) };
-        let chunk = |owner: usize, chunk: usize| given(owner).skip(chunk * halves).take(halves);
+        let chunk = |owner: usize, chunk: usize| given(owner).skip(chunk * count).take(count);
         let wanted: Vec<u16> = match kernel {
             PacketKernel::AllGather => (0..world).flat_map(|rank| chunk(rank, 0)).collect(),
             PacketKernel::AllToAll => (0..world).flat_map(|peer| chunk(peer, rank)).collect(),
             PacketKernel::Broadcast => chunk(operands.root, 0).collect(),
-            PacketKernel::ReduceScatter => sums(world, rank * halves, halves, call, of),
-            _ => sums(world, 0, halves, call, of),
+            PacketKernel::ReduceScatter => reduced(world, rank * count, count, call, of),
+            _ => reduced(world, 0, count, call, of),
         };
         assert_eq!(output[..wanted.len()], wanted, "packets of another call");
     }
 }
 
-fn sums(
+fn reduced(
     world: usize,
     start: usize,
     count: usize,
@@ -409,7 +410,7 @@ fn loom_packets_of_calls_back_to_back_stay_apart() {
 }
 
 #[test]
-fn loom_a_broadcast_hears_from_everybody() {
+fn loom_a_broadcast_waits_for_all() {
     explore(
         2,
         || Memory::new(2, 2, 2, 0),
@@ -437,7 +438,8 @@ fn loom_flags_of_packets_wrap_around() {
     }
 }
 
-/// Calls of the tree back to back: who passes sums on hears from the root alone, and so from all.
+/// Calls of the tree back to back: a rank that forwards results waits only for its neighbours, and so for
+/// all.
 fn trees_back_to_back(place: &Rank, first: u32, calls: u32) {
     let (rank, world) = (place.rank(), place.world());
     let nothing = Addresses::default();
@@ -511,7 +513,7 @@ fn loom_with_one_section_a_packet_is_overwritten() {
     );
 }
 
-/// A rank that hears nothing from its peer runs ahead of it, and then two sections are not enough.
+/// A rank that does not wait for its peer runs ahead of it, and then two sections are not enough.
 #[test]
 #[should_panic(expected = "packet")]
 fn loom_without_an_answer_a_packet_is_overwritten() {

@@ -1,10 +1,11 @@
-//! The twin of `packet.cuh`: data that travel with the epoch of their call.
+//! The twin of `packet.cuh`: data that carry the epoch of their call.
 //!
-//! Where the device stores a packet in one access, the host stores its data and then, with release, its flag. What keeps a
-//! section from being written under its reader is the same: a section of call e is written again in call e + 2, by a rank
-//! that has ended call e + 1 and so heard from its owner behind the owner's call e.
+//! The device stores a packet in one access; the host stores its data and then, with release, its flag. The
+//! same argument protects a section from being overwritten while read: a section of call e is written again
+//! in call e + 2, by a rank that has ended call e + 1 and so received from its owner after the owner's call
+//! e.
 //!
-//! The protocol is generic over the memory, so that the code that runs is the code that loom explores.
+//! The protocol is generic over the memory: loom explores the code that runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,8 +15,8 @@ use warpweave_symm_mem::sync::{Instant, thread};
 use super::group::{HostGroup, Member};
 use crate::collective::launch::{PACKET, PACKET_SLOT, PAYLOAD, Packets};
 
-/// Looks at a packet between two at the clock and the fault record.
-const LOOKS: u32 = 64;
+/// Polls of a packet between two checks of the clock and the fault record.
+const POLLS: u32 = 64;
 
 /// Packets that a call zeroes in each section.
 const SCRUBBED: usize = 32;
@@ -23,7 +24,7 @@ const SCRUBBED: usize = 32;
 /// The data of a packet.
 pub(super) type Payload = [u32; PAYLOAD / 4];
 
-/// Packets of a chunk. Never none: that every rank hears from every other is what the protocol rests on.
+/// Packets of a chunk. At least one: the protocol requires that every rank receives from every other.
 pub(super) const fn packets_of(bytes: usize) -> usize {
     if bytes == 0 {
         1
@@ -50,7 +51,7 @@ impl Atomic for AtomicU32 {
     }
 }
 
-/// A place for a packet.
+/// A packet in memory.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Packet<A> {
@@ -68,7 +69,7 @@ impl<A: Atomic> Packet<A> {
         self.flag.store(flag, Ordering::Release);
     }
 
-    /// The data, if they are those of `flag`.
+    /// The data, if their flag is `flag`.
     fn load(&self, flag: u32) -> Option<Payload> {
         (self.flag.load(Ordering::Acquire) == flag)
             .then(|| std::array::from_fn(|word| self.data[word].load(Ordering::Relaxed)))
@@ -86,8 +87,8 @@ pub(super) trait Areas: Member {
     /// Packets of a section.
     fn capacity(&self) -> usize;
 
-    /// Lets time pass behind so many looks.
-    fn pause(&self, looks: u32);
+    /// Backs off after so many polls.
+    fn pause(&self, polls: u32);
 }
 
 /// The packets of one call as a rank sees them.
@@ -98,8 +99,8 @@ pub(super) struct Sections<'a, A> {
 }
 
 impl<'a, A: Areas> Sections<'a, A> {
-    /// Those of the call of `epoch`. The flag is odd, so that it differs from zeroed memory, and the same again after 2³¹
-    /// calls only.
+    /// The sections of the call of `epoch`. The flag is odd, so it differs from zeroed memory, and repeats
+    /// only after 2³¹ calls.
     pub(super) fn new(areas: &'a A, epoch: u32) -> Self {
         Self {
             areas,
@@ -122,15 +123,15 @@ impl<'a, A: Areas> Sections<'a, A> {
             .store(data, self.flag);
     }
 
-    /// The packet of `source`; nothing where it did not come in time.
+    /// The packet of `source`; `None` if it did not arrive in time.
     pub(super) fn receive(&self, source: usize, index: usize) -> Option<Payload> {
         let packet = self.at(self.areas.rank(), source, index);
         let mut start = None;
-        for looks in 1.. {
+        for polls in 1.. {
             if let Some(data) = packet.load(self.flag) {
                 return Some(data);
             }
-            if looks % LOOKS == 0 {
+            if polls % POLLS == 0 {
                 let waited = start.get_or_insert_with(Instant::now).elapsed();
                 let late = waited > self.areas.timeout();
                 if late || self.areas.is_stopped() || self.areas.is_noticed() {
@@ -138,19 +139,20 @@ impl<'a, A: Areas> Sections<'a, A> {
                     return None;
                 }
             }
-            self.areas.pause(looks);
+            self.areas.pause(polls);
         }
         None
     }
 
-    /// Zeroes a few packets that this call does not use, in turn, so that no packet lives on until its flag comes again.
-    /// `used`: packets at the start of each section that this call uses; `second`: the same behind the section's middle.
+    /// Zeroes a few packets that this call does not use, in rotation, so that no packet survives until its
+    /// flag repeats. `used`: packets in use at the start of each section; `second`: packets in use from the
+    /// section's middle on.
     pub(super) fn scrub(&self, used: usize, second: usize) {
         let middle = self.areas.capacity() / 2;
         self.scrub_unless(|_, index| index < used || (index >= middle && index < middle + second));
     }
 
-    /// As [`Sections::scrub`], where `is_used` says which packets of which source this call uses.
+    /// As [`Sections::scrub`]; `is_used` says which packets of which source this call uses.
     pub(super) fn scrub_unless(&self, is_used: impl Fn(usize, usize) -> bool) {
         let capacity = self.areas.capacity();
         for lane in 0..SCRUBBED.min(capacity) {
@@ -209,8 +211,8 @@ impl Areas for HostAreas<'_> {
     fn packet(&self, owner: usize, section: usize, index: usize) -> &Packet<AtomicU32> {
         let index = section * self.capacity() + index;
         let packet = self.launch.areas.0[owner].add(index * PACKET);
-        // SAFETY: every area has two sections for each rank, aligned and accessed by atomics only; it lives, as `new` was
-        // promised.
+        // SAFETY: every area has two sections for each rank, aligned and accessed by atomics only; it lives,
+        // as `new` was promised.
         unsafe { &*packet.as_host::<Packet<AtomicU32>>() }
     }
 
@@ -219,8 +221,8 @@ impl Areas for HostAreas<'_> {
     }
 
     // Nobody wakes a receiver: a wake for each packet would cost more than the packets.
-    fn pause(&self, looks: u32) {
-        match looks {
+    fn pause(&self, polls: u32) {
+        match polls {
             ..64 => std::hint::spin_loop(),
             64..512 => thread::yield_now(),
             _ => thread::sleep(Duration::from_micros(50)),

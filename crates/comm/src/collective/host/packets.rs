@@ -1,4 +1,4 @@
-//! The references of `packets.cu`: each rank sends its packets, then takes in those of the peers.
+//! The references of `packets.cu`: each rank sends its packets, then receives those of the peers.
 
 use super::elements;
 use super::group::{HostGroup, Member};
@@ -9,7 +9,8 @@ use warpweave_symm_mem::host::Element;
 /// The reference of `kernel`.
 ///
 /// # Safety
-/// As for [`CollectiveKernels::packets`](crate::CollectiveKernels::packets), for elements of type `T` where they are summed.
+/// As for [`CollectiveKernels::packets`](crate::CollectiveKernels::packets), for elements of type `T` where
+/// they are summed.
 pub(super) unsafe fn run<T: Element>(kernel: PacketKernel, launch: &Packets) {
     // SAFETY: the caller's obligations.
     unsafe {
@@ -78,7 +79,7 @@ impl<A: Areas> Call<'_, A> {
     }
 
     /// Bytes of chunk `owner` of a message that is cut into one for each rank.
-    fn part(&self, owner: usize) -> usize {
+    fn chunk_bytes(&self, owner: usize) -> usize {
         let Operands { bytes, total, .. } = *self.operands;
         total.saturating_sub(owner * bytes).min(bytes)
     }
@@ -125,7 +126,8 @@ impl<A: Areas> Call<'_, A> {
         }
     }
 
-    /// The sum of all ranks' packets `index`, this rank's `own` in its place among them; nothing where one did not come in time.
+    /// Reduces all ranks' packets `index`, with `own` in this rank's place; `None` if one did not arrive in
+    /// time.
     fn reduce<T: Element>(&self, index: usize, own: &Payload) -> Option<Payload> {
         let mut all = [Payload::default(); MAX_WORLD];
         all[self.rank()] = *own;
@@ -197,7 +199,7 @@ impl<A: Areas> Call<'_, A> {
         self.sections.scrub(packets, 0);
     }
 
-    /// The root sends its data and everybody else one empty packet.
+    /// The root sends its data; every other rank sends one empty packet.
     unsafe fn broadcast(&self) {
         let Operands {
             input,
@@ -255,7 +257,7 @@ impl<A: Areas> Call<'_, A> {
         self.sections.scrub(packets, 0);
     }
 
-    /// Every rank sends everything to all and sums everything.
+    /// Every rank sends everything to all and reduces everything.
     unsafe fn all_reduce_one_shot<T: Element>(&self) {
         let bytes = self.operands.bytes;
         let packets = packets_of(bytes);
@@ -274,7 +276,7 @@ impl<A: Areas> Call<'_, A> {
         self.sections.scrub(packets, 0);
     }
 
-    /// Every rank sums one chunk and sends the sum to all, behind the middle of the sections.
+    /// Every rank reduces one chunk and sends the result to all, into the second half of the sections.
     unsafe fn all_reduce_two_shot<T: Element>(&self) {
         let packets = packets_of(self.operands.bytes);
         let middle = self.sections.areas().capacity() / 2;
@@ -282,13 +284,13 @@ impl<A: Areas> Call<'_, A> {
         // SAFETY: the caller's obligation.
         unsafe {
             for peer in self.peers() {
-                let bytes = self.part(peer);
+                let bytes = self.chunk_bytes(peer);
                 for index in 0..packets_of(bytes) {
                     let data = self.load(peer, index, bytes);
                     self.sections.send(peer, index, &data);
                 }
             }
-            let bytes = self.part(rank);
+            let bytes = self.chunk_bytes(rank);
             for index in 0..packets_of(bytes) {
                 let own = self.load(rank, index, bytes);
                 if let Some(sum) = self.reduce::<T>(index, &own) {
@@ -297,7 +299,7 @@ impl<A: Areas> Call<'_, A> {
                 }
             }
             for source in self.peers() {
-                let bytes = self.part(source);
+                let bytes = self.chunk_bytes(source);
                 for index in 0..packets_of(bytes) {
                     if let Some(data) = self.sections.receive(source, middle + index) {
                         self.store(source, index, bytes, &data);

@@ -1,4 +1,5 @@
-//! The reference of `tree.cu`, which describes the protocol: partial sums climb in f32, the result descends.
+//! The reference of `tree.cu`, which describes the protocol: partial results go up in f32, the result comes
+//! down.
 
 use super::group::{HostGroup, Member};
 use super::packet::{Areas, HostAreas, Payload, Sections, packets_of};
@@ -6,8 +7,8 @@ use crate::collective::launch::{PACKET_SLOT, PAYLOAD, Tree};
 use crate::collective::tree::NOBODY;
 use warpweave_symm_mem::host::Element;
 
-/// Units that a tree carries before it is the other's turn: those of a warp.
-const TURN: usize = 32;
+/// Consecutive units of one tree, before the other tree's: those of a warp.
+const RUN: usize = 32;
 
 /// Words of a packet.
 const WORDS: usize = PAYLOAD / 4;
@@ -40,16 +41,16 @@ pub(super) unsafe fn all_reduce<T: Element>(launch: &Tree) {
 pub(super) struct Call<'a, A> {
     /// The packets.
     pub sections: &'a Sections<'a, A>,
-    /// The message, and this rank's neighbours; the group and the areas are those of the sections.
+    /// The message and this rank's neighbours; group and areas are those of the sections.
     pub trees: &'a Tree,
 }
 
 /// Which tree carries a unit.
 const fn tree_of(unit: usize) -> usize {
-    (unit / TURN) & 1
+    (unit / RUN) & 1
 }
 
-/// Packets that the partial sums of a unit take, and places of a unit in a section.
+/// Packets of a unit's partial results, which are also its places in a section.
 const fn places<T>() -> usize {
     4 / size_of::<T>()
 }
@@ -60,8 +61,8 @@ impl<A: Areas> Call<'_, A> {
     pub(super) unsafe fn all_reduce<T: Element>(&self) {
         // SAFETY: the caller's obligation.
         unsafe {
-            if self.climb::<T>().is_some() {
-                self.descend::<T>();
+            if self.reduce_up::<T>().is_some() {
+                self.broadcast_down::<T>();
             }
         }
         self.scrub::<T>();
@@ -121,12 +122,12 @@ impl<A: Areas> Call<'_, A> {
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr().cast(), to, count) };
     }
 
-    /// Partial sums to the parent; the root's are the result. Nothing if a child's did not come in time: then nothing more is
-    /// passed on.
+    /// Sends partial results to the parent; those of the root are the result. `None` if a child's did not
+    /// arrive in time: then nothing more is sent.
     ///
     /// # Safety
     /// As for [`all_reduce`].
-    unsafe fn climb<T: Element>(&self) -> Option<()> {
+    unsafe fn reduce_up<T: Element>(&self) -> Option<()> {
         for unit in 0..self.units() {
             // SAFETY: the caller's obligation.
             let mut sum = unsafe { self.load::<T>(unit) };
@@ -161,7 +162,7 @@ impl<A: Areas> Call<'_, A> {
 
     /// # Safety
     /// As for [`all_reduce`].
-    unsafe fn descend<T: Element>(&self) -> Option<()> {
+    unsafe fn broadcast_down<T: Element>(&self) -> Option<()> {
         for unit in 0..self.units() {
             if let Some(parent) = self.parent(unit) {
                 let result = self.sections.receive(parent, unit * places::<T>())?;
@@ -173,19 +174,19 @@ impl<A: Areas> Call<'_, A> {
         Some(())
     }
 
-    /// Each rank's packets are in places of their own.
+    /// Each rank's packets have their own places.
     fn scrub<T>(&self) {
         let places = places::<T>();
         self.sections.scrub_unless(|source, index| {
             let unit = index / places;
-            let climbing = self.children(unit).any(|child| child == source);
-            let descending = self.parent(unit) == Some(source) && index % places == 0;
-            unit < self.units() && (climbing || descending)
+            let going_up = self.children(unit).any(|child| child == source);
+            let coming_down = self.parent(unit) == Some(source) && index % places == 0;
+            unit < self.units() && (going_up || coming_down)
         });
     }
 }
 
-/// A unit of elements from its sums.
+/// Rounds the reduced values of a unit to elements.
 fn rounded<T: Element>(sums: &[f32; ELEMENTS]) -> Payload {
     let count = PAYLOAD / size_of::<T>();
     let mut elements = [T::default(); ELEMENTS];

@@ -7,19 +7,19 @@ use std::str::FromStr;
 use crate::collective::call::Operation;
 use crate::collective::variant::Variant;
 
-/// What was measured in one series: an operation in a variant among so many ranks.
+/// A measured series: an operation in a variant among so many ranks.
 type Series = (Operation, Variant, usize);
 
 /// Times of calls, by operation, variant, number of ranks and [size](Operation::size).
 ///
-/// As text it is one line for each series: operation, ranks, variant and `bytes=microseconds` pairs, separated by blanks.
-/// Lines that begin with `#` are comments.
+/// The text format has one line for each series: operation, ranks, variant and `bytes=microseconds` pairs,
+/// separated by blanks. Lines that begin with `#` are comments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
     series: BTreeMap<Series, BTreeMap<usize, f64>>,
 }
 
-/// A text that is no [`Costs`].
+/// An error in the text of [`Costs`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the costs: {why}")]
 pub struct MalformedCosts {
@@ -35,7 +35,7 @@ impl Costs {
         self.series.is_empty()
     }
 
-    /// Notes that a call of `size` bytes took `microseconds`.
+    /// Records that a call of `size` bytes took `microseconds`.
     pub fn insert(
         &mut self,
         operation: Operation,
@@ -48,17 +48,18 @@ impl Costs {
         series.insert(size.max(1), microseconds);
     }
 
-    /// Takes over what `newer` has. An operation of which it has anything goes by it alone: times of two
-    /// machines, or of two days, do not compare.
+    /// Takes over the series of `newer`. They replace all series of their operations: times of two machines,
+    /// or of two days, do not compare.
     pub fn replace(&mut self, newer: Costs) {
         let is_older = |operation| newer.series.keys().all(|series| series.0 != operation);
         self.series.retain(|series, _| is_older(series.0));
         self.series.extend(newer.series);
     }
 
-    /// The time of a call in microseconds: between two measured sizes on the line through them in logarithms, beyond them on
-    /// the line through the nearest two. Among a number of ranks that was not measured, as among the nearest one that was,
-    /// at the size with as many bytes coming in. `None` where the variant was not measured at all.
+    /// The time of a call in microseconds: interpolated between measured sizes in log-log scale, and
+    /// extrapolated from the nearest two. For a number of ranks that was not measured, that of the nearest
+    /// one that was, at the size with as many incoming bytes. `None` where the variant was not measured at
+    /// all.
     pub fn predict(
         &self,
         operation: Operation,
@@ -81,8 +82,8 @@ impl Costs {
     }
 }
 
-/// The time of a call of `size` bytes from times measured at rising sizes: on the line through the two nearest of them in
-/// logarithms. Infinite where nothing was measured.
+/// The time of a call of `size` bytes from times measured at rising sizes, on the line through the nearest
+/// two in log-log scale. Infinite where nothing was measured.
 pub fn interpolate(times: &[(f64, f64)], size: f64) -> f64 {
     let points: Vec<(f64, f64)> = times.iter().map(|(s, t)| (s.ln(), t.ln())).collect();
     let at = size.ln();
@@ -129,21 +130,21 @@ impl FromStr for Costs {
 
 impl Costs {
     fn read_line(&mut self, line: &str) -> Result<(), String> {
-        let mut words = line.split_whitespace();
-        let mut word = |what: &str| words.next().ok_or_else(|| format!("{what} is missing"));
-        let name = word("the operation")?;
+        let mut fields = line.split_whitespace();
+        let mut field = |what: &str| fields.next().ok_or_else(|| format!("{what} is missing"));
+        let name = field("the operation")?;
         let operation = Operation::ALL
             .into_iter()
             .find(|operation| operation.name() == name)
             .ok_or_else(|| format!("unknown operation `{name}`"))?;
-        let world = word("the number of ranks")?;
+        let world = field("the number of ranks")?;
         let world = world
             .parse()
             .ok()
             .filter(|&world| world > 1)
             .ok_or_else(|| format!("`{world}` is no number of ranks above one"))?;
-        let variant: Variant = word("the variant")?.parse()?;
-        for pair in words {
+        let variant: Variant = field("the variant")?.parse()?;
+        for pair in fields {
             let (size, time) = pair
                 .split_once('=')
                 .ok_or_else(|| format!("`{pair}` is not bytes=microseconds"))?;

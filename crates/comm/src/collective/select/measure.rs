@@ -1,4 +1,4 @@
-//! Measuring the variants on the machine at hand.
+//! Measurement of the variants on this machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::collective::backend::CollectiveKernels;
 use crate::collective::call::{Call, Operand, Operation};
 use crate::collective::variant::Variant;
 
-/// Calls of which the median is taken.
+/// Calls to take the median of.
 const CALLS: usize = 9;
 
-/// Time in which the host gets ahead of the device, so that no launch is waited for.
+/// A delay on the device that lets the host get ahead, so that no launch is waited for.
 const LEAD: Duration = Duration::from_micros(200);
 
 impl<B: CollectiveKernels> Collectives<B> {
@@ -42,8 +42,8 @@ impl<B: CollectiveKernels> Collectives<B> {
         }
         for (operation, size) in calls {
             let dtype = DType::Bf16;
-            let parts = operation.size(dtype.size(), self.world);
-            let count = size.div_ceil(parts).max(1);
+            let chunks = operation.size(dtype.size(), self.world);
+            let count = size.div_ceil(chunks).max(1);
             let bytes = |elements: usize| elements * dtype.size();
             let (inputs, outputs) = operation.elements(count, self.world);
             let (inputs, outputs) = (bytes(inputs), bytes(outputs));
@@ -81,7 +81,7 @@ impl<B: CollectiveKernels> Collectives<B> {
                         operation,
                         variant,
                         self.world,
-                        bytes(count) * parts / dtype.size(),
+                        bytes(count) * chunks / dtype.size(),
                         time,
                     );
                 }
@@ -118,20 +118,21 @@ impl<B: CollectiveKernels> Collectives<B> {
         variant: Variant,
     ) -> Result<f64> {
         let backend = &self.backend;
-        let marks = (0..CALLS)
+        let events = (0..CALLS)
             .map(|_| Ok((backend.event()?, backend.event()?)))
             .collect::<Result<Vec<_>>>()?;
-        for (start, end) in &marks {
+        for (start, end) in &events {
             backend.delay(stream, LEAD)?;
             self.barrier(stream)?;
             backend.record(start, stream)?;
-            // SAFETY: the operands are those of `measure`, which synchronises before it frees them; nothing else uses them.
+            // SAFETY: the operands are those of `measure`, which synchronises before it frees them; nothing
+            // else uses them.
             unsafe { self.enqueue(stream, call, variant)? };
             backend.record(end, stream)?;
         }
         backend.synchronize(stream)?;
         self.check(stream)?;
-        let mine = marks.iter().map(|(start, end)| {
+        let mine = events.iter().map(|(start, end)| {
             let time = backend.elapsed(start, end)?.as_secs_f64() * 1e6;
             Ok(time.to_le_bytes())
         });
@@ -146,7 +147,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         };
         let mut times: Vec<f64> = (0..CALLS).map(slowest).collect();
         times.sort_by(f64::total_cmp);
-        // A clock that does not tick within a call says nothing of it.
+        // A clock that does not tick during a call measures nothing.
         Ok(times[CALLS / 2].max(1e-3))
     }
 }

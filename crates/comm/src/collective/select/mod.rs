@@ -1,4 +1,4 @@
-//! The fastest variant of a call, from measurements.
+//! Selection of the fastest variant of a call, from measurements.
 
 mod costs;
 mod measure;
@@ -13,21 +13,21 @@ use super::call::{Call, Operation};
 use super::variant::Variant;
 use crate::measured::{Figures, Measured};
 
-/// What was measured on machines whose results are in the project's `docs/results`.
+/// Measurements of the machines in the project's `docs/results`.
 const H200: &str = include_str!("h200.tsv");
 
-/// The orders of a reduction's terms that a caller accepts: it decides how a sum is rounded.
+/// The orders of reduction that a caller accepts: the order determines rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReductionOrder {
-    /// That of ranks, in which the sums of all variants have the same bits, in every run.
+    /// The order of ranks: all variants give the same bits, in every run.
     #[default]
     Rank,
-    /// Any, another in every run perhaps: adds [`Variant::Tree`], and [`Variant::Multimem`] where the
+    /// Any order, which may differ between runs: adds [`Variant::Tree`], and [`Variant::Multimem`] where the
     /// operands have multicast addresses.
     Any,
 }
 
-/// The order in which variants are tried where nothing was measured.
+/// The variants to try, in order, where nothing was measured.
 const UNMEASURED: [Variant; 7] = [
     Variant::TwoShot,
     Variant::Push,
@@ -39,8 +39,8 @@ const UNMEASURED: [Variant; 7] = [
 ];
 
 impl Costs {
-    /// What is known of this kind of device before anything is measured: of GPUs what H200s of one host took, of the host
-    /// nothing.
+    /// The measurements built in for this kind of device: of GPUs those of H200s of one host, of the host
+    /// none.
     pub fn built_in<B: Backend>() -> Self {
         match B::KIND {
             BackendKind::Cuda => H200.parse().unwrap_or_default(),
@@ -48,9 +48,8 @@ impl Costs {
         }
     }
 
-    /// What is known of the machine of these ranks: what was measured of it, as rank 0 finds it
-    /// [kept](crate::measured), and of the other operations what is [built in](Costs::built_in). Collective;
-    /// the same on all ranks.
+    /// The measurements of these ranks' machine: what rank 0 finds [kept](crate::measured), and for other
+    /// operations what is [built in](Costs::built_in). Collective; the same on all ranks.
     ///
     /// # Errors
     /// What the exchange reports.
@@ -72,9 +71,10 @@ impl Costs {
         Ok(costs)
     }
 
-    /// The time of a call through multicast addresses in microseconds. Predicted, for an all-reduce alone: of
-    /// `n` ranks each link carries `1 + 1/n` of the message each way, where pushing carries `2 (n - 1) / n`.
-    /// The other operations put no fewer bytes on any link, so that they are picked where they were measured.
+    /// Predicted time of a call through multicast addresses in microseconds, for an all-reduce alone: of `n`
+    /// ranks each link carries `1 + 1/n` of the message in each direction, where pushing carries
+    /// `2 (n - 1) / n`. The other operations put no fewer bytes on any link, so they are selected only where
+    /// they were measured.
     fn predict_multimem(&self, operation: Operation, world: usize, size: usize) -> Option<f64> {
         if operation != Operation::AllReduce {
             return None;
@@ -87,9 +87,9 @@ impl Costs {
 }
 
 impl<B: CollectiveKernels> Collectives<B> {
-    /// The variant for `call` that takes the least time according to [`Collectives::costs`], of those that
-    /// can do it and reduce in the order of ranks. The same on all ranks. Without any measurement of the
-    /// operation the first of a fixed order that can.
+    /// The variant for `call` that is fastest according to [`Collectives::costs`], of those that can do it
+    /// and reduce in the order of ranks. The same on all ranks. Without any measurement of the operation: the
+    /// first of a fixed order that can.
     ///
     /// # Errors
     /// As [`Collectives::validate`], if no variant can do it: make the operands symmetric, or let NCCL do it.
@@ -98,7 +98,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     }
 
     /// As [`Collectives::select`], of the variants that reduce in an `order` that the caller accepts. All
-    /// ranks give the same.
+    /// ranks pass the same.
     ///
     /// # Errors
     /// As [`Collectives::select`].
@@ -151,7 +151,7 @@ impl<B: CollectiveKernels> Collectives<B> {
             })
     }
 
-    /// Enqueues `call` in the variant that [`Collectives::select`] picks, and says which.
+    /// Enqueues `call` in the variant that [`Collectives::select`] selects, and returns it.
     ///
     /// # Errors
     /// As [`Collectives::select`] and [`Collectives::enqueue`].
@@ -163,7 +163,7 @@ impl<B: CollectiveKernels> Collectives<B> {
         unsafe { self.run_in(stream, call, ReductionOrder::Rank) }
     }
 
-    /// As [`Collectives::run`], in the variant that [`Collectives::select_in`] picks.
+    /// As [`Collectives::run`], in the variant that [`Collectives::select_in`] selects.
     ///
     /// # Errors
     /// As [`Collectives::run`].
@@ -182,20 +182,20 @@ impl<B: CollectiveKernels> Collectives<B> {
         Ok(variant)
     }
 
-    /// What [`Collectives::select`] goes by.
+    /// The measurements that [`Collectives::select`] uses.
     pub fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// Makes [`Collectives::select`] go by `costs`, which must be the same on all ranks.
+    /// Makes [`Collectives::select`] use `costs`, which must be the same on all ranks.
     pub fn set_costs(&mut self, costs: Costs) {
         self.costs = costs;
     }
 }
 
 impl Operation {
-    /// The bytes by which calls are compared: of all that a rank gives (all-gather, reduce-scatter, all-to-all), or of the
-    /// message (all-reduce, broadcast). `bytes`: of a call's `count` elements.
+    /// The bytes by which calls are compared: of all that a rank gives (all-gather, reduce-scatter,
+    /// all-to-all), or of the message (all-reduce, broadcast). `bytes`: of a call's `count` elements.
     pub const fn size(self, bytes: usize, world: usize) -> usize {
         match self {
             Operation::ReduceScatter | Operation::AllToAll => world * bytes,
@@ -203,7 +203,7 @@ impl Operation {
         }
     }
 
-    /// The fewest bytes that come into a rank in a call of `size`.
+    /// Fewest bytes that a rank receives in a call of `size`.
     pub const fn incoming(self, size: usize, world: usize) -> usize {
         match self {
             Operation::AllGather => (world - 1) * size,

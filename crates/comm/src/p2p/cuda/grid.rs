@@ -1,27 +1,27 @@
-//! How many blocks a transfer has and how it is cut: enough to fill a link, never more than sms, so that all
-//! are resident at once (invariant 6).
+//! The grid of a transfer: enough blocks to fill a link, never more than SMs, so that all are resident at
+//! once (invariant 6).
 
 /// Threads of a block of `transfer_sm`: `kCopyThreads`.
 pub(super) const SM_THREADS: u32 = 512;
 /// Threads of a block of `transfer_bulk`: `kBulkThreads`.
 pub(super) const BULK_THREADS: u32 = 64;
 
-/// Blocks beyond which an NVLink of Hopper carries no more: loads and stores reach 372 GB/s with 32 blocks and 343 with 8,
+/// Blocks that saturate an NVLink of Hopper: loads and stores reach 372 GB/s with 32 blocks and 343 with 8,
 /// bulk copies 370 with 16 (measured between two of four H200s).
 const SM_BLOCKS: u32 = 32;
 const BULK_BLOCKS: u32 = 16;
-/// Bytes that are worth a block: two loads of 16 bytes a thread, or two chunks of the smallest size.
+/// Bytes for each block: two loads of 16 bytes a thread, or two chunks of the smallest size.
 const SM_SHARE: usize = 2 * 16 * SM_THREADS as usize;
 const BULK_SHARE: usize = 2 * SMALLEST_CHUNK;
 /// Bytes of a stage of `transfer_bulk`.
 const SMALLEST_CHUNK: usize = 4 << 10;
 const LARGEST_CHUNK: usize = 16 << 10;
-/// Stages of `transfer_bulk` at most: `kStages`. With the largest chunks they leave room in shared memory for little else.
+/// Most stages of `transfer_bulk`: `kStages`. With the largest chunks they fill most of shared memory.
 const STAGES: usize = 12;
 /// Bytes of shared memory of a block at most.
 pub(super) const MOST_SHARED: u32 = (STAGES * LARGEST_CHUNK) as u32;
 
-/// A launch.
+/// Shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub blocks: u32,
@@ -36,7 +36,7 @@ impl Shape {
     }
 }
 
-/// What the device and the caller allow.
+/// Limits of the device and the caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub sms: u32,

@@ -1,4 +1,4 @@
-//! The device code: which kernel, how many blocks, which parameters.
+//! The CUDA backend's transfers: kernels, grids and parameters.
 //!
 //! `transfer_sm` runs from compute capability 8.0 on, `transfer_bulk` on Hopper alone.
 

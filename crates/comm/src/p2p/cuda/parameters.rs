@@ -1,4 +1,4 @@
-//! What the kernels take by value, as the structure of the same name in `cuda/transfer.cuh`.
+//! Kernel parameters, laid out as the structure of the same name in `cuda/transfer.cuh`.
 
 use std::mem::offset_of;
 
@@ -31,7 +31,7 @@ const _: () = {
 };
 
 impl Transfer {
-    /// Slots and ranks were checked: they fit.
+    /// Slots and ranks were checked to fit.
     pub fn new(launch: &FusedTransfer, shape: Shape) -> Self {
         Transfer {
             to: launch.to,

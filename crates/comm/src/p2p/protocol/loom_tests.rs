@@ -1,4 +1,4 @@
-//! Every interleaving of two ranks, each a thread that is its stream.
+//! Every interleaving of two ranks; a thread stands for each rank's stream.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -39,7 +39,7 @@ struct Pair {
     ranges: [UnsafeCell<u32>; 2],
 }
 
-// SAFETY: loom reports the race if the flags do not keep the threads apart.
+// SAFETY: loom reports a race if the flags do not keep the threads apart.
 unsafe impl Sync for Pair {}
 // SAFETY: as above.
 unsafe impl Send for Pair {}
@@ -92,7 +92,7 @@ impl Link for End {
     }
 }
 
-/// The offers of a rank, with the account that its tokens have.
+/// The offers of a rank, with the counts of its tokens.
 struct Offers<'a> {
     end: &'a End,
     role: Role,
@@ -123,7 +123,7 @@ impl<'a> Offers<'a> {
 /// Runs `first` as rank 0 and `second` as rank 1, in every order; `epoch` is the one before the first signal.
 fn ranks(epoch: u32, careless: bool, first: fn(&End), second: fn(&End)) {
     let mut model = loom::model::Builder::new();
-    // Bounds the orders that are tried to those with so many switches at places where a thread could have gone on.
+    // Bounds how often a runnable thread is preempted.
     model.preemption_bound = Some(3);
     model.check(move || {
         let flag = || Watched(AtomicU32::new(epoch));
@@ -158,7 +158,7 @@ fn owner(end: &End) {
     end.pair.write(0, 3);
     let third = offers.post();
     offers.wait(third);
-    // Through, since a later one is.
+    // Completed, since a later one has.
     offers.wait(second);
     end.pair.write(0, 4);
     end.pair.write(1, 5);
@@ -225,7 +225,7 @@ fn loom_both_directions_at_once() {
     ranks(0, false, both_ways, both_ways);
 }
 
-/// The model finds what the credit prevents.
+/// The model finds the race that the credit prevents.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn loom_a_put_without_its_credit_is_a_race() {

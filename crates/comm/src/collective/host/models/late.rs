@@ -1,4 +1,4 @@
-//! A rank whose wait fails, and one that comes late.
+//! A rank whose wait fails, and a late rank.
 
 use std::sync::atomic::Ordering;
 
@@ -9,8 +9,8 @@ use loom::thread;
 use super::{Memory, Rank, Rules, barrier, value};
 use crate::collective::host::group::{Member, Phase};
 
-/// One call in which each of two ranks reads the other's row between the meetings, and changes its own once the call has
-/// ended for it, with or without an error. The deadline of rank 0 passes at any time.
+/// A call in which each of two ranks reads the other's row between the barriers, and changes its own once the
+/// call has ended for it, with or without an error. The deadline of rank 0 passes at any time.
 fn reads_between(rules: Rules) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
@@ -46,7 +46,7 @@ fn reads_between(rules: Rules) {
             deadline.faults[0].stopped.0.store(1, Ordering::Release);
         });
         call(&rank(&memory, 0));
-        // A rank that waits for one that has left comes to its own deadline.
+        // A rank that waits for one that has left runs into its own deadline.
         memory.faults[1].stopped.0.store(1, Ordering::Release);
         peer.join().expect("every rank ends");
         deadline.join().expect("the deadline passes");
@@ -58,7 +58,7 @@ fn loom_a_late_rank_fails_or_reads_what_was_there() {
     reads_between(Rules::All);
 }
 
-/// Notices alone keep a late rank from rows that are gone. Silence alone does not: the next model shows it.
+/// Notices alone keep a late rank from stale rows. Silence alone does not: see the next model.
 #[test]
 fn loom_a_notice_is_enough_where_a_rank_goes_on_to_publish() {
     reads_between(Rules::Talkative);
@@ -66,6 +66,6 @@ fn loom_a_notice_is_enough_where_a_rank_goes_on_to_publish() {
 
 #[test]
 #[should_panic(expected = "a wrong row and no error")]
-fn loom_without_a_look_for_notices_a_late_rank_takes_wrong_rows() {
+fn loom_without_checking_notices_a_late_rank_takes_wrong_rows() {
     reads_between(Rules::Blind);
 }
