@@ -44,7 +44,7 @@ pub enum Error {
         hint: String,
     },
     /// The device or the machine has too little memory.
-    #[error("{bytes} bytes of {kind} memory cannot be had on {device}: {cause}")]
+    #[error("{bytes} bytes of {kind} memory are not available on {device}: {cause}")]
     OutOfMemory {
         /// Bytes requested.
         bytes: usize,

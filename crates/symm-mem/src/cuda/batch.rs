@@ -31,8 +31,8 @@ const ATTRIBUTES: Attributes = Attributes {
 type Addresses = *mut sys::CUdeviceptr;
 type Sizes = *mut usize;
 
-// Destinations, sources, sizes and their number; attributes, the first copy of each and their number; in CUDA 12 a place
-// for the number of the copy that failed; the stream.
+// Arguments: destinations, sources, sizes and their number; attributes, the first copy of each and their
+// number; in CUDA 12 a place for the number of the copy that failed; the stream.
 driver_functions! {
     BATCH = c"cuMemcpyBatchAsync_v2"(
         Addresses, Addresses, Sizes, usize, *mut Attributes, Sizes, usize, sys::CUstream
@@ -42,7 +42,8 @@ driver_functions! {
     ) since "12.8";
 }
 
-/// Whether batches may go on `stream`: not on the default streams, and nothing but a plain copy can be captured.
+/// Whether `stream` takes batches: not a default stream, and not a stream in a capture, which records plain
+/// copies only.
 fn takes_batches(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
     // The default stream is null; two more have numbers for handles.
     const PER_THREAD: usize = 2;
@@ -51,16 +52,17 @@ fn takes_batches(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
 }
 
 impl Cuda {
-    /// Makes all `copies`, each from the second address to the first, of so many bytes, on `stream`, in no order among them:
-    /// as one batch where the driver takes batches (CUDA 12.8 and newer) and `stream` is not being captured, one by one
-    /// otherwise. As [`copy_unless_stopped`](crate::Backend::copy_unless_stopped), none once a wait of this device has failed.
+    /// Enqueues all `copies` (destination, source, bytes) on `stream`, unordered among each other: as one
+    /// batch if the driver supports it (CUDA 12.8 or newer) and `stream` is not being captured, else one by
+    /// one. As [`copy_unless_stopped`](crate::Backend::copy_unless_stopped), copies nothing once a wait of
+    /// this device has failed.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     ///
     /// # Safety
-    /// All ranges are mapped until the copies have ended; what is written overlaps nothing else that is read or written; no
-    /// unordered work conflicts.
+    /// All ranges are mapped until the copies have ended. No destination overlaps anything else that is read
+    /// or written. No unordered work conflicts.
     pub unsafe fn copy_batch(
         &self,
         stream: &CudaStream,
@@ -127,7 +129,7 @@ impl Cuda {
 mod tests {
     use super::*;
 
-    /// The bindings of this workspace's own builds have the type.
+    /// Checks the type against the bindings that this workspace builds with.
     #[test]
     fn attributes_are_those_of_the_header() {
         use std::mem::offset_of;

@@ -1,4 +1,4 @@
-//! A GPU: finding it, adopting it, asking what it can do.
+//! A GPU: opening it, adopting a context, querying capabilities.
 
 use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
@@ -15,16 +15,16 @@ use super::{Cuda, Device, function, multicast, segment};
 use crate::backend::{Backend, DeviceInfo, DevicePtr, LONGEST_TIMEOUT, Support};
 use crate::error::{Error, Result};
 
-/// Ranks that are threads of one process would otherwise get in each other's way in the driver's first calls.
+/// Serializes the driver's first calls of ranks that are threads of one process.
 static INITIALIZE: Mutex<()> = Mutex::new(());
 
-// Attributes by their values, which older bindings lack.
+// Attributes by value, because older bindings lack them.
 /// `CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED`, in the bindings since CUDA 12.1.
 const MULTICAST: c_int = 132;
 /// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED`, in the bindings since CUDA 12.3.
 pub(super) const FABRIC_HANDLES: c_int = 128;
 
-/// Whether the device has `attribute`; no, if its driver does not know the attribute.
+/// Whether the device has `attribute`. False if its driver does not know the attribute.
 pub(super) fn has(context: &CudaContext, attribute: c_int) -> Result<bool> {
     driver_functions! {
         ATTRIBUTE = c"cuDeviceGetAttribute"(*mut c_int, c_int, sys::CUdevice) since "2.0";
@@ -44,7 +44,7 @@ fn unavailable(why: impl Into<String>) -> Error {
     }
 }
 
-/// Version of CUDA up to which the driver goes, as `CUDA 13.0`.
+/// The newest CUDA version that the driver supports, as `CUDA 13.0`.
 fn driver_version() -> Result<String> {
     let mut version = 0;
     // SAFETY: `version` is valid for a write.
@@ -81,11 +81,11 @@ impl Cuda {
         Ok(count as usize)
     }
 
-    /// Name and driver of every GPU that this process may use, as [`DeviceInfo`](crate::DeviceInfo) has them,
-    /// less the device's number.
+    /// Name and driver of every GPU that this process may use, as in [`DeviceInfo`](crate::DeviceInfo) but
+    /// without the device's number.
     ///
     /// # Errors
-    /// As [`Cuda::device_count`]; what the driver reports.
+    /// As [`Cuda::device_count`]; errors of the driver.
     pub fn installed() -> Result<Vec<(String, String)>> {
         let devices = 0..Self::device_count()?;
         let driver = driver_version()?;
@@ -112,22 +112,23 @@ impl Cuda {
         let _first = INITIALIZE.lock();
         let context = CudaContext::new(ordinal)
             .map_err(|e| unavailable(format!("making the context of device {ordinal}: {e}")))?;
-        // Events at every use of a slice would cost time and cannot see what peers write.
-        // SAFETY: this value of the context is new, so that nobody relies on its tracking.
+        // Events at every use of a slice would cost time, and cannot see what peers write.
+        // SAFETY: this context value is new, so nobody relies on its tracking.
         unsafe { context.disable_event_tracking() };
         Self::adopt(context)
     }
 
-    /// The GPU of a context that the caller made with cudarc. The context stays as it is. Its event tracking, where it is on,
-    /// sees neither the work of this crate nor what peers write: order cudarc's work on other streams after that by events.
-    /// Where the context has no stream but the default one, making the first waits for all work of the context.
+    /// The GPU of a context that the caller made with cudarc. The context is not changed. cudarc's event
+    /// tracking, if enabled, sees neither this crate's work nor writes by peers: order cudarc's work on other
+    /// streams after those by events. If the context has only its default stream, creating the first other
+    /// one waits for all work of the context.
     ///
-    /// Memory is freed after the work of the streams that any value over this context made or adopted. While a stream is in a
-    /// capture that was not begun by [`Backend::capture`], its earlier work cannot be asked about: memory that is dropped then
-    /// stays.
+    /// Memory is freed after the work of all streams that any value over this context created or adopted.
+    /// While a stream is in a capture that [`Backend::capture`] did not begin, its earlier work cannot be
+    /// queried: memory dropped during that time is leaked.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the driver is too old; what it answers when asked for the device's properties.
+    /// [`Error::Unavailable`] if the driver is too old; errors of the driver when querying the device.
     pub fn adopt(context: Arc<CudaContext>) -> Result<Self> {
         if let Some(symbol) = driver::missing_symbol() {
             return Err(unavailable(format!(
@@ -202,7 +203,7 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// A stream that the caller made with cudarc, on this device's context.
+    /// Adopts a stream of this device's context that the caller made with cudarc.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the stream belongs to another context.
@@ -210,7 +211,7 @@ impl Cuda {
         CudaStream::adopt(self, stream)
     }
 
-    /// The same device with another timeout for waits, [`LONGEST_TIMEOUT`] at most.
+    /// The same device with another timeout for waits. At most [`LONGEST_TIMEOUT`].
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.min(LONGEST_TIMEOUT);
@@ -222,23 +223,23 @@ impl Cuda {
         &self.device.context
     }
 
-    /// Makes this thread's driver calls go to the device.
+    /// Makes the device's context current in this thread.
     pub fn bind(&self) -> Result<()> {
-        // Not by cudarc, whose call answers with whatever failed last in a drop.
+        // Not through cudarc, whose call returns the error of an earlier drop.
         // SAFETY: the context lives as long as `self`.
         let result = unsafe { sys::cuCtxSetCurrent(self.context().cu_ctx()) };
         check(result, "cuCtxSetCurrent", self.name())
     }
 
-    /// [`Cuda::bind`] for a drop, which goes on if it fails: what is to be freed has a handle or an address that names it
-    /// in any context, and a lost context answers for itself.
+    /// [`Cuda::bind`] for a drop, which continues if it fails: the handle or address to free is valid in any
+    /// context, and a lost context reports its own errors.
     pub(super) fn bind_to_free(&self) {
         // SAFETY: as in `bind`.
         let result = unsafe { sys::cuCtxSetCurrent(self.context().cu_ctx()) };
         check_in_drop(result, "cuCtxSetCurrent", self.name());
     }
 
-    /// As in messages.
+    /// The name used in messages.
     pub fn name(&self) -> &str {
         &self.device.info.name
     }
@@ -253,7 +254,7 @@ impl Cuda {
         self.device.info.sms
     }
 
-    /// Bytes of device memory that are free, of all processes.
+    /// Bytes of device memory that are free, across all processes.
     pub fn free_memory(&self) -> Result<usize> {
         self.bind()?;
         let (free, _) = result::mem_get_info()
@@ -261,10 +262,11 @@ impl Cuda {
         Ok(free)
     }
 
-    /// The kernel `name` of `image`, loaded at the first use.
+    /// The kernel `name` of `image`, loaded on first use.
     ///
     /// # Errors
-    /// [`Error::FeatureMissing`] if the image was not built, [`Error::Unavailable`] if the device cannot run it.
+    /// [`Error::FeatureMissing`] if the image was not built, [`Error::Unavailable`] if the device cannot run
+    /// it.
     pub fn function(&self, image: &'static Image, name: &'static str) -> Result<Function> {
         let key = (std::ptr::from_ref(image) as usize, name);
         let load = || Module::load(self, image)?.function(name);
@@ -283,7 +285,7 @@ impl Cuda {
         Ok(function)
     }
 
-    /// The same device without the things made once, for values that those things own.
+    /// The same device without cached modules, for values that the cache owns.
     pub(super) fn without_modules(&self) -> Cuda {
         Cuda {
             device: self.device.clone(),
@@ -304,7 +306,7 @@ impl Cuda {
         }
     }
 
-    /// Writes zeros and returns when they are there.
+    /// Writes zeros and returns when they are in memory.
     pub(super) fn zero(&self, at: DevicePtr, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());

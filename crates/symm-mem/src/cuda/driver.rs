@@ -1,4 +1,4 @@
-//! Checked driver calls: a code becomes an [`Error::Driver`] that names the call, the device and what to do.
+//! Checked driver calls: an error code becomes an [`Error::Driver`] with the call, the device and a hint.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUresult};
 use super::function::has_symbol;
 use crate::error::{Error, Result};
 
-/// Turns the result of the driver function `call` into an error of `device`.
+/// Converts the result of the driver function `call` to an error of `device`.
 pub(crate) fn check(result: CUresult, call: &'static str, device: &str) -> Result<()> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -25,7 +25,7 @@ pub(crate) fn check(result: CUresult, call: &'static str, device: &str) -> Resul
 /// Logs a failure where no error can be returned.
 pub(crate) fn check_in_drop(result: CUresult, call: &'static str, device: &str) {
     if let Err(error) = check(result, call, device) {
-        // A process that is ending takes the context along before its values.
+        // A process that exits destroys the context before its values.
         if result != CUresult::CUDA_ERROR_DEINITIALIZED {
             tracing::error!(%error, "while freeing");
         }
@@ -70,14 +70,14 @@ fn hint(result: CUresult) -> &'static str {
     }
 }
 
-/// The first function that this backend calls and the driver does not have.
+/// The first required function that the driver lacks.
 pub(crate) fn missing_symbol() -> Option<&'static CStr> {
     static MISSING: OnceLock<Option<&'static CStr>> = OnceLock::new();
     *MISSING.get_or_init(|| REQUIRED.iter().copied().find(|symbol| !has_symbol(symbol)))
 }
 
-/// Every function that this backend calls, itself or through cudarc, without asking for its symbol first. CUDA 12.0 has
-/// all of them; what is newer is a [`DriverFunction`](super::DriverFunction) where it is used.
+/// Every function that this backend calls, itself or through cudarc, without a look-up. CUDA 12.0 has all of
+/// them. Newer ones are a [`DriverFunction`](super::DriverFunction) where they are used.
 const REQUIRED: &[&CStr] = &[
     c"cuCtxEnablePeerAccess",
     c"cuCtxGetCurrent",
@@ -149,7 +149,7 @@ const REQUIRED: &[&CStr] = &[
 mod tests {
     use super::*;
 
-    /// A call whose symbol nobody looks up is a panic on an older driver.
+    /// Calling a symbol that was not looked up panics on an older driver.
     #[test]
     fn every_function_that_is_called_is_looked_up_first() {
         let sources = [

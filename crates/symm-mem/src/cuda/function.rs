@@ -1,7 +1,7 @@
-//! Functions of the loaded libcuda, found by name.
+//! Functions of the loaded libcuda, looked up by name.
 //!
-//! cudarc has libcuda linked or loaded at run time, as the project that depends on both of us chose. What is here works
-//! in every case, because it asks the dynamic loader itself.
+//! cudarc links libcuda or loads it at run time, as the depending project chose. This module works in both
+//! cases, because it asks the dynamic loader itself.
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -11,7 +11,7 @@ use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
 use crate::error::{Error, Result};
 
-/// Gives a library only if the process has it already. glibc and musl agree on the value on every Linux.
+/// Opens a library only if the process has loaded it already. glibc and musl use this value on every Linux.
 const RTLD_NOLOAD: c_int = 4;
 
 /// The libcuda of this process, which stays loaded.
@@ -19,8 +19,8 @@ fn library() -> Option<&'static Library> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     LIBRARY
         .get_or_init(|| {
-            // First the one that is linked. Then the names that cudarc tries where it loads libcuda itself, in its
-            // order, so that both of us have the same library.
+            // First the linked one. Then the names that cudarc tries when it loads libcuda itself, in its
+            // order, so that both use the same library.
             [
                 ("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD),
                 ("libcuda.so", RTLD_LAZY),
@@ -28,21 +28,21 @@ fn library() -> Option<&'static Library> {
             ]
             .into_iter()
             .find_map(|(name, flags)| {
-                // SAFETY: loading the driver runs its initialisers, which is what using it means.
+                // SAFETY: loading the driver runs its initializers, as any use of it does.
                 unsafe { Library::open(Some(name), flags | RTLD_LOCAL) }.ok()
             })
         })
         .as_ref()
 }
 
-/// Whether libcuda is on this machine. Where cudarc loads it at run time, it panics when a call finds it missing, so this
-/// comes before any call of cudarc's.
+/// Whether libcuda is on this machine. If cudarc loads it at run time, a call without it panics, so this
+/// check comes before any call of cudarc's.
 pub fn is_driver_present() -> bool {
     library().is_some()
 }
 
-/// Whether the loaded driver has `symbol`. Where cudarc loads libcuda at run time, it panics when a call finds its symbol
-/// missing.
+/// Whether the loaded driver has `symbol`. If cudarc loads libcuda at run time, a call to a missing symbol
+/// panics.
 pub(super) fn has_symbol(symbol: &CStr) -> bool {
     // SAFETY: the symbol is looked up, never called.
     library().is_some_and(|library| unsafe {
@@ -50,10 +50,11 @@ pub(super) fn has_symbol(symbol: &CStr) -> bool {
     })
 }
 
-/// A function of the CUDA driver that not every driver has, looked up when it is first asked for.
+/// A function of the CUDA driver that not every driver has, looked up on first use.
 ///
-/// A call through `cudarc::driver::sys` to a function that the driver lacks panics, or, where libcuda is linked, keeps the
-/// whole program from starting. Through this it is an error of the one capability that needs the function.
+/// A call through `cudarc::driver::sys` to a function that the driver lacks panics or, if libcuda is linked,
+/// keeps the whole program from starting. Through this type it is an error of the one capability that needs
+/// the function.
 ///
 /// ```
 /// use std::ffi::c_int;
@@ -66,7 +67,6 @@ pub(super) fn has_symbol(symbol: &CStr) -> bool {
 /// match VERSION.get() {
 ///     Ok(function) => {
 ///         let mut version = 0;
-///         // SAFETY: `version` is valid for a write.
 ///         unsafe { function(&mut version) };
 ///     }
 ///     Err(error) => assert!(error.is_unavailable()),
@@ -79,10 +79,12 @@ pub struct DriverFunction<F> {
 }
 
 impl<F: Copy> DriverFunction<F> {
-    /// The function that libcuda exports as `symbol` (with its suffix, such as `_v2`) since CUDA `since`, such as `"12.8"`.
+    /// The function that libcuda exports as `symbol` (with its suffix, such as `_v2`) since CUDA `since`,
+    /// such as `"12.8"`.
     ///
     /// # Safety
-    /// `F` is a pointer to an `unsafe extern "C"` function, with the signature that `symbol` has in every driver.
+    /// `F` is a pointer to an `unsafe extern "C"` function with the signature that `symbol` has in every
+    /// driver.
     pub const unsafe fn new(symbol: &'static CStr, since: &'static str) -> Self {
         const { assert!(size_of::<F>() == size_of::<*const ()>()) };
         DriverFunction {
@@ -110,7 +112,7 @@ impl<F: Copy> DriverFunction<F> {
 
     fn find(&self) -> Option<F> {
         *self.found.get_or_init(|| {
-            // SAFETY: whoever made `self` vouches for the type; the library stays loaded.
+            // SAFETY: the creator of `self` guarantees the type; the library stays loaded.
             let found = unsafe { library()?.get::<F>(self.symbol.to_bytes_with_nul()) };
             found.ok().map(|symbol| *symbol)
         })
@@ -118,7 +120,7 @@ impl<F: Copy> DriverFunction<F> {
 }
 
 impl<F> DriverFunction<F> {
-    /// Why there is none, if there is none.
+    /// Why the function is missing, if it is.
     pub(super) fn why_missing(&self) -> String {
         if is_driver_present() {
             format!("the driver is older than CUDA {}", self.since)
@@ -134,8 +136,8 @@ impl<F> fmt::Debug for DriverFunction<F> {
     }
 }
 
-/// Declares [`DriverFunction`]s of this backend, with the types of their arguments as `cuda.h` has them. All of them
-/// return a `CUresult`.
+/// Declares [`DriverFunction`]s of this backend with the argument types of `cuda.h`. All of them return a
+/// `CUresult`.
 macro_rules! driver_functions {
     ($($(#[$attribute:meta])* $name:ident = $symbol:literal($($argument:ty),*) since $since:literal;)*) => {$(
         $(#[$attribute])*

@@ -18,7 +18,7 @@ pub struct CudaGraph {
 // it is not `Sync`.
 unsafe impl Send for CudaGraph {}
 
-/// A capture under way: on every way out it is ended, and what was captured is destroyed.
+/// A capture in progress. Ends the capture and destroys its graph on drop.
 struct Capture<'a> {
     stream: &'a CudaStream,
     cuda: &'a Cuda,
@@ -39,7 +39,7 @@ impl Drop for Capture<'_> {
     fn drop(&mut self) {
         if !self.ended {
             self.cuda.bind_to_free();
-            // What failed inside is the error that the caller sees.
+            // The caller sees the error that ended the capture.
             let _ = self.end();
         }
         if !self.graph.is_null() {
@@ -75,7 +75,7 @@ pub(super) fn capture(
         graph: std::ptr::null_mut(),
     };
     enqueue()?;
-    // What was enqueued may have bound another device.
+    // The enqueued work may have bound another device.
     cuda.bind()?;
     capture.end()?;
     let mut exec = std::ptr::null_mut();
@@ -106,7 +106,7 @@ impl CudaGraph {
 impl Drop for CudaGraph {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
-        // SAFETY: instantiated once and destroyed once; launches under way go on, and the driver frees it behind them.
+        // SAFETY: instantiated once and destroyed once; the driver frees it after the launches in flight.
         let result = unsafe { sys::cuGraphExecDestroy(self.exec) };
         check_in_drop(result, "cuGraphExecDestroy", self.cuda.name());
     }

@@ -1,12 +1,14 @@
-//! Memory that a user allocated, opened by other ranks.
+//! Opening memory that the user of another rank allocated.
 //!
-//! The calls, in order:
-//! - plain memory: `cuIpcGetMemHandle` on the owner; `cuIpcOpenMemHandle` and at last `cuIpcCloseMemHandle` on the peer;
-//! - virtual memory: `cuMemRetainAllocationHandle`, `cuMemExportToShareableHandle`, `cuMemRelease` on the owner;
-//!   `cuMemImportFromShareableHandle`, `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`, `cuMemRelease` and at last
-//!   `cuMemUnmap`, `cuMemAddressFree` on the peer;
-//! - in one process: `cuDeviceCanAccessPeer`, then `cuCtxEnablePeerAccess`, `cuMemPoolSetAccess` or `cuMemSetAccess` by the
-//!   kind of memory. The access stays granted: it is a setting of the process, which others may rely on.
+//! The driver calls, in order:
+//! - plain memory: `cuIpcGetMemHandle` on the owner; `cuIpcOpenMemHandle` and finally `cuIpcCloseMemHandle`
+//!   on the peer;
+//! - virtual memory: `cuMemRetainAllocationHandle`, `cuMemExportToShareableHandle`, `cuMemRelease` on the
+//!   owner; `cuMemImportFromShareableHandle`, `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`,
+//!   `cuMemRelease` and finally `cuMemUnmap`, `cuMemAddressFree` on the peer;
+//! - within one process: `cuDeviceCanAccessPeer`, then `cuCtxEnablePeerAccess`, `cuMemPoolSetAccess` or
+//!   `cuMemSetAccess`, depending on the kind of memory. The access is never revoked: it is a setting of the
+//!   process, which others may rely on.
 
 use std::ffi::c_char;
 use std::os::fd::OwnedFd;
@@ -24,7 +26,7 @@ use crate::backend::{DevicePtr, Mapping, Support};
 use crate::error::{Error, Result};
 use crate::ipc::{ExportedMemory, MemoryHandle};
 
-/// A peer's allocation, reachable by this device.
+/// A peer's allocation that this device can access.
 #[derive(Debug)]
 pub struct CudaPeerMemory(Reached);
 
@@ -32,7 +34,7 @@ pub struct CudaPeerMemory(Reached);
 enum Reached {
     Legacy(Legacy),
     Mapped(CudaMapping),
-    /// Of this process.
+    /// In this process.
     Own(DevicePtr, usize),
 }
 
@@ -134,7 +136,7 @@ impl CudaPeerMemory {
         }))
     }
 
-    /// Memory of this process that another device, or another part of the program, owns.
+    /// Makes memory of this process that another device, or another part of the program, owns accessible.
     pub(super) fn reach(cuda: &Cuda, base: DevicePtr, bytes: usize) -> Result<Self> {
         let (owner, kind) = pointer::kind(cuda, base)?;
         let own = cuda.context().cu_device();
@@ -152,7 +154,7 @@ impl CudaPeerMemory {
     }
 }
 
-/// Lets this device use memory of the device `owner` in this process.
+/// Gives this device access to memory of the device `owner` in this process.
 fn grant(cuda: &Cuda, kind: Kind, base: DevicePtr, bytes: usize, owner: i32) -> Result<()> {
     let access = access(cuda);
     match kind {
@@ -162,7 +164,7 @@ fn grant(cuda: &Cuda, kind: Kind, base: DevicePtr, bytes: usize, owner: i32) -> 
             check(result, "cuMemPoolSetAccess", cuda.name())
         }
         Kind::Virtual { .. } => {
-            // SAFETY: a mapped range of this process; the other devices keep the access that they have.
+            // SAFETY: a mapped range of this process; other devices keep their access.
             let result = unsafe { sys::cuMemSetAccess(base.0, bytes, &access, 1) };
             check(result, "cuMemSetAccess", cuda.name())
         }
@@ -204,7 +206,7 @@ impl Legacy {
         };
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
-        // SAFETY: `address` is valid for a write; a handle that is not the driver's is refused.
+        // SAFETY: `address` is valid for a write; the driver refuses handles that are not its own.
         let result = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) };
         let why = match result {
             CUresult::CUDA_ERROR_ALREADY_MAPPED => {
@@ -240,7 +242,7 @@ impl Legacy {
 impl Drop for Legacy {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
-        // Work that still runs may touch the range; closing it would be a fault of the whole context.
+        // Running work may touch the range; closing it then would fault the whole context.
         if !stream::wait_idle(&self.cuda) {
             tracing::error!(
                 device = self.cuda.name(),
@@ -256,8 +258,8 @@ impl Drop for Legacy {
 }
 
 impl Cuda {
-    /// Whether memory can be shared by fabric handles. The device may have them and the system not allow them, so a
-    /// granule of memory is made and exported to find out; asked once.
+    /// Whether memory can be shared by fabric handles. The device may support them but the system forbid
+    /// them, so the first call creates and exports a granule to find out.
     pub fn fabric_handles(&self) -> Result<Support> {
         if let Some(known) = self.device.fabric.get() {
             return Ok(known.clone());

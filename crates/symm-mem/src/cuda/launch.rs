@@ -1,4 +1,4 @@
-//! Device code: loading it and launching its kernels.
+//! Device code: loading modules and launching kernels.
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::function::driver_functions;
 use super::stream::CudaStream;
 use crate::error::{Error, Result};
 
-/// Device code that a crate embeds, by [`device_image!`](crate::device_image) or [`Image::new`]. Parts that are empty were not
-/// built: the feature `nvcc` of that crate is off.
+/// Device code embedded in a crate, by [`device_image!`](crate::device_image) or [`Image::new`]. Empty parts
+/// were not built: the feature `nvcc` of that crate is off.
 #[derive(Debug)]
 pub struct Image {
     name: &'static str,
@@ -22,10 +22,10 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image called `name` in messages: machine code for sm_90a, which runs on compute capability 9.0 exactly, and PTX for
-    /// compute_80, which the driver compiles for any later device. Either may be empty.
+    /// An image, called `name` in messages: machine code for sm_90a, which runs on compute capability 9.0
+    /// only, and PTX for compute_80, which the driver compiles for any later device. Either may be empty.
     ///
-    /// The driver reads both by what they say of their own length, so safe code cannot hand it bytes of any kind:
+    /// The driver trusts the lengths inside both, so safe code must not pass it arbitrary bytes:
     ///
     /// ```compile_fail,E0133
     /// # use warpweave_symm_mem::cuda::Image;
@@ -33,8 +33,8 @@ impl Image {
     /// ```
     ///
     /// # Safety
-    /// - `sm_90a` is empty or a whole cubin, as nvcc made it.
-    /// - `compute_80` is empty or PTX with a zero byte at its end.
+    /// - `sm_90a` is empty or a complete cubin made by nvcc.
+    /// - `compute_80` is empty or PTX with a terminating zero byte.
     pub const unsafe fn new(
         name: &'static str,
         sm_90a: &'static [u8],
@@ -47,7 +47,7 @@ impl Image {
         }
     }
 
-    /// Name for messages: the source without its ending.
+    /// Name in messages: the source file without its extension.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -63,21 +63,21 @@ impl Image {
     }
 }
 
-/// The [`Image`](crate::cuda::Image) of `cuda/$name.cu` as the calling crate's build script compiled it with
-/// `warpweave-nvcc`; empty without that crate's feature `nvcc`.
+/// The [`Image`](crate::cuda::Image) of `cuda/$name.cu`, which the calling crate's build script compiled with
+/// `warpweave-nvcc`. Empty without that crate's feature `nvcc`.
 #[macro_export]
 macro_rules! device_image {
     ($name:literal, sm_90a) => {{
         const NAME: &str = $name;
     const CUBIN: &[u8] = $crate::device_image!(@code $name, ".sm_90a.cubin", "");
-        // SAFETY: what nvcc made of the source, whole, or nothing.
+        // SAFETY: nvcc's complete output for the source, or nothing.
         unsafe { $crate::cuda::Image::new(NAME, CUBIN, &[]) }
     }};
     ($name:literal, sm_90a, compute_80) => {{
         const NAME: &str = $name;
     const CUBIN: &[u8] = $crate::device_image!(@code $name, ".sm_90a.cubin", "");
     const PTX: &[u8] = $crate::device_image!(@code $name, ".compute_80.ptx", "\0");
-        // SAFETY: what nvcc made of the source, whole, or nothing; a zero follows the PTX.
+        // SAFETY: nvcc's complete output for the source, or nothing; a zero terminates the PTX.
         unsafe { $crate::cuda::Image::new(NAME, CUBIN, PTX) }
     }};
     (@code $name:literal, $ending:literal, "") => {{
@@ -104,7 +104,7 @@ driver_functions! {
     LOAD = c"cuFuncLoad"(sys::CUfunction) since "12.4";
 }
 
-/// Loaded device code. Clones name the same module.
+/// Loaded device code. Clones refer to the same module.
 #[derive(Clone, Debug)]
 pub struct Module(Arc<Loaded>);
 
@@ -115,12 +115,12 @@ struct Loaded {
     cuda: Cuda,
 }
 
-// SAFETY: modules may be used from any thread with their context bound, which every use does.
+// SAFETY: modules may be used from any thread with their context current, which every use ensures.
 unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
 
-/// A kernel of a loaded module, which it keeps loaded.
+/// A kernel of a loaded module. Keeps the module loaded.
 #[derive(Clone, Debug)]
 pub struct Function {
     function: sys::CUfunction,
@@ -129,7 +129,7 @@ pub struct Function {
     limits: Arc<Mutex<Limits>>,
 }
 
-/// What the function's attributes have been raised to.
+/// The current limits in the function's attributes.
 #[derive(Debug)]
 struct Limits {
     shared_bytes: u32,
@@ -145,7 +145,7 @@ impl Default for Limits {
     }
 }
 
-// SAFETY: functions may be used from any thread with their context bound, which every use does.
+// SAFETY: functions may be used from any thread with their context current, which every use ensures.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
@@ -155,16 +155,16 @@ unsafe impl Sync for Function {}
 pub struct LaunchConfig {
     /// Blocks in x, y and z.
     pub grid: (u32, u32, u32),
-    /// Threads of a block in x, y and z.
+    /// Threads per block in x, y and z.
     pub block: (u32, u32, u32),
-    /// Bytes of dynamic shared memory of a block.
+    /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// Blocks of a cluster, if there are clusters.
+    /// Blocks per cluster, if the launch uses clusters.
     pub cluster: Option<(u32, u32, u32)>,
-    /// Refuse to launch unless all blocks are resident at once.
+    /// Fail the launch unless all blocks can be resident at once.
     pub cooperative: bool,
-    /// May start while the kernel before it in the stream still runs. The kernel waits for it itself
-    /// (`griddepcontrol.wait`) before it touches memory.
+    /// Programmatic dependent launch: the kernel may start before its predecessor in the stream has ended. It
+    /// must wait (`griddepcontrol.wait`) before it touches memory.
     pub programmatic: bool,
 }
 
@@ -257,15 +257,15 @@ impl Module {
         };
         cuda.bind()?;
         let mut module = std::ptr::null_mut();
-        // What the driver's compiler of PTX has to say.
+        // Messages of the driver's PTX compiler.
         let mut log = vec![0u8; 4096];
         let mut options = [
             sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
             sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
         ];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
-        // SAFETY: `code` is a whole cubin, or PTX with a zero at its end, and lives as long as the program; the buffer
-        // of the log outlives the call and its size goes, as the option asks, in the place of a pointer.
+        // SAFETY: `code` is a complete cubin or zero-terminated PTX and is static; the log buffer outlives
+        // the call, and its size is passed in place of a pointer, as the option requires.
         let result = unsafe {
             sys::cuModuleLoadDataEx(
                 &mut module,
@@ -297,8 +297,8 @@ impl Module {
             unsafe { sys::cuModuleGetFunction(&mut function, self.0.module, symbol.as_ptr()) };
         let what = || format!("{} (kernel `{name}` of `{}`)", cuda.name(), self.0.name);
         check(result, "cuModuleGetFunction", &what())?;
-        // The driver may load a kernel at its first launch and wait for the device to be idle then, which it is not
-        // while another kernel waits for a peer.
+        // The driver may load a kernel lazily at its first launch and wait for an idle device. The device
+        // does not become idle while another kernel waits for a peer.
         if let Ok(load) = LOAD.get() {
             // SAFETY: a function of a loaded module.
             check(unsafe { load(function) }, "cuFuncLoad", &what())?;
@@ -315,7 +315,7 @@ impl Module {
 impl Drop for Loaded {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
-        // SAFETY: loaded once and unloaded once, when no function of it is left.
+        // SAFETY: loaded once and unloaded once, after its last function is dropped.
         let result = unsafe { sys::cuModuleUnload(self.module) };
         check_in_drop(result, "cuModuleUnload", self.cuda.name());
     }
@@ -331,8 +331,8 @@ impl Function {
         &self.module
     }
 
-    /// Blocks of `threads` threads and `shared_bytes` of dynamic shared memory that are resident on the whole device at
-    /// once: the largest grid that may wait (invariant 6).
+    /// The largest number of blocks, with `threads` threads and `shared_bytes` of dynamic shared memory each,
+    /// that the whole device can hold at once: the largest grid that may wait (invariant 6).
     pub fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
         let cuda = &self.module.0.cuda;
         cuda.bind()?;
@@ -355,8 +355,8 @@ impl Function {
         Ok(each as u32 * cuda.sms())
     }
 
-    /// Blocks of the clusters of `config` that are resident on the whole device at once: the largest grid of clusters that may
-    /// wait. The grid of `config` is not looked at.
+    /// As [`Function::max_resident_blocks`] for the clusters of `config`, in blocks: the largest grid of
+    /// clusters that may wait. Ignores the grid in `config`.
     pub fn max_resident_in_clusters(&self, config: LaunchConfig) -> Result<u32> {
         let Some((x, y, z)) = config.cluster else {
             let (x, y, z) = config.block;
@@ -378,9 +378,9 @@ impl Function {
         Ok(clusters.max(0) as u32 * x * y * z)
     }
 
-    /// Raises the limit on dynamic shared memory where a block needs more than the default 48 KiB.
+    /// Raises the limit on dynamic shared memory if a block needs more than the default 48 KiB.
     fn allow_shared(&self, bytes: u32) -> Result<()> {
-        // Locked through the call, and never lowered: launches of other threads rely on it.
+        // Locked through the call, and never lowered, because launches of other threads rely on it.
         let mut limits = self.limits.lock();
         if bytes > limits.shared_bytes {
             let attribute =
@@ -391,7 +391,7 @@ impl Function {
         Ok(())
     }
 
-    /// Allows clusters of more than the eight blocks that every device can hold.
+    /// Allows clusters of more than the eight blocks that every device supports.
     fn allow_cluster(&self, blocks: u32) -> Result<()> {
         let mut limits = self.limits.lock();
         if blocks > 8 && !limits.any_cluster {
@@ -421,7 +421,7 @@ impl Cuda {
     ///
     /// # Safety
     /// - `parameters` points to one value for each parameter of the kernel, of its type and layout.
-    /// - What the kernel reads and writes is mapped until it has ended; no unordered work conflicts.
+    /// - All memory that the kernel accesses stays mapped until it has ended. No unordered work conflicts.
     pub unsafe fn launch(
         &self,
         stream: &CudaStream,
@@ -456,7 +456,7 @@ impl Cuda {
     }
 }
 
-/// The error with what the driver's compiler wrote to its log.
+/// Adds the log of the driver's PTX compiler to `error`.
 fn with_log(mut error: Error, log: &[u8]) -> Error {
     let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
     if let (Error::Driver { hint, .. }, false) = (&mut error, text.is_empty()) {

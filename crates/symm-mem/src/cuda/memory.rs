@@ -9,19 +9,19 @@ use super::stream;
 use crate::backend::{DevicePtr, Mapping, Memory};
 use crate::error::{Error, Result};
 
-/// Address space of the device with segments mapped into it one behind the other.
+/// A range of the device's address space with segments mapped contiguously.
 #[derive(Debug)]
 pub struct CudaMapping {
     cuda: Cuda,
     address: sys::CUdeviceptr,
     bytes: usize,
-    /// Bytes from the start that are mapped; less than `bytes` only while it is being made.
+    /// Mapped bytes from the start; less than `bytes` only during construction.
     mapped: usize,
-    /// Nobody else ever knew the address, and work on it has ended.
+    /// No other code knows the address, and work on it has ended.
     private: bool,
 }
 
-/// New physical memory, zeroed: the driver does not promise zeros.
+/// New physical memory, zeroed, because the driver does not guarantee zeros.
 pub(super) fn zeroed_segment(cuda: &Cuda, bytes: usize) -> Result<CudaSegment> {
     let segment = CudaSegment::create(cuda, bytes)?;
     CudaMapping::new(cuda, &[&segment])?.zero_and_unmap()?;
@@ -41,7 +41,7 @@ impl CudaMapping {
         Self::of_handles(cuda, &handles, each)
     }
 
-    /// Maps objects of `each` bytes one behind the other, readable and writable by this device.
+    /// Maps objects of `each` bytes contiguously, readable and writable by this device.
     pub(super) fn of_handles(
         cuda: &Cuda,
         handles: &[sys::CUmemGenericAllocationHandle],
@@ -57,7 +57,7 @@ impl CudaMapping {
             }
             result => check(result, "cuMemAddressReserve", cuda.name())?,
         }
-        // From here on the value's drop undoes what was done.
+        // From here on, dropping the value undoes the previous steps.
         let mut mapping = CudaMapping {
             cuda: cuda.clone(),
             address,
@@ -89,8 +89,9 @@ impl CudaMapping {
         Ok(mapping)
     }
 
-    /// Fills the range with zeros and unmaps it, for a mapping that nobody else knows. Waits for no other work of the
-    /// device: a kernel of another stream may be waiting for a peer that waits for this.
+    /// Fills the range with zeros and unmaps it, for a mapping that no other code knows. Does not wait for
+    /// other work of the device: a kernel on another stream may be waiting for a peer that waits for this
+    /// call.
     pub(super) fn zero_and_unmap(mut self) -> Result<()> {
         self.cuda.zero(self.address(), self.bytes)?;
         self.private = true;
@@ -112,7 +113,7 @@ impl Drop for CudaMapping {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
         let device = self.cuda.name();
-        // Work that still runs may touch the range; unmapping under it would be a fault of the whole context.
+        // Running work may touch the range; unmapping it then would fault the whole context.
         if !self.private && !stream::wait_idle(&self.cuda) {
             tracing::error!(
                 device,
@@ -132,7 +133,7 @@ impl Drop for CudaMapping {
     }
 }
 
-/// Device memory of this rank alone.
+/// Device memory private to this rank.
 #[derive(Debug)]
 pub struct CudaMemory {
     cuda: Cuda,
@@ -172,7 +173,7 @@ impl Memory for CudaMemory {
 impl Drop for CudaMemory {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
-        // The driver waits for work that may use the memory, without a limit.
+        // cuMemFree waits for work that may use the memory, without a limit.
         if !stream::wait_idle(&self.cuda) {
             tracing::error!(
                 device = self.cuda.name(),

@@ -1,8 +1,9 @@
-//! The backend of NVIDIA GPUs: memory by CUDA's virtual memory management, shared between processes as descriptors.
+//! The backend for NVIDIA GPUs: CUDA virtual memory, shared between processes by descriptor.
 //!
-//! The driver is loaded at run time, unless the project that uses this crate has cudarc link it. A missing libcuda, device
-//! or capability is [`Error::Unavailable`](crate::Error::Unavailable); where libcuda is linked, a program does not start
-//! without it. Memory, signals and copies need a driver of CUDA 12.0; what is newer is asked for by what needs it.
+//! The driver is loaded at run time, unless the depending project lets cudarc link it. A missing libcuda,
+//! device or capability is [`Error::Unavailable`](crate::Error::Unavailable); if libcuda is linked, a program
+//! does not start without it. Memory, signals and copies need a driver of CUDA 12.0. Newer functions are
+//! looked up by the feature that needs them.
 
 mod adopt;
 mod batch;
@@ -45,7 +46,7 @@ pub use stream::{CudaEvent, CudaStream};
 
 use driver::check;
 
-/// A rank's GPU. Clones name the same device, stream and modules.
+/// A rank's GPU. Clones share the device, its set-up stream and its modules.
 #[derive(Clone, Debug)]
 pub struct Cuda {
     device: Arc<Device>,
@@ -59,13 +60,13 @@ struct Device {
     info: DeviceInfo,
     granularity: usize,
     streams: Arc<stream::Registry>,
-    /// Asked at the first need.
+    /// Queried on first use.
     fabric: OnceLock<Support>,
-    /// Made for the first signal pad.
+    /// Created for the first signal pad.
     stop: Mutex<Option<stop::StopMemory>>,
 }
 
-/// What is made once and used by all clones.
+/// State that is created once and shared by all clones.
 #[derive(Debug, Default)]
 struct Shared {
     setup: Mutex<Option<CudaStream>>,
@@ -229,7 +230,7 @@ impl Backend for Cuda {
         if bytes.is_empty() {
             return Ok(());
         }
-        // The driver blocks for pageable memory, without a limit, until the stream has come to the copy.
+        // For pageable memory the driver blocks, without a limit, until the stream reaches the copy.
         self.synchronize(stream)?;
         // SAFETY: the caller's obligation; `bytes` outlives the copy, since the stream is drained below.
         let result = unsafe {

@@ -1,4 +1,4 @@
-//! The multicast object of the driver. Every call stands behind the guard: it takes an [`Allowed`].
+//! The driver's multicast object. Every call takes an [`Allowed`], which only the guard gives.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::os::fd::OwnedFd;
@@ -25,8 +25,8 @@ pub struct CudaMulticast {
     allowed: Allowed,
 }
 
-/// Whether the device, the driver and the guard allow multicast. The guard comes first: without its leave the device is
-/// not even asked.
+/// Whether the device, the driver and the guard allow multicast. The guard comes first: if it refuses, the
+/// device is not queried.
 pub(super) fn support(device: impl FnOnce() -> Result<Support>) -> Result<Support> {
     guarded(|| match missing() {
         Some(error) => Ok(Support::No(error.to_string())),
@@ -72,7 +72,7 @@ driver_functions! {
     UNBIND = c"cuMulticastUnbind"(Handle, sys::CUdevice, usize, usize) since "12.1";
 }
 
-/// Why there is no multicast, if the driver lacks a function of it.
+/// Why multicast is missing, if the driver lacks one of its functions.
 fn missing() -> Option<Error> {
     let first = GRANULARITY.get().err();
     first
@@ -82,7 +82,7 @@ fn missing() -> Option<Error> {
         .or_else(|| UNBIND.get().err())
 }
 
-/// The unit of binding, 1 where there is no multicast.
+/// The granularity of binding; 1 without multicast.
 pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
     if !cuda.device.info.multicast.is_yes() {
         return Ok(1);
@@ -168,7 +168,7 @@ impl Drop for CudaMulticast {
     fn drop(&mut self) {
         self.cuda.bind_to_free();
         let device = self.cuda.name();
-        // Nothing is bound where the function is missing: see `support`.
+        // If the function is missing, nothing is bound: see `support`.
         if let (true, Ok(unbind)) = (*self.bound.lock(), UNBIND.get()) {
             // SAFETY: bound once, with this offset and size; its mapping is gone, since it is dropped first.
             let result =

@@ -1,4 +1,4 @@
-//! What the driver knows of an address: which allocation it belongs to, and of what kind that is.
+//! Driver queries about an address: the allocation that contains it, and its kind.
 
 use std::ffi::c_void;
 
@@ -10,7 +10,7 @@ use crate::backend::DevicePtr;
 use crate::error::{Error, Result};
 use crate::ipc::AllocationIdentity;
 
-/// What an attribute is written as, all zeros being one of its values.
+/// A type of attribute value for which all zeros are valid.
 pub(super) trait Value: Copy {
     const ZERO: Self;
 }
@@ -28,7 +28,7 @@ impl<T> Value for *mut T {
     const ZERO: *mut T = std::ptr::null_mut();
 }
 
-/// The attribute of the address `at`, `None` if the driver does not know the address or the attribute.
+/// The attribute of the address `at`, or `None` if the driver does not know the address or the attribute.
 ///
 /// # Safety
 /// The driver writes this attribute as a `T`.
@@ -38,7 +38,7 @@ pub(super) unsafe fn attribute<T: Value>(
     attribute: Attribute,
 ) -> Result<Option<T>> {
     let mut value = T::ZERO;
-    // SAFETY: `value` is valid for a write of what the driver writes, by the caller's word.
+    // SAFETY: `value` is valid for the driver's write, as the caller guarantees.
     let result =
         unsafe { sys::cuPointerGetAttribute((&raw mut value).cast::<c_void>(), attribute, at.0) };
     match result {
@@ -47,33 +47,33 @@ pub(super) unsafe fn attribute<T: Value>(
     }
 }
 
-/// How the driver holds an allocation, which decides who can open it.
+/// The kind of an allocation, which decides who can open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Of `cuMemAlloc`: legacy CUDA IPC opens it.
+    /// `cuMemAlloc`: legacy CUDA IPC opens it.
     Plain,
-    /// Of a stream-ordered pool.
+    /// A stream-ordered pool.
     Pooled(sys::CUmemoryPool),
-    /// Virtual memory, with the types of handles that it was made with, a bit set of `CUmemAllocationHandleType`.
+    /// Virtual memory and its handle types, a bit set of `CUmemAllocationHandleType`.
     Virtual { handles: u64 },
-    /// Opened from another process, or of a kind that cannot be told from that.
+    /// Opened from another process, or indistinguishable from that.
     Foreign,
 }
 
-/// The device that owns the memory at `at` and how it is held.
+/// The device that owns the memory at `at`, and the kind of memory.
 pub(super) fn kind(cuda: &Cuda, at: DevicePtr) -> Result<(i32, Kind)> {
     cuda.bind()?;
     use Attribute as A;
     // SAFETY: the driver's documentation: an int.
     let device = unsafe { attribute::<i32>(cuda, at, A::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)? };
     let device = device.ok_or_else(|| unknown(at))?;
-    // SAFETY: a boolean, for which the driver writes an int at most; room for that is given.
+    // SAFETY: a boolean, for which the driver writes at most an int; `value` has room for that.
     let plain =
         unsafe { attribute::<u64>(cuda, at, A::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)? };
     if plain.is_some_and(is_true) {
         return Ok((device, Kind::Plain));
     }
-    // SAFETY: a CUmemoryPool, null if the memory is of none.
+    // SAFETY: a CUmemoryPool, null for memory outside of pools.
     let pool = unsafe {
         attribute::<sys::CUmemoryPool>(cuda, at, A::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)?
     };
@@ -91,7 +91,7 @@ pub(super) fn kind(cuda: &Cuda, at: DevicePtr) -> Result<(i32, Kind)> {
     Ok((device, Kind::Virtual { handles }))
 }
 
-/// The truth of a boolean that the driver wrote into the first bytes of a zeroed word.
+/// A boolean that the driver wrote to the first bytes of a zeroed u64.
 fn is_true(value: u64) -> bool {
     value != 0
 }
@@ -148,11 +148,11 @@ pub(super) struct Retained {
 }
 
 impl Retained {
-    /// `None` if the memory is not of the driver's virtual memory management.
+    /// `None` if the memory is not CUDA virtual memory.
     pub fn of(cuda: &Cuda, at: DevicePtr) -> Result<Option<Self>> {
         cuda.bind()?;
         let mut handle = 0;
-        // SAFETY: `handle` is valid for a write; the driver refuses addresses that are not of such memory.
+        // SAFETY: `handle` is valid for a write; the driver refuses addresses outside of such memory.
         let result = unsafe { sys::cuMemRetainAllocationHandle(&mut handle, at.0 as *mut c_void) };
         match result {
             CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_NOT_SUPPORTED => Ok(None),

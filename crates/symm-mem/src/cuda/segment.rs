@@ -1,4 +1,4 @@
-//! Segments: physical device memory, shared between processes as a POSIX descriptor.
+//! Segments: physical device memory, shared between processes by POSIX descriptor.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 pub(super) const DESCRIPTOR: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-// By its value, which the bindings have since CUDA 12.3 only.
+// By value, because the bindings have it only since CUDA 12.3.
 pub(super) const FABRIC: sys::CUmemAllocationHandleType = sys::CUmemAllocationHandleType(8);
 
 /// Physical memory of one device, held by a driver handle.
@@ -22,7 +22,7 @@ pub struct CudaSegment {
     cuda: Cuda,
 }
 
-/// Reading and writing by the device of `cuda`.
+/// Read and write access for the device of `cuda`.
 pub(super) fn access(cuda: &Cuda) -> sys::CUmemAccessDesc {
     sys::CUmemAccessDesc {
         location: location(cuda),
@@ -30,9 +30,9 @@ pub(super) fn access(cuda: &Cuda) -> sys::CUmemAccessDesc {
     }
 }
 
-/// The device of `cuda`, where the driver asks for a place.
+/// The device of `cuda` as a memory location.
 fn location(cuda: &Cuda) -> sys::CUmemLocation {
-    /// As `cuda.h` has had it in all versions; the bindings of CUDA 13.2 put `id` into a union.
+    /// The layout in all versions of `cuda.h`; the bindings of CUDA 13.2 put `id` into a union.
     #[repr(C)]
     struct Location {
         kind: sys::CUmemLocationType,
@@ -61,7 +61,8 @@ fn properties(cuda: &Cuda, handles: sys::CUmemAllocationHandleType) -> sys::CUme
     }
 }
 
-/// The recommended unit of allocation. 2 MiB on all GPUs so far, which multicast binding accepts too.
+/// The recommended granularity of allocation. It is 2 MiB on all GPUs so far, which multicast binding accepts
+/// too.
 pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
     let mut bytes = 0;
     // SAFETY: both arguments live through the call.
@@ -77,7 +78,7 @@ pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
 }
 
 impl CudaSegment {
-    /// New memory with whatever it held before: see [`zeroed_segment`](super::memory::zeroed_segment).
+    /// New memory with undefined content: see [`zeroed_segment`](super::memory::zeroed_segment).
     pub(super) fn create(cuda: &Cuda, bytes: usize) -> Result<Self> {
         cuda.bind()?;
         let mut handle = 0;
@@ -109,7 +110,7 @@ impl CudaSegment {
 }
 
 impl CudaSegment {
-    /// A peer's memory from its fabric handle.
+    /// Imports a peer's memory from its fabric handle.
     pub(super) fn of_fabric(cuda: &Cuda, fabric: &[u8; 64], bytes: usize) -> Result<Self> {
         cuda.bind()?;
         let mut handle = 0;
@@ -125,7 +126,7 @@ impl CudaSegment {
         })
     }
 
-    /// Memory that is shared by a fabric handle, made only to see whether it can be.
+    /// Creates and exports memory with a fabric handle, only to find out whether that works.
     pub(super) fn probe_fabric(cuda: &Cuda) -> Result<()> {
         cuda.bind()?;
         let mut handle = 0;
@@ -142,7 +143,7 @@ impl CudaSegment {
     }
 }
 
-/// The fabric handle of the memory behind `handle`, which was made with this type of handle.
+/// The fabric handle of `handle`, which was created with this handle type.
 pub(super) fn export_fabric(
     cuda: &Cuda,
     handle: sys::CUmemGenericAllocationHandle,
@@ -156,7 +157,7 @@ pub(super) fn export_fabric(
     Ok(fabric)
 }
 
-/// A descriptor of the memory behind `handle`, which was made with this type of handle.
+/// A descriptor of `handle`, which was created with this handle type.
 pub(super) fn export_handle(
     cuda: &Cuda,
     handle: sys::CUmemGenericAllocationHandle,
@@ -172,15 +173,15 @@ pub(super) fn export_handle(
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The driver handle behind a descriptor; the descriptor stays the caller's.
+/// Imports the memory of a descriptor; the caller keeps the descriptor.
 pub(super) fn import_handle(
     cuda: &Cuda,
     fd: &OwnedFd,
 ) -> Result<sys::CUmemGenericAllocationHandle> {
     let mut handle = 0;
-    // The driver takes the descriptor itself in the place of a pointer.
+    // The driver takes the descriptor itself in place of a pointer.
     let descriptor = fd.as_raw_fd() as usize as *mut c_void;
-    // SAFETY: `handle` is valid for a write; a descriptor that is not the driver's is refused.
+    // SAFETY: `handle` is valid for a write; the driver refuses descriptors that are not its own.
     let result =
         unsafe { sys::cuMemImportFromShareableHandle(&mut handle, descriptor, DESCRIPTOR) };
     match result {

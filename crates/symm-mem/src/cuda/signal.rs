@@ -1,4 +1,4 @@
-//! Signals and waits as stream operations: the kernels of `cuda/signal.cu`.
+//! Signals and waits as stream operations, by the kernels of `cuda/signal.cu`.
 
 use std::ffi::c_void;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::pad::PadView;
 
 static SIGNAL: Image = crate::device_image!("signal", sm_90a, compute_80);
 
-// The layouts that `signal.cuh` asserts on its side.
+// `signal.cuh` asserts the same layouts.
 const _: () = {
     use crate::pad::{FLAG_STRIDE, FaultRecord, StopFlags};
     use std::mem::offset_of;
@@ -33,7 +33,7 @@ const _: () = {
     assert!(FLAG_STRIDE == 32);
 };
 
-/// The peers as a set of bits, one rank a bit.
+/// The peers as a bit set.
 fn mask(peers: &[usize]) -> Result<u64> {
     peers.iter().try_fold(0u64, |mask, &peer| {
         if peer >= 64 || mask & (1 << peer) != 0 {
@@ -47,8 +47,8 @@ fn mask(peers: &[usize]) -> Result<u64> {
 }
 
 impl Cuda {
-    /// Loads the kernels of signals before anything waits: loading may need an idle device. A build or a device without
-    /// them gets the error when it asks for a signal.
+    /// Loads the signal kernels before anything waits, because loading may need an idle device. If the build
+    /// or the device lacks them, the first signal reports it.
     pub(super) fn preload_signals(&self) -> Result<()> {
         for name in ["warpweave_signal", "warpweave_wait", "warpweave_delay"] {
             match self.function(&SIGNAL, name) {

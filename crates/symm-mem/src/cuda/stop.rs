@@ -1,4 +1,4 @@
-//! The flags that end the waits of a device: see [`StopFlags`].
+//! The flags that stop the waits of a device: see [`StopFlags`].
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -31,7 +31,7 @@ impl StopMemory {
     fn new(cuda: &Cuda) -> Result<Self> {
         cuda.bind()?;
         let (mut host, mut device): (*mut c_void, _) = (std::ptr::null_mut(), 0);
-        // Reachable under the same address by every device, which unified addressing gives.
+        // Unified addressing gives every device the same address for it.
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: `host` is valid for a write.
         match unsafe { sys::cuMemHostAlloc(&mut host, size_of::<u32>(), flags) } {
@@ -57,7 +57,7 @@ impl StopMemory {
             return Err(error);
         }
         let host = NonNull::new(host.cast::<AtomicU32>()).expect("the driver gave memory");
-        // From here on the value's drop frees both.
+        // From here on, dropping the value frees both.
         let memory = StopMemory {
             context: cuda.context().clone(),
             device,
@@ -69,7 +69,7 @@ impl StopMemory {
     }
 
     fn host(&self) -> &AtomicU32 {
-        // SAFETY: aligned memory that lives as long as `self` and is accessed by atomics only, here and on the device.
+        // SAFETY: aligned memory that lives as long as `self`; host and device access it by atomics only.
         unsafe { self.host.as_ref() }
     }
 }
@@ -101,7 +101,7 @@ impl Cuda {
     }
 
     pub(super) fn set_stopped(&self) {
-        // Without the flags there is no pad, and nothing waits.
+        // Without the flags there is no pad, so nothing waits.
         if let Some(memory) = self.device.stop.lock().as_ref() {
             memory.host().store(StopFlags::BY_HOST, Ordering::SeqCst);
         }
@@ -113,8 +113,8 @@ impl Cuda {
             .is_some_and(|memory| memory.host().load(Ordering::Acquire) != 0)
     }
 
-    /// Whether copies to peers are left out of what is enqueued on `stream`. A graph that is being captured has them, since
-    /// it may be launched when the device has recovered.
+    /// Whether copies to peers enqueued on `stream` are skipped. A graph in capture records them, because it
+    /// may be launched after the device has recovered.
     pub(super) fn leaves_out_copies(&self, stream: &super::CudaStream) -> Result<bool> {
         Ok(self.has_stopped() && !super::stream::is_capturing(self, stream)?)
     }

@@ -14,7 +14,7 @@ use super::function::driver_functions;
 use crate::backend::{Backend, Priority};
 use crate::error::{Error, Result};
 
-/// A CUDA stream: one of Warpweave's or one that a project made with cudarc. Clones name the same stream.
+/// A CUDA stream, created by Warpweave or by the caller with cudarc. Clones refer to the same stream.
 #[derive(Clone, Debug)]
 pub struct CudaStream(Arc<Handle>);
 
@@ -24,27 +24,28 @@ struct Handle {
     registry: Arc<Registry>,
 }
 
-/// A stream and, while it is captured, the end of its earlier work: a stream in a capture cannot be asked about that.
+/// A stream and, while it is captured, an event at the end of its earlier work, because the driver cannot be
+/// queried about a stream in a capture.
 #[derive(Debug)]
 struct Tracked {
     stream: Arc<driver::CudaStream>,
     earlier: Mutex<Option<End>>,
 }
 
-/// The streams of a context on which work may be under way: memory is unmapped only when they are empty.
+/// The streams of a context that may have work in flight: memory is unmapped only when they are idle.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     open: Mutex<Vec<Weak<Tracked>>>,
-    /// Streams that nobody names any more and whose work had not ended then.
+    /// Dropped streams whose work had not ended then.
     closing: Mutex<Vec<Arc<Tracked>>>,
-    /// Captures under way that this crate began.
+    /// Number of captures in progress that this crate began.
     captures: AtomicUsize,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         let stream = &self.tracked.stream;
-        // SAFETY: the stream keeps its context alive. If this fails, so does the question below.
+        // SAFETY: the stream keeps its context alive. If this fails, so does the query below.
         let _ = unsafe { sys::cuCtxSetCurrent(stream.context().cu_ctx()) };
         if !matches!(state(stream), Ok(State::Empty)) {
             self.registry.closing.lock().push(self.tracked.clone());
@@ -53,9 +54,10 @@ impl Drop for Handle {
 }
 
 impl Registry {
-    /// That of the context, which all who adopted it share.
+    /// The registry of the context, shared by all who adopted it.
     pub(super) fn of(context: &CudaContext) -> Arc<Self> {
-        /// By the context's address, which is no other's while a registry lives: its owners hold the context.
+        /// By the context's address, which is unique while a registry lives, because its owners hold the
+        /// context.
         static ALL: Mutex<Vec<(usize, Weak<Registry>)>> = Mutex::new(Vec::new());
         let mut all = ALL.lock();
         all.retain(|(_, registry)| registry.strong_count() > 0);
@@ -94,12 +96,12 @@ impl Registry {
     }
 }
 
-/// A capture under way, for as long as this lives: streams that join it say before where their work ends.
+/// Alive during a capture: streams that join it first record where their earlier work ends.
 #[derive(Debug)]
 pub(super) struct Joining(Arc<Registry>);
 
 impl Joining {
-    /// To be called right before the capture of `stream` begins.
+    /// Call this right before the capture of `stream` begins.
     pub(super) fn new(cuda: &Cuda, stream: &CudaStream) -> Result<Self> {
         let registry = &stream.0.registry;
         registry.captures.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +116,7 @@ impl Drop for Joining {
         self.0.captures.fetch_sub(1, Ordering::Relaxed);
         for tracked in self.0.streams() {
             let mut earlier = tracked.earlier.lock();
-            // Another thread's capture may have it now.
+            // Another thread's capture may include it by now.
             if earlier.is_some() && !matches!(in_capture(&tracked.stream), Ok(true)) {
                 earlier.take();
             }
@@ -123,7 +125,7 @@ impl Drop for Joining {
 }
 
 impl Tracked {
-    /// Marks the present end of the stream's work, unless the stream is in a capture already.
+    /// Records an event at the end of the stream's work, unless the stream is already in a capture.
     fn mark(&self, cuda: &Cuda) -> Result<()> {
         let mut earlier = self.earlier.lock();
         let captured = in_capture(&self.stream);
@@ -134,8 +136,8 @@ impl Tracked {
         Ok(())
     }
 
-    /// What the stream is doing, of a captured one what it was doing before. `None` if that cannot be told: somebody else
-    /// began the capture.
+    /// The state of the stream; for a captured stream, of its earlier work. `None` if unknown, because this
+    /// crate did not begin the capture.
     fn work(&self) -> Option<std::result::Result<State, Refused>> {
         let now = state(&self.stream);
         match now {
@@ -149,7 +151,7 @@ impl Tracked {
 #[derive(Debug)]
 struct End {
     event: sys::CUevent,
-    // Not a device, which would keep the registry alive that this may be in.
+    // Not a device, which would keep the registry alive that may hold this.
     context: Arc<CudaContext>,
 }
 
@@ -233,13 +235,13 @@ impl CudaStream {
         self.0.tracked.stream.cu_stream()
     }
 
-    /// As cudarc knows it.
+    /// The stream as cudarc's type.
     pub fn inner(&self) -> &Arc<driver::CudaStream> {
         &self.0.tracked.stream
     }
 }
 
-/// An error of cudarc's `result` and `safe` layers.
+/// Converts an error of cudarc's `result` and `safe` layers.
 pub(super) fn driver_error(
     e: cudarc::driver::DriverError,
     call: &'static str,
@@ -260,7 +262,7 @@ enum State {
     Capturing,
 }
 
-/// What the driver refused, and which call.
+/// The driver's error code and the call.
 type Refused = (CUresult, &'static str);
 
 fn in_capture(stream: &driver::CudaStream) -> std::result::Result<bool, Refused> {
@@ -274,7 +276,7 @@ fn in_capture(stream: &driver::CudaStream) -> std::result::Result<bool, Refused>
     }
 }
 
-/// What a stream is doing. A capture is asked for first, because a query would break it.
+/// The state of a stream. Checks for a capture first, because a query would break it.
 fn state(stream: &driver::CudaStream) -> std::result::Result<State, Refused> {
     if in_capture(stream)? {
         return Ok(State::Capturing);
@@ -287,15 +289,15 @@ fn state(stream: &driver::CudaStream) -> std::result::Result<State, Refused> {
     }
 }
 
-/// How long a stream may take to become empty. A kernel may compute for long, so this is ten times the timeout of a
-/// wait and a minute: a stream that holds only bounded waits is done by then.
+/// How long a stream may take to become idle. A kernel may compute for long, so this is ten times the timeout
+/// of a wait plus a minute. A stream that holds only bounded waits is idle by then.
 fn limit(cuda: &Cuda) -> Duration {
     cuda.timeout()
         .saturating_mul(10)
         .saturating_add(Duration::from_secs(60))
 }
 
-/// Lets time pass between two looks: at first by spinning, since most waits are short, then with naps.
+/// Pauses between two polls: first by spinning, since most waits are short, then by sleeping.
 fn pause(waited: Duration) {
     if waited < Duration::from_micros(50) {
         std::hint::spin_loop();
@@ -314,7 +316,7 @@ pub(super) fn is_capturing(cuda: &Cuda, stream: &CudaStream) -> Result<bool> {
     }
 }
 
-/// Waits until `stream` is empty, [`limit`] at most.
+/// Waits until `stream` is idle, at most [`limit`].
 pub(super) fn synchronize(cuda: &Cuda, stream: &CudaStream) -> Result<()> {
     let limit = limit(cuda);
     if cuda.drained_within(stream, limit)? {
@@ -327,10 +329,11 @@ pub(super) fn synchronize(cuda: &Cuda, stream: &CudaStream) -> Result<()> {
 }
 
 impl Cuda {
-    /// Waits until `stream` is empty, for no longer than `limit`. False if it is not.
+    /// Waits until `stream` is idle, at most `limit`. Returns false on timeout.
     ///
     /// # Errors
-    /// What the driver reports of the work on the stream; [`Error::InvalidArgument`] during a capture.
+    /// Errors of the work on the stream, as the driver reports them; [`Error::InvalidArgument`] during a
+    /// capture.
     pub fn drained_within(&self, stream: &CudaStream, limit: Duration) -> Result<bool> {
         self.bind()?;
         let start = Instant::now();
@@ -357,8 +360,9 @@ impl Cuda {
     }
 }
 
-/// Waits until all streams of the context are empty, [`limit`] at most. False if they are not, or if that cannot be told:
-/// a stream is in a capture that somebody else began. A capture itself runs nothing, and on a lost context nothing runs.
+/// Waits until all streams of the context are idle, at most [`limit`]. Returns false on timeout, or if that
+/// is unknown because a stream is in a capture that this crate did not begin. A capture itself runs nothing,
+/// and on a lost context nothing runs.
 pub(super) fn wait_idle(cuda: &Cuda) -> bool {
     let start = Instant::now();
     for tracked in cuda.device.streams.streams() {
@@ -380,7 +384,7 @@ pub(super) fn wait_idle(cuda: &Cuda) -> bool {
 
 driver_functions! {
     ELAPSED = c"cuEventElapsedTime_v2"(*mut f32, sys::CUevent, sys::CUevent) since "12.8";
-    /// Of older drivers, and not in the bindings of CUDA 13.
+    /// For older drivers; not in the bindings of CUDA 13.
     ELAPSED_BEFORE = c"cuEventElapsedTime"(*mut f32, sys::CUevent, sys::CUevent) since "2.0";
 }
 
@@ -420,7 +424,7 @@ impl CudaEvent {
     pub(super) fn block(&self, cuda: &Cuda, stream: &CudaStream) -> Result<()> {
         cuda.bind()?;
         if stream.0.registry.captures.load(Ordering::Relaxed) > 0 {
-            // The event may be of a capture, which the stream then joins.
+            // The event may belong to a capture, which the stream then joins.
             stream.0.tracked.mark(cuda)?;
         }
         // SAFETY: both handles live.
