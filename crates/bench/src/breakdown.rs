@@ -6,7 +6,7 @@
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
-    GemmProvider, Kernel, KernelShape, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
+    Provider, Kernel, KernelShape, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
 };
 use warpweave_overlap::{Operation, PlanError};
 
@@ -63,7 +63,7 @@ fn parts() -> [Implementation; 4] {
         },
         product_alone(
             "CUTLASS product alone",
-            GemmProvider::Cutlass,
+            Provider::Cutlass,
             Some(Operation::AllGatherMatmul),
         ),
     ]

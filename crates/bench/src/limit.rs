@@ -3,7 +3,7 @@
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
-    Batch, GemmProvider, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport,
+    Batch, Provider, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport,
     shard,
 };
 use warpweave_overlap::{Operation, PlanError};
@@ -24,7 +24,7 @@ use crate::transport;
 /// C, is not verified.
 pub fn product_alone(
     name: &str,
-    provider: GemmProvider,
+    provider: Provider,
     operation: Option<Operation>,
 ) -> Implementation {
     let plan_name = name.to_owned();
@@ -57,7 +57,7 @@ pub fn product_of(
     problem: &Problem,
 ) -> (usize, usize, usize) {
     match operation {
-        Some(operation) => operation.product(world, problem),
+        Some(operation) => operation.gemm(world, problem),
         None => (problem.m, problem.n, problem.k),
     }
 }
@@ -85,7 +85,7 @@ fn product_operands(operation: Option<Operation>, world: usize, problem: &Proble
 }
 
 fn product_plan(
-    (name, provider): (&str, GemmProvider),
+    (name, provider): (&str, Provider),
     (rank, world): (usize, usize),
     operands: &[Operand],
     dtype: DType,
@@ -243,7 +243,7 @@ mod tests {
             assert!(report.holds(), "{report}");
             let operations = Operation::ALL.map(Some);
             for operation in operations.into_iter().chain([None]) {
-                let alone = product_alone("product", GemmProvider::CublasLt, operation);
+                let alone = product_alone("product", Provider::CublasLt, operation);
                 let product: Vec<_> = (0..world)
                     .map(|rank| (alone.plan)(rank, world, &problem).unwrap())
                     .collect();
@@ -257,7 +257,7 @@ mod tests {
     fn the_product_alone_is_as_large_as_a_ranks_part_and_stored_alike() {
         let problem = Problem::new(10, 6, 9, DType::F16);
         let part = |operation| {
-            let alone = product_alone("product", GemmProvider::CublasLt, Some(operation));
+            let alone = product_alone("product", Provider::CublasLt, Some(operation));
             let stored: Vec<_> = (alone.operands)(0, 4, &problem)
                 .iter()
                 .map(|operand| (operand.buffer, operand.stored()))

@@ -1,4 +1,4 @@
-//! The product that gathers, with every tile, cluster, band and number of chunks, against the product alone, on all GPUs.
+//! The GEMM that gathers, with every tile, cluster, group and number of chunks, against the GEMM alone, on all GPUs.
 //!
 //! `cargo run --release --example all_gather_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this
 //! process; times are those of the slowest rank, medians of interleaved rounds. Results are not compared: tests do that.
@@ -53,19 +53,18 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     };
 
     let mut names = vec!["cuBLASLt alone".to_owned()];
-    let mut plans = Vec::new();
+    let mut launches = Vec::new();
     let largest = shards[0].len();
-    let candidates = sm90::candidates(problem, cuda.device().sms);
-    for candidate in candidates.into_iter().map(Some).chain([None]) {
-        let fetched = CHUNKS.map(|chunks| {
+    let tilings = sm90::tilings(problem, cuda.device().sms);
+    for tiling in tilings.into_iter().map(Some).chain([None]) {
+        let pulled = CHUNKS.map(|chunks| {
             let rows = AllGatherMatmul::chunk_rows(largest, chunks);
-            (Protocol::FETCH, rows, 1)
+            (Protocol::PULL, rows, 1)
         });
         let eager = AllGatherMatmul::eager_chunk_rows(largest);
-        for (protocol, chunk_rows, ready) in
-            fetched.into_iter().chain([(Protocol::Eager, eager, 2)])
+        for (protocol, chunk_rows, ready) in pulled.into_iter().chain([(Protocol::Eager, eager, 2)])
         {
-            let product = AllGatherMatmul {
+            let gemm = AllGatherMatmul {
                 problem: *problem,
                 shards: shards.clone(),
                 chunk_rows,
@@ -78,23 +77,23 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
                 ready,
                 done: 0,
                 protocol,
-                candidate,
+                tiling,
                 max_blocks: None,
             };
-            let chunks = product.chunks();
-            let plan = cuda.all_gather_plan(&product)?;
-            let chosen = if candidate.is_none() {
-                ", the usual choice"
+            let chunks = gemm.chunks();
+            let prepared = cuda.prepare_all_gather(&gemm)?;
+            let chosen = if tiling.is_none() {
+                ", the default choice"
             } else {
                 ""
             };
             let name = format!(
                 "{}, {protocol:?}, {chunks} chunks of {chunk_rows} rows{chosen}",
-                plan.candidate()
+                prepared.tiling()
             );
             if !names.contains(&name) {
                 names.push(name);
-                plans.push(plan);
+                launches.push(prepared);
             }
         }
     }
@@ -103,7 +102,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
         unsafe {
             match index.checked_sub(1) {
                 None => gemm.launch(&stream, &alone, operands)?,
-                Some(plan) => cuda.all_gather_matmul(&stream, &plans[plan])?,
+                Some(index) => cuda.all_gather_matmul(&stream, &launches[index])?,
             }
         }
         Ok(())

@@ -6,8 +6,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPlan};
-use warpweave_gemm::cutlass::{self, Candidate, Raster};
+use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPrepared};
+use warpweave_gemm::cutlass::{self, Raster, Tiling};
 use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Provider, host, timing};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, Priority};
 
@@ -105,20 +105,27 @@ impl Sweep {
         Ok((operands, host))
     }
 
-    fn launch(&self, plan: &CudaPlan, operands: &Operands) -> Result<(), warpweave_gemm::Error> {
+    fn launch(
+        &self,
+        prepared: &CudaPrepared,
+        operands: &Operands,
+    ) -> Result<(), warpweave_gemm::Error> {
         // SAFETY: the operands have the plan's sizes and outlive the work: every path waits for the stream before they
         // are dropped; all work is on one stream.
-        unsafe { self.backend.gemm(&self.stream, plan, operands.addresses()) }
+        unsafe {
+            self.backend
+                .gemm(&self.stream, prepared, operands.addresses())
+        }
     }
 
-    /// The product over a poisoned C.
-    fn product(&self, plan: &CudaPlan, operands: &Operands) -> Result<Vec<u8>> {
+    /// The GEMM over a poisoned C.
+    fn gemm(&self, prepared: &CudaPrepared, operands: &Operands) -> Result<Vec<u8>> {
         let mut c = vec![0; operands.c.bytes()];
         // SAFETY: C is an allocation of this size, used on this stream only.
         unsafe {
             self.backend
                 .fill(&self.stream, operands.c.address(), 0xff, c.len())?;
-            self.launch(plan, operands)?;
+            self.launch(prepared, operands)?;
             self.backend
                 .download(&self.stream, operands.c.address(), &mut c)?;
         }
@@ -127,7 +134,7 @@ impl Sweep {
 
     /// Every kernel and cuBLASLt against the host: with small integers all sums are exact, so that every bit counts.
     fn check(&self) -> Result<()> {
-        let mut products = 0;
+        let mut gemms = 0;
         for dtype in [DType::F16, DType::Bf16] {
             for (m, k, n) in CHECKED {
                 let problem = GemmProblem::new(m, n, k, dtype);
@@ -150,7 +157,7 @@ impl Sweep {
                         (Raster::AlongN, 8),
                         (Raster::Heuristic, 2),
                     ] {
-                        choices.push(Choice::Cutlass(Candidate {
+                        choices.push(Choice::Cutlass(Tiling {
                             config,
                             raster,
                             swizzle,
@@ -158,16 +165,16 @@ impl Sweep {
                     }
                 }
                 for choice in choices {
-                    let plan = self.gemm.plan(&self.backend, &problem, choice)?;
+                    let prepared = self.gemm.prepare(&self.backend, &problem, choice)?;
                     // Twice: a kernel that needs its workspace cleared must clear it.
                     for _ in 0..2 {
-                        let got = self.product(&plan, &operands)?;
+                        let got = self.gemm(&prepared, &operands)?;
                         if let Some(at) = got
                             .chunks_exact(2)
                             .zip(expected.chunks_exact(2))
                             .position(|(x, y)| x != y)
                         {
-                            let name = Cuda::gemm_algorithm(&plan);
+                            let name = Cuda::gemm_algorithm(&prepared);
                             return Err(format!(
                                 "{problem}, {name}: wrong at row {}, column {}",
                                 at / n,
@@ -175,32 +182,33 @@ impl Sweep {
                             )
                             .into());
                         }
-                        products += 1;
+                        gemms += 1;
                     }
                 }
             }
         }
-        println!("{products} products equal the host's in every bit");
+        println!("{gemms} GEMMs equal the host's in every bit");
         Ok(())
     }
 
-    /// The best of one configuration's orders and band widths.
+    /// The best of one configuration's orders and group widths.
     fn best_of_config(
         &self,
         problem: &GemmProblem,
         operands: &Operands,
         config: usize,
-    ) -> Result<CudaPlan> {
-        let mine = |choice: &Choice| matches!(choice, Choice::Cutlass(candidate) if candidate.config == config);
+    ) -> Result<CudaPrepared> {
+        let mine =
+            |choice: &Choice| matches!(choice, Choice::Cutlass(tiling) if tiling.config == config);
         let mut choices = self
             .gemm
             .choices(&self.backend, problem, Provider::Cutlass)?;
         choices.retain(mine);
-        let mut plans = self.gemm.contenders(&self.backend, problem, &choices)?;
-        let winner = timing::quickest(&self.backend, &self.stream, plans.len(), |index| {
-            self.launch(&plans[index], operands)
+        let mut prepared = self.gemm.contenders(&self.backend, problem, &choices)?;
+        let winner = timing::fastest(&self.backend, &self.stream, prepared.len(), |index| {
+            self.launch(&prepared[index], operands)
         })?;
-        Ok(plans.swap_remove(winner))
+        Ok(prepared.swap_remove(winner))
     }
 
     fn table(&self) -> Result<()> {
@@ -224,17 +232,17 @@ impl Sweep {
                     operands.addresses(),
                 )?
             };
-            let mut plans = vec![reference];
+            let mut prepared = vec![reference];
             for config in 0..self.configs.len() {
-                plans.push(self.best_of_config(&problem, &operands, config)?);
+                prepared.push(self.best_of_config(&problem, &operands, config)?);
             }
-            plans.push(
+            prepared.push(
                 self.backend
-                    .gemm_plan(&self.gemm, &problem, Provider::Cutlass)?,
+                    .prepare_gemm(&self.gemm, &problem, Provider::Cutlass)?,
             );
             let samples =
-                timing::interleaved(&self.backend, &self.stream, 11, plans.len(), |index| {
-                    self.launch(&plans[index], &operands)
+                timing::interleaved(&self.backend, &self.stream, 11, prepared.len(), |index| {
+                    self.launch(&prepared[index], &operands)
                 })?
                 .into_iter()
                 .collect::<Result<Vec<_>, _>>()?;
@@ -254,13 +262,13 @@ impl Sweep {
                 .min_by_key(|&index| samples[index].median())
                 .unwrap_or(1);
             let ratio = base / millis(samples[best].median());
-            let model = base / millis(samples[plans.len() - 1].median());
+            let model = base / millis(samples[prepared.len() - 1].median());
             println!(
                 "   {ratio:.3} {}; model {model:.3} {}; spread of cuBLASLt {:.1} %; {}",
-                Cuda::gemm_algorithm(&plans[best]),
-                Cuda::gemm_algorithm(&plans[plans.len() - 1]),
+                Cuda::gemm_algorithm(&prepared[best]),
+                Cuda::gemm_algorithm(&prepared[prepared.len() - 1]),
                 100.0 * (millis(high) - millis(low)) / base,
-                Cuda::gemm_algorithm(&plans[0]),
+                Cuda::gemm_algorithm(&prepared[0]),
             );
             if dtype == DType::Bf16 {
                 best_ratios.push(ratio);

@@ -1,4 +1,4 @@
-//! Products with their sums over all GPUs, with groups of several sizes, against the product alone.
+//! GEMMs with their sums over all GPUs, with groups of several sizes, against the GEMM alone.
 //!
 //! `cargo run --release --example reduction_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this process; times are
 //! those of the slowest rank, medians of interleaved rounds. Results are not compared: tests do that.
@@ -8,10 +8,8 @@ mod sweep;
 use std::sync::Arc;
 
 use sweep::{Result, Shape};
-use warpweave_gemm::reduction::{Sums, Units};
-use warpweave_gemm::{
-    Gemm, GemmOperands, GemmProblem, Provider, ReducingGemmBackend, ReducingMatmul,
-};
+use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
+use warpweave_gemm::{Gemm, GemmOperands, GemmProblem, GemmReduceBackend, MatmulReduce, Provider};
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
 };
@@ -48,12 +46,12 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
         .filter(|&(_, rows)| rows <= m.div_ceil(world).next_multiple_of(ROWS[0]))
         .chain((m * n <= ONE_SHOT).then_some((Way::OneShot, ROWS[0])))
         .collect();
-    let announced = |(way, rows): (Way, usize)| match way {
+    let published = |(way, rows): (Way, usize)| match way {
         Way::OneShot => Units::of(m, n).count(),
         _ => m.div_ceil(world).div_ceil(rows),
     };
     // Each plan has slots of its own.
-    let slots = ways.iter().map(|&way| 1 + 2 * announced(way)).sum();
+    let slots = ways.iter().map(|&way| 1 + 2 * published(way)).sum();
     let pad = SignalPad::new(cuda, exchange, "sweep", slots)?;
     let parts = m.div_ceil(world) * (world - 1) * problem.ldc * dtype.size();
     let staged = match m * n <= ONE_SHOT {
@@ -62,7 +60,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     };
     let staging = SymmetricBuffer::new(cuda, exchange, "staging", staged)?;
     let copies = SymmetricBuffer::new(cuda, exchange, "c", c_bytes)?;
-    let fetched = cuda.allocate(parts)?;
+    let pulled = cuda.allocate(parts)?;
     let (a_bytes, b_bytes) = (
         problem.a_len() * dtype.size(),
         problem.b_len() * dtype.size(),
@@ -80,31 +78,31 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     };
 
     let mut names = vec!["cuBLASLt alone".to_owned()];
-    let mut plans = Vec::new();
+    let mut prepared = Vec::new();
     let mut free = 0;
     for &(way, group_rows) in &ways {
-        let count = announced((way, group_rows));
+        let count = published((way, group_rows));
         let ready = free;
         free += 1 + 2 * count;
-        let product = ReducingMatmul {
+        let gemm = MatmulReduce {
             problem: *problem,
             shards: shards.clone(),
             a: a.address(),
             b: b.address(),
             bias: DevicePtr::NULL,
             c: match way {
-                Way::Owners => Sums::Owner(copies.local()),
-                Way::Everyone => Sums::Everyone(copies.addresses()),
-                Way::OneShot => Sums::Each(copies.local()),
+                Way::Owners => ReduceOutput::Owner(copies.local()),
+                Way::Everyone => ReduceOutput::Everyone(copies.addresses()),
+                Way::OneShot => ReduceOutput::Each(copies.local()),
             },
             staging: staging.addresses(),
-            fetched: fetched.address(),
+            pulled: pulled.address(),
             pad: pad.view(),
             ready,
             summed: ready + count,
             done: ready + 2 * count,
             group_rows,
-            candidate: None,
+            tiling: None,
             max_blocks: None,
         };
         names.push(match way {
@@ -112,14 +110,14 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
             Way::Everyone => format!("sums to all, groups of {group_rows} rows"),
             Way::OneShot => "sums to all in one shot".into(),
         });
-        plans.push(cuda.reducing_plan(&product)?);
+        prepared.push(cuda.prepare_reduce(&gemm)?);
     }
     let launch = |index: usize| -> Result<()> {
         // SAFETY: as above; all ranks launch the same plans in the same order.
         unsafe {
             match index.checked_sub(1) {
                 None => gemm.launch(&stream, &alone, operands)?,
-                Some(plan) => cuda.reducing_matmul(&stream, &plans[plan])?,
+                Some(index) => cuda.matmul_reduce(&stream, &prepared[index])?,
             }
         }
         Ok(())

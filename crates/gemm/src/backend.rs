@@ -1,4 +1,4 @@
-//! Products on a backend: planned once, launched many times.
+//! GEMMs on a backend: planned once, launched many times.
 
 use std::fmt::Debug;
 
@@ -6,7 +6,7 @@ use warpweave_symm_mem::{Backend, DType, DevicePtr};
 
 use crate::{Error, GemmProblem, Provider};
 
-/// Where the operands of a product lie. Those of a batch are the addresses of its first product.
+/// Where the operands of a GEMM lie. Those of a batch are the addresses of its first GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemmOperands {
     /// The first element of A, of the problem's type for inputs.
@@ -83,21 +83,21 @@ pub trait GemmBackend: Backend {
     /// What plans of one device share: library handles and the choices that tuning has made.
     type GemmHandle: Debug + Send + Sync;
     /// A problem with its algorithm and workspace.
-    type GemmPlan: Debug + Send + Sync;
+    type PreparedGemm: Debug + Send + Sync;
 
-    /// Prepares the device for products. Libraries are looked for when a plan first needs them.
+    /// Prepares the device for GEMMs. Libraries are looked for when a plan first needs them.
     fn gemm_handle(&self) -> Result<Self::GemmHandle, Error>;
 
     /// Plans `problem` with the choice that [`gemm_tune`](Self::gemm_tune) made for it on this handle, else with the
     /// provider's heuristic.
-    fn gemm_plan(
+    fn prepare_gemm(
         &self,
         handle: &Self::GemmHandle,
         problem: &GemmProblem,
         provider: Provider,
-    ) -> Result<Self::GemmPlan, Error>;
+    ) -> Result<Self::PreparedGemm, Error>;
 
-    /// Times every candidate of `provider` on the device, in interleaved rounds, and returns a plan with the quickest,
+    /// Times every candidate of `provider` on the device, in interleaved rounds, and returns a plan with the fastest,
     /// which later plans of the same problem take over. Waits for the stream.
     ///
     /// # Safety
@@ -109,7 +109,7 @@ pub trait GemmBackend: Backend {
         problem: &GemmProblem,
         provider: Provider,
         operands: GemmOperands,
-    ) -> Result<Self::GemmPlan, Error>;
+    ) -> Result<Self::PreparedGemm, Error>;
 
     /// Enqueues C = A·B, with the bias if the problem has one, on `stream`.
     ///
@@ -117,23 +117,23 @@ pub trait GemmBackend: Backend {
     ///
     /// # Safety
     /// - A, B, C and the bias hold [`GemmProblem::a_len`], [`GemmProblem::b_len`], [`GemmProblem::c_len`] and
-    ///   [`GemmProblem::bias_len`] elements and stay mapped until the product has ended; C overlaps none of the others.
+    ///   [`GemmProblem::bias_len`] elements and stay mapped until the GEMM has ended; C overlaps none of the others.
     /// - No unordered work writes A, B or the bias, accesses C, or launches the same plan.
     unsafe fn gemm(
         &self,
         stream: &Self::Stream,
-        plan: &Self::GemmPlan,
+        prepared: &Self::PreparedGemm,
         operands: GemmOperands,
     ) -> Result<(), Error>;
 
     /// The problem that a plan computes.
-    fn gemm_problem(plan: &Self::GemmPlan) -> &GemmProblem;
+    fn gemm_problem(prepared: &Self::PreparedGemm) -> &GemmProblem;
 
     /// The algorithm that a plan has chosen, for tables and logs.
-    fn gemm_algorithm(plan: &Self::GemmPlan) -> String;
+    fn gemm_algorithm(prepared: &Self::PreparedGemm) -> String;
 }
 
-/// The matrix products of one device: a backend with its handle.
+/// The GEMMs of one device: a backend with its handle.
 #[derive(Debug)]
 pub struct Gemm<B: GemmBackend> {
     backend: B,
@@ -159,9 +159,13 @@ impl<B: GemmBackend> Gemm<B> {
         &self.handle
     }
 
-    /// See [`GemmBackend::gemm_plan`].
-    pub fn plan(&self, problem: &GemmProblem, provider: Provider) -> Result<B::GemmPlan, Error> {
-        self.backend.gemm_plan(&self.handle, problem, provider)
+    /// See [`GemmBackend::prepare_gemm`].
+    pub fn prepare(
+        &self,
+        problem: &GemmProblem,
+        provider: Provider,
+    ) -> Result<B::PreparedGemm, Error> {
+        self.backend.prepare_gemm(&self.handle, problem, provider)
     }
 
     /// See [`GemmBackend::gemm_tune`].
@@ -174,7 +178,7 @@ impl<B: GemmBackend> Gemm<B> {
         problem: &GemmProblem,
         provider: Provider,
         operands: GemmOperands,
-    ) -> Result<B::GemmPlan, Error> {
+    ) -> Result<B::PreparedGemm, Error> {
         // SAFETY: the caller gives the guarantees that this method asks for.
         unsafe {
             self.backend
@@ -189,10 +193,10 @@ impl<B: GemmBackend> Gemm<B> {
     pub unsafe fn launch(
         &self,
         stream: &B::Stream,
-        plan: &B::GemmPlan,
+        prepared: &B::PreparedGemm,
         operands: GemmOperands,
     ) -> Result<(), Error> {
         // SAFETY: the caller gives the guarantees that this method asks for.
-        unsafe { self.backend.gemm(stream, plan, operands) }
+        unsafe { self.backend.gemm(stream, prepared, operands) }
     }
 }

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use crate::{GemmProblem, Provider};
 
-/// What went wrong with a matrix product, and what to do about it.
+/// What went wrong with a GEMM, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Extents, leading dimensions or element types that no provider can serve.
-    #[error("invalid product {problem}: {reason}")]
+    #[error("invalid GEMM {problem}: {reason}")]
     InvalidProblem {
         /// The problem that was refused.
         problem: Box<GemmProblem>,

@@ -2,25 +2,25 @@
 
 pub mod all_gather_matmul;
 mod backend;
+pub mod chunked_matmul;
 pub mod cublaslt;
 pub mod cuda;
 pub mod cutlass;
 mod error;
 pub mod host;
+pub mod matmul_reduce;
 mod problem;
 #[cfg(test)]
 mod protocols;
-pub mod reduction;
 pub mod sm90;
 pub mod timing;
-pub mod waiting;
 
 pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul, Protocol};
 pub use backend::{Gemm, GemmBackend, GemmOperands};
+pub use chunked_matmul::{ChunkedGemmBackend, ChunkedMatmul};
 pub use error::Error;
+pub use matmul_reduce::{GemmReduceBackend, MatmulReduce};
 pub use problem::{GemmBatch, GemmProblem, Layout, Provider};
-pub use reduction::{ReducingGemmBackend, ReducingMatmul};
-pub use waiting::{WaitingGemmBackend, WaitingMatmul};
 
 /// The pad of a rank of a world in tests that launch nothing.
 #[cfg(test)]

@@ -26,7 +26,7 @@ impl Layout {
     }
 }
 
-/// Which implementation computes a product.
+/// Which implementation computes a GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Provider {
@@ -58,18 +58,18 @@ impl fmt::Display for Provider {
     }
 }
 
-/// Products of one shape that are computed together: the matrices of product i start i strides behind those of the first.
+/// GEMMs of one shape that are computed together: the matrices of GEMM i start i strides after those of the first.
 ///
-/// The default is a single product, whose strides mean nothing.
+/// The default is a single GEMM, whose strides mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GemmBatch {
-    /// Number of products.
+    /// Number of GEMMs.
     pub count: usize,
-    /// Distance between successive A, in elements; 0 if all products read the same A.
+    /// Distance between successive A, in elements; 0 if all GEMMs read the same A.
     pub a_stride: usize,
-    /// Distance between successive B, in elements; 0 if all products read the same B.
+    /// Distance between successive B, in elements; 0 if all GEMMs read the same B.
     pub b_stride: usize,
-    /// Distance between successive C, in elements: at least the extent of one C, so that no product writes into another's.
+    /// Distance between successive C, in elements: at least the extent of one C, so that no GEMM writes into another's.
     pub c_stride: usize,
 }
 
@@ -80,7 +80,7 @@ impl Default for GemmBatch {
 }
 
 impl GemmBatch {
-    /// A single product.
+    /// A single GEMM.
     pub const ONE: Self = Self {
         count: 1,
         a_stride: 0,
@@ -91,7 +91,7 @@ impl GemmBatch {
 
 /// C\[m,n\] = A\[m,k\]·B\[k,n\] (+ bias\[n\]) with f32 accumulation and one rounding to `out` at the end, once or for a batch.
 ///
-/// C is always row-major. Leading dimensions count elements and may exceed the row length, so that a product can read and
+/// C is always row-major. Leading dimensions count elements and may exceed the row length, so that a GEMM can read and
 /// write boxes of larger matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GemmProblem {
@@ -115,13 +115,13 @@ pub struct GemmProblem {
     pub ldb: usize,
     /// Distance between rows of C, in elements.
     pub ldc: usize,
-    /// Whether a vector of n contiguous elements of type `out` is added to every row of every product, in f32 before the
+    /// Whether a vector of n contiguous elements of type `out` is added to every row of every GEMM, in f32 before the
     /// rounding.
     ///
     /// `out`, f32 for an f32 output of f16 or bf16 inputs too, is the type that cuBLASLt takes for it: `cublasLt.h` says at
     /// `CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE` that the bias has the output's type but for integer and fp8 kernels.
     pub bias: bool,
-    /// How many such products, and where.
+    /// How many such GEMMs, and where.
     pub batch: GemmBatch,
 }
 
@@ -177,14 +177,14 @@ impl GemmProblem {
         self
     }
 
-    /// Computes a batch of such products.
+    /// Computes a batch of such GEMMs.
     #[must_use]
     pub const fn with_batch(mut self, batch: GemmBatch) -> Self {
         self.batch = batch;
         self
     }
 
-    /// Floating-point operations of the multiplications: 2·m·n·k for each product.
+    /// Floating-point operations of the multiplications: 2·m·n·k for each GEMM.
     pub fn flops(&self) -> f64 {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64 * self.batch.count as f64
     }
@@ -216,7 +216,7 @@ impl GemmProblem {
     }
 
     /// Checks what every provider needs: positive extents that fit in 31 bits, leading dimensions that hold a row, an
-    /// output type that is the input type or f32, at least one product, outputs that do not overlap, and matrices that fit
+    /// output type that is the input type or f32, at least one GEMM, outputs that do not overlap, and matrices that fit
     /// into an address space.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl GemmProblem {
         }
         if self.batch.count > 1 && self.batch.c_stride < self.one_c() {
             return invalid(format!(
-                "c_stride = {} must be at least {}, the extent of one C, or the products overlap",
+                "c_stride = {} must be at least {}, the extent of one C, or the GEMMs overlap",
                 self.batch.c_stride,
                 self.one_c()
             ));
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contiguous_extents_are_products() {
+    fn contiguous_extents_are_gemms() {
         let p = GemmProblem::new(5, 7, 3, DType::F16);
         assert_eq!((p.a_len(), p.b_len(), p.c_len()), (15, 21, 35));
         let t = p.with_layouts(Layout::Transposed, Layout::Transposed);
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!((three.a_len(), three.b_len(), three.c_len()), (55, 21, 105));
         assert_eq!(three.flops(), 3.0 * p.flops());
         three.validate().unwrap();
-        // The strides of a single product mean nothing.
+        // The strides of a single GEMM mean nothing.
         let single = p.with_batch(batch(1, 20, 30, 1));
         assert_eq!(single.c_len(), 35);
         single.validate().unwrap();

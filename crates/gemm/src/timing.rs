@@ -1,6 +1,6 @@
 //! Device times of alternatives, measured fairly.
 //!
-//! Long products heat a GPU until it lowers its clock, so alternatives measured one after another are not comparable: the
+//! Long GEMMs heat a GPU until it lowers its clock, so alternatives measured one after another are not comparable: the
 //! last one pays. Here each round runs every alternative once, and each is judged by the median of its rounds.
 
 use std::time::Duration;
@@ -89,11 +89,11 @@ pub fn interleaved<B: Backend>(
         .collect())
 }
 
-/// The index of the quickest of `count` alternatives: a short tournament of all, then a longer one of those that came close.
+/// The index of the fastest of `count` alternatives: a short tournament of all, then a longer one of those that came close.
 ///
 /// # Errors
 /// The first alternative's error if all fail; failures of events or of the stream.
-pub fn quickest<B: Backend>(
+pub fn fastest<B: Backend>(
     backend: &B,
     stream: &B::Stream,
     count: usize,
@@ -155,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn the_quickest_wins_and_failures_are_left_out() {
+    fn the_fastest_wins_and_failures_are_left_out() {
         let host = Host::new();
         let stream = host.stream(Priority::Normal).unwrap();
-        let winner = quickest(&host, &stream, 4, |index| match index {
+        let winner = fastest(&host, &stream, 4, |index| match index {
             0 => sleep(&host, &stream, 6),
             1 => Err(refused()),
             2 => sleep(&host, &stream, 1),
@@ -171,10 +171,10 @@ mod tests {
     fn when_all_fail_the_first_reason_is_given() {
         let host = Host::new();
         let stream = host.stream(Priority::Normal).unwrap();
-        let error = quickest(&host, &stream, 2, |_| Err(refused())).unwrap_err();
+        let error = fastest(&host, &stream, 2, |_| Err(refused())).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         assert!(matches!(
-            quickest(&host, &stream, 0, |_| Ok(())),
+            fastest(&host, &stream, 0, |_| Ok(())),
             Err(Error::NoCandidate)
         ));
     }

@@ -1,4 +1,4 @@
-//! Products with biases and batches through a backend, exact against the reference: cuBLASLt on a GPU, panels on the host.
+//! GEMMs with biases and batches through a backend, exact against the reference: cuBLASLt on a GPU, panels on the host.
 
 use half::{bf16, f16};
 use warpweave_gemm::host::{Element, reference_with_bias};
@@ -45,7 +45,7 @@ struct Case<B: GemmBackend, T, O> {
 }
 
 impl<B: GemmBackend, T: Element, O: Element> Case<B, T, O> {
-    /// Room for two biases, one behind the other; `shift` elements lie before the first.
+    /// Room for two biases, one after the other; `shift` elements lie before the first.
     fn new(backend: &B, problem: GemmProblem, shift: usize) -> Self {
         let stream = backend.stream(Priority::Normal).unwrap();
         let a = integers(problem.a_len(), 1);
@@ -82,10 +82,10 @@ impl<B: GemmBackend, T: Element, O: Element> Case<B, T, O> {
         }
     }
 
-    fn launch(&self, plan: &B::GemmPlan, operands: GemmOperands) -> Result<(), Error> {
+    fn launch(&self, prepared: &B::PreparedGemm, operands: GemmOperands) -> Result<(), Error> {
         // SAFETY: the operands lie inside the allocation with the problem's sizes; all work is on one stream, and each test
         // waits for it.
-        unsafe { self.gemm.launch(&self.stream, plan, operands) }
+        unsafe { self.gemm.launch(&self.stream, prepared, operands) }
     }
 
     fn poison(&self) {
@@ -98,7 +98,7 @@ impl<B: GemmBackend, T: Element, O: Element> Case<B, T, O> {
         };
     }
 
-    /// Every element of C is that of the reference with this bias; those that no product owns are the poison, a NaN.
+    /// Every element of C is that of the reference with this bias; those that no GEMM owns are the poison, a NaN.
     fn check(&self, bias: &[O]) {
         let p = &self.problem;
         let mut c = vec![O::default(); p.c_len()];
@@ -125,9 +125,9 @@ impl<B: GemmBackend, T: Element, O: Element> Case<B, T, O> {
         }
     }
 
-    fn run(&self, plan: &B::GemmPlan) {
+    fn run(&self, prepared: &B::PreparedGemm) {
         self.poison();
-        self.launch(plan, self.operands).unwrap();
+        self.launch(prepared, self.operands).unwrap();
         self.check(&self.bias);
     }
 }
@@ -157,7 +157,7 @@ fn exact<B: GemmBackend, T: Element, O: Element>(backend: &B) {
                     for bias in [false, true] {
                         let problem = GemmProblem { bias, ..batched };
                         let case = Case::<B, T, O>::new(backend, problem, 0);
-                        case.run(&case.gemm.plan(&problem, Provider::CublasLt).unwrap());
+                        case.run(&case.gemm.prepare(&problem, Provider::CublasLt).unwrap());
                     }
                 }
             }
@@ -189,11 +189,11 @@ fn tuned<B: GemmBackend>(backend: &B) {
     let problem = two_with_bias(256, 192, 40, DType::Bf16);
     let case = Case::<B, bf16, bf16>::new(backend, problem, 0);
     // SAFETY: as in `launch`.
-    let plan = unsafe {
+    let prepared = unsafe {
         case.gemm
             .tune(&case.stream, &problem, Provider::CublasLt, case.operands)
     };
-    case.run(&plan.unwrap());
+    case.run(&prepared.unwrap());
 }
 
 /// A graph keeps the bias with which it was captured, whatever the plan is launched with afterwards.
@@ -203,16 +203,16 @@ fn captured<B: GemmBackend>(backend: &B) {
     let second = case
         .operands
         .with_bias(case.operands.bias.add(2 * problem.n));
-    let plan = case.gemm.plan(&problem, Provider::CublasLt).unwrap();
-    case.run(&plan);
+    let prepared = case.gemm.prepare(&problem, Provider::CublasLt).unwrap();
+    case.run(&prepared);
     let graph = backend
         .capture(&case.stream, || {
-            case.launch(&plan, case.operands)
+            case.launch(&prepared, case.operands)
                 .map_err(|error| panic!("{error}"))
         })
         .unwrap();
     case.poison();
-    case.launch(&plan, second).unwrap();
+    case.launch(&prepared, second).unwrap();
     case.check(&case.bias[problem.n..]);
     case.poison();
     // SAFETY: the case owns what was captured, and checks what it gave.
@@ -224,12 +224,12 @@ fn captured<B: GemmBackend>(backend: &B) {
 fn misaligned(backend: &Cuda) {
     let ragged = GemmProblem::new(37, 259, 33, DType::F16).with_bias();
     let case = Case::<Cuda, f16, f16>::new(backend, ragged, 1);
-    case.run(&case.gemm.plan(&ragged, Provider::CublasLt).unwrap());
+    case.run(&case.gemm.prepare(&ragged, Provider::CublasLt).unwrap());
 
     let aligned = GemmProblem::new(64, 64, 32, DType::F16).with_bias();
     let case = Case::<Cuda, f16, f16>::new(backend, aligned, 1);
-    let plan = case.gemm.plan(&aligned, Provider::CublasLt).unwrap();
-    let error = case.launch(&plan, case.operands).unwrap_err();
+    let prepared = case.gemm.prepare(&aligned, Provider::CublasLt).unwrap();
+    let error = case.launch(&prepared, case.operands).unwrap_err();
     assert!(
         matches!(
             error,

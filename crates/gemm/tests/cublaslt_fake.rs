@@ -103,7 +103,7 @@ fn launch_with_bias(matmul: &Matmul, bias: u64) -> Result<(), Error> {
 }
 
 #[test]
-fn a_row_major_product_is_asked_for_as_its_transpose() {
+fn a_row_major_gemm_is_asked_for_as_its_transpose() {
     let fake = Fake::new("libfake_row_major.so");
     let problem = GemmProblem::new(5, 7, 3, DType::Bf16)
         .with_leading_dimensions(11, 13, 17)

@@ -1,4 +1,4 @@
-//! Products through the host backend: in stream order, for every provider, from shared memory.
+//! GEMMs through the host backend: in stream order, for every provider, from shared memory.
 
 use half::f16;
 use warpweave_gemm::host::reference;
@@ -70,24 +70,27 @@ fn every_provider_is_served_by_the_host() {
         Provider::Host,
     ] {
         let operands = Operands::new(&host, &stream, GemmProblem::new(33, 20, 29, DType::F16));
-        let plan = gemm.plan(&operands.problem, provider).unwrap();
+        let prepared = gemm.prepare(&operands.problem, provider).unwrap();
         // SAFETY: the operands outlive the download in `check`, which waits for the stream.
-        unsafe { gemm.launch(&stream, &plan, operands.addresses()).unwrap() };
+        unsafe {
+            gemm.launch(&stream, &prepared, operands.addresses())
+                .unwrap()
+        };
         operands.check(&host, &stream);
     }
 }
 
 #[test]
-fn a_captured_product_is_computed_at_each_launch() {
+fn a_captured_gemm_is_computed_at_each_launch() {
     let host = Host::new();
     let stream = host.stream(Priority::Normal).unwrap();
     let gemm = Gemm::new(&host).unwrap();
     let operands = Operands::new(&host, &stream, GemmProblem::new(9, 16, 8, DType::F16));
-    let plan = gemm.plan(&operands.problem, Provider::Cutlass).unwrap();
+    let prepared = gemm.prepare(&operands.problem, Provider::Cutlass).unwrap();
     let graph = host
         .capture(&stream, || {
             // SAFETY: the operands outlive the graph's launches, which `check` waits for.
-            unsafe { gemm.launch(&stream, &plan, operands.addresses()) }
+            unsafe { gemm.launch(&stream, &prepared, operands.addresses()) }
                 .map_err(|error| panic!("{error}"))
         })
         .unwrap();
@@ -109,11 +112,11 @@ fn bad_problems_and_addresses_are_refused_before_the_launch() {
     let gemm = Gemm::new(&host).unwrap();
     let problem = GemmProblem::new(4, 4, 0, DType::F16);
     assert!(matches!(
-        gemm.plan(&problem, Provider::Host),
+        gemm.prepare(&problem, Provider::Host),
         Err(Error::InvalidProblem { .. })
     ));
-    let plan = gemm
-        .plan(
+    let prepared = gemm
+        .prepare(
             &GemmProblem {
                 k: 4,
                 lda: 4,
@@ -125,18 +128,18 @@ fn bad_problems_and_addresses_are_refused_before_the_launch() {
     let odd = DevicePtr(0x1001);
     let operands = GemmOperands::new(odd, odd, odd);
     // SAFETY: the misaligned address is refused before anything is enqueued.
-    let error = unsafe { gemm.launch(&stream, &plan, operands) }.unwrap_err();
+    let error = unsafe { gemm.launch(&stream, &prepared, operands) }.unwrap_err();
     assert!(
         matches!(error, Error::Operand { operand: "A", .. }),
         "{error}"
     );
     let biased = GemmProblem::new(4, 4, 4, DType::F16).with_bias();
-    let plan = gemm.plan(&biased, Provider::Host).unwrap();
+    let prepared = gemm.prepare(&biased, Provider::Host).unwrap();
     let even = DevicePtr(0x1000);
     for bias in [DevicePtr::NULL, odd] {
         let operands = GemmOperands::new(even, even, even).with_bias(bias);
         // SAFETY: the missing or misaligned bias is refused before anything is enqueued.
-        let error = unsafe { gemm.launch(&stream, &plan, operands) }.unwrap_err();
+        let error = unsafe { gemm.launch(&stream, &prepared, operands) }.unwrap_err();
         assert!(error.to_string().contains("operand bias"), "{error}");
     }
 }

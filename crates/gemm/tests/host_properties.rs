@@ -1,4 +1,4 @@
-//! The blocked product and the reference of the host against a triple loop written out: any shape, layout, type, leading
+//! The blocked GEMM and the reference of the host against a triple loop written out: any shape, layout, type, leading
 //! dimension, bias and batch.
 
 use half::{bf16, f16};
@@ -60,23 +60,23 @@ fn compare<T: Element, O: Element>(p: &GemmProblem, seed: u32) -> Result<(), Tes
     let mut poison = [O::default()];
     O::round(&[POISON], &mut poison);
 
-    // Every element that no product owns must stay as it was.
+    // Every element that no GEMM owns must stay as it was.
     let mut expected = vec![f64::from(POISON); p.c_len()];
     let mut exact = Vec::new();
     let at = |layout, ld: usize, i: usize, j: usize| match layout {
         Layout::RowMajor => i * ld + j,
         Layout::Transposed => j * ld + i,
     };
-    for product in 0..p.batch.count {
+    for gemm in 0..p.batch.count {
         for i in 0..p.m {
             for j in 0..p.n {
                 let mut sum = if p.bias { bias[j].to_f64() } else { 0.0 };
                 for l in 0..p.k {
-                    let x = a[product * p.batch.a_stride + at(p.a_layout, p.lda, i, l)];
-                    let y = b[product * p.batch.b_stride + at(p.b_layout, p.ldb, l, j)];
+                    let x = a[gemm * p.batch.a_stride + at(p.a_layout, p.lda, i, l)];
+                    let y = b[gemm * p.batch.b_stride + at(p.b_layout, p.ldb, l, j)];
                     sum += x.to_f64() * y.to_f64();
                 }
-                expected[product * p.batch.c_stride + i * p.ldc + j] = sum;
+                expected[gemm * p.batch.c_stride + i * p.ldc + j] = sum;
                 exact.push(sum);
             }
         }
@@ -94,27 +94,27 @@ proptest! {
     #![proptest_config(Config { cases: 96, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn f16_products(p in problem(DType::F16, DType::F16), seed: u32) {
+    fn f16_gemms(p in problem(DType::F16, DType::F16), seed: u32) {
         compare::<f16, f16>(&p, seed)?;
     }
 
     #[test]
-    fn f16_products_stored_as_f32(p in problem(DType::F16, DType::F32), seed: u32) {
+    fn f16_gemms_stored_as_f32(p in problem(DType::F16, DType::F32), seed: u32) {
         compare::<f16, f32>(&p, seed)?;
     }
 
     #[test]
-    fn bf16_products(p in problem(DType::Bf16, DType::Bf16), seed: u32) {
+    fn bf16_gemms(p in problem(DType::Bf16, DType::Bf16), seed: u32) {
         compare::<bf16, bf16>(&p, seed)?;
     }
 
     #[test]
-    fn bf16_products_stored_as_f32(p in problem(DType::Bf16, DType::F32), seed: u32) {
+    fn bf16_gemms_stored_as_f32(p in problem(DType::Bf16, DType::F32), seed: u32) {
         compare::<bf16, f32>(&p, seed)?;
     }
 
     #[test]
-    fn f32_products(p in problem(DType::F32, DType::F32), seed: u32) {
+    fn f32_gemms(p in problem(DType::F32, DType::F32), seed: u32) {
         compare::<f32, f32>(&p, seed)?;
     }
 }

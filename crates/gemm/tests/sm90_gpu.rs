@@ -1,9 +1,9 @@
-//! The hand-written SM90 product: every kernel, exact on small integers.
+//! The hand-written SM90 GEMM: every kernel, exact on small integers.
 
 use half::{bf16, f16};
-use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPlan};
+use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPrepared};
 use warpweave_gemm::host::{Element, multiply_with_bias};
-use warpweave_gemm::sm90::{CONFIGS, Candidate};
+use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Layout, Provider};
 use warpweave_symm_mem::{Backend, Cuda, DType, Memory, Priority};
 
@@ -91,9 +91,11 @@ impl<T: Element> Case<T> {
         }
     }
 
-    fn plan(&self, config: usize, band: u32) -> CudaPlan {
-        let choice = Choice::Sm90(Candidate { config, band });
-        self.gemm.plan(&self.cuda, &self.problem, choice).unwrap()
+    fn prepare(&self, config: usize, swizzle: u32) -> CudaPrepared {
+        let choice = Choice::Sm90(Tiling { config, swizzle });
+        self.gemm
+            .prepare(&self.cuda, &self.problem, choice)
+            .unwrap()
     }
 
     fn poison(&self) {
@@ -106,9 +108,13 @@ impl<T: Element> Case<T> {
         };
     }
 
-    fn launch(&self, plan: &CudaPlan) {
+    fn launch(&self, prepared: &CudaPrepared) {
         // SAFETY: the operands lie inside the allocation with the problem's sizes; all work is on one stream.
-        unsafe { self.cuda.gemm(&self.stream, plan, self.operands).unwrap() };
+        unsafe {
+            self.cuda
+                .gemm(&self.stream, prepared, self.operands)
+                .unwrap()
+        };
     }
 
     fn check(&self, what: &str) {
@@ -134,10 +140,10 @@ impl<T: Element> Case<T> {
         }
     }
 
-    fn run(&self, config: usize, band: u32) {
-        let plan = self.plan(config, band);
+    fn run(&self, config: usize, swizzle: u32) {
+        let prepared = self.prepare(config, swizzle);
         self.poison();
-        self.launch(&plan);
+        self.launch(&prepared);
         self.check(CONFIGS[config].name);
     }
 }
@@ -207,7 +213,7 @@ fn half_precision_is_exact() {
 /// Launches that depend on each other with no synchronisation between them: each waits on the device for the one before.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
-fn a_chain_of_products_is_ordered() {
+fn a_chain_of_gemms_is_ordered() {
     let cuda = Cuda::new(0).unwrap();
     let square = problem((512, 512, 512), DType::F16, Layout::RowMajor, 0);
     let case = Case::<f16>::new(&cuda, square, 5);
@@ -219,15 +225,15 @@ fn a_chain_of_products_is_ordered() {
     let mut b = vec![f16::ZERO; 512 * 512];
     f16::round(&swap, &mut b);
     let GemmOperands { a, b: at_b, c, .. } = case.operands;
-    let plans = [case.plan(0, 1), case.plan(3, 2)];
+    let prepared = [case.prepare(0, 1), case.prepare(3, 2)];
     // SAFETY: the ranges lie inside the allocation; all work is on one stream.
     unsafe {
         cuda.upload(&case.stream, at_b, bytes(&b)).unwrap();
         for _ in 0..50 {
             let [there, back] =
                 [(a, c), (c, a)].map(|(from, to)| GemmOperands::new(from, at_b, to));
-            cuda.gemm(&case.stream, &plans[0], there).unwrap();
-            cuda.gemm(&case.stream, &plans[1], back).unwrap();
+            cuda.gemm(&case.stream, &prepared[0], there).unwrap();
+            cuda.gemm(&case.stream, &prepared[1], back).unwrap();
         }
         let mut end = vec![f16::ZERO; 512 * 512];
         let to = std::slice::from_raw_parts_mut(end.as_mut_ptr().cast(), 2 * end.len());
@@ -239,16 +245,16 @@ fn a_chain_of_products_is_ordered() {
 /// A graph holds the maps of its capture, whatever the plan is launched with afterwards.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
-fn a_captured_product_is_replayed() {
+fn a_captured_gemm_is_replayed() {
     let cuda = Cuda::new(0).unwrap();
     let shape = problem((300, 520, 136), DType::Bf16, Layout::RowMajor, 0);
     let case = Case::<bf16>::new(&cuda, shape, 9);
-    let plan = case.plan(0, 2);
-    case.launch(&plan);
+    let prepared = case.prepare(0, 2);
+    case.launch(&prepared);
     let graph = cuda
         .capture(&case.stream, || {
-            case.launch(&plan);
-            case.launch(&plan);
+            case.launch(&prepared);
+            case.launch(&prepared);
             Ok(())
         })
         .unwrap();
@@ -267,7 +273,7 @@ fn tuning_tries_every_candidate() {
     let shape = problem((640, 768, 512), DType::Bf16, Layout::Transposed, 8);
     let case = Case::<bf16>::new(&cuda, shape, 3);
     // SAFETY: the operands lie inside the allocation, and all work is on one stream.
-    let plan = unsafe {
+    let prepared = unsafe {
         cuda.gemm_tune(
             &case.gemm,
             &case.stream,
@@ -277,6 +283,6 @@ fn tuning_tries_every_candidate() {
         )
     };
     case.poison();
-    case.launch(&plan.unwrap());
+    case.launch(&prepared.unwrap());
     case.check("tuned");
 }

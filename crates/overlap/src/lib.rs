@@ -4,6 +4,7 @@ pub mod algorithms;
 pub mod check;
 pub mod error;
 pub mod execute;
+mod former;
 pub mod operation;
 pub mod plan;
 pub mod select;

@@ -134,7 +134,7 @@ pub(crate) fn op_line(plan: &Plan, kind: &OpKind) -> String {
                 .map_or(String::new(), |bias| format!(" + {}", region(plan, bias))),
             batch_of(*batch)
         ),
-        OpKind::Sum { srcs, dst } => {
+        OpKind::Reduce { srcs, dst } => {
             let srcs: Vec<String> = srcs.iter().map(|src| region(plan, src)).collect();
             format!("sum {} = {}", region(plan, dst), srcs.join(" + "))
         }
@@ -151,7 +151,7 @@ fn batch_of(batch: Batch) -> String {
     match count {
         1 => String::new(),
         _ if a_stride == c_stride => format!(", {count} times every {c_stride} rows"),
-        _ => format!(", {count} times every {a_stride} rows, of the product every {c_stride}"),
+        _ => format!(", {count} times every {a_stride} rows, of the GEMM every {c_stride}"),
     }
 }
 

@@ -51,7 +51,7 @@ pub struct Span {
     pub stream: usize,
     /// Where in the plan.
     pub site: Site,
-    /// The operation or effect in words.
+    /// The operation or effect as text.
     pub text: String,
     /// When its turn came.
     pub start: f64,

@@ -70,7 +70,7 @@ fn rank<B: Backend>(device: B, comm: &Communicator) -> Outcome<String> {
     bytes.resize(64, 0);
     let theirs = letters.range(right, 0, 64)?;
     let mut got = vec![0; 64];
-    // SAFETY: both ranges are checked. The peer reads behind its wait for the signal, and writes nothing there.
+    // SAFETY: both ranges are checked. The peer reads after its wait for the signal, and writes nothing there.
     unsafe { device.upload(&stream, theirs, &bytes)? };
     pad.signal(&stream, 0, &[right])?;
     pad.wait(&stream, 0, &[left], 0)?;

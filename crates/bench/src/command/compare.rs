@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use comfy_table::Table;
-use warpweave_overlap::plan::{GemmProvider, Plan, Problem};
+use warpweave_overlap::plan::{Provider, Plan, Problem};
 use warpweave_overlap::{Machine, simulate};
 
 use super::measured::{Product, measured};
@@ -104,7 +104,7 @@ fn alone(product: &Product, machine: &Machine) -> Result<Case> {
         problem,
         us,
     } = *product;
-    let implementation = product_alone("product alone", GemmProvider::CublasLt, Some(operation));
+    let implementation = product_alone("product alone", Provider::CublasLt, Some(operation));
     let plans = (0..world)
         .map(|rank| (implementation.plan)(rank, world, &problem))
         .collect::<Result<Vec<_>, _>>()?;

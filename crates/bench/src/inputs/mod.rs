@@ -51,7 +51,7 @@ pub struct Matrices {
 impl Matrices {
     /// Those of `operation` among `world` ranks; of a product without communication if there is none.
     pub fn of(operation: Option<Operation>, world: usize, problem: &Problem) -> Self {
-        let split = |operation: Operation| operation.product(world, problem).2 < problem.k;
+        let split = |operation: Operation| operation.gemm(world, problem).2 < problem.k;
         let biased = |operation: Operation| {
             let operands = operation.operands((0, world), problem, None);
             operands.iter().any(|o| o.matrix == Matrix::Bias)

@@ -124,12 +124,12 @@ impl Found {
             "link.mixed",
             "product.boost_us",
             "product.throttled",
-            "product.beside_transfers",
+            "product.during_transfers",
             "product.cutlass",
             "product.launch_us",
             "product.scalar_columns",
             "product.tiles",
-            "latency.beside_products_us",
+            "latency.during_gemm_us",
             "network.gbs",
             "network.latency_us",
             "collectives.nccl.multiprocessors",
@@ -253,7 +253,7 @@ impl Found {
             }
         }
         let flops = 2.0 * (m * n * k) as f64;
-        let product = &mut self.machine.product;
+        let product = &mut self.machine.gemm;
         let scalar = [&mut product.naive_tflops, &mut product.scalar_tflops];
         let keys = ["product.naive_tflops", "product.scalar_tflops"];
         for ((rate, us), key) in scalar.into_iter().zip(&times[probes.len()..]).zip(keys) {
@@ -283,19 +283,19 @@ impl Found {
         for (problem, &(shape, dtype)) in report.results.iter().zip(&sizes.products) {
             let time = problem.rows.first().and_then(|row| row.single_ms);
             if let Some(time) = time {
-                let launch = self.machine.product.launch_us;
+                let launch = self.machine.gemm.launch_us;
                 let us = time.median * 1e3 - self.clock;
                 let us = if us > 2.0 * launch {
                     us - launch
                 } else {
                     us.max(LEAST)
                 };
-                let (predicted, _) = self.machine.product((shape.m, shape.n, shape.k), dtype);
+                let (predicted, _) = self.machine.gemm_time((shape.m, shape.n, shape.k), dtype);
                 factors.entry(dtype).or_default().push(predicted / us);
             }
         }
         for dtype in [DType::Bf16, DType::F16, DType::F32] {
-            let rates = &mut self.machine.product.sustained_tflops;
+            let rates = &mut self.machine.gemm.sustained_tflops;
             let rate = match dtype {
                 DType::Bf16 => &mut rates.bf16,
                 DType::F16 => &mut rates.f16,

@@ -1,7 +1,7 @@
 //! `gemm`: the matrix products of the providers, without communication. Every rank computes all of C on its own device, all
 //! ranks at once, and the slowest counts; a job of one rank tells of one GPU alone.
 
-use warpweave_overlap::plan::GemmProvider;
+use warpweave_overlap::plan::Provider;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::{Entry, Sizes, Suite, on_host};
@@ -20,21 +20,21 @@ pub const SUITE: Suite = Suite {
 pub(super) const CUBLASLT: Entry = Entry::Product {
     name: "cublasLt",
     summary: "cuBLASLt, its heuristics' candidates timed; the host's own product on the host",
-    provider: GemmProvider::CublasLt,
+    provider: Provider::CublasLt,
     operation: None,
 };
 
 pub(super) const CUTLASS: Entry = Entry::Product {
     name: "cutlass",
     summary: "the CUTLASS SM90 kernels, tile and schedule timed",
-    provider: GemmProvider::Cutlass,
+    provider: Provider::Cutlass,
     operation: None,
 };
 
 const SM90: Entry = Entry::Product {
     name: "sm90",
     summary: "the hand-written SM90 kernel, tile, cluster and order timed",
-    provider: GemmProvider::Sm90,
+    provider: Provider::Sm90,
     operation: None,
 };
 

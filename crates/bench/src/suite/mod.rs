@@ -3,7 +3,7 @@
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteBackend;
-use warpweave_overlap::plan::{GemmProvider, Problem};
+use warpweave_overlap::plan::{Provider, Problem};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::candidate::Implementation;
@@ -86,7 +86,7 @@ enum Entry {
     Product {
         name: &'static str,
         summary: &'static str,
-        provider: GemmProvider,
+        provider: Provider,
         operation: Option<Operation>,
     },
     /// A plan of the bench's own.

@@ -2,7 +2,7 @@
 
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
-    Collective, GemmProvider, Placement, Plan, PlanBuilder, Problem, StreamId, Transport,
+    Collective, Provider, Placement, Plan, PlanBuilder, Problem, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, PlanError};
 use warpweave_symm_mem::{BackendKind, DType};
@@ -11,7 +11,7 @@ use super::{Beside, Entry, Figure, Sizes, Suite, all_of, on_host};
 use crate::candidate::Implementation;
 use crate::shape::Shape;
 
-const OPERATION: Operation = Operation::MatmulBesideAllGather;
+const OPERATION: Operation = Operation::MatmulOverlappingAllGather;
 
 pub(super) const SUITE: Suite = Suite {
     name: "overlap-allgather",
@@ -35,7 +35,7 @@ pub(super) const SUITE: Suite = Suite {
 const PRODUCT: Entry = Entry::Product {
     name: "productAlone",
     summary: "only the product, by cuBLASLt",
-    provider: GemmProvider::CublasLt,
+    provider: Provider::CublasLt,
     operation: Some(OPERATION),
 };
 

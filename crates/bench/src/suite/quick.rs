@@ -17,7 +17,7 @@ pub(super) const SUITE: Suite = Suite {
 };
 
 fn entries() -> Vec<Entry> {
-    let usual = algorithms::algorithms().map(Configuration::usual);
+    let usual = algorithms::algorithms().map(Configuration::with_defaults);
     let all = usual.map(Entry::Configured);
     all.chain([gemm::CUBLASLT, gemm::CUTLASS]).collect()
 }

@@ -3,7 +3,7 @@
 use warpweave_overlap::Operation;
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
 use warpweave_overlap::operation::Matrix;
-use warpweave_overlap::plan::{GemmProvider, Problem, Role};
+use warpweave_overlap::plan::{Provider, Problem, Role};
 
 use super::groups::{budget, divide};
 use super::{Case, Sizes, Suite};
@@ -142,7 +142,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         if self.case.operation.is_some() {
             alone = Some(candidates.len());
             let product =
-                product_alone("product alone", GemmProvider::CublasLt, self.case.operation);
+                product_alone("product alone", Provider::CublasLt, self.case.operation);
             candidates.push(bind(&product)?);
         }
         let bound = Bind {

@@ -6,7 +6,7 @@ use crate::inject::Injection;
 use std::time::Duration;
 use warpweave_comm::Store;
 use warpweave_overlap::plan::{
-    Collective, GemmProvider, Placement, Plan, PlanBuilder, StreamId, Transport,
+    Collective, Provider, Placement, Plan, PlanBuilder, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, Problem};
 use warpweave_symm_mem::{DType, Host};
@@ -98,7 +98,7 @@ fn multiply(plan: &mut PlanBuilder, names: [&str; 3]) {
         let id = plan.draft().buffer_named(name).unwrap();
         plan.whole(id)
     });
-    plan.gemm(MAIN, GemmProvider::CublasLt, a, b, c);
+    plan.gemm(MAIN, Provider::CublasLt, a, b, c);
 }
 
 /// Cᵀ = Bᵀ · Aᵀ, all of them stored transposed, or said to be.
@@ -163,7 +163,7 @@ fn cyclic(dealt: bool) -> Implementation {
                     };
                     let a = plan.own(staging, place..place + 1, 0..k);
                     let (b, c) = (plan.whole(b), plan.own(c, row..row + 1, 0..n));
-                    plan.gemm(MAIN, GemmProvider::CublasLt, a, b, c);
+                    plan.gemm(MAIN, Provider::CublasLt, a, b, c);
                 }
             })
         }),
@@ -173,7 +173,7 @@ fn cyclic(dealt: bool) -> Implementation {
 /// A product, and an all-gather of X; or an all-gather that is left out.
 fn beside(gathers: bool) -> Implementation {
     let operands = |rank, world, problem: &Problem| {
-        Operation::MatmulBesideAllGather.operands((rank, world), problem, None)
+        Operation::MatmulOverlappingAllGather.operands((rank, world), problem, None)
     };
     Implementation {
         name: "beside".into(),
@@ -223,7 +223,7 @@ fn rows_dealt_out_one_by_one_are_rows_of_the_same_c() {
 
 #[test]
 fn both_outputs_of_a_product_beside_an_all_gather_are_compared() {
-    let operation = Operation::MatmulBesideAllGather;
+    let operation = Operation::MatmulOverlappingAllGather;
     let each = 9 * 4 + 4 * WORLD as u64 * 6;
     let right = verdict(operation, || beside(true), None);
     assert!(right.is_right(), "{right:?}");

@@ -69,7 +69,7 @@ pub unsafe fn fill(cuda: &Cuda, stream: &CudaStream, to: DevicePtr, bytes: usize
     Ok(())
 }
 
-/// Times the launches, of which the first is the product alone, and prints them on rank 0: those of the slowest rank.
+/// Times the launches, of which the first is the GEMM alone, and prints them on rank 0: those of the slowest rank.
 pub fn time(
     (cuda, stream): (&Cuda, &CudaStream),
     exchange: &Arc<dyn Exchange>,
@@ -110,7 +110,7 @@ pub fn time(
         for (time, name) in &table {
             let micros = time.as_secs_f64() * 1e6;
             let times = time.as_secs_f64() / table[0].0.as_secs_f64();
-            println!("{micros:>10.1} µs  {times:>5.3} times the product alone  {name}");
+            println!("{micros:>10.1} µs  {times:>5.3} times the GEMM alone  {name}");
         }
     }
     cuda.synchronize(stream)?;

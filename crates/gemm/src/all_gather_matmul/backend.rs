@@ -1,4 +1,4 @@
-//! Backends that can launch products that gather.
+//! Backends that can launch GEMMs that gather.
 
 use std::fmt::Debug;
 
@@ -13,10 +13,10 @@ use crate::Error;
 /// the missing rows is worthless. [`SignalPad::check`](warpweave_symm_mem::SignalPad::check) reports it and
 /// [`SignalPad::recover`](warpweave_symm_mem::SignalPad::recover) makes the pad usable again.
 pub trait AllGatherGemmBackend: Backend {
-    /// A product ready to be launched, with its tables.
-    type AllGatherPlan: Debug + Send + Sync;
+    /// A GEMM ready to be launched, with its tables.
+    type PreparedAllGather: Debug + Send + Sync;
 
-    /// Prepares a product: checks it, chooses a kernel, encodes its tensor maps and stores the order of its tiles on the
+    /// Prepares a GEMM: checks it, chooses a kernel, encodes its tensor maps and stores the order of its tiles on the
     /// device. Not collective.
     ///
     /// # Errors
@@ -25,12 +25,12 @@ pub trait AllGatherGemmBackend: Backend {
     ///   the feature `nvcc`, at most [`AllGatherMatmul::MAX_WORLD`] ranks, and what
     ///   [`sm90::check_problem`](crate::sm90::check_problem) asks for; [`Error::Operand`] for a misaligned address.
     /// - What the backend reports.
-    fn all_gather_plan(&self, product: &AllGatherMatmul) -> Result<Self::AllGatherPlan, Error>;
+    fn prepare_all_gather(&self, gemm: &AllGatherMatmul) -> Result<Self::PreparedAllGather, Error>;
 
     /// What a plan has chosen, for tables and logs.
-    fn all_gather_algorithm(plan: &Self::AllGatherPlan) -> String;
+    fn all_gather_algorithm(prepared: &Self::PreparedAllGather) -> String;
 
-    /// Enqueues the product on `stream`. Waits for nothing on the host, and may be captured in a graph.
+    /// Enqueues the GEMM on `stream`. Waits for nothing on the host, and may be captured in a graph.
     ///
     /// On a GPU all blocks of the launch must come to be resident while the peers' launches run: whatever else is on the device
     /// ends without them.
@@ -39,16 +39,16 @@ pub trait AllGatherGemmBackend: Backend {
     /// - Each address of `a` holds that rank's shard (eagerly: this rank's), `staging` every row of A ([`stagings`](crate::Protocol::stagings) times), `b` and
     ///   `c` the problem's matrices, `bias` its elements if it has one; a row of A has `lda` elements, the last one too. All are mapped until the launches
     ///   of all ranks have ended, and none overlaps another.
-    /// - The pad lives until then. All ranks launch the same product equally often, in the same order with others that use
+    /// - The pad lives until then. All ranks launch the same GEMM equally often, in the same order with others that use
     ///   its slots, and nothing else uses them; where rows are pushed, each owner of any signals `ready` once a call.
     /// - Eagerly: whatever uses the slots from `ready` on is eager and has the same `ready`, since one counter stands for their epochs;
-    ///   and the stagings belong to products with the same rows and `lda`.
+    ///   and the stagings belong to GEMMs with the same rows and `lda`.
     /// - No unordered work writes this rank's shard, B or the bias or touches C or staging, but that owners push, and the
     ///   launches of peers write eagerly.
     /// - Launches of one plan are ordered among each other.
     unsafe fn all_gather_matmul(
         &self,
         stream: &Self::Stream,
-        plan: &Self::AllGatherPlan,
+        prepared: &Self::PreparedAllGather,
     ) -> Result<(), Error>;
 }

@@ -1,27 +1,27 @@
-//! All-gather and matrix product in one launch.
+//! All-gather and GEMM in one launch.
 //!
-//! Each rank has a shard of the rows of A and all of its own B. The launch fetches the rows of the peers into staging, chunk
+//! Each rank has a shard of the rows of A and all of its own B. The launch pulls the rows of the peers into staging, chunk
 //! after chunk, while it multiplies: its own rows where they lie, those of the others once their chunk is there. No
-//! multiprocessor does one alone.
+//! SM does one alone.
 //!
 //! # Protocol
 //!
-//! Two words of the signal pad, each given once a call from every rank to every peer:
+//! Two flags of the signal pad, each given once a call from every rank to every peer:
 //! - slot `ready`: "my shard may be read";
-//! - slot `done`: "I have read your shard". A call ends behind those of all peers.
+//! - slot `done`: "I have read your shard". A call ends after those of all peers.
 //!
-//! Rows are fetched behind `ready`, and multiplied behind a counter of the rank's own that says that their chunk is in staging.
-//! Staging is written again by the rank's next call, behind this one. So calls may follow each other, and graphs be replayed,
-//! with one staging and no reset. Nothing waits in a circle: `ready` waits for nothing, `done` for fetching alone.
+//! Rows are pulled after `ready`, and multiplied after a counter of the rank's own that says that their chunk is in staging.
+//! Staging is written again by the rank's next call, after this one. So calls may follow each other, and graphs be replayed,
+//! with one staging and no reset. Nothing waits in a circle: `ready` waits for nothing, `done` for pulling alone.
 //! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
 //!
 //! The first chunks of each shard may be [`pushed`](Protocol::Rendezvous::pushed): copy engines bring more over a link than loads do,
-//! in large pieces, and what is fetched behind them comes in small ones, which keep the product close behind. `ready` then waits for
-//! these copies, and `done` for the rank's own product too, which reads what was pushed.
+//! in large pieces, and what is pulled after them comes in small ones, which keep the GEMM close after. `ready` then waits for
+//! these copies, and `done` for the rank's own GEMM too, which reads what was pushed.
 //!
-//! That is a *rendezvous*: a row crosses the link behind a word of its owner, and the call ends behind a word of each reader. Small
+//! That is a *rendezvous*: a row crosses the link after a flag of its owner, and the call ends after a flag of each reader. Small
 //! shards go *eagerly* ([`Protocol::Eager`]), as in message passing: each rank writes them into staging of its peers as soon as its
-//! launch begins, a word for each chunk says that it is there, and nothing else is said. Calls take two stagings in turn, so that
+//! launch begins, a flag for each chunk says that it is there, and nothing else is said. Calls take two stagings in turn, so that
 //! who has heard from all peers in one call may write in the next what they read in the one before.
 
 mod backend;
@@ -32,11 +32,11 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use crate::sm90::Candidate;
+use crate::sm90::Tiling;
 use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
 pub use backend::AllGatherGemmBackend;
-pub(crate) use table::bands;
+pub(crate) use table::groups;
 
 /// C = A·B on every rank, with a bias if the problem has one, where each rank has a shard of the rows of A.
 ///
@@ -44,9 +44,9 @@ pub(crate) use table::bands;
 /// rank's own.
 #[derive(Clone, Debug)]
 pub struct AllGatherMatmul {
-    /// The whole product. `lda` holds for `a` and for staging.
+    /// The whole GEMM. `lda` holds for `a` and for staging.
     pub problem: GemmProblem,
-    /// The rows of A that each rank has, by rank, one behind the other. They may be none.
+    /// The rows of A that each rank has, by rank, one after the other. They may be none.
     pub shards: Vec<Range<usize>>,
     /// Rows of a chunk; the last of a shard may have fewer. Best whole tiles of a cluster ([`AllGatherMatmul::chunk_rows`]).
     pub chunk_rows: usize,
@@ -55,7 +55,7 @@ pub struct AllGatherMatmul {
     pub a: Vec<DevicePtr>,
     /// Address of row 0 of A in each rank's staging, as mapped here; the rows of a rank's own shard are neither read nor written there.
     /// Symmetric where peers write: where rows are pushed, and eagerly; otherwise any device memory of this rank, the others' being
-    /// ignored. Eagerly each is two, one behind the other.
+    /// ignored. Eagerly each is two, one after the other.
     pub staging: Vec<DevicePtr>,
     /// Address of B.
     pub b: DevicePtr,
@@ -73,9 +73,9 @@ pub struct AllGatherMatmul {
     /// How rows come from their owners.
     pub protocol: Protocol,
     /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice. What is worth timing is in
-    /// [`sm90::candidates`](crate::sm90::candidates).
-    pub candidate: Option<Candidate>,
-    /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every multiprocessor;
+    /// [`sm90::tilings`](crate::sm90::tilings).
+    pub tiling: Option<Tiling>,
+    /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every SM;
     /// ranks that share a device share them out.
     pub max_blocks: Option<u32>,
 }
@@ -83,25 +83,25 @@ pub struct AllGatherMatmul {
 /// How rows come from their owners to those who multiply them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Peers fetch them, behind a word of the owner, and give them back by another.
+    /// Peers pull them, after a flag of the owner, and give them back by another.
     Rendezvous {
-        /// Chunks of each shard, from its first, that are not fetched: their owner has them written into every peer's staging, and
-        /// signals `ready` behind that, if it has any rows; the launch signals it for none.
+        /// Chunks of each shard, from its first, that are not pulled: their owner has them written into every peer's staging, and
+        /// signals `ready` after that, if it has any rows; the launch signals it for none.
         ///
-        /// The writes may begin where the owner's call before has ended. Behind a fault of any rank that is no longer enough: what
-        /// the ranks compute is worthless then until the pad has been recovered. The launch leaves two multiprocessors to the
+        /// The writes may begin where the owner's call before has ended. After a fault of any rank that is no longer enough: what
+        /// the ranks compute is worthless then until the pad has been recovered. The launch leaves two SMs to the
         /// signals, which may be kernels; so must whoever sets [`max_blocks`](AllGatherMatmul::max_blocks).
         pushed: usize,
     },
-    /// Owners write them into the staging of all peers, unasked. For shards so small that words take longer than bytes.
+    /// Owners write them into the staging of all peers, unasked. For shards so small that flags take longer than bytes.
     Eager,
 }
 
 impl Protocol {
-    /// Everything is fetched.
-    pub const FETCH: Protocol = Protocol::Rendezvous { pushed: 0 };
+    /// Everything is pulled.
+    pub const PULL: Protocol = Protocol::Rendezvous { pushed: 0 };
 
-    /// Stagings of a rank, which calls take in turn, one behind the other: each has the rows of A.
+    /// Stagings of a rank, which calls take in turn, one after the other: each has the rows of A.
     pub fn stagings(self) -> usize {
         match self {
             Protocol::Rendezvous { .. } => 1,
@@ -118,7 +118,7 @@ impl AllGatherMatmul {
     pub const MAX_WORLD: usize = 8;
 
     /// Most chunks of a shard that goes eagerly, as [`eager_chunk_rows`](AllGatherMatmul::eager_chunk_rows) has them: about as many
-    /// as a GPU has multiprocessors.
+    /// as a GPU has SMs.
     pub const EAGER_CHUNKS: usize = 128;
 
     /// Most chunks of a shard.
@@ -146,7 +146,7 @@ impl AllGatherMatmul {
         rows.div_ceil(self.chunk_rows.max(1))
     }
 
-    /// Rows of a chunk of shards of at most `shard_rows` rows that go eagerly: every multiprocessor has one to write.
+    /// Rows of a chunk of shards of at most `shard_rows` rows that go eagerly: every SM has one to write.
     pub fn eager_chunk_rows(shard_rows: usize) -> usize {
         shard_rows.div_ceil(Self::EAGER_CHUNKS).max(1)
     }
@@ -159,7 +159,7 @@ impl AllGatherMatmul {
         }
     }
 
-    /// Chunks of a shard whose tiles come before those of all others behind them.
+    /// Chunks of a shard whose tiles come before those of all others after them.
     pub(crate) fn ahead_chunks(&self) -> usize {
         match self.protocol {
             Protocol::Rendezvous { .. } => self.pushed_chunks(),
@@ -177,7 +177,7 @@ impl AllGatherMatmul {
         self.pad.world as usize
     }
 
-    /// The rows of chunk `index` of the shard of `rank`; none behind its last chunk.
+    /// The rows of chunk `index` of the shard of `rank`; none after its last chunk.
     pub(crate) fn chunk(&self, rank: usize, index: usize) -> Range<usize> {
         let Range { start, end } = self.shards[rank];
         let from = start.saturating_add(index.saturating_mul(self.chunk_rows));
@@ -225,7 +225,7 @@ impl AllGatherMatmul {
         }
     }
 
-    /// The product of some rows of one shard, with its operands, those of others in the staging of `parity`.
+    /// The GEMM of some rows of one shard, with its operands, those of others in the staging of `parity`.
     pub(crate) fn part(&self, rows: &Range<usize>, parity: usize) -> (GemmProblem, GemmOperands) {
         let problem = GemmProblem {
             m: rows.len(),
@@ -252,7 +252,7 @@ impl AllGatherMatmul {
             return refuse("shards are rows, so A must be row-major".into());
         }
         if self.problem.batch != GemmBatch::ONE {
-            return refuse("it is one product".into());
+            return refuse("it is one GEMM".into());
         }
         let counts = [self.shards.len(), self.a.len(), self.staging.len()];
         if rank >= world || counts != [world; 3] {

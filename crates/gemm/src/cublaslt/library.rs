@@ -103,7 +103,7 @@ impl Library {
         if let Some(library) = LIBRARY.get() {
             return Ok(library.clone());
         }
-        let (paths, refused) = search::candidates();
+        let (paths, refused) = search::tilings();
         let library = Arc::new(Self::open_first(paths, refused)?);
         Ok(LIBRARY.get_or_init(|| library).clone())
     }
@@ -115,11 +115,11 @@ impl Library {
 
     /// Opens the first usable one; `tried` says why earlier ones are none.
     fn open_first(
-        candidates: impl IntoIterator<Item = PathBuf>,
+        tilings: impl IntoIterator<Item = PathBuf>,
         mut tried: Vec<String>,
     ) -> Result<Self, Error> {
         let mut incomplete = None;
-        for path in candidates {
+        for path in tilings {
             // SAFETY: cuBLASLt's initialisers only set up its own state; a library that the user or the loader's
             // configuration names is as trusted as the program itself.
             let library = match unsafe { libloading::Library::new(&path) } {

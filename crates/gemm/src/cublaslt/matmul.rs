@@ -5,7 +5,7 @@
 //!
 //! So our bias, one element for each column of C, has one for each *row* of their D, which is what `CUBLASLT_EPILOGUE_BIAS`
 //! adds: `cublasLt.h` asks at `CUBLASLT_MATMUL_DESC_BIAS_POINTER` for a vector as long as D has rows, and adds it to every
-//! column; all products of a batch get the same one, as `CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE` is 0 by default.
+//! column; all GEMMs of a batch get the same one, as `CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE` is 0 by default.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ unsafe impl Send for Matmul {}
 unsafe impl Sync for Matmul {}
 
 impl Matmul {
-    /// Describes `problem`: f32 accumulation, f32 products for f32 inputs (no TF32).
+    /// Describes `problem`: f32 accumulation, f32 GEMMs for f32 inputs (no TF32).
     pub fn new(handle: &Arc<Handle>, problem: &GemmProblem) -> Result<Self, Error> {
         problem.validate()?;
         // Dropped on an early return, which destroys what was made until then.
@@ -295,13 +295,13 @@ impl Matmul {
         Ok(usable)
     }
 
-    /// Enqueues the product on `stream`, a `CUstream` of the handle's context. Any number of threads may launch at once, each
+    /// Enqueues the GEMM on `stream`, a `CUstream` of the handle's context. Any number of threads may launch at once, each
     /// with its own operands; those of a problem with a bias take turns for the length of the call.
     ///
     /// # Safety
     /// - `operands` are device addresses of the problem's matrices, and bias if it has one, with the alignment that was
     ///   promised to the heuristics, and `workspace` of at least [`Algorithm::workspace`] bytes aligned to 256 (or 0 where
-    ///   none is needed), all mapped until the product has ended.
+    ///   none is needed), all mapped until the GEMM has ended.
     /// - No unordered work conflicts with any of them; C overlaps none of the others.
     /// - `algorithm` was proposed for this problem, and the handle's context is current.
     pub unsafe fn launch(

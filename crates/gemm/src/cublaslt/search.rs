@@ -12,7 +12,7 @@ pub(super) const VARIABLE: &str = "WARPWEAVE_CUBLASLT";
 
 /// Every path to try, the most specific first, and what is not to be tried, with the reason. Plain names are left to the
 /// dynamic loader.
-pub(super) fn candidates() -> (Vec<PathBuf>, Vec<String>) {
+pub(super) fn tilings() -> (Vec<PathBuf>, Vec<String>) {
     if let Some(path) = std::env::var_os(VARIABLE).filter(|p| !p.is_empty()) {
         return (vec![path.into()], Vec::new());
     }
@@ -59,7 +59,7 @@ fn around(executable: &Path) -> (Vec<PathBuf>, Vec<String>) {
     (paths, refused)
 }
 
-/// The package folders of the Python environments that are active or installed in the usual places.
+/// The package folders of the Python environments that are active or installed in the default places.
 fn site_packages() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
         .iter()

@@ -1,30 +1,30 @@
-//! Products that gather on a GPU: the hand-written kernel.
+//! GEMMs that gather on a GPU: the hand-written kernel.
 
 use warpweave_symm_mem::Cuda;
 
 use super::handle;
-use crate::sm90::AllGatherPlan;
+use crate::sm90::PreparedAllGather;
 use crate::{AllGatherGemmBackend, AllGatherMatmul, Error};
 
 impl AllGatherGemmBackend for Cuda {
-    type AllGatherPlan = AllGatherPlan;
+    type PreparedAllGather = PreparedAllGather;
 
-    fn all_gather_plan(&self, product: &AllGatherMatmul) -> Result<AllGatherPlan, Error> {
-        product.validate()?;
-        AllGatherPlan::new(self, product)
+    fn prepare_all_gather(&self, gemm: &AllGatherMatmul) -> Result<PreparedAllGather, Error> {
+        gemm.validate()?;
+        PreparedAllGather::new(self, gemm)
     }
 
-    fn all_gather_algorithm(plan: &AllGatherPlan) -> String {
-        format!("sm90 {}", plan.candidate())
+    fn all_gather_algorithm(prepared: &PreparedAllGather) -> String {
+        format!("sm90 {}", prepared.tiling())
     }
 
     unsafe fn all_gather_matmul(
         &self,
         stream: &Self::Stream,
-        plan: &AllGatherPlan,
+        prepared: &PreparedAllGather,
     ) -> Result<(), Error> {
         handle::bind(self)?;
         // SAFETY: the caller's obligation.
-        unsafe { plan.launch(self, stream) }
+        unsafe { prepared.launch(self, stream) }
     }
 }

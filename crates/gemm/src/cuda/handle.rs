@@ -7,9 +7,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use warpweave_symm_mem::{Backend, Cuda};
 
-use super::plan::{CudaPlan, Kernel};
+use super::prepared::{CudaPrepared, Kernel};
 use crate::cublaslt::{self, Algorithm, Library, Matmul, WORKSPACE_LIMIT};
-use crate::cutlass::{self, Candidate};
+use crate::cutlass::{self, Tiling};
 use crate::sm90;
 use crate::{Error, GemmBatch, GemmProblem, Provider};
 
@@ -22,9 +22,9 @@ pub enum Choice {
     /// One of the heuristics' proposals.
     CublasLt(Algorithm),
     /// A compiled kernel with its arguments.
-    Cutlass(Candidate),
+    Cutlass(Tiling),
     /// A hand-written kernel with its arguments.
-    Sm90(sm90::Candidate),
+    Sm90(sm90::Tiling),
 }
 
 /// What the plans of one device share: the cuBLASLt handle, made when first needed, and the choices of tuning.
@@ -50,7 +50,7 @@ impl CudaGemm {
             Provider::CublasLt => self.proposals(backend, problem, TUNED_ALGORITHMS),
             Provider::Cutlass => {
                 let configs = cutlass_configs(backend, problem)?;
-                Ok(cutlass::candidates(configs)
+                Ok(cutlass::tilings(configs)
                     .into_iter()
                     .map(Choice::Cutlass)
                     .collect())
@@ -58,9 +58,9 @@ impl CudaGemm {
             Provider::Sm90 => {
                 sm90::check_device(backend.device())?;
                 sm90::check_problem(problem)?;
-                let multiprocessors = backend.device().sms;
-                let candidates = sm90::candidates(problem, multiprocessors);
-                Ok(candidates.into_iter().map(Choice::Sm90).collect())
+                let sms = backend.device().sms;
+                let tilings = sm90::tilings(problem, sms);
+                Ok(tilings.into_iter().map(Choice::Sm90).collect())
             }
             Provider::Host => Err(Error::WrongBackend {
                 provider,
@@ -84,8 +84,8 @@ impl CudaGemm {
             }
             Provider::Cutlass => {
                 let configs = cutlass_configs(backend, problem)?;
-                let multiprocessors = backend.device().sms;
-                cutlass::select(configs, problem, multiprocessors)
+                let sms = backend.device().sms;
+                cutlass::select(configs, problem, sms)
                     .map(Choice::Cutlass)
                     .ok_or(Error::NoCandidate)
             }
@@ -107,14 +107,14 @@ impl CudaGemm {
     ///
     /// # Errors
     /// As [`choices`](Self::choices), and those of allocating the workspace.
-    pub fn plan(
+    pub fn prepare(
         &self,
         backend: &Cuda,
         problem: &GemmProblem,
         choice: Choice,
-    ) -> Result<CudaPlan, Error> {
-        let mut plans = self.contenders(backend, problem, &[choice])?;
-        plans.pop().ok_or(Error::NoCandidate)
+    ) -> Result<CudaPrepared, Error> {
+        let mut prepared = self.contenders(backend, problem, &[choice])?;
+        prepared.pop().ok_or(Error::NoCandidate)
     }
 
     /// Plans for all `choices` that can be planned, with one workspace for all: only one of them may run at a time.
@@ -126,36 +126,36 @@ impl CudaGemm {
         backend: &Cuda,
         problem: &GemmProblem,
         choices: &[Choice],
-    ) -> Result<Vec<CudaPlan>, Error> {
+    ) -> Result<Vec<CudaPrepared>, Error> {
         problem.validate()?;
         bind(backend)?;
-        let mut plans = Vec::new();
+        let mut prepared = Vec::new();
         let mut failure = None;
         let mut matmul = None;
         for &choice in choices {
             match self.kernel(backend, problem, choice, &mut matmul) {
-                Ok(kernel) => plans.push(CudaPlan::new(*problem, kernel)),
+                Ok(kernel) => prepared.push(CudaPrepared::new(*problem, kernel)),
                 Err(error) => {
                     tracing::debug!(?choice, %error, "left out");
                     failure = failure.or(Some(error));
                 }
             }
         }
-        if plans.is_empty() {
+        if prepared.is_empty() {
             return Err(failure.unwrap_or(Error::NoCandidate));
         }
-        let bytes = plans
+        let bytes = prepared
             .iter()
-            .map(CudaPlan::workspace_bytes)
+            .map(CudaPrepared::workspace_bytes)
             .max()
             .unwrap_or(0);
         if bytes > 0 {
             let workspace = Arc::new(backend.allocate(bytes)?);
-            for plan in &mut plans {
-                plan.use_workspace(workspace.clone());
+            for prepared in &mut prepared {
+                prepared.use_workspace(workspace.clone());
             }
         }
-        Ok(plans)
+        Ok(prepared)
     }
 
     pub(super) fn tuned(&self, problem: &GemmProblem, provider: Provider) -> Option<Choice> {
@@ -187,15 +187,19 @@ impl CudaGemm {
                     alignment: alignment(problem),
                 })
             }
-            Choice::Cutlass(candidate) => {
+            Choice::Cutlass(tiling) => {
                 cutlass_configs(backend, problem)?;
-                let plan =
-                    cutlass::Plan::new(candidate, problem, ordinal(backend), backend.device().sms)?;
-                Ok(Kernel::Cutlass { plan, candidate })
+                let prepared = cutlass::Prepared::new(
+                    tiling,
+                    problem,
+                    ordinal(backend),
+                    backend.device().sms,
+                )?;
+                Ok(Kernel::Cutlass { prepared, tiling })
             }
-            Choice::Sm90(candidate) => {
-                let plan = sm90::Plan::new(backend, candidate, problem)?;
-                Ok(Kernel::Sm90(Box::new(plan)))
+            Choice::Sm90(tiling) => {
+                let prepared = sm90::Prepared::new(backend, tiling, problem)?;
+                Ok(Kernel::Sm90(Box::new(prepared)))
             }
         }
     }
@@ -233,7 +237,7 @@ fn cutlass_configs(
     Ok(configs)
 }
 
-/// The power of two, 16 at most, that the address of every row of every matrix of every product is a multiple of if the
+/// The power of two, 16 at most, that the address of every row of every matrix of every GEMM is a multiple of if the
 /// first one's is.
 fn alignment(problem: &GemmProblem) -> u32 {
     let batch = match problem.batch.count {

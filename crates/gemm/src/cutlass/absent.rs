@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ffi::c_void;
 
-use super::{Arrivals, Candidate, Config};
+use super::{Arrivals, Config, Tiling};
 use crate::{Error, GemmOperands, GemmProblem, Provider};
 
 /// The compiled configurations: without the feature `cutlass`, an error that says so.
@@ -11,18 +11,18 @@ pub fn configs() -> Result<&'static [Config], Error> {
     Err(missing())
 }
 
-/// The compiled configurations of products that wait: without the feature `cutlass`, an error that says so.
-pub fn waiting_configs() -> Result<&'static [Config], Error> {
+/// The compiled configurations of GEMMs that wait: without the feature `cutlass`, an error that says so.
+pub fn chunked_configs() -> Result<&'static [Config], Error> {
     Err(missing())
 }
 
 /// A kernel bound to a problem. Without the feature there is none.
 #[derive(Debug)]
-pub struct Plan(Infallible);
+pub struct Prepared(Infallible);
 
-impl Plan {
+impl Prepared {
     /// Always [`Error::MissingFeature`].
-    pub fn new(_: Candidate, _: &GemmProblem, _: i32, _: u32) -> Result<Self, Error> {
+    pub fn new(_: Tiling, _: &GemmProblem, _: i32, _: u32) -> Result<Self, Error> {
         Err(missing())
     }
 
@@ -42,7 +42,7 @@ impl Plan {
         match self.0 {}
     }
 
-    /// Enqueues the product.
+    /// Enqueues the GEMM.
     ///
     /// # Safety
     /// None to uphold: no value of this type exists.

@@ -2,7 +2,7 @@
 
 use warpweave_symm_mem::PadView;
 
-/// Where the rows of A are and which words announce them.
+/// Where the rows of A are and which flags publish them.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "cutlass"),
@@ -13,8 +13,8 @@ pub(crate) struct Arrivals {
     pub slot: usize,
     /// Device address at which row 0 of A would lie if all rows lay as this rank's own do.
     pub own: u64,
-    /// The row behind the last that may be read there.
+    /// The row after the last that may be read there.
     pub own_end: usize,
-    /// Device addresses of the bands, of the tiles' waits, of the waits and of the signals a call.
+    /// Device addresses of the groups, of the tiles' waits, of the waits and of the signals a call.
     pub tables: [u64; 4],
 }

@@ -1,6 +1,6 @@
-//! The static library of kernels, behind the C interface of `warpweave_cutlass.h`.
+//! The static library of kernels, after the C interface of `warpweave_cutlass.h`.
 
-mod waiting;
+mod chunked;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;
@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use warpweave_symm_mem::DType;
 
 use super::requirements::{ADDRESS_ALIGNMENT, check_problem};
-use super::{Arrivals, Candidate, Config, Raster};
+use super::{Arrivals, Config, Raster, Tiling};
 use crate::{Error, GemmOperands, GemmProblem};
 
-pub use waiting::waiting_configs;
+pub use chunked::chunked_configs;
 
 #[repr(C)]
 struct RawConfig {
@@ -51,12 +51,12 @@ unsafe extern "C" {
     fn ww_cutlass_plan_create(
         config: i32,
         problem: *const RawProblem,
-        plan: *mut *mut RawPlan,
+        prepared: *mut *mut RawPlan,
     ) -> i32;
-    fn ww_cutlass_plan_workspace(plan: *const RawPlan) -> usize;
-    fn ww_cutlass_plan_bind(plan: *mut RawPlan, a: u64, b: u64, c: u64, workspace: u64) -> i32;
-    fn ww_cutlass_plan_run(plan: *mut RawPlan, stream: *mut c_void) -> i32;
-    fn ww_cutlass_plan_destroy(plan: *mut RawPlan);
+    fn ww_cutlass_plan_workspace(prepared: *const RawPlan) -> usize;
+    fn ww_cutlass_plan_bind(prepared: *mut RawPlan, a: u64, b: u64, c: u64, workspace: u64) -> i32;
+    fn ww_cutlass_plan_run(prepared: *mut RawPlan, stream: *mut c_void) -> i32;
+    fn ww_cutlass_plan_destroy(prepared: *mut RawPlan);
 }
 
 /// The compiled configurations, in the library's order.
@@ -94,7 +94,7 @@ unsafe fn read_configs(
 
 /// A kernel bound to a problem on the device whose context was current when it was made.
 #[derive(Debug)]
-pub struct Plan {
+pub struct Prepared {
     config: &'static str,
     problem: GemmProblem,
     workspace: usize,
@@ -111,36 +111,30 @@ struct State {
 // SAFETY: the library's plan is plain host memory without thread affinity, and the mutex lets one thread in at a time.
 unsafe impl Send for State {}
 
-impl Plan {
-    /// Prepares `candidate` for `problem` on CUDA device `device`, using at most `multiprocessors` of its SMs. The device's
+impl Prepared {
+    /// Prepares `tiling` for `problem` on CUDA device `device`, using at most `sms` of its SMs. The device's
     /// context must be current.
     pub fn new(
-        candidate: Candidate,
+        tiling: Tiling,
         problem: &GemmProblem,
         device: i32,
-        multiprocessors: u32,
+        sms: u32,
     ) -> Result<Self, Error> {
-        let place = (device, multiprocessors);
-        Self::create(
-            configs()?,
-            ww_cutlass_plan_create,
-            candidate,
-            problem,
-            place,
-        )
+        let place = (device, sms);
+        Self::create(configs()?, ww_cutlass_plan_create, tiling, problem, place)
     }
 
     /// A plan of one of the tables of the library, by its function.
     fn create(
         configs: &'static [Config],
         create: unsafe extern "C" fn(i32, *const RawProblem, *mut *mut RawPlan) -> i32,
-        candidate: Candidate,
+        tiling: Tiling,
         problem: &GemmProblem,
-        (device, multiprocessors): (i32, u32),
+        (device, sms): (i32, u32),
     ) -> Result<Self, Error> {
         check_problem(problem)?;
         let config = configs
-            .get(candidate.config)
+            .get(tiling.config)
             .map_or("of no known index", |config| config.name);
         let raw_problem = RawProblem {
             m: problem.m as i32,
@@ -150,18 +144,18 @@ impl Plan {
             ldb: problem.ldb as i64,
             ldc: problem.ldc as i64,
             dtype: i32::from(problem.dtype == DType::Bf16),
-            raster: match candidate.raster {
+            raster: match tiling.raster {
                 Raster::Heuristic => 0,
                 Raster::AlongM => 1,
                 Raster::AlongN => 2,
             },
-            max_swizzle: candidate.swizzle as i32,
+            max_swizzle: tiling.swizzle as i32,
             device,
-            sm_count: multiprocessors as i32,
+            sm_count: sms as i32,
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: the problem is readable and `raw` a place for one plan; the library checks the index.
-        let status = unsafe { create(candidate.config as i32, &raw_problem, &mut raw) };
+        let status = unsafe { create(tiling.config as i32, &raw_problem, &mut raw) };
         check(config, "creating the plan", status)?;
         let raw = NonNull::new(raw).ok_or(Error::NoCandidate)?;
         // SAFETY: the plan was just created.
@@ -179,14 +173,14 @@ impl Plan {
         self.workspace
     }
 
-    /// Enqueues the product on `stream`, a `CUstream`. Tensor maps are encoded again only when an address has changed.
+    /// Enqueues the GEMM on `stream`, a `CUstream`. Tensor maps are encoded again only when an address has changed.
     ///
     /// # Errors
     /// [`Error::Operand`] for addresses that are not multiples of 16; [`Error::Cutlass`].
     ///
     /// # Safety
-    /// - `operands` are device addresses of the problem's matrices and `workspace` of [`Plan::workspace`] bytes (or 0
-    ///   where none are needed), all mapped until the product has ended.
+    /// - `operands` are device addresses of the problem's matrices and `workspace` of [`Prepared::workspace`] bytes (or 0
+    ///   where none are needed), all mapped until the GEMM has ended.
     /// - No unordered work conflicts with any of them; C overlaps neither A nor B.
     /// - The context in which the plan was made is current.
     pub unsafe fn launch(
@@ -258,13 +252,13 @@ mod tests {
 
     #[test]
     fn an_unknown_configuration_is_a_typed_error() {
-        let candidate = Candidate {
+        let tiling = Tiling {
             config: 1000,
             raster: Raster::Heuristic,
             swizzle: 1,
         };
         let problem = GemmProblem::new(128, 128, 128, DType::Bf16);
-        let error = Plan::new(candidate, &problem, 0, 132).unwrap_err();
+        let error = Prepared::new(tiling, &problem, 0, 132).unwrap_err();
         assert!(
             matches!(error, Error::Cutlass { status, .. } if status < 0),
             "{error}"

@@ -6,11 +6,11 @@
 #[cfg(not(feature = "cutlass"))]
 mod absent;
 mod arrivals;
-mod candidate;
 #[cfg(feature = "cutlass")]
 mod linked;
 mod model;
 mod requirements;
+mod tiling;
 
 #[cfg(not(feature = "cutlass"))]
 use absent as library;
@@ -18,9 +18,9 @@ use absent as library;
 use linked as library;
 
 pub(crate) use arrivals::Arrivals;
-pub use candidate::{Candidate, Config, Raster};
-pub use library::{Plan, configs, waiting_configs};
-pub use model::{candidates, select};
+pub use library::{Prepared, chunked_configs, configs};
 pub(crate) use model::{seconds, slots, tile_seconds, tiles};
+pub use model::{select, tilings};
 pub use requirements::{ADDRESS_ALIGNMENT, check_device, check_problem};
 pub(crate) use requirements::{check_hopper, check_rows, check_single, unsupported};
+pub use tiling::{Config, Raster, Tiling};

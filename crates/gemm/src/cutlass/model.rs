@@ -2,49 +2,46 @@
 //!
 //! A persistent kernel runs ceil(tiles / slots) tiles on its busiest SM, one after another; stream-K spreads the last
 //! wave over all. The constants were fitted to an H200 at 1024³ f16, where one wave of 128×128 ping-pong tiles takes 11.3 µs
-//! and one of 128×256 cooperative tiles 16.3 µs, and to about 800 TFLOP/s on large bf16 products. Tuning on the device
+//! and one of 128×256 cooperative tiles 16.3 µs, and to about 800 TFLOP/s on large bf16 GEMMs. Tuning on the device
 //! replaces the model.
 
-use super::candidate::{Candidate, Config, Raster};
+use super::tiling::{Config, Raster, Tiling};
 use crate::GemmProblem;
 
 /// f16 and bf16 rate of one SM under sustained load, FLOP/s.
 const SM_RATE: f64 = 800e12 / 132.0;
-/// Launch, first loads and tensor-map fetches, seconds.
+/// Launch, first loads and tensor-map pulls, seconds.
 const LAUNCH: f64 = 4e-6;
 /// L2 write bandwidth of one SM, bytes/s.
 const STORE_RATE: f64 = 40e9;
 /// What stream-K adds: clearing its locks, storing and reducing partial tiles, seconds.
 const STREAM_K: f64 = 10e-6;
-/// Persistent walks longer than this many waves profit from bands that keep panels of A and B in the L2 cache.
-const BAND_WAVES: u64 = 2;
+/// Persistent goes longer than this many waves profit from groups that keep panels of A and B in the L2 cache.
+const SWIZZLE_WAVES: u64 = 2;
 
-/// The configuration that the model expects to be quickest on a device of `multiprocessors` SMs, or `None` if there are
+/// The configuration that the model expects to be fastest on a device of `sms` SMs, or `None` if there are
 /// no configurations.
-pub fn select(
-    configs: &[Config],
-    problem: &GemmProblem,
-    multiprocessors: u32,
-) -> Option<Candidate> {
-    let (config, chosen) = configs.iter().enumerate().min_by(|(_, a), (_, b)| {
-        seconds(a, problem, multiprocessors).total_cmp(&seconds(b, problem, multiprocessors))
-    })?;
-    let waves = tiles(chosen, problem).div_ceil(slots(chosen, multiprocessors));
-    let swizzle = if waves > BAND_WAVES { 8 } else { 1 };
-    Some(Candidate {
+pub fn select(configs: &[Config], problem: &GemmProblem, sms: u32) -> Option<Tiling> {
+    let (config, chosen) = configs
+        .iter()
+        .enumerate()
+        .min_by(|(_, a), (_, b)| seconds(a, problem, sms).total_cmp(&seconds(b, problem, sms)))?;
+    let waves = tiles(chosen, problem).div_ceil(slots(chosen, sms));
+    let swizzle = if waves > SWIZZLE_WAVES { 8 } else { 1 };
+    Some(Tiling {
         config,
         raster: Raster::Heuristic,
         swizzle,
     })
 }
 
-/// Everything that is worth timing: each configuration, each order and each band width.
-pub fn candidates(configs: &[Config]) -> Vec<Candidate> {
+/// Everything that is worth timing: each configuration, each order and each group width.
+pub fn tilings(configs: &[Config]) -> Vec<Tiling> {
     let mut all = Vec::new();
     for config in 0..configs.len() {
         for raster in [Raster::AlongM, Raster::AlongN] {
             for swizzle in [1, 2, 4, 8] {
-                all.push(Candidate {
+                all.push(Tiling {
                     config,
                     raster,
                     swizzle,
@@ -56,16 +53,16 @@ pub fn candidates(configs: &[Config]) -> Vec<Candidate> {
 }
 
 /// Predicted time of one launch, in seconds.
-pub(crate) fn seconds(config: &Config, problem: &GemmProblem, multiprocessors: u32) -> f64 {
+pub(crate) fn seconds(config: &Config, problem: &GemmProblem, sms: u32) -> f64 {
     let (multiply, store) = tile_seconds(config, problem);
     let tiles = tiles(config, problem);
-    let slots = slots(config, multiprocessors);
+    let slots = slots(config, sms);
     let waves = tiles.div_ceil(slots) as f64;
     if config.stream_k {
         let spread = tiles as f64 / slots as f64;
         return LAUNCH + STREAM_K + spread * multiply + waves * store;
     }
-    // Ping-pong hides every store but the last behind the other warp group's multiplications.
+    // Ping-pong hides every store but the last after the other warp group's multiplications.
     let stores = if config.cooperative { waves } else { 1.0 };
     LAUNCH + waves * multiply + stores * store
 }
@@ -101,9 +98,9 @@ pub(crate) fn tiles(config: &Config, problem: &GemmProblem) -> u64 {
 }
 
 /// Thread blocks that run at once, in whole clusters.
-pub(crate) fn slots(config: &Config, multiprocessors: u32) -> u64 {
+pub(crate) fn slots(config: &Config, sms: u32) -> u64 {
     let size = (config.cluster[0] * config.cluster[1]).max(1);
-    u64::from((multiprocessors / size * size).max(1))
+    u64::from((sms / size * size).max(1))
 }
 
 #[cfg(test)]
@@ -140,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn small_products_get_small_tiles() {
+    fn small_gemms_get_small_tiles() {
         assert_eq!(chosen(1024, 1024, 1024), "small");
         assert_eq!(chosen(256, 256, 512), "small");
     }
 
     #[test]
-    fn large_products_get_large_tiles() {
+    fn large_gemms_get_large_tiles() {
         assert_eq!(chosen(16384, 6656, 16384), "stream_k");
         // 132 · 2 tiles fill two waves exactly, so that splitting gains nothing.
         assert_eq!(chosen(128 * 132, 512, 4096), "cooperative");
@@ -169,7 +166,7 @@ mod tests {
 
     #[test]
     fn candidates_cover_every_configuration() {
-        let all = candidates(&CONFIGS);
+        let all = tilings(&CONFIGS);
         assert_eq!(all.len(), CONFIGS.len() * 8);
         assert_eq!(
             select(&[], &GemmProblem::new(8, 8, 8, DType::F16), 132),

@@ -10,7 +10,7 @@ const ALIGNMENT: usize = 8;
 /// Bytes that the addresses of A, B and C must be multiples of.
 pub const ADDRESS_ALIGNMENT: u64 = 16;
 
-/// Whether the kernels can compute `problem`: a single product without a bias, f16 or bf16 in and out, row-major, and n, k
+/// Whether the kernels can compute `problem`: a single GEMM without a bias, f16 or bf16 in and out, row-major, and n, k
 /// and the leading dimensions multiples of 8. Any m will do.
 pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     let provider = Provider::Cutlass;
@@ -32,13 +32,13 @@ pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
     check_hopper(device, Provider::Cutlass)
 }
 
-/// A valid single product, f16 or bf16 in and out.
+/// A valid single GEMM, f16 or bf16 in and out.
 pub(crate) fn check_single(problem: &GemmProblem, provider: Provider) -> Result<(), Error> {
     problem.validate()?;
     let unsupported = |requirement| unsupported(problem, provider, requirement);
     if problem.batch.count != 1 {
         return unsupported(format!(
-            "there must be one product, not a batch of {}: the kernels' plans describe one",
+            "there must be one GEMM, not a batch of {}: the kernels' plans describe one",
             problem.batch.count
         ));
     }

@@ -1,4 +1,4 @@
-//! The host twin of the product that gathers: the same words, chunk after chunk.
+//! The host twin of the GEMM that gathers: the same flags, chunk after chunk.
 
 use std::ops::Range;
 
@@ -9,15 +9,15 @@ use super::panels;
 use crate::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmOperands, Protocol};
 
 impl AllGatherGemmBackend for Host {
-    type AllGatherPlan = AllGatherMatmul;
+    type PreparedAllGather = AllGatherMatmul;
 
-    fn all_gather_plan(&self, product: &AllGatherMatmul) -> Result<AllGatherMatmul, Error> {
-        product.validate()?;
-        for &a in product.a.iter().chain(product.own_stagings()) {
-            let operands = GemmOperands::new(a, product.b, product.c).with_bias(product.bias);
-            panels::check_addresses(&product.problem, operands)?;
+    fn prepare_all_gather(&self, gemm: &AllGatherMatmul) -> Result<AllGatherMatmul, Error> {
+        gemm.validate()?;
+        for &a in gemm.a.iter().chain(gemm.own_stagings()) {
+            let operands = GemmOperands::new(a, gemm.b, gemm.c).with_bias(gemm.bias);
+            panels::check_addresses(&gemm.problem, operands)?;
         }
-        Ok(product.clone())
+        Ok(gemm.clone())
     }
 
     fn all_gather_algorithm(_: &AllGatherMatmul) -> String {
@@ -27,15 +27,15 @@ impl AllGatherGemmBackend for Host {
     unsafe fn all_gather_matmul(
         &self,
         stream: &Self::Stream,
-        plan: &AllGatherMatmul,
+        prepared: &AllGatherMatmul,
     ) -> Result<(), Error> {
-        let product = plan.clone();
+        let gemm = prepared.clone();
         self.launch(stream, AllGatherMatmul::NAME, move || {
             // SAFETY: the obligations of these are those of this method, kept until the work has ended.
             let multiplied = unsafe {
-                match product.protocol {
-                    Protocol::Rendezvous { .. } => fetch_and_multiply(&product),
-                    Protocol::Eager => write_and_multiply(&product),
+                match gemm.protocol {
+                    Protocol::Rendezvous { .. } => pull_and_multiply(&gemm),
+                    Protocol::Eager => write_and_multiply(&gemm),
                 }
             };
             multiplied.map_err(|error| warpweave_symm_mem::Error::Stream {
@@ -47,48 +47,48 @@ impl AllGatherGemmBackend for Host {
     }
 }
 
-/// Multiplies this rank's rows, then those that are pushed, then fetches and multiplies chunk after chunk of the others.
+/// Multiplies this rank's rows, then those that are pushed, then pulls and multiplies chunk after chunk of the others.
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`].
-unsafe fn fetch_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
-    let (rank, world) = (product.rank(), product.world());
+unsafe fn pull_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
+    let (rank, world) = (gemm.rank(), gemm.world());
     let peers = || (1..world).map(|step| (rank + world - step) % world);
     // SAFETY: slots and ranks were checked. Every wait runs, whatever the others saw: each advances its own epoch. Rows are read
-    // behind their owner's word, and before the word that gives them back.
+    // after their owner's flag, and before the flag that gives them back.
     unsafe {
-        let pushed = product.pushed_chunks();
+        let pushed = gemm.pushed_chunks();
         for peer in peers().filter(|_| pushed == 0) {
-            send_signal(&product.pad, product.ready, peer);
+            send_signal(&gemm.pad, gemm.ready, peer);
         }
-        multiply(product, &product.shards[rank], 0)?;
+        multiply(gemm, &gemm.shards[rank], 0)?;
         // Where rows are pushed, who has none says nothing.
-        let speaks = |peer: usize| pushed == 0 || !product.shards[peer].is_empty();
+        let speaks = |peer: usize| pushed == 0 || !gemm.shards[peer].is_empty();
         let mut open = Vec::new();
         for peer in peers().filter(|&peer| speaks(peer)) {
-            if expect_signal(&product.pad, product.ready, peer, 0) {
+            if expect_signal(&gemm.pad, gemm.ready, peer, 0) {
                 open.push(peer);
-                multiply(product, &product.pushed_rows(peer), 0)?;
+                multiply(gemm, &gemm.pushed_rows(peer), 0)?;
             }
         }
-        for chunk in pushed..product.chunks() {
+        for chunk in pushed..gemm.chunks() {
             for &peer in &open {
-                let rows = product.chunk(peer, chunk);
+                let rows = gemm.chunk(peer, chunk);
                 if rows.is_empty() {
                     continue;
                 }
-                let offset = (rows.start - product.shards[peer].start) * product.row_bytes();
-                let from = product.a[peer].add(offset).as_host::<u8>();
-                let to = product.staged(rank, rows.start, 0).as_host();
-                std::ptr::copy_nonoverlapping(from, to, rows.len() * product.row_bytes());
-                multiply(product, &rows, 0)?;
+                let offset = (rows.start - gemm.shards[peer].start) * gemm.row_bytes();
+                let from = gemm.a[peer].add(offset).as_host::<u8>();
+                let to = gemm.staged(rank, rows.start, 0).as_host();
+                std::ptr::copy_nonoverlapping(from, to, rows.len() * gemm.row_bytes());
+                multiply(gemm, &rows, 0)?;
             }
         }
         for peer in peers() {
-            send_signal(&product.pad, product.done, peer);
+            send_signal(&gemm.pad, gemm.done, peer);
         }
         for peer in peers() {
-            expect_signal(&product.pad, product.done, peer, 0);
+            expect_signal(&gemm.pad, gemm.done, peer, 0);
         }
     }
     Ok(())
@@ -98,57 +98,57 @@ unsafe fn fetch_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`].
-unsafe fn write_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
-    let (rank, world) = (product.rank(), product.world());
-    let (pad, slot) = (&product.pad, product.ready);
+unsafe fn write_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
+    let (rank, world) = (gemm.rank(), gemm.world());
+    let (pad, slot) = (&gemm.pad, gemm.ready);
     let peers = || (1..world).map(|step| (rank + world - step) % world);
-    // Who has no rows gives the first word all the same.
+    // Who has no rows gives the first flag all the same.
     let chunks = |owner: usize| {
-        let rows = product.shards[owner].len();
-        0..rows.div_ceil(product.chunk_rows).max(1)
+        let rows = gemm.shards[owner].len();
+        0..rows.div_ceil(gemm.chunk_rows).max(1)
     };
-    // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it gave the words that this
+    // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it gave the flags that this
     // rank has waited for in the call before. After a fault nothing is written. Every wait runs: each advances its own epoch.
     unsafe {
         // Every call waits for every peer once.
         let parity = match peers().next() {
-            Some(peer) => next_epoch(pad, slot, peer) as usize % product.protocol.stagings(),
+            Some(peer) => next_epoch(pad, slot, peer) as usize % gemm.protocol.stagings(),
             None => 0,
         };
         for chunk in chunks(rank).filter(|_| !is_faulted(pad)) {
-            let rows = product.chunk(rank, chunk);
-            let offset = (rows.start - product.shards[rank].start) * product.row_bytes();
-            let from = product.a[rank].add(offset).as_host::<u8>();
+            let rows = gemm.chunk(rank, chunk);
+            let offset = (rows.start - gemm.shards[rank].start) * gemm.row_bytes();
+            let from = gemm.a[rank].add(offset).as_host::<u8>();
             for peer in peers() {
-                let to = product.staged(peer, rows.start, parity).as_host();
-                std::ptr::copy_nonoverlapping(from, to, rows.len() * product.row_bytes());
+                let to = gemm.staged(peer, rows.start, parity).as_host();
+                std::ptr::copy_nonoverlapping(from, to, rows.len() * gemm.row_bytes());
                 send_signal(pad, slot + chunk, peer);
             }
         }
-        multiply(product, &product.shards[rank], parity)?;
+        multiply(gemm, &gemm.shards[rank], parity)?;
         for peer in peers() {
             let mut here = true;
             for chunk in chunks(peer) {
                 here &= expect_signal(pad, slot + chunk, peer, 0);
             }
             if here {
-                multiply(product, &product.shards[peer], parity)?;
+                multiply(gemm, &gemm.shards[peer], parity)?;
             }
         }
     }
     Ok(())
 }
 
-/// The product of some rows of one shard.
+/// The GEMM of some rows of one shard.
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`], and the rows are here.
 unsafe fn multiply(
-    product: &AllGatherMatmul,
+    gemm: &AllGatherMatmul,
     rows: &Range<usize>,
     parity: usize,
 ) -> Result<(), Error> {
-    let (problem, operands) = product.part(rows, parity);
+    let (problem, operands) = gemm.part(rows, parity);
     match problem.m {
         0 => Ok(()),
         // SAFETY: the caller's obligation.

@@ -1,4 +1,4 @@
-//! Products on the host backend, where the reference stands in for every provider.
+//! GEMMs on the host backend, where the reference stands in for every provider.
 
 use warpweave_symm_mem::Host;
 
@@ -8,21 +8,26 @@ use crate::{Error, GemmProblem, Provider};
 
 /// A problem on the host backend. There is one algorithm and no workspace.
 #[derive(Clone, Copy, Debug)]
-pub struct HostPlan {
+pub struct HostPrepared {
     problem: GemmProblem,
 }
 
 impl GemmBackend for Host {
     type GemmHandle = ();
-    type GemmPlan = HostPlan;
+    type PreparedGemm = HostPrepared;
 
     fn gemm_handle(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    fn gemm_plan(&self, _: &(), problem: &GemmProblem, _: Provider) -> Result<HostPlan, Error> {
+    fn prepare_gemm(
+        &self,
+        _: &(),
+        problem: &GemmProblem,
+        _: Provider,
+    ) -> Result<HostPrepared, Error> {
         problem.validate()?;
-        Ok(HostPlan { problem: *problem })
+        Ok(HostPrepared { problem: *problem })
     }
 
     unsafe fn gemm_tune(
@@ -32,22 +37,22 @@ impl GemmBackend for Host {
         problem: &GemmProblem,
         provider: Provider,
         _: GemmOperands,
-    ) -> Result<HostPlan, Error> {
-        self.gemm_plan(handle, problem, provider)
+    ) -> Result<HostPrepared, Error> {
+        self.prepare_gemm(handle, problem, provider)
     }
 
     unsafe fn gemm(
         &self,
         stream: &Self::Stream,
-        plan: &HostPlan,
+        prepared: &HostPrepared,
         operands: GemmOperands,
     ) -> Result<(), Error> {
-        let problem = plan.problem;
+        let problem = prepared.problem;
         panels::check_addresses(&problem, operands)?;
         self.launch(stream, "gemm", move || {
             // SAFETY: the caller of `gemm` vouches for the ranges until the stream has run this.
-            let product = unsafe { panels::multiply_raw(&problem, operands) };
-            product.map_err(|error| warpweave_symm_mem::Error::Stream {
+            let gemm = unsafe { panels::multiply_raw(&problem, operands) };
+            gemm.map_err(|error| warpweave_symm_mem::Error::Stream {
                 device: "host".into(),
                 cause: error.to_string(),
             })
@@ -55,11 +60,11 @@ impl GemmBackend for Host {
         Ok(())
     }
 
-    fn gemm_problem(plan: &HostPlan) -> &GemmProblem {
-        &plan.problem
+    fn gemm_problem(prepared: &HostPrepared) -> &GemmProblem {
+        &prepared.problem
     }
 
-    fn gemm_algorithm(_: &HostPlan) -> String {
+    fn gemm_algorithm(_: &HostPrepared) -> String {
         "host panels".into()
     }
 }

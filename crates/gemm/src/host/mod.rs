@@ -1,14 +1,14 @@
-//! Matrix products on the CPU: the reference that stands in for every provider on the host backend.
+//! GEMMs on the CPU: the reference that stands in for every provider on the host backend.
 
 mod all_gather_matmul;
 mod backend;
+mod chunked_matmul;
+mod matmul_reduce;
 mod one_shot;
 mod panels;
-mod reduction;
 mod reference;
-mod waiting;
 
-pub use backend::HostPlan;
+pub use backend::HostPrepared;
 
 pub use panels::{multiply, multiply_raw, multiply_with_bias};
 pub use reference::{reference, reference_with_bias};

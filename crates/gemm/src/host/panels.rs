@@ -1,7 +1,7 @@
-//! A blocked product: panels of A and B are widened to f32, multiplied by the `gemm` crate, and each element of C is
+//! A blocked GEMM: panels of A and B are widened to f32, multiplied by the `gemm` crate, and each element of C is
 //! rounded once.
 //!
-//! The `gemm` crate's own f16 product stores partial sums as f16 between blocks of K, which the GPU kernels do not.
+//! The `gemm` crate's own f16 GEMM stores partial sums as f16 between blocks of K, which the GPU kernels do not.
 
 use half::{bf16, f16};
 use warpweave_symm_mem::DType;
@@ -86,7 +86,7 @@ pub unsafe fn multiply_raw(problem: &GemmProblem, operands: GemmOperands) -> Res
             (dtype @ (DType::F32 | DType::F16 | DType::Bf16), out) => {
                 return Err(Error::InvalidProblem {
                     problem: Box::new(*problem),
-                    reason: format!("no host product of {dtype} stored as {out}"),
+                    reason: format!("no host GEMM of {dtype} stored as {out}"),
                 });
             }
         }
@@ -184,7 +184,7 @@ unsafe fn batched<T: Element, O: Element>(
     let mut wide = vec![0.0f32; bias.len()];
     O::widen(bias, &mut wide);
     for i in 0..p.batch.count {
-        // SAFETY: the extents that the caller vouches for include the matrices of product `i`, `i` strides on.
+        // SAFETY: the extents that the caller vouches for include the matrices of GEMM `i`, `i` strides on.
         unsafe {
             blocked(
                 p,
@@ -197,10 +197,10 @@ unsafe fn batched<T: Element, O: Element>(
     }
 }
 
-/// One product of the batch.
+/// One GEMM of the batch.
 ///
 /// # Safety
-/// As [`batched`], for the matrices of one product.
+/// As [`batched`], for the matrices of one GEMM.
 unsafe fn blocked<T: Element, O: Element>(
     p: &GemmProblem,
     a: *const T,
@@ -221,7 +221,7 @@ unsafe fn blocked<T: Element, O: Element>(
             let rows = PANEL_ROWS.min(p.m - row);
             // SAFETY: rows `row..row + rows` exist in A.
             unsafe { a_panel.load((a, p.a_layout, p.lda), (row, rows), (0, p.k)) };
-            product(&a_panel, &b_panel, &mut sums, (rows, cols, p.k));
+            gemm(&a_panel, &b_panel, &mut sums, (rows, cols, p.k));
             for (i, sum) in sums.chunks_exact_mut(cols).take(rows).enumerate() {
                 for (sum, bias) in sum.iter_mut().zip(bias.iter().skip(col)) {
                     *sum += bias;
@@ -235,7 +235,7 @@ unsafe fn blocked<T: Element, O: Element>(
     }
 }
 
-fn product(a: &Panel, b: &Panel, c: &mut [f32], (m, n, k): (usize, usize, usize)) {
+fn gemm(a: &Panel, b: &Panel, c: &mut [f32], (m, n, k): (usize, usize, usize)) {
     assert!(a.data.len() >= m * k && b.data.len() >= k * n && c.len() >= m * n);
     // SAFETY: the panels hold m·k and k·n elements at their strides and `c` m·n contiguous ones, as just checked; C is
     // not read, so its old contents do not matter.

@@ -1,12 +1,12 @@
-//! The product that the others are judged by.
+//! The GEMM that the others are judged by.
 
 use super::Element;
 use crate::{Error, GemmProblem, Layout};
 
-/// C = A·B by the definition, every sum in f64 and never rounded: m·n values for each product of the batch, row-major and
+/// C = A·B by the definition, every sum in f64 and never rounded: m·n values for each GEMM of the batch, row-major and
 /// contiguous whatever `problem.ldc` and the batch's stride say.
 ///
-/// It takes about a second for 2⁹ elements each way; [`multiply`](super::multiply) is the quick one.
+/// It takes about a second for 2⁹ elements each way; [`multiply`](super::multiply) is the fast one.
 ///
 /// # Errors
 /// [`Error::InvalidProblem`], and [`Error::Operand`] if a slice is shorter than [`GemmProblem::a_len`] or
@@ -36,11 +36,8 @@ pub fn reference_with_bias<T: Element, O: Element>(
     let (m, batch) = (problem.m, problem.batch);
     let mut c = vec![0.0; batch.count * m * problem.n];
     for (row_of_all, row) in c.chunks_exact_mut(problem.n).enumerate() {
-        let (product, i) = (row_of_all / m, row_of_all % m);
-        let (a, b) = (
-            &a[product * batch.a_stride..],
-            &b[product * batch.b_stride..],
-        );
+        let (gemm, i) = (row_of_all / m, row_of_all % m);
+        let (a, b) = (&a[gemm * batch.a_stride..], &b[gemm * batch.b_stride..]);
         for (sum, bias) in row.iter_mut().zip(&bias[..problem.bias_len()]) {
             *sum = bias.to_f64();
         }

@@ -1,4 +1,4 @@
-//! The product that gathers eagerly: `eager.cuh`.
+//! The GEMM that gathers eagerly: `eager.cuh`.
 
 use super::{Model, Planted, Thread, begin, calls, end, peers, shard};
 
@@ -11,12 +11,12 @@ pub(super) struct Eager<'a> {
     pub blocks: &'a [usize],
     pub calls: u32,
     /// Whether a block sends beside the rest of its work, not before it.
-    pub beside: bool,
+    pub overlapped: bool,
     pub planted: Option<Planted>,
 }
 
 impl Eager<'_> {
-    /// Who draws does so as soon as it may, and reads then: waiting for those without rows says nothing of a chunk of this call.
+    /// Who takes a ticket does so as soon as it may, and reads then: waiting for those without rows says nothing of a chunk of this call.
     pub(super) fn model(&self) -> Model {
         let mut model = Model::default();
         for rank in 0..self.chunks.len() {
@@ -24,12 +24,12 @@ impl Eager<'_> {
                 let all = self.blocks[rank];
                 model.block(
                     (rank, block, all),
-                    (self.calls, self.beside),
+                    (self.calls, self.overlapped),
                     &[&|thread, call| self.send(thread, rank, block, call)],
                     [
                         &|thread, call| self.begin(thread, rank, block, call),
                         &|thread, call| {
-                            self.draw(thread, rank, block, call);
+                            self.take_ticket(thread, rank, block, call);
                             self.read(thread, rank, block, call);
                         },
                         &|thread, call| {
@@ -46,7 +46,7 @@ impl Eager<'_> {
         model
     }
 
-    /// The kernel begins behind what the stream did before, which writes the shard. Block 0 stands for the stream.
+    /// The kernel begins after what the stream did before, which writes the shard. Block 0 stands for the stream.
     fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if block == 0 {
             for chunk in 0..self.chunks[rank] {
@@ -58,12 +58,12 @@ impl Eager<'_> {
         thread.keep(calls(rank), expected(rank, block));
     }
 
-    /// `EagerGather::send`. Who has no chunks gives the first word all the same.
+    /// `EagerGather::send`. Who has no chunks gives the first flag all the same.
     fn send(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         thread.keep(calls(rank), sent(rank, block));
         thread.arrive(counted(rank, block, call));
         let chunks = self.chunks[rank];
-        let early = self.planted == Some(Planted::WordBeforeChunk);
+        let early = self.planted == Some(Planted::FlagBeforeChunk);
         for chunk in (block..chunks.max(1)).step_by(self.blocks[rank]) {
             let say = |thread: &mut Thread<'_>| {
                 for peer in peers(rank, self.chunks.len()) {
@@ -85,13 +85,13 @@ impl Eager<'_> {
         }
     }
 
-    /// `EagerGather::end`, behind the barrier of the block.
-    fn draw(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+    /// `EagerGather::end`, after the barrier of the block.
+    fn take_ticket(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if self.planted != Some(Planted::UnreadCall) {
             thread.meet(counted(rank, block, call), 1);
         }
         let all = self.blocks[rank];
-        thread.draw(format!("of the grid of {rank}"), all, |last| {
+        thread.take_ticket(format!("of the grid of {rank}"), all, |last| {
             for peer in peers(rank, self.chunks.len()) {
                 if self.chunks[peer] == 0 && self.planted != Some(Planted::NoWaitForNone) {
                     last.wait(arrived(0, peer, rank), expected(rank, block));
@@ -121,7 +121,7 @@ impl Eager<'_> {
     }
 }
 
-/// The word of a chunk.
+/// The flag of a chunk.
 fn arrived(chunk: usize, from: usize, to: usize) -> String {
     format!("chunk {chunk} from {from} to {to}")
 }
@@ -136,7 +136,7 @@ fn expected(rank: usize, block: usize) -> String {
     format!("expected by {rank}.{block}")
 }
 
-/// The barrier behind which a block's sender has read that number.
+/// The barrier after which a block's sender has read that number.
 fn counted(rank: usize, block: usize, call: u32) -> String {
     format!("sender of {rank}.{block} counted call {call}")
 }
@@ -165,14 +165,14 @@ mod tests {
             chunks,
             blocks,
             calls,
-            beside: true,
+            overlapped: true,
             planted,
         };
         eager.model()
     }
 
     #[test]
-    fn rows_are_read_behind_their_word_and_until_the_call_after_the_next() {
+    fn rows_are_read_after_their_flag_and_until_the_call_after_the_next() {
         for case in CASES {
             explore(&model(case, None), Orders::ALL).unwrap();
         }
@@ -183,7 +183,7 @@ mod tests {
         for planted in [
             Planted::UnreadCall,
             Planted::OneStaging,
-            Planted::WordBeforeChunk,
+            Planted::FlagBeforeChunk,
         ] {
             for case in CASES {
                 let found = explore(&model(case, Some(planted)), Orders::ALL);

@@ -2,10 +2,10 @@
 //!
 //! A state is where each thread is, what memory holds, and what is known of what: a clock for each thread, handed on from a
 //! release to the acquires that see it. Two accesses to a cell of which one writes must be ordered by these clocks, in every
-//! order of steps; else they race, and what is read may be anything. Words only grow and tickets are drawn by read-modify-write
-//! instructions, so that a thread that sees an old value of one waits longer or draws behind others, which is one more order.
+//! order of steps; else they race, and what is read may be anything. Flags only grow and tickets are taken by read-modify-write
+//! instructions, so that a thread that sees an old value of one waits longer or takes its ticket after others, which is one more order.
 //!
-//! Whoever waits for a word knows what was known to the signal that it waits for, though a later one may be there: it may
+//! Whoever waits for a flag knows what was known to the signal that it waits for, though a later one may be there: it may
 //! have looked before. So what comes of a signal, of a wait that is over, of arriving and of meeting does not depend on what
 //! others do meanwhile, and one order of them stands for all.
 
@@ -28,14 +28,14 @@ type Clock = [u8; MOST_THREADS];
 pub(super) struct Orders {
     pub waits: bool,
     pub signals: bool,
-    pub draws: bool,
+    pub tickets: bool,
 }
 
 impl Orders {
     pub(super) const ALL: Orders = Orders {
         waits: true,
         signals: true,
-        draws: true,
+        tickets: true,
     };
 
     /// All but one, each in turn.
@@ -51,7 +51,7 @@ impl Orders {
                 ..all
             },
             Orders {
-                draws: false,
+                tickets: false,
                 ..all
             },
         ]
@@ -75,7 +75,7 @@ struct State {
     next: Vec<usize>,
     clocks: Vec<Clock>,
     atoms: Vec<(u32, Clock)>,
-    /// The signals of each word so far: their epochs, and what was known to them.
+    /// The signals of each flag so far: their epochs, and what was known to them.
     signals: Vec<Vec<(u32, Clock)>>,
     cells: Vec<Cell>,
     health: Health,
@@ -210,9 +210,9 @@ impl Explorer<'_> {
         }
         match self.step(state, thread) {
             None => Vec::new(),
-            Some(Step::Wait { word, counter }) => {
+            Some(Step::Wait { flag, counter }) => {
                 let epoch = state.cells[counter].value.wrapping_add(1);
-                let here = reached(state.atoms[word].0, epoch);
+                let here = reached(state.atoms[flag].0, epoch);
                 match self.late {
                     None => Vec::from_iter(here.then_some(Move::Go)),
                     Some(late) => state.health.waits(late, self.model.ranks[thread], here),
@@ -246,7 +246,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Runs a step, and those behind it that concern cells alone: clocks tell of them whatever their order.
+    /// Runs a step, and those after it that concern cells alone: clocks tell of them whatever their order.
     fn run(&self, state: &mut State, thread: usize, how: Move) -> Result<(), String> {
         if how != Move::Go {
             state.next[thread] += usize::from(how == Move::Fail);
@@ -280,20 +280,20 @@ impl Explorer<'_> {
         let silent = state.health.is_stopped(rank) && self.late.is_some_and(|late| late.silence);
         match step {
             Step::Signal { .. } | Step::Push { .. } if silent => {}
-            Step::Wait { word, counter } => {
+            Step::Wait { flag, counter } => {
                 let epoch = self.load(state, thread, counter)?.wrapping_add(1);
-                let mut signals = state.signals[word].iter();
+                let mut signals = state.signals[flag].iter();
                 if let Some(&(_, known)) = signals.find(|(signalled, _)| reached(*signalled, epoch))
                     && self.orders.waits
                 {
                     state.learn(thread, known);
                 }
             }
-            Step::Signal { word, counter } => {
+            Step::Signal { flag, counter } => {
                 let epoch = self.load(state, thread, counter)?.wrapping_add(1);
-                state.atoms[word].0 = epoch;
+                state.atoms[flag].0 = epoch;
                 if self.orders.signals {
-                    state.signals[word].push((epoch, state.clocks[thread]));
+                    state.signals[flag].push((epoch, state.clocks[thread]));
                     state.clocks[thread][thread] += 1;
                 }
             }
@@ -305,14 +305,14 @@ impl Explorer<'_> {
                 let value = self.load(state, thread, counter)?;
                 self.store(state, thread, own, value)?;
             }
-            Step::Draw { ticket, all, skip } => {
-                if self.orders.draws {
+            Step::Ticket { ticket, all, skip } => {
+                if self.orders.tickets {
                     state.acquire(thread, ticket);
                     state.release(thread, ticket);
                 }
-                let drawn = &mut state.atoms[ticket].0;
-                *drawn = (*drawn + 1) % all;
-                if *drawn != 0 {
+                let taken = &mut state.atoms[ticket].0;
+                *taken = (*taken + 1) % all;
+                if *taken != 0 {
                     state.next[thread] += skip;
                 }
             }
@@ -386,10 +386,10 @@ impl Explorer<'_> {
 
     fn show(&self, step: Step) -> String {
         let places = match step {
-            Step::Wait { word, counter } | Step::Signal { word, counter } => {
-                format!("{}, {}", self.name(word, true), self.name(counter, false))
+            Step::Wait { flag, counter } | Step::Signal { flag, counter } => {
+                format!("{}, {}", self.name(flag, true), self.name(counter, false))
             }
-            Step::Draw { ticket: atom, .. }
+            Step::Ticket { ticket: atom, .. }
             | Step::Arrive { barrier: atom }
             | Step::Meet { barrier: atom, .. } => self.name(atom, true),
             Step::Keep { counter, own } => {
@@ -423,7 +423,7 @@ impl State {
         }
     }
 
-    /// What is released stays: who draws has acquired before.
+    /// What is released stays: who takes a ticket has acquired before.
     fn release(&mut self, thread: usize, atom: usize) {
         for (known, mine) in self.atoms[atom].1.iter_mut().zip(self.clocks[thread]) {
             *known = (*known).max(mine);

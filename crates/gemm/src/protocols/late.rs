@@ -105,11 +105,11 @@ impl Health {
 mod tests {
     use super::*;
     use crate::protocols::Model;
+    use crate::protocols::all_gather::Gathering;
     use crate::protocols::eager::Eager;
     use crate::protocols::explore::explore_late;
-    use crate::protocols::gathering::Gathering;
     use crate::protocols::one_shot::OneShot;
-    use crate::protocols::reducing::Reducing;
+    use crate::protocols::reduction::Reducing;
 
     const RULE: Late = Late {
         impatient: 0,
@@ -124,7 +124,7 @@ mod tests {
             pushed,
             blocks,
             calls: 2,
-            beside: true,
+            overlapped: true,
             planted: None,
         };
         gathering.model()
@@ -136,7 +136,7 @@ mod tests {
             blocks: &[1, 1],
             calls: 2,
             everyone,
-            beside: true,
+            overlapped: true,
             planted: None,
         };
         reducing.model()
@@ -160,7 +160,7 @@ mod tests {
                 chunks,
                 blocks: &[1, 1],
                 calls: 3,
-                beside: true,
+                overlapped: true,
                 planted: None,
             };
             eager.model()
@@ -171,7 +171,7 @@ mod tests {
             tiles: &[1, 1],
             blocks: &[1, 1],
             calls: 3,
-            beside: 1,
+            overlapped: 1,
             planted: None,
         };
         vec![

@@ -1,23 +1,23 @@
-//! The words, tickets and counters of the fused kernels, as programs for model checkers.
+//! The flags, tickets and counters of the fused kernels, as programs for model checkers.
 //!
-//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or draws: what `all_gather.cuh`, `eager.cuh`,
+//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or takes a ticket: what `all_gather.cuh`, `eager.cuh`,
 //! `one_shot.cuh` and `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
 //! the smallest models run on loom's memory, too. Both must find what is [`Planted`]. `late` has waits that fail.
 
+mod all_gather;
 mod eager;
 #[cfg(not(loom))]
 mod explore;
-mod gathering;
 #[cfg(not(loom))]
 mod late;
 #[cfg(loom)]
 mod on_loom;
 mod one_shot;
-mod reducing;
+mod reduction;
 
 use std::collections::HashMap;
 
-/// The epoch before the first call: words go round within a model.
+/// The epoch before the first call: flags go round within a model.
 const FIRST: u32 = u32::MAX - 1;
 
 /// An index into [`Model::atoms`] or [`Model::cells`].
@@ -26,16 +26,16 @@ type Place = usize;
 /// One step of a thread. The epoch of a step is its counter's value and one.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Waits until the word has reached the epoch. An acquire.
-    Wait { word: Place, counter: Place },
+    /// Waits until the flag has reached the epoch. An acquire.
+    Wait { flag: Place, counter: Place },
     /// Publishes the epoch. A release.
-    Signal { word: Place, counter: Place },
+    Signal { flag: Place, counter: Place },
     /// Makes the epoch the counter's value.
     Advance { counter: Place },
     /// Makes the value of a counter that of another: what a thread keeps of a counter that is advanced beside it.
     Keep { counter: Place, own: Place },
-    /// Draws from a ticket of `all`. An acquire and a release. Whoever is not the last leaves the next `skip` steps out.
-    Draw {
+    /// Takes one of `all` tickets. An acquire and a release. Whoever is not the last leaves the next `skip` steps out.
+    Ticket {
         ticket: Place,
         all: u32,
         skip: usize,
@@ -57,7 +57,7 @@ enum Step {
 /// What all threads do.
 #[derive(Debug, Default)]
 struct Model {
-    /// Initial values of words, tickets and barriers.
+    /// Initial values of flags, tickets and barriers.
     atoms: Vec<u32>,
     /// Initial values of counters and data.
     cells: Vec<u32>,
@@ -90,35 +90,35 @@ impl Model {
         self.ranks.push(rank);
     }
 
-    /// A block of a rank with so many: in each call it begins, does each of what may be done `beside` the rest or before it, the rest, and
+    /// A block of a rank with so many: in each call it begins, does each of what may be done `overlapped` the rest or before it, the rest, and
     /// ends.
     fn block(
         &mut self,
         (rank, block, blocks): (usize, usize, usize),
-        (calls, beside): (u32, bool),
+        (calls, overlapped): (u32, bool),
         sides: &[Part<'_>],
         [begin, rest, end]: [Part<'_>; 3],
     ) {
-        for side in sides.iter().filter(|_| beside) {
-            self.beside((rank, block, blocks), calls, side);
+        for side in sides.iter().filter(|_| overlapped) {
+            self.aux_thread((rank, block, blocks), calls, side);
         }
         self.thread(rank, |thread| {
             for call in 1..=calls {
                 begin(thread, call);
-                for side in sides.iter().filter(|_| !beside) {
+                for side in sides.iter().filter(|_| !overlapped) {
                     side(thread, call);
                 }
                 rest(thread, call);
-                if beside {
-                    thread.meet(ended_beside(rank, block, call), sides.len());
+                if overlapped {
+                    thread.meet(aux_ended(rank, block, call), sides.len());
                 }
                 end(thread, call);
             }
         });
     }
 
-    /// The thread of a block that fetches, or sends, beside its product, in each call of a rank with so many blocks.
-    fn beside(
+    /// The thread of a block that pulls, or sends, beside its GEMM, in each call of a rank with so many blocks.
+    fn aux_thread(
         &mut self,
         (rank, block, blocks): (usize, usize, usize),
         calls: u32,
@@ -128,7 +128,7 @@ impl Model {
             for call in 1..=calls {
                 thread.meet(begin(rank, call), 1);
                 work(thread, call);
-                thread.arrive(ended_beside(rank, block, call));
+                thread.arrive(aux_ended(rank, block, call));
                 thread.meet(end(rank, call), blocks);
             }
         });
@@ -152,8 +152,8 @@ impl Model {
         place
     }
 
-    fn word(&mut self, name: String) -> Place {
-        self.atom(format!("word {name}"), FIRST)
+    fn flag(&mut self, name: String) -> Place {
+        self.atom(format!("flag {name}"), FIRST)
     }
 
     fn counter(&mut self, name: String) -> Place {
@@ -166,14 +166,14 @@ impl Model {
 }
 
 impl Thread<'_> {
-    fn wait(&mut self, word: String, counter: String) {
-        let (word, counter) = (self.model.word(word), self.model.counter(counter));
-        self.steps.push(Step::Wait { word, counter });
+    fn wait(&mut self, flag: String, counter: String) {
+        let (flag, counter) = (self.model.flag(flag), self.model.counter(counter));
+        self.steps.push(Step::Wait { flag, counter });
     }
 
-    fn signal(&mut self, word: String, counter: String) {
-        let (word, counter) = (self.model.word(word), self.model.counter(counter));
-        self.steps.push(Step::Signal { word, counter });
+    fn signal(&mut self, flag: String, counter: String) {
+        let (flag, counter) = (self.model.flag(flag), self.model.counter(counter));
+        self.steps.push(Step::Signal { flag, counter });
     }
 
     fn advance(&mut self, counter: String) {
@@ -186,46 +186,46 @@ impl Thread<'_> {
         self.steps.push(Step::Keep { counter, own });
     }
 
-    /// `behind` is for the last. A ticket that one thread draws from alone is of no interest to others.
-    fn draw(&mut self, ticket: String, all: usize, behind: impl FnOnce(&mut Self)) {
+    /// `after` is for the last. A ticket that one thread takes a ticket alone is of no interest to others.
+    fn take_ticket(&mut self, ticket: String, all: usize, after: impl FnOnce(&mut Self)) {
         if all == 1 {
-            return behind(self);
+            return after(self);
         }
         let ticket = self.model.atom(format!("ticket {ticket}"), 0);
         if !self.model.tickets.contains(&ticket) {
             self.model.tickets.push(ticket);
         }
         let (at, all) = (self.steps.len(), all as u32);
-        let draw = |skip| Step::Draw { ticket, all, skip };
-        self.steps.push(draw(0));
-        behind(self);
-        self.steps[at] = draw(self.steps.len() - at - 1);
+        let ticket_step = |skip| Step::Ticket { ticket, all, skip };
+        self.steps.push(ticket_step(0));
+        after(self);
+        self.steps[at] = ticket_step(self.steps.len() - at - 1);
     }
 
-    /// Does a part of what is announced, and draws; the last announces.
+    /// Does a part of what is published, and takes a ticket; the last publishes.
     fn part(
         &mut self,
         (ticket, all): (String, usize),
-        what: Announced,
+        what: Published,
         (planted, part): (Option<Planted>, usize),
         work: impl FnOnce(&mut Self),
-        announce: impl FnOnce(&mut Self),
+        publish: impl FnOnce(&mut Self),
     ) {
         match planted {
             Some(Planted::BeforeArrival(planted)) if planted == what => {
-                self.draw(ticket, all, announce);
+                self.take_ticket(ticket, all, publish);
                 work(self);
             }
-            Some(Planted::BeforeLastDraw(planted)) if planted == what => {
+            Some(Planted::BeforeLastTicket(planted)) if planted == what => {
                 work(self);
                 if part == 0 {
-                    announce(self);
+                    publish(self);
                 }
-                self.draw(ticket, all, |_| {});
+                self.take_ticket(ticket, all, |_| {});
             }
             _ => {
                 work(self);
-                self.draw(ticket, all, announce);
+                self.take_ticket(ticket, all, publish);
             }
         }
     }
@@ -266,7 +266,7 @@ fn peers(rank: usize, world: usize) -> impl DoubleEndedIterator<Item = usize> {
     (1..world).map(move |step| (rank + step) % world)
 }
 
-/// The barriers between a kernel and what the stream does before and behind it.
+/// The barriers between a kernel and what the stream does before and after it.
 fn begin(rank: usize, call: u32) -> String {
     format!("begin of call {call} on {rank}")
 }
@@ -276,11 +276,11 @@ fn end(rank: usize, call: u32) -> String {
 }
 
 /// The barrier at which a block's other threads have ended.
-fn ended_beside(rank: usize, block: usize, call: u32) -> String {
+fn aux_ended(rank: usize, block: usize, call: u32) -> String {
     format!("of {rank}.{block} in call {call}")
 }
 
-/// The number of the call, which all words of a rank carry.
+/// The number of the call, which all flags of a rank carry.
 fn calls(rank: usize) -> String {
     format!("calls of {rank}")
 }
@@ -295,42 +295,42 @@ fn reached(seen: u32, wanted: u32) -> bool {
     seen.wrapping_sub(wanted) as i32 >= 0
 }
 
-/// What is announced once all draws of a ticket are in.
+/// What is published once all have taken the ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Announced {
+enum Published {
     /// A part of sums.
     Part,
     /// Sums.
     Sums,
-    /// That a rank has fetched everything.
+    /// That a rank has pulled everything.
     Done,
 }
 
 /// An error that a checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Planted {
-    /// A call does not end behind those who fetch from it.
+    /// A call does not end after those who pull from it.
     NoDone,
     /// A rank says that its staging may be written while it reads what was pushed there.
-    DoneBehindFetching,
-    /// A block announces when its own part is done, whoever has drawn.
-    BeforeLastDraw(Announced),
-    /// A block draws before its part is done.
-    BeforeArrival(Announced),
-    /// A block counts what it fetches before it is there.
+    DoneAfterPulling,
+    /// A block publishes when its own part is done, whoever has taken a ticket.
+    BeforeLastTicket(Published),
+    /// A block takes a ticket before its part is done.
+    BeforeArrival(Published),
+    /// A block counts what it pulls before it is there.
     CountBeforeArrival,
     /// A block advances the counters when it is done itself.
     EarlyEpoch,
-    /// A block draws the last ticket of its call while others of its threads are at work.
+    /// A block takes the last ticket of its call while others of its threads are at work.
     UnmetBlock,
-    /// A block draws before its threads have read the number of the call.
+    /// A block takes a ticket before its threads have read the number of the call.
     UnreadCall,
     /// All calls take the same staging.
     OneStaging,
     /// A call does not wait for those who have no rows.
     NoWaitForNone,
     /// A rank says that a chunk is in staging before it has written it.
-    WordBeforeChunk,
+    FlagBeforeChunk,
     /// A rank does not wait for one of its peers before it sums.
     #[cfg_attr(loom, expect(dead_code, reason = "planted where all orders are tried"))]
     UnheardPeer,

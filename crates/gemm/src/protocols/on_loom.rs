@@ -9,11 +9,11 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
+use super::all_gather::Gathering;
 use super::eager::Eager;
-use super::gathering::Gathering;
 use super::one_shot::OneShot;
-use super::reducing::Reducing;
-use super::{Announced, Model, Planted, Step, reached};
+use super::reduction::Reducing;
+use super::{Model, Planted, Published, Step, reached};
 
 /// A thread that comes too early for what it waits for must be preempted before it looks, so that fewer leave nothing to see;
 /// with more the models do not end in seconds.
@@ -21,7 +21,7 @@ const PREEMPTIONS: usize = 7;
 
 struct Memory {
     /// Whether a look was in vain.
-    in_vain: AtomicBool,
+    poll_failed: AtomicBool,
     atoms: Vec<AtomicU32>,
     cells: Vec<UnsafeCell<u32>>,
 }
@@ -34,7 +34,7 @@ unsafe impl Send for Memory {}
 impl Memory {
     fn of(model: &Model) -> Self {
         Memory {
-            in_vain: AtomicBool::new(false),
+            poll_failed: AtomicBool::new(false),
             atoms: model
                 .atoms
                 .iter()
@@ -58,10 +58,10 @@ impl Memory {
         self.cells[cell].with_mut(|value| unsafe { *value = new });
     }
 
-    /// A look in vain ends the search behind it: in other orders the thread comes when there is what it waits for.
+    /// A look in vain ends the search after it: in other orders the thread comes when there is what it waits for.
     fn until(&self, atom: usize, is_enough: impl Fn(u32) -> bool) {
         while !is_enough(self.atoms[atom].load(Ordering::Acquire)) {
-            self.in_vain.store(true, Relaxed);
+            self.poll_failed.store(true, Relaxed);
             loom::skip_branch();
             thread::yield_now();
         }
@@ -72,22 +72,22 @@ impl Memory {
         while let Some(&step) = steps.get(next) {
             next += 1;
             match step {
-                Step::Wait { word, counter } => {
+                Step::Wait { flag, counter } => {
                     let wanted = self.load(counter).wrapping_add(1);
-                    self.until(word, |seen| reached(seen, wanted));
+                    self.until(flag, |seen| reached(seen, wanted));
                 }
-                Step::Signal { word, counter } => {
+                Step::Signal { flag, counter } => {
                     let epoch = self.load(counter).wrapping_add(1);
-                    self.atoms[word].store(epoch, Ordering::Release);
+                    self.atoms[flag].store(epoch, Ordering::Release);
                 }
                 Step::Advance { counter } => {
                     let epoch = self.load(counter).wrapping_add(1);
                     self.store(counter, epoch);
                 }
                 Step::Keep { counter, own } => self.store(own, self.load(counter)),
-                Step::Draw { ticket, all, skip } => {
-                    let drawn = self.atoms[ticket].fetch_add(1, Ordering::AcqRel) + 1;
-                    if !drawn.is_multiple_of(all) {
+                Step::Ticket { ticket, all, skip } => {
+                    let taken = self.atoms[ticket].fetch_add(1, Ordering::AcqRel) + 1;
+                    if !taken.is_multiple_of(all) {
                         next += skip;
                     }
                 }
@@ -127,45 +127,45 @@ fn check_with(preemptions: usize, model: Model) {
         for other in others {
             other.join().expect("every thread ends");
         }
-        counted.fetch_add(usize::from(!memory.in_vain.load(Relaxed)), Relaxed);
+        counted.fetch_add(usize::from(!memory.poll_failed.load(Relaxed)), Relaxed);
     });
     let whole = whole.load(Relaxed);
     assert!(whole > 50, "only {whole} orders were searched to their end");
 }
 
-/// Rank 1 fetches from rank 0, call after call: one block beside its product, or two before theirs.
-fn gathering(beside: bool, planted: Option<Planted>) -> Model {
+/// Rank 1 pulls from rank 0, call after call: one block beside its GEMM, or two before theirs.
+fn gathering(overlapped: bool, planted: Option<Planted>) -> Model {
     let gathering = Gathering {
         chunks: &[1, 0],
         pushed: 0,
-        blocks: if beside { &[1, 1] } else { &[1, 2] },
+        blocks: if overlapped { &[1, 1] } else { &[1, 2] },
         calls: 2,
-        beside,
+        overlapped,
         planted,
     };
     gathering.model()
 }
 
-/// Rank 0, which gets no more than words, sends to rank 1: beside the rest of the one call, or before it, call after call.
-fn eager(beside: bool, planted: Option<Planted>) -> Model {
+/// Rank 0, which gets no more than flags, sends to rank 1: beside the rest of the one call, or before it, call after call.
+fn eager(overlapped: bool, planted: Option<Planted>) -> Model {
     let eager = Eager {
         chunks: &[1, 0],
         blocks: &[1, 1],
-        calls: if beside { 1 } else { 4 },
-        beside,
+        calls: if overlapped { 1 } else { 4 },
+        overlapped,
         planted,
     };
     eager.model()
 }
 
-/// Rank 1 fetches parts of rank 0, call after call, with these blocks: beside its product, where each rank has one, or before.
+/// Rank 1 pulls parts of rank 0, call after call, with these blocks: beside its GEMM, where each rank has one, or before.
 fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
     let reducing = Reducing {
         groups: &[0, 1],
         blocks: &blocks,
         calls: 2,
         everyone: false,
-        beside: blocks == [1, 1],
+        overlapped: blocks == [1, 1],
         planted,
     };
     reducing.model()
@@ -173,46 +173,46 @@ fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
 
 /// Two ranks leave each other their parts of a unit, call after call: with a block each, or where rank 0 has two, with a tile for each of
 /// these, in the one call.
-fn one_shot(blocks: [usize; 2], beside: usize, planted: Option<Planted>) -> Model {
+fn one_shot(blocks: [usize; 2], overlapped: usize, planted: Option<Planted>) -> Model {
     let shot = OneShot {
         pieces: blocks[0],
         unit: blocks[0],
         tiles: &[1, blocks[0]],
         blocks: &blocks,
-        calls: if blocks == [1, 1] && beside == 0 {
+        calls: if blocks == [1, 1] && overlapped == 0 {
             3
         } else {
             1
         },
-        beside,
+        overlapped,
         planted,
     };
     shot.model()
 }
 
 #[test]
-fn loom_a_block_fetches_rows_beside_its_product() {
+fn loom_a_block_pulls_rows_during_its_gemm() {
     check(gathering(true, None));
 }
 
 #[test]
-fn loom_two_blocks_fetch_rows_for_each_other() {
+fn loom_two_blocks_pull_rows_for_each_other() {
     check(gathering(false, None));
 }
 
 #[test]
-fn loom_a_block_fetches_parts_beside_its_product() {
+fn loom_a_block_pulls_parts_during_its_gemm() {
     // It waits more often than the others.
     check_with(PREEMPTIONS + 1, reducing([1, 1], None));
 }
 
 #[test]
-fn loom_one_block_fetches_parts_of_two() {
+fn loom_one_block_pulls_parts_of_two() {
     check(reducing([2, 1], None));
 }
 
 #[test]
-fn loom_two_blocks_fetch_parts_of_one() {
+fn loom_two_blocks_pull_parts_of_one() {
     check(reducing([1, 2], None));
 }
 
@@ -222,7 +222,7 @@ fn loom_rows_are_sent_call_after_call() {
 }
 
 #[test]
-fn loom_a_block_sends_beside_its_product() {
+fn loom_a_block_sends_during_its_gemm() {
     // One call waits less often than several.
     check_with(PREEMPTIONS - 1, eager(true, None));
 }
@@ -239,7 +239,7 @@ fn loom_two_blocks_leave_a_unit() {
 }
 
 #[test]
-fn loom_a_block_draws_beside_its_product() {
+fn loom_a_block_takes_a_ticket_during_its_gemm() {
     // One call waits less often than several.
     check_with(PREEMPTIONS - 1, one_shot([1, 1], 1, None));
 }
@@ -252,10 +252,10 @@ fn loom_without_a_wait_for_who_reads_there_is_a_race() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_before_the_last_draw_not_all_is_there() {
+fn loom_before_the_last_ticket_not_all_is_there() {
     check(gathering(
         false,
-        Some(Planted::BeforeLastDraw(Announced::Done)),
+        Some(Planted::BeforeLastTicket(Published::Done)),
     ));
 }
 
@@ -267,10 +267,10 @@ fn loom_an_epoch_advanced_early_is_seen_too_soon() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_what_is_announced_before_it_is_there_is_a_race() {
+fn loom_what_is_published_before_it_is_there_is_a_race() {
     check(reducing(
         [2, 1],
-        Some(Planted::BeforeArrival(Announced::Part)),
+        Some(Planted::BeforeArrival(Published::Part)),
     ));
 }
 
@@ -288,16 +288,16 @@ fn loom_a_piece_counted_before_it_is_there_is_a_race() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_without_an_end_behind_who_fetches_parts_are_overwritten() {
+fn loom_without_an_end_after_who_pulls_parts_are_overwritten() {
     check(reducing([1, 1], Some(Planted::NoDone)));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_a_rank_that_has_not_fetched_everything_is_not_done() {
+fn loom_a_rank_that_has_not_pulled_everything_is_not_done() {
     check(reducing(
         [1, 2],
-        Some(Planted::BeforeLastDraw(Announced::Done)),
+        Some(Planted::BeforeLastTicket(Published::Done)),
     ));
 }
 
@@ -315,7 +315,7 @@ fn loom_without_a_wait_for_who_has_no_rows_there_is_a_race() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_a_draw_before_the_call_is_read_is_a_race() {
+fn loom_a_ticket_before_the_call_is_read_is_a_race() {
     check(eager(true, Some(Planted::UnreadCall)));
 }
 
@@ -327,8 +327,8 @@ fn loom_with_one_staging_parts_are_overwritten() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn loom_a_unit_announced_before_the_last_draw_is_not_whole() {
-    let planted = Planted::BeforeLastDraw(Announced::Part);
+fn loom_a_unit_published_before_the_last_ticket_is_not_whole() {
+    let planted = Planted::BeforeLastTicket(Published::Part);
     check(one_shot([2, 1], 0, Some(planted)));
 }
 

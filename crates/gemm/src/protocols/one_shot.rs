@@ -1,8 +1,8 @@
-//! The product whose sums every rank makes by itself: `one_shot.cuh`.
+//! The GEMM whose sums every rank makes by itself: `one_shot.cuh`.
 
 use std::ops::Range;
 
-use super::{Announced, Model, Part, Planted, Thread, begin, calls, end, peers};
+use super::{Model, Part, Planted, Published, Thread, begin, calls, end, peers};
 
 /// Who calls how often. C is a row of pieces, and units and tiles are some of them that lie side by side: powers of two, as in the
 /// kernel, so that of a unit and a tile that meet one lies in the other. A block has one consumer.
@@ -17,8 +17,8 @@ pub(super) struct OneShot<'a> {
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Threads of a block that draw and store beside its sums, which it makes behind both if there are none.
-    pub beside: usize,
+    /// Threads of a block that take tickets and store beside its sums, which it makes after both if there are none.
+    pub overlapped: usize,
     pub planted: Option<Planted>,
 }
 
@@ -28,20 +28,21 @@ impl OneShot<'_> {
         for rank in 0..self.world() {
             let all = self.blocks[rank];
             for block in 0..all {
-                let draw = |thread: &mut Thread<'_>, call| self.draw(thread, rank, block, call);
+                let take =
+                    |thread: &mut Thread<'_>, call| self.take_ticket(thread, rank, block, call);
                 let store = |thread: &mut Thread<'_>, call| self.store(thread, rank, block, call);
                 let both = |thread: &mut Thread<'_>, call| {
-                    draw(thread, call);
+                    take(thread, call);
                     store(thread, call);
                 };
-                let sides: &[Part<'_>] = match self.beside {
+                let sides: &[Part<'_>] = match self.overlapped {
                     1 => &[&both],
                     // Or none, and both before the rest.
-                    _ => &[&draw, &store],
+                    _ => &[&take, &store],
                 };
                 model.block(
                     (rank, block, all),
-                    (self.calls, self.beside > 0),
+                    (self.calls, self.overlapped > 0),
                     sides,
                     [
                         &|thread, call| self.begin(thread, rank, block, call),
@@ -76,7 +77,7 @@ impl OneShot<'_> {
         pieces(first..end, self.tiles[rank]).count()
     }
 
-    /// The kernel begins behind what the stream did before. Block 0 stands for the stream.
+    /// The kernel begins after what the stream did before. Block 0 stands for the stream.
     fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if block == 0 {
             thread.arrive(begin(rank, call));
@@ -86,8 +87,8 @@ impl OneShot<'_> {
         thread.arrive(counted(rank, block, call));
     }
 
-    /// Behind the barrier of the block.
-    fn draw(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
+    /// After the barrier of the block.
+    fn take_ticket(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if self.planted != Some(Planted::UnreadCall) {
             thread.meet(counted(rank, block, call), 1);
         }
@@ -96,7 +97,7 @@ impl OneShot<'_> {
             thread.advance(calls(rank));
         }
         let all = self.blocks[rank];
-        thread.draw(format!("of the grid of {rank}"), all, |last| {
+        thread.take_ticket(format!("of the grid of {rank}"), all, |last| {
             if !early {
                 last.advance(calls(rank));
             }
@@ -112,7 +113,7 @@ impl OneShot<'_> {
             let ticket = format!("of unit {first} on {rank}");
             thread.part(
                 (ticket, self.stores(rank, first)),
-                Announced::Part,
+                Published::Part,
                 (self.planted, tile.start % self.unit),
                 |thread| {
                     for to in peers(rank, self.world()).chain([rank]) {
@@ -154,7 +155,7 @@ impl OneShot<'_> {
         }
     }
 
-    /// The end of the kernel, and what the stream does behind it.
+    /// The end of the kernel, and what the stream does after it.
     fn end(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         thread.arrive(end(rank, call));
         thread.meet(end(rank, call), self.blocks[rank]);
@@ -182,7 +183,7 @@ fn pieces(all: Range<usize>, width: usize) -> impl Iterator<Item = Range<usize>>
     firsts.map(move |first| first..all.end.min(first + width))
 }
 
-/// The word of a unit.
+/// The flag of a unit.
 fn ready(unit: usize, from: usize, to: usize) -> String {
     format!("ready + {unit} from {from} to {to}")
 }
@@ -192,7 +193,7 @@ fn number(rank: usize, block: usize) -> String {
     format!("kept by {rank}.{block}")
 }
 
-/// The barrier behind which it has read that number.
+/// The barrier after which it has read that number.
 fn counted(rank: usize, block: usize, call: u32) -> String {
     format!("{rank}.{block} counted call {call}")
 }
@@ -234,14 +235,14 @@ mod tests {
             tiles,
             blocks,
             calls,
-            beside: 2,
+            overlapped: 2,
             planted,
         };
         shot.model()
     }
 
     /// Whether a unit has several tiles on a rank.
-    fn draws((pieces, unit, tiles, ..): Case) -> bool {
+    fn has_tickets((pieces, unit, tiles, ..): Case) -> bool {
         tiles.iter().any(|&tile| tile < unit.min(pieces))
     }
 
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_read_behind_their_word_and_until_the_call_after_the_next() {
+    fn parts_are_read_after_their_flag_and_until_the_call_after_the_next() {
         for case in CASES {
             explore(&model(case, None), Orders::ALL).unwrap();
         }
@@ -272,7 +273,7 @@ mod tests {
         for planted in [
             Planted::UnreadCall,
             Planted::OneStaging,
-            Planted::BeforeArrival(Announced::Part),
+            Planted::BeforeArrival(Published::Part),
             Planted::UnheardPeer,
             Planted::UnheardSelf,
         ] {
@@ -281,12 +282,12 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_announced_by_the_last_to_draw() {
-        assert_found(Planted::BeforeLastDraw(Announced::Part), draws);
+    fn a_unit_is_published_by_the_last_to_take_a_ticket() {
+        assert_found(Planted::BeforeLastTicket(Published::Part), has_tickets);
     }
 
     #[test]
-    fn a_call_is_counted_by_the_last_to_draw() {
+    fn a_call_is_counted_by_the_last_to_take_a_ticket() {
         assert_found(Planted::EarlyEpoch, has_grids);
     }
 

@@ -16,7 +16,7 @@ static EAGER: Image = warpweave_symm_mem::device_image!("eager", sm_90a);
 static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a);
 static ONE_SHOT: Image = warpweave_symm_mem::device_image!("one_shot", sm_90a);
 
-/// What is done beside the product.
+/// What is done beside the GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Plain,
@@ -41,7 +41,7 @@ impl Family {
     }
 
     /// Whether its blocks are no clusters.
-    fn is_alone(self) -> bool {
+    fn is_unclustered(self) -> bool {
         matches!(self, Family::Reduction | Family::OneShot)
     }
 }
@@ -50,8 +50,8 @@ impl Family {
 pub(super) const THREADS: u32 = 384;
 /// Dynamic shared memory of a block: `kSharedBytes`.
 pub(super) const SHARED_BYTES: u32 = 231_424;
-/// The same of a block that fetches: `kFetchingBytes` in `inbox.cuh`.
-pub(super) const FETCHING_BYTES: u32 = 231_680;
+/// The same of a block that pulls: `kFetchingBytes` in `inbox.cuh`.
+pub(super) const PULLING_BYTES: u32 = 231_680;
 
 /// Steps of K: `kK`.
 pub(super) const STEP: usize = 64;
@@ -68,7 +68,7 @@ pub const CONFIGS: [Config; 7] = [
 ];
 
 /// Those of [`CONFIGS`] whose blocks are no clusters, by index.
-pub(super) const ALONE: [usize; 3] = [2, 5, 6];
+pub(super) const UNCLUSTERED: [usize; 3] = [2, 5, 6];
 
 const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
     Config {
@@ -82,95 +82,95 @@ const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
 
 /// A configuration, by its index in [`CONFIGS`], with its run-time argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Candidate {
+pub struct Tiling {
     /// Index into [`CONFIGS`].
     pub config: usize,
-    /// Rows of tiles of a band of the [`Raster`], in tiles of a cluster; at least 1.
-    pub band: u32,
+    /// Rows of tiles of a group of the [`Raster`], in tiles of a cluster; at least 1.
+    pub swizzle: u32,
 }
 
-impl fmt::Display for Candidate {
+impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = CONFIGS.get(self.config).map_or("unknown", |c| c.name);
-        write!(f, "{name} band {}", self.band)
+        write!(f, "{name} swizzle {}", self.swizzle)
     }
 }
 
-/// The configuration that the model of tiles and waves expects to be quickest on a device of `multiprocessors` SMs, of those that these
+/// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of those that these
 /// have room for.
-pub fn select(problem: &GemmProblem, multiprocessors: u32) -> Option<Candidate> {
-    let seconds = |shape: &Config| cutlass::seconds(shape, problem, multiprocessors);
+pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
+    let seconds = |shape: &Config| cutlass::seconds(shape, problem, sms);
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
-        .filter(|(_, shape)| blocks(shape) <= multiprocessors)
+        .filter(|(_, shape)| blocks(shape) <= sms)
         .min_by(|(_, a), (_, b)| seconds(a).total_cmp(&seconds(b)))?;
-    Some(Candidate {
+    Some(Tiling {
         config,
-        band: square_band(shape, multiprocessors),
+        swizzle: square_swizzle(shape, sms),
     })
 }
 
-/// What a link gives whoever fetches through it, bytes/s, and what tensor cores multiply, FLOP/s: 4×H200.
+/// What a link gives whoever pulls through it, bytes/s, and what tensor cores multiply, FLOP/s: 4×H200.
 pub(super) const LINK_RATE: f64 = 325e9;
-const PRODUCT_RATE: f64 = 700e12;
+const GEMM_RATE: f64 = 700e12;
 
-/// Whether fetching so many bytes beside `problem` takes three quarters as long as multiplying, or longer. Small tiles are worth
-/// more then than what large ones save: what is fetched last waits for a tile, or a tile for it.
+/// Whether pulling so many bytes beside `problem` takes three quarters as long as multiplying, or longer. Small tiles are worth
+/// more then than what large ones save: what is pulled last waits for a tile, or a tile for it.
 pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
-    let multiplying = problem.flops() / PRODUCT_RATE;
+    let multiplying = problem.flops() / GEMM_RATE;
     bytes as f64 / LINK_RATE > 0.75 * multiplying
 }
 
-/// Whether a product has no more tiles of the largest kind than there are multiprocessors: then nothing is left to do while rows of
+/// Whether a GEMM has no more tiles of the largest kind than there are SMs: then nothing is left to do while rows of
 /// others come, and what waits for them is better in smaller tiles.
-pub(super) fn is_one_wave(problem: &GemmProblem, multiprocessors: u32) -> bool {
-    problem.m.div_ceil(128) * problem.n.div_ceil(256) <= multiprocessors as usize
+pub(super) fn is_one_wave(problem: &GemmProblem, sms: u32) -> bool {
+    problem.m.div_ceil(128) * problem.n.div_ceil(256) <= sms as usize
 }
 
-/// Depth up to which a cluster takes longer to begin than it saves, and two waves of the smallest tiles are quicker than one of larger
+/// Depth up to which a cluster takes longer to begin than it saves, and two waves of the smallest tiles are faster than one of larger
 /// ones.
 const SHALLOW: usize = 2048;
 
-/// A small tile of the quickest cluster that the multiprocessors have room for and that chunks of `rows` rows are whole of; if
-/// there is none, of the quickest. The smallest is for products of which others would leave half of the multiprocessors idle, or be one
+/// A small tile of the fastest cluster that the SMs have room for and that chunks of `rows` rows are whole of; if
+/// there is none, of the fastest. The smallest is for GEMMs of which others would leave half of the SMs idle, or be one
 /// wave of shallow tiles.
-pub(super) fn small(problem: &GemmProblem, multiprocessors: u32, rows: usize) -> Option<Candidate> {
+pub(super) fn small(problem: &GemmProblem, sms: u32, rows: usize) -> Option<Tiling> {
     let small = 128 * 128;
     let is_shallow = problem.k <= SHALLOW;
     let busy = (problem.m * problem.n).div_ceil(small);
-    let least = match busy * if is_shallow { 1 } else { 2 } <= multiprocessors as usize {
+    let least = match busy * if is_shallow { 1 } else { 2 } <= sms as usize {
         true => 0,
         false => small,
     };
     let is_slow = |shape: &Config| is_shallow && blocks(shape) > 1;
     let area = |shape: &Config| (shape.tile[0] * shape.tile[1]) as usize;
-    let fits = |shape: &Config| blocks(shape) <= multiprocessors && area(shape) >= least;
+    let fits = |shape: &Config| blocks(shape) <= sms && area(shape) >= least;
     let splits = |shape: &Config| !rows.is_multiple_of(cluster_tile(shape)[0] as usize);
     let (config, shape) = CONFIGS
         .iter()
         .enumerate()
         .filter(|(_, shape)| fits(shape))
         .min_by_key(|(_, shape)| (area(shape), is_slow(shape), splits(shape)))?;
-    Some(Candidate {
+    Some(Tiling {
         config,
-        band: square_band(shape, multiprocessors),
+        swizzle: square_swizzle(shape, sms),
     })
 }
 
-/// Everything that is worth timing: each configuration, with bands that make a wave square, wide or high. The first is
+/// Everything that is worth timing: each configuration, with groups that make a wave square, wide or high. The first is
 /// that of [`select`].
-pub fn candidates(problem: &GemmProblem, multiprocessors: u32) -> Vec<Candidate> {
-    let favourite = select(problem, multiprocessors);
-    let mut all: Vec<Candidate> = favourite.into_iter().collect();
+pub fn tilings(problem: &GemmProblem, sms: u32) -> Vec<Tiling> {
+    let favourite = select(problem, sms);
+    let mut all: Vec<Tiling> = favourite.into_iter().collect();
     for (config, shape) in CONFIGS.iter().enumerate() {
-        let square = square_band(shape, multiprocessors);
+        let square = square_swizzle(shape, sms);
         let rows = raster(shape, problem, 1).rows;
-        // A band higher than C is one as high as C.
-        for band in [square, (square / 2).max(1), square * 2].map(|band| band.min(rows)) {
-            let candidate = Candidate { config, band };
-            if !all.contains(&candidate) {
-                all.push(candidate);
+        // A group higher than C is one as high as C.
+        for swizzle in [square, (square / 2).max(1), square * 2].map(|swizzle| swizzle.min(rows)) {
+            let tiling = Tiling { config, swizzle };
+            if !all.contains(&tiling) {
+                all.push(tiling);
             }
         }
     }
@@ -178,9 +178,9 @@ pub fn candidates(problem: &GemmProblem, multiprocessors: u32) -> Vec<Candidate>
 }
 
 /// The rows of tiles for which one wave of clusters covers as many rows as columns of C.
-pub(super) fn square_band(config: &Config, multiprocessors: u32) -> u32 {
+pub(super) fn square_swizzle(config: &Config, sms: u32) -> u32 {
     let [height, width] = cluster_tile(config).map(f64::from);
-    let clusters = f64::from(multiprocessors / blocks(config));
+    let clusters = f64::from(sms / blocks(config));
     ((clusters * height * width).sqrt() / height)
         .round()
         .max(1.0) as u32
@@ -197,27 +197,27 @@ pub(super) fn cluster_tile(config: &Config) -> [u32; 2] {
 }
 
 /// The order of the clusters' tiles over C.
-pub(super) fn raster(config: &Config, problem: &GemmProblem, band: u32) -> Raster {
+pub(super) fn raster(config: &Config, problem: &GemmProblem, swizzle: u32) -> Raster {
     let [height, width] = cluster_tile(config);
     Raster {
         rows: (problem.m as u32).div_ceil(height),
         columns: (problem.n as u32).div_ceil(width),
-        band,
+        swizzle,
     }
 }
 
-/// The same for a launch, with the number of tiles. A band higher than C is one as high as C.
+/// The same for a launch, with the number of tiles. A group higher than C is one as high as C.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a band of no rows, or more tiles than are counted.
+/// [`Error::Unsupported`] for a group of no rows, or more tiles than are counted.
 pub(super) fn launched_raster(
     config: &Config,
     problem: &GemmProblem,
-    band: u32,
+    swizzle: u32,
 ) -> Result<(Raster, u32), Error> {
-    check_band(problem, band)?;
-    let mut raster = raster(config, problem, band);
-    raster.band = band.min(raster.rows);
+    check_swizzle(problem, swizzle)?;
+    let mut raster = raster(config, problem, swizzle);
+    raster.swizzle = swizzle.min(raster.rows);
     match raster.count() {
         Some(tiles) => Ok((raster, tiles)),
         None => {
@@ -227,11 +227,11 @@ pub(super) fn launched_raster(
     }
 }
 
-/// Whether a band has any rows.
-pub(super) fn check_band(problem: &GemmProblem, band: u32) -> Result<(), Error> {
-    match band {
+/// Whether a group has any rows.
+pub(super) fn check_swizzle(problem: &GemmProblem, swizzle: u32) -> Result<(), Error> {
+    match swizzle {
         0 => {
-            let why = "band = 0: a band has at least one row of tiles".into();
+            let why = "swizzle = 0: a swizzle group has at least one row of tiles".into();
             unsupported(problem, Provider::Sm90, why)
         }
         _ => Ok(()),
@@ -276,7 +276,7 @@ pub(super) fn kernel(
         Family::OneShot => kernels!("one_shot"),
     };
     let shape = CONFIGS.get(config)?;
-    let is = blocks(shape) == 1 || !family.is_alone();
+    let is = blocks(shape) == 1 || !family.is_unclustered();
     is.then_some((family.image(), names[config]))
 }
 
@@ -292,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn a_band_has_rows_and_is_no_higher_than_c() {
+    fn a_group_has_rows_and_is_no_higher_than_c() {
         let problem = GemmProblem::new(1000, 1000, 64, DType::Bf16);
         for config in CONFIGS {
             let error = launched_raster(&config, &problem, 0).unwrap_err();
             assert!(matches!(error, Error::Unsupported { .. }));
-            assert!(error.to_string().contains("band = 0"), "{error}");
+            assert!(error.to_string().contains("swizzle = 0"), "{error}");
             let (raster, tiles) = launched_raster(&config, &problem, u32::MAX).unwrap();
-            assert_eq!(raster.band, raster.rows);
+            assert_eq!(raster.swizzle, raster.rows);
             assert_eq!(raster.at(tiles - 1), (raster.rows - 1, raster.columns - 1));
         }
     }
@@ -320,28 +320,28 @@ mod tests {
     #[test]
     fn blocks_alone_are_no_clusters() {
         let alone = (0..CONFIGS.len()).filter(|&config| blocks(&CONFIGS[config]) == 1);
-        assert!(alone.eq(ALONE));
+        assert!(alone.eq(UNCLUSTERED));
     }
 
     #[test]
     fn a_wave_is_nearly_square() {
-        let bands = CONFIGS.map(|config| square_band(&config, 132));
-        assert_eq!(bands, [8, 16, 16, 6, 11, 11, 8]);
-        assert_eq!(square_band(&CONFIGS[0], 1), 1);
+        let groups = CONFIGS.map(|config| square_swizzle(&config, 132));
+        assert_eq!(groups, [8, 16, 16, 6, 11, 11, 8]);
+        assert_eq!(square_swizzle(&CONFIGS[0], 1), 1);
     }
 
     #[test]
     fn the_small_tile_shares_what_chunks_are_whole_of() {
-        let named = |side, multiprocessors, rows| {
+        let named = |side, sms, rows| {
             let problem = GemmProblem::new(side, side, 4096, DType::Bf16);
-            small(&problem, multiprocessors, rows).map(|candidate| CONFIGS[candidate.config].name)
+            small(&problem, sms, rows).map(|tiling| CONFIGS[tiling.config].name)
         };
         assert_eq!(named(2048, 132, 512), Some("128x128_share_b"));
         assert_eq!(named(2048, 132, 384), Some("128x128_share_a"));
         assert_eq!(named(2048, 132, 100), Some("128x128_share_b"));
         assert_eq!(named(2048, 1, 384), Some("128x128_alone"));
         assert_eq!(named(2048, 0, 384), None);
-        // 64 tiles of 128×128 for 132 multiprocessors, and 128.
+        // 64 tiles of 128×128 for 132 SMs, and 128.
         assert_eq!(named(1024, 132, 256), Some("128x64_alone"));
         assert_eq!(named(1024, 127, 256), Some("128x128_share_b"));
         let shallow = GemmProblem::new(2048, 1024, SHALLOW, DType::Bf16);
@@ -352,15 +352,15 @@ mod tests {
     #[test]
     fn candidates_are_distinct_and_begin_with_the_favourite() {
         let problem = GemmProblem::new(1024, 1024, 1024, DType::F16);
-        let all = candidates(&problem, 132);
+        let all = tilings(&problem, 132);
         assert_eq!(all.first().copied(), select(&problem, 132));
         assert!(
             all.iter()
                 .enumerate()
-                .all(|(i, one)| one.band > 0 && !all[..i].contains(one))
+                .all(|(i, one)| one.swizzle > 0 && !all[..i].contains(one))
         );
         for config in 0..CONFIGS.len() {
-            assert!(all.iter().any(|candidate| candidate.config == config));
+            assert!(all.iter().any(|tiling| tiling.config == config));
         }
     }
 
@@ -379,7 +379,7 @@ mod tests {
                 ] {
                     for (index, config) in CONFIGS.iter().enumerate() {
                         let found = kernel(family, &problem, index);
-                        if blocks(config) > 1 && family.is_alone() {
+                        if blocks(config) > 1 && family.is_unclustered() {
                             assert_eq!(found.map(|(_, name)| name), None);
                             continue;
                         }

@@ -1,4 +1,4 @@
-//! The hand-written SM90 product: its configurations, the choice between them, and its plans.
+//! The hand-written SM90 GEMM: its configurations, the choice between them, and its plans.
 //!
 //! The kernel, `cuda/sm90/gemm.cuh`, is persistent: in each block one warpgroup loads tiles of A and B by TMA into a ring of
 //! stages and two multiply them (wgmma). Blocks stand alone or in clusters of two that load the tile that they have in
@@ -8,19 +8,19 @@
 mod all_gather;
 mod config;
 mod one_shot;
-mod plan;
+mod prepared;
 mod raster;
+mod reduce_tiling;
 mod reduction;
 mod requirements;
-mod sending;
 mod tensor_map;
 
-pub use all_gather::AllGatherPlan;
-pub use config::{CONFIGS, Candidate, candidates, select};
-pub use one_shot::OneShotPlan;
-pub use plan::Plan;
+pub use all_gather::PreparedAllGather;
+pub use config::{CONFIGS, Tiling, select, tilings};
+pub use one_shot::PreparedOneShot;
+pub use prepared::Prepared;
 pub use raster::Raster;
-pub use reduction::ReductionPlan;
+pub use reduction::PreparedReduction;
 pub use requirements::{check_device, check_problem};
 
 /// Ranks that the parameters of a launch have place for: `kMostRanks` in `cuda/sm90/gemm.cuh`.

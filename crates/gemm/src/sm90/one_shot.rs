@@ -1,15 +1,15 @@
-//! The product whose sums every rank makes by itself: `cuda/sm90/one_shot.cuh` bound to a problem and its memory.
+//! The GEMM whose sums every rank makes by itself: `cuda/sm90/one_shot.cuh` bound to a problem and its memory.
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
 use super::config::{self, CONFIGS, Family, SHARED_BYTES, STEP};
-use super::plan::{Bias, boxes, check_compiled, launch_with, maps_of_a, refused, resident};
+use super::prepared::{Bias, boxes, check_compiled, launch_with, maps_of_a, refused, resident};
 use super::requirements::check_reduction;
 use super::tensor_map::{Matrix, TensorMap};
-use super::{RANKS, Raster, check_device, sending};
+use super::{RANKS, Raster, check_device, reduce_tiling};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
-use crate::{Error, GemmOperands, ReducingMatmul};
+use crate::{Error, GemmOperands, MatmulReduce};
 
 /// The parameter of the kernels: `OneShot` in `cuda/sm90/one_shot.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -37,45 +37,45 @@ struct OneShot {
 }
 const _: () = assert!(size_of::<OneShot>() == 1664 && std::mem::offset_of!(OneShot, bias) == 1568);
 
-/// Such a product, ready to be launched.
+/// Such a GEMM, ready to be launched.
 #[derive(Debug)]
-pub struct OneShotPlan {
+pub struct PreparedOneShot {
     function: Function,
     launch: LaunchConfig,
     parameter: Box<OneShot>,
 }
 
-impl OneShotPlan {
+impl PreparedOneShot {
     /// Chooses a kernel and encodes the tensor maps.
     ///
     /// # Errors
-    /// As [`ReducingGemmBackend::reducing_plan`](crate::ReducingGemmBackend::reducing_plan).
-    pub fn new(cuda: &Cuda, product: &ReducingMatmul) -> Result<Self, Error> {
-        product.validate()?;
+    /// As [`GemmReduceBackend::prepare_reduce`](crate::GemmReduceBackend::prepare_reduce).
+    pub fn new(cuda: &Cuda, gemm: &MatmulReduce) -> Result<Self, Error> {
+        gemm.validate()?;
         check_compiled(Family::OneShot.image())?;
         check_device(cuda.device())?;
-        check_reduction(product)?;
+        check_reduction(gemm)?;
 
-        let problem = &product.problem;
+        let problem = &gemm.problem;
         let blocks = cuda.device().sms;
-        let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
-        let candidate = product
-            .candidate
-            .unwrap_or_else(|| sending::to_all(problem, product.world(), blocks));
+        let blocks = blocks.min(gemm.max_blocks.unwrap_or(blocks));
+        let tiling = gemm
+            .tiling
+            .unwrap_or_else(|| reduce_tiling::to_all(problem, gemm.world(), blocks));
         let (image, name) =
-            config::kernel(Family::OneShot, problem, candidate.config).ok_or(Error::NoCandidate)?;
-        let config = &CONFIGS[candidate.config];
+            config::kernel(Family::OneShot, problem, tiling.config).ok_or(Error::NoCandidate)?;
+        let config = &CONFIGS[tiling.config];
         let function = cuda.function(image, name)?;
         let mut launch = resident(&function, problem, (config, SHARED_BYTES), blocks)?;
-        let (raster, tiles) = config::launched_raster(config, problem, candidate.band)?;
+        let (raster, tiles) = config::launched_raster(config, problem, tiling.swizzle)?;
         launch.grid.0 = launch.grid.0.min(tiles);
 
-        let units = product.units();
+        let units = gemm.units();
         let Maps {
             a: [a, last_a],
             b,
             parts,
-        } = Maps::new(product, config)?;
+        } = Maps::new(gemm, config)?;
         Ok(Self {
             function,
             launch,
@@ -84,11 +84,11 @@ impl OneShotPlan {
                 last_a,
                 b,
                 parts,
-                pad: product.pad,
-                staging: product.staging[product.rank()],
-                c: product.own_sums(),
-                part_bytes: (problem.m * product.row_bytes()) as u64,
-                row_stride: product.row_bytes() as u64,
+                pad: gemm.pad,
+                staging: gemm.staging[gemm.rank()],
+                c: gemm.own_sums(),
+                part_bytes: (problem.m * gemm.row_bytes()) as u64,
+                row_stride: gemm.row_bytes() as u64,
                 raster,
                 steps: problem.k.div_ceil(STEP) as u32,
                 rows: problem.m as u32,
@@ -96,21 +96,21 @@ impl OneShotPlan {
                 unit_rows: units.rows as u32,
                 unit_columns: units.columns as u32,
                 units_across: units.across() as u32,
-                slot: product.ready as u32,
-                end: product.done as u32,
-                bias: Bias::new(problem, product.bias),
+                slot: gemm.ready as u32,
+                end: gemm.done as u32,
+                bias: Bias::new(problem, gemm.bias),
             }),
         })
     }
 
-    /// Enqueues the product on `stream`.
+    /// Enqueues the GEMM on `stream`.
     ///
     /// # Errors
     /// Those of launching.
     ///
     /// # Safety
-    /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
-    /// [`OneShotPlan::new`].
+    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device of
+    /// [`PreparedOneShot::new`].
     pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
         // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad.
         unsafe { launch_with(cuda, stream, &self.function, self.launch, &*self.parameter) }
@@ -125,22 +125,22 @@ struct Maps {
 }
 
 impl Maps {
-    fn new(product: &ReducingMatmul, config: &Config) -> Result<Self, Error> {
-        let (problem, world) = (&product.problem, product.world());
-        for &c in product.staging.iter().chain([&product.own_sums()]) {
-            let operands = GemmOperands::new(product.a, product.b, c).with_bias(product.bias);
+    fn new(gemm: &MatmulReduce, config: &Config) -> Result<Self, Error> {
+        let (problem, world) = (&gemm.problem, gemm.world());
+        for &c in gemm.staging.iter().chain([&gemm.own_sums()]) {
+            let operands = GemmOperands::new(gemm.a, gemm.b, c).with_bias(gemm.bias);
             operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
         }
         let refused = |operand| refused(problem, operand);
         let (a, [(b, rows_b), (c, rows_c)]) = boxes(problem, config);
         let at = |matrix, address| Matrix { address, ..matrix };
         let mut maps = Self {
-            a: maps_of_a(at(a, product.a), config).map_err(refused("A"))?,
-            b: TensorMap::encode(at(b, product.b), rows_b).map_err(refused("B"))?,
+            a: maps_of_a(at(a, gemm.a), config).map_err(refused("A"))?,
+            b: TensorMap::encode(at(b, gemm.b), rows_b).map_err(refused("B"))?,
             parts: [TensorMap::UNUSED; RANKS],
         };
         let stack = (2 * world, problem.m * problem.ldc);
-        for (map, &staging) in maps.parts.iter_mut().zip(&product.staging) {
+        for (map, &staging) in maps.parts.iter_mut().zip(&gemm.staging) {
             *map = TensorMap::encode_stack(at(c, staging), stack, (rows_c, 1))
                 .map_err(refused("staging"))?;
         }

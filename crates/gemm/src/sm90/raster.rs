@@ -1,6 +1,6 @@
 //! The order in which the tiles of C are computed.
 
-/// The order of the clusters' tiles: bands of `band` rows of tiles, in each column after column, so that what a wave of
+/// The order of the clusters' tiles: groups of `swizzle` rows of tiles, in each column after column, so that what a wave of
 /// blocks reads of A and B is nearly square and stays in L2. `Raster` in `cuda/sm90/tile.cuh` is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -9,8 +9,8 @@ pub struct Raster {
     pub rows: u32,
     /// Columns of tiles.
     pub columns: u32,
-    /// Rows of a band, at least 1; the last band may have fewer.
-    pub band: u32,
+    /// Rows of a group, at least 1; the last group may have fewer.
+    pub swizzle: u32,
 }
 
 impl Raster {
@@ -21,8 +21,8 @@ impl Raster {
 
     /// Row and column of the tile at step `index` of the order, below [`count`](Self::count).
     pub fn at(&self, index: u32) -> (u32, u32) {
-        let first = index / (self.band * self.columns) * self.band;
-        let height = self.band.min(self.rows - first);
+        let first = index / (self.swizzle * self.columns) * self.swizzle;
+        let height = self.swizzle.min(self.rows - first);
         let within = index - first * self.columns;
         (first + within % height, within / height)
     }
@@ -34,11 +34,11 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn bands_are_walked_column_after_column() {
+    fn groups_are_visited_column_after_column() {
         let raster = Raster {
             rows: 3,
             columns: 2,
-            band: 2,
+            swizzle: 2,
         };
         let order: Vec<_> = (0..6).map(|index| raster.at(index)).collect();
         assert_eq!(order, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
@@ -47,8 +47,8 @@ mod tests {
     proptest! {
         /// Whatever the grid, persistent blocks that stride through the order compute every tile once.
         #[test]
-        fn every_tile_is_computed_once(rows in 1u32..40, columns in 1u32..40, band in 1u32..12, grid in 1u32..140) {
-            let raster = Raster { rows, columns, band: band.min(rows) };
+        fn every_tile_is_computed_once(rows in 1u32..40, columns in 1u32..40, swizzle in 1u32..12, grid in 1u32..140) {
+            let raster = Raster { rows, columns, swizzle: swizzle.min(rows) };
             let count = raster.count().unwrap();
             let mut times = vec![0; count as usize];
             for block in 0..grid {
@@ -61,12 +61,12 @@ mod tests {
             prop_assert!(times.iter().all(|&times| times == 1), "{times:?}");
         }
 
-        /// Consecutive tiles stay inside of one band, so that its rows of A are what L2 keeps.
+        /// Consecutive tiles stay inside of one group, so that its rows of A are what L2 keeps.
         #[test]
-        fn a_band_ends_before_the_next_begins(rows in 1u32..40, columns in 1u32..40, band in 1u32..12) {
-            let raster = Raster { rows, columns, band };
-            let bands: Vec<_> = (0..raster.count().unwrap()).map(|index| raster.at(index).0 / band).collect();
-            prop_assert!(bands.is_sorted());
+        fn a_group_ends_before_the_next_begins(rows in 1u32..40, columns in 1u32..40, swizzle in 1u32..12) {
+            let raster = Raster { rows, columns, swizzle };
+            let groups: Vec<_> = (0..raster.count().unwrap()).map(|index| raster.at(index).0 / swizzle).collect();
+            prop_assert!(groups.is_sorted());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The product with its sums over ranks: `cuda/sm90/reduction.cuh` bound to a problem and its memory.
+//! The GEMM with its sums over ranks: `cuda/sm90/reduction.cuh` bound to a problem and its memory.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory, PadView};
 
 use super::all_gather::upload;
-use super::config::{self, CONFIGS, FETCHING_BYTES, Family, STEP};
-use super::plan::{Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box};
+use super::config::{self, CONFIGS, Family, PULLING_BYTES, STEP};
+use super::prepared::{Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
-use super::{RANKS, check_device, sending};
+use super::{RANKS, check_device, reduce_tiling};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
-use crate::reduction::{Group, Sums};
-use crate::{Error, GemmOperands, ReducingMatmul};
+use crate::matmul_reduce::{Group, ReduceOutput};
+use crate::{Error, GemmOperands, MatmulReduce};
 
 /// The parameter of the kernels: `Reduction` in `cuda/sm90/reduction.cuh`.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +48,9 @@ struct Reduction {
 const _: () =
     assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1936);
 
-/// A product with its sums, ready to be launched.
+/// A GEMM with its sums, ready to be launched.
 #[derive(Debug)]
-pub struct ReductionPlan {
+pub struct PreparedReduction {
     function: Function,
     launch: LaunchConfig,
     parameter: Box<Reduction>,
@@ -58,33 +58,34 @@ pub struct ReductionPlan {
     _tables: [<Cuda as Backend>::Memory; 2],
 }
 
-impl ReductionPlan {
+impl PreparedReduction {
     /// Chooses a kernel, encodes the tensor maps, and stores the order of the groups on the device of `cuda`.
     ///
     /// # Errors
-    /// As [`ReducingGemmBackend::reducing_plan`](crate::ReducingGemmBackend::reducing_plan).
-    pub fn new(cuda: &Cuda, product: &ReducingMatmul) -> Result<Self, Error> {
-        product.validate()?;
+    /// As [`GemmReduceBackend::prepare_reduce`](crate::GemmReduceBackend::prepare_reduce).
+    pub fn new(cuda: &Cuda, gemm: &MatmulReduce) -> Result<Self, Error> {
+        gemm.validate()?;
         check_compiled(Family::Reduction.image())?;
         check_device(cuda.device())?;
-        check_reduction(product)?;
+        check_reduction(gemm)?;
 
         let blocks = cuda.device().sms;
-        let blocks = blocks.min(product.max_blocks.unwrap_or(blocks));
-        let problem = &product.problem;
-        let index = product
-            .candidate
-            .map_or_else(|| sending::to_owners(product, blocks), |given| given.config);
+        let blocks = blocks.min(gemm.max_blocks.unwrap_or(blocks));
+        let problem = &gemm.problem;
+        let index = gemm.tiling.map_or_else(
+            || reduce_tiling::to_owners(gemm, blocks),
+            |given| given.config,
+        );
         let (image, name) =
             config::kernel(Family::Reduction, problem, index).ok_or(Error::NoCandidate)?;
         let config = &CONFIGS[index];
         let function = cuda.function(image, name)?;
-        let mut launch = resident(&function, problem, (config, FETCHING_BYTES), blocks)?;
-        let units = units(product, config)?;
+        let mut launch = resident(&function, problem, (config, PULLING_BYTES), blocks)?;
+        let units = units(gemm, config)?;
         launch.grid.0 = launch.grid.0.min(units.len() as u32);
 
-        let (rank, world) = (product.rank(), product.world());
-        let groups = product.groups();
+        let (rank, world) = (gemm.rank(), gemm.world());
+        let groups = gemm.groups();
         let tables = [
             upload(cuda, words(&units))?,
             upload(cuda, std::iter::repeat_n(0, groups + 1))?,
@@ -96,9 +97,9 @@ impl ReductionPlan {
             })
         };
         let of_shards = |of: fn(&Range<usize>) -> usize| {
-            std::array::from_fn(|rank| product.shards.get(rank).map_or(0, of) as u32)
+            std::array::from_fn(|rank| gemm.shards.get(rank).map_or(0, of) as u32)
         };
-        let maps = Maps::new(product, config)?;
+        let maps = Maps::new(gemm, config)?;
         Ok(Self {
             function,
             launch,
@@ -108,42 +109,42 @@ impl ReductionPlan {
                 c: maps.c,
                 outgoing: maps.outgoing,
                 incoming: maps.incoming,
-                pad: product.pad,
-                from: of_peers(&|source| product.staged(source, rank)),
-                to: of_peers(&|source| product.fetched(source)),
-                sums: std::array::from_fn(|rank| match &product.c {
-                    Sums::Everyone(copies) if rank < world => copies[rank],
+                pad: gemm.pad,
+                from: of_peers(&|source| gemm.staged(source, rank)),
+                to: of_peers(&|source| gemm.pulled(source)),
+                sums: std::array::from_fn(|rank| match &gemm.c {
+                    ReduceOutput::Everyone(copies) if rank < world => copies[rank],
                     _ => DevicePtr::NULL,
                 }),
                 units: tables[0].address(),
                 arrived: tables[1].address(),
                 starts: of_shards(|rows| rows.start),
                 rows: of_shards(Range::len),
-                group_rows: product.group_rows as u32,
+                group_rows: gemm.group_rows as u32,
                 groups: groups as u32,
-                row_stride: product.row_bytes() as u32,
-                row_bytes: (product.problem.n * product.problem.dtype.size()) as u32,
+                row_stride: gemm.row_bytes() as u32,
+                row_bytes: (gemm.problem.n * gemm.problem.dtype.size()) as u32,
                 unit_count: units.len() as u32,
-                steps: product.problem.k.div_ceil(STEP) as u32,
-                ready: product.ready as u32,
-                summed: product.summed as u32,
-                done: product.done as u32,
-                everyone: matches!(product.c, Sums::Everyone(_)).into(),
-                most_rows: product.most_rows() as u32,
-                bias: Bias::new(&product.problem, product.bias),
+                steps: gemm.problem.k.div_ceil(STEP) as u32,
+                ready: gemm.ready as u32,
+                summed: gemm.summed as u32,
+                done: gemm.done as u32,
+                everyone: matches!(gemm.c, ReduceOutput::Everyone(_)).into(),
+                most_rows: gemm.most_rows() as u32,
+                bias: Bias::new(&gemm.problem, gemm.bias),
             }),
             _tables: tables,
         })
     }
 
-    /// Enqueues the product on `stream`.
+    /// Enqueues the GEMM on `stream`.
     ///
     /// # Errors
     /// Those of launching.
     ///
     /// # Safety
-    /// As [`ReducingGemmBackend::reducing_matmul`](crate::ReducingGemmBackend::reducing_matmul). `cuda` is the device of
-    /// [`ReductionPlan::new`].
+    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device of
+    /// [`PreparedReduction::new`].
     pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
         // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad, and the tables live with the
         // plan.
@@ -168,26 +169,26 @@ const MOST_TILES: u64 = 1 << 22;
 
 /// The tiles of a rank in the order in which its blocks take them: the groups one after the other, of each column after
 /// column.
-fn units(product: &ReducingMatmul, config: &Config) -> Result<Vec<Unit>, Error> {
+fn units(gemm: &MatmulReduce, config: &Config) -> Result<Vec<Unit>, Error> {
     let [height, width, _] = config.tile.map(|side| side as usize);
-    let columns = product.problem.n.div_ceil(width);
-    let order = product.order();
+    let columns = gemm.problem.n.div_ceil(width);
+    let order = gemm.order();
     let tiles = |group: &Group| (group.rows.len().div_ceil(height) * columns) as u64;
     let tiles: u64 = order.iter().map(tiles).sum();
     // Units name their group in 16 bits.
-    if tiles > MOST_TILES || product.groups() > usize::from(u16::MAX) {
+    if tiles > MOST_TILES || gemm.groups() > usize::from(u16::MAX) {
         return Err(Error::InvalidProblem {
-            problem: Box::new(product.problem),
+            problem: Box::new(gemm.problem),
             reason: format!(
                 "{tiles} tiles in {} groups: {MOST_TILES} in {} at most",
-                product.groups(),
+                gemm.groups(),
                 u16::MAX
             ),
         });
     }
     let mut all = Vec::with_capacity(tiles as usize);
     for Group { owner, index, rows } in order {
-        let first = (rows.start - product.shards[owner].start) / height;
+        let first = (rows.start - gemm.shards[owner].start) / height;
         let rows = rows.len().div_ceil(height);
         all.extend((0..rows * columns).map(|i| {
             let (row, column) = (first + i % rows, i / rows);
@@ -227,11 +228,11 @@ struct Maps {
 }
 
 impl Maps {
-    fn new(product: &ReducingMatmul, config: &Config) -> Result<Self, Error> {
-        let (rank, world) = (product.rank(), product.world());
-        let problem = &product.problem;
+    fn new(gemm: &MatmulReduce, config: &Config) -> Result<Self, Error> {
+        let (rank, world) = (gemm.rank(), gemm.world());
+        let problem = &gemm.problem;
         let at = |address, matrix| -> Result<Matrix, Error> {
-            let operands = GemmOperands::new(product.a, product.b, address).with_bias(product.bias);
+            let operands = GemmOperands::new(gemm.a, gemm.b, address).with_bias(gemm.bias);
             operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
             Ok(Matrix { address, ..matrix })
         };
@@ -240,35 +241,35 @@ impl Maps {
             TensorMap::encode(at(address, matrix)?, box_rows).map_err(refused(operand))
         };
         let (a, [(b, rows_b), (c, rows_c)]) = boxes(problem, config);
-        let rows_a = rows_of_box(config, product.most_rows());
+        let rows_a = rows_of_box(config, gemm.most_rows());
         let shard = |rows: &Range<usize>| Matrix {
             rows: rows.len(),
             ..c
         };
         let mut maps = Self {
-            a: encode("A", a, rows_a, product.a)?,
-            b: encode("B", b, rows_b, product.b)?,
+            a: encode("A", a, rows_a, gemm.a)?,
+            b: encode("B", b, rows_b, gemm.b)?,
             c: TensorMap::UNUSED,
             outgoing: [TensorMap::UNUSED; RANKS],
             incoming: TensorMap::UNUSED,
         };
-        let own = &product.shards[rank];
+        let own = &gemm.shards[rank];
         if !own.is_empty() {
-            maps.c = encode("C", shard(own), rows_c, product.own_sums())?;
+            maps.c = encode("C", shard(own), rows_c, gemm.own_sums())?;
         }
         for peer in (0..world).filter(|&peer| peer != rank) {
-            let theirs = &product.shards[peer];
+            let theirs = &gemm.shards[peer];
             if !theirs.is_empty() {
-                let to = product.staged(rank, peer);
+                let to = gemm.staged(rank, peer);
                 maps.outgoing[peer] = encode("staging", shard(theirs), rows_c, to)?;
             }
         }
         if !own.is_empty() && world > 1 {
-            let parts = at(product.fetched, shard(own))?;
-            let stack = (world - 1, product.most_rows() * problem.ldc);
+            let parts = at(gemm.pulled, shard(own))?;
+            let stack = (world - 1, gemm.most_rows() * problem.ldc);
             let boxes = (PART_ROWS, parts_of_stage(config).min(world as u32 - 1));
             maps.incoming = TensorMap::encode_stack(parts, stack, boxes)
-                .map_err(refused("the parts fetched"))?;
+                .map_err(refused("the parts pulled"))?;
         }
         Ok(maps)
     }

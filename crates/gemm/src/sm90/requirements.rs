@@ -4,12 +4,12 @@ use warpweave_symm_mem::DeviceInfo;
 
 use super::RANKS;
 use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
-use crate::reduction::Sums;
-use crate::{Error, GemmProblem, Layout, Provider, ReducingMatmul};
+use crate::matmul_reduce::ReduceOutput;
+use crate::{Error, GemmProblem, Layout, MatmulReduce, Provider};
 
-/// Whether the kernel can compute `problem`: a single product, with a bias or without, f16 or bf16 in and out, A row-major, B
+/// Whether the kernel can compute `problem`: a single GEMM, with a bias or without, f16 or bf16 in and out, A row-major, B
 /// row-major or transposed, and n and leading dimensions that are multiples of 8. Any m and k will do: TMA loads end with an
-/// element, its stores with 16 bytes, so that those of another n would write zeros behind the rows of C.
+/// element, its stores with 16 bytes, so that those of another n would write zeros after the rows of C.
 ///
 /// # Errors
 /// [`Error::InvalidProblem`]; [`Error::Unsupported`], which says what is needed.
@@ -21,27 +21,27 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     check_rows(problem, Provider::Sm90, &[("n", problem.n)])
 }
 
-/// Whether the kernel can compute `product`: what [`check_problem`] says, a part of K, eight ranks at most, and groups of
+/// Whether the kernel can compute `gemm`: what [`check_problem`] says, a part of K, eight ranks at most, and groups of
 /// whole tiles.
-pub(super) fn check_reduction(product: &ReducingMatmul) -> Result<(), Error> {
-    let problem = &product.problem;
+pub(super) fn check_reduction(gemm: &MatmulReduce) -> Result<(), Error> {
+    let problem = &gemm.problem;
     if problem.k == 0 {
         let why = "this rank must have a part of K".into();
         return unsupported(problem, Provider::Sm90, why);
     }
     check_problem(problem)?;
-    let world = product.world();
+    let world = gemm.world();
     if world > RANKS {
         let why = format!("there must be {RANKS} ranks at most, not {world}");
         return unsupported(problem, Provider::Sm90, why);
     }
-    let row = product.row_bytes();
+    let row = gemm.row_bytes();
     if row > u32::MAX as usize {
         let why = format!("rows of C must be shorter than 4 GiB, not {row}");
         return unsupported(problem, Provider::Sm90, why);
     }
-    let rows = product.group_rows;
-    let is_grouped = !matches!(product.c, Sums::Each(_));
+    let rows = gemm.group_rows;
+    let is_grouped = !matches!(gemm.c, ReduceOutput::Each(_));
     if is_grouped && !rows.is_multiple_of(128) {
         let why = format!("groups of {rows} rows must be of a multiple of 128, whole tiles");
         return unsupported(problem, Provider::Sm90, why);

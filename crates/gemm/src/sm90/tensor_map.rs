@@ -88,7 +88,7 @@ impl TensorMap {
         )
     }
 
-    /// The map of `count` matrices like `matrix`, each `stride` elements (a multiple of 8) behind the one before, in boxes of
+    /// The map of `count` matrices like `matrix`, each `stride` elements (a multiple of 8) after the one before, in boxes of
     /// `box_rows` rows of `box_count` (1 to 256) of them.
     ///
     /// # Errors

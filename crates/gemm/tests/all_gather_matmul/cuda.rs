@@ -3,13 +3,13 @@
 use std::sync::OnceLock;
 
 use warpweave_gemm::AllGatherMatmul;
-use warpweave_gemm::sm90::{CONFIGS, Candidate};
+use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_symm_mem::{Cuda, DType};
 
 use crate::rank::Case;
 use crate::{calls, replays, silence};
 
-/// Multiprocessors of a shared GPU that no product takes.
+/// SMs of a shared GPU that no GEMM takes.
 const LEFT_FREE: u32 = 8;
 
 /// m, n, k and rows of a chunk: aligned, ragged, chunks that split tiles, shards without rows.
@@ -75,9 +75,9 @@ fn on_a_gpu_tiles_of_many_chunks_that_go_eagerly_are_right() {
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
 fn on_a_gpu_every_tile_and_cluster_is_right() {
     for config in 0..CONFIGS.len() {
-        for band in [1, 3] {
+        for swizzle in [1, 3] {
             let case = Case {
-                candidate: Some(Candidate { config, band }),
+                tiling: Some(Tiling { config, swizzle }),
                 ..Case::new(1100, 776, 136, DType::Bf16, 256)
             };
             calls(2, &gpus(2), case);
@@ -89,7 +89,7 @@ fn on_a_gpu_every_tile_and_cluster_is_right() {
 
 #[test]
 #[ignore = "needs a GPU of compute capability 9.0 and the feature `nvcc`"]
-fn on_a_gpu_a_hundred_calls_in_a_row_are_kept_apart() {
+fn on_a_gpu_a_hundred_calls_back_to_back_are_kept_apart() {
     for world in [2, 4] {
         let case = Case {
             calls: 100,

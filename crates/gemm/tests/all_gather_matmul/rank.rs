@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use warpweave_gemm::sm90::Candidate;
+use warpweave_gemm::sm90::Tiling;
 use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, GemmProblem, Layout, Protocol};
 use warpweave_symm_mem::{
     DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
@@ -20,7 +20,7 @@ pub struct Case {
     pub problem: GemmProblem,
     pub chunk_rows: usize,
     pub protocol: Protocol,
-    pub candidate: Option<Candidate>,
+    pub tiling: Option<Tiling>,
     pub calls: usize,
 }
 
@@ -34,8 +34,8 @@ impl Case {
                 padded(n),
             ),
             chunk_rows,
-            protocol: Protocol::FETCH,
-            candidate: None,
+            protocol: Protocol::PULL,
+            tiling: None,
             calls: 6,
         }
     }
@@ -54,7 +54,7 @@ impl Case {
         }
     }
 
-    /// Slots behind that of `done`.
+    /// Slots after that of `done`.
     fn slots(&self, most_rows: usize) -> usize {
         match self.protocol {
             Protocol::Rendezvous { .. } => 1,
@@ -92,8 +92,8 @@ pub struct Rank<B: AllGatherGemmBackend> {
     /// Where the peers push.
     staging: SymmetricBuffer<B>,
     case: Case,
-    pub product: AllGatherMatmul,
-    pub plan: B::AllGatherPlan,
+    pub gemm: AllGatherMatmul,
+    pub prepared: B::PreparedAllGather,
     /// The shard of each input, then B, the bias, C, and C of each call.
     memory: B::Memory,
     results: DevicePtr,
@@ -105,7 +105,7 @@ fn value(which: usize, row: usize, col: usize) -> f32 {
     ((mixed >> 13) % 3) as f32 - 1.0
 }
 
-/// That of a rank, whether its product has one or not.
+/// That of a rank, whether its GEMM has one or not.
 fn bias_of(rank: usize, column: usize) -> f32 {
     value(2 * INPUTS + rank, 1, column)
 }
@@ -124,7 +124,7 @@ fn encode(dtype: DType, value: f32) -> [u8; 2] {
     }
 }
 
-/// Rows of `ld` elements; those behind `columns` would spoil every sum.
+/// Rows of `ld` elements; those after `columns` would spoil every sum.
 fn stored(
     dtype: DType,
     rows: Range<usize>,
@@ -186,7 +186,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             SignalPad::new(&backend, &exchange, "test", 1 + case.slots(shards[0].len())).unwrap();
         pad.set_timeout(Duration::from_secs(10));
 
-        let product = AllGatherMatmul {
+        let gemm = AllGatherMatmul {
             problem: case.problem,
             shards,
             chunk_rows: case.chunk_rows,
@@ -199,16 +199,16 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             ready: 1,
             done: 0,
             protocol: case.protocol,
-            candidate: case.candidate,
+            tiling: case.tiling,
             max_blocks,
         };
         let stream = backend.stream(Default::default()).unwrap();
-        let plan = backend.all_gather_plan(&product).unwrap();
+        let prepared = backend.prepare_all_gather(&gemm).unwrap();
 
         // SAFETY: all ranges lie in the memory made here, which nothing else uses yet.
         unsafe {
             for input in 0..INPUTS {
-                let rows = product.shards[rank].clone();
+                let rows = gemm.shards[rank].clone();
                 let rows = stored(dtype, rows, (k, lda), |row, i| value(input, row, i));
                 if !rows.is_empty() {
                     let at = memory.address().add(input * shard);
@@ -236,8 +236,8 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             a,
             staging,
             case,
-            product,
-            plan,
+            gemm,
+            prepared,
             memory,
         };
         // No rank launches before all have made their memory and loaded their code, for which a driver may wait until nothing
@@ -261,12 +261,11 @@ impl<B: AllGatherGemmBackend> Rank<B> {
 
     /// Enqueues the copy that gives a call its input.
     pub fn feed(&self, input: usize) {
-        let bytes = 2 * self.product.shards[self.me()].len() * self.case.problem.lda;
+        let bytes = 2 * self.gemm.shards[self.me()].len() * self.case.problem.lda;
         if bytes == 0 {
             return;
         }
-        let stride =
-            (2 * self.product.shards[0].len() * self.case.problem.lda).next_multiple_of(256);
+        let stride = (2 * self.gemm.shards[0].len() * self.case.problem.lda).next_multiple_of(256);
         let from = self.memory.address().add(input * stride);
         // SAFETY: both ranges lie in this rank's memory, whose work is all on one stream.
         unsafe {
@@ -276,9 +275,9 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         }
     }
 
-    /// Enqueues the copies of what is pushed, and the word behind each.
+    /// Enqueues the copies of what is pushed, and the flag after each.
     fn push(&self) -> warpweave_symm_mem::Result<()> {
-        let own = &self.product.shards[self.me()];
+        let own = &self.gemm.shards[self.me()];
         let Protocol::Rendezvous { pushed } = self.case.protocol else {
             return Ok(());
         };
@@ -290,40 +289,39 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         }
         for peer in (1..world).map(|step| (self.me() + step) % world) {
             let to = self.staging.addresses()[peer].add(2 * own.start * lda);
-            // SAFETY: both ranges are there; the call before has ended behind this peer's `done`.
+            // SAFETY: both ranges are there; the call before has ended after this peer's `done`.
             unsafe {
                 self.backend
                     .copy(&self.stream, to, self.a.local(), 2 * rows * lda)?;
             }
-            self.pad.signal(&self.stream, self.product.ready, &[peer])?;
+            self.pad.signal(&self.stream, self.gemm.ready, &[peer])?;
         }
         Ok(())
     }
 
-    /// Enqueues the product into a C that is wrong everywhere, and the copy that keeps C.
-    pub fn product(&self, call: usize) -> warpweave_symm_mem::Result<()> {
+    /// Enqueues the GEMM into a C that is wrong everywhere, and the copy that keeps C.
+    pub fn gemm(&self, call: usize) -> warpweave_symm_mem::Result<()> {
         let bytes = 2 * self.case.problem.m * self.case.problem.ldc;
         let to = self.results.add(call * self.result_bytes());
         self.push()?;
-        // SAFETY: all ranges lie in this rank's memory; the ranks launch the same product equally often.
+        // SAFETY: all ranges lie in this rank's memory; the ranks launch the same GEMM equally often.
         unsafe {
+            self.backend.fill(&self.stream, self.gemm.c, 0xff, bytes)?;
             self.backend
-                .fill(&self.stream, self.product.c, 0xff, bytes)?;
-            self.backend
-                .all_gather_matmul(&self.stream, &self.plan)
+                .all_gather_matmul(&self.stream, &self.prepared)
                 .unwrap();
-            self.backend.copy(&self.stream, to, self.product.c, bytes)
+            self.backend.copy(&self.stream, to, self.gemm.c, bytes)
         }
     }
 
-    /// Calls in a row with nothing between them that waits on the host, some of them late on some ranks.
+    /// Calls back to back with nothing between them that waits on the host, some of them late on some ranks.
     pub fn calls(&self, late: Duration) {
         for call in 0..self.case.calls {
             self.feed(call % INPUTS);
             if !late.is_zero() && mixed(call, self.me()).is_multiple_of(3) {
                 self.backend.delay(&self.stream, late).unwrap();
             }
-            self.product(call).unwrap();
+            self.gemm(call).unwrap();
         }
         self.check_calls(|call| call % INPUTS);
     }

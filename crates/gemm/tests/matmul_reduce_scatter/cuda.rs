@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use half::bf16;
-use warpweave_gemm::{Layout, ReducingGemmBackend};
+use warpweave_gemm::{GemmReduceBackend, Layout};
 use warpweave_symm_mem::{Backend, Cuda, DType};
 
 use crate::job::{Case, INPUTS, Job, PATIENCE, To, bytes, on_ranks};
@@ -91,7 +91,7 @@ fn on_gpus_every_rank_gets_its_sums() {
 
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
-fn on_gpus_a_hundred_calls_in_a_row_are_kept_apart() {
+fn on_gpus_a_hundred_calls_back_to_back_are_kept_apart() {
     for world in gpu_worlds() {
         for to in To::ALL {
             let shape = Case {
@@ -133,7 +133,7 @@ fn on_gpus_every_run_gives_the_same_bits() {
 /// As many units as there may be, so that each has several tiles.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
-fn on_gpus_units_of_several_tiles_are_announced_once_all_are_there() {
+fn on_gpus_units_of_several_tiles_are_published_once_all_are_there() {
     let case = Case {
         m: 8200,
         n: 2056,
@@ -155,8 +155,8 @@ fn same_bits(to: To) {
         let (sender, receiver) = std::sync::mpsc::channel();
         on_ranks(2, gpu(2), |backend, exchange| {
             let mut job = Job::new::<bf16>(backend, exchange, &case, PATIENCE);
-            job.product.max_blocks = Some(blocks[job.exchange.rank()]);
-            job.plan = job.backend.reducing_plan(&job.product).unwrap();
+            job.gemm.max_blocks = Some(blocks[job.exchange.rank()]);
+            job.prepared = job.backend.prepare_reduce(&job.gemm).unwrap();
             let real = |i: usize| {
                 ((i * 7919 + 13).wrapping_mul(2_654_435_761) >> 9) as f32 % 1000.0 / 777.0
             };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_gemm::host::{Element, multiply_with_bias};
-use warpweave_gemm::reduction::{Sums, Units};
-use warpweave_gemm::{GemmProblem, Layout, ReducingGemmBackend, ReducingMatmul};
+use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
+use warpweave_gemm::{GemmProblem, GemmReduceBackend, Layout, MatmulReduce};
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -14,9 +14,9 @@ use warpweave_symm_mem::{
 /// Different inputs; calls take them in turn.
 pub const INPUTS: usize = 4;
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Slots before the first that the product uses.
+/// Slots before the first that the GEMM uses.
 const FIRST: usize = 3;
-/// Bytes behind the parts that nothing may write.
+/// Bytes after the parts that nothing may write.
 const GUARD: usize = 256;
 
 /// Who gets the sums, and from whom.
@@ -85,38 +85,38 @@ impl Case {
             ..GemmProblem::new(self.m, self.n, self.k, T::DTYPE)
         };
         let bias = matrix::<T>(INPUTS + 1, 0..1, 0..self.n);
-        let product = |input| {
+        let gemm = |input| {
             let a = matrix::<T>(input, 0..self.m, 0..self.k);
             let mut c = vec![T::default(); self.m * self.n];
             multiply_with_bias(&problem, &a, &b, &bias, &mut c).unwrap();
             bytes(&c).to_vec()
         };
-        (0..INPUTS).map(product).collect()
+        (0..INPUTS).map(gemm).collect()
     }
 }
 
 /// One rank's part of a case.
-pub struct Job<B: ReducingGemmBackend> {
+pub struct Job<B: GemmReduceBackend> {
     pub backend: B,
     pub exchange: Arc<dyn Exchange>,
     pub stream: B::Stream,
     pub pad: SignalPad<B>,
-    pub plan: B::ReducingPlan,
-    pub product: ReducingMatmul,
+    pub prepared: B::PreparedReduce,
+    pub gemm: MatmulReduce,
     /// Where C, or this rank's rows of it, lies.
     pub c: DevicePtr,
     pub c_bytes: usize,
     pub a_bytes: usize,
-    /// A, B, the bias, C and the parts fetched, then this rank's columns of A for each input.
+    /// A, B, the bias, C and the parts pulled, then this rank's columns of A for each input.
     pub memory: B::Memory,
     pub inputs: DevicePtr,
-    /// What lies behind the parts of others' rows, and behind those fetched.
+    /// What lies after the parts of others' rows, and after those pulled.
     pub guards: [DevicePtr; 2],
     pub staging: SymmetricBuffer<B>,
     pub copies: SymmetricBuffer<B>,
 }
 
-impl<B: ReducingGemmBackend> Job<B> {
+impl<B: GemmReduceBackend> Job<B> {
     pub fn new<T: Element>(
         backend: B,
         exchange: Arc<dyn Exchange>,
@@ -160,8 +160,8 @@ impl<B: ReducingGemmBackend> Job<B> {
         let b_at = a.add(part(a_bytes));
         let bias = b_at.add(part(b_bytes));
         let c = bias.add(part(2 * n));
-        let fetched = c.add(part(c_bytes));
-        let inputs = fetched.add(part(guarded));
+        let pulled = c.add(part(c_bytes));
+        let inputs = pulled.add(part(guarded));
         let shared = |name: &str, bytes: usize| {
             SymmetricBuffer::new(&backend, &exchange, name, bytes.max(256)).unwrap()
         };
@@ -174,25 +174,25 @@ impl<B: ReducingGemmBackend> Job<B> {
                 0
             },
         );
-        let product = ReducingMatmul {
+        let gemm = MatmulReduce {
             problem,
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
             a,
             b: b_at,
             bias,
             c: match case.to {
-                To::Owner => Sums::Owner(c),
-                To::Everyone => Sums::Everyone(copies.addresses()),
-                To::Each => Sums::Each(c),
+                To::Owner => ReduceOutput::Owner(c),
+                To::Everyone => ReduceOutput::Everyone(copies.addresses()),
+                To::Each => ReduceOutput::Each(c),
             },
             staging: staging.addresses(),
-            fetched,
+            pulled,
             pad: pad.view(),
             ready: FIRST + if case.to == To::Everyone { groups } else { 0 },
             summed: FIRST,
             done: FIRST + slots,
             group_rows: case.group_rows,
-            candidate: None,
+            tiling: None,
             max_blocks: max_blocks(&backend, world),
         };
         let stream = backend.stream(Default::default()).unwrap();
@@ -217,12 +217,12 @@ impl<B: ReducingGemmBackend> Job<B> {
                 let at = inputs.add(input * part(a_bytes));
                 backend.upload(&stream, at, bytes(&columns)).unwrap();
             }
-            for parts in [staging.local(), fetched] {
+            for parts in [staging.local(), pulled] {
                 backend.fill(&stream, parts, 0xff, guarded).unwrap();
             }
         }
         backend.synchronize(&stream).unwrap();
-        let plan = backend.reducing_plan(&product).unwrap();
+        let prepared = backend.prepare_reduce(&gemm).unwrap();
         let job = Job {
             c: match case.to {
                 To::Everyone => copies.local(),
@@ -231,13 +231,13 @@ impl<B: ReducingGemmBackend> Job<B> {
             backend,
             stream,
             pad,
-            plan,
-            product,
+            prepared,
+            gemm,
             c_bytes,
             a_bytes,
             memory,
             inputs,
-            guards: [staging.local(), fetched].map(|parts| parts.add(staging_bytes)),
+            guards: [staging.local(), pulled].map(|parts| parts.add(staging_bytes)),
             staging,
             copies,
             exchange,
@@ -260,13 +260,13 @@ impl<B: ReducingGemmBackend> Job<B> {
         // of the launches.
         unsafe {
             self.backend
-                .copy(&self.stream, self.product.a, from, self.a_bytes)?;
+                .copy(&self.stream, self.gemm.a, from, self.a_bytes)?;
             if self.c_bytes > 0 {
                 self.backend
                     .fill(&self.stream, self.c, 0xff, self.c_bytes)?;
             }
             self.backend
-                .reducing_matmul(&self.stream, &self.plan)
+                .matmul_reduce(&self.stream, &self.prepared)
                 .unwrap();
         }
         Ok(())
@@ -320,14 +320,14 @@ impl<B: ReducingGemmBackend> Job<B> {
         self.pad.check(&self.stream).unwrap();
         self.meet("called");
         for guard in self.guards {
-            let mut behind = [0; GUARD];
-            // SAFETY: the range lies behind the parts, and all work has ended.
+            let mut after = [0; GUARD];
+            // SAFETY: the range lies after the parts, and all work has ended.
             unsafe {
                 self.backend
-                    .download(&self.stream, guard, &mut behind)
+                    .download(&self.stream, guard, &mut after)
                     .unwrap()
             };
-            assert_eq!(behind, [0xff; GUARD], "rank {rank}, {case:?}");
+            assert_eq!(after, [0xff; GUARD], "rank {rank}, {case:?}");
         }
         if self.c_bytes > 0 {
             // SAFETY: the range is the results'.
@@ -346,7 +346,7 @@ impl<B: ReducingGemmBackend> Job<B> {
     pub fn close(self) {
         self.backend.synchronize(&self.stream).unwrap();
         self.meet("end");
-        drop((self.plan, self.memory));
+        drop((self.prepared, self.memory));
         self.staging.close(self.exchange.as_ref()).unwrap();
         self.copies.close(self.exchange.as_ref()).unwrap();
         self.pad

@@ -2,11 +2,12 @@
 
 use super::{Algorithm, Capabilities, Value};
 use crate::error::PlanError;
+use crate::former;
 use crate::operation::{Operand, Operation};
 use crate::plan::{Plan, Problem};
 use std::fmt;
 
-/// An algorithm with a value for each of its parameters. Its name is the algorithm's, with what is not as usual behind it:
+/// An algorithm with a value for each of its parameters. Its name is the algorithm's, with what is not as default after it:
 /// `rowParallelLinear:chunks=8:reduce=symmetric`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
@@ -27,10 +28,10 @@ impl Options {
         }
     }
 
-    /// The word that `key` was given; empty if the algorithm has no such parameter.
-    pub fn word(&self, key: &str) -> &'static str {
+    /// The choice that `key` was given; empty if the algorithm has no such parameter.
+    pub fn choice(&self, key: &str) -> &'static str {
         match self.value(key) {
-            Some(Value::Word(word)) => word,
+            Some(Value::Choice(choice)) => choice,
             _ => "",
         }
     }
@@ -43,18 +44,18 @@ impl Options {
 
 impl Configuration {
     /// The algorithm as it usually is.
-    pub fn usual(algorithm: &'static Algorithm) -> Self {
-        let usual = algorithm.parameters.iter().filter_map(|parameter| {
+    pub fn with_defaults(algorithm: &'static Algorithm) -> Self {
+        let default = algorithm.parameters.iter().filter_map(|parameter| {
             let value = parameter.tries().into_iter().next()?;
             Some((parameter.key, value))
         });
         Configuration {
             algorithm,
-            options: Options(usual.collect()),
+            options: Options(default.collect()),
         }
     }
 
-    /// Every combination of the values that are worth a try, the usual one first, and one for each plan.
+    /// Every combination of the values that are worth a try, the default one first, and one for each plan.
     pub fn combinations(algorithm: &'static Algorithm) -> Vec<Self> {
         let mut all = vec![Options(Vec::new())];
         for parameter in algorithm.parameters {
@@ -76,13 +77,13 @@ impl Configuration {
             .collect()
     }
 
-    /// The usual configuration and those that differ from it in one parameter.
+    /// The default configuration and those that differ from it in one parameter.
     pub fn variations(algorithm: &'static Algorithm) -> Vec<Self> {
-        let usual = Configuration::usual(algorithm);
-        let mut all = vec![usual.clone()];
+        let default = Configuration::with_defaults(algorithm);
+        let mut all = vec![default.clone()];
         for (place, parameter) in algorithm.parameters.iter().enumerate() {
             for value in parameter.tries().into_iter().skip(1) {
-                let mut other = usual.clone();
+                let mut other = default.clone();
                 other.options.0[place].1 = value;
                 all.push(other);
             }
@@ -94,6 +95,7 @@ impl Configuration {
     /// parameter or value.
     pub fn with(mut self, text: &str) -> Option<Self> {
         let (key, value) = text.split_once('=')?;
+        let key = former::current(key);
         let mut parameters = self.algorithm.parameters.iter();
         let place = parameters.position(|parameter| parameter.key == key)?;
         self.options.0[place].1 = self.algorithm.parameters[place].parse(value)?;

@@ -4,13 +4,14 @@ pub mod all_gather_matmul;
 pub mod column_parallel_linear;
 mod configuration;
 pub mod matmul_all_reduce;
-pub mod matmul_beside_all_gather;
+pub mod matmul_overlapping_all_gather;
 pub mod matmul_reduce_scatter;
 mod parameter;
 mod reduction;
 pub mod row_parallel_linear;
 
 use crate::error::PlanError;
+use crate::former;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 use std::ops::Range;
@@ -92,7 +93,7 @@ impl PartialEq for Algorithm {
 const REGISTRY: &[&[Algorithm]] = &[
     all_gather_matmul::ALGORITHMS,
     column_parallel_linear::ALGORITHMS,
-    matmul_beside_all_gather::ALGORITHMS,
+    matmul_overlapping_all_gather::ALGORITHMS,
     matmul_reduce_scatter::ALGORITHMS,
     matmul_all_reduce::ALGORITHMS,
     row_parallel_linear::ALGORITHMS,
@@ -106,7 +107,7 @@ pub fn algorithms() -> impl Iterator<Item = &'static Algorithm> {
 /// The seven algorithms of nvFuser's table, in its order.
 pub fn table() -> Vec<Configuration> {
     let seven = &all_gather_matmul::ALGORITHMS[..all_gather_matmul::TABLE];
-    seven.iter().map(Configuration::usual).collect()
+    seven.iter().map(Configuration::with_defaults).collect()
 }
 
 /// Every algorithm as it usually is, and with each of its parameters chosen otherwise.
@@ -122,26 +123,29 @@ pub fn candidates(operation: Operation) -> Vec<Configuration> {
         .collect()
 }
 
-/// The algorithm of this name, with what is to be chosen otherwise than usual behind it: `pushChunks:chunks=4`.
+/// The algorithm of this name, followed by the parameters that differ from their defaults: `pushChunks:chunks=4`.
 ///
 /// # Errors
 /// There is none, with the names there are; it has no such parameter or value, with those that it has.
 pub fn find(name: &str) -> Result<Configuration, PlanError> {
     let mut parts = name.split(':');
-    let base = parts.next().unwrap_or_default();
+    let base = former::current(parts.next().unwrap_or_default());
     let algorithm = algorithms()
         .find(|algorithm| algorithm.name == base)
         .ok_or_else(|| PlanError::UnknownAlgorithm {
             name: base.to_owned(),
             known: algorithms().map(|a| a.name.to_owned()).collect(),
         })?;
-    parts.try_fold(Configuration::usual(algorithm), |configuration, part| {
-        configuration
-            .with(part)
-            .ok_or_else(|| PlanError::UnknownOption {
-                algorithm: base.to_owned(),
-                option: part.to_owned(),
-                known: algorithm.parameters.iter().map(|p| p.to_string()).collect(),
-            })
-    })
+    parts.try_fold(
+        Configuration::with_defaults(algorithm),
+        |configuration, part| {
+            configuration
+                .with(part)
+                .ok_or_else(|| PlanError::UnknownOption {
+                    algorithm: base.to_owned(),
+                    option: part.to_owned(),
+                    known: algorithm.parameters.iter().map(|p| p.to_string()).collect(),
+                })
+        },
+    )
 }

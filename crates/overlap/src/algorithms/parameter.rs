@@ -16,13 +16,13 @@ pub struct Parameter {
     pub values: Values,
 }
 
-/// What a parameter can be. The first of its values is the usual one, all of them are worth a try.
+/// What a parameter can be. The first of its values is the default one, all of them are worth a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// A number from 1 to 1024; others than these are taken too.
     Counts(&'static [usize]),
-    /// One of these words.
-    Words(&'static [&'static str]),
+    /// One of these names.
+    Choices(&'static [&'static str]),
 }
 
 /// What a parameter is.
@@ -30,16 +30,16 @@ pub enum Values {
 pub enum Value {
     /// A number.
     Count(usize),
-    /// A word.
-    Word(&'static str),
+    /// A name.
+    Choice(&'static str),
 }
 
 impl Parameter {
-    /// The values worth a try, the usual one first.
+    /// The values worth a try, the default one first.
     pub fn tries(&self) -> Vec<Value> {
         match self.values {
             Values::Counts(counts) => counts.iter().copied().map(Value::Count).collect(),
-            Values::Words(words) => words.iter().copied().map(Value::Word).collect(),
+            Values::Choices(choices) => choices.iter().copied().map(Value::Choice).collect(),
         }
     }
 
@@ -50,9 +50,9 @@ impl Parameter {
                 let count = text.parse().ok()?;
                 (1..=MOST).contains(&count).then_some(Value::Count(count))
             }
-            Values::Words(words) => {
-                let word = words.iter().find(|word| **word == text)?;
-                Some(Value::Word(word))
+            Values::Choices(choices) => {
+                let choice = choices.iter().find(|choice| **choice == text)?;
+                Some(Value::Choice(choice))
             }
         }
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Parameter {
         let values: Vec<String> = self.tries().iter().map(Value::to_string).collect();
         let more = match self.values {
             Values::Counts(_) => format!("|… (1 to {MOST})"),
-            Values::Words(_) => String::new(),
+            Values::Choices(_) => String::new(),
         };
         write!(f, "{}={}{more}", self.key, values.join("|"))
     }
@@ -74,7 +74,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Count(count) => write!(f, "{count}"),
-            Value::Word(word) => f.write_str(word),
+            Value::Choice(choice) => f.write_str(choice),
         }
     }
 }

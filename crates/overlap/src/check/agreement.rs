@@ -1,6 +1,6 @@
 //! What the plans of all ranks must agree on before they can be run together.
 
-use super::report::{Violation, Word};
+use super::report::{Flag, Violation};
 use crate::plan::{Effect, OpKind, Placement, Plan, SlotId};
 use crate::show;
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ pub(super) fn disagreements(plans: &[Plan]) -> Vec<Violation> {
     found
 }
 
-/// Words whose signals and waits of one call are not equally many: their counters drift apart from call to call.
+/// Flags whose signals and waits of one call are not equally many: their counters drift apart from call to call.
 pub(super) fn unmatched_signals(plans: &[&Plan]) -> Vec<Violation> {
     let mut counts: BTreeMap<(SlotId, usize, usize), (usize, usize)> = BTreeMap::new();
     let mut signalled = |src: usize, slot: SlotId, to: &[usize], waited: bool| {
@@ -98,7 +98,7 @@ pub(super) fn unmatched_signals(plans: &[&Plan]) -> Vec<Violation> {
         .filter(|(_, (signals, waits))| signals != waits)
         .map(
             |((slot, src, dst), (signals, waits))| Violation::UnmatchedSignal {
-                word: Word {
+                flag: Flag {
                     dst,
                     slot,
                     src,

@@ -12,7 +12,7 @@ pub(super) fn deadlock(program: &Program<'_>, run: &Run) -> Option<Violation> {
     while let Some(next) = chain
         .last()
         .and_then(|&id| run.blocked.iter().find(|b| b.node == id))
-        .and_then(|blocked| behind(program, run, blocked))
+        .and_then(|blocked| after(program, run, blocked))
     {
         closes_at = chain.iter().position(|&id| id == next);
         if closes_at.is_some() {
@@ -32,16 +32,16 @@ pub(super) fn deadlock(program: &Program<'_>, run: &Run) -> Option<Violation> {
     })
 }
 
-/// The blocked step behind which stands what `blocked` waits for. Of several things the one that nobody ever does
+/// The blocked step after which stands what `blocked` waits for. Of several things the one that nobody ever does
 /// comes first.
-fn behind(program: &Program<'_>, run: &Run, blocked: &Blocked) -> Option<NodeId> {
+fn after(program: &Program<'_>, run: &Run, blocked: &Blocked) -> Option<NodeId> {
     let node = &program.nodes[blocked.node];
     if node.absent.is_some() {
         return None;
     }
     let ran = |id: NodeId| run.position[id].is_some();
     let mut providers = Vec::new();
-    for &((slot, src, dst), needs, sees) in &blocked.words {
+    for &((slot, src, dst), needs, sees) in &blocked.flags {
         let to_come = (0..program.nodes.len()).filter(|&id| {
             let node = &program.nodes[id];
             let signals = |(s, to): (_, &[usize])| s == slot && to.contains(&dst);
@@ -69,11 +69,11 @@ fn behind(program: &Program<'_>, run: &Run, blocked: &Blocked) -> Option<NodeId>
 
 fn blockage(program: &Program<'_>, run: &Run, blocked: &Blocked) -> Blockage {
     let node = &program.nodes[blocked.node];
-    let words = blocked
-        .words
+    let flags = blocked
+        .flags
         .iter()
         .map(|&(key, needs, sees)| Awaited::Signal {
-            word: program.word(key),
+            flag: program.flag(key),
             needs,
             sees,
         });
@@ -87,6 +87,6 @@ fn blockage(program: &Program<'_>, run: &Run, blocked: &Blocked) -> Blockage {
         .map(|rank| Awaited::Entry { rank });
     Blockage {
         step: program.step(blocked.node),
-        awaits: words.chain(entries).collect(),
+        awaits: flags.chain(entries).collect(),
     }
 }

@@ -5,14 +5,14 @@
 //! result each pair of conflicting accesses is ordered and each wait ends.
 //!
 //! How: the unrolled program is a monotone dataflow, so one greedy run executes everything that any run can execute;
-//! what is left over is a deadlock. In that run the n-th signal on a word has value n and each wait knows the one
+//! what is left over is a deadlock. In that run the n-th signal on a flag has value n and each wait knows the one
 //! signal that it needs, which gives, with stream order, events, lanes and collectives, the happens-before relation.
 //! Two accesses of one copy of one buffer conflict if their boxes overlap and one writes; if neither happens before
 //! the other, some run does them in the wrong order, and the report contains such a run.
 //!
 //! # Why a few calls prove all of them
 //!
-//! Let *L* be the largest lag. If every word is signalled as often as it is waited for in a call, and every
+//! Let *L* be the largest lag. If every flag is signalled as often as it is waited for in a call, and every
 //! stream is forked and joined (all of which is checked), a wait of call *i* needs a signal of call *i − lag*. So the
 //! edges between calls *i − L … i* are those of earlier calls moved along, save that the first *L* calls have fewer,
 //! because their credits are free. Hence
@@ -41,7 +41,7 @@ mod structure;
 
 pub use access::AccessKind;
 pub use program::Site;
-pub use report::{Awaited, Blockage, Report, Schedule, Sequence, Step, Touch, Violation, Word};
+pub use report::{Awaited, Blockage, Flag, Report, Schedule, Sequence, Step, Touch, Violation};
 pub use structure::{Fault, FaultKind};
 
 pub(crate) use structure::faults_of;

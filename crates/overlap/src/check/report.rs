@@ -39,7 +39,7 @@ pub struct Step {
     pub call: usize,
     /// Where in the plan.
     pub site: Site,
-    /// The operation in words.
+    /// The operation as text.
     pub text: String,
 }
 
@@ -52,13 +52,13 @@ pub struct Touch {
     pub kind: AccessKind,
     /// All that it touches there.
     pub region: Region,
-    /// The region in words.
+    /// The region as text.
     pub text: String,
 }
 
-/// A word of a signal pad.
+/// A flag of a signal pad.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct Flag {
     /// The row of the pad.
     pub slot: SlotId,
     /// The row's name.
@@ -81,10 +81,10 @@ pub struct Schedule {
 /// What a blocked step waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// A word that is too low.
+    /// A flag that is too low.
     Signal {
-        /// The word.
-        word: Word,
+        /// The flag.
+        flag: Flag,
         /// The value needed.
         needs: usize,
         /// The value seen.
@@ -109,9 +109,9 @@ pub struct Blockage {
 /// Things whose order across ranks has to be the same in every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sequence {
-    /// The signals on one word.
+    /// The signals on one flag.
     Signals,
-    /// The waits on one word.
+    /// The waits on one flag.
     Waits,
     /// One rank's collectives.
     Collectives,
@@ -141,7 +141,7 @@ pub enum Violation {
         first: Box<Touch>,
         /// The one that may nevertheless come before or beside it.
         second: Box<Touch>,
-        /// The elements that both touch, in words.
+        /// The elements that both touch, as text.
         overlap: String,
         /// How many pairs of the same two operations race, over the unrolled calls.
         occurrences: usize,
@@ -158,21 +158,21 @@ pub enum Violation {
         /// for.
         closes_at: Option<usize>,
     },
-    /// One call signals a word more or less often than it waits for it, so that counters drift apart.
+    /// One call signals a flag more or less often than it waits for it, so that counters drift apart.
     UnmatchedSignal {
-        /// The word.
-        word: Word,
+        /// The flag.
+        flag: Flag,
         /// Signals in one call.
         signals: usize,
         /// Waits in one call.
         waits: usize,
     },
-    /// Two signals or waits on one word, or two collectives of a rank, that may run in either order.
+    /// Two signals or waits on one flag, or two collectives of a rank, that may run in either order.
     Unordered {
         /// Of what.
         sequence: Sequence,
-        /// The word, unless it is a matter of collectives.
-        word: Option<Word>,
+        /// The flag, unless it is a matter of collectives.
+        flag: Option<Flag>,
         /// One.
         first: Step,
         /// The other.
@@ -210,7 +210,7 @@ pub enum Violation {
     Unwritten {
         /// The read.
         read: Touch,
-        /// What nobody has written, in words.
+        /// What nobody has written, as text.
         missing: Vec<String>,
     },
 }
@@ -231,7 +231,7 @@ impl fmt::Display for Touch {
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for Flag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -244,8 +244,8 @@ impl fmt::Display for Word {
 impl fmt::Display for Awaited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Awaited::Signal { word, needs, sees } => {
-                write!(f, "{word} to reach {needs}, sees {sees}")
+            Awaited::Signal { flag, needs, sees } => {
+                write!(f, "{flag} to reach {needs}, sees {sees}")
             }
             Awaited::Entry { rank } => write!(f, "rank {rank} to enter"),
         }
@@ -307,21 +307,21 @@ impl fmt::Display for Violation {
                     write!(f, "\n  ({place}) {link}")?;
                 }
                 match closes_at {
-                    Some(place) => write!(f, "\n  which is behind ({place})"),
+                    Some(place) => write!(f, "\n  which is after ({place})"),
                     None => write!(f, "\n  which nobody ever does"),
                 }
             }
             Violation::UnmatchedSignal {
-                word,
+                flag,
                 signals,
                 waits,
             } => write!(
                 f,
-                "{word}: one call signals it {signals} times and waits for it {waits} times"
+                "{flag}: one call signals it {signals} times and waits for it {waits} times"
             ),
             Violation::Unordered {
                 sequence,
-                word,
+                flag,
                 first,
                 second,
             } => {
@@ -330,8 +330,8 @@ impl fmt::Display for Violation {
                     Sequence::Waits => write!(f, "waits")?,
                     Sequence::Collectives => write!(f, "collectives")?,
                 }
-                if let Some(word) = word {
-                    write!(f, " on {word}")?;
+                if let Some(flag) = flag {
+                    write!(f, " on {flag}")?;
                 }
                 write!(f, " in no fixed order\n  {first}\n  {second}")
             }

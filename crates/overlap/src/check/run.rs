@@ -1,18 +1,18 @@
 //! Running the steps.
 //!
-//! The program is a monotone dataflow: a step that can run stays able to run until it has, since words only grow. So
+//! The program is a monotone dataflow: a step that can run stays able to run until it has, since flags only grow. So
 //! whichever ready step is taken first, the same steps get to run, and one greedy run finds every deadlock.
 
 use super::program::{NodeId, Program};
 use crate::plan::SlotId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A word of a signal pad: slot, source rank, destination rank.
-pub(super) type WordKey = (SlotId, usize, usize);
+/// A flag of a signal pad: slot, source rank, destination rank.
+pub(super) type FlagKey = (SlotId, usize, usize);
 
-/// What happened on one word, in the order in which it ran.
+/// What happened on one flag, in the order in which it ran.
 #[derive(Default)]
-pub(super) struct WordLog {
+pub(super) struct FlagLog {
     /// The n-th entry stored the value n + 1.
     pub(super) signals: Vec<NodeId>,
     pub(super) waits: Vec<NodeId>,
@@ -23,8 +23,8 @@ pub(super) struct WordLog {
 /// A step that was reached and never ran.
 pub(super) struct Blocked {
     pub(super) node: NodeId,
-    /// Words whose value is too low: which, what it needs, what it saw.
-    pub(super) words: Vec<(WordKey, usize, usize)>,
+    /// Flags whose value is too low: which, what it needs, what it saw.
+    pub(super) flags: Vec<(FlagKey, usize, usize)>,
 }
 
 /// The outcome of a run.
@@ -35,7 +35,7 @@ pub(super) struct Run {
     pub(super) position: Vec<Option<usize>>,
     /// For each step, the steps it waited for: its predecessors, the entries of its collective, the signals it needed.
     pub(super) preds: Vec<Vec<NodeId>>,
-    pub(super) words: BTreeMap<WordKey, WordLog>,
+    pub(super) flags: BTreeMap<FlagKey, FlagLog>,
     pub(super) blocked: Vec<Blocked>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn run(program: &Program<'_>) -> Run {
             order: Vec::with_capacity(count),
             position: vec![None; count],
             preds,
-            words: BTreeMap::new(),
+            flags: BTreeMap::new(),
             blocked: Vec::new(),
         },
     };
@@ -85,7 +85,7 @@ struct Runner<'a, 'p> {
     succs: Vec<Vec<NodeId>>,
     /// Predecessors that have not run.
     missing: Vec<usize>,
-    /// Words that are too low for a wait that was reached.
+    /// Flags that are too low for a wait that was reached.
     unmet: Vec<usize>,
     ready: VecDeque<NodeId>,
     run: Run,
@@ -97,20 +97,20 @@ impl Runner<'_, '_> {
         let node = &self.program.nodes[id];
         if let Some(wait) = node.wait {
             for &from in wait.from {
-                let word = self
+                let flag = self
                     .run
-                    .words
+                    .flags
                     .entry((wait.slot, from, node.rank))
                     .or_default();
-                word.waits.push(id);
-                let needs = word.waits.len().saturating_sub(wait.lag as usize);
+                flag.waits.push(id);
+                let needs = flag.waits.len().saturating_sub(wait.lag as usize);
                 if needs == 0 {
                     continue;
                 }
-                match word.signals.get(needs - 1) {
+                match flag.signals.get(needs - 1) {
                     Some(&signal) => self.run.preds[id].push(signal),
                     None => {
-                        word.pending.push((id, needs));
+                        flag.pending.push((id, needs));
                         self.unmet[id] += 1;
                     }
                 }
@@ -127,11 +127,11 @@ impl Runner<'_, '_> {
         let node = &self.program.nodes[id];
         if let Some((slot, to)) = node.signal {
             for &to in to {
-                let word = self.run.words.entry((slot, node.rank, to)).or_default();
-                word.signals.push(id);
-                let value = word.signals.len();
-                let (met, pending) = word.pending.iter().partition(|(_, needs)| *needs <= value);
-                word.pending = pending;
+                let flag = self.run.flags.entry((slot, node.rank, to)).or_default();
+                flag.signals.push(id);
+                let value = flag.signals.len();
+                let (met, pending) = flag.pending.iter().partition(|(_, needs)| *needs <= value);
+                flag.pending = pending;
                 let met: Vec<(NodeId, usize)> = met;
                 for (waiter, _) in met {
                     self.run.preds[waiter].push(id);
@@ -158,13 +158,13 @@ impl Runner<'_, '_> {
             .filter(stuck)
             .map(|node| Blocked {
                 node,
-                words: self
+                flags: self
                     .run
-                    .words
+                    .flags
                     .iter()
-                    .flat_map(|(key, word)| {
-                        let mine = word.pending.iter().filter(move |(id, _)| *id == node);
-                        mine.map(|(_, needs)| (*key, *needs, word.signals.len()))
+                    .flat_map(|(key, flag)| {
+                        let mine = flag.pending.iter().filter(move |(id, _)| *id == node);
+                        mine.map(|(_, needs)| (*key, *needs, flag.signals.len()))
                     })
                     .collect(),
             })

@@ -1,13 +1,13 @@
-//! What must be ordered for the proof to mean anything: the signals and waits of one word, a rank's collectives, a
+//! What must be ordered for the proof to mean anything: the signals and waits of one flag, a rank's collectives, a
 //! call's streams.
 
 use super::order::HappensBefore;
 use super::program::{NodeId, Program, Site};
 use super::report::{Sequence, Violation};
-use super::run::{Run, WordKey};
+use super::run::{FlagKey, Run};
 use std::collections::HashSet;
 
-/// Signals or waits on one word, and collectives of one rank, that may run in either order.
+/// Signals or waits on one flag, and collectives of one rank, that may run in either order.
 ///
 /// The greedy run numbered them in the order in which it met them. If each is ordered before the next, every run
 /// numbers them so.
@@ -22,14 +22,14 @@ pub(super) fn unordered(
         reported: HashSet::new(),
         found: Vec::new(),
     };
-    for (&key, word) in &run.words {
+    for (&key, flag) in &run.flags {
         let pairs = |nodes: &[NodeId]| -> Vec<(NodeId, NodeId)> {
             nodes.windows(2).map(|w| (w[0], w[1])).collect()
         };
-        for (first, second) in pairs(&word.signals) {
+        for (first, second) in pairs(&flag.signals) {
             collector.pair(Sequence::Signals, Some(key), (first, first), second);
         }
-        for (first, second) in pairs(&word.waits) {
+        for (first, second) in pairs(&flag.waits) {
             collector.pair(Sequence::Waits, Some(key), (first, first), second);
         }
     }
@@ -82,12 +82,12 @@ impl Collector<'_> {
     fn pair(
         &mut self,
         sequence: Sequence,
-        word: Option<WordKey>,
+        flag: Option<FlagKey>,
         (begin, end): (NodeId, NodeId),
         next: NodeId,
     ) {
         let [one, other] = [begin, next].map(|id| &self.program.nodes[id]);
-        // What never ran is a deadlock's to report. One step that signals a word twice does it twice in a row.
+        // What never ran is a deadlock's to report. One step that signals a flag twice does it twice back to back.
         let told = begin == next || !self.order.ran(end) || !self.order.ran(next);
         if told || self.order.before(end, next) {
             return;
@@ -100,7 +100,7 @@ impl Collector<'_> {
         }
         self.found.push(Violation::Unordered {
             sequence,
-            word: word.map(|key| self.program.word(key)),
+            flag: flag.map(|key| self.program.flag(key)),
             first: self.program.step(begin),
             second: self.program.step(next),
         });

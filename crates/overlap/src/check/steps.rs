@@ -1,9 +1,9 @@
-//! Steps and accesses in words.
+//! Steps and accesses as text.
 
 use super::access::Access;
 use super::program::{NodeId, Program, Site};
-use super::report::{Step, Touch, Word};
-use super::run::WordKey;
+use super::report::{Flag, Step, Touch};
+use super::run::FlagKey;
 use crate::plan::OpKind;
 use crate::show;
 
@@ -45,8 +45,8 @@ impl Program<'_> {
         }
     }
 
-    pub(super) fn word(&self, (slot, src, dst): WordKey) -> Word {
-        Word {
+    pub(super) fn flag(&self, (slot, src, dst): FlagKey) -> Flag {
+        Flag {
             slot,
             name: show::slot_name(self.plans[dst], slot).to_owned(),
             src,

@@ -9,7 +9,7 @@ use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
 use super::buffers::Buffers;
 use super::collective::Team;
 use super::error::{ExecuteError, Result};
-use super::step::{Action, Product, Resources, Step};
+use super::step::{Action, Gemm, Resources, Step};
 use super::{ExecuteBackend, Executor};
 use crate::plan::{Buffer, BufferId, Plan};
 
@@ -131,9 +131,9 @@ impl<B: ExecuteBackend> Bound<B> {
         Ok(launched?)
     }
 
-    /// Chooses the quickest algorithm of each matrix product by trying them on this device, with the data that the
-    /// buffers hold now; run the plan once before, so that these are real. A product that another plan of `executor` has tuned
-    /// takes over the choice. Overwrites the products' outputs, waits for the stream, and drops a captured graph.
+    /// Chooses the fastest algorithm of each GEMM by trying them on this device, with the data that the
+    /// buffers hold now; run the plan once before, so that these are real. A GEMM that another plan of `executor` has tuned
+    /// takes over the choice. Overwrites the GEMMs' outputs, waits for the stream, and drops a captured graph.
     ///
     /// # Errors
     /// What the provider reports.
@@ -141,18 +141,18 @@ impl<B: ExecuteBackend> Bound<B> {
         *self.captured.lock() = None;
         self.backend.synchronize(&self.streams[0])?;
         for step in &mut self.steps {
-            let Action::Gemm(product) = &mut step.action else {
+            let Action::Gemm(gemm) = &mut step.action else {
                 continue;
             };
-            let Product {
+            let Gemm {
                 problem,
                 provider,
                 operands,
                 ..
-            } = *product;
+            } = *gemm;
             let mut tuned = executor.tuned();
-            product.plan = if tuned.contains(&(problem, provider)) {
-                executor.gemm.plan(&problem, provider)?
+            gemm.plan = if tuned.contains(&(problem, provider)) {
+                executor.gemm.prepare(&problem, provider)?
             } else {
                 // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the stream is idle.
                 unsafe {
@@ -166,18 +166,18 @@ impl<B: ExecuteBackend> Bound<B> {
         Ok(())
     }
 
-    /// The algorithms of the plan's matrix products, in order, for tables and logs.
+    /// The algorithms of the plan's GEMMs, in order, for tables and logs.
     pub fn algorithms(&self) -> Vec<String> {
-        let products = self.steps.iter().filter_map(|step| match &step.action {
-            Action::Gemm(product) => Some(format!(
+        let gemms = self.steps.iter().filter_map(|step| match &step.action {
+            Action::Gemm(gemm) => Some(format!(
                 "{}: {}",
-                product.provider,
-                B::gemm_algorithm(&product.plan)
+                gemm.provider,
+                B::gemm_algorithm(&gemm.plan)
             )),
             Action::AllGatherMatmul(plan) => Some(B::all_gather_algorithm(plan)),
             _ => None,
         });
-        products.collect()
+        gemms.collect()
     }
 
     /// Waits until everything enqueued so far has ended, and reports what went wrong in it.
@@ -248,7 +248,7 @@ impl<B: ExecuteBackend> Bound<B> {
         Ok((&self.plan.buffers[index], address))
     }
 
-    /// Copies `bytes` to the start of this rank's copy of a buffer, the first where it alternates, behind all earlier work, and returns when they are
+    /// Copies `bytes` to the start of this rank's copy of a buffer, the first where it alternates, after all earlier work, and returns when they are
     /// there.
     ///
     /// # Errors
@@ -261,7 +261,7 @@ impl<B: ExecuteBackend> Bound<B> {
         Ok(())
     }
 
-    /// Copies the start of this rank's copy of a buffer, the first where it alternates, to `bytes`, behind all earlier work.
+    /// Copies the start of this rank's copy of a buffer, the first where it alternates, to `bytes`, after all earlier work.
     ///
     /// # Errors
     /// As [`Bound::write`].

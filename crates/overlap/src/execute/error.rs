@@ -76,7 +76,7 @@ pub enum ExecuteError {
     /// An error of the communicator.
     #[error(transparent)]
     Comm(#[from] warpweave_comm::CommError),
-    /// An error of a matrix product.
+    /// An error of a GEMM.
     #[error(transparent)]
     Gemm(#[from] warpweave_gemm::Error),
     /// An error of a kernel.

@@ -1,7 +1,7 @@
 //! The reader of plans that runs them.
 //!
 //! An [`Executor`] is one rank's device with its peers. [`Executor::bind`] makes a [`Bound`] plan of a [`Plan`]: it checks
-//! every region, allocates every buffer, plans every matrix product, and turns operations into addresses, so that a
+//! every region, allocates every buffer, plans every GEMM, and turns operations into addresses, so that a
 //! call only enqueues. All ranks bind the same plans in the same order, and all get a bound plan or none does.
 //!
 //! **Collectives** are done by teams, which all plans of an executor share: a communicator of NCCL for each set of ranks, or
@@ -38,14 +38,14 @@
 //!             let problem = Problem::new(2, 1, 2, DType::F32);
 //!             let algorithm = warpweave_overlap::algorithms::find("naiveRemoteRead")?;
 //!             let plan = algorithm.plan(rank, world, &problem)?;
-//!             let product = executor.bind(plan, &stream)?;
-//!             product.write("a", &[1.0f32, rank as f32].map(f32::to_ne_bytes).concat())?;
-//!             product.write("b", &[10.0f32, 1.0].map(f32::to_ne_bytes).concat())?;
-//!             product.run()?;
-//!             product.synchronize()?;
+//!             let bound = executor.bind(plan, &stream)?;
+//!             bound.write("a", &[1.0f32, rank as f32].map(f32::to_ne_bytes).concat())?;
+//!             bound.write("b", &[10.0f32, 1.0].map(f32::to_ne_bytes).concat())?;
+//!             bound.run()?;
+//!             bound.synchronize()?;
 //!
 //!             let mut c = [0; 8];
-//!             product.read("c", &mut c)?;
+//!             bound.read("c", &mut c)?;
 //!             exchange.barrier("done")?;
 //!             Ok(c.chunks(4).map(|x| f32::from_ne_bytes(x.try_into().unwrap())).collect())
 //!         })
@@ -71,14 +71,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpweave_gemm::{
-    AllGatherGemmBackend, Gemm, GemmBackend, GemmProblem, Provider, ReducingGemmBackend,
-    WaitingGemmBackend,
+    AllGatherGemmBackend, ChunkedGemmBackend, Gemm, GemmBackend, GemmProblem, GemmReduceBackend,
+    Provider,
 };
 use warpweave_kernels::KernelBackend;
 use warpweave_symm_mem::{Exchange, SignalPad, agree};
 
 use crate::plan::{Placement, Plan};
-use bind::{Binder, Products};
+use bind::{Binder, Gemms};
 use buffers::{Buffers, LocalMemory};
 use collective::{Round, Team};
 use interface::same_interface;
@@ -92,9 +92,9 @@ pub use pool::StreamPool;
 pub trait ExecuteBackend:
     KernelBackend
     + GemmBackend
-    + WaitingGemmBackend
+    + ChunkedGemmBackend
     + AllGatherGemmBackend
-    + ReducingGemmBackend
+    + GemmReduceBackend
     + CollectiveBackend
 {
 }
@@ -102,9 +102,9 @@ pub trait ExecuteBackend:
 impl<B> ExecuteBackend for B where
     B: KernelBackend
         + GemmBackend
-        + WaitingGemmBackend
+        + ChunkedGemmBackend
         + AllGatherGemmBackend
-        + ReducingGemmBackend
+        + GemmReduceBackend
         + CollectiveBackend
 {
 }
@@ -127,7 +127,7 @@ impl<B: ExecuteBackend> Executor<B> {
     /// Prepares `backend` for the plans of the ranks of `exchange`. Libraries are looked for when a plan first needs them.
     ///
     /// # Errors
-    /// What the preparation of matrix products reports.
+    /// What the preparation of GEMMs reports.
     pub fn new(backend: &B, exchange: &Arc<dyn Exchange>) -> Result<Self> {
         Ok(Self {
             backend: backend.clone(),
@@ -149,7 +149,7 @@ impl<B: ExecuteBackend> Executor<B> {
         &self.exchange
     }
 
-    /// The device's matrix products, whose tuning all plans of this executor share.
+    /// The device's GEMMs, whose tuning all plans of this executor share.
     pub fn gemm(&self) -> &Gemm<B> {
         &self.gemm
     }
@@ -181,7 +181,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let own = self.own_part(&plan, stream);
         let own = agree(exchange, "preparation of a plan", own)?;
         let OwnPart {
-            products,
+            gemms,
             local,
             streams,
             events,
@@ -203,7 +203,7 @@ impl<B: ExecuteBackend> Executor<B> {
             teams: &teams,
             interfaces: &interfaces,
         };
-        let steps = binder.steps(products);
+        let steps = binder.steps(gemms);
         let steps = agree(exchange, "binding of a plan", steps)?;
         Ok(Bound {
             captured: Default::default(),
@@ -219,7 +219,7 @@ impl<B: ExecuteBackend> Executor<B> {
         })
     }
 
-    /// The products whose algorithms have been chosen by trying. A thread that panicked with it has left it whole.
+    /// The GEMMs whose algorithms have been chosen by trying. A thread that panicked with it has left it whole.
     fn tuned(&self) -> MutexGuard<'_, HashSet<(GemmProblem, Provider)>> {
         self.tuned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -237,7 +237,7 @@ impl<B: ExecuteBackend> Executor<B> {
         {
             self.backend.device().multicast.require("multicast")?;
         }
-        let products = bind::products(self, plan)?;
+        let gemms = bind::gemms(self, plan)?;
         let local = buffers::allocate_local(&self.backend, plan)?;
         let mut streams = vec![stream.clone()];
         streams.extend(self.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?);
@@ -245,7 +245,7 @@ impl<B: ExecuteBackend> Executor<B> {
             .map(|_| self.backend.event())
             .collect::<Result<_, _>>()?;
         Ok(OwnPart {
-            products,
+            gemms,
             local,
             streams,
             events,
@@ -255,7 +255,7 @@ impl<B: ExecuteBackend> Executor<B> {
 
 /// What a plan needs and a rank can make alone.
 struct OwnPart<B: ExecuteBackend> {
-    products: Products<B>,
+    gemms: Gemms<B>,
     local: LocalMemory<B>,
     streams: Vec<B::Stream>,
     events: Vec<B::Event>,

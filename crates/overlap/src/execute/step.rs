@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warpweave_gemm::{
-    AllGatherMatmul, GemmOperands, GemmProblem, Provider, ReducingMatmul, WaitingMatmul,
+    AllGatherMatmul, ChunkedMatmul, GemmOperands, GemmProblem, MatmulReduce, Provider,
 };
 use warpweave_kernels::{GatherMatmul, LocalReduce, NaiveRemoteRead};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
@@ -22,12 +22,12 @@ pub(super) struct Run {
     pub pushes: bool,
 }
 
-/// A matrix product with its algorithm.
+/// A GEMM with its algorithm.
 #[derive(Debug)]
-pub(super) struct Product<B: ExecuteBackend> {
+pub(super) struct Gemm<B: ExecuteBackend> {
     pub problem: GemmProblem,
     pub provider: Provider,
-    pub plan: B::GemmPlan,
+    pub plan: B::PreparedGemm,
     pub operands: GemmOperands,
 }
 
@@ -52,13 +52,13 @@ pub(super) enum Action<B: ExecuteBackend> {
         team: Arc<Team<B>>,
         call: TeamCall,
     },
-    Gemm(Product<B>),
-    Sum(LocalReduce),
+    Gemm(Gemm<B>),
+    Reduce(LocalReduce),
     NaiveRemoteRead(NaiveRemoteRead),
     GatherMatmul(GatherMatmul),
-    WaitingMatmul(B::WaitingPlan),
-    AllGatherMatmul(B::AllGatherPlan),
-    ReducingMatmul(B::ReducingPlan),
+    ChunkedMatmul(B::PreparedChunked),
+    AllGatherMatmul(B::PreparedAllGather),
+    MatmulReduce(B::PreparedReduce),
 }
 
 /// An action, where it stands in the plan, and its stream.
@@ -89,12 +89,12 @@ impl<B: ExecuteBackend> Action<B> {
             Action::WaitEvent(_) => "wait-event",
             Action::Collective { .. } => "collective",
             Action::Gemm(_) => "gemm",
-            Action::Sum(_) => LocalReduce::NAME,
+            Action::Reduce(_) => LocalReduce::NAME,
             Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
             Action::GatherMatmul(launch) => launch.name(),
-            Action::WaitingMatmul(_) => WaitingMatmul::NAME,
+            Action::ChunkedMatmul(_) => ChunkedMatmul::NAME,
             Action::AllGatherMatmul(_) => AllGatherMatmul::NAME,
-            Action::ReducingMatmul(_) => ReducingMatmul::NAME,
+            Action::MatmulReduce(_) => MatmulReduce::NAME,
         }
     }
 }
@@ -153,11 +153,11 @@ impl<B: ExecuteBackend> Step<B> {
                 // SAFETY: the caller's obligation; *check* found the collectives of a rank ordered.
                 unsafe { team.enqueue(stream, call)? };
             }
-            Action::Gemm(product) => {
+            Action::Gemm(gemm) => {
                 // SAFETY: the caller's obligation; the problem's extents are those of the regions.
-                unsafe { backend.gemm(stream, &product.plan, product.operands)? };
+                unsafe { backend.gemm(stream, &gemm.plan, gemm.operands)? };
             }
-            Action::Sum(launch) => {
+            Action::Reduce(launch) => {
                 // SAFETY: the caller's obligation; the boxes are regions, which *check* found apart or equal.
                 unsafe { backend.local_reduce(stream, launch)? };
             }
@@ -169,17 +169,17 @@ impl<B: ExecuteBackend> Step<B> {
                 // SAFETY: as above.
                 unsafe { backend.gather_matmul(stream, launch)? };
             }
-            Action::WaitingMatmul(plan) => {
+            Action::ChunkedMatmul(plan) => {
                 // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
-                unsafe { backend.waiting_matmul(stream, plan)? };
+                unsafe { backend.chunked_matmul(stream, plan)? };
             }
             Action::AllGatherMatmul(plan) => {
                 // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their interfaces equal.
                 unsafe { backend.all_gather_matmul(stream, plan)? };
             }
-            Action::ReducingMatmul(plan) => {
+            Action::MatmulReduce(plan) => {
                 // SAFETY: as above; every rank's kernel has the same shards and groups, in slots of its own.
-                unsafe { backend.reducing_matmul(stream, plan)? };
+                unsafe { backend.matmul_reduce(stream, plan)? };
             }
         }
         Ok(())

@@ -21,7 +21,7 @@ struct Mark {
 }
 
 impl<B: ExecuteBackend> Executor<B> {
-    /// Runs one call with an event before and behind every operation, and gives the timeline of all ranks on every rank.
+    /// Runs one call with an event before and after every operation, and gives the timeline of all ranks on every rank.
     /// Waits until the call has ended.
     ///
     /// Times count from a meeting of a node's ranks on their devices, so that those of different ranks are apart by no more
@@ -83,15 +83,15 @@ impl<B: ExecuteBackend> Executor<B> {
             backend.wait_event(stream, &start)?;
         }
         let resources = bound.resources();
-        for (step, (before, behind)) in bound.steps.iter().zip(&events) {
+        for (step, (before, after)) in bound.steps.iter().zip(&events) {
             let stream = &bound.streams[step.stream];
             backend.record(before, stream)?;
             // SAFETY: as in `Bound::run`: the plan's steps in the plan's order.
             unsafe { step.enqueue(&resources)? };
-            backend.record(behind, stream)?;
+            backend.record(after, stream)?;
         }
         bound.synchronize()?;
-        // The last event of a stream stands behind its join.
+        // The last event of a stream stands after its join.
         for stream in &bound.streams[1..] {
             backend.synchronize(stream)?;
         }
@@ -100,13 +100,13 @@ impl<B: ExecuteBackend> Executor<B> {
             Ok(backend.elapsed(&start, event)?.as_secs_f64() * 1e6)
         };
         let marks = bound.steps.iter().zip(&events);
-        let marks = marks.map(|(step, (before, behind))| {
+        let marks = marks.map(|(step, (before, after))| {
             Ok(Mark {
                 op: step.op,
                 stream: step.stream,
                 text: show::op_line(plan, &plan.ops[step.op].kind),
                 start: micros(before)?,
-                end: micros(behind)?,
+                end: micros(after)?,
             })
         });
         marks.collect()

@@ -67,7 +67,7 @@ impl Checker<'_> {
             OpKind::Gemm { a, bias, .. } => ensure(bias.is_none() || !a.cols.is_empty(), || {
                 "a bias of a product of no terms".into()
             }),
-            OpKind::Sum { srcs, .. } => ensure(srcs.len() <= MAX_PARTIALS, || {
+            OpKind::Reduce { srcs, .. } => ensure(srcs.len() <= MAX_PARTIALS, || {
                 format!(
                     "a sum of {} boxes: {MAX_PARTIALS} can be added with one rounding",
                     srcs.len()
@@ -155,7 +155,7 @@ impl Checker<'_> {
             matrix(of.c, c_rows, shape.n, placement)?;
             let parts = most_rows * (world - 1);
             matrix(of.staging, parts, shape.n, Placement::Symmetric)?;
-            matrix(of.fetched, parts, shape.n, Placement::Local)?;
+            matrix(of.pulled, parts, shape.n, Placement::Local)?;
             let groups = most_rows.div_ceil(of.rows.max(1));
             ensure(of.groups == groups && of.rows > 0, || {
                 format!("{groups} groups of {} rows, not {}", of.rows, of.groups)

@@ -1,10 +1,11 @@
 //! What is computed, apart from how: the problems that algorithms solve, and which parts of them each rank holds.
 //!
 //! C\[M,N\] = A\[M,K\] · B\[K,N\] in every operation; what is sharded over the ranks, by [`shard`],
-//! and what the product waits for or is followed by, tells them apart.
+//! and what the GEMM waits for or is followed by, tells them apart.
 
 mod operand;
 
+use crate::former;
 use crate::plan::{Problem, shard};
 use std::fmt;
 use std::ops::Range;
@@ -18,18 +19,18 @@ pub use operand::{Matrix, Operand};
 pub enum Operation {
     /// A is sharded by rows, B whole on each rank; each rank gets all of C.
     AllGatherMatmul,
-    /// A is sharded by columns, B by rows; each rank gets its rows of the sum of all products.
+    /// A is sharded by columns, B by rows; each rank gets its rows of the sum of all GEMMs.
     MatmulReduceScatter,
-    /// A is sharded by columns, B by rows; each rank gets the sum of all products.
+    /// A is sharded by columns, B by rows; each rank gets the sum of all GEMMs.
     MatmulAllReduce,
     /// [`Operation::MatmulAllReduce`] as a linear layer: x\[t, 4h/d\] · W\[h, 4h/d\]ᵀ, with M = t, N = h, K = 4h and the
     /// weight stored N × K.
     RowParallelLinear,
     /// [`Operation::AllGatherMatmul`] as a linear layer with a bias: A · Wᵀ + bias, with the weight stored N × K.
     ColumnParallelLinear,
-    /// A product on each rank, and beside it an all-gather that it has nothing to do with: of M/2 rows of K elements from each
+    /// A GEMM on each rank, and beside it an all-gather that it has nothing to do with: of M/2 rows of K elements from each
     /// rank, which is 64 MiB at 8192 × 8192 × 8192 f16.
-    MatmulBesideAllGather,
+    MatmulOverlappingAllGather,
 }
 
 impl Operation {
@@ -40,7 +41,7 @@ impl Operation {
         Operation::MatmulAllReduce,
         Operation::RowParallelLinear,
         Operation::ColumnParallelLinear,
-        Operation::MatmulBesideAllGather,
+        Operation::MatmulOverlappingAllGather,
     ];
 
     /// The name in tables and on command lines.
@@ -51,13 +52,13 @@ impl Operation {
             Operation::MatmulAllReduce => "matmul-all-reduce",
             Operation::RowParallelLinear => "row-parallel-linear",
             Operation::ColumnParallelLinear => "column-parallel-linear",
-            Operation::MatmulBesideAllGather => "matmul-beside-all-gather",
+            Operation::MatmulOverlappingAllGather => "matmul-overlapping-all-gather",
         }
     }
 
     /// The caller's buffers of `rank`: what it writes before a call, and what it reads after one.
     ///
-    /// `rows` are the rows of A that the rank holds, where A is sharded by rows and not all its rows in a row.
+    /// `rows` are the rows of A that the rank holds, where A is sharded by rows and not all its rows back to back.
     pub fn operands(
         self,
         (rank, world): (usize, usize),
@@ -73,7 +74,7 @@ impl Operation {
                 None => shard,
             }
         };
-        let beside = beside_rows(problem);
+        let gathered = gathered_rows(problem);
         let operand = Operand::new;
         let (a, b, c) = (Matrix::A, Matrix::B, Matrix::C);
         match self {
@@ -103,12 +104,12 @@ impl Operation {
                 operand("bias", Matrix::Bias, 0..1, 0..n),
                 operand("c", c, 0..m, 0..n),
             ],
-            Operation::MatmulBesideAllGather => vec![
+            Operation::MatmulOverlappingAllGather => vec![
                 operand("a", a, 0..m, 0..k),
                 operand("b", b, 0..k, 0..n),
-                operand("x", Matrix::X, rank * beside..(rank + 1) * beside, 0..k),
+                operand("x", Matrix::X, rank * gathered..(rank + 1) * gathered, 0..k),
                 operand("c", c, 0..m, 0..n),
-                operand("y", Matrix::Y, 0..world * beside, 0..k),
+                operand("y", Matrix::Y, 0..world * gathered, 0..k),
             ],
         }
     }
@@ -124,17 +125,17 @@ impl Operation {
             Operation::AllGatherMatmul | Operation::ColumnParallelLinear => others(m, k),
             Operation::MatmulReduceScatter => others(m, n),
             Operation::MatmulAllReduce | Operation::RowParallelLinear => 2.0 * others(m, n),
-            Operation::MatmulBesideAllGather => others(world * beside_rows(problem), k),
+            Operation::MatmulOverlappingAllGather => others(world * gathered_rows(problem), k),
         }
     }
 
-    /// The product that a rank computes by itself: rows and columns of its result, and terms of each sum.
-    pub fn product(self, world: usize, problem: &Problem) -> (usize, usize, usize) {
+    /// The GEMM that a rank computes by itself: rows and columns of its result, and terms of each sum.
+    pub fn gemm(self, world: usize, problem: &Problem) -> (usize, usize, usize) {
         let Problem { m, n, k, .. } = *problem;
         match self {
             Operation::AllGatherMatmul
             | Operation::ColumnParallelLinear
-            | Operation::MatmulBesideAllGather => (m, n, k),
+            | Operation::MatmulOverlappingAllGather => (m, n, k),
             Operation::MatmulReduceScatter
             | Operation::MatmulAllReduce
             | Operation::RowParallelLinear => (m, n, k.div_ceil(world.max(1))),
@@ -146,6 +147,7 @@ impl FromStr for Operation {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
+        let name = former::current(name);
         let named = |operation: &Operation| operation.name() == name;
         Operation::ALL.into_iter().find(named).ok_or_else(|| {
             let known = Operation::ALL.map(Operation::name).join(", ");
@@ -154,8 +156,8 @@ impl FromStr for Operation {
     }
 }
 
-/// Rows that each rank gives to the all-gather of [`Operation::MatmulBesideAllGather`].
-pub(crate) fn beside_rows(problem: &Problem) -> usize {
+/// Rows that each rank gives to the all-gather of [`Operation::MatmulOverlappingAllGather`].
+pub(crate) fn gathered_rows(problem: &Problem) -> usize {
     (problem.m / 2).max(1)
 }
 

@@ -102,7 +102,7 @@ impl Buffer {
     }
 }
 
-/// A row of the signal pad: one word for each pair of destination and source rank.
+/// A row of the signal pad: one flag for each pair of destination and source rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// What its signals mean.

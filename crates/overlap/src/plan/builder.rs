@@ -1,8 +1,8 @@
 //! Building a plan operation by operation.
 
 use super::{
-    Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId, GemmProvider, Kernel,
-    MulticastRegion, Op, OpKind, Placement, Plan, Region, Role, Slot, SlotId, StreamId, Transport,
+    Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId, Kernel, MulticastRegion, Op,
+    OpKind, Placement, Plan, Provider, Region, Role, Slot, SlotId, StreamId, Transport,
 };
 use crate::check;
 use crate::error::PlanError;
@@ -47,7 +47,7 @@ impl PlanBuilder {
             .collect()
     }
 
-    /// Says that `size` ranks in a row share a node. Without it all do.
+    /// Says that `size` ranks back to back share a node. Without it all do.
     pub fn nodes_of(&mut self, size: usize) -> &mut Self {
         self.plan.node_size = size;
         self
@@ -167,7 +167,7 @@ impl PlanBuilder {
         self.push(stream, OpKind::Copy { src, dst })
     }
 
-    /// Copies to a peer by copy engine, and signals it behind that, whether or not there was something to copy.
+    /// Copies to a peer by copy engine, and signals it after that, whether or not there was something to copy.
     pub fn put(&mut self, stream: StreamId, src: Region, dst: Region, slot: SlotId) -> &mut Self {
         let to = dst.rank;
         self.copy(stream, src, dst).signal(stream, slot, [to])
@@ -283,7 +283,7 @@ impl PlanBuilder {
     pub fn gemm(
         &mut self,
         stream: StreamId,
-        provider: GemmProvider,
+        provider: Provider,
         a: Region,
         b: Region,
         c: Region,
@@ -319,17 +319,17 @@ impl PlanBuilder {
                 bias,
                 b_transposed: true,
                 batch,
-                provider: GemmProvider::CublasLt,
+                provider: Provider::CublasLt,
             },
         )
     }
 
-    /// Adds boxes of one shape in the order given.
-    pub fn sum(&mut self, stream: StreamId, srcs: Vec<Region>, dst: Region) -> &mut Self {
+    /// Reduces boxes of one shape: adds them in the order given.
+    pub fn reduce(&mut self, stream: StreamId, srcs: Vec<Region>, dst: Region) -> &mut Self {
         if dst.is_empty() && srcs.iter().all(Region::is_empty) {
             return self;
         }
-        self.push(stream, OpKind::Sum { srcs, dst })
+        self.push(stream, OpKind::Reduce { srcs, dst })
     }
 
     /// Launches a kernel, declaring the lanes that it has on this rank.

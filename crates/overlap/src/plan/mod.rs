@@ -14,9 +14,9 @@
 //! be forked from it (record on 0, wait on the other) and joined to it again within the call. [`OpKind::WaitEvent`]
 //! waits for the latest [`OpKind::Record`] of the event that stands before it in the list.
 //!
-//! **Signals.** A word lives at (destination rank, slot, source rank), starts at 0 and only ever grows. A signal adds
-//! one to the sender's counter of that word and stores it there (release). A wait adds one to the waiter's own
-//! counter and lasts until the word has reached that counter minus `lag` (acquire). So the *m*-th wait needs the
+//! **Signals.** A flag lives at (destination rank, slot, source rank), starts at 0 and only ever grows. A signal adds
+//! one to the sender's counter of that flag and stores it there (release). A wait adds one to the waiter's own
+//! counter and lasts until the flag has reached that counter minus `lag` (acquire). So the *m*-th wait needs the
 //! first signal whose value is at least *m − lag*: with `lag` 0 the peer's signal of this call, with `lag` 1 the one
 //! of the previous call, which is a credit that the first call has for nothing. Counters live with the pad and never
 //! restart, hence calls and graph replays may follow each other with no reset.
@@ -27,7 +27,7 @@
 //! **Collectives.** Each rank reads its own source and writes its own destination; no rank leaves before all ranks that
 //! take part have entered. Ranks that take part in several must enter them in the same order.
 //!
-//! **Nodes.** Ranks in a row share a node; symmetric memory and signals reach no further. Between nodes there are
+//! **Nodes.** Ranks back to back share a node; symmetric memory and signals reach no further. Between nodes there are
 //! collectives.
 //!
 //! **Calls.** One execution of the list is a call. Between calls the caller's own work runs on stream 0: it overwrites
@@ -49,9 +49,10 @@ pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, Strea
 pub use builder::PlanBuilder;
 pub(crate) use kernel::layout_of;
 pub use kernel::{GatherProtocol, Kernel, KernelShape, OneShot, Reduction};
-pub use op::{Batch, Collective, Effect, GemmProvider, Op, OpKind, Transport};
+pub use op::{Batch, Collective, Effect, Op, OpKind, Transport};
 pub use problem::{Problem, chunks, shard};
 pub use region::{MulticastRegion, Region};
+pub use warpweave_gemm::Provider;
 
 /// The program of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,14 +110,14 @@ impl Plan {
         first..first.saturating_add(size).min(self.world)
     }
 
-    /// How many kernels, products, sums and collectives a call launches; copies, signals and events are not counted.
+    /// How many kernels, GEMMs, sums and collectives a call launches; copies, signals and events are not counted.
     pub fn launches(&self) -> usize {
         let launch = |op: &&Op| {
             matches!(
                 op.kind,
                 OpKind::Kernel { .. }
                     | OpKind::Gemm { .. }
-                    | OpKind::Sum { .. }
+                    | OpKind::Reduce { .. }
                     | OpKind::Collective { .. }
             )
         };
@@ -130,7 +131,7 @@ impl Plan {
             let transport = match &op.kind {
                 OpKind::Copy { src, dst } if src.rank != dst.rank => Transport::CopyEngine,
                 OpKind::Collective { transport, .. } => *transport,
-                OpKind::Sum { srcs, .. } if srcs.iter().any(|src| src.rank != self.rank) => {
+                OpKind::Reduce { srcs, .. } if srcs.iter().any(|src| src.rank != self.rank) => {
                     Transport::ThreadLoads
                 }
                 OpKind::MulticastCopy { .. } => Transport::MulticastCopy,

@@ -3,6 +3,7 @@
 use super::{EventId, Kernel, MulticastRegion, Placement, Region, SlotId, StreamId, shard};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use warpweave_gemm::Provider;
 
 /// One operation on one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +72,7 @@ pub enum OpKind {
         /// What moves the bytes.
         transport: Transport,
     },
-    /// A matrix product, c = a · b or c = a · b + bias, with sums in f32.
+    /// A GEMM, c = a · b or c = a · b + bias, with sums in f32.
     Gemm {
         /// m × k.
         a: Region,
@@ -79,18 +80,20 @@ pub enum OpKind {
         b: Region,
         /// m × n.
         c: Region,
-        /// 1 × n, added to every row of the product before it is rounded.
+        /// 1 × n, added to every row of the GEMM before it is rounded.
         bias: Option<Region>,
         /// Whether `b` is stored transposed, as the weights of linear layers are.
         b_transposed: bool,
-        /// The same product for further rows of `a` and `c`, in one launch.
+        /// The same GEMM for further rows of `a` and `c`, in one launch.
         batch: Batch,
-        /// Whose kernel.
-        provider: GemmProvider,
+        /// Whose kernel. On the host backend the host's own GEMM stands in for each.
+        #[serde(with = "provider_name")]
+        provider: Provider,
     },
     /// Adds boxes of one shape in the order of the list, in f32, and rounds once. `dst` may be one of them.
-    Sum {
-        /// The summands; on a peer they are loaded by the multiprocessors.
+    #[serde(alias = "Sum")]
+    Reduce {
+        /// The summands; on a peer they are loaded by the SMs.
         srcs: Vec<Region>,
         /// Their sum, this rank's own.
         dst: Region,
@@ -128,7 +131,7 @@ impl OpKind {
                 regions.extend(bias.clone());
                 regions
             }
-            OpKind::Sum { srcs, .. } => srcs.clone(),
+            OpKind::Reduce { srcs, .. } => srcs.clone(),
             _ => Vec::new(),
         }
     }
@@ -136,7 +139,9 @@ impl OpKind {
     /// The boxes that the operation itself writes on any of `world` ranks.
     pub fn writes(&self, world: usize) -> Vec<Region> {
         match self {
-            OpKind::Copy { dst, .. } | OpKind::Collective { dst, .. } | OpKind::Sum { dst, .. } => {
+            OpKind::Copy { dst, .. }
+            | OpKind::Collective { dst, .. }
+            | OpKind::Reduce { dst, .. } => {
                 vec![dst.clone()]
             }
             OpKind::MulticastCopy { dst, .. } => (0..world).map(|rank| dst.on(rank)).collect(),
@@ -178,10 +183,10 @@ impl Collective {
     }
 }
 
-/// Products of one shape in one launch: the i-th has its rows of `a` and of `c` i strides below those of the first.
+/// GEMMs of one shape in one launch: the i-th has its rows of `a` and of `c` i strides below those of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Batch {
-    /// Number of products, 1 for a plain one.
+    /// Number of GEMMs, 1 for a plain one.
     pub count: usize,
     /// Rows of `a` from one to the next.
     pub a_stride: usize,
@@ -190,19 +195,19 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// One product.
+    /// One GEMM.
     pub const ONE: Batch = Batch {
         count: 1,
         a_stride: 0,
         c_stride: 0,
     };
 
-    /// What the products read of A, where the first reads `a`.
+    /// What the GEMMs read of A, where the first reads `a`.
     pub fn of_a(self, a: &Region) -> Vec<Region> {
         self.every(self.a_stride, a)
     }
 
-    /// What the products write, where the first writes `c`.
+    /// What the GEMMs write, where the first writes `c`.
     pub fn of_c(self, c: &Region) -> Vec<Region> {
         self.every(self.c_stride, c)
     }
@@ -268,16 +273,35 @@ pub enum Transport {
     MulticastCopy,
 }
 
-/// Whose matrix product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum GemmProvider {
-    /// cuBLASLt; on the host backend the host's own product.
-    CublasLt,
-    /// The CUTLASS SM90 kernel; on the host backend the host's own product.
-    Cutlass,
-    /// The hand-written SM90 kernel; on the host backend the host's own product.
-    Sm90,
+/// How a plan stores a [`Provider`]: by its variant's name. The host's own GEMM has none, because the host
+/// backend takes it in place of each of the others.
+mod provider_name {
+    use super::Provider;
+    use serde::de::{Error as _, Unexpected};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    const NAMES: [(Provider, &str); 3] = [
+        (Provider::CublasLt, "CublasLt"),
+        (Provider::Cutlass, "Cutlass"),
+        (Provider::Sm90, "Sm90"),
+    ];
+
+    pub fn serialize<S: Serializer>(provider: &Provider, to: S) -> Result<S::Ok, S::Error> {
+        match NAMES.iter().find(|(known, _)| known == provider) {
+            Some((_, name)) => to.serialize_str(name),
+            None => Err(serde::ser::Error::custom(format!(
+                "a plan cannot name the provider {provider}"
+            ))),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Provider, D::Error> {
+        let name = String::deserialize(from)?;
+        let found = NAMES.iter().find(|(_, known)| *known == name);
+        found.map(|(provider, _)| *provider).ok_or_else(|| {
+            D::Error::invalid_value(Unexpected::Str(&name), &"CublasLt, Cutlass or Sm90")
+        })
+    }
 }
 
 impl Transport {
@@ -310,16 +334,6 @@ impl fmt::Display for Collective {
             Collective::AllGather => "all-gather",
             Collective::ReduceScatter => "reduce-scatter",
             Collective::AllReduce => "all-reduce",
-        })
-    }
-}
-
-impl fmt::Display for GemmProvider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            GemmProvider::CublasLt => "cublaslt",
-            GemmProvider::Cutlass => "cutlass",
-            GemmProvider::Sm90 => "sm90",
         })
     }
 }

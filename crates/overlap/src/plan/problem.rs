@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use warpweave_symm_mem::DType;
 
-/// An all-gather and a matrix product: C\[M,N\] = A\[M,K\] · B\[K,N\].
+/// An all-gather and a GEMM: C\[M,N\] = A\[M,K\] · B\[K,N\].
 ///
 /// The rows of A are sharded over the ranks by [`shard`]; B is each rank's own, and so is C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

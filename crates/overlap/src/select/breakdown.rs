@@ -8,14 +8,14 @@ use std::fmt;
 /// The critical path by what its steps do, µs. They add up to the predicted time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Breakdown {
-    /// Matrix products.
-    pub products_us: f64,
+    /// GEMMs.
+    pub gemms_us: f64,
     /// Copies, and what kernels load and store.
     pub transfers_us: f64,
     /// Collectives.
     pub collectives_us: f64,
     /// Sums.
-    pub sums_us: f64,
+    pub reductions_us: f64,
     /// Signals, waits, events, and whatever else moves no data.
     pub synchronisation_us: f64,
 }
@@ -45,10 +45,10 @@ impl Breakdown {
                             if region.rank == span.rank
                                 && kernel.result() == Some(region.buffer) =>
                         {
-                            &mut self.products_us
+                            &mut self.gemms_us
                         }
-                        // Of loads from here only those take time that stand for a product.
-                        Effect::Read(region) if region.rank == span.rank => &mut self.products_us,
+                        // Of loads from here only those take time that stand for a GEMM.
+                        Effect::Read(region) if region.rank == span.rank => &mut self.gemms_us,
                         Effect::Read(_) | Effect::Write(_) | Effect::WriteMulticast(_) => {
                             &mut self.transfers_us
                         }
@@ -62,23 +62,23 @@ impl Breakdown {
             Site::CallerWrites | Site::CallerReads => return &mut self.synchronisation_us,
         };
         match op {
-            OpKind::Gemm { .. } => &mut self.products_us,
+            OpKind::Gemm { .. } => &mut self.gemms_us,
             OpKind::Copy { .. } | OpKind::MulticastCopy { .. } => &mut self.transfers_us,
             OpKind::Collective { .. } => &mut self.collectives_us,
-            OpKind::Sum { .. } => &mut self.sums_us,
+            OpKind::Reduce { .. } => &mut self.reductions_us,
             _ => &mut self.synchronisation_us,
         }
     }
 }
 
-/// `products 90 %, transfers 8 %, synchronisation 2 %`, what is less than a hundredth left out.
+/// `gemms 90 %, transfers 8 %, synchronisation 2 %`, what is less than a hundredth left out.
 impl fmt::Display for Breakdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
-            ("products", self.products_us),
+            ("GEMMs", self.gemms_us),
             ("transfers", self.transfers_us),
             ("collectives", self.collectives_us),
-            ("sums", self.sums_us),
+            ("reductions", self.reductions_us),
             ("synchronisation", self.synchronisation_us),
         ];
         let total: f64 = parts.iter().map(|(_, us)| us).sum();

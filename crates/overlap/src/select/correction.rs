@@ -4,7 +4,7 @@
 //! slowly from one problem to the next: one that all configurations of an operation have in common (how fast the GPUs happened
 //! to be), one of the algorithm, and one of the algorithm with these parameters. The best estimate where nothing was measured
 //! is then a linear one (Gaussian process regression, kriging): a measurement counts the more, the nearer its problem and its
-//! parameters are and the fewer others say the same, and where none is near, the model's own word stands.
+//! parameters are and the fewer others say the same, and where none is near, the model's own flag stands.
 
 use super::regression;
 use super::{Measurement, Request};
@@ -91,7 +91,7 @@ impl<'a> Correction<'a> {
                 problem,
                 us,
             } = one;
-            if product_of(configuration.operation()) != product_of(request.operation)
+            if gemm_of(configuration.operation()) != gemm_of(request.operation)
                 || problem.dtype != request.problem.dtype
             {
                 continue;
@@ -159,7 +159,7 @@ impl<'a> Place<'a> {
     }
 
     /// What the model's errors at two places have in common: 0.5 to the power of a distance is a covariance, and so are sums
-    /// and products of such.
+    /// and GEMMs of such.
     fn covariance(&self, other: &Place<'_>) -> f64 {
         let (one, two) = (self.configuration, other.configuration);
         let mut common = COMMON * COMMON;
@@ -186,11 +186,11 @@ fn doublings((one, other): (usize, usize)) -> f64 {
     (one as f64 / other as f64).log2().abs()
 }
 
-/// How far two choices of these parameters lie apart: doublings of counts, and 1 for another word.
+/// How far two choices of these parameters lie apart: doublings of counts, and 1 for another flag.
 fn changed(parameters: &[Parameter], [one, other]: [&Options; 2]) -> f64 {
     let change = |Parameter { key, values, .. }: &Parameter| match values {
         Values::Counts(_) => doublings((one.count(key), other.count(key))),
-        Values::Words(_) => f64::from(u8::from(one.word(key) != other.word(key))),
+        Values::Choices(_) => f64::from(u8::from(one.choice(key) != other.choice(key))),
     };
     parameters.iter().map(change).sum()
 }
@@ -204,7 +204,7 @@ fn schedule(algorithm: &Algorithm) -> &'static str {
 }
 
 /// The operation with a plain weight that this one is but for how its weight is stored and for a bias.
-fn product_of(operation: Operation) -> Operation {
+fn gemm_of(operation: Operation) -> Operation {
     match operation {
         Operation::RowParallelLinear => Operation::MatmulAllReduce,
         Operation::ColumnParallelLinear => Operation::AllGatherMatmul,

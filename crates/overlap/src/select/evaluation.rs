@@ -15,7 +15,7 @@ pub struct Evaluation {
     pub world: usize,
     /// On what.
     pub problem: Problem,
-    /// The quickest that was measured, with its time in µs.
+    /// The fastest that was measured, with its time in µs.
     pub best: (Configuration, f64),
     /// What is chosen from the measurements of other problems alone, with its measured time in µs.
     pub unseen: (Configuration, f64),
@@ -77,8 +77,8 @@ pub fn evaluate(
             let time = measured.iter().find(|(c, _)| c == name);
             Ok::<_, SelectError>((name.clone(), time.map_or(f64::INFINITY, |(_, us)| *us)))
         };
-        let quickest = measured.iter().min_by(|a, b| a.1.total_cmp(&b.1));
-        let Some(best) = quickest.cloned() else {
+        let fastest = measured.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+        let Some(best) = fastest.cloned() else {
             continue;
         };
         found.push(Evaluation {

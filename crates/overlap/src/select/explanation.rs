@@ -1,4 +1,4 @@
-//! A selection in words.
+//! A selection as text.
 
 use super::{Basis, Choice, Selection};
 use std::fmt;
@@ -22,15 +22,15 @@ impl fmt::Display for Selection {
             self.machine
         )?;
         let limit = self.limit;
-        let by = match limit.product_us >= limit.transfer_us {
-            true => "the product alone",
+        let by = match limit.gemm_us >= limit.transfer_us {
+            true => "the GEMM alone",
             false => "the bytes that come into a rank",
         };
         writeln!(
             f,
-            "limit {:.1} µs, {by} (product {:.1}, bytes {:.1})\n",
+            "limit {:.1} µs, {by} (GEMM {:.1}, bytes {:.1})\n",
             limit.us(),
-            limit.product_us,
+            limit.gemm_us,
             limit.transfer_us
         )?;
         let width = self

@@ -21,7 +21,7 @@ pub struct Measurement {
 
 /// Measured times of one machine.
 ///
-/// As text one line each, fields apart by tabs: configuration, world, M×N×K, element type, µs. What stands behind `#` is a
+/// As text one line each, fields apart by tabs: configuration, world, M×N×K, element type, µs. What stands after `#` is a
 /// comment.
 ///
 /// ```

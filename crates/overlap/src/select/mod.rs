@@ -3,7 +3,7 @@
 //! [`select`] simulates every configuration that is worth a try for an operation, corrects each prediction by what was
 //! measured, and ranks them. What was measured for the very problem counts as it stands; measurements of other problems and
 //! configurations tell by which factor the model errs here, the more so the nearer they are and the more alike the
-//! configurations; where there are none, the model has the say. Of those that are expected to be equally quick, within what
+//! configurations; where there are none, the model has the say. Of those that are expected to be equally fast, within what
 //! measurements can tell, the one with the fewest launches stands first.
 //!
 //! Nothing is run: all ranks that ask with the same figures get the same answer, with no exchange. A [`Selection`] keeps the
@@ -84,7 +84,7 @@ pub struct Choice {
     pub expected_us: f64,
     /// On what the expectation rests.
     pub basis: Basis,
-    /// The most kernels, products, sums and collectives that a rank launches.
+    /// The most kernels, GEMMs, sums and collectives that a rank launches.
     pub launches: usize,
     /// What its critical path consists of, by the model.
     pub breakdown: Breakdown,
@@ -93,7 +93,7 @@ pub struct Choice {
 /// Times that differ by no more than this part of them are equal: the median of fifty calls is no better known.
 const EQUAL: f64 = 0.005;
 
-/// All that can run, the quickest first.
+/// All that can run, the fastest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
     operation: Operation,
@@ -108,23 +108,23 @@ pub struct Selection {
 /// What no schedule on the machine can beat, by the model, µs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Limit {
-    product_us: f64,
+    gemm_us: f64,
     transfer_us: f64,
 }
 
 impl Limit {
     fn us(self) -> f64 {
-        self.product_us.max(self.transfer_us)
+        self.gemm_us.max(self.transfer_us)
     }
 }
 
 impl Selection {
-    /// The quickest; of several that are within half a percent of it, the one with the fewest launches.
+    /// The fastest; of several that are within half a percent of it, the one with the fewest launches.
     pub fn best(&self) -> &Choice {
         &self.ranking[0]
     }
 
-    /// All that can run, first the best, then the quickest first; never empty.
+    /// All that can run, first the best, then the fastest first; never empty.
     pub fn ranking(&self) -> &[Choice] {
         &self.ranking
     }
@@ -134,7 +134,7 @@ impl Selection {
         &self.left_out
     }
 
-    /// What no schedule on the machine can beat, by the model, µs: the longer of the product alone and of the bytes that must
+    /// What no schedule on the machine can beat, by the model, µs: the longer of the GEMM alone and of the bytes that must
     /// come into a rank, at the rate of a copy engine.
     pub fn limit_us(&self) -> f64 {
         self.limit.us()
@@ -188,15 +188,15 @@ pub fn select_among(
             reasons: left_out,
         });
     }
-    // A stable sort: of equals the one that stands first in the registry, whose parameters are the usual ones.
+    // A stable sort: of equals the one that stands first in the registry, whose parameters are the default ones.
     ranking.sort_by(|a, b| a.expected_us.total_cmp(&b.expected_us));
     let equal = (1.0 + EQUAL) * ranking[0].expected_us;
-    let quickest = ranking.iter().take_while(|c| c.expected_us <= equal);
-    let fewest = quickest.enumerate().min_by_key(|(_, c)| c.launches);
+    let fastest = ranking.iter().take_while(|c| c.expected_us <= equal);
+    let fewest = fastest.enumerate().min_by_key(|(_, c)| c.launches);
     if let Some((best, _)) = fewest {
         ranking[..=best].rotate_right(1);
     }
-    let (product, _) = machine.product(operation.product(world, &problem), problem.dtype);
+    let (gemm, _) = machine.gemm_time(operation.gemm(world, &problem), problem.dtype);
     let bytes = operation.bytes_in(world, &problem);
     Ok(Selection {
         operation,
@@ -204,7 +204,7 @@ pub fn select_among(
         world,
         machine: machine.name.clone(),
         limit: Limit {
-            product_us: product,
+            gemm_us: gemm,
             transfer_us: bytes / (machine.link.copy_engine_gbs * 1e3),
         },
         ranking,

@@ -44,8 +44,8 @@ mod tests {
         let values = [1.0, -2.0, 0.25];
         let found = weights(&values, |i, j| matrix[i][j]);
         for (row, value) in matrix.iter().zip(values) {
-            let product: f64 = row.iter().zip(&found).map(|(a, b)| a * b).sum();
-            assert!((product - value).abs() < 1e-12, "{found:?}");
+            let gemm: f64 = row.iter().zip(&found).map(|(a, b)| a * b).sum();
+            assert!((gemm - value).abs() < 1e-12, "{found:?}");
         }
         assert_eq!(weights(&[], |_, _| 1.0), [0.0; 0]);
     }

@@ -17,7 +17,7 @@ pub struct Collectives {
 }
 
 impl Collectives {
-    /// The library behind a transport.
+    /// The library after a transport.
     pub fn of(&self, transport: Transport) -> &CollectiveTimes {
         match transport {
             Transport::Nccl => &self.nccl,
@@ -37,8 +37,9 @@ impl Collectives {
 pub struct CollectiveTimes {
     /// Ranks among which they were measured.
     pub ranks: usize,
-    /// The part of the multiprocessors that they take from products.
-    pub multiprocessors: f64,
+    /// The part of the SMs that they take from GEMMs.
+    #[serde(alias = "multiprocessors")]
+    pub sms: f64,
     /// By the collective's name, `all-gather` at least: pairs of bytes and µs, without the cost of the clock, bytes rising.
     /// Bytes are those of an all-gather's input, a reduce-scatter's input and an all-reduce's message.
     pub times: BTreeMap<String, Vec<(f64, f64)>>,
@@ -72,8 +73,8 @@ impl CollectiveTimes {
         if self.ranks < 2 {
             return refuse("a collective has two ranks or more");
         }
-        if !(0.0..=1.0).contains(&self.multiprocessors) {
-            return refuse("multiprocessors is a part of 1");
+        if !(0.0..=1.0).contains(&self.sms) {
+            return refuse("sms is a part of 1");
         }
         if !self.times.contains_key(ALL_GATHER) {
             return refuse("there are no times of the all-gather");

@@ -16,10 +16,10 @@ struct Load {
     serves: bool,
     /// Whether copy engines use its links, its own or a peer's.
     engines: bool,
-    /// Whether loads and stores of multiprocessors do.
+    /// Whether loads and stores of SMs do.
     threads: bool,
-    /// Multiprocessors that its products would hold.
-    products: f64,
+    /// SMs that its GEMMs would hold.
+    gemms: f64,
 }
 
 /// What runs on all GPUs at a moment.
@@ -50,7 +50,7 @@ impl<'a> Contention<'a> {
                         loads[gpu].engines |= cost.engine.is_some();
                         loads[gpu].threads |= cost.engine.is_none();
                     }
-                    Resource::Multiprocessors(gpu) if cost.product => loads[gpu].products += load,
+                    Resource::Sms(gpu) if cost.gemm => loads[gpu].gemms += load,
                     _ => {}
                 }
             }
@@ -74,10 +74,8 @@ impl<'a> Contention<'a> {
             {
                 link.mixed
             }
-            // One product alone uses all that it can, also where its waves are not full.
-            Resource::Power(gpu) if self.loads[gpu].products > 0.0 => {
-                self.loads[gpu].products.min(1.0)
-            }
+            // One GEMM alone uses all that it can, also where its waves are not full.
+            Resource::Power(gpu) if self.loads[gpu].gemms > 0.0 => self.loads[gpu].gemms.min(1.0),
             _ => 1.0,
         }
     }

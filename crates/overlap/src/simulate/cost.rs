@@ -6,8 +6,7 @@ use super::sharing::{Loads, Resource};
 use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
-    Collective, Effect, GemmProvider, Kernel, MulticastRegion, OpKind, Plan, Region, Transport,
-    shard,
+    Collective, Effect, Kernel, MulticastRegion, OpKind, Plan, Provider, Region, Transport, shard,
 };
 
 /// What a step costs alone.
@@ -24,7 +23,7 @@ pub(super) struct Cost {
     /// Whether that copy pulls.
     pub(super) pulls: bool,
     /// Whether it is a matrix product of the tensor cores, which heats.
-    pub(super) product: bool,
+    pub(super) gemm: bool,
     /// Whether it is a signal or a wait that is an operation of a stream: a kernel of one block.
     pub(super) handshake: bool,
 }
@@ -128,27 +127,27 @@ impl Costs<'_> {
                 // The tiles of a batch fill the device like those of one product with as many rows.
                 let shape = (c.rows.len() * batch.count, c.cols.len(), a.cols.len());
                 let dtype = self.plan.buffers[c.buffer.0].dtype;
-                let (mut time, busy) = self.machine.product(shape, dtype);
-                if *provider == GemmProvider::Cutlass {
-                    time /= self.machine.product.cutlass;
+                let (mut time, busy) = self.machine.gemm_time(shape, dtype);
+                if *provider == Provider::Cutlass {
+                    time /= self.machine.gemm.cutlass;
                 }
                 Cost {
-                    latency: self.machine.product.launch_us,
+                    latency: self.machine.gemm.launch_us,
                     time,
                     loads: vec![
-                        (Resource::Multiprocessors(self.plan.rank), busy),
+                        (Resource::Sms(self.plan.rank), busy),
                         (Resource::Power(self.plan.rank), busy),
                     ],
-                    product: true,
+                    gemm: true,
                     ..Cost::default()
                 }
             }
-            OpKind::Sum { srcs, dst } => {
+            OpKind::Reduce { srcs, dst } => {
                 let own = self.plan.rank;
                 let (here, there): (Vec<_>, Vec<_>) = srcs.iter().partition(|s| s.rank == own);
                 let mut cost = self.local(self.bytes(dst) * (here.len() + 1) as f64 / 2.0);
                 cost.latency = t.launch_us;
-                cost.loads.push((Resource::Multiprocessors(own), 1.0));
+                cost.loads.push((Resource::Sms(own), 1.0));
                 // Loads from peers run beside those from here.
                 for src in there {
                     let pull = self.transfer(src.rank, &[own], self.bytes(src), link.sm_pull_gbs);
@@ -217,7 +216,7 @@ impl Costs<'_> {
         let mut loads = vec![
             (Resource::LinkOut(own), share),
             (Resource::LinkIn(own), share),
-            (Resource::Multiprocessors(own), library.multiprocessors),
+            (Resource::Sms(own), library.sms),
         ];
         self.add_power(&mut loads);
         Cost {
@@ -229,7 +228,7 @@ impl Costs<'_> {
 
     /// What a transfer takes from products, by its part of the links: out of a GPU and into it one half each.
     fn add_power(&self, loads: &mut Loads) {
-        let taken = (1.0 / self.machine.product.beside_transfers - 1.0) / 2.0;
+        let taken = (1.0 / self.machine.gemm.during_transfers - 1.0) / 2.0;
         let ends: Loads = loads
             .iter()
             .filter_map(|&(resource, share)| match resource {
@@ -249,9 +248,7 @@ impl Costs<'_> {
             return Cost::default();
         };
         match effect {
-            Effect::Read(region) if let Some(product) = self.group_product(kernel, region) => {
-                product
-            }
+            Effect::Read(region) if let Some(gemm) = self.group_gemm(kernel, region) => gemm,
             Effect::Read(region) if region.rank != own => match *kernel {
                 Kernel::AllGatherMatmul { chunk_rows, .. } => self.first_chunk(region, chunk_rows),
                 _ => {
@@ -275,8 +272,8 @@ impl Costs<'_> {
                     _ => cost.arriving(),
                 }
             }
-            Effect::Write(region) => match self.kernel_product(kernel, region, later) {
-                Some(product) => product,
+            Effect::Write(region) => match self.kernel_gemm(kernel, region, later) {
+                Some(gemm) => gemm,
                 None => self.local(self.bytes(region)),
             },
             // Loads stream beside whatever consumes them.
@@ -288,13 +285,13 @@ impl Costs<'_> {
     }
 
     /// The product whose result `region` is, if it is one, and after which its lane does what is `later`.
-    fn kernel_product(&self, kernel: &Kernel, region: &Region, later: &[Effect]) -> Option<Cost> {
-        let multiprocessors = |time, held| Cost {
+    fn kernel_gemm(&self, kernel: &Kernel, region: &Region, later: &[Effect]) -> Option<Cost> {
+        let sms = |time, held| Cost {
             time,
-            loads: vec![(Resource::Multiprocessors(self.plan.rank), held)],
+            loads: vec![(Resource::Sms(self.plan.rank), held)],
             ..Cost::default()
         };
-        let product = &self.machine.product;
+        let gemm = &self.machine.gemm;
         let is_result = |region: &Region| kernel.result() == Some(region.buffer);
         match *kernel {
             Kernel::OneShotMatmul(ref of) => return Some(self.one_shot_sums(of, region)),
@@ -319,7 +316,7 @@ impl Costs<'_> {
                 ..
             } => {
                 let chunks = (chunk_rows, protocol);
-                return Some(self.gathered_product(kernel.shape(), chunks, region));
+                return Some(self.gathered_gemm(kernel.shape(), chunks, region));
             }
             // One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none is over
             // before a wave is: of a lane's chunks, which run beside each other, the last one shows it.
@@ -328,33 +325,33 @@ impl Costs<'_> {
                 let shape = kernel.shape();
                 let waves = self.machine.waves((shape.m, shape.n, shape.k), shape.dtype);
                 let part = region.rows.len() as f64 / shape.m as f64;
-                let share = part * waves.count() * waves.wave_us / product.cutlass;
+                let share = part * waves.count() * waves.wave_us / gemm.cutlass;
                 let time = match later.iter().any(goes_on) {
                     true => share,
-                    false => share.max(waves.wave_us / product.cutlass),
+                    false => share.max(waves.wave_us / gemm.cutlass),
                 };
                 return Some(Cost {
-                    product: true,
-                    ..multiprocessors(time, share / time)
+                    gemm: true,
+                    ..sms(time, share / time)
                 });
             }
             _ => {}
         }
         let (result, tflops) = match kernel {
-            Kernel::NaiveRemoteRead { c, .. } => (*c, product.naive_tflops),
+            Kernel::NaiveRemoteRead { c, .. } => (*c, gemm.naive_tflops),
             Kernel::ThreadloadGatherMatmul { c, .. } | Kernel::MultimemGatherMatmul { c, .. } => {
-                (*c, product.scalar_tflops)
+                (*c, gemm.scalar_tflops)
             }
             _ => return None,
         };
         let tile = match kernel {
             Kernel::NaiveRemoteRead { .. } => 1,
             // A row of threads computes so many columns, also where C has fewer.
-            _ => product.scalar_columns,
+            _ => gemm.scalar_columns,
         };
         let columns = region.cols.len().next_multiple_of(tile);
         let flops = 2.0 * (region.rows.len() * columns) as f64 * kernel.shape().k as f64;
-        (region.buffer == result).then(|| multiprocessors(flops / (tflops * 1e6), 1.0))
+        (region.buffer == result).then(|| sms(flops / (tflops * 1e6), 1.0))
     }
 
     pub(super) fn bytes(&self, region: &Region) -> f64 {

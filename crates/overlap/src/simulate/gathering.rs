@@ -1,11 +1,11 @@
-//! What one launch costs that fetches the rows of the others and multiplies meanwhile.
+//! What one launch costs that pulls the rows of the others and multiplies meanwhile.
 
 use super::cost::{Cost, Costs, micros};
 use super::sharing::Resource;
 use crate::plan::{GatherProtocol, KernelShape, Region, shard};
 
 impl Costs<'_> {
-    /// Of a peer's shard, read in chunks, the first: it stands before the product, the others come beside it.
+    /// Of a peer's shard, read in chunks, the first: it stands before the GEMM, the others come beside it.
     pub(super) fn first_chunk(&self, shard: &Region, chunk_rows: usize) -> Cost {
         let own = self.plan.rank;
         let end = shard.rows.start.saturating_add(chunk_rows);
@@ -19,10 +19,10 @@ impl Costs<'_> {
             .arriving()
     }
 
-    /// The product of one rank's rows, which takes its part of the whole: fetching takes nothing from it that can be measured.
-    /// Rows of others, but what is pushed of each shard, end no earlier than a wave behind the last of them: of those that are fetched a
+    /// The GEMM of one rank's rows, which takes its part of the whole: pulling takes nothing from it that can be measured.
+    /// Rows of others, but what is pushed of each shard, end no earlier than a wave after the last of them: of those that are pulled a
     /// chunk is here at the begin, the others share a link, and each is counted before it is loaded again.
-    pub(super) fn gathered_product(
+    pub(super) fn gathered_gemm(
         &self,
         shape: KernelShape,
         (chunk_rows, protocol): (usize, GatherProtocol),
@@ -33,7 +33,7 @@ impl Costs<'_> {
         let is_eager = matches!(protocol, GatherProtocol::Eager { .. });
         let waves = match is_eager {
             true => self.machine.late_waves(sizes, shape.dtype),
-            false => self.machine.quick_waves(sizes, shape.dtype),
+            false => self.machine.fast_waves(sizes, shape.dtype),
         };
         let rows = result.rows.len();
         let time = rows as f64 / shape.m as f64 * waves.count() * waves.wave_us;
@@ -47,9 +47,9 @@ impl Costs<'_> {
                 let pushed = pushed.saturating_mul(chunk_rows);
                 let rest = rows.saturating_sub(chunk_rows) * shape.k * shape.dtype.size();
                 let bytes = (world - 1) as f64 * rest as f64;
-                let fetching = micros(bytes, self.machine.link.sm_pull_gbs);
-                let is_fetched = first >= of(owner).start.saturating_add(pushed);
-                is_fetched.then_some(fetching + self.machine.latency.signal_us)
+                let pulling = micros(bytes, self.machine.link.sm_pull_gbs);
+                let is_pulled = first >= of(owner).start.saturating_add(pushed);
+                is_pulled.then_some(pulling + self.machine.latency.signal_us)
             }
         };
         let others = (world - 1) as f64 * time;
@@ -57,8 +57,8 @@ impl Costs<'_> {
         Cost {
             latency,
             time,
-            loads: vec![(Resource::Multiprocessors(own), 1.0)],
-            product: true,
+            loads: vec![(Resource::Sms(own), 1.0)],
+            gemm: true,
             ..Cost::default()
         }
     }

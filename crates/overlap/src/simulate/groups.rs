@@ -10,10 +10,10 @@ const TILE_ROWS: usize = 128;
 impl Costs<'_> {
     /// The product of a group of rows, if the kernel takes such and `region` is where it reads A. One launch: the groups share
     /// the waves of tiles, so that each holds its part of those that have its tiles, from the begin of the first to the end of the last.
-    pub(super) fn group_product(&self, kernel: &Kernel, region: &Region) -> Option<Cost> {
+    pub(super) fn group_gemm(&self, kernel: &Kernel, region: &Region) -> Option<Cost> {
         let reduction = match kernel {
             Kernel::ReducingMatmul(reduction) => reduction,
-            Kernel::OneShotMatmul(of) => return self.one_shot_product(of, region),
+            Kernel::OneShotMatmul(of) => return self.one_shot_gemm(of, region),
             _ => return None,
         };
         if region.buffer != reduction.a {
@@ -39,27 +39,24 @@ impl Costs<'_> {
         Some(Cost {
             latency: (to.ceil() - took) * waves.wave_us,
             time: took * waves.wave_us,
-            loads: vec![
-                (Resource::Multiprocessors(own), held),
-                (Resource::Power(own), held),
-            ],
-            product: true,
+            loads: vec![(Resource::Sms(own), held), (Resource::Power(own), held)],
+            gemm: true,
             ..Cost::default()
         })
     }
 
     /// All of the product, if `region` is where it reads A.
-    fn one_shot_product(&self, of: &OneShot, region: &Region) -> Option<Cost> {
+    fn one_shot_gemm(&self, of: &OneShot, region: &Region) -> Option<Cost> {
         let KernelShape { m, n, dtype, .. } = of.shape;
         let own = self.plan.rank;
-        let waves = self.machine.quick_waves((m, n, region.cols.len()), dtype);
+        let waves = self.machine.fast_waves((m, n, region.cols.len()), dtype);
         (region.buffer == of.a).then(|| Cost {
             time: waves.count() * waves.wave_us,
             loads: vec![
-                (Resource::Multiprocessors(own), 1.0),
+                (Resource::Sms(own), 1.0),
                 (Resource::Power(own), waves.tiles.min(1.0)),
             ],
-            product: true,
+            gemm: true,
             ..Cost::default()
         })
     }

@@ -30,8 +30,9 @@ pub struct Machine {
     pub gpus_per_node: usize,
     /// Each GPU.
     pub gpu: Gpu,
-    /// Matrix products.
-    pub product: Product,
+    /// GEMMs.
+    #[serde(alias = "product")]
+    pub gemm: Gemm,
     /// Links within a node.
     pub link: Link,
     /// Collectives of libraries.
@@ -46,29 +47,31 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// Multiprocessors.
-    pub multiprocessors: usize,
+    /// SMs.
+    #[serde(alias = "multiprocessors")]
+    pub sms: usize,
     /// Bandwidth of its memory, GB/s.
     pub memory_gbs: f64,
     /// Copies that can be under way at once.
     pub copy_engines: usize,
 }
 
-/// Matrix products.
+/// GEMMs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Product {
-    /// TFLOP/s of a product whose tiles fill all multiprocessors, by element type.
+pub struct Gemm {
+    /// TFLOP/s of a GEMM whose tiles fill all SMs, by element type.
     pub sustained_tflops: Rates,
     /// From launch to the first tile, µs.
     pub launch_us: f64,
-    /// For how long products run at that rate, µs; beyond it power throttles.
+    /// For how long GEMMs run at that rate, µs; beyond it power throttles.
     pub boost_us: f64,
     /// The part of the rate that is left then.
     pub throttled: f64,
     /// The part of the rate that is left while transfers fill the GPU's links both ways, for they take memory and power.
-    pub beside_transfers: f64,
-    /// The rate of a CUTLASS product as a part of the library's.
+    #[serde(alias = "beside_transfers")]
+    pub during_transfers: f64,
+    /// The rate of a CUTLASS GEMM as a part of the library's.
     pub cutlass: f64,
     /// Tiles that the library chooses from.
     pub tiles: Vec<Tile>,
@@ -92,7 +95,7 @@ pub struct Rates {
     pub f32: f64,
 }
 
-/// A tile of C that one multiprocessor computes at a time.
+/// A tile of C that one SM computes at a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tile {
@@ -112,9 +115,9 @@ pub struct Link {
     pub gbs: f64,
     /// What one copy by copy engine reaches while no other uses its links, GB/s.
     pub copy_engine_gbs: f64,
-    /// What stores of the multiprocessors reach, GB/s.
+    /// What stores of the SMs reach, GB/s.
     pub sm_push_gbs: f64,
-    /// What loads of the multiprocessors reach, GB/s.
+    /// What loads of the SMs reach, GB/s.
     pub sm_pull_gbs: f64,
     /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two that pull from
     /// each other alone reach `copy_engine_gbs`.
@@ -123,7 +126,7 @@ pub struct Link {
     pub pulls_streams_gbs: f64,
     /// The part of one copy's rate that copies of one GPU to different peers reach together.
     pub concurrent_copies: f64,
-    /// The part of the raw bandwidth that is left while copy engines and multiprocessors use a link together.
+    /// The part of the raw bandwidth that is left while copy engines and SMs use a link together.
     pub mixed: f64,
 }
 
@@ -141,8 +144,9 @@ pub struct Latency {
     pub wait_us: f64,
     /// An event between two streams.
     pub event_us: f64,
-    /// What a signal or a wait that is an operation of a stream costs more while products run on its GPU.
-    pub beside_products_us: f64,
+    /// What a signal or a wait that is an operation of a stream costs more while GEMMs run on its GPU.
+    #[serde(alias = "beside_products_us")]
+    pub during_gemm_us: f64,
 }
 
 /// Links of a GPU to other nodes.
@@ -222,26 +226,26 @@ impl Machine {
     /// Names the first figure that is not.
     pub fn validate(&self) -> Result<(), SimulateError> {
         let refuse = |what: String| Err(SimulateError::Malformed { what });
-        let (p, l, t) = (&self.product, &self.link, &self.latency);
+        let (p, l, t) = (&self.gemm, &self.link, &self.latency);
         let counts = [
             ("nodes", self.nodes),
             ("gpus_per_node", self.gpus_per_node),
-            ("gpu.multiprocessors", self.gpu.multiprocessors),
+            ("gpu.sms", self.gpu.sms),
             ("gpu.copy_engines", self.gpu.copy_engines),
-            ("the number of product.tiles", p.tiles.len()),
-            ("product.scalar_columns", p.scalar_columns),
+            ("the number of gemm.tiles", p.tiles.len()),
+            ("gemm.scalar_columns", p.scalar_columns),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, n)| *n == 0) {
             return refuse(format!("{name} is 0"));
         }
         let rates = [
             ("gpu.memory_gbs", self.gpu.memory_gbs),
-            ("product.sustained_tflops.bf16", p.sustained_tflops.bf16),
-            ("product.sustained_tflops.f16", p.sustained_tflops.f16),
-            ("product.sustained_tflops.f32", p.sustained_tflops.f32),
-            ("product.cutlass", p.cutlass),
-            ("product.naive_tflops", p.naive_tflops),
-            ("product.scalar_tflops", p.scalar_tflops),
+            ("gemm.sustained_tflops.bf16", p.sustained_tflops.bf16),
+            ("gemm.sustained_tflops.f16", p.sustained_tflops.f16),
+            ("gemm.sustained_tflops.f32", p.sustained_tflops.f32),
+            ("gemm.cutlass", p.cutlass),
+            ("gemm.naive_tflops", p.naive_tflops),
+            ("gemm.scalar_tflops", p.scalar_tflops),
             ("link.gbs", l.gbs),
             ("link.copy_engine_gbs", l.copy_engine_gbs),
             ("link.sm_push_gbs", l.sm_push_gbs),
@@ -256,8 +260,8 @@ impl Machine {
         let parts = [
             ("link.concurrent_copies", l.concurrent_copies),
             ("link.mixed", l.mixed),
-            ("product.throttled", p.throttled),
-            ("product.beside_transfers", p.beside_transfers),
+            ("gemm.throttled", p.throttled),
+            ("gemm.during_transfers", p.during_transfers),
         ];
         if let Some((name, part)) = parts.iter().find(|(_, p)| !(*p > 0.0 && *p <= 1.0)) {
             return refuse(format!("{name} is {part}, not a part of 1"));
@@ -269,14 +273,14 @@ impl Machine {
             return refuse("a tile has rows, columns and an efficiency above 0".into());
         }
         let latencies = [
-            ("product.launch_us", p.launch_us),
-            ("product.boost_us", p.boost_us),
+            ("gemm.launch_us", p.launch_us),
+            ("gemm.boost_us", p.boost_us),
             ("latency.launch_us", t.launch_us),
             ("latency.copy_us", t.copy_us),
             ("latency.signal_us", t.signal_us),
             ("latency.wait_us", t.wait_us),
             ("latency.event_us", t.event_us),
-            ("latency.beside_products_us", t.beside_products_us),
+            ("latency.during_gemm_us", t.during_gemm_us),
             ("network.latency_us", self.network.latency_us),
         ];
         match latencies
@@ -288,17 +292,17 @@ impl Machine {
         }
     }
 
-    /// How long a product of m × k by k × n takes alone and unthrottled, µs without its launch, and the part of the
-    /// multiprocessors that it holds until its end, for the tile that is quickest.
+    /// How long a GEMM of m × k by k × n takes alone and unthrottled, µs without its launch, and the part of the
+    /// SMs that it holds until its end, for the tile that is fastest.
     ///
-    /// A product takes whole waves of tiles, one on each multiprocessor. Its blocks are persistent: one that finds no tile in
-    /// the last wave is of no use to other kernels before the product is about to end.
-    pub fn product(&self, shape: (usize, usize, usize), dtype: DType) -> (f64, f64) {
+    /// A GEMM takes whole waves of tiles, one on each SM. Its blocks are persistent: one that finds no tile in
+    /// the last wave is of no use to other kernels before the GEMM is about to end.
+    pub fn gemm_time(&self, shape: (usize, usize, usize), dtype: DType) -> (f64, f64) {
         let waves = self.waves(shape, dtype);
         (waves.count() * waves.wave_us, waves.tiles.min(1.0))
     }
 
-    /// The waves of tiles of such a product.
+    /// The waves of tiles of such a GEMM.
     pub(super) fn waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         self.waves_of(|_| true, shape, dtype).unwrap_or_default()
     }
@@ -313,11 +317,11 @@ impl Machine {
         let (m, n, k) = shape;
         let upright = self.waves_of(|t| t.rows == rows, shape, dtype);
         let turned = self.waves_of(|t| t.cols == rows, (n, m, k), dtype);
-        Waves::quicker(upright, turned).unwrap_or_else(|| self.waves(shape, dtype))
+        Waves::faster(upright, turned).unwrap_or_else(|| self.waves(shape, dtype))
     }
 
-    /// The same where what would be one wave is computed in smaller tiles, since something comes behind each.
-    pub(super) fn quick_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+    /// The same where what would be one wave is computed in smaller tiles, since something comes after each.
+    pub(super) fn fast_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let waves = self.waves(shape, dtype);
         match waves.count() <= 1.0 {
             true => self.late_waves(shape, dtype),
@@ -329,7 +333,7 @@ impl Machine {
     /// left to do while they come.
     pub(super) fn late_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let area = |t: &Tile| t.rows * t.cols;
-        let largest = self.product.tiles.iter().map(area).max();
+        let largest = self.gemm.tiles.iter().map(area).max();
         self.waves_of(|t| Some(area(t)) != largest, shape, dtype)
             .unwrap_or_else(|| self.waves(shape, dtype))
     }
@@ -340,13 +344,13 @@ impl Machine {
         (m, n, k): (usize, usize, usize),
         dtype: DType,
     ) -> Option<Waves> {
-        let rates = &self.product.sustained_tflops;
+        let rates = &self.gemm.sustained_tflops;
         let tflops = match dtype {
             DType::Bf16 => rates.bf16,
             DType::F16 => rates.f16,
             DType::F32 => rates.f32,
         };
-        let sms = self.gpu.multiprocessors as f64;
+        let sms = self.gpu.sms as f64;
         let of = |t: &Tile| {
             let tiles = m.div_ceil(t.rows).saturating_mul(n.div_ceil(t.cols));
             let flops = 2.0 * t.rows as f64 * t.cols as f64 * k as f64;
@@ -355,12 +359,12 @@ impl Machine {
                 wave_us: flops * sms / (tflops * t.efficiency * 1e6),
             }
         };
-        let tiles = self.product.tiles.iter().filter(|t| takes(t)).map(of);
-        tiles.map(Some).fold(None, Waves::quicker)
+        let tiles = self.gemm.tiles.iter().filter(|t| takes(t)).map(of);
+        tiles.map(Some).fold(None, Waves::faster)
     }
 }
 
-/// A product as waves of tiles.
+/// A GEMM as waves of tiles.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waves {
     /// Its tiles, in waves; the last one may be partly filled.
@@ -376,7 +380,7 @@ impl Waves {
     }
 
     /// The first of equals.
-    fn quicker(a: Option<Waves>, b: Option<Waves>) -> Option<Waves> {
+    fn faster(a: Option<Waves>, b: Option<Waves>) -> Option<Waves> {
         let us = |w: &Waves| w.count() * w.wave_us;
         a.into_iter()
             .chain(b)

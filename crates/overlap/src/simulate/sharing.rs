@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// Something that several jobs can use at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Resource {
-    /// The multiprocessors of a GPU.
-    Multiprocessors(usize),
+    /// The SMs of a GPU.
+    Sms(usize),
     /// A GPU's memory.
     Memory(usize),
     /// A GPU's link into its node's switch.
@@ -21,7 +21,7 @@ pub(super) enum Resource {
     Engines(usize),
     /// What a GPU does for pulls by copy engine, its own and those of peers from it.
     Pulls(usize),
-    /// A GPU's power and memory, as far as products and transfers take them from each other.
+    /// A GPU's power and memory, as far as GEMMs and transfers take them from each other.
     Power(usize),
 }
 
@@ -74,20 +74,20 @@ pub(super) fn speeds(jobs: &[&Loads], capacity: impl Fn(Resource) -> f64) -> Vec
     speeds
 }
 
-/// A job among others that take multiprocessors in turn.
+/// A job among others that take SMs in turn.
 pub(super) struct InTurn<'a> {
     /// What it takes at full speed.
     pub(super) loads: &'a Loads,
     /// How many go before it.
     pub(super) place: usize,
-    /// Whether it gains nothing from a few multiprocessors: a product ends a wave after the last of its blocks has begun.
+    /// Whether it gains nothing from a few SMs: a GEMM ends a wave after the last of its blocks has begun.
     pub(super) together: bool,
 }
 
 impl InTurn<'_> {
-    /// Of what is left, the multiprocessors that a job takes without going on, for they are fewer than half of what it needs.
+    /// Of what is left, the SMs that a job takes without going on, for they are fewer than half of what it needs.
     fn stands_on(&self, left: impl Fn(Resource) -> f64) -> Option<(Resource, f64)> {
-        let places = |r: &Resource| matches!(r, Resource::Multiprocessors(_));
+        let places = |r: &Resource| matches!(r, Resource::Sms(_));
         let (resource, load) = *self.loads.iter().find(|(r, _)| places(r))?;
         let left = left(resource);
         (self.together && left < load / 2.0).then_some((resource, left))
@@ -145,12 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn a_product_begins_when_most_of_its_blocks_have_places() {
+    fn a_gemm_begins_when_most_of_its_blocks_have_places() {
         let half = |together| {
-            let (first, second) = (
-                vec![(Multiprocessors(0), 0.6)],
-                vec![(Multiprocessors(0), 1.0)],
-            );
+            let (first, second) = (vec![(Sms(0), 0.6)], vec![(Sms(0), 1.0)]);
             let job = |loads, place| InTurn {
                 loads,
                 place,

@@ -8,9 +8,9 @@ use warpweave_overlap::execute::ExecuteError;
 use warpweave_overlap::plan::Problem;
 use warpweave_symm_mem::{Cuda, DType};
 
+use crate::chunked_matmul::computes_every_call;
 use crate::collectives::every_collective_is_right;
-use crate::fixtures::{calls, on_ranks, product};
-use crate::waiting::computes_every_call;
+use crate::fixtures::{calls, gemm, on_ranks};
 
 /// The rank that stays away.
 const AWAY: usize = 1;
@@ -46,7 +46,7 @@ fn one_rank_stays_away(name: &str, bound_of_time: Duration) -> Vec<ExecuteError>
     let problem = Problem::new(70, 40, 48, DType::F16);
     let algorithm = algorithms::find(name).unwrap();
     let world = world();
-    let wanted: Vec<_> = (0..3).map(|call| product(&problem, call)).collect();
+    let wanted: Vec<_> = (0..3).map(|call| gemm(&problem, call)).collect();
     let gpu = |rank| Cuda::new(rank).unwrap().with_timeout(PATIENCE);
     let errors = on_ranks(world, gpu, |rank| {
         let (me, world) = rank.place();

@@ -60,7 +60,7 @@ pub fn on_ranks<B: ExecuteBackend, T: Send>(
     })
 }
 
-/// Element (row, col) of the matrix `which` in call `call`: small integers, so that products are exact.
+/// Element (row, col) of the matrix `which` in call `call`: small integers, so that GEMMs are exact.
 pub fn element(which: usize, call: usize, row: usize, col: usize) -> f32 {
     let mixed = (which * 7919 + call * 104_729 + row * 31 + col * 17).wrapping_mul(2_654_435_761);
     ((mixed >> 13) % 5) as f32 - 2.0
@@ -87,7 +87,7 @@ pub fn encode(dtype: DType, value: f32) -> Vec<u8> {
 }
 
 /// C of a call by the definition.
-pub fn product(problem: &Problem, call: usize) -> Vec<u8> {
+pub fn gemm(problem: &Problem, call: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for row in 0..problem.m {
         for col in 0..problem.n {

@@ -3,25 +3,25 @@
 use warpweave_overlap::plan::Problem;
 use warpweave_symm_mem::DType;
 
-use crate::cuda::is_named;
-use crate::host;
-use crate::waiting::{
+use crate::chunked_matmul::{
     computes_every_call, gpus_compute_a_hundred_calls, gpus_compute_ragged_shards,
 };
+use crate::cuda::is_named;
+use crate::host;
 
 const NAMES: [&str; 8] = [
     "fusedAllGather",
     "fusedAllGather:chunks=1",
     "fusedAllGather:chunks=3",
     "fusedAllGather:chunks=8",
-    "fusedAllGather:fetched=3",
-    "fusedAllGather:chunks=2:fetched=4",
-    "fusedAllGather:chunks=16:fetched=1",
+    "fusedAllGather:pulled=3",
+    "fusedAllGather:chunks=2:pulled=4",
+    "fusedAllGather:chunks=16:pulled=1",
     "fusedAllGather:protocol=eager",
 ];
 
 #[test]
-fn calls_in_a_row_gather_the_rows_of_their_own_call() {
+fn calls_back_to_back_gather_the_rows_of_their_own_call() {
     for world in 1..=8 {
         // Even, ragged, and from two ranks on one shard that is empty.
         for m in [8 * world, 9 * world + 5, world.max(2) - 1] {
@@ -39,7 +39,7 @@ fn gpus_gather_ragged_shards_call_after_call() {
 
 #[test]
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
-fn gpus_keep_a_hundred_launches_in_a_row_apart() {
+fn gpus_keep_a_hundred_launches_back_to_back_apart() {
     gpus_compute_a_hundred_calls(&NAMES);
 }
 
@@ -47,6 +47,6 @@ fn gpus_keep_a_hundred_launches_in_a_row_apart() {
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
 fn a_gpu_that_sends_nothing_is_named_and_the_plan_recovers() {
     is_named("fusedAllGather");
-    is_named("fusedAllGather:fetched=3");
+    is_named("fusedAllGather:pulled=3");
     is_named("fusedAllGather:protocol=eager");
 }

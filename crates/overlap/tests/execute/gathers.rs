@@ -1,4 +1,4 @@
-//! What gathers and multiplies otherwise than the pipelines: layers with a bias, products beside a gather, several nodes.
+//! What gathers and multiplies otherwise than the pipelines: layers with a bias, GEMMs beside a gather, several nodes.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{Problem, Role};
 use warpweave_symm_mem::DType;
 
+use crate::chunked_matmul::ragged_shards;
 use crate::cuda::{gpu, world};
 use crate::fixtures::{element, encode, on_ranks};
 use crate::host;
-use crate::waiting::ragged_shards;
 
 /// Element (row, col) of a matrix of the problem in call `call`. B and the bias are constant.
 fn value(matrix: Matrix, problem: &Problem, call: usize, row: usize, col: usize) -> f32 {
@@ -131,12 +131,12 @@ fn every_variation_of_a_layer_computes_it_at_every_world() {
     }
 }
 
-/// Halves, whose sums are rounded once, behind the bias.
+/// Halves, whose sums are rounded once, after the bias.
 #[test]
 #[ignore = "needs two GPUs of compute capability 9.0 and the feature `nvcc`"]
 fn gpus_compute_a_layer_in_one_launch() {
     let world = world();
-    for options in ["", ":fetched=3", ":chunks=2:fetched=4"] {
+    for options in ["", ":pulled=3", ":chunks=2:pulled=4"] {
         let name = format!("fusedColumnParallelLinear{options}");
         let algorithm = algorithms::find(&name).unwrap();
         for problem in ragged_shards(world) {
@@ -153,8 +153,8 @@ fn every_combination_of_a_layer_computes_it_at_four_ranks() {
 }
 
 #[test]
-fn a_product_and_what_is_gathered_beside_it_are_right() {
-    for algorithm in &algorithms::candidates(Operation::MatmulBesideAllGather) {
+fn a_gemm_and_what_is_gathered_next_to_it_are_right() {
+    for algorithm in &algorithms::candidates(Operation::MatmulOverlappingAllGather) {
         for world in 1..=8 {
             computes(algorithm, world, &Problem::new(9, 4, 6, DType::F32), 0..8);
         }
@@ -162,7 +162,7 @@ fn a_product_and_what_is_gathered_beside_it_are_right() {
 }
 
 #[test]
-fn nodes_compute_the_product_at_every_world() {
+fn nodes_compute_the_gemm_at_every_world() {
     for nodes in [1, 2, 3, 4] {
         let algorithm = algorithms::find(&format!("hierarchical:nodes={nodes}")).unwrap();
         for world in 1..=8 {

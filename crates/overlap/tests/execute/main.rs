@@ -1,21 +1,21 @@
 //! Plans run by the executor, ranks being threads of this process: on the host backend, and in [`cuda`] on GPUs.
 
+mod chunked_matmul;
 mod collectives;
 mod cuda;
 mod fixtures;
 mod fused;
 mod gathers;
 mod late;
+mod local_reduce;
 mod nodes;
 mod pool;
 mod reductions;
-mod sums;
 mod timed;
-mod waiting;
 
 use std::time::Duration;
 
-use fixtures::{calls, element, matrix, on_ranks, product};
+use fixtures::{calls, element, gemm, matrix, on_ranks};
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteError;
@@ -30,7 +30,7 @@ pub(crate) fn host(_rank: usize) -> Host {
 }
 
 /// Runs five calls on every rank, run and replayed by turns, and compares every element of every call.
-fn computes_the_product(algorithm: &Configuration, world: usize, problem: Problem) {
+fn computes_the_gemm(algorithm: &Configuration, world: usize, problem: Problem) {
     let got = on_ranks(world, host, move |rank| {
         let (me, world) = rank.place();
         let plan = algorithm.plan(me, world, &problem).unwrap();
@@ -41,7 +41,7 @@ fn computes_the_product(algorithm: &Configuration, world: usize, problem: Proble
     });
     for (rank, outputs) in got.iter().enumerate() {
         for (call, c) in outputs.iter().enumerate() {
-            let right = *c == product(&problem, call);
+            let right = *c == gemm(&problem, call);
             assert!(
                 right,
                 "{}, rank {rank} of {world}, call {call}",
@@ -52,7 +52,7 @@ fn computes_the_product(algorithm: &Configuration, world: usize, problem: Proble
 }
 
 #[test]
-fn every_algorithm_computes_the_product_call_after_call() {
+fn every_algorithm_computes_the_gemm_call_after_call() {
     for (world, problem) in [
         (1, Problem::new(5, 3, 7, DType::F32)),
         (2, Problem::new(9, 20, 18, DType::F16)),
@@ -62,7 +62,7 @@ fn every_algorithm_computes_the_product_call_after_call() {
     ] {
         for algorithm in &algorithms::table() {
             for multicast in [false, true] {
-                computes_the_product(algorithm, world, problem.with_multicast(multicast));
+                computes_the_gemm(algorithm, world, problem.with_multicast(multicast));
             }
         }
     }
@@ -76,12 +76,12 @@ fn pipelines() -> Vec<Configuration> {
 }
 
 #[test]
-fn every_pipeline_computes_the_product_at_every_world() {
+fn every_pipeline_computes_the_gemm_at_every_world() {
     for algorithm in &pipelines() {
         for world in 1..=8 {
             // Even, ragged, and from two ranks on one shard that is empty.
             for m in [4 * world, 9 * world + 5, world.max(2) - 1] {
-                computes_the_product(algorithm, world, Problem::new(m, 7, 18, DType::F32));
+                computes_the_gemm(algorithm, world, Problem::new(m, 7, 18, DType::F32));
             }
         }
     }
@@ -108,7 +108,7 @@ fn pipelines_are_right_when_ranks_drift_apart() {
                 bound.run().unwrap();
                 let mut c = vec![0xff; all];
                 bound.read("c", &mut c).unwrap();
-                c != product(&problem, call)
+                c != gemm(&problem, call)
             });
             bound.synchronize().unwrap();
             rank.exchange.barrier("end").unwrap();
@@ -119,9 +119,9 @@ fn pipelines_are_right_when_ranks_drift_apart() {
 }
 
 #[test]
-fn rings_keep_calls_in_a_row_apart() {
+fn rings_keep_calls_back_to_back_apart() {
     let problem = Problem::new(4 * 2 + 3, 5, 9, DType::Bf16);
-    waiting::computes_every_call(&cuda::RINGS, 4, host, (problem, 250));
+    chunked_matmul::computes_every_call(&cuda::RINGS, 4, host, (problem, 250));
 }
 
 /// A plan whose output is put together from boxes narrower than its rows: own columns, and the next rank's, by a second
@@ -318,7 +318,7 @@ fn a_peer_that_stays_away_is_named_and_the_plan_recovers() {
         let timeout = outcomes[0].0.as_ref().unwrap().signal_fault().unwrap();
         assert_eq!((timeout.rank, timeout.peer), (0, 1), "{name}");
         for (_, outputs) in outcomes {
-            let wanted: Vec<_> = (0..3).map(|call| product(&problem, call)).collect();
+            let wanted: Vec<_> = (0..3).map(|call| gemm(&problem, call)).collect();
             assert_eq!(outputs, wanted, "{name}");
         }
     }

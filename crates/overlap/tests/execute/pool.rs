@@ -40,7 +40,7 @@ fn many_plans_have_no_more_streams_than_the_one_with_the_most() {
             .collect();
         assert_eq!(rank.executor.pool().size(), 2 + 3);
         for call in 0..4 {
-            // All of them behind each other, before any is waited for.
+            // All of them one after another, before any is waited for.
             for (i, (bound, rows)) in bound.iter_mut().enumerate() {
                 if call == 1 {
                     bound.capture().unwrap();

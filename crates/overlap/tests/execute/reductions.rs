@@ -1,4 +1,4 @@
-//! Products that are followed by reductions, run on the host: every element of every call against the definition.
+//! GEMMs that are followed by reductions, run on the host: every element of every call against the definition.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ fn first_wrong<B: ExecuteBackend>(
 }
 
 #[test]
-fn every_reduction_sums_the_products_at_every_world() {
+fn every_reduction_sums_the_gemms_at_every_world() {
     for configuration in every() {
         for world in 1..=8 {
             // Even, ragged, and fewer rows than ranks and chunks.
@@ -158,7 +158,7 @@ fn reductions_are_right_when_ranks_drift_apart() {
     }
 }
 
-/// With more ranks than columns of A some have a product of no terms: zeros, not what lay there before.
+/// With more ranks than columns of A some have a GEMM of no terms: zeros, not what lay there before.
 #[test]
 fn ranks_without_terms_add_nothing() {
     for configuration in every() {

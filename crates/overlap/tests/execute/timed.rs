@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::fixtures::{calls, on_ranks, product};
+use crate::fixtures::{calls, gemm, on_ranks};
 use crate::host;
 use serde_json::Value;
 use warpweave_overlap::check::Site;
@@ -20,7 +20,7 @@ const PROBLEM: Problem = Problem {
     multicast: false,
 };
 
-/// The timeline of a call between others, and what the calls behind it computed.
+/// The timeline of a call between others, and what the calls after it computed.
 fn timelines(name: &'static str) -> Vec<(Timeline, Vec<Vec<u8>>)> {
     on_ranks(WORLD, host, move |rank| {
         let (me, world) = rank.place();
@@ -44,7 +44,7 @@ fn every_operation_of_every_rank_has_its_time() {
                 outputs
                     .iter()
                     .enumerate()
-                    .all(|(call, c)| *c == product(&PROBLEM, call))
+                    .all(|(call, c)| *c == gemm(&PROBLEM, call))
             );
         }
         let timeline = &got[0].0;
@@ -67,7 +67,7 @@ fn every_operation_of_every_rank_has_its_time() {
 }
 
 #[test]
-fn a_wait_ends_behind_the_signal_that_it_waits_for() {
+fn a_wait_ends_after_the_signal_that_it_waits_for() {
     let (timeline, _) = &timelines("ringPut")[0];
     let plans = algorithms::find("ringPut")
         .unwrap()
@@ -119,10 +119,10 @@ fn predicted_and_measured_stand_in_one_file() {
     assert_eq!(names[&1], "rank 1, simulated on h200x4");
     assert_eq!(names[&4], "rank 1, measured on host");
     for pid in 0..2 * WORLD as u64 {
-        let products = events.iter().filter(|e| {
+        let gemms = events.iter().filter(|e| {
             e["pid"] == pid && e["ph"] == "X" && e["name"].as_str().unwrap().starts_with("gemm")
         });
-        assert!(products.count() >= 2, "{pid}");
+        assert!(gemms.count() >= 2, "{pid}");
     }
     let times: Vec<&Value> = json["otherData"]["timelines"]
         .as_array()

@@ -20,8 +20,8 @@ fn plan(configuration: &Configuration) -> String {
 
 /// Every combination of the tries of an algorithm's parameters.
 fn combinations(algorithm: &Algorithm) -> Vec<Configuration> {
-    let usual = algorithms::find(algorithm.name).unwrap();
-    let mut all = vec![usual];
+    let default = algorithms::find(algorithm.name).unwrap();
+    let mut all = vec![default];
     for parameter in algorithm.parameters {
         let with_each = |configuration: Configuration| {
             let tries = parameter.tries().into_iter();
@@ -53,6 +53,6 @@ fn what_is_no_candidate_is_the_plan_of_one() {
         for other in combinations(algorithm) {
             assert!(plans.contains(&plan(&other)), "{other} is no candidate");
         }
-        assert_eq!(candidates[0], Configuration::usual(algorithm));
+        assert_eq!(candidates[0], Configuration::with_defaults(algorithm));
     }
 }

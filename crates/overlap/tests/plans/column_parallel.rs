@@ -81,7 +81,7 @@ fn cyclic_is_the_sharding_of_the_benchmark() {
     assert_eq!(*rows, [8..10, 10..12, 12..14, 14..16]);
 }
 
-/// The batches of a plan's products.
+/// The batches of a plan's GEMMs.
 fn batches(plan: &Plan) -> Vec<Batch> {
     let batches = plan.ops.iter().filter_map(|op| match &op.kind {
         OpKind::Gemm { batch, .. } => Some(*batch),
@@ -91,13 +91,13 @@ fn batches(plan: &Plan) -> Vec<Batch> {
 }
 
 #[test]
-fn products_are_as_few_as_the_sharding_allows() {
+fn gemms_are_as_few_as_the_sharding_allows() {
     let batch = |count, a_stride, c_stride| Batch {
         count,
         a_stride,
         c_stride,
     };
-    // Of 16 pieces each is a product, or four are one.
+    // Of 16 pieces each is a GEMM, or four are one.
     assert_eq!(batches(&plan("", 32)), [Batch::ONE; 16]);
     for gather in ["nccl", "symmetric", "push"] {
         let cyclic = format!(":sharding=cyclic:gather={gather}");
@@ -107,14 +107,14 @@ fn products_are_as_few_as_the_sharding_allows() {
         assert_eq!(batches(&plan(&whole, 41)), [Batch::ONE; 1]);
     }
     // What was pushed lies as in C.
-    let pushed = ":product=batched:gather=push";
+    let pushed = ":gemms=batched:gather=push";
     assert_eq!(batches(&plan(pushed, 32)), [batch(4, 8, 8); 4]);
     assert_eq!(
         batches(&plan(&format!("{pushed}:chunks=3"), 32)),
         [batch(4, 8, 8); 3]
     );
     // What a collective gathered lies closer together.
-    let gathered = ":product=batched";
+    let gathered = ":gemms=batched";
     assert_eq!(batches(&plan(gathered, 32)), [batch(4, 2, 8); 4]);
     assert_eq!(
         batches(&plan(&format!("{gathered}:chunks=3"), 32)),
@@ -133,7 +133,7 @@ fn products_are_as_few_as_the_sharding_allows() {
 }
 
 #[test]
-fn products_and_gathers_go_round_the_pool() {
+fn gemms_and_gathers_go_round_the_pool() {
     for gather in ["nccl", "symmetric", "push"] {
         for streams in [1, 2, 4, 16] {
             let options = format!(":sharding=cyclic:streams={streams}:gather={gather}");
@@ -160,16 +160,16 @@ fn launches_and_transports_are_those_of_the_options() {
         ("symmetric", Transport::SymmetricMemory, 4),
         ("push", Transport::CopyEngine, 0),
     ] {
-        for (sharding, products) in [("blocked", 16), ("cyclic", 4)] {
+        for (sharding, gemms) in [("blocked", 16), ("cyclic", 4)] {
             let plan = plan(&format!(":gather={gather}:sharding={sharding}"), 32);
             assert_eq!(plan.transports(), [transport]);
-            assert_eq!(plan.launches(), gathers + products);
+            assert_eq!(plan.launches(), gathers + gemms);
         }
     }
 }
 
 #[test]
-fn every_product_is_a_linear_layer_and_every_collective_an_all_gather() {
+fn every_gemm_is_a_linear_layer_and_every_collective_an_all_gather() {
     for algorithm in algorithms::candidates(Operation::ColumnParallelLinear) {
         for op in &algorithm.plan(1, 4, &problem(32)).unwrap().ops {
             match &op.kind {
@@ -208,10 +208,10 @@ fn cyclic_chunks_by_nccl_are_printed() {
 
 #[test]
 fn gathered_chunks_in_batches_are_printed() {
-    insta::assert_snapshot!(show(&plan(":chunks=2:product=batched", 18)));
+    insta::assert_snapshot!(show(&plan(":chunks=2:gemms=batched", 18)));
 }
 
 #[test]
 fn pushed_chunks_in_batches_are_printed() {
-    insta::assert_snapshot!(show(&plan(":chunks=2:gather=push:product=batched", 18)));
+    insta::assert_snapshot!(show(&plan(":chunks=2:gather=push:gemms=batched", 18)));
 }

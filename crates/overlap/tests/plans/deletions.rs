@@ -15,7 +15,9 @@ fn subjects(world: usize) -> Vec<(String, Vec<Plan>)> {
     let problem = problem(2 * world + 3);
     let configurations: Vec<Configuration> = match world {
         2 => algorithms::every(),
-        _ => algorithms::algorithms().map(Configuration::usual).collect(),
+        _ => algorithms::algorithms()
+            .map(Configuration::with_defaults)
+            .collect(),
     };
     let mut subjects: Vec<(String, Vec<Plan>)> = configurations
         .iter()
@@ -227,7 +229,7 @@ fn deleting_a_signal_with_its_wait_is_a_race() {
     }
 }
 
-/// Whether it has many words where a plan has one.
+/// Whether it has many flags where a plan has one.
 fn is_eager(kernel: &Kernel) -> bool {
     matches!(
         kernel,
@@ -248,7 +250,7 @@ fn deleting_all_use_of_a_slot_is_a_race() {
                     .iter()
                     .filter(|s| [Sort::Signal(slot), Sort::Wait(slot)].contains(&s.sort));
                 let gone: BTreeSet<Place> = gone.map(|s| s.place).collect();
-                // The words of chunks that come eagerly are one to a plan, and those of units.
+                // The flags of chunks that come eagerly are one to a plan, and those of units.
                 let is_chunk = plans[0].ops.iter().any(|op| match &op.kind {
                     OpKind::Kernel { kernel, .. } => {
                         is_eager(kernel) && kernel.slots()[1..].contains(&SlotId(slot))

@@ -3,8 +3,8 @@
 use crate::fixtures::{MAIN, Pair};
 use warpweave_overlap::check::{Fault, FaultKind};
 use warpweave_overlap::plan::{
-    BufferId, Collective, Effect, EventId, GemmProvider, Kernel, KernelShape, MulticastRegion,
-    OpKind, Placement, Plan, PlanBuilder, Role, SlotId, StreamId, Transport,
+    BufferId, Collective, Effect, EventId, Kernel, KernelShape, MulticastRegion, OpKind, Placement,
+    Plan, PlanBuilder, Provider, Role, SlotId, StreamId, Transport,
 };
 use warpweave_overlap::{PlanError, Violation, check};
 use warpweave_symm_mem::{DType, Priority};
@@ -163,13 +163,13 @@ fn shapes_that_do_not_fit() {
         let (src, dst) = (p.at(0, p.input), p.at(0, half));
         p.builder.copy(MAIN, src, dst);
     });
-    // 1x4 * 3x4 is no product.
+    // 1x4 * 3x4 is no GEMM.
     expect(FaultKind::WrongShape, |p| {
         let b = p
             .builder
             .buffer("b", Placement::Local, Role::Weight, DType::F32, (3, 4));
         let [a, b, c] = [p.input, b, p.output].map(|id| p.builder.whole(id));
-        p.builder.gemm(MAIN, GemmProvider::CublasLt, a, b, c);
+        p.builder.gemm(MAIN, Provider::CublasLt, a, b, c);
     });
     // Three rows over two ranks: rank 0 has two of them.
     expect(FaultKind::WrongShape, |p| {

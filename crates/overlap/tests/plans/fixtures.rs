@@ -2,7 +2,7 @@
 
 use warpweave_overlap::algorithms::Configuration;
 use warpweave_overlap::plan::{
-    BufferId, GemmProvider, OpKind, Placement, Plan, PlanBuilder, Problem, Region, Role, StreamId,
+    BufferId, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Region, Role, StreamId,
     shard,
 };
 use warpweave_overlap::{Report, Violation};
@@ -84,7 +84,7 @@ pub fn pair(build: impl Fn(&mut Pair)) -> Vec<Plan> {
         .collect()
 }
 
-/// All-gather and product as a pipeline: a second stream pushes the shard in two chunks while the first multiplies
+/// All-gather and GEMM as a pipeline: a second stream pushes the shard in two chunks while the first multiplies
 /// what has arrived. It has every kind of synchronisation that a plan can have outside of a kernel.
 pub fn pipeline(rank: usize, world: usize) -> Plan {
     let (m, n, k, chunks) = (4 * world, 3, 5, 2);
@@ -123,7 +123,7 @@ pub fn pipeline(rank: usize, world: usize) -> Plan {
     }
     let (src, dst) = (plan.whole(a), plan.own(c, own.clone(), 0..n));
     let weight = plan.whole(b);
-    plan.gemm(MAIN, GemmProvider::CublasLt, src, weight.clone(), dst);
+    plan.gemm(MAIN, Provider::CublasLt, src, weight.clone(), dst);
     for (chunk, &ready) in ready.iter().enumerate() {
         plan.wait(MAIN, ready, peers.clone());
         for &from in &peers {
@@ -134,7 +134,7 @@ pub fn pipeline(rank: usize, world: usize) -> Plan {
                 plan.own(staging, rows.clone(), 0..k),
                 plan.own(c, rows, 0..n),
             );
-            plan.gemm(MAIN, GemmProvider::CublasLt, src, weight.clone(), dst);
+            plan.gemm(MAIN, Provider::CublasLt, src, weight.clone(), dst);
         }
     }
     plan.signal(MAIN, free, peers);

@@ -1,4 +1,4 @@
-//! Where the rows of the outputs come from, by following copies, collectives and products through the plans of all ranks.
+//! Where the rows of the outputs come from, by following copies, collectives and GEMMs through the plans of all ranks.
 //!
 //! *check* proves that what is read has been written; this says that it is the right thing.
 
@@ -7,7 +7,7 @@ use warpweave_overlap::algorithms::Configuration;
 use warpweave_overlap::operation::Matrix;
 use warpweave_overlap::plan::{BufferId, Collective, OpKind, Plan, Problem, Region, shard};
 
-/// For each row of a rank's buffer, the row of A or X that it holds or is the product of.
+/// For each row of a rank's buffer, the row of A or X that it holds or is the GEMM of.
 type Rows = HashMap<(usize, BufferId, usize), (Matrix, usize)>;
 
 /// Every row of C comes from its row of A, and of Y from its row of X, on every rank.

@@ -37,13 +37,13 @@ fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
     for (name, count) in FUSED.into_iter().zip([13, 19, 19]) {
         assert_eq!(needed(&format!("{name}:rows=2")), count, "{name}");
     }
-    // Where rows are pushed: of each of two others the word, the product behind it and what is fetched behind it; three in
+    // Where rows are pushed: of each of two others the flag, the GEMM after it and what is pulled after it; three in
     // the end.
-    assert_eq!(needed("fusedAllGather:chunks=2:fetched=4"), 9);
-    assert_eq!(needed("fusedColumnParallelLinear:chunks=2:fetched=4"), 9);
-    // A word to all others, and one of each.
+    assert_eq!(needed("fusedAllGather:chunks=2:pulled=4"), 9);
+    assert_eq!(needed("fusedColumnParallelLinear:chunks=2:pulled=4"), 9);
+    // A flag to all others, and one of each.
     assert_eq!(needed("fusedAllGather:protocol=eager"), 3);
-    // A word to all others, one of each behind the own part.
+    // A flag to all others, one of each after the own part.
     assert_eq!(needed("fusedAllReduce:shots=1"), 3);
 }
 
@@ -54,15 +54,15 @@ const EAGER: [&str; 3] = [
     "fusedRowParallelLinear:shots=1",
 ];
 
-/// What takes the place of all other words where data comes unasked.
+/// What takes the place of all other flags where data comes unasked.
 #[test]
-fn what_comes_unasked_needs_two_stagings_and_a_word_of_every_rank() {
+fn what_comes_unasked_needs_two_stagings_and_a_flag_of_every_rank() {
     for name in EAGER {
-        needs_two_stagings_and_every_word(name);
+        needs_two_stagings_and_every_flag(name);
     }
 }
 
-fn needs_two_stagings_and_every_word(name: &str) {
+fn needs_two_stagings_and_every_flag(name: &str) {
     let configuration = algorithms::find(name).unwrap();
     for world in 2..=8 {
         // Shards of some ranks are empty.
@@ -96,7 +96,7 @@ fn needs_two_stagings_and_every_word(name: &str) {
     }
 }
 
-/// Its words are epochs of the call, not of signals, and most of them are in no lane.
+/// Its flags are epochs of the call, not of signals, and most of them are in no lane.
 #[test]
 fn a_kernel_that_counts_its_calls_has_its_slots_alone() {
     for name in EAGER {
@@ -201,24 +201,24 @@ fn needed(name: &str) -> usize {
     count
 }
 
-/// Where everyone gets the sums, those that come of a part are behind it, and whoever it is from waits for these.
+/// Where everyone gets the sums, those that come of a part are after it, and whoever it is from waits for these.
 #[test]
-fn ranks_are_done_behind_all_that_they_fetch() {
+fn ranks_are_done_after_all_that_they_pull() {
     for name in FUSED {
         let configuration = algorithms::find(&format!("{name}:rows=2")).unwrap();
         let sound = plans(&configuration, 3, &problem(10));
         let last = lanes(&sound[1]).len() - 1;
-        let Effect::After(fetches) = lanes(&sound[1])[last][0].clone() else {
+        let Effect::After(pulls) = lanes(&sound[1])[last][0].clone() else {
             panic!("{name}");
         };
         // Of two own groups, from two ranks.
         let parts = 4;
         let needed = if name == FUSED[0] { 0 } else { parts };
-        for fetch in &fetches[needed..] {
+        for pull in &pulls[needed..] {
             let mut plans = sound.clone();
-            let others = fetches.iter().filter(|other| *other != fetch);
+            let others = pulls.iter().filter(|other| *other != pull);
             lanes_of(&mut plans[1])[last][0] = Effect::After(others.copied().collect());
-            assert!(!check(&plans, 3).holds(), "{name}, lane {fetch}");
+            assert!(!check(&plans, 3).holds(), "{name}, lane {pull}");
         }
     }
 }
@@ -235,7 +235,7 @@ fn lanes_come_after_those_before_them_alone() {
     assert!(report.to_string().contains(&after), "{report}");
 }
 
-/// Own groups come last, or, where everyone gets the sums, a round behind that in which their parts are ready.
+/// Own groups come last, or, where everyone gets the sums, a round after that in which their parts are ready.
 #[test]
 fn fused_kernels_take_own_groups_late() {
     let rounds = [(2, 0), (0, 0), (2, 1), (0, 1), (1, 0), (1, 1)];
@@ -250,7 +250,7 @@ fn fused_kernels_take_own_groups_late() {
         (1, 1),
         (1, 2),
     ];
-    let behind = [
+    let after = [
         (2, 0),
         (0, 0),
         (2, 1),
@@ -265,7 +265,7 @@ fn fused_kernels_take_own_groups_late() {
         (FUSED[0], 12, &rounds[..]),
         (FUSED[1], 12, &rounds),
         (FUSED[0], 18, &longer),
-        (FUSED[1], 18, &behind),
+        (FUSED[1], 18, &after),
     ] {
         let configuration = algorithms::find(&format!("{name}:rows=2")).unwrap();
         let plan = configuration.plan(1, 3, &problem(m)).unwrap();
@@ -279,7 +279,7 @@ fn fused_kernels_take_own_groups_late() {
         let order = reduction.order(1, 3);
         let groups: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
         assert_eq!(groups, wanted, "{name}, {m} rows");
-        // The parts of own groups, and the sums of others where everyone gets them, are fetched beside the products.
+        // The parts of own groups, and the sums of others where everyone gets them, are pulled beside the GEMMs.
         let own = groups.iter().filter(|(owner, _)| *owner == 1).count();
         let sums = if name == FUSED[0] {
             0

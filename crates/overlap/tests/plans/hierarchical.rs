@@ -71,7 +71,7 @@ fn each_shard_crosses_the_network_once_for_each_other_node() {
             .flat_map(|shard| peers.clone().map(move |to| (to, shard)))
             .collect();
         assert_eq!(pushed, wanted);
-        // A collective and a product for each shard.
+        // A collective and a GEMM for each shard.
         assert_eq!(plan.launches(), 9);
     }
 }

@@ -19,7 +19,7 @@ use warpweave_overlap::plan::{OpKind, Plan, StreamId};
 enum Line {
     /// The receiver may have this rank's shard.
     Send { to: usize },
-    /// A stream of the pool begins behind the caller's.
+    /// A stream of the pool begins after the caller's.
     Fork { stream: usize },
     /// On a stream: the owner's shard is there for the taking.
     Receive { stream: usize, from: usize },
@@ -33,7 +33,7 @@ enum Line {
     Taken { stream: usize, from: usize },
     /// On a stream: a slice is multiplied to the same one of C.
     Multiply { stream: usize, slice: usize },
-    /// The caller's stream goes on behind one of the pool.
+    /// The caller's stream goes on after one of the pool.
     Join { stream: usize },
     /// The receiver has this rank's shard.
     Sent { to: usize },
@@ -94,7 +94,7 @@ fn planned(plan: &Plan, rows: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for op in &plan.ops {
         let caller = op.stream == StreamId::MAIN;
-        // The pool's streams stand behind the caller's.
+        // The pool's streams stand after the caller's.
         let stream = op.stream.0.wrapping_sub(1);
         match &op.kind {
             OpKind::Signal { to, .. } if caller => {
@@ -111,12 +111,12 @@ fn planned(plan: &Plan, rows: usize) -> Vec<Line> {
             }
             OpKind::Record { event } => recorded[event.0] = op.stream,
             OpKind::WaitEvent { event } => {
-                let behind = recorded[event.0];
-                lines.push(match behind {
+                let after = recorded[event.0];
+                lines.push(match after {
                     StreamId::MAIN => Line::Fork { stream },
-                    StreamId(behind) => {
+                    StreamId(after) => {
                         assert!(caller, "streams of the pool do not wait for each other");
-                        Line::Join { stream: behind - 1 }
+                        Line::Join { stream: after - 1 }
                     }
                 });
             }

@@ -1,7 +1,6 @@
 //! Plans, what *show* prints of them and what *check* proves about them.
 
 mod algorithms;
-mod beside;
 mod candidates;
 mod column_parallel;
 mod deletions;
@@ -13,6 +12,7 @@ mod generated;
 mod hierarchical;
 mod host_ir;
 mod interpreter;
+mod matmul_overlapping_all_gather;
 mod parameters;
 mod pipelines;
 mod printed;

@@ -27,7 +27,7 @@ fn every_parameter_refuses_what_it_does_not_take_and_says_what_it_takes() {
         for parameter in algorithm.parameters {
             let wrong = match parameter.values {
                 Values::Counts(_) => &NO_COUNTS[..],
-                Values::Words(_) => &["", "0", "nothing"],
+                Values::Choices(_) => &["", "0", "nothing"],
             };
             for value in wrong {
                 let option = format!("{}={value}", parameter.key);
@@ -69,7 +69,7 @@ fn every_parameter_takes_its_smallest_and_its_largest_count() {
 fn sizes_and_worlds_beyond_what_is_counted_are_named() {
     let most = i32::MAX as usize;
     for algorithm in algorithms::algorithms() {
-        let configuration = Configuration::usual(algorithm);
+        let configuration = Configuration::with_defaults(algorithm);
         for (m, n, k, what) in [
             (most + 1, 8, 8, "M"),
             (8, usize::MAX, 8, "N"),
@@ -146,7 +146,7 @@ fn a_kernel_of_too_many_lanes_is_refused_before_they_are_made() {
             b_transposed: false,
             c: buffer("c", Placement::Local, m / 2, n),
             staging: buffer("staging", Placement::Symmetric, m / 2, n),
-            fetched: buffer("fetched", Placement::Local, m / 2, n),
+            pulled: buffer("pulled", Placement::Local, m / 2, n),
             ready: SlotId(0),
             summed: None,
             done: SlotId(1),
@@ -206,7 +206,7 @@ fn name_of(algorithm: &Algorithm, values: &[Option<String>], words: usize) -> St
         let value = match (&parameter.values, value) {
             (_, None) => continue,
             // A word that it takes, since others have no chance.
-            (Values::Words(_), Some(_)) => tries[words % tries.len()].to_string(),
+            (Values::Choices(_), Some(_)) => tries[words % tries.len()].to_string(),
             (Values::Counts(_), Some(value)) => value.clone(),
         };
         name += &format!(":{}={value}", parameter.key);

@@ -60,7 +60,7 @@ fn pipelines_are_found_by_their_exact_names() {
             "fusedAllGather:chunks=2",
             "fusedAllGather:chunks=4",
             "fusedAllGather:chunks=16",
-            "fusedAllGather:fetched=3",
+            "fusedAllGather:pulled=3",
             "fusedAllGather:protocol=eager",
             "broadcastPipeline",
             "hierarchical",
@@ -81,7 +81,7 @@ fn pipelines_are_found_by_their_exact_names() {
         let transports: &[Transport] = match name.as_str() {
             "hierarchical" => &[Transport::Nccl, Transport::CopyEngine],
             "hierarchical:nodes=4" => &[Transport::Nccl],
-            "fusedAllGather:fetched=3" => &[Transport::CopyEngine, Transport::ThreadLoads],
+            "fusedAllGather:pulled=3" => &[Transport::CopyEngine, Transport::ThreadLoads],
             _ if name.contains("fused") => &[Transport::ThreadLoads],
             _ => &[Transport::CopyEngine],
         };
@@ -127,7 +127,7 @@ fn streams_and_chunks_are_those_of_the_name() {
     ] {
         let plan = at(&format!("directExchangePipeline{name}"), 8);
         assert_eq!((plan.streams.len(), plan.launches()), (1 + streams, 8));
-        // Step j is on stream j mod p, behind the caller's.
+        // Step j is on stream j mod p, after the caller's.
         let gemms = plan.ops.iter().filter_map(|op| match op.kind {
             OpKind::Gemm { .. } => Some(op.stream.0),
             _ => None,
@@ -160,10 +160,10 @@ fn streams_and_chunks_are_those_of_the_name() {
     }
     // Eighths of the chunks there are are pushed, whole ones.
     for (name, chunks, pushed) in [
-        (":fetched=3", 8, 5),
-        (":chunks=4:fetched=3", 4, 2),
-        (":chunks=4:fetched=9", 4, 0),
-        (":chunks=1:fetched=1", 1, 0),
+        (":pulled=3", 8, 5),
+        (":chunks=4:pulled=3", 4, 2),
+        (":chunks=4:pulled=9", 4, 0),
+        (":chunks=1:pulled=1", 1, 0),
     ] {
         let plan = at(&format!("fusedAllGather{name}"), 4);
         let rows = 16usize.div_ceil(chunks) * pushed;
@@ -181,12 +181,12 @@ fn streams_and_chunks_are_those_of_the_name() {
     for streams in 1..=3 {
         let plan = at(&format!("pushChunks:streams={streams}"), 4);
         assert_eq!((plan.streams.len(), plan.launches()), (1 + streams, 13));
-        // Behind the pushes' come the products' streams, besides the caller's.
+        // After the pushes' come the GEMMs' streams, besides the caller's.
         let gemms = plan.ops.iter().filter_map(|op| match op.kind {
             OpKind::Gemm { .. } => Some(op.stream.0.saturating_sub(1)),
             _ => None,
         });
-        let wanted: Vec<usize> = (0..13).map(|product| product % streams).collect();
+        let wanted: Vec<usize> = (0..13).map(|gemm| gemm % streams).collect();
         assert_eq!(gemms.collect::<Vec<_>>(), wanted);
     }
 }
@@ -226,7 +226,7 @@ fn the_ring_with_get_is_printed() {
 }
 
 #[test]
-fn a_ragged_push_in_chunks_behind_one_product_is_printed() {
+fn a_ragged_push_in_chunks_after_one_gemm_is_printed() {
     insta::assert_snapshot!(show(&plan("pushChunksWaitingGemm", 1, 4, &problem(6))));
 }
 
@@ -241,7 +241,7 @@ fn a_ragged_launch_that_gathers_eagerly_is_printed() {
     insta::assert_snapshot!(show(&plan(configuration, 1, 4, &problem(14))));
 }
 
-/// The order in which the host reference takes the lanes: it opens its rows and multiplies them, fetches and multiplies those of
+/// The order in which the host reference takes the lanes: it opens its rows and multiplies them, pulls and multiplies those of
 /// each other rank, gives them back, and waits for its own.
 #[test]
 fn a_launch_that_gathers_in_the_order_of_the_host_holds_too() {

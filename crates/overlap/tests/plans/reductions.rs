@@ -1,4 +1,4 @@
-//! The algorithms whose product is followed by a reduction hold, and are what their names say.
+//! The algorithms whose GEMM is followed by a reduction hold, and are what their names say.
 
 use crate::fixtures::{holds, plans, problem};
 use std::collections::BTreeSet;
@@ -168,7 +168,7 @@ fn streams_launches_and_transports_are_those_of_the_name() {
             2,
             SymmetricMemory,
         ),
-        // A product for each owner's chunks, a sum for each of the own: the caller's stream, products', pushes'.
+        // A GEMM for each owner's chunks, a sum for each of the own: the caller's stream, GEMMs', pushes'.
         ("reduceScatterPipeline", 3, 10, CopyEngine),
         ("reduceScatterPipeline:chunks=1", 3, 5, CopyEngine),
         (
@@ -179,7 +179,7 @@ fn streams_launches_and_transports_are_those_of_the_name() {
         ),
         ("allReducePipeline", 3, 10, CopyEngine),
         ("rowParallelLinearPipeline:streams=2", 4, 10, CopyEngine),
-        // A product for each shard, a sum for each but the first.
+        // A GEMM for each shard, a sum for each but the first.
         ("reduceScatterRing", 3, 7, CopyEngine),
         // One launch, and no other.
         ("fusedReduceScatter", 1, 1, ThreadLoads),
@@ -204,7 +204,7 @@ fn streams_launches_and_transports_are_those_of_the_name() {
 }
 
 #[test]
-fn a_world_of_one_is_one_product() {
+fn a_world_of_one_is_one_gemm() {
     for name in [
         "reduceScatterPipeline",
         "reduceScatterRing",
@@ -219,7 +219,7 @@ fn a_world_of_one_is_one_product() {
     }
 }
 
-/// Chunk i's product and all-reduce are on stream i mod p behind each other, in place on the same rows.
+/// Chunk i's GEMM and all-reduce are on stream i mod p one after another, in place on the same rows.
 #[test]
 fn chunks_of_the_linear_layer_take_the_streams_by_turns() {
     for (chunks, streams) in [(4, 2), (8, 4), (8, 2), (2, 2)] {
@@ -290,7 +290,7 @@ fn sums_are_taken_in_the_order_of_ranks() {
         for rank in 0..4 {
             let plan = plan(name, rank, 4, &problem(32));
             let sums = plan.ops.iter().filter_map(|op| match &op.kind {
-                OpKind::Sum { srcs, dst } => Some((srcs, dst)),
+                OpKind::Reduce { srcs, dst } => Some((srcs, dst)),
                 _ => None,
             });
             let mut count = 0;
@@ -356,7 +356,7 @@ fn pipelines_are_predicted_to_hide_most_of_the_reduction() {
     }
 }
 
-/// NCCL's all-reduces take multiprocessors, and four small ones longer than one: measured, chunks took 1006 µs, one product and
+/// NCCL's all-reduces take SMs, and four small ones longer than one: measured, chunks took 1006 µs, one GEMM and
 /// one all-reduce 979.
 #[test]
 fn chunks_of_nccls_all_reduce_are_predicted_to_hide_as_little_as_measured() {

@@ -7,7 +7,7 @@ use warpweave_overlap::{Violation, check};
 use warpweave_symm_mem::DType;
 
 #[test]
-fn two_sources_for_one_word() {
+fn two_sources_for_one_flag() {
     let build = |signals_fork: bool| {
         pair(move |p| {
             let slot = p.builder.slot("go");
@@ -32,9 +32,9 @@ fn two_sources_for_one_word() {
         let found = |v: &Violation| match v {
             Violation::Unordered {
                 sequence,
-                word: Some(word),
+                flag: Some(flag),
                 ..
-            } => *sequence == expected && word.name == "go",
+            } => *sequence == expected && flag.name == "go",
             _ => false,
         };
         assert!(
@@ -108,7 +108,7 @@ fn collectives_on_streams_that_race_each_other() {
             v,
             Violation::Unordered {
                 sequence: Sequence::Collectives,
-                word: None,
+                flag: None,
                 ..
             }
         )),
@@ -140,7 +140,7 @@ fn a_collective_that_a_rank_never_enters() {
 }
 
 #[test]
-fn a_collective_behind_a_wait_for_its_peer() {
+fn a_collective_after_a_wait_for_its_peer() {
     let report = check(
         &pair(|p| {
             let slot = p.builder.slot("go");

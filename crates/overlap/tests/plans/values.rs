@@ -132,7 +132,7 @@ fn another_plan_computes_something_else() {
     let operands: Vec<_> = operands.collect();
     let mut plans = configuration.plans(3, &problem).unwrap();
     for op in plans.iter_mut().flat_map(|plan| &mut plan.ops) {
-        if let OpKind::Sum { srcs, .. } = &mut op.kind {
+        if let OpKind::Reduce { srcs, .. } = &mut op.kind {
             srcs.pop();
         }
     }

@@ -140,7 +140,7 @@ fn a_cycle_of_waits() {
     assert_eq!([chain[0].step.rank, chain[1].step.rank], [0, 1]);
     assert!(matches!(
         &chain[0].awaits[..],
-        [Awaited::Signal { needs: 1, sees: 0, word }] if (word.src, word.dst) == (1, 0)
+        [Awaited::Signal { needs: 1, sees: 0, flag }] if (flag.src, flag.dst) == (1, 0)
     ));
 }
 
@@ -156,7 +156,7 @@ fn a_wait_for_a_signal_that_never_comes() {
     let report = check(&plans, 3);
     let [
         Violation::UnmatchedSignal {
-            word,
+            flag,
             signals: 0,
             waits: 1,
         },
@@ -169,7 +169,7 @@ fn a_wait_for_a_signal_that_never_comes() {
     else {
         panic!("{report}");
     };
-    assert_eq!((word.src, word.dst, word.name.as_str()), (0, 1, "go"));
+    assert_eq!((flag.src, flag.dst, flag.name.as_str()), (0, 1, "go"));
     // The credit of the first call is free, so it is the second that hangs.
     assert_eq!((blocked.len(), chain.len()), (1, 1));
     assert_eq!((chain[0].step.rank, chain[0].step.call), (1, 2));

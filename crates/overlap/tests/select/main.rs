@@ -82,14 +82,14 @@ fn a_breakdown_adds_up_to_the_prediction() {
     for choice in selection.ranking() {
         let b = choice.breakdown;
         let sum =
-            b.products_us + b.transfers_us + b.collectives_us + b.sums_us + b.synchronisation_us;
+            b.gemms_us + b.transfers_us + b.collectives_us + b.reductions_us + b.synchronisation_us;
         let off = (sum - choice.predicted_us).abs();
         assert!(
             off < 1e-6 * choice.predicted_us,
             "{}: {b}",
             choice.configuration
         );
-        assert!(b.products_us > 0.0, "{}", choice.configuration);
+        assert!(b.gemms_us > 0.0, "{}", choice.configuration);
     }
 }
 
@@ -153,7 +153,7 @@ fn what_agrees_counts_no_more_than_it_says() {
 }
 
 #[test]
-fn of_what_is_equally_quick_the_one_with_fewer_launches_stands_first() {
+fn of_what_is_equally_fast_the_one_with_fewer_launches_stands_first() {
     let here = problem(8192, 3584, 8192);
     let chosen_with = |us: f64| {
         let quick = [("pushChunks:chunks=8", 100.0), ("pushChunks:chunks=2", us)];
@@ -229,7 +229,7 @@ fn a_candidate_that_cannot_be_built_or_simulated_is_left_out_with_the_reason() {
         capabilities: SM90,
         measurements: &none,
     };
-    let unsound = [&BROKEN, &STUCK].map(Configuration::usual).to_vec();
+    let unsound = [&BROKEN, &STUCK].map(Configuration::with_defaults).to_vec();
     let mut candidates = unsound.clone();
     candidates.extend(algorithms::find("ringGet"));
     let selection = select_among(&request, candidates).unwrap();
@@ -329,7 +329,7 @@ fn a_selection_says_why() {
         "limit ",
         "by 1 measurement",
         "left out: multimemGatherScalarCompute needs multicast",
-        "Its critical path by the model: products ",
+        "Its critical path by the model: GEMMs ",
         "The next algorithm, ",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");

@@ -1,5 +1,5 @@
 //! What is chosen for problems unseen, held against the recorded figures: each problem in turn is left out, the others correct
-//! the model, and the choice is compared with the quickest that was measured for it.
+//! the model, and the choice is compared with the fastest that was measured for it.
 
 use warpweave_overlap::Machine;
 use warpweave_overlap::algorithms::{self, Capabilities};
@@ -20,8 +20,8 @@ const GOAL: f64 = 1.05;
 fn recorded(text: &str) -> Vec<Measurement> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let measurement = |line: &str| {
-        let words: Vec<&str> = line.split('\t').collect();
-        let [_, name, world, shape, dtype, us] = words[..] else {
+        let flags: Vec<&str> = line.split('\t').collect();
+        let [_, name, world, shape, dtype, us] = flags[..] else {
             panic!("{line}")
         };
         let sizes: Vec<usize> = shape.split('x').map(|size| size.parse().unwrap()).collect();
@@ -90,7 +90,7 @@ fn hold(evaluations: &[Evaluation], beyond: &[(&str, f64)]) {
 fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     let evaluations = evaluated(&last_runs());
     assert_eq!(evaluations.len(), 40);
-    // Products of chunks of 5 ms in all are predicted to take a fifth longer than they do, and the whole is chosen.
+    // GEMMs of chunks of 5 ms in all are predicted to take a fifth longer than they do, and the whole is chosen.
     hold(
         &evaluations,
         &[("column-parallel-linear 4 16384x6656x16384", 1.2)],
@@ -104,7 +104,7 @@ fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
 fn in_the_first_run_on_two_gpus_too_but_for_what_is_named() {
     let evaluations = evaluated(&recorded(FIRST));
     assert_eq!(evaluations.len(), 19);
-    // A ring instead of two chunks. In the second run, five microseconds quicker for the chunks alone, it is not chosen.
+    // A ring instead of two chunks. In the second run, five microseconds faster for the chunks alone, it is not chosen.
     hold(
         &evaluations,
         &[("all-gather-matmul 2 4096x1792x4096", 1.066)],
@@ -126,7 +126,7 @@ fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
     });
     let evaluations: Vec<Evaluation> = of_four.collect();
     assert_eq!(evaluations.len(), 20);
-    // On two GPUs the launch that fetches and copy engines are within a few percent of each other there.
+    // On two GPUs the launch that pulls and copy engines are within a few percent of each other there.
     hold(
         &evaluations,
         &[

@@ -12,12 +12,12 @@ use warpweave_symm_mem::{Backend, Exchange, Host, ThreadExchange};
 /// The deadline of every wait, in steps of the scheduler: more than any run takes that does not meet it.
 const DEADLINE: Duration = Duration::from_micros(60_000);
 
-/// Matrix products want more than shuttle gives.
+/// GEMMs want more than shuttle gives.
 const STACK: usize = 1 << 20;
 
 /// What is multiplied by more patience.
-pub fn effort(usual: usize) -> usize {
-    usual * variable("WARPWEAVE_SHUTTLE_EFFORT").unwrap_or(1) as usize
+pub fn effort(default: usize) -> usize {
+    default * variable("WARPWEAVE_SHUTTLE_EFFORT").unwrap_or(1) as usize
 }
 
 /// What all plans and schedules follow from.

@@ -1,4 +1,4 @@
-//! What *check* rejects goes wrong: the order of steps that it names for a race changes what is read or left behind, and
+//! What *check* rejects goes wrong: the order of steps that it names for a race changes what is read or left after, and
 //! the wait that it calls endless meets its deadline.
 
 use crate::cases::cases;
@@ -91,7 +91,7 @@ fn a_deadlock_meets_its_deadline() {
             .iter()
             .flat_map(|blockage| {
                 blockage.awaits.iter().map(|awaited| match awaited {
-                    Awaited::Signal { word, .. } => (word.dst, word.src),
+                    Awaited::Signal { flag, .. } => (flag.dst, flag.src),
                     Awaited::Entry { rank } => (blockage.step.rank, *rank),
                 })
             })

@@ -275,7 +275,7 @@ impl<'a> Unroller<'a> {
         self.plan.ops.push(op);
     }
 
-    /// Adds a step, behind its gate if there is an order; false if the order does not have it.
+    /// Adds a step, after its gate if there is an order; false if the order does not have it.
     fn step(&mut self, stream: usize, (call, site): (usize, Site), ops: Vec<OpKind>) -> bool {
         let place = (self.plan.rank, call, site);
         let gated = match self.order {
@@ -283,7 +283,7 @@ impl<'a> Unroller<'a> {
             order => order.is_some(),
         };
         self.places.insert(place, stream);
-        let [gate, done] = self.words(stream);
+        let [gate, done] = self.flags(stream);
         let conductor = || vec![0];
         if gated {
             self.push(
@@ -309,7 +309,7 @@ impl<'a> Unroller<'a> {
     }
 
     /// The slots by which a stream is let go and answers.
-    fn words(&self, stream: usize) -> [SlotId; 2] {
+    fn flags(&self, stream: usize) -> [SlotId; 2] {
         [0, 1].map(|which| SlotId(self.source.slots.len() + 2 * stream + which))
     }
 
@@ -353,7 +353,7 @@ impl<'a> Unroller<'a> {
     fn conduct(&mut self, places: &[(usize, usize)]) {
         let conductor = self.stream();
         for &(rank, stream) in places {
-            let [gate, done] = self.words(stream);
+            let [gate, done] = self.flags(stream);
             self.push(
                 conductor,
                 OpKind::Signal {

@@ -2,7 +2,7 @@
 
 use crate::machines::unthrottled;
 use warpweave_overlap::plan::{
-    Collective, GemmProvider, Placement, Plan, PlanBuilder, Region, Role, StreamId, Transport,
+    Collective, Placement, Plan, PlanBuilder, Provider, Region, Role, StreamId, Transport,
 };
 use warpweave_overlap::simulate::SimulateError;
 use warpweave_overlap::timeline::Cause;
@@ -23,7 +23,7 @@ fn near(found: f64, expected: f64) {
     );
 }
 
-/// Each rank has an input, a symmetric box of `world` blocks, a square weight and a product.
+/// Each rank has an input, a symmetric box of `world` blocks, a square weight and a GEMM.
 fn plans(world: usize, ops: impl Fn(&mut PlanBuilder, usize, [Region; 3])) -> Vec<Plan> {
     let build = |rank| {
         let mut plan = PlanBuilder::new("closed form", rank, world);
@@ -51,7 +51,7 @@ fn put(plan: &mut PlanBuilder, stream: StreamId, input: &Region, to: usize) {
 }
 
 fn multiply(plan: &mut PlanBuilder, stream: StreamId, [a, b, c]: [Region; 3]) {
-    plan.gemm(stream, GemmProvider::CublasLt, a, b, c);
+    plan.gemm(stream, Provider::CublasLt, a, b, c);
 }
 
 fn run(plans: &[Plan]) -> Timeline {
@@ -62,12 +62,12 @@ fn copy_us() -> f64 {
     6.5 + BYTES / 388e3
 }
 
-/// 4096 × 8192 × 8192 in tiles of 128 × 256: 1024 tiles on 132 multiprocessors are 8 waves.
+/// 4096 × 8192 × 8192 in tiles of 128 × 256: 1024 tiles on 132 SMs are 8 waves.
 fn waves_us() -> f64 {
     8.0 * 2.0 * 128.0 * 256.0 * COLS as f64 * 132.0 / 795e6
 }
 
-fn product_us() -> f64 {
+fn gemm_us() -> f64 {
     2.5 + waves_us()
 }
 
@@ -82,10 +82,10 @@ fn one_copy() {
 }
 
 #[test]
-fn one_product() {
+fn one_gemm() {
     near(
         run(&plans(1, |p, _, r| multiply(p, MAIN, r))).total(),
-        product_us(),
+        gemm_us(),
     );
 }
 
@@ -120,7 +120,7 @@ fn copies_of_one_gpu_to_two_peers_on_two_streams_are_slower_than_one_after_the_o
 }
 
 #[test]
-fn a_copy_beside_a_product_takes_as_long_as_the_longer() {
+fn a_copy_during_a_gemm_takes_as_long_as_the_longer() {
     let plans = plans(2, |plan, rank, regions| {
         if rank == 0 {
             let side = plan.fork();
@@ -129,10 +129,10 @@ fn a_copy_beside_a_product_takes_as_long_as_the_longer() {
             plan.join(side);
         }
     });
-    // While the copy moves its bytes, it takes a little of what the product lives on.
+    // While the copy moves its bytes, it takes a little of what the GEMM lives on.
     let taken = (1.0 / 0.95 - 1.0) / 2.0 * 388.0 / 450.0;
     let moving = copy_us() - 6.5;
-    near(run(&plans).total(), product_us() + moving * taken + EVENT);
+    near(run(&plans).total(), gemm_us() + moving * taken + EVENT);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_chain_takes_the_sum() {
     });
     let timeline = run(&plans);
     // The signal's launch, its way, and the wait.
-    near(timeline.total(), copy_us() + 1.5 + 2.7 + 1.0 + product_us());
+    near(timeline.total(), copy_us() + 1.5 + 2.7 + 1.0 + gemm_us());
     let path = timeline.critical_path();
     let ranks: Vec<usize> = path.iter().map(|&i| timeline.spans[i].rank).collect();
     assert_eq!(ranks, [0, 0, 0, 1, 1, 1], "{timeline}");
@@ -157,7 +157,7 @@ fn a_chain_takes_the_sum() {
 }
 
 #[test]
-fn a_product_that_has_all_multiprocessors_keeps_them() {
+fn a_gemm_that_has_all_sms_keeps_them() {
     let plans = plans(1, |plan, _, regions| {
         let side = plan.fork();
         multiply(plan, MAIN, regions.clone());
@@ -169,7 +169,7 @@ fn a_product_that_has_all_multiprocessors_keeps_them() {
 }
 
 #[test]
-fn long_products_slow_down() {
+fn long_gemms_slow_down() {
     let plans = plans(1, |plan, _, regions| {
         for _ in 0..8 {
             multiply(plan, MAIN, regions.clone());
@@ -225,7 +225,7 @@ fn a_collective_begins_when_the_last_rank_has_come() {
     });
     // Two ranks with 64 MiB each get as much as four with a third of that, between 16 and 64 MiB in the machine's table.
     let (x, y): (f64, f64) = ((64.0f64 / 3.0 / 16.0).ln() / 4f64.ln(), 656.0 / 185.0);
-    near(run(&plans).total(), product_us() + 185.0 * y.powf(x));
+    near(run(&plans).total(), gemm_us() + 185.0 * y.powf(x));
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_credit_costs_nothing_in_the_first_call_and_calls_follow_on() {
         multiply(plan, MAIN, regions);
         plan.signal(MAIN, slot, [1 - rank]);
     });
-    let one = 1.0 + product_us() + 1.5;
+    let one = 1.0 + gemm_us() + 1.5;
     near(simulate(&plans, &unthrottled(), 1).unwrap().total(), one);
     near(
         simulate(&plans, &unthrottled(), 3).unwrap().total(),
@@ -269,8 +269,8 @@ fn plans_that_do_not_belong_together_are_an_error() {
     ));
 }
 
-/// A product on the caller's stream and one of fewer tiles beside it: M × 256 of one wave's tiles at most.
-fn beside(rows: [usize; 2]) -> f64 {
+/// A GEMM on the caller's stream and one of fewer tiles beside it: M × 256 of one wave's tiles at most.
+fn overlapped(rows: [usize; 2]) -> f64 {
     let plans = plans(1, |plan, _, [a, b, c]| {
         let side = plan.fork_with(warpweave_symm_mem::Priority::Normal);
         for (stream, m) in [MAIN, side].into_iter().zip(rows) {
@@ -298,13 +298,13 @@ fn beside(rows: [usize; 2]) -> f64 {
 }
 
 #[test]
-fn products_of_less_than_a_wave_run_beside_each_other_where_both_have_places() {
-    let alone = beside([4096, 1]);
-    assert!(beside([2048, 2048]) < alone + 5.0);
+fn gemms_of_less_than_a_wave_run_next_to_each_other_where_both_have_places() {
+    let alone = overlapped([4096, 1]);
+    assert!(overlapped([2048, 2048]) < alone + 5.0);
 }
 
 #[test]
-fn a_signal_beside_a_product_takes_longer() {
+fn a_signal_during_a_gemm_takes_longer() {
     let time = |multiplies: bool| {
         let plans = plans(2, |plan, rank, regions| {
             let slot = plan.slot("sent");
@@ -313,7 +313,7 @@ fn a_signal_beside_a_product_takes_longer() {
                 if multiplies {
                     multiply(plan, MAIN, regions.clone());
                 }
-                // Behind a copy, so that the product runs by then.
+                // After a copy, so that the GEMM runs by then.
                 put(plan, side, &regions[0], 1);
                 plan.signal(side, slot, [1]);
                 plan.join(side);

@@ -1,4 +1,4 @@
-//! One launch that gathers and multiplies costs the longer of what it fetches and its product.
+//! One launch that gathers and multiplies costs the longer of what it pulls and its GEMM.
 
 use crate::machines::unthrottled;
 use warpweave_overlap::algorithms;
@@ -20,13 +20,13 @@ fn rows_that_come_in_time_cost_next_to_nothing() {
         (16384, 3584, 8192),
         (32768, 8192, 16384),
     ] {
-        let (alone, _) = machine.product((m, n, k), DType::Bf16);
+        let (alone, _) = machine.gemm_time((m, n, k), DType::Bf16);
         // A last wave that is not full takes as long as another.
         for chunks in [4, 8] {
             let total = total(&machine, chunks, &Problem::new(m, n, k, DType::Bf16));
             assert!(
                 (alone..1.09 * alone + 50.0).contains(&total),
-                "{chunks} chunks, {m}x{n}x{k}: {total} µs, the product {alone}"
+                "{chunks} chunks, {m}x{n}x{k}: {total} µs, the GEMM {alone}"
             );
         }
     }
@@ -34,15 +34,15 @@ fn rows_that_come_in_time_cost_next_to_nothing() {
 
 /// Three peers' rows come at the rate of one link, not at three times that.
 #[test]
-fn rows_that_come_late_cost_what_it_takes_to_fetch_them() {
+fn rows_that_come_late_cost_what_it_takes_to_pull_them() {
     let machine = unthrottled();
     let (m, n, k) = (16384, 8, 16384);
-    let fetched = (3 * m / 4 * k * 2) as f64 / (machine.link.sm_pull_gbs * 1e3);
+    let pulled = (3 * m / 4 * k * 2) as f64 / (machine.link.sm_pull_gbs * 1e3);
     for chunks in [1, 4] {
         let total = total(&machine, chunks, &Problem::new(m, n, k, DType::Bf16));
         assert!(
-            (fetched..1.15 * fetched + 50.0).contains(&total),
-            "{chunks} chunks: {total} µs, the rows {fetched}"
+            (pulled..1.15 * pulled + 50.0).contains(&total),
+            "{chunks} chunks: {total} µs, the rows {pulled}"
         );
     }
 }

@@ -2,10 +2,10 @@
 
 use warpweave_overlap::simulate::{Machine, SimulateError};
 
-/// `h200x4` with products that never throttle.
+/// `h200x4` with GEMMs that never throttle.
 pub fn unthrottled() -> Machine {
     let mut machine = Machine::named("h200x4").unwrap();
-    machine.product.boost_us = 1e9;
+    machine.gemm.boost_us = 1e9;
     machine
 }
 
@@ -31,11 +31,11 @@ fn figures_that_are_none_are_refused() {
         ("concurrent_copies = 0.6", "concurrent_copies = 1.5"),
         ("mixed = 0.73", "mixed = 0"),
         ("event_us = 2.5", "event = 2.5"),
-        ("beside_products_us = 5.0", "beside_products_us = -5.0"),
+        ("during_gemm_us = 5.0", "during_gemm_us = -5.0"),
         ("[4096, 8.4]", "[4096, 0]"),
         ("[4096, 8.4]", "[65537, 8.4]"),
         ("ranks = 4", "ranks = 1"),
-        ("multiprocessors = 0.18", "multiprocessors = 2"),
+        ("sms = 0.18", "sms = 2"),
         ("all-gather = [", "all-gathers = ["),
         ("nodes = 1", "nodes = = 1"),
     ] {

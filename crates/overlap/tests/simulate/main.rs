@@ -1,5 +1,6 @@
 //! What a simulation predicts.
 
+mod chunked_matmul;
 mod closed_forms;
 mod fused;
 mod machines;
@@ -7,5 +8,4 @@ mod measured;
 mod push_chunks;
 mod reductions;
 mod schedules;
-mod waiting;
 mod worlds;

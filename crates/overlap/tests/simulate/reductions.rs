@@ -1,22 +1,22 @@
-//! One launch that multiplies, fetches and sums costs its product, or its traffic where that takes longer, and little beside.
+//! One launch that multiplies, pulls and sums costs its GEMM, or its traffic where that takes longer, and little beside.
 
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Machine, simulate};
 use warpweave_symm_mem::DType;
 
-/// µs on four H200s, and the product alone.
+/// µs on four H200s, and the GEMM alone.
 fn predicted(name: &str, (m, k, n): (usize, usize, usize)) -> (f64, f64) {
     let machine = Machine::named("h200x4").unwrap();
     let problem = Problem::new(m, n, k, DType::Bf16);
     let plans = algorithms::find(name).unwrap().plans(4, &problem).unwrap();
     let total = simulate(&plans, &machine, 1).unwrap().total();
-    (total, machine.product((m, n, k / 4), DType::Bf16).0)
+    (total, machine.gemm_time((m, n, k / 4), DType::Bf16).0)
 }
 
 #[test]
-fn the_links_work_beside_the_tensor_cores() {
-    // PyTorch's fused operator took 534, 1626 and 223 µs on four H200s, a product before NCCL 1000, 2232 and 337, where ours
+fn the_links_work_next_to_the_tensor_cores() {
+    // PyTorch's fused operator took 534, 1626 and 223 µs on four H200s, a GEMM before NCCL 1000, 2232 and 337, where ours
     // take 436, 1602 and 186, and 688, 1685 and 264 (docs/results).
     for (shape, scatter, all) in [
         ((8192, 8192, 8192), 0.8 * 534.0, 0.7 * 1000.0),
@@ -24,16 +24,16 @@ fn the_links_work_beside_the_tensor_cores() {
         ((4096, 14336, 4096), 0.9 * 223.0, 0.8 * 337.0),
     ] {
         for (name, most) in [("fusedReduceScatter", scatter), ("fusedAllReduce", all)] {
-            let (total, product) = predicted(name, shape);
+            let (total, gemm) = predicted(name, shape);
             assert!(
-                product < total && total < most,
-                "{name} {shape:?}: {total} µs, the product {product}"
+                gemm < total && total < most,
+                "{name} {shape:?}: {total} µs, the GEMM {gemm}"
             );
         }
     }
 }
 
-/// The fewer rows are announced at a time, the sooner the links begin, which shows where they are the slower part.
+/// The fewer rows are published at a time, the sooner the links begin, which shows where they are the slower part.
 #[test]
 fn groups_let_the_links_begin_early() {
     let of = |rows| {

@@ -1,9 +1,9 @@
-//! What was measured and is no algorithm of the crate: products alone, and products before collectives of NCCL.
+//! What was measured and is no algorithm of the crate: GEMMs alone, and GEMMs before collectives of NCCL.
 
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::{
-    Collective, GemmProvider, Placement, Plan, PlanBuilder, Problem, Region, Role, StreamId,
-    Transport, chunks, shard,
+    Collective, Placement, Plan, PlanBuilder, Problem, Provider, Region, Role, StreamId, Transport,
+    chunks, shard,
 };
 use warpweave_symm_mem::Priority;
 
@@ -12,17 +12,15 @@ const MAIN: StreamId = StreamId::MAIN;
 /// The plans of all ranks of a schedule that is named in a file of measurements.
 pub fn plans(name: &str, world: usize, problem: &Problem) -> Vec<Plan> {
     let build: Box<dyn Fn(usize) -> Plan> = match name {
-        "gemm" => {
-            Box::new(|rank| row_parallel((rank, 1), problem, GemmProvider::CublasLt, |_, _| ()))
-        }
+        "gemm" => Box::new(|rank| row_parallel((rank, 1), problem, Provider::CublasLt, |_, _| ())),
         "gemm:cutlass" => {
-            Box::new(|rank| row_parallel((rank, 1), problem, GemmProvider::Cutlass, |_, _| ()))
+            Box::new(|rank| row_parallel((rank, 1), problem, Provider::Cutlass, |_, _| ()))
         }
         "rowParallelGemm" => {
-            Box::new(|rank| row_parallel((rank, world), problem, GemmProvider::CublasLt, |_, _| ()))
+            Box::new(|rank| row_parallel((rank, world), problem, Provider::CublasLt, |_, _| ()))
         }
         "gemmThenNcclReduceScatter" => Box::new(|rank| {
-            row_parallel((rank, world), problem, GemmProvider::CublasLt, |plan, c| {
+            row_parallel((rank, world), problem, Provider::CublasLt, |plan, c| {
                 let rows = shard(problem.m, rank, world);
                 let shape = (rows.len(), problem.n);
                 let out = Role::Output;
@@ -32,7 +30,7 @@ pub fn plans(name: &str, world: usize, problem: &Problem) -> Vec<Plan> {
             })
         }),
         "gemmThenNcclAllReduce" => Box::new(|rank| {
-            row_parallel((rank, world), problem, GemmProvider::CublasLt, |plan, c| {
+            row_parallel((rank, world), problem, Provider::CublasLt, |plan, c| {
                 plan.collective(MAIN, Collective::AllReduce, c.clone(), c, Transport::Nccl);
             })
         }),
@@ -57,23 +55,23 @@ fn operands(plan: &mut PlanBuilder, world: usize, problem: &Problem) -> [Region;
     [x, w, c].map(|id| plan.whole(id))
 }
 
-/// The product of this rank's part of K, and what follows it.
+/// The GEMM of this rank's part of K, and what follows it.
 fn row_parallel(
     (rank, world): (usize, usize),
     problem: &Problem,
-    provider: GemmProvider,
+    provider: Provider,
     then: impl Fn(&mut PlanBuilder, Region),
 ) -> Plan {
-    let mut plan = PlanBuilder::new("row-parallel product", rank, world);
+    let mut plan = PlanBuilder::new("row-parallel GEMM", rank, world);
     let [x, w, c] = operands(&mut plan, world, problem);
     plan.gemm(MAIN, provider, x, w, c.clone());
     then(&mut plan, c);
     plan.finish().unwrap()
 }
 
-/// Four chunks on two streams, each its product and its all-reduce.
+/// Four chunks on two streams, each its GEMM and its all-reduce.
 fn in_chunks((rank, world): (usize, usize), problem: &Problem) -> Plan {
-    let mut plan = PlanBuilder::new("row-parallel product in chunks", rank, world);
+    let mut plan = PlanBuilder::new("row-parallel GEMM in chunks", rank, world);
     let [x, w, c] = operands(&mut plan, world, problem);
     let pool = [(); 2].map(|()| plan.fork_with(Priority::Normal));
     for (i, rows) in chunks(0..problem.m, 4).enumerate() {
@@ -82,7 +80,7 @@ fn in_chunks((rank, world): (usize, usize), problem: &Problem) -> Plan {
             rows: rows.clone(),
             ..whole.clone()
         });
-        plan.gemm(stream, GemmProvider::CublasLt, x, w.clone(), c.clone());
+        plan.gemm(stream, Provider::CublasLt, x, w.clone(), c.clone());
         if i > 0 {
             // NCCL takes the collectives of one communicator one after the other.
             plan.order(pool[(i + 1) % pool.len()], stream);

@@ -16,7 +16,7 @@ fn traced(name: &str, world: usize) -> String {
 }
 
 #[test]
-fn copies_and_a_product() {
+fn copies_and_a_gemm() {
     insta::assert_snapshot!(traced("baselineCudaAllgatherMatmul", 2));
 }
 

@@ -193,7 +193,7 @@ fn the_bias_is_part_of_c() {
 fn y_is_x_to_the_bit() {
     let problem = Problem::new(6, 2, 4, DType::Bf16);
     let of = ReferenceOf {
-        matrices: Matrices::of(Some(Operation::MatmulBesideAllGather), 3, &problem),
+        matrices: Matrices::of(Some(Operation::MatmulOverlappingAllGather), 3, &problem),
         numbers: Numbers::Reals,
         set: 1,
     };

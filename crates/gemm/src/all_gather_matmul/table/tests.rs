@@ -1,4 +1,4 @@
-//! The walk over the tiles against its definition, and the words of a call under any order of steps.
+//! The tile schedule over the tiles against its definition, and the flags of a call under any order of steps.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::{GemmProblem, Protocol};
 const HEIGHT: usize = 32;
 const TILE: usize = 16;
 
-fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGatherMatmul {
+fn gemm(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGatherMatmul {
     let start = |i: usize| i * (m / world) + i.min(m % world);
     AllGatherMatmul {
         problem: GemmProblem::new(m, 70, 8, DType::Bf16),
@@ -28,50 +28,50 @@ fn product(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGat
         pad: crate::pad_nowhere((rank, world), 2000),
         ready: 1,
         done: 0,
-        protocol: Protocol::FETCH,
-        candidate: None,
+        protocol: Protocol::PULL,
+        tiling: None,
         max_blocks: None,
     }
 }
 
-/// Shard, row and column of the clusters' tiles in the order in which the device walks them, by its own arithmetic.
-fn walk(bands: &[Band], columns: u32) -> Vec<(usize, usize, usize)> {
+/// Shard, row and column of the clusters' tiles in the order in which the device goes them, by its own arithmetic.
+fn schedule(groups: &[SwizzleGroup], columns: u32) -> Vec<(usize, usize, usize)> {
     let mut next = 0;
-    (0..bands.last().map_or(0, |band| band.end))
+    (0..groups.last().map_or(0, |group| group.end))
         .map(|index| {
-            while index >= bands[next].end {
+            while index >= groups[next].end {
                 next += 1;
             }
-            let band = bands[next];
-            let within = index - (band.end - band.rows * columns);
-            let (row, column) = (band.row + within % band.rows, within / band.rows);
-            (band.shard as usize, row as usize, column as usize)
+            let group = groups[next];
+            let within = index - (group.end - group.rows * columns);
+            let (row, column) = (group.row + within % group.rows, within / group.rows);
+            (group.shard as usize, row as usize, column as usize)
         })
         .collect()
 }
 
 /// The chunks of its shard that a tile needs, by the device's arithmetic.
-fn needed(product: &AllGatherMatmul, shard: usize, row: usize) -> Range<usize> {
-    let rows = product.shards[shard].len();
-    if shard == product.rank() || row >= rows {
+fn needed(gemm: &AllGatherMatmul, shard: usize, row: usize) -> Range<usize> {
+    let rows = gemm.shards[shard].len();
+    if shard == gemm.rank() || row >= rows {
         return 0..0;
     }
     let end = (row + TILE).min(rows);
-    row / product.chunk_rows..(end - 1) / product.chunk_rows + 1
+    row / gemm.chunk_rows..(end - 1) / gemm.chunk_rows + 1
 }
 
-fn every_case(check: impl Fn(&AllGatherMatmul, &[Band])) {
+fn every_case(check: impl Fn(&AllGatherMatmul, &[SwizzleGroup])) {
     for world in 1..=5 {
         for rank in 0..world {
             for m in [1, 15, 32, 33, 64 * world, 97, 512, 1000] {
                 for chunk_rows in [1, 7, 32, 100, 1000] {
-                    let mut product = product(m, (rank, world), chunk_rows);
+                    let mut gemm = gemm(m, (rank, world), chunk_rows);
                     let protocols = [0, 1, 3].map(|pushed| Protocol::Rendezvous { pushed });
                     for protocol in protocols.into_iter().chain([Protocol::Eager]) {
-                        product.protocol = protocol;
-                        product.validate().unwrap();
+                        gemm.protocol = protocol;
+                        gemm.validate().unwrap();
                         for most in [1, 2, 5] {
-                            check(&product, &bands(&product, (HEIGHT, 3), most).unwrap());
+                            check(&gemm, &groups(&gemm, (HEIGHT, 3), most).unwrap());
                         }
                     }
                 }
@@ -81,30 +81,29 @@ fn every_case(check: impl Fn(&AllGatherMatmul, &[Band])) {
 }
 
 #[test]
-fn every_tile_of_every_shard_is_walked_once() {
-    every_case(|product, bands| {
-        let walked = walk(bands, 3);
+fn every_tile_of_every_shard_is_visited_once() {
+    every_case(|gemm, groups| {
+        let visited = schedule(groups, 3);
         let mut all = HashSet::new();
-        for (shard, rows) in product.shards.iter().enumerate() {
+        for (shard, rows) in gemm.shards.iter().enumerate() {
             for row in 0..rows.len().div_ceil(HEIGHT) {
                 all.extend((0..3).map(|column| (shard, row, column)));
             }
         }
-        assert_eq!(walked.len(), all.len());
-        assert_eq!(walked.into_iter().collect::<HashSet<_>>(), all);
+        assert_eq!(visited.len(), all.len());
+        assert_eq!(visited.into_iter().collect::<HashSet<_>>(), all);
     });
 }
 
 #[test]
 fn own_rows_come_first_and_then_chunks_as_they_arrive() {
-    every_case(|product, bands| {
-        let (rank, world) = (product.rank(), product.world());
-        let turns = walk(bands, 3).into_iter().map(|(shard, row, _)| {
-            let last = ((row + 1) * HEIGHT).min(product.shards[shard].len()) - 1;
+    every_case(|gemm, groups| {
+        let (rank, world) = (gemm.rank(), gemm.world());
+        let arrivals_needed = schedule(groups, 3).into_iter().map(|(shard, row, _)| {
+            let last = ((row + 1) * HEIGHT).min(gemm.shards[shard].len()) - 1;
             // The ranks before this one in turn, of each what is pushed or goes eagerly, then a chunk.
-            let chunk = last / product.chunk_rows;
-            let round = match chunk < product.pushed_chunks() || product.protocol == Protocol::Eager
-            {
+            let chunk = last / gemm.chunk_rows;
+            let round = match chunk < gemm.pushed_chunks() || gemm.protocol == Protocol::Eager {
                 true => 1,
                 false => 2 + chunk,
             };
@@ -113,23 +112,23 @@ fn own_rows_come_first_and_then_chunks_as_they_arrive() {
                 false => (round, (rank + world - shard) % world),
             }
         });
-        assert!(turns.is_sorted(), "{product:?}");
+        assert!(arrivals_needed.is_sorted(), "{gemm:?}");
     });
 }
 
 #[test]
 fn a_tile_needs_the_chunks_of_its_rows() {
-    every_case(|product, bands| {
-        for (shard, row, _) in walk(bands, 3) {
+    every_case(|gemm, groups| {
+        for (shard, row, _) in schedule(groups, 3) {
             for row in [row * HEIGHT, row * HEIGHT + TILE] {
-                let first = product.shards[shard].start + row;
-                let rows = first..(first + TILE).min(product.shards[shard].end);
-                let chunks = needed(product, shard, row);
-                let touched = (0..product.chunks()).filter(|&chunk| {
-                    let chunk = product.chunk(shard, chunk);
-                    shard != product.rank() && chunk.start < rows.end && rows.start < chunk.end
+                let first = gemm.shards[shard].start + row;
+                let rows = first..(first + TILE).min(gemm.shards[shard].end);
+                let chunks = needed(gemm, shard, row);
+                let touched = (0..gemm.chunks()).filter(|&chunk| {
+                    let chunk = gemm.chunk(shard, chunk);
+                    shard != gemm.rank() && chunk.start < rows.end && rows.start < chunk.end
                 });
-                assert!(touched.eq(chunks), "row {row} of {shard} in {product:?}");
+                assert!(touched.eq(chunks), "row {row} of {shard} in {gemm:?}");
             }
         }
     });
@@ -137,10 +136,10 @@ fn a_tile_needs_the_chunks_of_its_rows() {
 
 #[test]
 fn chunks_cover_each_shard_once() {
-    every_case(|product, _| {
-        for (rank, shard) in product.shards.iter().enumerate() {
-            let rows = (0..product.chunks() + 1).flat_map(|chunk| product.chunk(rank, chunk));
-            assert!(rows.eq(shard.clone()), "{product:?}");
+    every_case(|gemm, _| {
+        for (rank, shard) in gemm.shards.iter().enumerate() {
+            let rows = (0..gemm.chunks() + 1).flat_map(|chunk| gemm.chunk(rank, chunk));
+            assert!(rows.eq(shard.clone()), "{gemm:?}");
         }
     });
 }
@@ -158,7 +157,7 @@ fn a_chunk_is_whole_tiles_unless_the_shard_is_small() {
 }
 
 #[test]
-fn every_multiprocessor_has_a_chunk_that_goes_eagerly() {
+fn every_sm_has_a_chunk_that_goes_eagerly() {
     assert_eq!(AllGatherMatmul::eager_chunk_rows(0), 1);
     assert_eq!(AllGatherMatmul::eager_chunk_rows(100), 1);
     assert_eq!(AllGatherMatmul::eager_chunk_rows(128), 1);
@@ -168,7 +167,7 @@ fn every_multiprocessor_has_a_chunk_that_goes_eagerly() {
 
 #[test]
 fn descriptors_that_contradict_themselves_are_refused() {
-    let good = product(64, (0, 2), 8);
+    let good = gemm(64, (0, 2), 8);
     let refused = |change: &dyn Fn(&mut AllGatherMatmul), needle: &str| {
         let mut bad = good.clone();
         change(&mut bad);
@@ -198,9 +197,9 @@ struct Rank {
     call: u32,
     /// Whether it has said that its shard may be read.
     open: bool,
-    /// Chunks fetched, in the order of fetching.
-    fetched: usize,
-    /// Tiles of the walk that have been read.
+    /// Chunks pulled, in the order of pulling.
+    pulled: usize,
+    /// Tiles of the tile schedule that have been read.
     read: usize,
     /// Whether it has said that it has read the shards of the others.
     done: bool,
@@ -209,7 +208,7 @@ struct Rank {
 /// Ranks that call again and again, each taking steps when chance wants it. No row is read before it is there, or overwritten
 /// before it is read, and every rank gets on. Epochs go round.
 #[test]
-fn whatever_the_order_of_steps_rows_are_read_between_the_words() {
+fn whatever_the_order_of_steps_rows_are_read_between_the_flags() {
     let mut random = 11u64;
     let mut draw = |below: usize| {
         random = random
@@ -219,27 +218,27 @@ fn whatever_the_order_of_steps_rows_are_read_between_the_words() {
     };
     const CALLS: u32 = 5;
     for (world, m, chunk_rows) in [(2, 97, 20), (3, 250, 33), (4, 129, 100), (4, 3, 8)] {
-        let products: Vec<_> = (0..world)
-            .map(|rank| product(m, (rank, world), chunk_rows))
+        let gemms: Vec<_> = (0..world)
+            .map(|rank| gemm(m, (rank, world), chunk_rows))
             .collect();
-        let walks: Vec<Vec<_>> = products
+        let schedules: Vec<Vec<_>> = gemms
             .iter()
-            .map(|product| walk(&bands(product, (HEIGHT, 1), 2).unwrap(), 1))
+            .map(|gemm| schedule(&groups(gemm, (HEIGHT, 1), 2).unwrap(), 1))
             .collect();
-        // What a rank fetches in a call: chunk and peer.
-        let fetches: Vec<Vec<_>> = (0..world)
+        // What a rank pulls in a call: chunk and peer.
+        let pulls: Vec<Vec<_>> = (0..world)
             .map(|rank| {
-                let product = &products[rank];
-                let chunks = (0..product.chunks())
+                let gemm = &gemms[rank];
+                let chunks = (0..gemm.chunks())
                     .flat_map(|chunk| (1..world).map(move |step| (chunk, (rank + step) % world)));
                 chunks
-                    .filter(|&(chunk, peer)| !product.chunk(peer, chunk).is_empty())
+                    .filter(|&(chunk, peer)| !gemm.chunk(peer, chunk).is_empty())
                     .collect()
             })
             .collect();
         let start = u32::MAX - 2;
-        let chunks = products[0].chunks();
-        // Words by source and destination; the call whose rows lie in each shard, and in each chunk of staging.
+        let chunks = gemms[0].chunks();
+        // Flags by source and destination; the call whose rows lie in each shard, and in each chunk of staging.
         let mut ready = vec![start; world * world];
         let mut done = vec![start; world * world];
         let mut shards = vec![0u32; world];
@@ -266,25 +265,23 @@ fn whatever_the_order_of_steps_rows_are_read_between_the_words() {
                 }
                 ranks[me].open = true;
                 idle = 0;
-            } else if let Some(&(chunk, from)) = fetches[me].get(ranks[me].fetched)
+            } else if let Some(&(chunk, from)) = pulls[me].get(ranks[me].pulled)
                 && draw(2) == 0
             {
                 if reached(ready[from * world + me], wanted) {
                     assert_eq!(shards[from], call + 1, "not the call's rows");
                     staged[at(chunk, from, me)] = call + 1;
-                    ranks[me].fetched += 1;
+                    ranks[me].pulled += 1;
                     idle = 0;
                 }
-            } else if let Some(&(shard, row, _)) = walks[me].get(ranks[me].read) {
+            } else if let Some(&(shard, row, _)) = schedules[me].get(ranks[me].read) {
                 let tiles = [row * HEIGHT, row * HEIGHT + TILE];
-                let mut words = tiles
-                    .iter()
-                    .flat_map(|&row| needed(&products[me], shard, row));
-                if words.all(|chunk| staged[at(chunk, shard, me)] == call + 1) {
+                let mut flags = tiles.iter().flat_map(|&row| needed(&gemms[me], shard, row));
+                if flags.all(|chunk| staged[at(chunk, shard, me)] == call + 1) {
                     ranks[me].read += 1;
                     idle = 0;
                 }
-            } else if ranks[me].fetched == fetches[me].len() && !ranks[me].done {
+            } else if ranks[me].pulled == pulls[me].len() && !ranks[me].done {
                 for peer in peers {
                     done[me * world + peer] = wanted;
                 }

@@ -7,12 +7,12 @@ mod tests;
 use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory};
 
-use self::parameters::{Eager, Gathering, Maps, Walk, slices};
-use super::config::{self, CONFIGS, Candidate, FETCHING_BYTES, Family};
-use super::plan::{check_compiled, launch_with, resident};
+use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
+use super::config::{self, CONFIGS, Family, PULLING_BYTES, Tiling};
+use super::prepared::{check_compiled, launch_with, resident};
 use super::{RANKS, check_device, check_problem, select};
-use crate::all_gather_matmul::{AllGatherMatmul, Protocol, bands};
-use crate::cuda::multiprocessors_beside_signals;
+use crate::all_gather_matmul::{AllGatherMatmul, Protocol, groups};
+use crate::cuda::sms_left_by_signals;
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::{Error, GemmOperands, Provider};
 
@@ -23,81 +23,78 @@ enum Parameters {
     Eager(Box<Eager>),
 }
 
-/// A product that gathers, ready to be launched.
+/// A GEMM that gathers, ready to be launched.
 #[derive(Debug)]
-pub struct AllGatherPlan {
+pub struct PreparedAllGather {
     parameters: Parameters,
     function: Function,
     launch: LaunchConfig,
-    candidate: Candidate,
+    tiling: Tiling,
     /// What the parameters point to.
     _tables: Vec<<Cuda as Backend>::Memory>,
 }
 
-impl AllGatherPlan {
-    /// Prepares a valid `product` on the device of `cuda`: encodes its tensor maps and uploads the order of its tiles.
+impl PreparedAllGather {
+    /// Prepares a valid `gemm` on the device of `cuda`: encodes its tensor maps and uploads the order of its tiles.
     ///
     /// # Errors
-    /// Those of [`AllGatherGemmBackend::all_gather_plan`](crate::AllGatherGemmBackend::all_gather_plan).
-    pub(crate) fn new(cuda: &Cuda, product: &AllGatherMatmul) -> Result<Self, Error> {
-        let problem = &product.problem;
-        check(product)?;
-        let family = match product.protocol {
+    /// Those of [`AllGatherGemmBackend::prepare_all_gather`](crate::AllGatherGemmBackend::prepare_all_gather).
+    pub(crate) fn new(cuda: &Cuda, gemm: &AllGatherMatmul) -> Result<Self, Error> {
+        let problem = &gemm.problem;
+        check(gemm)?;
+        let family = match gemm.protocol {
             Protocol::Rendezvous { .. } => Family::AllGather,
             Protocol::Eager => Family::Eager,
         };
         check_compiled(family.image())?;
         check_device(cuda.device())?;
 
-        let multiprocessors = match product.pushed_chunks() {
+        let sms = match gemm.pushed_chunks() {
             0 => cuda.device().sms,
-            _ => multiprocessors_beside_signals(cuda),
+            _ => sms_left_by_signals(cuda),
         };
-        let most = product.max_blocks.unwrap_or(u32::MAX).min(multiprocessors);
-        let favourite = || favourite(product, most);
-        let candidate = product
-            .candidate
-            .or_else(favourite)
-            .ok_or(Error::NoCandidate)?;
-        config::check_band(problem, candidate.band)?;
-        let config = CONFIGS.get(candidate.config).ok_or(Error::NoCandidate)?;
+        let most = gemm.max_blocks.unwrap_or(u32::MAX).min(sms);
+        let favourite = || favourite(gemm, most);
+        let tiling = gemm.tiling.or_else(favourite).ok_or(Error::NoCandidate)?;
+        config::check_swizzle(problem, tiling.swizzle)?;
+        let config = CONFIGS.get(tiling.config).ok_or(Error::NoCandidate)?;
         let (image, name) =
-            config::kernel(family, problem, candidate.config).ok_or(Error::NoCandidate)?;
+            config::kernel(family, problem, tiling.config).ok_or(Error::NoCandidate)?;
         let function = cuda.function(image, name)?;
 
-        let launch = resident(&function, problem, (config, FETCHING_BYTES), most)?;
+        let launch = resident(&function, problem, (config, PULLING_BYTES), most)?;
 
         let [height, width] = config::cluster_tile(config).map(|extent| extent as usize);
         let columns = problem.n.div_ceil(width);
-        let bands = bands(product, (height, columns), candidate.band as usize)?;
-        let words = bands.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
+        let groups = groups(gemm, (height, columns), tiling.swizzle as usize)?;
+        let words = groups.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
         let mut tables = vec![upload(cuda, words)?];
-        let walk = Walk {
-            bands: tables[0].address().0,
-            tiles: bands.last().map_or(0, |band| band.end),
+        let schedule = TileSchedule {
+            groups: tables[0].address().0,
+            tiles: groups.last().map_or(0, |swizzle| swizzle.end),
             columns: columns as u32,
         };
-        let maps = Maps::encode(product, config)?;
-        let parameters = match product.protocol {
+        let maps = Maps::encode(gemm, config)?;
+        let parameters = match gemm.protocol {
             Protocol::Rendezvous { .. } => {
-                tables.push(upload(cuda, std::iter::repeat_n(0, counters(product)))?);
-                let gathering = Gathering::new(product, &maps, walk, tables[1].address());
+                tables.push(upload(cuda, std::iter::repeat_n(0, counters(gemm)))?);
+                let gathering = Gathering::new(gemm, &maps, schedule, tables[1].address());
                 Parameters::Rendezvous(Box::new(gathering))
             }
-            Protocol::Eager => Parameters::Eager(Box::new(Eager::new(product, &maps, walk))),
+            Protocol::Eager => Parameters::Eager(Box::new(Eager::new(gemm, &maps, schedule))),
         };
         Ok(Self {
             parameters,
             function,
             launch,
-            candidate,
+            tiling,
             _tables: tables,
         })
     }
 
     /// What was chosen.
-    pub fn candidate(&self) -> Candidate {
-        self.candidate
+    pub fn tiling(&self) -> Tiling {
+        self.tiling
     }
 
     /// Blocks of the launch: all are resident at once.
@@ -105,11 +102,11 @@ impl AllGatherPlan {
         self.launch.grid.0
     }
 
-    /// Enqueues the product on `stream`.
+    /// Enqueues the GEMM on `stream`.
     ///
     /// # Safety
     /// As [`AllGatherGemmBackend::all_gather_matmul`](crate::AllGatherGemmBackend::all_gather_matmul). `cuda` is the device of
-    /// [`AllGatherPlan::new`].
+    /// [`PreparedAllGather::new`].
     pub(crate) unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
         let (function, launch) = (&self.function, self.launch);
         // SAFETY: the structures are the kernels' parameters, whose tables live with the plan; the caller vouches for the matrices and
@@ -123,17 +120,17 @@ impl AllGatherPlan {
     }
 }
 
-/// The choice where none was given. A product ends a tile behind the last rows that come.
-fn favourite(product: &AllGatherMatmul, blocks: u32) -> Option<Candidate> {
-    let problem = &product.problem;
-    let own = product.shards[product.rank()].len();
-    match product.protocol {
+/// The choice where none was given. A GEMM ends a tile after the last rows that come.
+fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
+    let problem = &gemm.problem;
+    let own = gemm.shards[gemm.rank()].len();
+    match gemm.protocol {
         Protocol::Rendezvous { .. } => {
-            let bytes = (problem.m - own) * product.row_bytes();
+            let bytes = (problem.m - own) * gemm.row_bytes();
             match config::is_late(problem, bytes)
                 || bytes > 0 && config::is_one_wave(problem, blocks)
             {
-                true => config::small(problem, blocks, product.chunk_rows),
+                true => config::small(problem, blocks, gemm.chunk_rows),
                 false => select(problem, blocks),
             }
         }
@@ -145,42 +142,42 @@ fn favourite(product: &AllGatherMatmul, blocks: u32) -> Option<Candidate> {
 /// Most counters of a launch: 64 MiB.
 const MOST_COUNTERS: usize = 1 << 24;
 
-/// Counters of what was fetched: one for each slice of a chunk of each rank, and one more.
-fn counters(product: &AllGatherMatmul) -> usize {
-    match product.protocol {
-        Protocol::Rendezvous { .. } => product.chunks() * slices(product) * product.world() + 1,
+/// Counters of what was pulled: one for each slice of a chunk of each rank, and one more.
+fn counters(gemm: &AllGatherMatmul) -> usize {
+    match gemm.protocol {
+        Protocol::Rendezvous { .. } => gemm.chunks() * slices(gemm) * gemm.world() + 1,
         Protocol::Eager => 0,
     }
 }
 
-/// What the kernel needs of a product, beside a device.
-fn check(product: &AllGatherMatmul) -> Result<(), Error> {
-    let problem = &product.problem;
+/// What the kernel needs of a GEMM, beside a device.
+fn check(gemm: &AllGatherMatmul) -> Result<(), Error> {
+    let problem = &gemm.problem;
     check_problem(problem)?;
-    let world = product.shards.len();
+    let world = gemm.shards.len();
     if world > RANKS {
         let why = format!("{world} ranks: its parameters have place for {RANKS}");
         return unsupported(problem, Provider::Sm90, why);
     }
-    if product.row_bytes() > u32::MAX as usize {
+    if gemm.row_bytes() > u32::MAX as usize {
         let why = format!(
             "rows of A must be shorter than 4 GiB, not {}",
-            product.row_bytes()
+            gemm.row_bytes()
         );
         return unsupported(problem, Provider::Sm90, why);
     }
-    if counters(product) > MOST_COUNTERS {
+    if counters(gemm) > MOST_COUNTERS {
         let why = format!(
-            "chunks of {} rows need {} counters of slices that were fetched: {MOST_COUNTERS} at most",
-            product.chunk_rows,
-            counters(product)
+            "chunks of {} rows need {} counters of slices that were pulled: {MOST_COUNTERS} at most",
+            gemm.chunk_rows,
+            counters(gemm)
         );
         return unsupported(problem, Provider::Sm90, why);
     }
-    let staging = product.own_stagings().iter().filter(|_| world > 1);
-    for &a in product.a.iter().chain(staging) {
-        GemmOperands::new(a, product.b, product.c)
-            .with_bias(product.bias)
+    let staging = gemm.own_stagings().iter().filter(|_| world > 1);
+    for &a in gemm.a.iter().chain(staging) {
+        GemmOperands::new(a, gemm.b, gemm.c)
+            .with_bias(gemm.bias)
             .check(problem, |_| ADDRESS_ALIGNMENT)?;
     }
     Ok(())

@@ -4,19 +4,19 @@ use warpweave_symm_mem::{DevicePtr, PadView};
 
 use super::super::RANKS;
 use super::super::config::STEP;
-use super::super::plan::{Bias, boxes, maps_of_a, refused};
+use super::super::prepared::{Bias, boxes, maps_of_a, refused};
 use super::super::tensor_map::{Matrix, TensorMap};
 use crate::all_gather_matmul::AllGatherMatmul;
 use crate::cutlass::Config;
 use crate::{Error, GemmProblem};
 
-/// Steps of K of a slice of a chunk, in which it is fetched: a tile multiplies what is here of its rows. A slice of a row is a
+/// Steps of K of a slice of a chunk, in which it is pulled: a tile multiplies what is here of its rows. A slice of a row is a
 /// piece of `kPieceBytes` (`inbox.cuh`).
 const SLICE_STEPS: usize = 4096 / (STEP * 2);
 
 /// Slices of a chunk.
-pub(super) fn slices(product: &AllGatherMatmul) -> usize {
-    gathered_bytes(&product.problem)
+pub(super) fn slices(gemm: &AllGatherMatmul) -> usize {
+    gathered_bytes(&gemm.problem)
         .div_ceil(SLICE_STEPS * STEP * 2)
         .max(1)
 }
@@ -26,16 +26,16 @@ fn gathered_bytes(problem: &GemmProblem) -> usize {
     (problem.k * problem.dtype.size()).next_multiple_of(16)
 }
 
-/// The order of the tiles: `Walk` in `cuda/sm90/walk.cuh`.
+/// The order of the tiles: `TileSchedule` in `cuda/sm90/schedule.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Walk {
-    pub bands: u64,
+pub(super) struct TileSchedule {
+    pub groups: u64,
     pub tiles: u32,
     pub columns: u32,
 }
 
-/// The tensor maps of a product, by shard.
+/// The tensor maps of a GEMM, by shard.
 pub(super) struct Maps {
     /// By staging, where there are two.
     a: [[TensorMap; RANKS]; 2],
@@ -47,8 +47,8 @@ pub(super) struct Maps {
 impl Maps {
     /// # Errors
     /// [`Error::Operand`] with the driver's answer.
-    pub fn encode(product: &AllGatherMatmul, config: &Config) -> Result<Self, Error> {
-        let problem = &product.problem;
+    pub fn encode(gemm: &AllGatherMatmul, config: &Config) -> Result<Self, Error> {
+        let problem = &gemm.problem;
         let (a, [b, c]) = boxes(problem, config);
         let refused = |operand| refused(problem, operand);
         let at = |matrix, rows, address| Matrix {
@@ -59,7 +59,7 @@ impl Maps {
         let map = |operand, (matrix, box_rows): (Matrix, u32), rows, address| {
             TensorMap::encode(at(matrix, rows, address), box_rows).map_err(refused(operand))
         };
-        let b = map("B", b, b.0.rows, product.b)?;
+        let b = map("B", b, b.0.rows, gemm.b)?;
         // Tensor maps of no rows do not exist: where a shard has none, nothing reads its map.
         let mut maps = Maps {
             a: [[TensorMap::UNUSED; RANKS]; 2],
@@ -67,14 +67,14 @@ impl Maps {
             c: [TensorMap::UNUSED; RANKS],
             b,
         };
-        for (rank, shard) in product.shards.iter().enumerate() {
+        for (rank, shard) in gemm.shards.iter().enumerate() {
             if shard.is_empty() {
                 continue;
             }
-            let (_, operands) = product.part(shard, 0);
+            let (_, operands) = gemm.part(shard, 0);
             maps.c[rank] = map("C", c, shard.len(), operands.c)?;
-            for parity in 0..product.protocol.stagings() {
-                let row = product.row(shard.start, parity);
+            for parity in 0..gemm.protocol.stagings() {
+                let row = gemm.row(shard.start, parity);
                 let matrix = at(a, shard.len(), row);
                 let [whole, last] = maps_of_a(matrix, config).map_err(refused("A"))?;
                 (maps.a[parity][rank], maps.last_a[parity][rank]) = (whole, last);
@@ -93,8 +93,8 @@ fn of_ranks<T: Copy + Default>(all: impl Iterator<Item = T>) -> [T; RANKS] {
     of
 }
 
-fn rows_of(product: &AllGatherMatmul) -> [u32; RANKS] {
-    of_ranks(product.shards.iter().map(|shard| shard.len() as u32))
+fn rows_of(gemm: &AllGatherMatmul) -> [u32; RANKS] {
+    of_ranks(gemm.shards.iter().map(|shard| shard.len() as u32))
 }
 
 /// `Gathering` in `cuda/sm90/all_gather.cuh`.
@@ -108,7 +108,7 @@ pub(super) struct Gathering {
     pad: PadView,
     from: [u64; RANKS],
     to: [u64; RANKS],
-    walk: Walk,
+    schedule: TileSchedule,
     arrived: u64,
     rows: [u32; RANKS],
     steps: u32,
@@ -128,32 +128,37 @@ const _: () =
 
 impl Gathering {
     /// `arrived` is the place of the counters.
-    pub fn new(product: &AllGatherMatmul, maps: &Maps, walk: Walk, arrived: DevicePtr) -> Self {
-        let AllGatherMatmul { problem, .. } = product;
-        let own = product.rank();
-        let starts = product.shards.iter().map(|shard| shard.start);
+    pub fn new(
+        gemm: &AllGatherMatmul,
+        maps: &Maps,
+        schedule: TileSchedule,
+        arrived: DevicePtr,
+    ) -> Self {
+        let AllGatherMatmul { problem, .. } = gemm;
+        let own = gemm.rank();
+        let starts = gemm.shards.iter().map(|shard| shard.start);
         Self {
             a: maps.a[0],
             last_a: maps.last_a[0],
             c: maps.c,
             b: maps.b,
-            pad: product.pad,
-            from: of_ranks(product.a.iter().map(|a| a.0)),
-            to: of_ranks(starts.map(|row| product.staged(own, row, 0).0)),
-            walk,
+            pad: gemm.pad,
+            from: of_ranks(gemm.a.iter().map(|a| a.0)),
+            to: of_ranks(starts.map(|row| gemm.staged(own, row, 0).0)),
+            schedule,
             arrived: arrived.0,
-            rows: rows_of(product),
+            rows: rows_of(gemm),
             steps: problem.k.div_ceil(STEP) as u32,
-            row_stride: product.row_bytes() as u32,
+            row_stride: gemm.row_bytes() as u32,
             row_bytes: gathered_bytes(problem) as u32,
-            chunk_rows: product.chunk_rows as u32,
-            chunks: product.chunks() as u32,
-            slices: slices(product) as u32,
+            chunk_rows: gemm.chunk_rows as u32,
+            chunks: gemm.chunks() as u32,
+            slices: slices(gemm) as u32,
             slice_steps: SLICE_STEPS as u32,
-            ready: product.ready as u32,
-            done: product.done as u32,
-            pushed: product.pushed_chunks() as u32,
-            bias: Bias::new(problem, product.bias),
+            ready: gemm.ready as u32,
+            done: gemm.done as u32,
+            pushed: gemm.pushed_chunks() as u32,
+            bias: Bias::new(problem, gemm.bias),
         }
     }
 }
@@ -170,7 +175,7 @@ pub(super) struct Eager {
     from: u64,
     to: [u64; RANKS],
     stagings: u64,
-    walk: Walk,
+    schedule: TileSchedule,
     rows: [u32; RANKS],
     steps: u32,
     row_stride: u32,
@@ -182,27 +187,27 @@ pub(super) struct Eager {
 const _: () = assert!(size_of::<Eager>() == 5504 && std::mem::offset_of!(Eager, bias) == 5480);
 
 impl Eager {
-    pub fn new(product: &AllGatherMatmul, maps: &Maps, walk: Walk) -> Self {
-        let AllGatherMatmul { problem, .. } = product;
-        let (own, world) = (product.rank(), product.world());
-        let start = product.shards[own].start;
+    pub fn new(gemm: &AllGatherMatmul, maps: &Maps, schedule: TileSchedule) -> Self {
+        let AllGatherMatmul { problem, .. } = gemm;
+        let (own, world) = (gemm.rank(), gemm.world());
+        let start = gemm.shards[own].start;
         Self {
             a: maps.a,
             last_a: maps.last_a,
             c: maps.c,
             b: maps.b,
-            pad: product.pad,
-            from: product.a[own].0,
-            to: of_ranks((0..world).map(|peer| product.staged(peer, start, 0).0)),
-            stagings: product.staging_bytes() as u64,
-            walk,
-            rows: rows_of(product),
+            pad: gemm.pad,
+            from: gemm.a[own].0,
+            to: of_ranks((0..world).map(|peer| gemm.staged(peer, start, 0).0)),
+            stagings: gemm.staging_bytes() as u64,
+            schedule,
+            rows: rows_of(gemm),
             steps: problem.k.div_ceil(STEP) as u32,
-            row_stride: product.row_bytes() as u32,
+            row_stride: gemm.row_bytes() as u32,
             row_bytes: gathered_bytes(problem) as u32,
-            chunk_rows: product.chunk_rows as u32,
-            slot: product.ready as u32,
-            bias: Bias::new(problem, product.bias),
+            chunk_rows: gemm.chunk_rows as u32,
+            slot: gemm.ready as u32,
+            bias: Bias::new(problem, gemm.bias),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever a product says, its choice and its tables are made or it is refused.
+//! Whatever a GEMM says, its choice and its tables are made or it is refused.
 
 use proptest::prelude::*;
 use warpweave_symm_mem::{DType, DevicePtr};
@@ -6,13 +6,13 @@ use warpweave_symm_mem::{DType, DevicePtr};
 use super::*;
 use crate::GemmProblem;
 
-/// Sizes of small and of absurd products.
+/// Sizes of small and of absurd GEMMs.
 fn size() -> impl Strategy<Value = usize> {
     let most = i32::MAX as usize;
     prop_oneof![2 => 1usize..3000, 1 => most - 8..most + 1]
 }
 
-fn product(
+fn gemm(
     [m, n, k]: [usize; 3],
     (rank, world): (usize, usize),
     chunk_rows: usize,
@@ -32,31 +32,31 @@ fn product(
         ready: 1,
         done: 0,
         protocol,
-        candidate: None,
+        tiling: None,
         max_blocks: None,
     }
 }
 
-fn refusal(product: &AllGatherMatmul) -> String {
-    let checked = product.validate().and_then(|()| check(product));
+fn refusal(gemm: &AllGatherMatmul) -> String {
+    let checked = gemm.validate().and_then(|()| check(gemm));
     checked.unwrap_err().to_string()
 }
 
 #[test]
 fn chunks_that_are_too_many_to_count_are_refused() {
-    let of = |chunk_rows| product([1 << 30, 8, 8], (0, 2), chunk_rows, Protocol::FETCH);
+    let of = |chunk_rows| gemm([1 << 30, 8, 8], (0, 2), chunk_rows, Protocol::PULL);
     assert!(refusal(&of(1)).contains("chunk_rows = 1"));
     assert!(refusal(&of(0)).contains("chunk_rows = 0"));
     assert!(refusal(&of(usize::MAX)).contains("chunk_rows = "));
-    // Each chunk of rows this long is fetched in many slices, which have a counter each.
-    let long = product([1 << 22, 8, 1 << 22], (0, 8), 8, Protocol::FETCH);
+    // Each chunk of rows this long is pulled in many slices, which have a counter each.
+    let long = gemm([1 << 22, 8, 1 << 22], (0, 8), 8, Protocol::PULL);
     assert!(refusal(&long).contains("counters"), "{}", refusal(&long));
 }
 
 #[test]
 fn stagings_that_no_address_reaches_are_refused() {
     let most = i32::MAX as usize;
-    let eager = product([most, 8, most], (0, 2), most, Protocol::Eager);
+    let eager = gemm([most, 8, most], (0, 2), most, Protocol::Eager);
     assert!(refusal(&eager).contains("address space"));
 }
 
@@ -67,28 +67,28 @@ proptest! {
         (rank, world) in (0usize..8, 1usize..9),
         chunk_rows in prop_oneof![0usize..300, any::<usize>()],
         pushed in prop::option::of(any::<usize>()),
-        band in any::<u32>(),
+        swizzle in any::<u32>(),
         blocks in 0u32..200,
     ) {
         let protocol = match pushed {
             Some(pushed) => Protocol::Rendezvous { pushed },
             None => Protocol::Eager,
         };
-        let product = product([m, n, k], (rank % world, world), chunk_rows, protocol);
-        if product.validate().is_ok() && check(&product).is_ok() {
-            let _ = favourite(&product, blocks);
-            let _ = counters(&product);
+        let gemm = gemm([m, n, k], (rank % world, world), chunk_rows, protocol);
+        if gemm.validate().is_ok() && check(&gemm).is_ok() {
+            let _ = favourite(&gemm, blocks);
+            let _ = counters(&gemm);
             for config in CONFIGS {
                 let [height, width] = config::cluster_tile(&config).map(|extent| extent as usize);
-                let columns = problem_columns(&product, width);
-                let _ = bands(&product, (height, columns), band as usize);
+                let columns = problem_columns(&gemm, width);
+                let _ = groups(&gemm, (height, columns), swizzle as usize);
             }
-            let first = product.staged(world - 1, m - 1, product.protocol.stagings() - 1);
+            let first = gemm.staged(world - 1, m - 1, gemm.protocol.stagings() - 1);
             prop_assert!(first.0 > 0);
         }
     }
 }
 
-fn problem_columns(product: &AllGatherMatmul, width: usize) -> usize {
-    product.problem.n.div_ceil(width)
+fn problem_columns(gemm: &AllGatherMatmul, width: usize) -> usize {
+    gemm.problem.n.div_ceil(width)
 }

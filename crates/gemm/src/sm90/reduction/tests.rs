@@ -1,4 +1,4 @@
-//! The tiles in the order of the blocks, and the words that they announce, by the arithmetic of `reduction.cuh`.
+//! The tiles in the order of the blocks, and the flags that they publish, by the arithmetic of `reduction.cuh`.
 
 mod steps;
 
@@ -6,23 +6,23 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::GemmProblem;
-use crate::reduction::tests::{of, product};
+use crate::matmul_reduce::tests::{gemm, of};
 use warpweave_symm_mem::DType;
 
 /// What is compiled.
 const SHAPES: [Config; 3] = [
-    CONFIGS[config::ALONE[0]],
-    CONFIGS[config::ALONE[1]],
-    CONFIGS[config::ALONE[2]],
+    CONFIGS[config::UNCLUSTERED[0]],
+    CONFIGS[config::UNCLUSTERED[1]],
+    CONFIGS[config::UNCLUSTERED[2]],
 ];
 
-fn every_case(check: impl Fn(&[ReducingMatmul], &Config)) {
+fn every_case(check: impl Fn(&[MatmulReduce], &Config)) {
     for world in [1, 2, 3, 4, 8] {
         for m in [1, 130, 256 * world, 1000, 2049] {
             for group_rows in [128, 384, 512] {
                 for (config, everyone) in SHAPES.into_iter().zip([false, true, false]) {
                     let job: Vec<_> = (0..world)
-                        .map(|rank| of(everyone, product(m, (rank, world), group_rows)))
+                        .map(|rank| of(everyone, gemm(m, (rank, world), group_rows)))
                         .collect();
                     check(&job, &config);
                 }
@@ -32,33 +32,33 @@ fn every_case(check: impl Fn(&[ReducingMatmul], &Config)) {
 }
 
 #[test]
-fn every_tile_is_walked_once_in_the_group_of_its_rows() {
+fn every_tile_is_visited_once_in_the_group_of_its_rows() {
     every_case(|job, config| {
-        let product = job.last().unwrap();
+        let gemm = job.last().unwrap();
         let [height, width, _] = config.tile.map(|side| side as usize);
-        let walked = units(product, config).unwrap();
+        let visited = units(gemm, config).unwrap();
         let mut wanted = Vec::new();
-        for (owner, shard) in product.shards.iter().enumerate() {
+        for (owner, shard) in gemm.shards.iter().enumerate() {
             for row in 0..shard.len().div_ceil(height) {
-                let group = row * height / product.group_rows;
-                let columns = 0..product.problem.n.div_ceil(width);
+                let group = row * height / gemm.group_rows;
+                let columns = 0..gemm.problem.n.div_ceil(width);
                 wanted
                     .extend(columns.map(|column| [owner, group, row, column].map(|at| at as u32)));
             }
         }
-        let mut got: Vec<_> = walked
+        let mut got: Vec<_> = visited
             .iter()
             .map(|u| [u.owner, u.group, u.row, u.column])
             .collect();
         got.sort_unstable();
         assert_eq!(got, wanted);
-        for unit in &walked {
+        for unit in &visited {
             let same = |u: &&Unit| (u.owner, u.group) == (unit.owner, unit.group);
-            assert_eq!(walked.iter().filter(same).count(), unit.of as usize);
+            assert_eq!(visited.iter().filter(same).count(), unit.of as usize);
         }
-        let words: Vec<u32> = words(&walked).collect();
-        assert_eq!(words.len() * 4, walked.len() * 16);
-        for (unit, words) in walked.iter().zip(words.chunks(4)) {
+        let words: Vec<u32> = words(&visited).collect();
+        assert_eq!(words.len() * 4, visited.len() * 16);
+        for (unit, words) in visited.iter().zip(words.chunks(4)) {
             let owner_and_group = unit.owner + (unit.group << 16);
             assert_eq!(words, [owner_and_group, unit.row, unit.column, unit.of]);
         }
@@ -79,7 +79,7 @@ fn the_boxes_of_a_load_of_parts_fit_into_a_stage() {
 
 #[test]
 fn tiles_that_are_too_many_to_count_are_refused_before_they_are_made() {
-    let mut wide = product(1 << 24, (0, 2), 1 << 23);
+    let mut wide = gemm(1 << 24, (0, 2), 1 << 23);
     wide.problem = GemmProblem::new(1 << 24, 1 << 24, 64, DType::F16);
     wide.validate().unwrap();
     let error = units(&wide, &SHAPES[0]).unwrap_err().to_string();
@@ -95,27 +95,27 @@ proptest! {
         to in 0..3,
         blocks in 0u32..200,
     ) {
-        let mut product = of(to == 1, product(m, (rank % world, world), group_rows));
-        product.problem = GemmProblem::new(m, n, k, DType::F16);
+        let mut gemm = of(to == 1, gemm(m, (rank % world, world), group_rows));
+        gemm.problem = GemmProblem::new(m, n, k, DType::F16);
         if to == 2 {
-            product.c = Sums::Each(DevicePtr(16));
+            gemm.c = ReduceOutput::Each(DevicePtr(16));
         }
-        if product.validate().is_ok() {
-            let _ = check_reduction(&product);
-            let _ = sending::to_all(&product.problem, world, blocks);
-            let _ = product.left(world - 1, world - 1, 1);
+        if gemm.validate().is_ok() {
+            let _ = check_reduction(&gemm);
+            let _ = reduce_tiling::to_all(&gemm.problem, world, blocks);
+            let _ = gemm.left(world - 1, world - 1, 1);
             if to != 2 {
-                let _ = sending::to_owners(&product, blocks);
-                let _ = product.fetched(world - 1 - usize::from(rank % world == world - 1 && world > 1));
+                let _ = reduce_tiling::to_owners(&gemm, blocks);
+                let _ = gemm.pulled(world - 1 - usize::from(rank % world == world - 1 && world > 1));
                 for config in SHAPES {
-                    let _ = units(&product, &config);
+                    let _ = units(&gemm, &config);
                 }
             }
         }
     }
 }
 
-/// Sizes of small and of absurd products.
+/// Sizes of small and of absurd GEMMs.
 fn size() -> impl Strategy<Value = usize> {
     let most = i32::MAX as usize;
     prop_oneof![2 => 1usize..3000, 1 => most - 8..most + 1]
@@ -123,16 +123,16 @@ fn size() -> impl Strategy<Value = usize> {
 
 #[test]
 fn refusals_name_the_requirement() {
-    let refused = |product: &ReducingMatmul, needle: &str| {
-        let error = check_reduction(product).unwrap_err().to_string();
+    let refused = |gemm: &MatmulReduce, needle: &str| {
+        let error = check_reduction(gemm).unwrap_err().to_string();
         assert!(error.contains(needle), "{error}");
     };
-    refused(&product(64, (0, 9), 128), "8 ranks at most, not 9");
-    refused(&product(64, (0, 2), 100), "groups of 100 rows");
-    let mut none = product(64, (0, 2), 128);
+    refused(&gemm(64, (0, 9), 128), "8 ranks at most, not 9");
+    refused(&gemm(64, (0, 2), 100), "groups of 100 rows");
+    let mut none = gemm(64, (0, 2), 128);
     (none.problem.k, none.problem.lda) = (0, 0);
     refused(&none, "a part of K");
     none.problem = GemmProblem::new(64, 12, 64, DType::F16);
     refused(&none, "n = 12");
-    check_reduction(&product(1, (0, 8), 128)).unwrap();
+    check_reduction(&gemm(1, (0, 8), 128)).unwrap();
 }

@@ -1,17 +1,17 @@
-//! `baselineCudaAllgatherMatmul`: the project's own all-gather, with no SM taken from the product.
+//! `baselineCudaAllgatherMatmul`: the project's own all-gather, with no SM taken from the GEMM.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{GemmProvider, MulticastRegion, Placement, Plan, Problem, StreamId};
+use crate::plan::{MulticastRegion, Placement, Plan, Problem, Provider, StreamId};
 
 /// Every rank pushes its shard into the staging of all ranks, then cuBLASLt.
 ///
 /// Pushes of all ranks on one stream each use the links better than pulls do (381 against 143 GB/s into each of four
 /// GPUs). Where the problem allows multicast, one multicast copy takes the place of the pushes.
 ///
-/// `ready`: "my rows are in your staging". `free`: "my product has read your rows", a credit for the next call's push.
+/// `ready`: "my rows are in your staging". `free`: "my GEMM has read your rows", a credit for the next call's push.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "baselineCudaAllgatherMatmul",
     operation: Operation::AllGatherMatmul,
@@ -56,7 +56,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     plan.builder
         .signal(main, ready, peers.clone())
         .wait(main, ready, peers.clone());
-    plan.gemm(GemmProvider::CublasLt, staging);
+    plan.gemm(Provider::CublasLt, staging);
     plan.builder.signal(main, free, peers);
     plan.builder.finish()
 }

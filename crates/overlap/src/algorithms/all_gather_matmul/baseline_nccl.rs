@@ -4,7 +4,7 @@ use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{Collective, GemmProvider, Placement, Plan, Problem, StreamId, Transport};
+use crate::plan::{Collective, Placement, Plan, Problem, Provider, StreamId, Transport};
 
 /// An NCCL all-gather, then cuBLASLt; NCCL brings its own synchronisation.
 pub const ALGORITHM: Algorithm = Algorithm {
@@ -30,6 +30,6 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         dst,
         Transport::Nccl,
     );
-    plan.gemm(GemmProvider::CublasLt, staging);
+    plan.gemm(Provider::CublasLt, staging);
     plan.builder.finish()
 }

@@ -9,12 +9,12 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 /// At step s rank s pushes its shard into the staging of all others, which multiply it while the next owner pushes its
 /// own. An owner begins only when the shard before its own has arrived, so one rank at a time uses the links.
 ///
-/// `ready`: "my shard is in your staging". `free`: "my products have read all shards", a credit that only rank 0 needs for
-/// the next call's push: every later owner pushes behind the arrival of rank 0's shard.
+/// `ready`: "my shard is in your staging". `free`: "my GEMMs have read all shards", a credit that only rank 0 needs for
+/// the next call's push: every later owner pushes after the arrival of rank 0's shard.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "broadcastPipeline",
     operation: Operation::AllGatherMatmul,
-    summary: "one owner after the other pushes to all, products behind",
+    summary: "one owner after the other pushes to all, GEMMs after",
     needs: Capabilities::NONE,
     parameters: &[],
     build,

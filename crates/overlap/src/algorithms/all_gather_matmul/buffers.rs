@@ -1,7 +1,7 @@
-//! The buffers that the plans share, and products of parts of the rows.
+//! The buffers that the plans share, and GEMMs of parts of the rows.
 
 use crate::operation::Operation;
-use crate::plan::{Batch, GemmProvider, SlotId, chunks, layout_of, shard};
+use crate::plan::{Batch, Provider, SlotId, chunks, layout_of, shard};
 use crate::plan::{BufferId, KernelShape, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use std::ops::Range;
 
@@ -100,7 +100,7 @@ impl Operands {
     }
 
     /// Multiplies the staged rows.
-    pub(super) fn gemm(&mut self, provider: GemmProvider, staging: BufferId) {
+    pub(super) fn gemm(&mut self, provider: Provider, staging: BufferId) {
         let [a, b, c] = [staging, self.b, self.c].map(|id| self.builder.whole(id));
         self.builder.gemm(StreamId::MAIN, provider, a, b, c);
     }
@@ -115,7 +115,7 @@ impl Operands {
         self.builder.on(rank, staging, rows, 0..self.problem.k)
     }
 
-    /// Pushes this rank's shard to rank r + 1, then r + 2 and so on, in `count` chunks with a signal behind each, once the
+    /// Pushes this rank's shard to rank r + 1, then r + 2 and so on, in `count` chunks with a signal after each, once the
     /// peer has given its credit in `free`. `ready` gives the slot for the step, from 1, and the number of the chunk.
     pub(super) fn push(
         &mut self,
@@ -138,7 +138,7 @@ impl Operands {
     }
 
     /// Pushes up to `count` rows of this rank's shard, from its first, to rank r + 1, then r + 2 and so on, in one piece each with
-    /// a signal behind it. Nothing from a rank without rows.
+    /// a signal after it. Nothing from a rank without rows.
     pub(super) fn push_first(
         &mut self,
         stream: StreamId,
@@ -179,7 +179,7 @@ impl Operands {
         let b = self.builder.whole(self.b);
         match self.bias.map(|bias| self.builder.whole(bias)) {
             None => {
-                let provider = GemmProvider::CublasLt;
+                let provider = Provider::CublasLt;
                 self.builder.gemm(stream, provider, src, b, dst);
             }
             bias => {

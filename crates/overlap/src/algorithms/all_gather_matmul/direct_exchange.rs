@@ -14,7 +14,7 @@ use warpweave_symm_mem::Priority;
 /// - send_peer(j) = (world + rank − j) mod world: who gets this rank's shard at step j.
 ///
 /// Step 0 multiplies this rank's own shard where it lies; every other one pulls a shard by copy engine and multiplies it
-/// behind that on the same stream, so that the copies of some steps run beside the products of others.
+/// after that on the same stream, so that the copies of some steps run beside the GEMMs of others.
 ///
 /// `ready`: "my A may be read". `done`: "I have read your A"; the call ends only after all peers have said so, since its
 /// caller may overwrite A from then on.

@@ -1,4 +1,4 @@
-//! `fusedAllGather`: one launch in which every rank fetches the shards of the others, or is given them, and multiplies what it has and
+//! `fusedAllGather`: one launch in which every rank pulls the shards of the others, or is given them, and multiplies what it has and
 //! what comes. Copy engines may bring some of them.
 
 use super::buffers::Operands;
@@ -8,14 +8,14 @@ use crate::operation::Operation;
 use crate::plan::{GatherProtocol, Kernel, Placement, Plan, Problem, StreamId};
 use warpweave_gemm::AllGatherMatmul;
 
-/// One hand-written kernel whose blocks fetch the rows of the others by bulk copies beside their share of the product. The tiles
+/// One hand-written kernel whose blocks pull the rows of the others by bulk copies beside their share of the GEMM. The tiles
 /// take this rank's rows first, then chunk after chunk of the others in the order of their arrival.
 ///
-/// Where fewer than all `fetched` eighths of a shard are fetched, copy engines push the chunks before them, to each peer in one
+/// Where fewer than all `pulled` eighths of a shard are pulled, copy engines push the chunks before them, to each peer in one
 /// piece: they bring more over a link than loads do, but only in large pieces, and what comes last must come in small ones.
 ///
-/// With `protocol=eager` every rank writes its shard into the staging of all others as soon as its launch begins, 128 chunks with a word
-/// (`arrived`) each at most, and nothing else is said: calls take two stagings in turn. On two H200s that is quicker where the product alone
+/// With `protocol=eager` every rank writes its shard into the staging of all others as soon as its launch begins, 128 chunks with a flag
+/// (`arrived`) each at most, and nothing else is said: calls take two stagings in turn. On two H200s that is faster where the GEMM alone
 /// takes less than about 30 µs.
 ///
 /// Otherwise `ready`: "my A may be read", and where chunks are pushed "and those are in your staging". `done`: "I have read your A", wherever
@@ -23,7 +23,7 @@ use warpweave_gemm::AllGatherMatmul;
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllGather",
     operation: Operation::AllGatherMatmul,
-    summary: "one SM90 kernel: each block fetches rows of the peers, or writes its own to them, while it multiplies what has arrived",
+    summary: "one SM90 kernel: each block pulls rows of the peers, or writes its own to them, while it multiplies what has arrived",
     needs: Capabilities::SM90,
     parameters: &[
         Parameter {
@@ -32,23 +32,21 @@ pub const ALGORITHM: Algorithm = Algorithm {
             values: Values::Counts(&[CHUNKS, 1, 2, 4, 16]),
         },
         Parameter {
-            key: "fetched",
-            summary: "eighths of a shard, at least, that are fetched and not pushed",
+            key: "pulled",
+            summary: "eighths of a shard, at least, that are pulled and not pushed",
             values: Values::Counts(&[EIGHTHS, 3]),
         },
         Parameter {
             key: "protocol",
-            summary: "whether peers fetch a shard once its owner says so, or the owner writes it to them unasked",
-            values: Values::Words(&["rendezvous", "eager"]),
+            summary: "whether peers pull a shard once its owner says so, or the owner writes it to them unasked",
+            values: Values::Choices(&["rendezvous", "eager"]),
         },
     ],
     build: |options, rank, world, problem| build(&ALGORITHM, options, (rank, world), problem),
     rows: None,
-    redundant: Some(|options| match options.word("protocol") {
-        "eager" => options.count("chunks") != CHUNKS || options.count("fetched") != EIGHTHS,
-        _ => {
-            options.count("fetched") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0
-        }
+    redundant: Some(|options| match options.choice("protocol") {
+        "eager" => options.count("chunks") != CHUNKS || options.count("pulled") != EIGHTHS,
+        _ => options.count("pulled") != EIGHTHS && pushed_of(options.count("chunks"), options) == 0,
     }),
 };
 
@@ -58,10 +56,10 @@ const EIGHTHS: usize = 8;
 
 /// How many of so many chunks are pushed.
 fn pushed_of(chunks: usize, options: &Options) -> usize {
-    chunks * EIGHTHS.saturating_sub(options.count("fetched")) / EIGHTHS
+    chunks * EIGHTHS.saturating_sub(options.count("pulled")) / EIGHTHS
 }
 
-/// The plan of a product, or of a linear layer: the same launch takes the weight as the operation has it stored, and adds a bias.
+/// The plan of a GEMM, or of a linear layer: the same launch takes the weight as the operation has it stored, and adds a bias.
 pub(in crate::algorithms) fn build(
     algorithm: &Algorithm,
     options: &Options,
@@ -71,7 +69,7 @@ pub(in crate::algorithms) fn build(
     let Algorithm {
         operation, name, ..
     } = *algorithm;
-    let is_eager = options.word("protocol") == "eager";
+    let is_eager = options.choice("protocol") == "eager";
     let placement = match is_eager {
         true => Placement::Local,
         false => Placement::Symmetric,

@@ -31,11 +31,11 @@ use std::ops::Range;
 /// all rows of A.
 ///
 /// `ready`: its n-th signal of a call says "the n-th of the shards that I push to you is in your staging". `free`: "my
-/// products have read your rows", a credit for the next call's pushes.
+/// GEMMs have read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "hierarchical",
     operation: Operation::AllGatherMatmul,
-    summary: "NCCL between nodes, pushes by copy engine inside them, products shard by shard",
+    summary: "NCCL between nodes, pushes by copy engine inside them, GEMMs shard by shard",
     needs: Capabilities::NONE,
     parameters: &[Parameter {
         key: "nodes",

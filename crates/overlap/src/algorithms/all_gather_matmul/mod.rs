@@ -1,10 +1,10 @@
 //! All-gather + matmul: C\[M,N\] = A\[M,K\] · B\[K,N\], A sharded by rows, B each rank's own.
 //!
-//! First the seven of nvFuser's benchmark, by its names, then the pipelines, in which the products of the rows that have
+//! First the seven of nvFuser's benchmark, by its names, then the pipelines, in which the GEMMs of the rows that have
 //! arrived run beside the transfer of the others. Every plan has the buffers `a` (this rank's shard, in rows 0 .. shard
 //! length of a buffer that has the rows of the largest shard), `b` and `c`; all but the naive one also `staging`, which has
 //! a place for all rows of A. The hierarchical one has `landing` besides, or, where each rank is a node, instead. At a world of
-//! one the pipelines are one product, with no staging.
+//! one the pipelines are one GEMM, with no staging.
 
 pub mod baseline_cuda;
 pub mod baseline_nccl;
@@ -17,7 +17,7 @@ pub mod multimem_gather_cutlass;
 pub mod multimem_gather_scalar;
 pub mod naive_remote_read;
 pub mod push_chunks;
-pub mod push_waiting;
+pub mod push_chunks_waiting_gemm;
 pub mod ring_get;
 pub mod ring_put;
 pub mod threadload_gather_cutlass;
@@ -40,7 +40,7 @@ pub(super) const ALGORITHMS: &[Algorithm] = &[
     ring_get::ALGORITHM,
     ring_put::ALGORITHM,
     push_chunks::ALGORITHM,
-    push_waiting::ALGORITHM,
+    push_chunks_waiting_gemm::ALGORITHM,
     fused::ALGORITHM,
     broadcast_pipeline::ALGORITHM,
     hierarchical::ALGORITHM,

@@ -1,17 +1,17 @@
-//! `multimemGatherThenCutlass`: gather by multicast stores, then a tensor-core product.
+//! `multimemGatherThenCutlass`: gather by multicast stores, then a tensor-core GEMM.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{GemmProvider, Kernel, Placement, Plan, Problem, StreamId};
+use crate::plan::{Kernel, Placement, Plan, Problem, Provider, StreamId};
 
-/// The gather kernel, which ends when all rows have arrived, then the CUTLASS product, then `free`, which only now is
+/// The gather kernel, which ends when all rows have arrived, then the CUTLASS GEMM, then `free`, which only now is
 /// true.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "multimemGatherThenCutlass",
     operation: Operation::AllGatherMatmul,
-    summary: "a gather kernel of multicast stores, then the CUTLASS SM90 product",
+    summary: "a gather kernel of multicast stores, then the CUTLASS SM90 GEMM",
     needs: Capabilities {
         sm90: true,
         multicast: true,
@@ -35,7 +35,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         free,
     };
     plan.builder.kernel(StreamId::MAIN, kernel);
-    plan.gemm(GemmProvider::Cutlass, staging);
+    plan.gemm(Provider::Cutlass, staging);
     let peers = plan.builder.peers();
     plan.builder.signal(StreamId::MAIN, free, peers);
     plan.builder.finish()

@@ -1,4 +1,4 @@
-//! `multimemGatherScalarCompute`: gather by multicast stores, scalar product, one launch.
+//! `multimemGatherScalarCompute`: gather by multicast stores, scalar GEMM, one launch.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -14,7 +14,7 @@ use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "multimemGatherScalarCompute",
     operation: Operation::AllGatherMatmul,
-    summary: "one kernel: owners store their rows by multicast, then a scalar product",
+    summary: "one kernel: owners store their rows by multicast, then a scalar GEMM",
     needs: Capabilities {
         sm90: true,
         multicast: true,

@@ -9,17 +9,17 @@ use warpweave_symm_mem::Priority;
 
 /// Pushes by copy engine on one stream, the fastest all-gather by copy engines: to rank r + 1 first, then r + 2 and so on,
 /// so that at each time every rank receives from one other. Each shard goes in `chunks` chunks of rows with a signal
-/// behind each. This rank's shard is multiplied first, then chunk after chunk in the order of their arrival.
+/// after each. This rank's shard is multiplied first, then chunk after chunk in the order of their arrival.
 ///
-/// The products go round `streams` streams, the caller's the first of them: the last tiles of a product rarely fill the
+/// The GEMMs go round `streams` streams, the caller's the first of them: the last tiles of a GEMM rarely fill the
 /// device, and those of the next one begin beside them. A stream waits for the chunks that it multiplies and for no others.
 ///
 /// `ready i`: its n-th signal of a call says "the n-th of my chunks that stream i multiplies is in your staging". `free`: "my
-/// products have read your rows", a credit for the next call's pushes.
+/// GEMMs have read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "pushChunks",
     operation: Operation::AllGatherMatmul,
-    summary: "push by copy engine in chunks of a shard, products chunk by chunk",
+    summary: "push by copy engine in chunks of a shard, GEMMs chunk by chunk",
     needs: Capabilities::NONE,
     parameters: &[
         Parameter {
@@ -29,7 +29,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
         },
         Parameter {
             key: "streams",
-            summary: "streams that take the products in turn",
+            summary: "streams that take the GEMMs in turn",
             values: Values::Counts(&[2, 1, 3]),
         },
     ],

@@ -1,4 +1,4 @@
-//! `ringGet`: the ring, each rank fetching from its left neighbour.
+//! `ringGet`: the ring, each rank pulling from its left neighbour.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -17,7 +17,7 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "ringGet",
     operation: Operation::AllGatherMatmul,
-    summary: "the ring: get the next shard from the left neighbour beside the present product",
+    summary: "the ring: get the next shard from the left neighbour beside the present GEMM",
     needs: Capabilities::NONE,
     parameters: &[],
     build,

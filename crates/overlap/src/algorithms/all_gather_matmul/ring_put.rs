@@ -17,7 +17,7 @@ use crate::plan::{Placement, Plan, Problem, StreamId};
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "ringPut",
     operation: Operation::AllGatherMatmul,
-    summary: "the ring: put the present shard to the right neighbour beside its product",
+    summary: "the ring: put the present shard to the right neighbour beside its GEMM",
     needs: Capabilities::NONE,
     parameters: &[],
     build,
@@ -52,7 +52,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         }
         plan.gemm_staged(main, staging, rows);
     }
-    // The last arrival stands behind all puts, and main behind it.
+    // The last arrival stands after all puts, and main after it.
     plan.builder.signal(main, free, [left]);
     plan.builder.finish()
 }

@@ -1,17 +1,17 @@
-//! `threadloadGatherThenCutlass`: gather by thread loads, then a tensor-core product.
+//! `threadloadGatherThenCutlass`: gather by thread loads, then a tensor-core GEMM.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
-use crate::plan::{GemmProvider, Kernel, Placement, Plan, Problem, StreamId};
+use crate::plan::{Kernel, Placement, Plan, Problem, Provider, StreamId};
 
-/// The gather kernel, then the CUTLASS product: two launches on one stream. `ready` and `done` as in
+/// The gather kernel, then the CUTLASS GEMM: two launches on one stream. `ready` and `done` as in
 /// [`naive_remote_read`](super::naive_remote_read).
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "threadloadGatherThenCutlass",
     operation: Operation::AllGatherMatmul,
-    summary: "a gather kernel of thread loads, then the CUTLASS SM90 product",
+    summary: "a gather kernel of thread loads, then the CUTLASS SM90 GEMM",
     needs: Capabilities::SM90,
     parameters: &[],
     build,
@@ -30,6 +30,6 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
         done: plan.builder.slot("done"),
     };
     plan.builder.kernel(StreamId::MAIN, kernel);
-    plan.gemm(GemmProvider::Cutlass, staging);
+    plan.gemm(Provider::Cutlass, staging);
     plan.builder.finish()
 }

@@ -1,4 +1,4 @@
-//! `threadloadGatherScalarCompute`: gather by thread loads, scalar product, one launch.
+//! `threadloadGatherScalarCompute`: gather by thread loads, scalar GEMM, one launch.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -11,7 +11,7 @@ use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "threadloadGatherScalarCompute",
     operation: Operation::AllGatherMatmul,
-    summary: "one kernel: rows gathered into staging by thread loads, then a scalar product",
+    summary: "one kernel: rows gathered into staging by thread loads, then a scalar GEMM",
     needs: Capabilities::NONE,
     parameters: &[],
     build,

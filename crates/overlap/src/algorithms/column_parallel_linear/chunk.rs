@@ -1,4 +1,4 @@
-//! Which rows make up a chunk, where they lie, and by which products they are multiplied.
+//! Which rows make up a chunk, where they lie, and by which GEMMs they are multiplied.
 
 use crate::plan::{Batch, shard};
 use std::ops::Range;
@@ -39,9 +39,9 @@ pub(super) struct Piece {
     pub(super) rows: Range<usize>,
 }
 
-/// A product, or a batch of them: rows of the staging and of C, of the first if they are several.
+/// A GEMM, or a batch of them: rows of the staging and of C, of the first if they are several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Product {
+pub(super) struct Gemm {
     pub(super) staged: Range<usize>,
     pub(super) rows: Range<usize>,
     pub(super) batch: Batch,
@@ -98,19 +98,19 @@ impl Chunk {
         start..end
     }
 
-    /// The products of this chunk.
+    /// The GEMMs of this chunk.
     ///
-    /// Pieces that lie behind each other both in the staging and in C are one product. If they are to be `batched`, products
-    /// in a row that are equally large and lie equally far apart, in the staging and in C, are one batch.
-    pub(super) fn products(&self, batched: bool) -> Vec<Product> {
-        let mut products: Vec<Product> = Vec::new();
+    /// Pieces that lie one after another both in the staging and in C are one GEMM. If they are to be `batched`, GEMMs
+    /// back to back that are equally large and lie equally far apart, in the staging and in C, are one batch.
+    pub(super) fn gemms(&self, batched: bool) -> Vec<Gemm> {
+        let mut gemms: Vec<Gemm> = Vec::new();
         for piece in self.pieces.iter().filter(|piece| !piece.rows.is_empty()) {
-            match products.last_mut() {
+            match gemms.last_mut() {
                 Some(last) if last.is_followed_by(piece) => {
                     last.staged.end = piece.staged.end;
                     last.rows.end = piece.rows.end;
                 }
-                _ => products.push(Product {
+                _ => gemms.push(Gemm {
                     staged: piece.staged.clone(),
                     rows: piece.rows.clone(),
                     batch: Batch::ONE,
@@ -118,27 +118,27 @@ impl Chunk {
             }
         }
         if !batched {
-            return products;
+            return gemms;
         }
-        let mut batches: Vec<Product> = Vec::new();
-        for product in products {
-            let longer = batches.last().and_then(|batch| batch.with(&product));
+        let mut batches: Vec<Gemm> = Vec::new();
+        for gemm in gemms {
+            let longer = batches.last().and_then(|batch| batch.with(&gemm));
             match (batches.last_mut(), longer) {
                 (Some(last), Some(longer)) => last.batch = longer,
-                _ => batches.push(product),
+                _ => batches.push(gemm),
             }
         }
         batches
     }
 }
 
-impl Product {
+impl Gemm {
     fn is_followed_by(&self, piece: &Piece) -> bool {
         self.staged.end == piece.staged.start && self.rows.end == piece.rows.start
     }
 
     /// This batch with `next` at its end, if that is possible.
-    fn with(&self, next: &Product) -> Option<Batch> {
+    fn with(&self, next: &Gemm) -> Option<Batch> {
         let count = self.batch.count;
         let (in_a, in_c) = (
             next.staged.start - self.staged.start,

@@ -1,4 +1,4 @@
-//! `fusedColumnParallelLinear`: one launch in which every rank fetches the shards of the others and multiplies what it has and what
+//! `fusedColumnParallelLinear`: one launch in which every rank pulls the shards of the others and multiplies what it has and what
 //! comes.
 
 use crate::algorithms::Algorithm;

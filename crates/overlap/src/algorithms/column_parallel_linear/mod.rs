@@ -2,7 +2,7 @@
 //! each rank's own.
 //!
 //! Every plan has the buffers `a` (the rows of A that this rank holds, in a buffer that has the rows of the rank with the
-//! most), `b` (the weight), `bias` and `c`. At a world of one it is one product; otherwise `staging` has a place for all rows
+//! most), `b` (the weight), `bias` and `c`. At a world of one it is one GEMM; otherwise `staging` has a place for all rows
 //! of A.
 
 mod chunk;

@@ -1,6 +1,6 @@
-//! `columnParallelLinear`: gathered chunk by chunk, and multiplied behind that on a pool of streams.
+//! `columnParallelLinear`: gathered chunk by chunk, and multiplied after that on a pool of streams.
 
-use super::chunk::{Chunk, Layout, Product, Sharding, deal};
+use super::chunk::{Chunk, Gemm, Layout, Sharding, deal};
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -12,27 +12,27 @@ use std::ops::Range;
 use warpweave_symm_mem::Priority;
 
 /// nvFuser's stream-parallel all-gather and linear layer: chunk s is gathered and multiplied on stream s mod p of a pool, so
-/// that the gather of some chunks runs beside the products of others. Events order the streams, and no host waits.
+/// that the gather of some chunks runs beside the GEMMs of others. Events order the streams, and no host waits.
 ///
 /// **Sharding.** nvFuser's benchmark deals A as \[S, D, M / (S · D), K\] to D ranks, which is `cyclic`: rank r holds the r-th
-/// part of each of S chunks, a gathered chunk is rows in a row, and one product multiplies it. With `blocked`, rank r holds
-/// block r of A and chunk s is the s-th part of every block. That takes a product for each piece, or a batch.
+/// part of each of S chunks, a gathered chunk is rows back to back, and one GEMM multiplies it. With `blocked`, rank r holds
+/// block r of A and chunk s is the s-th part of every block. That takes a GEMM for each piece, or a batch.
 ///
-/// **Products.** The products of a batch lie equally far apart in the staging, and equally far in C: pieces that were pushed as
-/// far in both, since the staging is then laid out as A is, and those that a collective gathered one behind the other in the
+/// **GEMMs.** The GEMMs of a batch lie equally far apart in the staging, and equally far in C: pieces that were pushed as
+/// far in both, since the staging is then laid out as A is, and those that a collective gathered one after the other in the
 /// staging. Where M does not divide by the ranks, the blocks that have a row more and the others are a batch each. Pieces that are
-/// neighbours in C too, all of a cyclic chunk or whole blocks, are one product either way.
+/// neighbours in C too, all of a cyclic chunk or whole blocks, are one GEMM either way.
 ///
 /// **Gather.** `nccl` and `symmetric`: an all-gather for each chunk, ordered among themselves by events; pieces may differ by a
 /// row just as a collective's shards do. Over symmetric memory the staging lies in it. `push`: one stream puts the pieces of chunk after chunk into the staging of all
-/// peers, to the next rank first; this rank's own piece is copied on the stream of its product.
+/// peers, to the next rank first; this rank's own piece is copied on the stream of its GEMM.
 ///
 /// `ready i` (push): its n-th signal of a call says "my piece of the n-th chunk of stream i is in your staging". `free` (push):
-/// "my products have read your rows", a credit for the next call's pushes.
+/// "my GEMMs have read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "columnParallelLinear",
     operation: Operation::ColumnParallelLinear,
-    summary: "gather in chunks over a pool of streams, products behind each",
+    summary: "gather in chunks over a pool of streams, GEMMs after each",
     needs: Capabilities::NONE,
     parameters: &[
         Parameter {
@@ -48,17 +48,17 @@ pub const ALGORITHM: Algorithm = Algorithm {
         Parameter {
             key: "sharding",
             summary: "a block of rows for each rank, or a part of each chunk",
-            values: Values::Words(&["blocked", "cyclic"]),
+            values: Values::Choices(&["blocked", "cyclic"]),
         },
         Parameter {
-            key: "product",
-            summary: "products of the blocks' pieces of a chunk one by one, or in a batch where they lie equally far apart",
-            values: Values::Words(&["separate", "batched"]),
+            key: "gemms",
+            summary: "GEMMs of the blocks' pieces of a chunk one by one, or in a batch where they lie equally far apart",
+            values: Values::Choices(&["separate", "batched"]),
         },
         Parameter {
             key: "gather",
             summary: "by NCCL, by collectives over symmetric memory, or by copy engine",
-            values: Values::Words(&["nccl", "symmetric", "push"]),
+            values: Values::Choices(&["nccl", "symmetric", "push"]),
         },
     ],
     build,
@@ -73,7 +73,7 @@ fn build(
     problem: &Problem,
 ) -> Result<Plan, PlanError> {
     let mut layer = Layer::new(options, (rank, world), problem);
-    match options.word("gather") {
+    match options.choice("gather") {
         _ if world == 1 => layer.multiply_where_it_lies(),
         "push" => layer.push(),
         "symmetric" => layer.collect(Transport::SymmetricMemory),
@@ -82,12 +82,12 @@ fn build(
     layer.builder.finish()
 }
 
-/// One chunk is the whole blocks, however it is dealt; a chunk that is one product is no batch; a stream without a chunk is not
+/// One chunk is the whole blocks, however it is dealt; a chunk that is one GEMM is no batch; a stream without a chunk is not
 /// made.
 fn redundant(options: &Options) -> bool {
     let chunks = options.count("chunks");
-    let cyclic = options.word("sharding") == "cyclic";
-    let batched = options.word("product") == "batched";
+    let cyclic = options.choice("sharding") == "cyclic";
+    let batched = options.choice("gemms") == "batched";
     options.count("streams") > chunks || chunks == 1 && (cyclic || batched) || cyclic && batched
 }
 
@@ -102,11 +102,11 @@ fn rows(options: &Options, rank: usize, world: usize, problem: &Problem) -> Vec<
 }
 
 fn chunks(options: &Options, world: usize, problem: &Problem) -> Vec<Chunk> {
-    let sharding = match options.word("sharding") {
+    let sharding = match options.choice("sharding") {
         "cyclic" => Sharding::Cyclic,
         _ => Sharding::Blocked,
     };
-    let layout = match options.word("gather") {
+    let layout = match options.choice("gather") {
         "push" => Layout::AsInA,
         _ => Layout::ByChunk,
     };
@@ -147,7 +147,7 @@ impl Layer {
             problem: *problem,
             streams: options.count("streams").min(chunks.len()),
             chunks,
-            batched: options.word("product") == "batched",
+            batched: options.choice("gemms") == "batched",
         }
     }
 
@@ -157,10 +157,10 @@ impl Layer {
             .buffer("staging", placement, Role::Staging, dtype, (m, k))
     }
 
-    /// One product, of all rows of A.
+    /// One GEMM, of all rows of A.
     fn multiply_where_it_lies(&mut self) {
         let rows = 0..self.problem.m;
-        let whole = Product {
+        let whole = Gemm {
             staged: rows.clone(),
             rows,
             batch: Batch::ONE,
@@ -179,7 +179,7 @@ impl Layer {
             let dst = self.rows(self.rank, staging, chunk.staged());
             self.builder
                 .collective(stream, Collective::AllGather, src, dst, transport);
-            // The next collective begins behind this one, not behind its products.
+            // The next collective begins after this one, not after its GEMMs.
             if self.streams > 1 && index + 1 < chunks.len() {
                 match pool.get((index + 1) % self.streams) {
                     Some(&next) => {
@@ -254,17 +254,17 @@ impl Layer {
     }
 
     fn multiply_chunk(&mut self, stream: StreamId, staging: BufferId, chunk: &Chunk) {
-        for product in chunk.products(self.batched) {
-            self.multiply(stream, staging, &product);
+        for gemm in chunk.gemms(self.batched) {
+            self.multiply(stream, staging, &gemm);
         }
     }
 
-    fn multiply(&mut self, stream: StreamId, buffer: BufferId, product: &Product) {
-        let a = self.rows(self.rank, buffer, product.staged.clone());
+    fn multiply(&mut self, stream: StreamId, buffer: BufferId, gemm: &Gemm) {
+        let a = self.rows(self.rank, buffer, gemm.staged.clone());
         let [weight, bias] = [self.b, self.bias].map(|id| self.builder.whole(id));
         let cols = 0..self.problem.n;
-        let c = self.builder.own(self.c, product.rows.clone(), cols);
+        let c = self.builder.own(self.c, gemm.rows.clone(), cols);
         self.builder
-            .linear(stream, (a, weight, Some(bias)), c, product.batch);
+            .linear(stream, (a, weight, Some(bias)), c, gemm.batch);
     }
 }

@@ -8,12 +8,12 @@ use crate::plan::{Plan, Problem};
 
 /// Multiplies the rows of one owner after the other, those of the next rank first and the own ones last, and pushes each chunk
 /// to its owner as soon as it is multiplied; the owner sums it in the order of ranks and pushes the sums to all. C is
-/// symmetric, and holds the partial products until sums overwrite them. No credit is needed: a rank gets an owner's sums only
+/// symmetric, and holds the partial GEMMs until sums overwrite them. No credit is needed: a rank gets an owner's sums only
 /// after that owner has got its part, and leaves a call only with all sums.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "allReducePipeline",
     operation: Operation::MatmulAllReduce,
-    summary: "products by owner, each pushed to it by copy engine, its sums pushed to all",
+    summary: "GEMMs by owner, each pushed to it by copy engine, its sums pushed to all",
     needs: Capabilities::NONE,
     parameters: &[STREAMS, CHUNKS],
     build,

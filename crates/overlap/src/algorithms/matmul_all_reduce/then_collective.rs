@@ -1,16 +1,16 @@
 //! `matmulThenAllReduce`: what a framework does.
 
-use crate::algorithms::reduction::{PartialProduct, Stored, TRANSPORT, transport};
+use crate::algorithms::reduction::{PartialGemm, Stored, TRANSPORT, transport};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, Plan, Problem, StreamId};
 
-/// One product, then an all-reduce of it in place, by NCCL or over symmetric memory, in which C then lies.
+/// One GEMM, then an all-reduce of it in place, by NCCL or over symmetric memory, in which C then lies.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "matmulThenAllReduce",
     operation: Operation::MatmulAllReduce,
-    summary: "one product, then an all-reduce in place",
+    summary: "one GEMM, then an all-reduce in place",
     needs: Capabilities::NONE,
     parameters: &[TRANSPORT],
     build,
@@ -27,11 +27,11 @@ fn build(
     let transport = transport(options, TRANSPORT.key);
     let all = (transport.placement(), 0..problem.m);
     let place = (rank, world);
-    let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Plain, all);
+    let mut plan = PartialGemm::new(ALGORITHM.name, place, problem, Stored::Plain, all);
 
     let main = StreamId::MAIN;
     let c = plan.builder.whole(plan.c);
-    plan.product(main, 0..problem.m, c.clone());
+    plan.gemm(main, 0..problem.m, c.clone());
     plan.builder
         .collective(main, Collective::AllReduce, c.clone(), c, transport);
     plan.builder.finish()

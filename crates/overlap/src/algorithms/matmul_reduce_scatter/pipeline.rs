@@ -7,13 +7,13 @@ use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
 /// Multiplies the rows of one owner after the other, those of the next rank first and the own ones last. Each chunk is pushed
-/// into its owner's staging as soon as it is multiplied, by copy engine on one stream, behind a credit that says that the
+/// into its owner's staging as soon as it is multiplied, by copy engine on one stream, after a credit that says that the
 /// owner has summed what the previous call left there. Owners sum their chunks as they become whole, in the order of ranks, so
-/// that behind the last product there is only the last chunk's sum to wait for.
+/// that after the last GEMM there is only the last chunk's sum to wait for.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "reduceScatterPipeline",
     operation: Operation::MatmulReduceScatter,
-    summary: "products by owner, each pushed to it by copy engine, sums in the order of ranks",
+    summary: "GEMMs by owner, each pushed to it by copy engine, sums in the order of ranks",
     needs: Capabilities::NONE,
     parameters: &[STREAMS, CHUNKS],
     build,

@@ -1,6 +1,6 @@
 //! `reduceScatterRing`: partial sums travel round, each rank adding its part.
 
-use crate::algorithms::reduction::{PartialProduct, Stored};
+use crate::algorithms::reduction::{PartialGemm, Stored};
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -9,7 +9,7 @@ use warpweave_symm_mem::Priority;
 
 /// At step s rank r multiplies the rows of rank (r − 1 − s) mod world, adds the sum that came from its left neighbour r − 1,
 /// save at step 0, and puts the result into the staging of its right neighbour r + 1, which adds its own at step s + 1. At
-/// the last step the rows are its own and stay. Products, sums and puts have a stream each, so that the products of the
+/// the last step the rows are its own and stay. GEMMs, sums and puts have a stream each, so that the GEMMs of the
 /// steps follow each other while sums travel.
 ///
 /// `staging` has rows of its own for each shard: within a call nothing is overwritten, so no barrier is needed. The sum of
@@ -20,7 +20,7 @@ use warpweave_symm_mem::Priority;
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "reduceScatterRing",
     operation: Operation::MatmulReduceScatter,
-    summary: "the ring: partial sums go to the right neighbour, each rank adds its product",
+    summary: "the ring: partial sums go to the right neighbour, each rank adds its GEMM",
     needs: Capabilities::NONE,
     parameters: &[],
     build,
@@ -31,11 +31,11 @@ pub const ALGORITHM: Algorithm = Algorithm {
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let own = (Placement::Local, problem.shard(rank, world));
     let place = (rank, world);
-    let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Plain, own);
+    let mut plan = PartialGemm::new(ALGORITHM.name, place, problem, Stored::Plain, own);
     let main = StreamId::MAIN;
     if world == 1 {
         let c = plan.builder.whole(plan.c);
-        plan.product(main, 0..problem.m, c);
+        plan.gemm(main, 0..problem.m, c);
         return plan.builder.finish();
     }
     let partial = plan.buffer("partial", Placement::Local, problem.m);
@@ -44,7 +44,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let free = plan.builder.slot("free");
     let (right, left) = ((rank + 1) % world, (rank + world - 1) % world);
 
-    let products = plan.builder.fork_with(Priority::Normal);
+    let gemms = plan.builder.fork_with(Priority::Normal);
     let mut puts = None;
     let mut took = false;
     for step in 0..world {
@@ -57,14 +57,14 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
             true => plan.builder.whole(plan.c),
             false => plan.own(partial, rows.clone()),
         };
-        plan.product(products, rows.clone(), part.clone());
-        let mut last = products;
+        plan.gemm(gemms, rows.clone(), part.clone());
+        let mut last = gemms;
         if step > 0 {
             let arrived = plan.own(staging, rows.clone());
             plan.builder
-                .order(products, main)
+                .order(gemms, main)
                 .wait(main, ready, [left])
-                .sum(main, vec![arrived, part.clone()], part.clone());
+                .reduce(main, vec![arrived, part.clone()], part.clone());
             (last, took) = (main, true);
         }
         if owner == rank {

@@ -1,6 +1,6 @@
 //! The pipeline by owner: each rank sums its rows, and gets the parts of the others while they multiply.
 
-use super::{PartialProduct, Stored};
+use super::{PartialGemm, Stored};
 use crate::algorithms::Options;
 use crate::error::PlanError;
 use crate::plan::{BufferId, Placement, Plan, Problem, Region, SlotId, StreamId, chunks};
@@ -19,10 +19,10 @@ pub(in crate::algorithms) enum Reach {
 /// Multiplies the rows of one owner after the other, those of rank + 1 first and the own ones last, each in the parameter
 /// `chunks` chunks, by turns on the streams of the parameter `streams`. A chunk is pushed into its owner's `staging` as soon
 /// as it is multiplied, by copy engine on one stream: at each time every rank receives from one other. The caller's stream
-/// sums the own chunks in the order of ranks, which is the same in every run, reading the own part where the product wrote
-/// it; behind the last product there is only the last chunk's sum to wait for.
+/// sums the own chunks in the order of ranks, which is the same in every run, reading the own part where the GEMM wrote
+/// it; after the last GEMM there is only the last chunk's sum to wait for.
 ///
-/// For [`Reach::Everyone`] the stream of the pushes then sends the sums to all others, chunk by chunk. The partial products
+/// For [`Reach::Everyone`] the stream of the pushes then sends the sums to all others, chunk by chunk. The partial GEMMs
 /// lie in C itself: an owner's sums come only after it has got the part that they overwrite.
 ///
 /// `ready`: its n-th signal of a call says "my part of the n-th chunk of your rows is in your staging". `free`: "I have
@@ -40,10 +40,10 @@ pub(in crate::algorithms) fn by_owner(
         Reach::Owner => (Placement::Local, problem.shard(rank, world)),
         Reach::Everyone => (Placement::Symmetric, 0..problem.m),
     };
-    let mut plan = PartialProduct::new(name, (rank, world), problem, stored, c);
+    let mut plan = PartialGemm::new(name, (rank, world), problem, stored, c);
     if world == 1 {
         let c = plan.builder.whole(plan.c);
-        plan.product(StreamId::MAIN, 0..problem.m, c);
+        plan.gemm(StreamId::MAIN, 0..problem.m, c);
         return plan.builder.finish();
     }
     let mut plan = Pipeline::new(plan, reach);
@@ -55,12 +55,12 @@ pub(in crate::algorithms) fn by_owner(
         })
         .collect();
     let streams = options.count("streams").min(parts.len());
-    let streams = plan.product.builder.pool(streams, Priority::Normal);
+    let streams = plan.gemm.builder.pool(streams, Priority::Normal);
     for ((owner, rows), &stream) in parts.into_iter().zip(streams.iter().cycle()) {
         let part = plan.part(owner, rows.clone());
-        plan.product.product(stream, rows.clone(), part.clone());
+        plan.gemm.gemm(stream, rows.clone(), part.clone());
         if owner == rank {
-            plan.sum(stream, rows, part);
+            plan.reduce(stream, rows, part);
         } else {
             plan.push(stream, owner, rows, part);
         }
@@ -70,9 +70,9 @@ pub(in crate::algorithms) fn by_owner(
 
 /// The plan under construction.
 struct Pipeline {
-    product: PartialProduct,
+    gemm: PartialGemm,
     reach: Reach,
-    /// This rank's products of other owners' rows, by row of C.
+    /// This rank's GEMMs of other owners' rows, by row of C.
     partial: BufferId,
     /// The parts of this rank's rows, as many rows as the largest shard for each of the others.
     staging: BufferId,
@@ -85,55 +85,55 @@ struct Pipeline {
 }
 
 impl Pipeline {
-    fn new(mut product: PartialProduct, reach: Reach) -> Self {
-        let PartialProduct { problem, world, .. } = product;
+    fn new(mut gemm: PartialGemm, reach: Reach) -> Self {
+        let PartialGemm { problem, world, .. } = gemm;
         let partial = match reach {
-            Reach::Owner => product.buffer("partial", Placement::Local, problem.m),
-            Reach::Everyone => product.c,
+            Reach::Owner => gemm.buffer("partial", Placement::Local, problem.m),
+            Reach::Everyone => gemm.c,
         };
         let parts = problem.max_shard(world).saturating_mul(world - 1);
         Pipeline {
             partial,
-            staging: product.buffer("staging", Placement::Symmetric, parts),
-            ready: product.builder.slot("ready"),
-            over: product.builder.slot(match reach {
+            staging: gemm.buffer("staging", Placement::Symmetric, parts),
+            ready: gemm.builder.slot("ready"),
+            over: gemm.builder.slot(match reach {
                 Reach::Owner => "free",
                 Reach::Everyone => "summed",
             }),
-            peers: product.builder.peers(),
+            peers: gemm.builder.peers(),
             pushes: None,
-            product,
+            gemm,
             reach,
         }
     }
 
-    /// Where this rank's product of these rows of `owner` goes; that of its own lies where their sum will.
+    /// Where this rank's GEMM of these rows of `owner` goes; that of its own lies where their sum will.
     fn part(&self, owner: usize, rows: Range<usize>) -> Region {
-        let product = &self.product;
-        if self.reach == Reach::Owner && owner == product.rank {
-            return product.own(product.c, self.in_shard(owner, &rows));
+        let gemm = &self.gemm;
+        if self.reach == Reach::Owner && owner == gemm.rank {
+            return gemm.own(gemm.c, self.in_shard(owner, &rows));
         }
-        product.own(self.partial, rows)
+        gemm.own(self.partial, rows)
     }
 
     /// Where the part of `source` of these rows lies in the staging of `owner`, which has none of its own.
     fn staged(&self, source: usize, owner: usize, rows: &Range<usize>) -> Region {
-        let PartialProduct { problem, world, .. } = &self.product;
+        let PartialGemm { problem, world, .. } = &self.gemm;
         let above = (source - usize::from(source > owner)) * problem.max_shard(*world);
         let Range { start, end } = self.in_shard(owner, rows);
-        self.product
+        self.gemm
             .on(owner, self.staging, above + start..above + end)
     }
 
     /// These rows of C, counted from the first that `owner` has.
     fn in_shard(&self, owner: usize, rows: &Range<usize>) -> Range<usize> {
-        let first = self.product.rows_of(owner).start;
+        let first = self.gemm.rows_of(owner).start;
         rows.start - first..rows.end - first
     }
 
     /// The stream of the pushes, which goes on only after what is on `earlier` so far.
-    fn pushes_behind(&mut self, earlier: StreamId) -> StreamId {
-        let builder = &mut self.product.builder;
+    fn pushes_after(&mut self, earlier: StreamId) -> StreamId {
+        let builder = &mut self.gemm.builder;
         if let Some(pushes) = self.pushes {
             builder.order(earlier, pushes);
             return pushes;
@@ -144,10 +144,10 @@ impl Pipeline {
 
     /// Pushes a part that is multiplied on `stream`.
     fn push(&mut self, stream: StreamId, owner: usize, rows: Range<usize>, part: Region) {
-        let pushes = self.pushes_behind(stream);
-        let there = self.staged(self.product.rank, owner, &rows);
-        let first = rows.start == self.product.rows_of(owner).start;
-        let builder = &mut self.product.builder;
+        let pushes = self.pushes_after(stream);
+        let there = self.staged(self.gemm.rank, owner, &rows);
+        let first = rows.start == self.gemm.rows_of(owner).start;
+        let builder = &mut self.gemm.builder;
         if first && self.reach == Reach::Owner {
             builder.wait_credit(pushes, self.over, [owner]);
         }
@@ -155,49 +155,49 @@ impl Pipeline {
     }
 
     /// Sums a chunk of the own rows, of which the own part is multiplied on `stream`, and sends the sums on.
-    fn sum(&mut self, stream: StreamId, rows: Range<usize>, part: Region) {
-        let PartialProduct { rank, world, c, .. } = self.product;
+    fn reduce(&mut self, stream: StreamId, rows: Range<usize>, part: Region) {
+        let PartialGemm { rank, world, c, .. } = self.gemm;
         let main = StreamId::MAIN;
         let parts = (0..world).map(|source| match source == rank {
             true => part.clone(),
             false => self.staged(source, rank, &rows),
         });
         let parts = parts.collect();
-        self.product
+        self.gemm
             .builder
             .order(stream, main)
             .wait(main, self.ready, self.peers.clone())
-            .sum(main, parts, part.clone());
+            .reduce(main, parts, part.clone());
         if self.reach == Reach::Everyone {
-            let pushes = self.pushes_behind(main);
+            let pushes = self.pushes_after(main);
             for &to in &self.peers {
-                let there = self.product.on(to, c, rows.clone());
-                self.product.builder.copy(pushes, part.clone(), there);
+                let there = self.gemm.on(to, c, rows.clone());
+                self.gemm.builder.copy(pushes, part.clone(), there);
             }
         }
     }
 
     /// Tells the others that the own rows are summed, and waits for what they have pushed.
     fn finish(self) -> Result<Plan, PlanError> {
-        let mut product = self.product;
+        let mut gemm = self.gemm;
         let main = StreamId::MAIN;
-        let PartialProduct { problem, world, .. } = product;
+        let PartialGemm { problem, world, .. } = gemm;
         let owns = |rank: &usize| !problem.shard(*rank, world).is_empty();
-        if owns(&product.rank) {
+        if owns(&gemm.rank) {
             let stream = match (self.reach, self.pushes) {
                 (Reach::Everyone, Some(pushes)) => pushes,
                 _ => main,
             };
             let peers = self.peers.iter().copied();
-            product.builder.signal(stream, self.over, peers);
+            gemm.builder.signal(stream, self.over, peers);
         }
         if let Some(pushes) = self.pushes {
-            product.builder.join(pushes);
+            gemm.builder.join(pushes);
         }
         if self.reach == Reach::Everyone {
             let owners = self.peers.into_iter().filter(owns);
-            product.builder.wait(main, self.over, owners);
+            gemm.builder.wait(main, self.over, owners);
         }
-        product.builder.finish()
+        gemm.builder.finish()
     }
 }

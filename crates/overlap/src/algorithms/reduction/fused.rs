@@ -1,26 +1,26 @@
-//! One launch that multiplies, fetches and sums.
+//! One launch that multiplies, pulls and sums.
 
-use super::{PartialProduct, Reach, Stored};
+use super::{PartialGemm, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::plan::{Kernel, KernelShape, Placement, Plan, Problem, Reduction, StreamId};
 
-/// How many rows are announced together, for [`fused()`].
+/// How many rows are published together, for [`fused()`].
 pub(in crate::algorithms) const ROWS: Parameter = Parameter {
     key: "rows",
-    summary: "rows of a shard that are announced together; on a GPU a multiple of 128",
+    summary: "rows of a shard that are published together; on a GPU a multiple of 128",
     values: Values::Counts(&[ROWS_OF_A_GROUP, 256, 1024]),
 };
 
-/// The usual choice.
+/// The default choice.
 pub(super) const ROWS_OF_A_GROUP: usize = 512;
 
 /// One kernel, which leaves its parts of other ranks' rows in its `staging` as they are computed, in groups of the parameter
-/// `rows` rows; their owners fetch them into `fetched` and add them in the order of ranks to their own f32 sums. Where everyone gets
-/// the sums, the others fetch these in their turn. At a world of one it is one product.
+/// `rows` rows; their owners pull them into `pulled` and add them in the order of ranks to their own f32 sums. Where everyone gets
+/// the sums, the others pull these in their turn. At a world of one it is one GEMM.
 ///
-/// `ready i`: "my part of group i of your rows may be fetched". `summed i`, where everyone gets the sums: "my group i is summed,
-/// and may be fetched from my C". `done`: "I have fetched everything of yours", behind which each call ends, so that no credit
+/// `ready i`: "my part of group i of your rows may be pulled". `summed i`, where everyone gets the sums: "my group i is summed,
+/// and may be pulled from my C". `done`: "I have pulled everything of yours", after which each call ends, so that no credit
 /// is needed.
 pub(in crate::algorithms) fn fused(
     name: &str,
@@ -35,23 +35,23 @@ pub(in crate::algorithms) fn fused(
         Reach::Owner => (Placement::Local, problem.shard(rank, world)),
         Reach::Everyone => (Placement::Symmetric, 0..problem.m),
     };
-    let mut plan = PartialProduct::new(name, (rank, world), problem, stored, c);
+    let mut plan = PartialGemm::new(name, (rank, world), problem, stored, c);
     if world == 1 {
         let c = plan.builder.whole(plan.c);
-        plan.product(StreamId::MAIN, 0..problem.m, c);
+        plan.gemm(StreamId::MAIN, 0..problem.m, c);
         return plan.builder.finish();
     }
     let most = problem.max_shard(world);
     let parts = most.saturating_mul(world - 1);
     let staging = plan.buffer("staging", Placement::Symmetric, parts);
-    let fetched = plan.buffer("fetched", Placement::Local, parts);
+    let pulled = plan.buffer("pulled", Placement::Local, parts);
     let rows = options.count(ROWS.key);
     let groups = most.div_ceil(rows);
     if groups > MOST_GROUPS {
         return Err(PlanError::Malformed {
             plan: name.into(),
             rank,
-            what: format!("{groups} groups of {rows} rows: {MOST_GROUPS} can be announced"),
+            what: format!("{groups} groups of {rows} rows: {MOST_GROUPS} can be published"),
         });
     }
     let mut slots = |what: &str| {
@@ -71,7 +71,7 @@ pub(in crate::algorithms) fn fused(
         b_transposed: stored == Stored::Transposed,
         c: plan.c,
         staging,
-        fetched,
+        pulled,
         ready,
         summed,
         done,

@@ -1,7 +1,7 @@
-//! What the algorithms share in which a product is followed by a sum over the ranks.
+//! What the algorithms share in which a GEMM is followed by a sum over the ranks.
 //!
-//! K is sharded, so that each rank has a *partial product* of all of C, and C is the sum of these. A rank that has no part of
-//! K, since there are more ranks than columns of A, has a product of no terms, which is zero.
+//! K is sharded, so that each rank has a *partial GEMM* of all of C, and C is the sum of these. A rank that has no part of
+//! K, since there are more ranks than columns of A, has a GEMM of no terms, which is zero.
 
 mod by_owner;
 mod fused;
@@ -14,13 +14,13 @@ use crate::plan::Transport;
 pub(super) use by_owner::{Reach, by_owner};
 pub(super) use fused::{ROWS, fused};
 pub(super) use one_shot::{SHOTS, in_shots, is_redundant};
-pub(super) use partial::{PartialProduct, Stored};
+pub(super) use partial::{PartialGemm, Stored};
 
 /// What moves the bytes of a collective, for [`transport`].
 pub(super) const TRANSPORT: Parameter = Parameter {
     key: "transport",
     summary: "what the collective is",
-    values: Values::Words(&["nccl", "symmetric"]),
+    values: Values::Choices(&["nccl", "symmetric"]),
 };
 
 /// In how many pieces each rank's rows are multiplied, sent and summed.
@@ -30,16 +30,16 @@ pub(super) const CHUNKS: Parameter = Parameter {
     values: Values::Counts(&[2, 1, 4, 8]),
 };
 
-/// The streams of the products, for [`by_owner()`].
+/// The streams of the GEMMs, for [`by_owner()`].
 pub(super) const STREAMS: Parameter = Parameter {
     key: "streams",
-    summary: "streams of products: with two, one begins in the tail of another",
+    summary: "streams of GEMMs: with two, one begins in the tail of another",
     values: Values::Counts(&[1, 2]),
 };
 
-/// The transport that the word of parameter `key` stands for.
+/// The transport that the flag of parameter `key` stands for.
 pub(super) fn transport(options: &Options, key: &str) -> Transport {
-    match options.word(key) {
+    match options.choice(key) {
         "symmetric" => Transport::SymmetricMemory,
         _ => Transport::Nccl,
     }

@@ -1,7 +1,7 @@
 //! One launch whose parts go to everyone, who sums them.
 
 use super::fused::{ROWS, ROWS_OF_A_GROUP, fused};
-use super::{PartialProduct, Reach, Stored};
+use super::{PartialGemm, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::plan::{Kernel, KernelShape, OneShot, Placement, Plan, Problem, StreamId};
@@ -9,8 +9,8 @@ use crate::plan::{Kernel, KernelShape, OneShot, Placement, Plan, Problem, Stream
 /// Whether everyone gets the sums by [`fused()`](super::fused()) or by [`one_shot()`].
 pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
     key: "shots",
-    summary: "2: owners fetch parts and sum them, and the others fetch the sums; 1: parts go to everyone, who sums them",
-    values: Values::Words(&["2", "1"]),
+    summary: "2: owners pull parts and sum them, and the others pull the sums; 1: parts go to everyone, who sums them",
+    values: Values::Choices(&["2", "1"]),
 };
 
 /// The plan by either.
@@ -29,7 +29,7 @@ pub(in crate::algorithms) fn in_shots(
 
 /// Whether it is the latter.
 fn is_one_shot(options: &Options) -> bool {
-    options.word(SHOTS.key) == "1"
+    options.choice(SHOTS.key) == "1"
 }
 
 /// Whether another configuration is the same plan: in one shot there are no groups.
@@ -38,7 +38,7 @@ pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
 }
 
 /// One kernel, which writes its part of C into the `staging` of every rank as it is computed, unasked, and adds the parts of all in the
-/// order of ranks. Calls take two stagings in turn. At a world of one it is one product. For outputs so small that words take longer than
+/// order of ranks. Calls take two stagings in turn. At a world of one it is one GEMM. For outputs so small that flags take longer than
 /// bytes: on two H200s up to about four million elements.
 ///
 /// `arrived`: "my part of the unit is in your staging", a slot for each unit of C. Nothing is said in `calls`.
@@ -49,10 +49,10 @@ fn one_shot(
     stored: Stored,
 ) -> Result<Plan, PlanError> {
     let all = (Placement::Local, 0..problem.m);
-    let mut plan = PartialProduct::new(name, (rank, world), problem, stored, all);
+    let mut plan = PartialGemm::new(name, (rank, world), problem, stored, all);
     if world == 1 {
         let c = plan.builder.whole(plan.c);
-        plan.product(StreamId::MAIN, 0..problem.m, c);
+        plan.gemm(StreamId::MAIN, 0..problem.m, c);
         return plan.builder.finish();
     }
     let parts = problem.m.saturating_mul(world);

@@ -1,7 +1,7 @@
-//! The operands of a product whose K is sharded, and the products of parts of its rows.
+//! The operands of a GEMM whose K is sharded, and the GEMMs of parts of its rows.
 
 use crate::plan::{
-    Batch, BufferId, GemmProvider, Placement, PlanBuilder, Problem, Region, Role, StreamId, shard,
+    Batch, BufferId, Placement, PlanBuilder, Problem, Provider, Region, Role, StreamId, shard,
 };
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ pub(in crate::algorithms) enum Stored {
     Transposed,
 }
 
-/// A plan under construction, with the operands of this rank's partial product: its columns of A, its rows of B, and C.
-pub(in crate::algorithms) struct PartialProduct {
+/// A plan under construction, with the operands of this rank's partial GEMM: its columns of A, its rows of B, and C.
+pub(in crate::algorithms) struct PartialGemm {
     pub(in crate::algorithms) builder: PlanBuilder,
     pub(in crate::algorithms) c: BufferId,
     pub(in crate::algorithms) a: BufferId,
@@ -26,7 +26,7 @@ pub(in crate::algorithms) struct PartialProduct {
     pub(in crate::algorithms) problem: Problem,
 }
 
-impl PartialProduct {
+impl PartialGemm {
     /// `c` has the rows `c_rows` of C.
     pub(in crate::algorithms) fn new(
         name: &str,
@@ -46,7 +46,7 @@ impl PartialProduct {
         let a = builder.buffer("a", local, Role::Input, dtype, (m, depth));
         let b = builder.buffer("b", local, Role::Weight, dtype, of_b);
         let c = builder.buffer("c", c_placement, Role::Output, dtype, (c_rows.len(), n));
-        PartialProduct {
+        PartialGemm {
             builder,
             c,
             a,
@@ -91,19 +91,14 @@ impl PartialProduct {
     }
 
     /// Multiplies `rows` of A into `c`; nothing where there are none.
-    pub(in crate::algorithms) fn product(
-        &mut self,
-        stream: StreamId,
-        rows: Range<usize>,
-        c: Region,
-    ) {
+    pub(in crate::algorithms) fn gemm(&mut self, stream: StreamId, rows: Range<usize>, c: Region) {
         if rows.is_empty() {
             return;
         }
         let [a, b] = [self.a, self.b].map(|id| self.builder.whole(id));
         let a = Region { rows, ..a };
         match self.stored {
-            Stored::Plain => self.builder.gemm(stream, GemmProvider::CublasLt, a, b, c),
+            Stored::Plain => self.builder.gemm(stream, Provider::CublasLt, a, b, c),
             Stored::Transposed => self.builder.linear(stream, (a, b, None), c, Batch::ONE),
         };
     }

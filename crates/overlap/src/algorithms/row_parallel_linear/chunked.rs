@@ -1,6 +1,6 @@
-//! `rowParallelLinear`: chunk by chunk, the all-reduce of one beside the product of the next.
+//! `rowParallelLinear`: chunk by chunk, the all-reduce of one beside the GEMM of the next.
 
-use crate::algorithms::reduction::{PartialProduct, Stored, transport};
+use crate::algorithms::reduction::{PartialGemm, Stored, transport};
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -12,18 +12,18 @@ use warpweave_symm_mem::Priority;
 const REDUCE: Parameter = Parameter {
     key: "reduce",
     summary: "what the all-reduces are: over symmetric memory C lies in it",
-    values: Values::Words(&["nccl", "symmetric"]),
+    values: Values::Choices(&["nccl", "symmetric"]),
 };
 
-/// Chunk i of the rows is on stream i mod p of a pool of p: its product, then its all-reduce in place, which runs beside the
-/// product of chunk i + 1. With `chunks=1:streams=1` it is the layer that is not chunked.
+/// Chunk i of the rows is on stream i mod p of a pool of p: its GEMM, then its all-reduce in place, which runs beside the
+/// GEMM of chunk i + 1. With `chunks=1:streams=1` it is the layer that is not chunked.
 ///
 /// All ranks must enter their collectives in one order, so each waits by an event for the one before it, on another stream.
-/// Hence the last is behind all others, and its stream the only one to be joined.
+/// Hence the last is after all others, and its stream the only one to be joined.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "rowParallelLinear",
     operation: Operation::RowParallelLinear,
-    summary: "chunks of rows on a pool of streams: product, then all-reduce in place",
+    summary: "chunks of rows on a pool of streams: GEMM, then all-reduce in place",
     needs: Capabilities::NONE,
     parameters: &[
         Parameter {
@@ -53,7 +53,7 @@ fn build(
     let transport = transport(options, REDUCE.key);
     let all = (transport.placement(), 0..problem.m);
     let place = (rank, world);
-    let mut plan = PartialProduct::new(ALGORITHM.name, place, problem, Stored::Transposed, all);
+    let mut plan = PartialGemm::new(ALGORITHM.name, place, problem, Stored::Transposed, all);
 
     let parts: Vec<_> = chunks(0..problem.m, options.count("chunks")).collect();
     let streams = options.count("streams").min(parts.len());
@@ -61,7 +61,7 @@ fn build(
     let mut before = None;
     for (rows, &stream) in parts.into_iter().zip(pool.iter().cycle()) {
         let c = plan.own(plan.c, rows.clone());
-        plan.product(stream, rows, c.clone());
+        plan.gemm(stream, rows, c.clone());
         if let Some(before) = before.filter(|&before| before != stream) {
             plan.builder.order(before, stream);
         }

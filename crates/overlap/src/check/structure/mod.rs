@@ -26,7 +26,7 @@ pub struct Fault {
     pub op: Option<usize>,
     /// What sort of fault.
     pub kind: FaultKind,
-    /// The fault in words.
+    /// The fault as text.
     pub what: String,
 }
 
@@ -196,7 +196,7 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    /// The words of a kernel that counts its calls carry their number, and those of its chunks or units are one to a plan. So nothing
+    /// The flags of a kernel that counts its calls carry their number, and those of its chunks or units are one to a plan. So nothing
     /// else may use them.
     fn slots_alone(&mut self) {
         let plan = self.plan;
@@ -286,12 +286,12 @@ impl<'a> Inspector<'a> {
                     self.write(&written);
                     read.iter().for_each(|region| self.apart(region, &written));
                 }
-                self.product(a, (b, *b_transposed), c);
+                self.gemm(a, (b, *b_transposed), c);
                 if let Some(bias) = bias {
                     self.bias(bias, c);
                 }
             }
-            OpKind::Sum { srcs, dst } => self.sum(srcs, dst),
+            OpKind::Reduce { srcs, dst } => self.sum(srcs, dst),
             OpKind::Kernel { kernel, lanes } => {
                 let effects = kernel.about_effects(self.plan.world);
                 self.expect(effects <= Plan::MOST_STEPS, FaultKind::Excess, || {

@@ -50,7 +50,7 @@ impl Inspector<'_> {
         });
     }
 
-    /// Whether there are as many products as a plan may have, each with rows of its own.
+    /// Whether there are as many GEMMs as a plan may have, each with rows of its own.
     pub(super) fn batch(&mut self, batch: Batch, c: &Region) -> bool {
         let apart = batch.count == 1 || batch.c_stride >= c.rows.len();
         self.expect(apart, FaultKind::InPlace, || {
@@ -62,7 +62,7 @@ impl Inspector<'_> {
         });
         let sane = (1..=MAX_COUNT).contains(&batch.count);
         self.expect(sane, FaultKind::Excess, || {
-            format!("a batch of {} products", batch.count)
+            format!("a batch of {} GEMMs", batch.count)
         });
         sane
     }
@@ -93,7 +93,7 @@ impl Inspector<'_> {
         }
     }
 
-    pub(super) fn product(&mut self, a: &Region, (b, b_transposed): (&Region, bool), c: &Region) {
+    pub(super) fn gemm(&mut self, a: &Region, (b, b_transposed): (&Region, bool), c: &Region) {
         self.same_dtype(a, b);
         self.same_dtype(a, c);
         let (depth, width) = match b_transposed {
@@ -104,7 +104,7 @@ impl Inspector<'_> {
         let plan = self.plan;
         self.expect(fits, FaultKind::WrongShape, || {
             let [a, b, c] = [a, b, c].map(|r| show::region(plan, r));
-            format!("{c} = {a} * {b} is no matrix product")
+            format!("{c} = {a} * {b} is no GEMM")
         });
     }
 

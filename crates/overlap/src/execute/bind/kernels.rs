@@ -1,10 +1,8 @@
 //! The kernels of a plan: what their launches are told, and whether they can be launched at all.
 
-use warpweave_gemm::reduction::Sums;
-use warpweave_gemm::waiting::Arrival;
-use warpweave_gemm::{
-    AllGatherMatmul, GemmProblem, Layout, Protocol, ReducingMatmul, WaitingMatmul,
-};
+use warpweave_gemm::chunked_matmul::Arrival;
+use warpweave_gemm::matmul_reduce::ReduceOutput;
+use warpweave_gemm::{AllGatherMatmul, ChunkedMatmul, GemmProblem, Layout, MatmulReduce, Protocol};
 use warpweave_kernels::{GatherMatmul, GatherMode, LocalReduce, NaiveRemoteRead, Strided};
 use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
 
@@ -39,7 +37,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         let summands: Vec<_> = srcs.iter().map(strided).collect();
         let shape = (dst.rows.len(), dst.cols.len());
         let (rank, dtype) = (self.plan.rank, buffer(dst).dtype);
-        Ok(Action::Sum(LocalReduce::new(
+        Ok(Action::Reduce(LocalReduce::new(
             rank,
             &summands,
             strided(dst),
@@ -77,7 +75,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 // SAFETY: as above.
                 unsafe { backend.gather_matmul(&stream, &empty)? };
             }
-            Action::Sum(launch) => {
+            Action::Reduce(launch) => {
                 let empty = LocalReduce { rows: 0, ..*launch };
                 // SAFETY: as above.
                 unsafe { backend.local_reduce(&stream, &empty)? };
@@ -197,7 +195,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             } => {
                 let (rank, world) = (self.plan.rank, self.plan.world);
                 let arrivals = kernel.arrivals(rank, world).into_iter();
-                let product = WaitingMatmul {
+                let gemm = ChunkedMatmul {
                     problem: GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype),
                     own: shard(shape.m, rank, world),
                     arrivals: arrivals
@@ -210,8 +208,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     pad,
                     ready: ready.0,
                 };
-                let planned = self.executor.backend.waiting_plan(&product)?;
-                return Ok(Action::WaitingMatmul(planned));
+                let planned = self.executor.backend.prepare_chunked(&gemm)?;
+                return Ok(Action::ChunkedMatmul(planned));
             }
             Kernel::AllGatherMatmul {
                 a,
@@ -234,7 +232,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     }
                     GatherProtocol::Eager { .. } => (0, Protocol::Eager),
                 };
-                let product = AllGatherMatmul {
+                let gemm = AllGatherMatmul {
                     problem: GemmProblem {
                         bias: bias.is_some(),
                         ..GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype)
@@ -251,21 +249,21 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     ready: ready.0,
                     done,
                     protocol,
-                    candidate: None,
+                    tiling: None,
                     max_blocks: None,
                 };
-                let planned = self.executor.backend.all_gather_plan(&product)?;
+                let planned = self.executor.backend.prepare_all_gather(&gemm)?;
                 return Ok(Action::AllGatherMatmul(planned));
             }
             Kernel::ReducingMatmul(reduction) => {
-                let product = self.reducing(&reduction, pad);
-                let planned = self.executor.backend.reducing_plan(&product)?;
-                return Ok(Action::ReducingMatmul(planned));
+                let gemm = self.reducing(&reduction, pad);
+                let planned = self.executor.backend.prepare_reduce(&gemm)?;
+                return Ok(Action::MatmulReduce(planned));
             }
             Kernel::OneShotMatmul(one_shot) => {
-                let product = self.one_shot(&one_shot, pad);
-                let planned = self.executor.backend.reducing_plan(&product)?;
-                return Ok(Action::ReducingMatmul(planned));
+                let gemm = self.one_shot(&one_shot, pad);
+                let planned = self.executor.backend.prepare_reduce(&gemm)?;
+                return Ok(Action::MatmulReduce(planned));
             }
         };
         Ok(Action::GatherMatmul(launch))
@@ -277,11 +275,11 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         ranks.map(|rank| self.buffers.copy_of(id, rank)).collect()
     }
 
-    fn reducing(&self, reduction: &Reduction, pad: PadView) -> ReducingMatmul {
+    fn reducing(&self, reduction: &Reduction, pad: PadView) -> MatmulReduce {
         let (rank, world) = (self.plan.rank, self.plan.world);
         let KernelShape { m, n, dtype, .. } = reduction.shape;
         let own = |id| self.buffers.copy_of(id, rank);
-        ReducingMatmul {
+        MatmulReduce {
             problem: GemmProblem::new(m, n, reduction.depth(rank, world), dtype)
                 .with_layouts(Layout::RowMajor, layout_of(reduction.b_transposed)),
             shards: reduction.shards(world),
@@ -289,42 +287,42 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             b: own(reduction.b),
             bias: DevicePtr::NULL,
             c: match reduction.everyone() {
-                false => Sums::Owner(own(reduction.c)),
-                true => Sums::Everyone(self.copies(reduction.c)),
+                false => ReduceOutput::Owner(own(reduction.c)),
+                true => ReduceOutput::Everyone(self.copies(reduction.c)),
             },
             staging: self.copies(reduction.staging),
-            fetched: own(reduction.fetched),
+            pulled: own(reduction.pulled),
             pad,
             ready: reduction.ready.0,
             // Where only owners get the sums, no slot is looked at.
             summed: reduction.summed.unwrap_or(reduction.ready).0,
             done: reduction.done.0,
             group_rows: reduction.rows,
-            candidate: None,
+            tiling: None,
             max_blocks: None,
         }
     }
 
-    fn one_shot(&self, one_shot: &OneShot, pad: PadView) -> ReducingMatmul {
+    fn one_shot(&self, one_shot: &OneShot, pad: PadView) -> MatmulReduce {
         let (rank, world) = (self.plan.rank, self.plan.world);
         let KernelShape { m, n, dtype, .. } = one_shot.shape;
         let own = |id| self.buffers.copy_of(id, rank);
-        ReducingMatmul {
+        MatmulReduce {
             problem: GemmProblem::new(m, n, one_shot.depth(rank, world), dtype)
                 .with_layouts(Layout::RowMajor, layout_of(one_shot.b_transposed)),
             a: own(one_shot.a),
             b: own(one_shot.b),
             bias: DevicePtr::NULL,
-            c: Sums::Each(own(one_shot.c)),
+            c: ReduceOutput::Each(own(one_shot.c)),
             staging: self.copies(one_shot.staging),
             pad,
             ready: one_shot.ready.0,
             done: one_shot.calls.0,
-            candidate: None,
+            tiling: None,
             max_blocks: None,
             // What only owners of rows have.
             shards: Vec::new(),
-            fetched: DevicePtr::NULL,
+            pulled: DevicePtr::NULL,
             summed: one_shot.calls.0,
             group_rows: 0,
         }

@@ -1,8 +1,8 @@
 //! From operations to steps: regions become addresses, products get algorithms.
 
 mod collectives;
+mod gemms;
 mod kernels;
-mod products;
 mod runs;
 
 use warpweave_gemm::GemmOperands;
@@ -11,12 +11,12 @@ use warpweave_symm_mem::{DevicePtr, SignalPad};
 use super::buffers::Buffers;
 use super::error::Result;
 use super::interface::Interface;
-use super::step::{Action, Product, Step};
+use super::step::{Action, Gemm, Step};
 use super::{ExecuteBackend, Executor};
 use crate::plan::{Op, OpKind, Plan, Region};
 
 pub(super) use collectives::{Teams, part_of};
-pub(super) use products::{Products, products};
+pub(super) use gemms::{Gemms, gemms};
 
 /// What a plan's operations are bound to.
 pub(super) struct Binder<'a, B: ExecuteBackend> {
@@ -31,8 +31,8 @@ pub(super) struct Binder<'a, B: ExecuteBackend> {
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// The steps of the plan. Nothing here is collective.
-    pub fn steps(&self, products: Products<B>) -> Result<Vec<Step<B>>> {
-        let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. } | OpKind::Sum { .. });
+    pub fn steps(&self, gemms: Gemms<B>) -> Result<Vec<Step<B>>> {
+        let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. } | OpKind::Reduce { .. });
         if self.plan.ops.iter().any(launches) {
             // All ranks come together behind this, before any of them launches: ranks that share a context could not
             // load kernels while one waits for another.
@@ -40,8 +40,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         }
         let mut steps = Vec::with_capacity(self.plan.ops.len());
         let collectives = self.collectives()?;
-        let ops = self.plan.ops.iter().zip(products).zip(collectives);
-        for (index, ((op, product), collective)) in ops.enumerate() {
+        let ops = self.plan.ops.iter().zip(gemms).zip(collectives);
+        for (index, ((op, gemm), collective)) in ops.enumerate() {
             let action = match &op.kind {
                 OpKind::Copy { src, dst, .. } => Action::Copy(self.runs(src, dst)),
                 OpKind::MulticastCopy { src, dst } => Action::Copy(self.multicast_runs(src, dst)),
@@ -56,7 +56,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 },
                 OpKind::Record { event } => Action::Record(event.0),
                 OpKind::WaitEvent { event } => Action::WaitEvent(event.0),
-                OpKind::Sum { srcs, dst } => {
+                OpKind::Reduce { srcs, dst } => {
                     let action = self.sum(srcs, dst)?;
                     self.probe(&action)?;
                     action
@@ -72,8 +72,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     bias,
                     batch,
                     ..
-                } => match product {
-                    Some((problem, provider, plan)) => Action::Gemm(Product {
+                } => match gemm {
+                    Some((problem, provider, plan)) => Action::Gemm(Gemm {
                         problem,
                         provider,
                         plan,

@@ -27,7 +27,7 @@ impl CollectiveBackend for Host {
         call: &NcclCall,
     ) -> Result<()> {
         let (operands, dtype) = ((call.src, call.dst), call.dtype);
-        // SAFETY: the obligations are the caller's, in the same words.
+        // SAFETY: the obligations are the caller's, in the same flags.
         unsafe {
             match call.collective {
                 Collective::AllGather => {

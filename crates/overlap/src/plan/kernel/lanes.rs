@@ -93,7 +93,7 @@ impl Kernel {
         for lane in &come {
             let Range { start, end } = lane.rows();
             let rows = middle(lane)..end;
-            let fetched = Region {
+            let pulled = Region {
                 rank: lane.owner,
                 buffer: a,
                 rows: rows.start - start..rows.end - start,
@@ -101,7 +101,7 @@ impl Kernel {
             };
             let mut effects = vec![
                 Effect::After(words.clone().collect()),
-                Effect::Read(fetched),
+                Effect::Read(pulled),
                 Effect::Write(lane.own_box(staging, rows.clone(), lane.shape.k)),
             ];
             effects.extend(multiply(lane, rows));
@@ -160,7 +160,7 @@ impl Lane {
                 self.wait(ready),
                 self.read_shard(a),
                 self.read_weight(b),
-                self.write_product(c),
+                self.write_gemm(c),
                 self.signal(done),
                 self.wait(done),
             ],
@@ -168,7 +168,7 @@ impl Lane {
             Kernel::AllGatherMatmul { a, c, .. } if self.is_own() => {
                 let mut lane = vec![self.read_shard(a)];
                 lane.extend(self.read_weights(kernel));
-                lane.push(self.write_product(c));
+                lane.push(self.write_gemm(c));
                 lane
             }
             // The word of one without rows is waited for too.
@@ -181,7 +181,7 @@ impl Lane {
             } => {
                 let mut lane = vec![self.wait(ready), Effect::Read(self.staged(staging))];
                 lane.extend(self.read_weights(kernel));
-                lane.push(self.write_product(c));
+                lane.push(self.write_gemm(c));
                 lane
             }
             // One that works in chunks multiplies some before it has fetched them all. Nothing outside can tell: what it does
@@ -211,7 +211,7 @@ impl Lane {
                     Effect::Read(self.staged(staging)),
                 ];
                 lane.extend(self.read_weights(kernel));
-                lane.extend([self.write_product(c), self.wait(done)]);
+                lane.extend([self.write_gemm(c), self.wait(done)]);
                 lane
             }
             Kernel::ThreadloadGather {
@@ -241,7 +241,7 @@ impl Lane {
                 lane.extend([
                     Effect::Read(self.staged(staging)),
                     self.read_weight(b),
-                    self.write_product(c),
+                    self.write_gemm(c),
                     self.signal(free),
                 ]);
                 lane
@@ -281,7 +281,7 @@ impl Lane {
                 Effect::Write(self.staged(staging)),
                 Effect::Read(self.staged(staging)),
                 self.read_weight(b),
-                self.write_product(c),
+                self.write_gemm(c),
             ],
             // Their lanes are not those of owners.
             Kernel::ReducingMatmul(_) | Kernel::OneShotMatmul(_) => Vec::new(),
@@ -430,7 +430,7 @@ impl Lane {
         }
     }
 
-    fn write_product(&self, c: BufferId) -> Effect {
+    fn write_gemm(&self, c: BufferId) -> Effect {
         Effect::Write(self.own_box(c, self.rows(), self.shape.n))
     }
 }

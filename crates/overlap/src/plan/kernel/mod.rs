@@ -245,9 +245,9 @@ impl Kernel {
                 b,
                 c,
                 staging,
-                fetched,
+                pulled,
                 ..
-            }) => vec![a, b, c, staging, fetched],
+            }) => vec![a, b, c, staging, pulled],
             Kernel::OneShotMatmul(OneShot {
                 a, b, c, staging, ..
             }) => vec![a, b, c, staging],

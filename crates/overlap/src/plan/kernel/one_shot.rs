@@ -3,7 +3,7 @@
 use super::{BufferId, KernelShape, SlotId, layout_of, shard};
 use crate::plan::{Effect, Region};
 use serde::{Deserialize, Serialize};
-use warpweave_gemm::reduction::Units;
+use warpweave_gemm::matmul_reduce::Units;
 
 /// The operands of [`Kernel::OneShotMatmul`](super::Kernel::OneShotMatmul).
 ///

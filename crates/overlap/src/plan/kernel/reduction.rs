@@ -4,7 +4,7 @@ use super::{BufferId, KernelShape, MOST_SLOTS, SlotId, layout_of, shard};
 use crate::plan::{Effect, Region};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use warpweave_gemm::reduction::{Group, order};
+use warpweave_gemm::matmul_reduce::{Group, order};
 
 /// The operands of [`Kernel::ReducingMatmul`](super::Kernel::ReducingMatmul).
 ///
@@ -26,7 +26,8 @@ pub struct Reduction {
     /// Symmetric: this rank's parts of the rows of each other rank, in order, with as many rows as the largest shard has.
     pub staging: BufferId,
     /// Local: of the same size, for the parts that this rank fetches.
-    pub fetched: BufferId,
+    #[serde(alias = "fetched")]
+    pub pulled: BufferId,
     /// First of `groups` slots: "my part of the group may be fetched".
     pub ready: SlotId,
     /// Where everyone gets the sums, first of `groups` slots: "my group is summed, and may be fetched from my C".
@@ -79,7 +80,7 @@ impl Reduction {
             world,
         };
         let order = self.order(rank, world);
-        let (mut lanes, mut fetches) = (Vec::new(), Vec::new());
+        let (mut lanes, mut pulls) = (Vec::new(), Vec::new());
         for group in &order {
             if group.owner != rank {
                 lanes.push(place.leave(group));
@@ -87,17 +88,17 @@ impl Reduction {
             }
             let parts: Vec<usize> = (lanes.len()..).take(world - 1).collect();
             let peers = place.peers().into_iter().rev();
-            lanes.extend(peers.map(|peer| place.fetch_part(group, peer)));
+            lanes.extend(peers.map(|peer| place.pull_part(group, peer)));
             lanes.push(place.sum(group, parts.clone()));
-            fetches.extend(parts);
+            pulls.extend(parts);
         }
         if let Some(summed) = self.summed {
             for group in order.iter().filter(|group| group.owner != rank) {
-                fetches.push(lanes.len());
-                lanes.push(place.fetch_sums(group, summed));
+                pulls.push(lanes.len());
+                lanes.push(place.pull_sums(group, summed));
             }
         }
-        lanes.push(place.done(fetches));
+        lanes.push(place.done(pulls));
         lanes
     }
 }
@@ -141,7 +142,7 @@ impl Place<'_> {
     }
 
     /// The part that `peer` has of an own group.
-    fn fetch_part(&self, group: &Group, peer: usize) -> Vec<Effect> {
+    fn pull_part(&self, group: &Group, peer: usize) -> Vec<Effect> {
         vec![
             Effect::Wait {
                 slot: slot(self.reduction.ready, group.index),
@@ -149,7 +150,7 @@ impl Place<'_> {
                 lag: 0,
             },
             Effect::Read(self.staged(peer, group)),
-            Effect::Write(self.fetched(peer, group)),
+            Effect::Write(self.pulled(peer, group)),
         ]
     }
 
@@ -158,7 +159,7 @@ impl Place<'_> {
         let mut lane = self.multiply(group);
         lane.push(Effect::After(parts));
         let sources = (0..self.world).filter(|&source| source != self.rank);
-        lane.extend(sources.map(|source| Effect::Read(self.fetched(source, group))));
+        lane.extend(sources.map(|source| Effect::Read(self.pulled(source, group))));
         lane.push(Effect::Write(self.sums(self.rank, group)));
         lane.extend(self.reduction.summed.map(|summed| Effect::Signal {
             slot: slot(summed, group.index),
@@ -168,7 +169,7 @@ impl Place<'_> {
     }
 
     /// The sums of another rank's group.
-    fn fetch_sums(&self, group: &Group, summed: SlotId) -> Vec<Effect> {
+    fn pull_sums(&self, group: &Group, summed: SlotId) -> Vec<Effect> {
         vec![
             Effect::Wait {
                 slot: slot(summed, group.index),
@@ -181,10 +182,10 @@ impl Place<'_> {
     }
 
     /// What follows the lanes that fetch: a call ends when nobody will read what is this rank's any more.
-    fn done(&self, fetches: Vec<usize>) -> Vec<Effect> {
+    fn done(&self, pulls: Vec<usize>) -> Vec<Effect> {
         let (slot, peers) = (self.reduction.done, self.peers());
         vec![
-            Effect::After(fetches),
+            Effect::After(pulls),
             Effect::Signal {
                 slot,
                 to: peers.clone(),
@@ -228,9 +229,9 @@ impl Place<'_> {
     }
 
     /// Where the part of `source` of an own group is fetched to.
-    fn fetched(&self, source: usize, group: &Group) -> Region {
+    fn pulled(&self, source: usize, group: &Group) -> Region {
         let rows = self.rows_at(place_of(source, self.rank), group);
-        self.all_columns(self.rank, self.reduction.fetched, rows)
+        self.all_columns(self.rank, self.reduction.pulled, rows)
     }
 
     /// The sums of a group in the C of `rank`: an own group, where only owners have them.

@@ -29,9 +29,9 @@ pub(super) fn run(program: &Program<'_>, machine: &Machine) -> Result<Timeline, 
     engine.timeline()
 }
 
-/// One word of the pads: slot, source, destination.
+/// One flag of the pads: slot, source, destination.
 #[derive(Default)]
-struct Word {
+struct Flag {
     /// When each value can be seen, and who stored it.
     signals: Vec<(f64, NodeId)>,
     waits: usize,
@@ -52,7 +52,7 @@ struct Engine<'a, 'p> {
     cause: Vec<(Cause, Option<NodeId>)>,
     /// When what held a step up was over.
     held: Vec<f64>,
-    words: BTreeMap<(SlotId, usize, usize), Word>,
+    flags: BTreeMap<(SlotId, usize, usize), Flag>,
     /// Steps in their fixed part, and when that ends.
     delayed: BTreeMap<NodeId, f64>,
     /// Steps that run, and what is left of them at full speed, µs.
@@ -94,7 +94,7 @@ impl<'a, 'p> Engine<'a, 'p> {
             end: vec![None; count],
             cause: vec![(Cause::Start, None); count],
             held: vec![f64::NEG_INFINITY; count],
-            words: BTreeMap::new(),
+            flags: BTreeMap::new(),
             delayed: BTreeMap::new(),
             running: BTreeMap::new(),
             placed: BTreeSet::new(),
@@ -117,25 +117,25 @@ impl<'a, 'p> Engine<'a, 'p> {
         self.start[id] = Some(self.now);
         let node = &self.program.nodes[id];
         if self.costs[id].handshake && self.multiplying().contains(&node.rank) {
-            let placed = self.now + self.machine.latency.beside_products_us;
+            let placed = self.now + self.machine.latency.during_gemm_us;
             self.held[id] = self.held[id].max(placed);
         }
         if let Some(wait) = node.wait {
             for &from in wait.from {
-                let word = self.words.entry((wait.slot, from, node.rank)).or_default();
-                word.waits += 1;
-                let needs = word.waits.saturating_sub(wait.lag as usize);
+                let flag = self.flags.entry((wait.slot, from, node.rank)).or_default();
+                flag.waits += 1;
+                let needs = flag.waits.saturating_sub(wait.lag as usize);
                 if needs == 0 {
                     continue;
                 }
-                match word.signals.get(needs - 1).copied() {
+                match flag.signals.get(needs - 1).copied() {
                     Some((seen, by)) => {
                         if seen > self.now {
                             self.hold(id, seen, Cause::Signal, by);
                         }
                     }
                     None => {
-                        word.pending.push((id, needs));
+                        flag.pending.push((id, needs));
                         self.unmet[id] += 1;
                     }
                 }
@@ -169,13 +169,13 @@ impl<'a, 'p> Engine<'a, 'p> {
             .map(|(&id, _)| id)
             .collect();
         let multiplying = self.multiplying();
-        let boost = self.machine.product.boost_us;
+        let boost = self.machine.gemm.boost_us;
         let ends = self.running.iter().zip(&speeds);
         let next = ends
             .map(|((_, left), speed)| self.now + left / speed)
             .chain(self.delayed.values().copied())
             .chain(
-                // When a GPU's products become slower.
+                // When a GPU's GEMMs become slower.
                 multiplying
                     .iter()
                     .map(|&rank| boost - self.heat[rank])
@@ -224,10 +224,10 @@ impl<'a, 'p> Engine<'a, 'p> {
     }
 
     /// The speeds of what runs, in the order of `running`. Blocks keep their places; then what begins first gets
-    /// multiprocessors first, and what comes later what is left of them, as blocks are dispatched in the order of launches,
-    /// those of urgent streams before others. Products of hot GPUs are throttled.
+    /// SMs first, and what comes later what is left of them, as blocks are dispatched in the order of launches,
+    /// those of urgent streams before others. GEMMs of hot GPUs are throttled.
     fn speeds(&self) -> Vec<f64> {
-        let boost = self.machine.product.boost_us;
+        let boost = self.machine.gemm.boost_us;
         let hot: Vec<bool> = self.heat.iter().map(|h| boost - h <= INSTANT).collect();
         let running: Vec<(usize, &Cost)> = self
             .running
@@ -241,24 +241,24 @@ impl<'a, 'p> Engine<'a, 'p> {
             .map(|((_, cost), place)| InTurn {
                 loads: &cost.loads,
                 place,
-                together: cost.product,
+                together: cost.gemm,
             })
             .collect();
         let mut speeds = speeds_in_turn(&jobs, |resource| contention.capacity(resource));
         for (speed, (rank, cost)) in speeds.iter_mut().zip(&running) {
-            if cost.product && hot[*rank] {
-                *speed *= self.machine.product.throttled;
+            if cost.gemm && hot[*rank] {
+                *speed *= self.machine.gemm.throttled;
             }
         }
         speeds
     }
 
-    /// For each step that runs its place in the queue for its GPU's multiprocessors, 0 for the first and for what needs none.
+    /// For each step that runs its place in the queue for its GPU's SMs, 0 for the first and for what needs none.
     fn places(&self) -> Vec<usize> {
         let mut queues: BTreeMap<usize, Vec<(bool, bool, f64, NodeId)>> = BTreeMap::new();
         for &id in self.running.keys() {
             let node = &self.program.nodes[id];
-            let needs = |r: Resource| r == Resource::Multiprocessors(node.rank);
+            let needs = |r: Resource| r == Resource::Sms(node.rank);
             if self.costs[id].loads.iter().any(|&(r, _)| needs(r)) {
                 let plan = self.program.plans[node.rank];
                 let stream = op_of(node.site).map(|op| plan.ops[op].stream.0);
@@ -283,10 +283,10 @@ impl<'a, 'p> Engine<'a, 'p> {
         self.running.keys().map(of).collect()
     }
 
-    /// The GPUs on which products run.
+    /// The GPUs on which GEMMs run.
     fn multiplying(&self) -> BTreeSet<usize> {
-        let products = self.running.keys().filter(|&&id| self.costs[id].product);
-        products.map(|&id| self.program.nodes[id].rank).collect()
+        let gemms = self.running.keys().filter(|&&id| self.costs[id].gemm);
+        gemms.map(|&id| self.program.nodes[id].rank).collect()
     }
 
     fn finish(&mut self, id: NodeId) {
@@ -341,16 +341,16 @@ impl<'a, 'p> Engine<'a, 'p> {
         if !self.machine.same_node(from, to) {
             seen += self.machine.network.latency_us;
         }
-        let word = self.words.entry((slot, from, to)).or_default();
-        word.signals.push((seen, id));
-        let value = word.signals.len();
-        let met: Vec<NodeId> = word
+        let flag = self.flags.entry((slot, from, to)).or_default();
+        flag.signals.push((seen, id));
+        let value = flag.signals.len();
+        let met: Vec<NodeId> = flag
             .pending
             .iter()
             .filter(|p| p.1 <= value)
             .map(|p| p.0)
             .collect();
-        word.pending.retain(|p| p.1 > value);
+        flag.pending.retain(|p| p.1 > value);
         for wait in met {
             self.hold(wait, seen, Cause::Signal, id);
             self.unmet[wait] -= 1;

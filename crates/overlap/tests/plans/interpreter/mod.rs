@@ -1,7 +1,7 @@
 //! A second reading of what a plan means, independent of *check*: it runs plans step by step, in every order if asked
 //! to.
 //!
-//! It shares nothing with the proof but the names of the steps: there is no happens-before, no box algebra, and words
+//! It shares nothing with the proof but the names of the steps: there is no happens-before, no box algebra, and flags
 //! are plain counters.
 
 mod orders;
@@ -14,7 +14,7 @@ use warpweave_overlap::{Report, Violation};
 
 type Key = (usize, usize, Site);
 
-/// One step: it may run after all of `after` have, and when the words it waits for are high enough.
+/// One step: it may run after all of `after` have, and when the flags it waits for are high enough.
 struct Atom {
     key: Key,
     after: Vec<usize>,
@@ -47,7 +47,7 @@ pub struct Outcome {
     pub race: bool,
     /// A run can get stuck.
     pub deadlock: bool,
-    /// Two signals or waits on one word, or two collectives of one rank, can be under way at once.
+    /// Two signals or waits on one flag, or two collectives of one rank, can be under way at once.
     pub ambiguous: bool,
 }
 
@@ -145,14 +145,14 @@ impl Machine {
     fn synchronise(&mut self, atom: usize, rank: usize, effect: &Effect) {
         match effect {
             Effect::Signal { slot, to } => {
-                let words = to.iter().map(|&to| (slot.0, rank, to));
-                self.atoms[atom].signals.extend(words);
+                let flags = to.iter().map(|&to| (slot.0, rank, to));
+                self.atoms[atom].signals.extend(flags);
             }
             Effect::Wait { slot, from, lag } => {
-                let words = from
+                let flags = from
                     .iter()
                     .map(|&from| ((slot.0, from, rank), i64::from(*lag)));
-                self.atoms[atom].waits.extend(words);
+                self.atoms[atom].waits.extend(flags);
             }
             _ => {}
         }
@@ -238,7 +238,7 @@ impl Machine {
                             self.access(here, true, &c);
                         }
                     }
-                    OpKind::Sum { srcs, dst } => {
+                    OpKind::Reduce { srcs, dst } => {
                         for src in srcs {
                             self.access(here, false, src);
                         }

@@ -44,11 +44,11 @@ impl<'a> Rules<'a> {
             conflicts: Vec::new(),
         };
         for (index, atom) in machine.atoms.iter().enumerate() {
-            for &word in &atom.signals {
-                rules.signals.entry(word).or_default().push(index);
+            for &flag in &atom.signals {
+                rules.signals.entry(flag).or_default().push(index);
             }
-            for &(word, _) in &atom.waits {
-                rules.waits.entry(word).or_default().push(index);
+            for &(flag, _) in &atom.waits {
+                rules.waits.entry(flag).or_default().push(index);
             }
         }
         rules
@@ -70,19 +70,19 @@ impl<'a> Rules<'a> {
         0..self.machine.atoms.len()
     }
 
-    /// It is this step's turn, though it may still have to wait for a word.
+    /// It is this step's turn, though it may still have to wait for a flag.
     fn reached(&self, done: &Done, atom: usize) -> bool {
         let Atom { after, never, .. } = &self.machine.atoms[atom];
         !done.has(atom) && !never && after.iter().all(|&a| done.has(a))
     }
 
     pub(super) fn can_run(&self, done: &Done, atom: usize) -> bool {
-        let count = |of: &HashMap<_, Vec<usize>>, word| of.get(word).map_or(0, |a| done.count(a));
+        let count = |of: &HashMap<_, Vec<usize>>, flag| of.get(flag).map_or(0, |a| done.count(a));
         self.reached(done, atom)
             && self.machine.atoms[atom]
                 .waits
                 .iter()
-                .all(|(word, lag)| count(&self.signals, word) >= count(&self.waits, word) + 1 - lag)
+                .all(|(flag, lag)| count(&self.signals, flag) >= count(&self.waits, flag) + 1 - lag)
     }
 
     fn under_way(&self, done: &Done, (begin, end): (usize, usize)) -> bool {

@@ -25,8 +25,8 @@ enum Step {
     Reads,
 }
 
-/// The word of a signal: slot, source, destination.
-type Word = (usize, usize, usize);
+/// The flag of a signal: slot, source, destination.
+type Flag = (usize, usize, usize);
 
 /// All ranks, with their memory.
 pub struct Machine<'a> {
@@ -34,8 +34,8 @@ pub struct Machine<'a> {
     operands: Vec<Vec<Operand>>,
     /// Elements of each rank's copy of each buffer.
     memory: HashMap<(usize, usize), Vec<i64>>,
-    words: HashMap<Word, i64>,
-    waits: HashMap<Word, i64>,
+    flags: HashMap<Flag, i64>,
+    waits: HashMap<Flag, i64>,
     /// Records that have run, as rank, call and operation.
     recorded: HashSet<(usize, usize, usize)>,
     /// Steps of each rank's streams.
@@ -56,7 +56,7 @@ impl<'a> Machine<'a> {
         let mut machine = Machine {
             plans,
             memory,
-            words: HashMap::new(),
+            flags: HashMap::new(),
             waits: HashMap::new(),
             recorded: HashSet::new(),
             queues: plans.iter().map(queues).collect(),
@@ -102,9 +102,9 @@ impl<'a> Machine<'a> {
         };
         match self.kind(rank, op) {
             OpKind::Wait { slot, from, lag } => from.iter().all(|&src| {
-                let word = (slot.0, src, rank);
-                let count = |of: &HashMap<Word, i64>| of.get(&word).copied().unwrap_or(0);
-                count(&self.words) > count(&self.waits) - i64::from(*lag)
+                let flag = (slot.0, src, rank);
+                let count = |of: &HashMap<Flag, i64>| of.get(&flag).copied().unwrap_or(0);
+                count(&self.flags) > count(&self.waits) - i64::from(*lag)
             }),
             OpKind::WaitEvent { .. } => self.recorded.contains(&(rank, call, needs)),
             OpKind::Collective { ranks, .. } => {
@@ -157,7 +157,7 @@ impl<'a> Machine<'a> {
             }
             OpKind::Signal { slot, to } => {
                 for &to in to {
-                    *self.words.entry((slot.0, rank, to)).or_default() += 1;
+                    *self.flags.entry((slot.0, rank, to)).or_default() += 1;
                 }
             }
             OpKind::Wait { slot, from, .. } => {
@@ -190,14 +190,14 @@ impl<'a> Machine<'a> {
                         sum + bias.as_ref().map_or(0, |bias| bias[0][col])
                     };
                     let rows = self.read(a);
-                    let product = rows
+                    let gemm = rows
                         .iter()
                         .map(|row| (0..c.cols.len()).map(|col| value(row, col)).collect())
                         .collect();
-                    self.write(&c, product);
+                    self.write(&c, gemm);
                 }
             }
-            OpKind::Sum { srcs, dst } => {
+            OpKind::Reduce { srcs, dst } => {
                 let sum = sum(srcs.iter().map(|src| self.read(src)));
                 self.write(dst, sum);
             }

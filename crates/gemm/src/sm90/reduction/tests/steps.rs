@@ -9,9 +9,9 @@ const START: u32 = u32::MAX - 1;
 /// `kPieceBytes`.
 const PIECE_BYTES: usize = 4096;
 
-/// What a block fetches of: the part of `peer` of an own group, or the sums of a group of `peer`.
+/// What a block pulls of: the part of `peer` of an own group, or the sums of a group of `peer`.
 #[derive(Clone, Copy, Debug)]
-struct Fetch {
+struct Pull {
     peer: usize,
     group: usize,
     is_sum: bool,
@@ -23,19 +23,19 @@ struct Fetch {
 struct Block {
     /// The next of its units.
     unit: usize,
-    /// The next of what it fetches, and whose turn it is: `turn_`.
-    fetch: usize,
+    /// The next of what it pulls, and whose turn it is: `turn_`.
+    pull: usize,
     turn: usize,
-    /// Whether its fetcher has drawn from the ticket of `done`, and all of it from that of the grid.
-    has_fetched: bool,
+    /// Whether its puller has drawn from the ticket of `done`, and all of it from that of the grid.
+    has_pulled: bool,
     has_ended: bool,
 }
 
 #[derive(Debug)]
 struct Rank {
     units: Vec<Unit>,
-    fetches: Vec<Fetch>,
-    /// Words, by group and the rank that signals.
+    pulls: Vec<Pull>,
+    /// Flags, by group and the rank that signals.
     ready: Vec<Vec<u32>>,
     summed: Vec<Vec<u32>>,
     done: Vec<u32>,
@@ -51,35 +51,35 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(job: &[ReducingMatmul], rank: usize, blocks: usize, everyone: bool) -> Self {
-        let (product, world) = (&job[rank], job.len());
-        let groups = product.groups();
+    fn new(job: &[MatmulReduce], rank: usize, blocks: usize, everyone: bool) -> Self {
+        let (gemm, world) = (&job[rank], job.len());
+        let groups = gemm.groups();
         let pieces = |owner: usize, group: usize| {
-            let rows = product.shards[owner].len();
+            let rows = gemm.shards[owner].len();
             let height = rows.saturating_sub(group * GROUP_ROWS).min(GROUP_ROWS);
-            (height * product.row_bytes()).div_ceil(PIECE_BYTES)
+            (height * gemm.row_bytes()).div_ceil(PIECE_BYTES)
         };
-        let mut fetches = Vec::new();
+        let mut pulls = Vec::new();
         for group in 0..=groups {
             let before = (1..world).map(|step| (rank + world - step) % world);
-            fetches.extend(before.clone().map(|peer| Fetch {
+            pulls.extend(before.clone().map(|peer| Pull {
                 peer,
                 group,
                 is_sum: false,
                 pieces: pieces(rank, group),
             }));
             let of_sums = before.filter(|_| everyone && group > 0);
-            fetches.extend(of_sums.map(|peer| Fetch {
+            pulls.extend(of_sums.map(|peer| Pull {
                 peer,
                 group: group - 1,
                 is_sum: true,
                 pieces: pieces(peer, group - 1),
             }));
         }
-        fetches.retain(|fetch| fetch.pieces > 0);
+        pulls.retain(|pull| pull.pieces > 0);
         Rank {
-            units: units(product, &CONFIGS[config::ALONE[1]]).unwrap(),
-            fetches,
+            units: units(gemm, &CONFIGS[config::UNCLUSTERED[1]]).unwrap(),
+            pulls,
             ready: vec![vec![START; world]; groups],
             summed: vec![vec![START; world]; groups],
             done: vec![START; world],
@@ -100,17 +100,17 @@ impl Rank {
     }
 
     fn pieces(&self, peer: usize, group: usize, is_sum: bool) -> usize {
-        let mut fetches = self.fetches.iter();
-        let same = |f: &&Fetch| (f.peer, f.group, f.is_sum) == (peer, group, is_sum);
-        fetches.find(same).unwrap().pieces
+        let mut pulls = self.pulls.iter();
+        let same = |f: &&Pull| (f.peer, f.group, f.is_sum) == (peer, group, is_sum);
+        pulls.find(same).unwrap().pieces
     }
 
     fn epoch(&self) -> u32 {
         START.wrapping_add(self.call)
     }
 
-    fn has(&self, word: u32) -> bool {
-        word.wrapping_sub(self.epoch()) as i32 >= 0
+    fn has(&self, flag: u32) -> bool {
+        flag.wrapping_sub(self.epoch()) as i32 >= 0
     }
 }
 
@@ -118,15 +118,15 @@ impl Block {
     fn new(index: usize) -> Self {
         Block {
             unit: index,
-            fetch: 0,
+            pull: 0,
             turn: index,
-            has_fetched: false,
+            has_pulled: false,
             has_ended: false,
         }
     }
 }
 
-/// One step of a block's product: `load_parts`, `consume` and `store_parts` of a tile. False where it would wait.
+/// One step of a block's GEMM: `load_parts`, `consume` and `store_parts` of a tile. False where it would wait.
 fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
     let (world, mine) = (ranks.len(), &ranks[me]);
     let (blocks, call) = (mine.blocks.len(), mine.call);
@@ -145,18 +145,18 @@ fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
             assert_eq!(mine.parts[peer][group], pieces * call as usize, "not whole");
         }
     }
-    // Who fetches it has done so with that of the call before.
+    // Who pulls it has done so with that of the call before.
     for peer in peers
         .clone()
         .filter(|&peer| owner == peer || (owner == me && everyone))
     {
-        let fetched = if owner == me {
+        let pulled = if owner == me {
             &ranks[peer].sums
         } else {
             &ranks[peer].parts
         };
         let pieces = ranks[peer].pieces(me, group, owner == me);
-        assert_eq!(fetched[me][group], pieces * before, "overwritten unread");
+        assert_eq!(pulled[me][group], pieces * before, "overwritten unread");
     }
     let mine = &mut ranks[me];
     mine.blocks[block].unit += blocks;
@@ -170,26 +170,26 @@ fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
     true
 }
 
-/// One step of a block's fetcher: its share of a part or of sums. False where it would wait.
-fn fetch(ranks: &mut [Rank], me: usize, block: usize) -> bool {
+/// One step of a block's puller: its share of a part or of sums. False where it would wait.
+fn pull(ranks: &mut [Rank], me: usize, block: usize) -> bool {
     let (mine, blocks) = (&ranks[me], ranks[me].blocks.len());
     let (call, epoch) = (mine.call, mine.epoch());
     let Block {
-        fetch,
+        pull,
         turn,
-        has_fetched,
+        has_pulled,
         ..
     } = mine.blocks[block];
-    if let Some(&Fetch {
+    if let Some(&Pull {
         peer,
         group,
         is_sum,
         pieces,
-    }) = mine.fetches.get(fetch)
+    }) = mine.pulls.get(pull)
     {
         if turn < pieces {
-            let words = if is_sum { &mine.summed } else { &mine.ready };
-            if !mine.has(words[group][peer]) {
+            let flags = if is_sum { &mine.summed } else { &mine.ready };
+            if !mine.has(flags[group][peer]) {
                 return false;
             }
             let owner = if is_sum { peer } else { me };
@@ -206,14 +206,14 @@ fn fetch(ranks: &mut [Rank], me: usize, block: usize) -> bool {
         }
         let block = &mut ranks[me].blocks[block];
         block.turn = (turn + blocks - pieces % blocks) % blocks;
-        block.fetch += 1;
+        block.pull += 1;
         return true;
     }
-    if has_fetched {
+    if has_pulled {
         return false;
     }
-    ranks[me].blocks[block].has_fetched = true;
-    if ranks[me].blocks.iter().all(|block| block.has_fetched) {
+    ranks[me].blocks[block].has_pulled = true;
+    if ranks[me].blocks.iter().all(|block| block.has_pulled) {
         let peers = (0..ranks.len()).filter(|&peer| peer != me);
         peers.for_each(|peer| ranks[peer].done[me] = epoch);
     }
@@ -225,14 +225,14 @@ fn end(ranks: &mut [Rank], me: usize, block: usize) -> bool {
     let mine = &mut ranks[me];
     let Block {
         unit,
-        has_fetched,
+        has_pulled,
         has_ended,
         ..
     } = mine.blocks[block];
-    let at_work = unit < mine.units.len() || !has_fetched;
+    let at_work = unit < mine.units.len() || !has_pulled;
     let is_last = mine.blocks.iter().filter(|block| !block.has_ended).count() == 1;
-    let mut words = mine.done.iter().enumerate();
-    let waits = is_last && !words.all(|(peer, &word)| peer == me || mine.has(word));
+    let mut flags = mine.done.iter().enumerate();
+    let waits = is_last && !flags.all(|(peer, &flag)| peer == me || mine.has(flag));
     if at_work || has_ended || waits {
         return false;
     }
@@ -265,7 +265,7 @@ fn whatever_the_order_of_steps_all_is_read_whole_and_once() {
     ] {
         for everyone in [false, true] {
             let job: Vec<_> = (0..world)
-                .map(|rank| of(everyone, product(m, (rank, world), GROUP_ROWS)))
+                .map(|rank| of(everyone, gemm(m, (rank, world), GROUP_ROWS)))
                 .collect();
             let mut ranks: Vec<Rank> = (0..world)
                 .map(|rank| Rank::new(&job, rank, blocks, everyone))
@@ -283,7 +283,7 @@ fn whatever_the_order_of_steps_all_is_read_whole_and_once() {
                 }
                 let moves = match draw(3) {
                     0 => store(&mut ranks, me, block, everyone),
-                    1 => fetch(&mut ranks, me, block),
+                    1 => pull(&mut ranks, me, block),
                     _ => end(&mut ranks, me, block),
                 };
                 if moves {

@@ -1,0 +1,132 @@
+//! GEMMs whose rows of A arrive from other ranks while they run.
+//!
+//! Copy engines push rows of A into this rank's staging and signal a flag of its pad after each chunk of them. One launch
+//! computes all of C: its tiles take the rows that this rank has from the start first, then the chunks in the order in
+//! which they are expected, and no tile reads a row before the flag of its chunk has come. Unlike a launch a chunk, that
+//! leaves no wave of tiles partly filled but the last.
+//!
+//! That tiles of one persistent launch wait for rows that copy engines bring is the idea of PyTorch's "async-input matmul".
+
+mod backend;
+mod table;
+
+use std::ops::Range;
+
+use warpweave_symm_mem::{DevicePtr, PadView};
+
+use crate::{Error, GemmBatch, GemmProblem, Layout};
+
+pub use backend::ChunkedGemmBackend;
+pub(crate) use table::Table;
+
+/// Rows of A that another rank pushes into staging and then publishes by a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Rows of A, of staging and of C.
+    pub rows: Range<usize>,
+    /// The rank that pushes them.
+    pub from: usize,
+}
+
+/// C = A·B, where this rank has some rows of A and the others arrive.
+///
+/// A and C are row-major. A call consumes one signal in the slot `ready` for each entry of `arrivals`: the n-th entry of a
+/// rank is published by its n-th signal of the call. Nothing else waits in that slot, but calls of the same kind.
+#[derive(Clone, Debug)]
+pub struct ChunkedMatmul {
+    /// The whole GEMM. `lda` holds for `a` and for `staging`.
+    pub problem: GemmProblem,
+    /// The rows that lie in `a`.
+    pub own: Range<usize>,
+    /// The other rows, in the order in which they are multiplied; best that in which they arrive.
+    pub arrivals: Vec<Arrival>,
+    /// Address of the first of the rows `own`.
+    pub a: DevicePtr,
+    /// Address of row 0 of A in staging, which has a place for every row. Own rows that share a tile with others are
+    /// copied there.
+    pub staging: DevicePtr,
+    /// Address of B.
+    pub b: DevicePtr,
+    /// Address of C.
+    pub c: DevicePtr,
+    /// The signal pad, which gives rank and world size.
+    pub pad: PadView,
+    /// Slot for "the next of my rows are in your staging".
+    pub ready: usize,
+}
+
+impl ChunkedMatmul {
+    /// The kernel's name, the same on the host and in device code.
+    pub const NAME: &'static str = "waiting_matmul";
+
+    /// Refuses what contradicts itself.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        self.problem.validate()?;
+        let (rank, world) = (self.pad.rank as usize, self.pad.world as usize);
+        let refuse = |reason: String| {
+            Err(Error::InvalidProblem {
+                problem: Box::new(self.problem),
+                reason: format!("{} on rank {rank}: {reason}", Self::NAME),
+            })
+        };
+        if self.problem.a_layout != Layout::RowMajor {
+            return refuse("rows arrive, so A must be row-major".into());
+        }
+        if self.problem.bias || self.problem.batch != GemmBatch::ONE {
+            return refuse("it is one GEMM without a bias".into());
+        }
+        if self.ready >= self.pad.slots as usize {
+            let slots = self.pad.slots;
+            return refuse(format!("slot {} of a pad with {slots} slots", self.ready));
+        }
+        if let Some(arrival) = self.arrivals.iter().find(|a| a.from >= world) {
+            return refuse(format!("rank {} in a world of {world}", arrival.from));
+        }
+        let mut parts: Vec<_> = self.arrivals.iter().map(|arrival| &arrival.rows).collect();
+        if let Some(rows) = parts.iter().find(|rows| rows.is_empty()) {
+            return refuse(format!("an arrival of no rows, at row {}", rows.start));
+        }
+        if !self.own.is_empty() {
+            parts.push(&self.own);
+        }
+        parts.sort_by_key(|rows| rows.start);
+        let mut end = 0;
+        for rows in parts {
+            if rows.start != end {
+                return refuse(format!("row {end} does not come exactly once"));
+            }
+            end = rows.end;
+        }
+        if end != self.problem.m {
+            return refuse(format!(
+                "{end} rows come, {} are multiplied",
+                self.problem.m
+            ));
+        }
+        Ok(())
+    }
+
+    /// The GEMM of some rows, and the addresses of their A and C.
+    pub(crate) fn part(
+        &self,
+        rows: &Range<usize>,
+        own: bool,
+    ) -> (GemmProblem, DevicePtr, DevicePtr) {
+        let GemmProblem {
+            lda,
+            ldc,
+            dtype,
+            out,
+            ..
+        } = self.problem;
+        let problem = GemmProblem {
+            m: rows.len(),
+            ..self.problem
+        };
+        let a = match own {
+            true => self.a,
+            false => self.staging.add(rows.start * lda * dtype.size()),
+        };
+        (problem, a, self.c.add(rows.start * ldc * out.size()))
+    }
+}

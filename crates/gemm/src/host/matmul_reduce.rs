@@ -1,0 +1,226 @@
+//! The host twin of the GEMM with its sums: the same groups in the same order, by the same signals.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use warpweave_symm_mem::host::{expect_signal, is_noticed, send_signal};
+use warpweave_symm_mem::{DType, DevicePtr, Host};
+
+use super::{Element, one_shot, panels};
+use crate::matmul_reduce::{Group, ReduceOutput};
+use crate::{Error, GemmOperands, GemmReduceBackend, MatmulReduce};
+
+impl GemmReduceBackend for Host {
+    type PreparedReduce = MatmulReduce;
+
+    fn prepare_reduce(&self, gemm: &MatmulReduce) -> Result<MatmulReduce, Error> {
+        gemm.validate()?;
+        let problem = gemm.with_terms();
+        let staging = gemm.staging.iter().copied();
+        let parts: Vec<DevicePtr> = match gemm.c {
+            ReduceOutput::Each(_) => staging.collect(),
+            _ if gemm.world() > 1 => staging.chain([gemm.pulled]).collect(),
+            _ => Vec::new(),
+        };
+        let copies = match &gemm.c {
+            ReduceOutput::Owner(c) | ReduceOutput::Each(c) => std::slice::from_ref(c),
+            ReduceOutput::Everyone(copies) => copies,
+        };
+        for &c in copies.iter().chain(&parts) {
+            let operands = GemmOperands::new(gemm.a, gemm.b, c).with_bias(gemm.bias);
+            panels::check_addresses(&problem, operands)?;
+        }
+        Ok(gemm.clone())
+    }
+
+    unsafe fn matmul_reduce(
+        &self,
+        stream: &Self::Stream,
+        prepared: &MatmulReduce,
+    ) -> Result<(), Error> {
+        let gemm = prepared.clone();
+        self.launch(stream, MatmulReduce::NAME, move || {
+            // SAFETY: the obligations of `reduce` are those of this method, kept until the work has ended.
+            let done = unsafe {
+                match gemm.problem.dtype {
+                    DType::F16 => reduce::<f16>(&gemm),
+                    DType::Bf16 => reduce::<bf16>(&gemm),
+                    DType::F32 => reduce::<f32>(&gemm),
+                }
+            };
+            done.map_err(|error| warpweave_symm_mem::Error::Stream {
+                device: "host".into(),
+                cause: error.to_string(),
+            })
+        })?;
+        Ok(())
+    }
+}
+
+/// # Safety
+/// As for [`GemmReduceBackend::matmul_reduce`], with `T` the problem's type.
+unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error> {
+    if let ReduceOutput::Each(_) = gemm.c {
+        // SAFETY: the caller's obligation.
+        return unsafe { one_shot::reduce::<T>(gemm) };
+    }
+    let (pad, own) = (&gemm.pad, gemm.rank());
+    let everyone = matches!(gemm.c, ReduceOutput::Everyone(_));
+    let order = gemm.order();
+    for group in &order {
+        let Group { owner, index, .. } = *group;
+        let partial = partial(gemm, &group.rows)?;
+        // SAFETY: slots and ranks were checked. This rank's memory is written after `done` of the call before, and that of
+        // others read after the flags that publish it. Every wait runs, whatever the others saw: each advances its own
+        // epoch. After one that failed nothing is pulled or published. That another pad's wait failed is no reason to leave
+        // sums out: this pad would not tell.
+        unsafe {
+            if owner != own {
+                if !is_noticed(pad) {
+                    store::<T>(gemm, gemm.staged(own, owner), group, &partial);
+                    send_signal(pad, gemm.ready + index, owner);
+                }
+                continue;
+            }
+            for peer in gemm.peers() {
+                expect_signal(pad, gemm.ready + index, peer, 0);
+            }
+            if is_noticed(pad) {
+                continue;
+            }
+            for peer in gemm.peers() {
+                let from = gemm.staged(peer, own);
+                copy::<T>(gemm, group, from, gemm.pulled(peer));
+            }
+            let sums = sum::<T>(gemm, group, partial);
+            store::<T>(gemm, gemm.own_sums(), group, &sums);
+            for peer in gemm.peers().filter(|_| everyone) {
+                send_signal(pad, gemm.summed + index, peer);
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        if let ReduceOutput::Everyone(copies) = &gemm.c {
+            for group in order.iter().filter(|group| group.owner != own) {
+                let Group { owner, index, .. } = *group;
+                expect_signal(pad, gemm.summed + index, owner, 0);
+                if !is_noticed(pad) {
+                    let [from, to] = [owner, own]
+                        .map(|rank| gemm.row_from(copies[rank], gemm.shards[owner].start));
+                    copy::<T>(gemm, group, from, to);
+                }
+            }
+        }
+        for peer in gemm.peers() {
+            send_signal(pad, gemm.done, peer);
+        }
+        for peer in gemm.peers() {
+            expect_signal(pad, gemm.done, peer, 0);
+        }
+    }
+    Ok(())
+}
+
+/// This rank's GEMM of some rows, not rounded, contiguous.
+pub(super) fn partial(gemm: &MatmulReduce, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
+    let (problem, a) = gemm.part(rows);
+    let mut sums = vec![0.0f32; problem.m * problem.n];
+    if problem.k > 0 {
+        let mut wide = problem.with_output(DType::F32);
+        wide.bias = false;
+        wide.ldc = wide.n;
+        let c = DevicePtr(sums.as_mut_ptr() as u64);
+        // SAFETY: the caller of the launch vouches for A and B; `sums` has the GEMM's size and is this function's own.
+        unsafe { panels::multiply_raw(&wide, GemmOperands::new(a, gemm.b, c))? };
+    }
+    Ok(sums)
+}
+
+/// The rows of a group within what lies for the whole shard from `base` on.
+fn rows_at<T>(gemm: &MatmulReduce, base: DevicePtr, group: &Group) -> impl Iterator<Item = *mut T> {
+    let first = gemm.shards[group.owner].start;
+    let rows = group.rows.start - first..group.rows.end - first;
+    rows.map(move |row| gemm.row_from(base, row).as_host::<T>())
+}
+
+/// Rounds `values` into rows.
+///
+/// # Safety
+/// They are there, each with elements of type `T`, as many as its values, and nothing else accesses them meanwhile.
+pub(super) unsafe fn round_rows<'a, T: Element>(
+    rows: impl Iterator<Item = *mut T>,
+    values: impl Iterator<Item = &'a [f32]>,
+) {
+    for (row, values) in rows.zip(values) {
+        // SAFETY: the caller's obligation.
+        T::round(values, unsafe {
+            std::slice::from_raw_parts_mut(row, values.len())
+        });
+    }
+}
+
+/// Adds rows to those of `sums`, which have `width` elements.
+///
+/// # Safety
+/// They are there, with as many elements of type `T`, and nothing writes them meanwhile.
+pub(super) unsafe fn add_rows<T: Element>(
+    sums: &mut [f32],
+    width: usize,
+    rows: impl Iterator<Item = *mut T>,
+) {
+    let mut terms = vec![0.0f32; width];
+    for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
+        // SAFETY: the caller's obligation.
+        T::widen(
+            unsafe { std::slice::from_raw_parts(row, width) },
+            &mut terms,
+        );
+        for (sum, term) in sums.iter_mut().zip(&terms) {
+            *sum += term;
+        }
+    }
+}
+
+/// Rounds `values` into the rows of a group.
+///
+/// # Safety
+/// They are there, with elements of type `T`, and nothing else accesses them meanwhile.
+unsafe fn store<T: Element>(gemm: &MatmulReduce, base: DevicePtr, group: &Group, values: &[f32]) {
+    let values = values.chunks_exact(gemm.problem.n);
+    // SAFETY: the caller's obligation; a row has n elements.
+    unsafe { round_rows(rows_at::<T>(gemm, base, group), values) };
+}
+
+/// Copies the rows of a group.
+///
+/// # Safety
+/// They are in both places, with elements of type `T`, and nothing writes the first or accesses the second meanwhile.
+unsafe fn copy<T: Element>(gemm: &MatmulReduce, group: &Group, from: DevicePtr, to: DevicePtr) {
+    let rows = rows_at::<T>(gemm, from, group);
+    for (from, to) in rows.zip(rows_at::<T>(gemm, to, group)) {
+        // SAFETY: the caller's obligation; a row has n elements, and the two places are apart.
+        unsafe { from.copy_to_nonoverlapping(to, gemm.problem.n) };
+    }
+}
+
+/// The sums of an own group over all ranks: to `partial`, this rank's, those of the others are added in their order, and the
+/// bias.
+///
+/// # Safety
+/// The parts of all others have been pulled, and nothing writes them meanwhile.
+unsafe fn sum<T: Element>(gemm: &MatmulReduce, group: &Group, partial: Vec<f32>) -> Vec<f32> {
+    let n = gemm.problem.n;
+    let mut sums = partial;
+    for source in (0..gemm.world()).filter(|&source| source != gemm.rank()) {
+        let rows = rows_at::<T>(gemm, gemm.pulled(source), group);
+        // SAFETY: rows of n elements, by the caller's obligation.
+        unsafe { add_rows(&mut sums, n, rows) };
+    }
+    if gemm.problem.bias {
+        let bias = std::iter::repeat(gemm.bias.as_host::<T>());
+        // SAFETY: the bias has n elements, as the caller of the launch vouches.
+        unsafe { add_rows(&mut sums, n, bias) };
+    }
+    sums
+}

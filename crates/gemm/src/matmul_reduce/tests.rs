@@ -1,0 +1,256 @@
+//! What is refused, and the order of the groups against its definition.
+
+use super::*;
+use warpweave_symm_mem::DType;
+
+/// Shards of `m` rows as even as can be.
+pub(crate) fn gemm(m: usize, (rank, world): (usize, usize), group_rows: usize) -> MatmulReduce {
+    let start = |i: usize| i * (m / world) + i.min(m % world);
+    let copies = vec![DevicePtr(1 << 20); world];
+    MatmulReduce {
+        problem: GemmProblem::new(m, 520, 64, DType::Bf16),
+        shards: (0..world).map(|i| start(i)..start(i + 1)).collect(),
+        a: DevicePtr(1 << 20),
+        b: DevicePtr(1 << 20),
+        bias: DevicePtr::NULL,
+        c: ReduceOutput::Owner(DevicePtr(1 << 20)),
+        staging: copies,
+        pulled: DevicePtr(1 << 20),
+        pad: crate::pad_nowhere((rank, world), 65),
+        ready: 0,
+        summed: 32,
+        done: 64,
+        group_rows,
+        tiling: None,
+        max_blocks: None,
+    }
+}
+
+/// The GEMM with sums for everyone, or for owners alone.
+pub(crate) fn of(everyone: bool, mut gemm: MatmulReduce) -> MatmulReduce {
+    if everyone {
+        gemm.c = ReduceOutput::Everyone(gemm.staging.clone());
+    }
+    gemm
+}
+
+fn every_job(check: impl Fn(&[MatmulReduce])) {
+    for world in 1..=8 {
+        for m in [1usize, 7, 64, 97, 8 * world, 300] {
+            for group_rows in [1000, 7, 16] {
+                if m.div_ceil(world).div_ceil(group_rows) > 32 {
+                    continue;
+                }
+                for everyone in [false, true] {
+                    let job: Vec<_> = (0..world)
+                        .map(|rank| of(everyone, gemm(m, (rank, world), group_rows)))
+                        .collect();
+                    job.iter().for_each(|rank| rank.validate().unwrap());
+                    check(&job);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_row_is_in_one_group_of_its_owner() {
+    every_job(|job| {
+        let gemm = &job[0];
+        let mut times = vec![0; gemm.problem.m];
+        for Group { owner, index, rows } in gemm.order() {
+            let shard = &gemm.shards[owner];
+            assert_eq!(rows.start, shard.start + index * gemm.group_rows);
+            assert!(!rows.is_empty() && rows.end <= shard.end);
+            times[rows].iter_mut().for_each(|times| *times += 1);
+        }
+        assert!(times.iter().all(|&times| times == 1));
+    });
+}
+
+#[test]
+fn own_groups_come_last_or_a_round_after_where_everyone_gets_the_sums() {
+    let order = |everyone| {
+        let order = of(everyone, gemm(36, (1, 3), 4)).order();
+        order.iter().map(|g| (g.owner, g.index)).collect::<Vec<_>>()
+    };
+    let rounds = [(2, 0), (0, 0), (2, 1), (0, 1)];
+    let last = [(2, 2), (0, 2), (1, 0), (1, 1), (1, 2)];
+    assert_eq!(order(false), [&rounds[..], &last].concat());
+    let last = [(1, 0), (2, 2), (0, 2), (1, 1), (1, 2)];
+    assert_eq!(order(true), [&rounds[..], &last].concat());
+}
+
+/// Each rank takes its groups one after the other, as the host does, and waits for the parts of its own.
+#[test]
+fn ranks_that_wait_for_each_other_all_end() {
+    every_job(|job| {
+        let orders: Vec<_> = job.iter().map(MatmulReduce::order).collect();
+        let mut done = vec![0; job.len()];
+        let sent = |done: &[usize], source: usize, group: &Group| {
+            orders[source][..done[source]].contains(group)
+        };
+        loop {
+            let before = done.clone();
+            for (rank, order) in orders.iter().enumerate() {
+                while let Some(group) = order.get(done[rank]) {
+                    let mut peers = job[rank].peers();
+                    if group.owner == rank && !peers.all(|peer| sent(&done, peer, group)) {
+                        break;
+                    }
+                    done[rank] += 1;
+                }
+            }
+            if done == before {
+                break;
+            }
+        }
+        let all: Vec<_> = orders.iter().map(Vec::len).collect();
+        assert_eq!(done, all);
+    });
+}
+
+#[test]
+fn parts_lie_apart() {
+    every_job(|job| {
+        for (rank, gemm) in job.iter().enumerate() {
+            let row = gemm.row_from(DevicePtr(0), 1).0;
+            let most = gemm.most_rows() as u64;
+            let apart = |place: &dyn Fn(usize) -> DevicePtr, first: DevicePtr| {
+                let peers = (0..job.len()).filter(|&peer| peer != rank);
+                let places: Vec<_> = peers.map(|peer| (place(peer).0 - first.0) / row).collect();
+                let wanted: Vec<_> = (0..places.len() as u64).map(|i| i * most).collect();
+                assert_eq!(places, wanted);
+            };
+            apart(&|owner| gemm.staged(rank, owner), gemm.staging[rank]);
+            apart(&|source| gemm.pulled(source), gemm.pulled);
+        }
+    });
+}
+
+/// In one shot: in both stagings, those of all ranks in their order.
+#[test]
+fn parts_of_all_ranks_lie_apart() {
+    let gemm = gemm(10, (1, 3), 4);
+    let part = gemm.row_from(DevicePtr(0), 10).0;
+    let places = (0..2).flat_map(|parity| (0..3).map(move |source| (source, parity)));
+    for (place, (source, parity)) in places.enumerate() {
+        let at = gemm.left(source, 2, parity);
+        assert_eq!(at.0, gemm.staging[2].0 + place as u64 * part);
+    }
+}
+
+#[test]
+fn sums_go_where_the_rows_belong() {
+    let mut gemm = gemm(10, (1, 2), 4);
+    assert_eq!(gemm.own_sums(), DevicePtr(1 << 20));
+    gemm.c = ReduceOutput::Everyone(vec![DevicePtr(4096), DevicePtr(8192)]);
+    gemm.validate().unwrap();
+    assert_eq!(gemm.own_sums(), DevicePtr(8192 + 5 * 520 * 2));
+}
+
+#[test]
+fn descriptors_that_contradict_themselves_are_refused() {
+    let good = gemm(64, (0, 2), 8);
+    let refused = |change: &dyn Fn(&mut MatmulReduce), needle: &str| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let text = bad.validate().unwrap_err().to_string();
+        assert!(text.contains(needle), "{text}");
+    };
+    refused(&|p| p.shards[1] = 33..64, "row 32 is not the first");
+    refused(&|p| p.problem.m = 65, "64 rows are owned, 65");
+    refused(&|p| p.shards.truncate(1), "1 shards in a world of 2");
+    refused(&|p| p.staging.truncate(1), "1 stagings");
+    refused(
+        &|p| p.c = ReduceOutput::Everyone(Vec::new()),
+        "0 copies of C",
+    );
+    refused(&|p| p.group_rows = 0, "group_rows = 0");
+    refused(
+        &|p| p.ready = 62,
+        "ready takes slots 62..66 of a pad with 65",
+    );
+    refused(&|p| p.done = 65, "done takes slots 65..66");
+    refused(&|p| p.done = 3, "ready and done share slots");
+    let everyone = |summed| {
+        move |p: &mut MatmulReduce| {
+            p.c = ReduceOutput::Everyone(p.staging.clone());
+            p.summed = summed;
+        }
+    };
+    refused(&everyone(62), "summed takes slots 62..66");
+    refused(&everyone(3), "ready and summed share slots");
+    refused(&everyone(61), "done and summed share slots");
+    // Where only owners get the sums nobody looks at it.
+    let mut unused = good.clone();
+    unused.summed = usize::MAX;
+    unused.validate().unwrap();
+    refused(
+        &|p| (p.problem.batch.count, p.problem.batch.c_stride) = (2, 1 << 20),
+        "it is one GEMM, stored in its own type",
+    );
+    refused(
+        &|p| p.problem = p.problem.with_layouts(Layout::Transposed, Layout::RowMajor),
+        "A must be row-major",
+    );
+    // In one shot shards and groups say nothing. C, 64 × 520, has nine units.
+    let each = |p: &mut MatmulReduce| {
+        (p.c, p.shards, p.group_rows) = (ReduceOutput::Each(DevicePtr(1 << 20)), Vec::new(), 0);
+    };
+    let mut shot = good.clone();
+    each(&mut shot);
+    shot.validate().unwrap();
+    let each_from = |ready, done| {
+        move |p: &mut MatmulReduce| {
+            each(p);
+            (p.ready, p.done) = (ready, done);
+        }
+    };
+    refused(&each_from(57, 0), "ready takes slots 57..66");
+    refused(&each_from(0, 8), "ready and done share slots");
+    let mut none = good.clone();
+    (none.problem.k, none.problem.lda) = (0, 0);
+    none.validate().unwrap();
+}
+
+#[test]
+fn groups_of_no_rows_and_of_absurdly_many_are_refused() {
+    for group_rows in [0, 1 << 31, 1 << 32, usize::MAX] {
+        for everyone in [false, true] {
+            let error = of(everyone, gemm(64, (1, 2), group_rows)).validate();
+            let error = error.unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("group_rows = {group_rows}")),
+                "{error}"
+            );
+        }
+    }
+    // In one shot there are none.
+    let mut each = gemm(64, (0, 2), 0);
+    (each.c, each.done) = (ReduceOutput::Each(DevicePtr(16)), 40);
+    each.validate().unwrap();
+}
+
+#[test]
+fn the_order_of_groups_of_any_size_is_defined() {
+    let shards = [0..5, 5..9];
+    for group_rows in [usize::MAX, 1 << 32, 5] {
+        let groups = order(&shards, 0, group_rows, false);
+        let rows: Vec<_> = groups.into_iter().map(|group| group.rows).collect();
+        assert_eq!(rows, [5..9, 0..5]);
+    }
+    assert_eq!(order(&shards, 0, 0, true), order(&shards, 0, 1, true));
+}
+
+#[test]
+fn stagings_that_no_address_reaches_are_refused() {
+    let most = i32::MAX as usize;
+    let mut gemm = gemm(most, (0, 8), most);
+    gemm.problem = GemmProblem::new(most, most, 8, DType::F16);
+    // One rank owns all rows: each staging has as many for every rank.
+    gemm.shards = vec![most..most; 8];
+    gemm.shards[0] = 0..most;
+    let error = gemm.validate().unwrap_err().to_string();
+    assert!(error.contains("address space"), "{error}");
+}

@@ -1,0 +1,36 @@
+//! `overlappedAllGather`: the collective on a stream of its own.
+
+use super::buffers::Operands;
+use super::{COLLECTIVE, transport};
+use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{Plan, Problem, StreamId};
+
+/// The collective on a stream of its own, begun before the GEMM: they share the SMs.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "overlappedAllGather",
+    operation: Operation::MatmulOverlappingAllGather,
+    summary: "the collective on a stream of its own, beside the GEMM",
+    needs: Capabilities::NONE,
+    parameters: &[COLLECTIVE],
+    build,
+    rows: None,
+    redundant: None,
+};
+
+fn build(
+    options: &Options,
+    rank: usize,
+    world: usize,
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let transport = transport(options.choice(COLLECTIVE.key));
+    let place = (rank, world);
+    let mut plan = Operands::new(ALGORITHM.name, place, problem, transport.placement());
+    let gather = plan.builder.fork();
+    plan.all_gather(gather, transport);
+    plan.multiply(StreamId::MAIN);
+    plan.builder.join(gather);
+    plan.builder.finish()
+}

@@ -1,0 +1,34 @@
+//! `sequentialAllGather`: first the gather, then the GEMM.
+
+use super::buffers::Operands;
+use super::{COLLECTIVE, transport};
+use crate::algorithms::{Algorithm, Capabilities, Options};
+use crate::error::PlanError;
+use crate::operation::Operation;
+use crate::plan::{Plan, Problem, StreamId};
+
+/// The collective, then the GEMM on the same stream: nothing hides anything.
+pub const ALGORITHM: Algorithm = Algorithm {
+    name: "sequentialAllGather",
+    operation: Operation::MatmulOverlappingAllGather,
+    summary: "the collective, then the GEMM on the same stream",
+    needs: Capabilities::NONE,
+    parameters: &[COLLECTIVE],
+    build,
+    rows: None,
+    redundant: None,
+};
+
+fn build(
+    options: &Options,
+    rank: usize,
+    world: usize,
+    problem: &Problem,
+) -> Result<Plan, PlanError> {
+    let transport = transport(options.choice(COLLECTIVE.key));
+    let place = (rank, world);
+    let mut plan = Operands::new(ALGORITHM.name, place, problem, transport.placement());
+    plan.all_gather(StreamId::MAIN, transport);
+    plan.multiply(StreamId::MAIN);
+    plan.builder.finish()
+}

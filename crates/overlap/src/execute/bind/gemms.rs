@@ -1,0 +1,78 @@
+//! The matrix products of a plan: problems with their algorithms.
+
+use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout};
+use warpweave_symm_mem::BackendKind;
+
+use crate::execute::error::Result;
+use crate::execute::{ExecuteBackend, Executor};
+use crate::plan::{OpKind, Plan, Provider, Region, layout_of};
+
+/// For each operation of a plan its product, if it is one and not empty.
+pub(in crate::execute) type Gemms<B> =
+    Vec<Option<(GemmProblem, Provider, <B as GemmBackend>::PreparedGemm)>>;
+
+/// Plans the product of an operation, in the order of the operations; `None` for other operations and empty products.
+/// Nothing here is collective.
+pub(in crate::execute) fn gemms<B: ExecuteBackend>(
+    executor: &Executor<B>,
+    plan: &Plan,
+) -> Result<Gemms<B>> {
+    let gemm = |kind: &OpKind| {
+        let Some((problem, provider)) = problem_of::<B>(plan, kind) else {
+            return Ok(None);
+        };
+        let planned = executor.gemm().prepare(&problem, provider)?;
+        Ok(Some((problem, provider, planned)))
+    };
+    plan.ops.iter().map(|op| gemm(&op.kind)).collect()
+}
+
+/// What an operation multiplies, and whose kernel does; `None` if it is no product or an empty one.
+///
+/// The one place where products of plans become problems of `warpweave-gemm`.
+fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProblem, Provider)> {
+    let OpKind::Gemm {
+        a,
+        b,
+        c,
+        bias,
+        b_transposed,
+        batch,
+        provider,
+    } = kind
+    else {
+        return None;
+    };
+    if c.is_empty() || a.cols.is_empty() {
+        return None;
+    }
+    let buffer = |region: &Region| &plan.buffers[region.buffer.0];
+    let provider = match (B::KIND, provider) {
+        (BackendKind::Host, _) => Provider::Host,
+        (BackendKind::Cuda, provider) => *provider,
+    };
+    let problem = GemmProblem {
+        m: c.rows.len(),
+        n: c.cols.len(),
+        k: a.cols.len(),
+        dtype: buffer(a).dtype,
+        out: buffer(c).dtype,
+        a_layout: Layout::RowMajor,
+        b_layout: layout_of(*b_transposed),
+        lda: buffer(a).cols,
+        ldb: buffer(b).cols,
+        ldc: buffer(c).cols,
+        bias: bias.is_some(),
+        // The strides of a single product may be any.
+        batch: match batch.count {
+            1 => GemmBatch::ONE,
+            count => GemmBatch {
+                count,
+                a_stride: batch.a_stride * buffer(a).cols,
+                b_stride: 0,
+                c_stride: batch.c_stride * buffer(c).cols,
+            },
+        },
+    };
+    Some((problem, provider))
+}
