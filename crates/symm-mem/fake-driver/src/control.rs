@@ -1,4 +1,4 @@
-//! How a test speaks to the driver that it has loaded.
+//! How a test controls the fake driver that it has loaded.
 
 use std::ffi::{CStr, c_void};
 
@@ -24,7 +24,7 @@ pub struct Call {
 
 type Text = unsafe extern "C" fn(*mut u8, usize) -> usize;
 
-/// The loaded driver, known to be the fake one.
+/// The loaded driver, verified to be the fake one.
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     rank: extern "C" fn(usize),
@@ -40,12 +40,12 @@ impl Control {
     /// The control functions of the driver whose symbols `lookup` finds; `None` if it is not the fake one.
     ///
     /// # Safety
-    /// - `lookup` answers with the address of the symbol, or null.
+    /// - `lookup` returns the address of the symbol, or null.
     /// - The library stays loaded.
     pub unsafe fn find(lookup: impl Fn(&CStr) -> *const c_void) -> Option<Control> {
         let symbol = |name| Some(lookup(name)).filter(|found| !found.is_null());
         let marker = symbol(c"warpweave_fake_marker")?;
-        // SAFETY: no other library has a function of this name, which `calls` below gives this type.
+        // SAFETY: only this driver has a function of this name, and `calls` below has this type.
         let marker: extern "C" fn() -> u64 = unsafe { std::mem::transmute(marker) };
         if marker() != MARKER {
             return None;
@@ -76,12 +76,12 @@ impl Control {
         }
     }
 
-    /// Says that this thread makes the calls of `rank`.
+    /// Declares that this thread makes the calls of `rank`.
     pub fn rank(&self, rank: usize) {
         (self.rank)(rank);
     }
 
-    /// Empties the journal; `failure` is what is to fail from now on.
+    /// Clears the journal and sets the failure to inject.
     pub fn restart(&self, failure: Option<Failure>) {
         let none = Failure {
             rank: 0,
@@ -93,7 +93,7 @@ impl Control {
         (self.restart)(f.rank, f.call, f.code, f.when as usize);
     }
 
-    /// Whether the call that was to fail has been made.
+    /// Whether the injected failure has happened.
     pub fn fired(&self) -> bool {
         (self.fired)()
     }
@@ -101,19 +101,19 @@ impl Control {
     /// The calls since the last [`Control::restart`].
     pub fn calls(&self) -> Vec<Call> {
         let parse = |line: String| {
-            let mut words = line.split(' ');
+            let mut fields = line.split(' ');
             Some(Call {
-                rank: words.next()?.parse().ok()?,
-                number: words.next()?.parse().ok()?,
-                function: words.next()?.to_owned(),
-                code: words.next()?.parse().ok()?,
+                rank: fields.next()?.parse().ok()?,
+                number: fields.next()?.parse().ok()?,
+                function: fields.next()?.to_owned(),
+                code: fields.next()?.parse().ok()?,
             })
         };
         lines(self.calls).into_iter().filter_map(parse).collect()
     }
 
-    /// The rules that were broken since then, one a line: every call that the driver refused, and what the driver would
-    /// let pass but no program should do.
+    /// The rules broken since then, one per line: every call that the driver refused, and misuse that a real
+    /// driver would not report.
     pub fn faults(&self) -> Vec<String> {
         lines(self.faults)
     }
@@ -123,7 +123,7 @@ impl Control {
         lines(self.live)
     }
 
-    /// Frees all that is live, when nobody uses it any more: what is left behind where a call failed that was to free it.
+    /// Frees everything that is live and unused: what remains when a call that would have freed it failed.
     pub fn wipe(&self) {
         (self.wipe)();
     }
@@ -132,7 +132,7 @@ impl Control {
 fn lines(of: Text) -> Vec<String> {
     let mut text = Vec::new();
     loop {
-        // SAFETY: the function writes at most as many bytes as it is told.
+        // SAFETY: the function writes at most the given number of bytes.
         let bytes = unsafe { of(text.as_mut_ptr(), text.len()) };
         if bytes <= text.len() {
             text.truncate(bytes);

@@ -2,14 +2,14 @@
 
 use cudarc::driver::sys::CUresult;
 
-/// Whether a call that is to fail does its work.
+/// Whether the failing call does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// The call does nothing and answers with the code.
+    /// The call does nothing and returns the code.
     Instead,
-    /// The call does its work and answers with the code, as a driver does that reports an earlier failure.
+    /// The call does its work and returns the code, like a driver that reports an earlier failure.
     After,
-    /// As [`When::Instead`], and so does every later call of the rank: the context is lost.
+    /// As [`When::Instead`], and every later call of the rank fails too: the context is lost.
     Onward,
 }
 
@@ -20,7 +20,7 @@ impl When {
 /// The call that is to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The rank whose call it is; 0 for threads that named none.
+    /// The rank of the call; 0 for threads that set none.
     pub rank: usize,
     /// Which of the rank's calls, from 1.
     pub call: u64,
@@ -31,7 +31,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Whether it strikes the call of this number.
+    /// Whether the call with this number fails.
     pub(crate) fn strikes(self, rank: usize, number: u64) -> bool {
         let from = number > self.call && self.when == When::Onward;
         rank == self.rank && (number == self.call || from)

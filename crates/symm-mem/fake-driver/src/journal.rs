@@ -1,7 +1,7 @@
-//! What was called, in which order, with which outcome; and which call is to fail.
+//! A journal of all driver calls with their results, and the injected failure.
 //!
-//! Calls are counted for each rank, since ranks that are threads of one process interleave differently every time: the
-//! n-th call *of a rank* is the same call in every run of a scenario.
+//! Calls are counted per rank, because ranks that are threads of one process interleave differently in every
+//! run: the n-th call *of a rank* is the same call in every run of a scenario.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,17 +11,17 @@ use parking_lot::Mutex;
 
 use crate::failure::{Failure, When};
 
-/// A call that broke a rule: the code that the driver answers with, and the rule.
+/// A call that broke a rule: the error code that the driver returns, and the rule.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub code: CUresult,
     pub why: String,
 }
 
-/// What the body of a call gives.
+/// The result of a call's body.
 pub(crate) type Outcome<T = ()> = Result<T, Refusal>;
 
-/// A refusal with a reason.
+/// Refuses a call, with a reason.
 pub(crate) fn refuse<T>(code: CUresult, why: impl Into<String>) -> Outcome<T> {
     Err(Refusal {
         code,
@@ -29,14 +29,14 @@ pub(crate) fn refuse<T>(code: CUresult, why: impl Into<String>) -> Outcome<T> {
     })
 }
 
-/// Where the bodies say what a call needs.
+/// States what a call requires.
 pub(crate) fn require(holds: bool, code: CUresult, why: impl Into<String>) -> Outcome {
     if holds { Ok(()) } else { refuse(code, why) }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// One line a call: rank, number within the rank, function, code.
+    /// One line per call: rank, number within the rank, function, code.
     pub lines: Vec<String>,
     /// Rules that were broken.
     pub faults: Vec<String>,
@@ -56,7 +56,7 @@ impl Journal {
         }
     }
 
-    /// Forgets what was called, and takes the failure to come.
+    /// Clears the journal and sets the failure to inject.
     pub fn restart(&mut self, failure: Option<Failure>) {
         *self = Journal {
             failure,
@@ -64,7 +64,7 @@ impl Journal {
         };
     }
 
-    /// Whether the failure that was asked for has happened.
+    /// Whether the injected failure has happened.
     pub fn fired(&self) -> bool {
         self.fired
     }
@@ -78,7 +78,7 @@ impl Journal {
     }
 }
 
-/// Functions by which a program asks what an address or an event is: to be refused is an answer, and no fault.
+/// Queries about an address or an event: an error is a valid answer, not a fault.
 const QUESTIONS: &[&str] = &[
     "cuEventElapsedTime",
     "cuEventElapsedTime_v2",
@@ -94,7 +94,7 @@ thread_local! {
     static RANK: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Names the rank whose calls this thread makes.
+/// Sets the rank whose calls this thread makes.
 pub(crate) fn set_rank(rank: usize) {
     RANK.set(rank);
 }
@@ -104,13 +104,13 @@ pub(crate) fn rank() -> usize {
     RANK.get()
 }
 
-/// Notes a broken rule that the driver itself would let pass.
+/// Records a broken rule that a real driver would not report.
 pub(crate) fn fault(why: impl Into<String>) {
     let why = format!("rank {}: {}", RANK.get(), why.into());
     JOURNAL.lock().faults.push(why);
 }
 
-/// Runs the body of the function `name`, unless this call is to fail instead, and writes both down.
+/// Runs the body of the function `name`, unless this call is to fail instead, and records the result.
 pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> CUresult {
     let rank = RANK.get();
     let (number, failure) = {

@@ -1,29 +1,30 @@
-//! The machine that the driver pretends to drive, from the environment.
+//! The simulated machine, from environment variables.
 
 use std::env;
 
-/// Variable: how many devices there are; two unless it is set. With none, `cuInit` says so.
+/// Variable: number of devices; two by default. With none, `cuInit` fails.
 pub const DEVICES: &str = "WARPWEAVE_FAKE_DEVICES";
 
-/// Variable: capabilities that the devices lack, separated by commas: `vmm`, `descriptor`, `multicast`, `peer`.
+/// Variable: capabilities that the devices lack, separated by commas: `vmm`, `descriptor`, `multicast`,
+/// `peer`.
 pub const WITHOUT: &str = "WARPWEAVE_FAKE_WITHOUT";
 
-/// Variable: capabilities that the devices have beyond the usual: `fabric`, `pools`.
+/// Variable: capabilities that the devices have beyond the default: `fabric`, `pools`.
 pub const WITH: &str = "WARPWEAVE_FAKE_WITH";
 
-/// Variable: bytes of the unit of allocation, a power of two of at least a page; 2 MiB unless it is set.
+/// Variable: granularity of allocation in bytes, a power of two of at least a page; 2 MiB by default.
 pub const GRANULARITY: &str = "WARPWEAVE_FAKE_GRANULARITY";
 
-/// Variable: bytes of the unit of multicast binding; that of allocation unless it is set.
+/// Variable: granularity of multicast binding in bytes; by default that of allocation.
 pub const MULTICAST_GRANULARITY: &str = "WARPWEAVE_FAKE_MULTICAST_GRANULARITY";
 
-/// Variable: with `1`, work runs on threads of the streams and not when it is enqueued.
+/// Variable: with `1`, streams run their work on threads of their own instead of when it is enqueued.
 pub const ASYNCHRONOUS: &str = "WARPWEAVE_FAKE_ASYNCHRONOUS";
 
-/// The most devices that a multicast object has room for.
+/// The largest number of devices of a multicast object.
 pub(crate) const MOST_DEVICES: usize = 16;
 
-/// Memory of one device. Files of memory are sparse, so it need not be there.
+/// Memory of one device. The files are sparse, so the machine need not have it.
 pub(crate) const DEVICE_BYTES: usize = 64 << 30;
 
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use crate::state::{Context, Driver, current, lock, set_current};
 use crate::work::queue;
 
 impl Driver {
-    /// Ends a context. What still lives in it goes along, which a program that cleans up does not leave to this.
+    /// Destroys a context and everything in it. A program that cleans up leaves nothing for this.
     fn end_context(&mut self, name: u64) {
         let streams = self.streams.values().filter(|s| s.context == name).count();
         let events = self.events.values().filter(|e| e.context == name).count();
@@ -150,7 +150,7 @@ calls! {
     }
 }
 
-/// The current context and the one of another device that it is to reach.
+/// The current context, and the context of another device that it will access.
 fn peers(driver: &Driver, context: CUcontext) -> Outcome<(u64, u64)> {
     let (own, from) = driver.context()?;
     let name = context as u64;

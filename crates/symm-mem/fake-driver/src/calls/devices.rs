@@ -11,7 +11,7 @@ use crate::journal::{Outcome, require};
 use crate::machine::DEVICE_BYTES;
 use crate::state::lock;
 
-/// The name of a code and what it means, in a word.
+/// Name and short meaning of an error code.
 fn name(code: R) -> &'static CStr {
     match code {
         R::CUDA_SUCCESS => c"CUDA_SUCCESS",
@@ -138,15 +138,15 @@ fn peer_access(device: CUdevice, peer: CUdevice) -> Outcome<c_int> {
     Ok((driver.machine.peer && device != peer).into())
 }
 
-/// Of each device.
-pub(super) const MULTIPROCESSORS: c_int = 132;
+/// SMs of each device.
+pub(super) const SMS: c_int = 132;
 
 fn answer(attribute: A) -> c_int {
     let machine = &lock().machine;
     match attribute {
         A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
         A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 0,
-        A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => MULTIPROCESSORS,
+        A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => SMS,
         A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK => 1024,
         A::CU_DEVICE_ATTRIBUTE_WARP_SIZE => 32,
         A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 232_448,

@@ -17,7 +17,7 @@ calls! {
 
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) {
         let ended = lock().end_capture(stream as u64);
-        // The capture ends in any case; without a graph the place gets a null.
+        // The capture ends in any case; without a graph, `graph` is set to null.
         let name = ended.as_ref().copied().unwrap_or(0);
         // SAFETY: the caller's obligation, here and below.
         unsafe { put(graph, name as CUgraph)? };

@@ -13,7 +13,7 @@ use crate::state::lock;
 use crate::state::object::{Kind, Object};
 use crate::state::space::{self, By, Region};
 
-/// Sixty-four bytes that lead another process to a file: who holds it open, as which descriptor.
+/// The 64 bytes of an IPC handle: the process that holds a file open, and its descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pid: u32,

@@ -16,7 +16,7 @@ use crate::state::{Driver, current, lock};
 use crate::work::queue;
 use crate::work::run::submit;
 
-/// Allocations lie at multiples of it.
+/// Allocations are aligned to it.
 const ALIGNMENT: usize = 4096;
 
 fn allocate(bytes: usize, pooled: bool) -> Outcome<u64> {
@@ -76,7 +76,7 @@ fn free(address: u64) -> Outcome {
     Ok(())
 }
 
-/// Work on the default stream, done when this returns.
+/// Runs work on the default stream and returns when it is done.
 ///
 /// # Safety
 /// As for [`submit`].
@@ -99,10 +99,10 @@ fn pool_device(driver: &Driver, handle: CUmemoryPool) -> Outcome<i32> {
     }
 }
 
-/// Copies as many ranges as it is told, to the first addresses from the second, of so many bytes.
+/// Copies `count` ranges, from the second addresses to the first.
 ///
 /// # Safety
-/// The arrays have `count` elements, and the ranges are as for a copy.
+/// The arrays have `count` elements, and the ranges are valid for a copy.
 unsafe fn batch(
     (to, from, bytes): (*mut CUdeviceptr, *mut CUdeviceptr, *mut usize),
     count: usize,
@@ -171,7 +171,7 @@ calls! {
     }
 
     fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) {
-        // In the order of the stream.
+        // In stream order.
         let context = lock().stream_context(stream as u64)?;
         queue::drain((stream as u64, context))?;
         free(address)

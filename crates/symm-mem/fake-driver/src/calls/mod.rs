@@ -1,12 +1,13 @@
-//! The functions of the driver, by the groups of its documentation. What each does, takes and answers is said there; here
-//! is what it refuses.
+//! The functions of the driver, grouped as in its documentation. That documentation says what each does,
+//! takes and returns; this code says what it refuses.
 //!
 //! # Safety
-//! As for the driver's own: pointers are valid for what is read and written through them, and handles are the driver's.
+//! As for the driver's own functions: pointers are valid for what is read and written through them, and
+//! handles are the driver's.
 
-/// Defines driver functions. Each is exported under its name, has the type that the bindings give it, and goes through the
-/// journal; `before_init` stands before those that need no `cuInit`, `of_cuda_12` before those that the bindings of CUDA 13
-/// have lost, which drivers still export.
+/// Defines driver functions. Each is exported under its name, has the type of the bindings, and goes through
+/// the journal. Put `before_init` before functions that need no `cuInit`, and `of_cuda_12` before functions
+/// that drivers still export but the bindings of CUDA 13 lack.
 macro_rules! calls {
     (of_cuda_12 $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(calls!(@define initialized $name ($($argument: $type),*) $body);)*
@@ -37,7 +38,7 @@ macro_rules! calls {
         }
     };
 }
-// Behind the macro, which they see that way.
+// After the macro, so that they see it.
 mod contexts;
 mod devices;
 mod graphs;

@@ -1,4 +1,4 @@
-//! Device code: any image is taken whose text holds the names of its kernels, as that of cubins and PTX does.
+//! Device code: accepts any image that contains the names of its kernels as text, as cubins and PTX do.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -6,14 +6,14 @@ use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute as A, CUjit_option, CUlaunchConfig, CUmodule, CUresult as R,
 };
 
-use super::devices::MULTIPROCESSORS;
+use super::devices::SMS;
 use super::put;
 use crate::journal::{Outcome, refuse, require};
 use crate::state::work::{Kernel, Work};
 use crate::state::{Driver, Function, Module, lock};
 use crate::work::run::submit;
 
-/// Dynamic shared memory of a block that needs no leave, and with leave.
+/// Dynamic shared memory per block without and with the opt-in attribute.
 const SHARED: (u32, u32) = (48 << 10, 232_448);
 
 /// The bytes of an image: of an ELF file up to the end of its section headers, else of a C string.
@@ -151,9 +151,9 @@ calls! {
             R::CUDA_ERROR_INVALID_VALUE,
             "more shared memory than the kernel may have",
         )?;
-        // A cluster of any size on each multiprocessor.
+        // A cluster of any size on each SM.
         // SAFETY: as above.
-        unsafe { put(clusters, MULTIPROCESSORS) }
+        unsafe { put(clusters, SMS) }
     }
 
     fn cuLaunchKernelEx(

@@ -19,7 +19,7 @@ use crate::state::space::By;
 use crate::state::{Driver, lock};
 
 impl Driver {
-    /// The object behind a multicast handle.
+    /// The object of a multicast handle.
     fn multicast(&self, handle: Handle) -> Outcome<Arc<Object>> {
         require(
             self.machine.multicast,

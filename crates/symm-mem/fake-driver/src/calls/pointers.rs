@@ -1,4 +1,4 @@
-//! What an address is.
+//! Attributes of addresses.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 

@@ -26,7 +26,7 @@ fn create() -> Outcome<u64> {
     Ok(name)
 }
 
-/// The stream, about which a capture may not be asked.
+/// The stream, which must not be in a capture.
 fn looked_at(stream: CUstream, call: &str) -> Outcome<Key> {
     let mut driver = lock();
     let context = driver.stream_context(stream as u64)?;

@@ -35,7 +35,7 @@ impl Driver {
         self.device(location.id)
     }
 
-    /// Whether memory may be asked for that is exported as `types`.
+    /// Checks the handle types of a request for memory.
     pub(super) fn types(&self, types: u32) -> Outcome<u32> {
         let machine = &self.machine;
         let descriptor = if machine.descriptor { DESCRIPTOR } else { 0 };

@@ -1,4 +1,4 @@
-//! What the driver of one process holds.
+//! The driver's state in one process.
 
 pub(crate) mod multicast;
 pub(crate) mod object;
@@ -25,9 +25,9 @@ use work::{Key, Queue};
 pub(crate) struct Context {
     pub device: i32,
     pub primary: bool,
-    /// Times that it was retained and not released.
+    /// Retains without a release.
     pub retained: u32,
-    /// Contexts whose memory it may touch.
+    /// Contexts whose memory it may access.
     pub peers: BTreeSet<u64>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Context {
 pub(crate) struct Handle {
     pub object: Arc<Object>,
     pub references: u32,
-    /// Of a multicast object: the devices whose memory was bound through this handle, with the memory.
+    /// For a multicast object: the devices whose memory was bound through this handle, with the memory.
     pub bound: BTreeMap<i32, Arc<Object>>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Driver {
     pub execs: BTreeMap<u64, Exec>,
     pub modules: BTreeMap<u64, Module>,
     pub functions: BTreeMap<u64, Function>,
-    /// For each device's pool, a bit for each device that may touch its memory.
+    /// For each device's pool, a bit for each device that may access its memory.
     pub pools: BTreeMap<i32, u64>,
     /// Streams with work.
     pub queues: BTreeMap<Key, Queue>,
@@ -101,7 +101,7 @@ thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The state, which no call may hold while it waits for another rank.
+/// Locks the state. No call may hold it while it waits for another rank.
 pub(crate) fn lock() -> MutexGuard<'static, Driver> {
     DRIVER.lock()
 }
@@ -115,7 +115,7 @@ pub(crate) fn set_current(context: u64) {
 }
 
 impl Driver {
-    /// A number that names nothing else, in the shape of an address.
+    /// A new unique handle that looks like an address.
     pub fn name(&mut self) -> u64 {
         self.next += 0x10;
         self.next
@@ -186,7 +186,7 @@ impl Driver {
         }
     }
 
-    /// Bytes of memory that are taken on `device` by this process.
+    /// Bytes of `device` that this process has allocated.
     pub fn taken(&self, device: i32) -> usize {
         let handles = self.handles.values().map(|h| &h.object);
         let regions = self.space.regions.values().map(|r| &r.object);
@@ -199,7 +199,7 @@ impl Driver {
             .sum()
     }
 
-    /// New memory of `device`.
+    /// Allocates memory of `device`.
     pub fn memory(
         &self,
         kind: Kind,
@@ -243,7 +243,7 @@ impl Driver {
         self.failed.clear();
     }
 
-    /// What is still allocated, mapped, open or bound, one a line.
+    /// What is still allocated, mapped, open or bound, one item per line.
     pub fn live(&self) -> Vec<String> {
         let mut live = Vec::new();
         for context in self.contexts.values() {

@@ -1,4 +1,5 @@
-//! The table of a multicast object, in memory that all its processes share: who joined, and what is bound.
+//! The table of a multicast object, in memory shared by all its processes: the added devices and their
+//! bindings.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -22,7 +23,7 @@ pub(crate) struct Binding {
     bytes: AtomicU64,
 }
 
-/// Where the bytes of a binding are.
+/// Location of a binding's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     /// Process and descriptor that hold the memory open.
@@ -46,7 +47,7 @@ struct Table {
 #[derive(Debug)]
 pub(crate) struct MulticastTable(NonNull<Table>);
 
-// SAFETY: the table holds atomics alone, and the mapping lives until drop.
+// SAFETY: the table contains only atomics, and the mapping lives until drop.
 unsafe impl Send for MulticastTable {}
 // SAFETY: as above.
 unsafe impl Sync for MulticastTable {}
@@ -57,7 +58,7 @@ impl MulticastTable {
     pub fn map(file: BorrowedFd<'_>) -> Result<MulticastTable, Errno> {
         const { assert!(size_of::<Table>() <= MulticastTable::BYTES) };
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the system's choice.
+        // SAFETY: a new mapping at an address that the system chooses.
         let at = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -78,7 +79,7 @@ impl MulticastTable {
         unsafe { self.0.as_ref() }
     }
 
-    /// Adds a device; false if it had joined.
+    /// Adds a device; false if it was added before.
     pub fn add(&self, device: i32) -> bool {
         self.table().added.fetch_or(1 << device, Ordering::AcqRel) & (1 << device) == 0
     }

@@ -1,4 +1,4 @@
-//! Physical memory: a memory file, whose name says what it is to whoever receives its descriptor.
+//! Physical memory: a memory file, whose name describes it to the receiver of its descriptor.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::multicast::MulticastTable;
 
-/// Files of this driver begin with it.
+/// Prefix of the names of this driver's files.
 pub(crate) const PREFIX: &str = "warpweave-fake:";
 
 /// What a file holds.
@@ -30,29 +30,29 @@ impl Kind {
         (Kind::Multicast, "multicast"),
     ];
 
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         let find = Self::ALL.iter().find(|(kind, _)| *kind == self);
-        find.map_or("", |(_, word)| word)
+        find.map_or("", |(_, name)| name)
     }
 }
 
-/// What the name of a file says.
+/// The contents of a file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub kind: Kind,
-    /// The device that it is on; of a multicast object the number of devices.
+    /// The device; for a multicast object, the number of devices.
     pub device: i32,
-    /// Bits of the types of handle that it may be exported as.
+    /// Handle types for which it may be exported, as bits.
     pub types: u32,
     pub bytes: usize,
-    /// Who made it, and which of that process's it is.
+    /// The process that made it, and its number there.
     pub pid: u32,
     pub serial: u64,
 }
 
 impl Label {
     fn name(&self) -> String {
-        let kind = self.kind.word();
+        let kind = self.kind.name();
         let Label {
             device,
             types,
@@ -66,19 +66,19 @@ impl Label {
 
     fn of_link(link: &str) -> Option<Label> {
         let name = link.strip_prefix("/memfd:")?.strip_prefix(PREFIX)?;
-        let mut words = name.strip_suffix(" (deleted)")?.split(':');
-        let kind = words.next()?;
+        let mut fields = name.strip_suffix(" (deleted)")?.split(':');
+        let kind = fields.next()?;
         Some(Label {
-            kind: Kind::ALL.iter().find(|(_, word)| *word == kind)?.0,
-            device: words.next()?.parse().ok()?,
-            types: words.next()?.parse().ok()?,
-            bytes: words.next()?.parse().ok()?,
-            pid: words.next()?.parse().ok()?,
-            serial: words.next()?.parse().ok()?,
+            kind: Kind::ALL.iter().find(|(_, name)| *name == kind)?.0,
+            device: fields.next()?.parse().ok()?,
+            types: fields.next()?.parse().ok()?,
+            bytes: fields.next()?.parse().ok()?,
+            pid: fields.next()?.parse().ok()?,
+            serial: fields.next()?.parse().ok()?,
         })
     }
 
-    /// Of an open descriptor; `None` if it is of no file of this driver.
+    /// The label of an open descriptor; `None` if it is not a file of this driver.
     fn of(fd: BorrowedFd<'_>) -> Option<Label> {
         let link = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
         Label::of_link(link.ok()?.to_str().ok()?)
@@ -93,7 +93,7 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct Object {
     file: OwnedFd,
     pub label: Label,
-    /// Of a multicast object.
+    /// For a multicast object.
     pub table: Option<MulticastTable>,
 }
 
@@ -129,15 +129,14 @@ impl Object {
         Ok(Object { file, label, table })
     }
 
-    /// What a peer sent. The descriptor stays the caller's.
+    /// An object from a peer's descriptor. The caller keeps the descriptor.
     pub fn received(fd: BorrowedFd<'_>) -> Option<Object> {
         let label = Label::of(fd)?;
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
         Object::own(file, label).ok()
     }
 
-    /// A file that the process `pid` holds open as `fd`, if it still is number `serial` of that process or of whom it
-    /// has it from.
+    /// The file that the process `pid` holds open as `fd`, if it still has the number `serial`.
     pub fn of_process(pid: u32, fd: i32, serial: u64) -> Option<Object> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -159,7 +158,7 @@ impl Object {
         (self.label.pid, self.label.serial)
     }
 
-    /// New memory holds what was there before: a program that relies on zeros is to see that it must not.
+    /// Fills new memory with garbage, so that a program that relies on zeros fails.
     fn soil(&self) {
         let dirt = [0xa5; 64 << 10];
         let most = self.label.bytes.min(4 << 20);
@@ -187,13 +186,13 @@ impl Object {
         })
     }
 
-    /// Says to the process that made the memory that this one has opened it.
+    /// Marks the memory as opened by this process, visible to the process that made it.
     pub fn mark_opened(&self) {
-        // The file was opened by its path, so that the lock is this opening's own.
+        // The file was opened by its path, so this opening has a lock of its own.
         let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockShared);
     }
 
-    /// Whether another process has it open by [`Object::mark_opened`].
+    /// Whether another process has opened it with [`Object::mark_opened`].
     pub fn is_opened_by_others(&self) -> bool {
         let fd = self.file.as_raw_fd();
         let Some(again) = Object::of_process(process::id(), fd, self.label.serial) else {
@@ -209,7 +208,7 @@ impl Drop for Object {
     }
 }
 
-/// Descriptors of this driver's files that it gave away and that are still open here.
+/// Number of exported descriptors of this driver's files that are still open in this process.
 pub(crate) fn descriptors_given() -> usize {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
         return 0;

@@ -1,4 +1,4 @@
-//! Addresses: what is reserved, what is mapped there, and who may touch it. A device address is the address at which this
+//! The address space: reservations, mappings and access rights. A device address is the address at which this
 //! process sees the same bytes.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use super::object::{Kind, Object};
 use crate::journal::{Outcome, refuse, require};
 
-/// How memory came to its address.
+/// How memory was allocated or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// `cuMemMap` of a handle; a bit for each device that may read and write.
@@ -22,7 +22,7 @@ pub(crate) enum By {
     Alloc { context: u64 },
     /// `cuMemAllocAsync` in a context, from the pool of its device.
     Pool { context: u64 },
-    /// `cuIpcOpenMemHandle` in a context, so many times.
+    /// `cuIpcOpenMemHandle` in a context, with the number of openings.
     Open { context: u64, times: u32 },
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Region {
     pub bytes: usize,
     pub object: Arc<Object>,
     pub by: By,
-    /// Never given twice: `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
+    /// Never reused: `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
     pub id: u64,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Region {
 pub(crate) struct Piece {
     pub at: u64,
     pub bytes: usize,
-    /// Where in the object it begins.
+    /// Its offset in the object.
     pub offset: usize,
     pub object: Arc<Object>,
 }
@@ -52,31 +52,31 @@ pub(crate) struct Space {
     pub regions: BTreeMap<u64, Region>,
 }
 
-/// Address space with nothing behind it, aligned.
+/// Reserves aligned address space without memory.
 pub(crate) fn reserve(bytes: usize, alignment: usize) -> Result<u64, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let all = bytes.checked_add(alignment).ok_or(Errno::NOMEM)?;
-    // SAFETY: a new mapping at an address of the system's choice.
+    // SAFETY: a new mapping at an address that the system chooses.
     let start =
         unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), all, ProtFlags::empty(), flags)? };
     let start = start as usize;
     let base = start.next_multiple_of(alignment);
     for (from, to) in [(start, base), (base + bytes, start + all)] {
         if to > from {
-            // SAFETY: a part of the mapping above that nobody knows.
+            // SAFETY: a part of the mapping above that no other code knows.
             unsafe { rustix::mm::munmap(from as *mut _, to - from)? };
         }
     }
     Ok(base as u64)
 }
 
-/// Gives reserved address space back.
+/// Releases reserved address space.
 pub(crate) fn unreserve(base: u64, bytes: usize) {
     // SAFETY: the callers pass what `reserve` gave, from which every region is gone.
     let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
 }
 
-/// Puts the first `bytes` of a file to a reserved address.
+/// Maps the first `bytes` of a file at a reserved address.
 pub(crate) fn place(
     base: u64,
     bytes: usize,
@@ -94,14 +94,14 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// Takes what is mapped at a reserved address away again.
+/// Unmaps what is mapped at a reserved address.
 pub(crate) fn displace(base: u64, bytes: usize) {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the callers pass a region that nobody may use any more.
     let _ = unsafe { rustix::mm::mmap_anonymous(base as *mut _, bytes, ProtFlags::empty(), flags) };
 }
 
-/// Lets this process touch a mapped range.
+/// Gives this process access to a mapped range.
 pub(crate) fn show(base: u64, bytes: usize) -> Result<(), Errno> {
     let access = MprotectFlags::READ | MprotectFlags::WRITE;
     // SAFETY: the callers pass mapped regions.
@@ -109,13 +109,13 @@ pub(crate) fn show(base: u64, bytes: usize) -> Result<(), Errno> {
 }
 
 impl Space {
-    /// The region that holds `address`.
+    /// The region that contains `address`.
     pub fn find(&self, address: u64) -> Option<&Region> {
         let (_, region) = self.regions.range(..=address).next_back()?;
         (address < region.base + region.bytes as u64).then_some(region)
     }
 
-    /// The regions in a range, which must begin and end with one and have no hole.
+    /// The regions in a range that consists of whole regions without holes.
     pub fn exactly(&self, base: u64, bytes: usize) -> Outcome<Vec<u64>> {
         let end = base + bytes as u64;
         let mut at = base;
@@ -144,7 +144,7 @@ impl Space {
         before.is_none_or(|(_, r)| r.base + r.bytes as u64 <= base)
     }
 
-    /// The pieces of a range, if all of it is there and `allowed`.
+    /// Splits a range by regions. All of it must be mapped and `allowed`.
     pub fn pieces(
         &self,
         address: u64,

@@ -12,11 +12,11 @@ pub(crate) struct Stream {
     pub capture: Option<u64>,
 }
 
-/// When an event was last recorded.
+/// The last recording of an event.
 #[derive(Clone, Debug)]
 pub(crate) enum Recorded {
     At(Recording),
-    /// In a capture: how far each stream's work had come for whoever waits for the event.
+    /// Recorded in a capture: how much of each stream's work comes before the event.
     Within {
         capture: u64,
         seen: BTreeMap<u64, usize>,
@@ -30,15 +30,15 @@ pub(crate) struct Event {
     pub recorded: Option<Recorded>,
 }
 
-/// A capture under way.
+/// A capture in progress.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// The stream on which it was begun.
+    /// The stream on which it began.
     pub origin: u64,
     pub work: Vec<Work>,
-    /// A call that cannot be captured has broken it.
+    /// An illegal call has broken it.
     pub broken: bool,
-    /// For each stream that takes part, how much of each stream's work it is ordered behind, its own included.
+    /// For each stream in the capture: how much of each stream's work, its own included, it is ordered after.
     pub order: BTreeMap<u64, BTreeMap<u64, usize>>,
 }
 
@@ -78,12 +78,12 @@ impl Capture {
         }
     }
 
-    /// Whether the origin is ordered behind all that the other streams did.
+    /// Whether the origin is ordered after all work of the other streams.
     pub fn is_joined(&self) -> bool {
-        let behind = self.order.get(&self.origin);
+        let after = self.order.get(&self.origin);
         self.order.iter().all(|(stream, seen)| {
             let done = seen.get(stream).copied().unwrap_or(0);
-            let joined = behind.and_then(|b| b.get(stream)).copied();
+            let joined = after.and_then(|b| b.get(stream)).copied();
             *stream == self.origin || (joined.is_some() && joined >= Some(done))
         })
     }

@@ -1,4 +1,4 @@
-//! What streams carry out: copies, fills, and the kernels that the driver knows by name.
+//! Work for streams: copies, fills, and the kernels that the driver knows by name.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// One piece of work. Host memory is an address: it is read and written when the work runs.
+/// A work item. Host memory is an address, accessed when the work runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Copy { to: u64, from: u64, bytes: usize },
@@ -17,7 +17,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// The device memory that it needs: of a kernel that of which its parameters tell.
+    /// The device memory that it uses; for a kernel, what its parameters point to.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         let range = |at: u64, bytes: usize| at..at + bytes as u64;
         match *self {
@@ -95,7 +95,7 @@ impl Kernel {
         }
     }
 
-    /// The parts of device memory that the parameters name.
+    /// The ranges of device memory that the parameters point to.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         match self {
             Kernel::Signal { pad, .. } | Kernel::Wait { pad, .. } => {
@@ -115,10 +115,10 @@ impl Kernel {
     }
 }
 
-/// One recording of an event: when the stream came to it.
+/// One recording of an event: when the stream reached it.
 pub(crate) type Recording = Arc<OnceLock<Instant>>;
 
-/// What a stream does next.
+/// An item in a stream's queue.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Run(Work),
@@ -126,7 +126,7 @@ pub(crate) enum Item {
     Await(Recording),
 }
 
-/// A stream's name and its context: the default streams of all contexts have the same names.
+/// A stream's handle and its context, because the default streams of all contexts have the same handles.
 pub(crate) type Key = (u64, u64);
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What a call does to a stream, an event or a capture.
+//! Stream, event and capture operations.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::state::work::{Item, Recording, Work};
 use crate::state::{Driver, current};
 
 impl Driver {
-    /// The stream's context, for the default streams the current one.
+    /// The stream's context; for the default streams, the current one.
     pub fn stream_context(&self, stream: u64) -> Outcome<u64> {
         if matches!(stream, 0..=2) {
             return Ok(self.context()?.0);
@@ -34,7 +34,7 @@ impl Driver {
         Some((id, self.captures.get_mut(&id)?))
     }
 
-    /// Records `work` if the stream is being captured; gives it back, with its context, if it is to run now.
+    /// Records `work` if the stream is being captured. Otherwise returns it with its context, to run now.
     pub fn enqueue(&mut self, stream: u64, work: Work) -> Outcome<Option<(u64, Work)>> {
         let context = self.stream_context(stream)?;
         require(
@@ -55,7 +55,7 @@ impl Driver {
         }
     }
 
-    /// A call that a capture does not stand: it breaks it.
+    /// For a call that is illegal during a capture: breaks the capture.
     pub fn refuse_in_capture(&mut self, stream: u64, call: &str) -> Outcome {
         let Some((_, capture)) = self.capture_of(stream) else {
             return Ok(());
@@ -88,7 +88,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends a capture in any case; its graph, unless it was broken.
+    /// Ends a capture in any case. Returns its graph, unless the capture was broken.
     pub fn end_capture(&mut self, stream: u64) -> Outcome<u64> {
         let context = self.stream_context(stream)?;
         let Some((id, capture)) = self.capture_of(stream) else {
@@ -154,7 +154,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Orders `stream` behind `event`; in a capture this may let the stream join it.
+    /// Orders `stream` after `event`. In a capture, the stream may join it this way.
     pub fn wait_event(&mut self, stream: u64, event: u64) -> Outcome {
         let context = self.stream_context(stream)?;
         let recorded = self.event_mut(event)?.recorded.clone();

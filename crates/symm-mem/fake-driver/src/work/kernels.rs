@@ -1,5 +1,5 @@
-//! The kernels that the driver knows by name: signals and waits of `warpweave-symm-mem`, on the memory that they are
-//! given. Every other kernel is a line in the journal.
+//! The kernels that the driver knows by name: the signals and waits of `warpweave-symm-mem`. Any other kernel
+//! is only recorded in the journal.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::journal::Outcome;
 use crate::state::lock;
 use crate::state::work::{Kernel, Pad};
 
-/// Bytes from one word of a pad to the next.
+/// Bytes from one flag of a pad to the next.
 const FLAG_STRIDE: u64 = 32;
 
 impl Kernel {
@@ -17,14 +17,14 @@ impl Kernel {
             Kernel::Unknown => {}
             Kernel::Delay { time } => std::thread::sleep(time),
             Kernel::Signal { pad, slot, peers } => {
-                if word(context, pad.stopped)?.load(Ordering::Acquire) != 0 {
+                if cell(context, pad.stopped)?.load(Ordering::Acquire) != 0 {
                     return Ok(());
                 }
                 for peer in ranks(peers) {
                     let sent = pad.counter(context, pad.sent, slot, peer)?;
                     let epoch = sent.load(Ordering::Relaxed).wrapping_add(1);
-                    let word = pad.word(context, peer, slot, pad.rank)?;
-                    word.store(epoch, Ordering::Release);
+                    let flag = pad.flag(context, peer, slot, pad.rank)?;
+                    flag.store(epoch, Ordering::Release);
                     sent.store(epoch, Ordering::Relaxed);
                 }
             }
@@ -49,11 +49,11 @@ fn ranks(mask: u64) -> impl Iterator<Item = u32> {
 
 impl Pad {
     fn counter(&self, context: u64, of: u64, slot: u32, peer: u32) -> Outcome<&'static AtomicU32> {
-        word(context, of + 4 * u64::from(slot * self.world + peer))
+        cell(context, of + 4 * u64::from(slot * self.world + peer))
     }
 
-    /// The word that `source` writes in `slot` of `owner`'s pad.
-    fn word(
+    /// The flag that `source` writes in `slot` of `owner`'s pad.
+    fn flag(
         &self,
         context: u64,
         owner: u32,
@@ -61,10 +61,10 @@ impl Pad {
         source: u32,
     ) -> Outcome<&'static AtomicU32> {
         let entry = self.peers + 8 * u64::from(owner);
-        let low = word(context, entry)?.load(Ordering::Relaxed);
-        let high = word(context, entry + 4)?.load(Ordering::Relaxed);
+        let low = cell(context, entry)?.load(Ordering::Relaxed);
+        let high = cell(context, entry + 4)?.load(Ordering::Relaxed);
         let base = u64::from(low) | u64::from(high) << 32;
-        word(
+        cell(
             context,
             base + u64::from(slot * self.world + source) * FLAG_STRIDE,
         )
@@ -73,8 +73,8 @@ impl Pad {
     /// The fault record of `owner`'s pad.
     fn record_of(&self, context: u64, owner: u32) -> Outcome<u64> {
         let entry = self.peers + 8 * u64::from(owner);
-        let low = word(context, entry)?.load(Ordering::Relaxed);
-        let high = word(context, entry + 4)?.load(Ordering::Relaxed);
+        let low = cell(context, entry)?.load(Ordering::Relaxed);
+        let high = cell(context, entry + 4)?.load(Ordering::Relaxed);
         let base = u64::from(low) | u64::from(high) << 32;
         Ok(base + u64::from(self.slots * self.world) * FLAG_STRIDE)
     }
@@ -82,11 +82,11 @@ impl Pad {
     fn wait(&self, context: u64, slot: u32, peer: u32, lag: u32) -> Outcome {
         let expected = self.counter(context, self.expected, slot, peer)?;
         let epoch = expected.load(Ordering::Relaxed).wrapping_add(1);
-        let flag = self.word(context, self.rank, slot, peer)?;
-        let notice = word(context, self.fault)?;
+        let flag = self.flag(context, self.rank, slot, peer)?;
+        let notice = cell(context, self.fault)?;
         let stops = [
-            word(context, self.stopped)?,
-            word(context, self.stopped_on_host)?,
+            cell(context, self.stopped)?,
+            cell(context, self.stopped_on_host)?,
         ];
         let wanted = epoch.wrapping_sub(lag);
         let start = Instant::now();
@@ -117,22 +117,23 @@ impl Pad {
         Ok(())
     }
 
-    /// Stops the device, gives notice to all ranks, and leaves behind who waited for whom, unless another wait has.
+    /// Stops the device, notifies all ranks, and records who waited for whom, unless another wait did so
+    /// first.
     fn record_fault(&self, context: u64, what: [u32; 6], waited: Duration) -> Outcome {
-        let notice = match word(context, self.fault)?.load(Ordering::Acquire) {
+        let notice = match cell(context, self.fault)?.load(Ordering::Acquire) {
             0 => {
                 let culprit = if what[5] == 0 { what[1] } else { 0xffff };
                 1 << 31 | u32::from(what[5] == 3) << 30 | self.rank << 16 | culprit
             }
             theirs => theirs,
         };
-        word(context, self.stopped)?.store(1, Ordering::SeqCst);
-        word(context, self.stopped_on_host)?.fetch_max(1, Ordering::SeqCst);
+        cell(context, self.stopped)?.store(1, Ordering::SeqCst);
+        cell(context, self.stopped_on_host)?.fetch_max(1, Ordering::SeqCst);
         for rank in 0..self.world {
             let record = self.record_of(context, rank)?;
-            word(context, record)?.store(notice, Ordering::SeqCst);
+            cell(context, record)?.store(notice, Ordering::SeqCst);
         }
-        let state = word(context, self.fault + 4)?;
+        let state = cell(context, self.fault + 4)?;
         if state
             .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
@@ -140,7 +141,7 @@ impl Pad {
             let us = waited.as_micros() as u64;
             let fields = what.into_iter().chain([us as u32, (us >> 32) as u32]);
             for (i, field) in (2..).zip(fields) {
-                word(context, self.fault + 4 * i)?.store(field, Ordering::Relaxed);
+                cell(context, self.fault + 4 * i)?.store(field, Ordering::Relaxed);
             }
             state.store(2, Ordering::Release);
         }
@@ -148,9 +149,11 @@ impl Pad {
     }
 }
 
-/// A word of device memory, as long as it stays mapped: as on a device, unmapping it under a kernel is the program's fault.
-fn word(context: u64, at: u64) -> Outcome<&'static AtomicU32> {
+/// A u32 in device memory, valid while it stays mapped. As on a device, unmapping it under a kernel is the
+/// program's fault.
+fn cell(context: u64, at: u64) -> Outcome<&'static AtomicU32> {
     lock().to_read(context, at, 4)?;
-    // SAFETY: mapped plain memory, which a kernel's caller keeps so until the kernel has ended; all access is atomic.
+    // SAFETY: mapped plain memory, which the launcher keeps mapped until the kernel has ended; all access is
+    // atomic.
     Ok(unsafe { AtomicU32::from_ptr(at as *mut u32) })
 }

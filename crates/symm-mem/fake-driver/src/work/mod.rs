@@ -1,4 +1,4 @@
-//! How work gets onto a stream, and how it is carried out.
+//! Enqueuing work on streams, and running it.
 
 pub(crate) mod capture;
 pub(crate) mod kernels;

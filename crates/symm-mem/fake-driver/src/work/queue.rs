@@ -1,7 +1,8 @@
-//! Streams that run behind the program's back: each with a thread of its own while there is work for it.
+//! Streams that run asynchronously: each has its own thread while it has work.
 //!
-//! Without [`ASYNCHRONOUS`](crate::ASYNCHRONOUS) work runs when it is enqueued, so that the calls of a program are the same
-//! in every run. With it a stream is busy, as it is on a device, and what a program takes away under its work is seen.
+//! Without [`ASYNCHRONOUS`](crate::ASYNCHRONOUS) work runs when it is enqueued, so a program makes the same
+//! calls in every run. With it, a stream is busy as on a device, and freeing memory that its work uses is
+//! detected.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use crate::journal::{self, Outcome, fault, require};
 use crate::state::work::{Item, Key, Recording};
 use crate::state::{Driver, lock};
 
-/// Something has ended.
+/// Signalled whenever an item has ended.
 static ENDED: Condvar = Condvar::new();
 
 impl Driver {
@@ -31,7 +32,7 @@ impl Driver {
         }
     }
 
-    /// Whether the stream has work, or had work that failed.
+    /// Whether the stream has work. An error if its work failed.
     pub fn is_busy(&self, key: Key) -> Outcome<bool> {
         match self.failed.get(&key.1) {
             Some(code) => journal::refuse(*code, "work has failed"),
@@ -39,7 +40,7 @@ impl Driver {
         }
     }
 
-    /// Refuses to take a range away that work needs.
+    /// Refuses to free a range that pending work uses.
     pub fn unused(&self, base: u64, bytes: usize) -> Outcome {
         let gone = base..base + bytes as u64;
         let items = self
@@ -58,7 +59,7 @@ impl Driver {
     }
 }
 
-/// Carries out a stream's work until there is none.
+/// Runs a stream's work until there is none.
 fn work_off((stream, context): Key) {
     loop {
         let item = {
@@ -81,7 +82,7 @@ fn work_off((stream, context): Key) {
             }
             Some(Item::Await(recording)) => await_until(|_| recording.get().is_some()),
             Some(Item::Run(work)) => {
-                // SAFETY: whoever enqueued it vouches for it until it has ended.
+                // SAFETY: the caller that enqueued it guarantees its validity until it has ended.
                 if let Err(refusal) = unsafe { run(context, &work) } {
                     fault(format!(
                         "{work:?} failed ({:?}): {}",
@@ -97,7 +98,7 @@ fn work_off((stream, context): Key) {
 fn await_until(mut done: impl FnMut(&Driver) -> bool) {
     let mut driver = lock();
     while !done(&driver) {
-        // A recording is set without the lock, so that its notice may come too early.
+        // A recording is set without the lock, so a notification may be missed.
         let _ = ENDED.wait_for(&mut driver, std::time::Duration::from_millis(1));
     }
 }

@@ -1,4 +1,4 @@
-//! Carrying out work, and launching graphs.
+//! Running work, and launching graphs.
 
 use cudarc::driver::sys::CUresult as R;
 
@@ -9,7 +9,7 @@ use crate::state::work::{Item, Work};
 use crate::state::{Driver, lock};
 
 impl Driver {
-    /// A range that code of `context` is about to read.
+    /// Checks a range that code of `context` will read.
     pub fn to_read(&self, context: u64, at: u64, bytes: usize) -> Outcome<Vec<Piece>> {
         let pieces = self.to_write(context, at, bytes)?;
         require(
@@ -20,7 +20,7 @@ impl Driver {
         Ok(pieces)
     }
 
-    /// A range that code of `context` is about to write.
+    /// Checks a range that code of `context` will write.
     pub fn to_write(&self, context: u64, at: u64, bytes: usize) -> Outcome<Vec<Piece>> {
         self.space
             .pieces(at, bytes, |region| self.may_touch(context, region))
@@ -29,7 +29,8 @@ impl Driver {
     fn read(&self, context: u64, at: u64, bytes: usize) -> Outcome<Vec<u8>> {
         self.to_read(context, at, bytes)?;
         let mut out = vec![0; bytes];
-        // SAFETY: the range is mapped as plain memory that this process may touch, under the lock that unmapping takes.
+        // SAFETY: the range is mapped as plain memory that this process may access; unmapping takes the same
+        // lock.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, out.as_mut_ptr(), bytes) };
         Ok(out)
     }
@@ -58,7 +59,7 @@ impl Driver {
 /// Runs `work` for `context`.
 ///
 /// # Safety
-/// Host memory that the work names is valid; the parameters of a kernel are of its types.
+/// The host memory of the work is valid; the parameters of a kernel have its types.
 pub(crate) unsafe fn run(context: u64, work: &Work) -> Outcome {
     match *work {
         Work::Copy { to, from, bytes } => {
@@ -82,10 +83,10 @@ pub(crate) unsafe fn run(context: u64, work: &Work) -> Outcome {
     }
 }
 
-/// Enqueues `work`: it runs now or on the stream's thread, or is captured.
+/// Enqueues `work`: it runs now, runs on the stream's thread, or is captured.
 ///
 /// # Safety
-/// As for [`run`], until the work has ended, or until the last launch of the graph if it is captured.
+/// As for [`run`], until the work has ended; if it is captured, until the last launch of the graph has.
 pub(crate) unsafe fn submit(stream: u64, work: Work) -> Outcome {
     let mut driver = lock();
     let Some((context, work)) = driver.enqueue(stream, work)? else {
