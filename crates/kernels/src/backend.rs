@@ -1,4 +1,4 @@
-//! Backends that can launch the kernels of this crate.
+//! Backends that can launch this crate's kernels.
 
 use warpweave_symm_mem::Backend;
 
@@ -8,28 +8,31 @@ use crate::local_reduce::LocalReduce;
 
 /// A backend with the kernels of this crate.
 ///
-/// Launches enqueue and return. A wait inside a kernel that misses the pad's deadline records a fault in the pad, the
-/// kernel leaves that peer's rows out and ends; [`SignalPad::check`](warpweave_symm_mem::SignalPad::check) reports it
-/// and [`SignalPad::recover`](warpweave_symm_mem::SignalPad::recover) makes the pad usable again.
+/// Launches are asynchronous. If a wait inside a kernel misses the pad's deadline, it records a fault in the
+/// pad; the kernel skips that peer's rows and ends.
+/// [`SignalPad::check`](warpweave_symm_mem::SignalPad::check) reports the fault, and
+/// [`SignalPad::recover`](warpweave_symm_mem::SignalPad::recover) makes the pad usable again.
 ///
-/// A failed launch on one rank leaves its peers waiting until their deadline: refusals depend on the descriptor and the
-/// device, so give all ranks descriptors that agree.
+/// If a launch fails on one rank, its peers wait until their deadline. Whether a launch is refused depends on
+/// the descriptor and the device, so pass consistent descriptors on all ranks.
 ///
 /// # Ranks that share a context
-/// Threads of one process whose ranks are on one GPU share its context, and some driver calls wait for all work of the
-/// context, that of the other ranks too: loading a kernel, instantiating a graph, allocating and freeing memory. A rank in
-/// such a call while a peer's kernel waits for that rank's launch is missed until the deadline. So:
-/// - every rank calls [`KernelBackend::preload`], and all meet, before any launches;
-/// - all meet again between such calls and launches, in either order.
+/// Ranks that are threads of one process on one GPU share its context. Some driver calls wait for all work of
+/// the context, including other ranks' work: loading a kernel, instantiating a graph, allocating and freeing
+/// memory. If a rank is in such a call while a peer's kernel waits for that rank's launch, the peer waits
+/// until its deadline. So:
+/// - every rank calls [`KernelBackend::preload`], followed by a barrier, before any rank launches;
+/// - a barrier separates such calls from launches, in either order.
 ///
-/// Give them grids that fit on the device together, by `max_blocks`, and a queue each: `CUDA_DEVICE_MAX_CONNECTIONS=32`
-/// in the environment. Ranks that are processes, or have a GPU each, need none of this.
+/// Limit the grids by `max_blocks` so that they fit on the device together, and give each rank a hardware
+/// queue: `CUDA_DEVICE_MAX_CONNECTIONS=32` in the environment. Ranks that are processes, or have a GPU each,
+/// need none of this.
 pub trait KernelBackend: Backend {
-    /// Loads all kernels of this crate that the device can run, so that no launch has to. Those that it cannot run are
-    /// an error only when they are launched. Nothing to do on the host.
+    /// Loads all kernels of this crate that the device can run, so that no launch has to. The others are an
+    /// error only when they are launched. Does nothing on the host.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Errors of the driver.
     fn preload(&self) -> Result<()> {
         Ok(())
     }
@@ -37,16 +40,15 @@ pub trait KernelBackend: Backend {
     /// Enqueues `launch` on `stream`.
     ///
     /// # Errors
-    /// [`Error::InvalidLaunch`](crate::Error::InvalidLaunch) for a descriptor that contradicts itself; what the device
-    /// or the build lacks.
+    /// [`Error::InvalidLaunch`](crate::Error::InvalidLaunch) for an inconsistent descriptor; errors for
+    /// missing features of the device or the build.
     ///
     /// # Safety
-    /// - Every address covers the matrix that the descriptor says, and every table `world` addresses, on this device's
-    ///   address space, until the work has ended; the entry of a peer in `a_peers` covers that peer's shard.
-    /// - `launch.pad` is the view of a live pad, and nothing else uses its two slots on any rank, but launches of the
-    ///   same kernel. All ranks launch with the same sizes, element type and slots, the same number of times.
-    /// - Nothing that is not ordered before the launch writes this rank's A or B or touches C, and nothing does so until
-    ///   the launch has ended.
+    /// - Until the work has ended, every address is valid on this device for the matrix in the descriptor,
+    ///   and every table has `world` addresses; a peer's entry in `a_peers` is valid for that peer's shard.
+    /// - `launch.pad` is the view of a live pad. Its two slots are used, on all ranks, only by launches of
+    ///   this kernel. All ranks launch with the same sizes, element type and slots, the same number of times.
+    /// - Until the launch has ended, nothing unordered writes this rank's A or B or accesses C.
     /// - C overlaps neither A nor B of any rank.
     unsafe fn naive_remote_read(
         &self,
@@ -57,14 +59,14 @@ pub trait KernelBackend: Backend {
     /// Enqueues `launch` on `stream`.
     ///
     /// # Errors
-    /// As [`KernelBackend::naive_remote_read`]. [`GatherMode::Multimem`](crate::GatherMode::Multimem) needs compute
-    /// capability 9.0.
+    /// As [`KernelBackend::naive_remote_read`]. [`GatherMode::Multimem`](crate::GatherMode::Multimem) needs
+    /// compute capability 9.0.
     ///
     /// # Safety
     /// - As [`KernelBackend::naive_remote_read`], for `a`, `staging` and their tables too.
-    /// - With [`GatherMode::Multimem`](crate::GatherMode::Multimem) `address` is the multicast address of the staging
-    ///   of all ranks, and staging is written by these launches alone. If `signal_free` is off, `free` is signalled to
-    ///   all peers once after each launch, by work ordered behind the last read of staging.
+    /// - With [`GatherMode::Multimem`](crate::GatherMode::Multimem), `address` is the multicast address of
+    ///   the staging of all ranks, and only these launches write staging. If `signal_free` is off, work
+    ///   ordered after the last read of staging signals `free` to all peers, once per launch.
     unsafe fn gather_matmul(&self, stream: &Self::Stream, launch: &GatherMatmul) -> Result<()>;
 
     /// Enqueues `launch` on `stream`.
@@ -73,7 +75,8 @@ pub trait KernelBackend: Backend {
     /// As [`KernelBackend::naive_remote_read`].
     ///
     /// # Safety
-    /// - Every box is mapped here until the work has ended. The destination is one of the partials or overlaps none.
-    /// - No unordered work, of any rank, writes a partial or touches the destination.
+    /// - Every box is mapped here until the work has ended. The destination is one of the partials or
+    ///   overlaps none.
+    /// - No unordered work of any rank writes a partial or accesses the destination.
     unsafe fn local_reduce(&self, stream: &Self::Stream, launch: &LocalReduce) -> Result<()>;
 }

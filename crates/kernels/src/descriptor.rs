@@ -1,18 +1,19 @@
-//! What a launch is told: addresses, sizes, the signal pad and its slots.
+//! Launch descriptors: addresses, sizes, the signal pad and its slots.
 
 use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
 use crate::error::{Error, Result};
 use crate::shard;
 
-/// C\[M,N\] = A\[M,K\]·B\[K,N\], each element of C computed by one thread that reads its row of A from the rank that
-/// owns it (`naiveRemoteRead`).
+/// C\[M,N\] = A\[M,K\]·B\[K,N\]: one thread computes each element of C and reads its row of A from the rank
+/// that owns it (`naiveRemoteRead`).
 ///
-/// All matrices are row-major without gaps. The rows of A are sharded by [`shard`](crate::shard()); B and C are this rank's own.
+/// All matrices are row-major without gaps. The rows of A are sharded by [`shard`](crate::shard()); B and C
+/// are this rank's own.
 ///
-/// In one launch, for each peer p: signal `ready` to p, wait for `ready` from p, read p's rows, signal `done` to p, wait
-/// for `done` from p. So when the launch has ended this rank's shard of A may be overwritten, and launches may follow
-/// each other with no synchronisation between the ranks.
+/// For each peer p, a launch signals `ready` to p, waits for `ready` from p, reads p's rows, signals `done`
+/// to p and waits for `done` from p. So this rank's shard of A may be overwritten when the launch has ended,
+/// and launches back to back need no other synchronisation between the ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct NaiveRemoteRead {
     /// Device address of a table of `world` addresses (u64): every rank's shard of A as mapped here.
@@ -27,7 +28,7 @@ pub struct NaiveRemoteRead {
     pub n: usize,
     /// Columns of A, rows of B.
     pub k: usize,
-    /// Element type of A, B and C; sums are kept in f32, from k = 0 upwards, and rounded once.
+    /// Element type of A, B and C. Accumulates in f32, from k = 0 upwards, and rounds once.
     pub dtype: DType,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
@@ -35,52 +36,53 @@ pub struct NaiveRemoteRead {
     pub ready: usize,
     /// Slot for "I have read your A".
     pub done: usize,
-    /// Most blocks of the grid, for devices that several ranks share; by default as many as are co-resident.
+    /// Maximum grid size, for devices that several ranks share. By default, all co-resident blocks.
     pub max_blocks: Option<u32>,
 }
 
-/// How [`GatherMatmul`] brings the rows of A into every rank's staging.
+/// How [`GatherMatmul`] copies the rows of A to every rank's staging.
 #[derive(Clone, Copy, Debug)]
 pub enum GatherMode {
-    /// Each rank loads the peers' rows and stores them to its own staging.
+    /// Each rank pulls the peers' rows into its own staging with loads and stores.
     ///
-    /// For each peer p: signal `ready` to p, wait for `ready` from p, copy p's rows, signal `done` to p, wait for `done`
-    /// from p.
+    /// For each peer p: signal `ready` to p, wait for `ready` from p, copy p's rows, signal `done` to p, wait
+    /// for `done` from p.
     ThreadLoad {
         /// Device address of a table of `world` addresses (u64): every rank's shard of A as mapped here.
         a_peers: DevicePtr,
         /// Slot for "I have read your A".
         done: usize,
     },
-    /// Each owner stores its rows to all stagings at once.
+    /// Each owner stores its rows to the staging of all ranks at once.
     ///
-    /// The owner waits for the credit `free` (lag 1) from all peers, stores, signals `ready` to all; a reader waits for
-    /// `ready` and reads its own staging, never the multicast address.
+    /// The owner waits for the credit `free` (lag 1) from all peers, stores, and signals `ready` to all. A
+    /// reader waits for `ready` and reads its own staging, never the multicast address.
     Multimem {
-        /// Multicast address of staging, laid out as staging is. [`DevicePtr::NULL`] on the host backend, which stores
-        /// to every mapping.
+        /// Multicast address of staging, with the same layout. [`DevicePtr::NULL`] on the host backend, which
+        /// stores to every mapping.
         address: DevicePtr,
         /// Device address of a table of `world` addresses (u64): every rank's staging as mapped here.
         staging_peers: DevicePtr,
         /// Slot for "I have read your rows in my staging".
         free: usize,
-        /// Whether this launch signals `free` when it has read an owner's rows. Without, whoever reads staging later
-        /// signals it to all peers, once a launch.
+        /// Whether this launch signals `free` after reading an owner's rows. If not, the later readers of
+        /// staging signal it to all peers, once per launch.
         signal_free: bool,
     },
 }
 
-/// Gathers A\[M,K\] into staging and, unless `n` is 0, computes C\[M,N\] = A\[M,K\]·B\[K,N\] from there by scalar
-/// arithmetic in the same launch (`threadloadGatherScalarCompute`, `multimemGatherScalarCompute`).
+/// Gathers A\[M,K\] into staging and, unless `n` is 0, computes C\[M,N\] = A\[M,K\]·B\[K,N\] from it by
+/// scalar arithmetic in the same launch (`threadloadGatherScalarCompute`, `multimemGatherScalarCompute`).
 ///
-/// All matrices are row-major without gaps. The rows of A are sharded by [`shard`](crate::shard()); staging, B and C are this rank's own.
+/// All matrices are row-major without gaps. The rows of A are sharded by [`shard`](crate::shard()); staging,
+/// B and C are this rank's own.
 #[derive(Clone, Copy, Debug)]
 pub struct GatherMatmul {
-    /// How rows travel.
+    /// How rows are copied.
     pub mode: GatherMode,
     /// This rank's shard of A.
     pub a: DevicePtr,
-    /// This rank's staging, `[m][k]`, all rows of A after the launch.
+    /// This rank's staging, `[m][k]`: all rows of A after the launch.
     pub staging: DevicePtr,
     /// B, `[k][n]`; not read if `n` is 0.
     pub b: DevicePtr,
@@ -88,18 +90,18 @@ pub struct GatherMatmul {
     pub c: DevicePtr,
     /// Rows of A, staging and C over all ranks.
     pub m: usize,
-    /// Columns of B and C; 0 gathers only.
+    /// Columns of B and C; 0 to only gather.
     pub n: usize,
     /// Columns of A and staging, rows of B.
     pub k: usize,
-    /// Element type of all matrices; sums are kept in f32, from k = 0 upwards, and rounded once.
+    /// Element type of all matrices. Accumulates in f32, from k = 0 upwards, and rounds once.
     pub dtype: DType,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
     /// Slot for "my A may be read" or "my rows are in your staging".
     pub ready: usize,
-    /// Most blocks of the grid, for devices that several ranks share; by default as many as are co-resident. A gather
-    /// alone has a block for each rank all the same.
+    /// Maximum grid size, for devices that several ranks share. By default, all co-resident blocks. A gather
+    /// without a GEMM has at least one block per rank.
     pub max_blocks: Option<u32>,
 }
 
@@ -107,7 +109,7 @@ impl NaiveRemoteRead {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "naive_remote_read";
 
-    /// Refuses what contradicts itself.
+    /// Checks the descriptor for consistency.
     pub(crate) fn validate(&self) -> Result<()> {
         let check = Check {
             kernel: Self::NAME,
@@ -139,7 +141,7 @@ impl GatherMatmul {
         }
     }
 
-    /// Refuses what contradicts itself.
+    /// Checks the descriptor for consistency.
     pub(crate) fn validate(&self) -> Result<()> {
         let check = Check {
             kernel: self.name(),
@@ -185,7 +187,7 @@ impl GatherMatmul {
     }
 }
 
-/// The checks that all descriptors share.
+/// Checks shared by all descriptors.
 struct Check<'a> {
     kernel: &'static str,
     pad: &'a PadView,

@@ -1,31 +1,32 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a launch was refused for, and what to do about it.
+/// Why a launch was refused, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A descriptor contradicts itself or its pad.
+    /// A descriptor is inconsistent, or does not fit its pad.
     #[error("{kernel} on rank {rank}: {what}: {why}")]
     InvalidLaunch {
         /// The kernel.
         kernel: &'static str,
-        /// The rank that wanted to launch it.
+        /// The launching rank.
         rank: usize,
         /// The field of the descriptor.
         what: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// The memory layer's answer: the driver's errors, what the device lacks, or the missing feature `nvcc`.
+    /// An error of the memory layer: the driver's errors, missing capabilities, or the missing feature
+    /// `nvcc`.
     #[error(transparent)]
     Memory(#[from] warpweave_symm_mem::Error),
 }
 
 impl Error {
-    /// True if the cause is a capability that this device or build lacks, so that other work can go on.
+    /// True if the cause is a capability that this device or build lacks, so that other work can continue.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Memory(error) if error.is_unavailable())
     }

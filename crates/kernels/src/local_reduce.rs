@@ -1,40 +1,42 @@
-//! What a sum of boxes is told.
+//! The local reduction of partials: its launch descriptor.
 
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use crate::error::{Error, Result};
 
-/// The most boxes that one launch adds.
+/// The largest number of partials in one launch.
 pub const MAX_PARTIALS: usize = 8;
 
-/// A box of rows in memory: row `i` begins `i * row_stride` elements behind `address`, and its elements lie side by side.
+/// A box of rows in memory: row `i` begins at element `i * row_stride` after `address`, and its elements are
+/// contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strided {
     /// The first element, aligned to an element. May lie in a peer's memory, as mapped here.
     pub address: DevicePtr,
-    /// Elements from the start of a row to that of the next: at least the columns of the box.
+    /// Elements from the start of a row to the start of the next: at least the columns of the box.
     pub row_stride: usize,
 }
 
 impl Strided {
-    /// What fills the entries of [`LocalReduce::partials`] that do not count.
+    /// Fills the unused entries of [`LocalReduce::partials`].
     pub const NONE: Strided = Strided {
         address: DevicePtr::NULL,
         row_stride: 0,
     };
 }
 
-/// Adds boxes of `rows` × `cols` elements in the order given, in f32 from negative zero on, and rounds once (`sum`).
+/// Adds boxes of `rows` × `cols` elements in the given order, in f32 starting from negative zero, and rounds
+/// once.
 ///
-/// The destination may be one of the partials, or lie apart from all of them. A launch waits for nobody: that the partials
-/// are there, those of peers too, is the caller's affair.
+/// The destination may be one of the partials, or disjoint from all of them. A launch does not wait: the
+/// caller ensures that the partials, including those of peers, are ready.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalReduce {
-    /// The partials, of which the first `count` count.
+    /// The partials, in the first `count` entries.
     pub partials: [Strided; MAX_PARTIALS],
-    /// How many there are, from 1 to [`MAX_PARTIALS`].
+    /// Number of partials, from 1 to [`MAX_PARTIALS`].
     pub count: usize,
-    /// Where the sum goes, in this rank's memory.
+    /// The destination, in this rank's memory.
     pub dst: Strided,
     /// Rows of all boxes.
     pub rows: usize,
@@ -50,7 +52,7 @@ impl LocalReduce {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "local_reduce";
 
-    /// The sum of `partials`, which are [`MAX_PARTIALS`] at most, as every other field says.
+    /// The reduction of at most [`MAX_PARTIALS`] `partials`, with the other fields as given.
     ///
     /// # Errors
     /// [`Error::InvalidLaunch`] for no partials or too many.
@@ -83,12 +85,12 @@ impl LocalReduce {
         })
     }
 
-    /// The partials that count.
+    /// The partials in use.
     pub(crate) fn used(&self) -> &[Strided] {
         &self.partials[..self.count.min(MAX_PARTIALS)]
     }
 
-    /// The same elements in one row, if no box has gaps between its rows.
+    /// The same elements as one row, if no box has gaps between its rows.
     pub(crate) fn flattened(self) -> Self {
         let dense = |b: &Strided| b.row_stride == self.cols;
         if self.rows > 1 && dense(&self.dst) && self.used().iter().all(dense) {
@@ -102,7 +104,7 @@ impl LocalReduce {
         self
     }
 
-    /// Whether every row of every box consists of aligned vectors of 16 bytes.
+    /// Whether all rows of all boxes consist of aligned 16-byte vectors.
     pub(crate) fn has_vectors(&self) -> bool {
         let size = self.dtype.size();
         let row = |b: &Strided| match self.rows {
@@ -119,7 +121,7 @@ impl LocalReduce {
         all.is_multiple_of(16)
     }
 
-    /// Refuses what contradicts itself.
+    /// Checks the descriptor for consistency.
     pub(crate) fn validate(&self) -> Result<()> {
         let refuse = |what, why| Err(refusal(self.rank, what, why));
         if !(1..=MAX_PARTIALS).contains(&self.count) {

@@ -1,19 +1,19 @@
-//! The product by which results are judged.
+//! The reference GEMM that results are compared with.
 
 use half::{bf16, f16};
 use warpweave_symm_mem::DType;
 
 use warpweave_symm_mem::host::Element;
 
-/// Columns whose sums are kept together: with [`ROWS`] they fit the first cache.
+/// Columns accumulated together: with [`ROWS`] they fit the L1 cache.
 const COLUMNS: usize = 256;
 /// Rows that share one pass over B.
 const ROWS: usize = 8;
 
-/// C\[m,n\] = A\[m,k\]·B\[k,n\], row-major, summed in f64 and not rounded; on all cores.
+/// C\[m,n\] = A\[m,k\]·B\[k,n\], row-major, accumulated in f64 without rounding, on all cores.
 ///
-/// `a` and `b` hold the elements as they lie in memory. `None` if their lengths are not those that the sizes say.
-/// Exact for integers while the sums stay below 2⁵³.
+/// `a` and `b` hold the elements as stored in memory. `None` if their lengths do not match the sizes. Exact
+/// for integers while the sums stay below 2⁵³.
 pub fn matmul(a: &[u8], b: &[u8], m: usize, n: usize, k: usize, dtype: DType) -> Option<Vec<f64>> {
     let a = widen(a, m.checked_mul(k)?, dtype)?;
     let b = widen(b, k.checked_mul(n)?, dtype)?;
@@ -38,7 +38,7 @@ pub fn matmul(a: &[u8], b: &[u8], m: usize, n: usize, k: usize, dtype: DType) ->
     Some(c)
 }
 
-/// Adds to a few rows of C, in [`COLUMNS`] columns from `column` on.
+/// Accumulates a few rows of C, in [`COLUMNS`] columns from `column` on.
 fn block(a: &[f32], b: &[f32], c: &mut [f64], n: usize, k: usize, column: usize) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_those_of_three_loops() {
+    fn gemms_equal_three_loops() {
         for dtype in [DType::F32, DType::F16, DType::Bf16] {
             for (m, n, k) in [
                 (1, 1, 1),

@@ -1,5 +1,5 @@
-//! The device code, with threads of one process as ranks: one device each where there are enough, else all on device 0
-//! with grids small enough to be resident together.
+//! The device code, with threads of one process as ranks: one device each if there are enough, else all on
+//! device 0 with grids small enough to be resident together.
 
 mod support;
 
@@ -10,7 +10,8 @@ use warpweave_kernels::{Error, reference};
 use warpweave_symm_mem::{Cuda, DType};
 
 const LONG: Duration = Duration::from_secs(10);
-/// Ragged in rows, aligned and not, below and above a tile in each direction, more rows than blocks take at once.
+/// Ragged rows, aligned and unaligned, smaller and larger than a tile in each direction, more rows than the
+/// blocks take at once.
 const SHAPES: [(usize, usize, usize); 6] = [
     (64, 64, 64),
     (37, 132, 40),
@@ -20,7 +21,7 @@ const SHAPES: [(usize, usize, usize); 6] = [
     (515, 260, 96),
 ];
 
-/// Those that need no multicast, which is never used where these tests run.
+/// Variants without multicast, which these tests never use.
 const VARIANTS: [Variant; 3] = [
     Variant::NaiveRemoteRead,
     Variant::Threadload,
@@ -32,7 +33,7 @@ fn gpu(rank: usize) -> Cuda {
     Cuda::new(if devices >= 3 { rank } else { 0 }).unwrap()
 }
 
-/// A third of the smallest device that runs the kernels, whatever their registers.
+/// A third of the smallest device that runs the kernels, whatever registers they use.
 const MAX_BLOCKS: Option<u32> = Some(16);
 
 #[test]
@@ -87,7 +88,7 @@ fn a_silent_peer_is_named_and_the_pad_recovers() {
 #[test]
 #[ignore = "needs a GPU"]
 fn a_whole_device_computes_reals() {
-    // Large enough for the chunks of sixteen rows, and several tiles of columns and depths.
+    // Large enough for chunks of sixteen rows, and several tiles in columns and depth.
     for (m, n, k, dtype) in [
         (4608, 1536, 1096, DType::F16),
         (4608, 1041, 1031, DType::Bf16),
@@ -114,7 +115,7 @@ fn a_whole_device_computes_reals() {
                         "{variant:?} {dtype}, element {i}: {got}, not {wanted}"
                     );
                 }
-                // The order of the sums is the same in all kernels.
+                // All kernels add in the same order.
                 assert!(
                     first.get_or_insert(result.clone()) == &result,
                     "{variant:?} {dtype} has other bits"

@@ -132,7 +132,7 @@ fn descriptors_that_contradict_themselves_are_refused() {
         let mut outsider = good;
         outsider.pad.rank = 1;
         let refused = |launch: &NaiveRemoteRead| {
-            // SAFETY: a refused launch touches nothing.
+            // SAFETY: a refused launch accesses nothing.
             match unsafe { job.backend.naive_remote_read(&job.stream, launch) } {
                 Err(Error::InvalidLaunch { what, .. }) => what,
                 other => panic!("{other:?}"),

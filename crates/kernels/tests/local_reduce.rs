@@ -1,22 +1,22 @@
-//! Sums of boxes, on the host and on a GPU, against sums in f64.
+//! Local reductions, on the host and on a GPU, compared with sums in f64.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
 use warpweave_kernels::{Error, KernelBackend, LocalReduce, MAX_PARTIALS, Strided};
 use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Host, Memory};
 
-/// After how many elements memory repeats itself: a prime, so that boxes do not begin alike.
+/// Memory repeats after this many elements: a prime, so that boxes begin differently.
 const PERIOD: usize = 65_537;
 
-/// A sum of boxes that lie one behind the other in one piece of memory, the destination last.
+/// A local reduction of boxes that lie one after the other in one allocation, the destination last.
 #[derive(Clone, Debug)]
 struct Case {
     dtype: DType,
     rows: usize,
     cols: usize,
-    /// For each partial and the destination: elements before the box, and elements behind each row.
+    /// For each partial and the destination: elements before the box, and elements after each row.
     boxes: Vec<(usize, usize)>,
-    /// Whether the sum replaces the partial of this number.
+    /// The index of the partial that the result replaces, if any.
     in_place: Option<usize>,
     seed: u64,
 }
@@ -42,7 +42,8 @@ impl Case {
         last + self.rows * (self.cols + self.boxes[self.partials()].1)
     }
 
-    /// What lies in memory before the sum, again and again: numbers with few bits, of very different sizes.
+    /// The repeating content of memory before the launch: numbers with few bits and very different
+    /// magnitudes.
     fn pattern(&self) -> Vec<f32> {
         let mut state = self.seed;
         let mut value = || {
@@ -55,7 +56,7 @@ impl Case {
         (0..PERIOD).map(|_| value()).collect()
     }
 
-    /// Memory before the sum.
+    /// Memory before the launch.
     fn before(&self) -> Vec<u8> {
         let pattern = bytes(&self.pattern(), self.dtype);
         let len = self.elements() * self.dtype.size();
@@ -69,7 +70,8 @@ impl Case {
         self.in_place.unwrap_or(self.partials())
     }
 
-    /// Memory after the sum. Partial sums of these numbers are exact in f32, so that one rounding of the sum in f64 is it.
+    /// Memory after the launch. Partial sums of these numbers are exact in f32, so one rounding of the f64
+    /// sum gives the result.
     fn wanted(&self) -> Vec<u8> {
         let (pattern, size) = (self.pattern(), self.dtype.size());
         let mut after = self.before();
@@ -109,7 +111,7 @@ impl Case {
         let stream = device.stream(Default::default()).unwrap();
         let mut got = self.before();
         let memory = device.allocate(got.len()).unwrap();
-        // SAFETY: all boxes lie in the memory, apart from each other, and it outlives the download.
+        // SAFETY: all boxes lie in the memory without overlap, and it outlives the download.
         unsafe {
             device.upload(&stream, memory.address(), &got).unwrap();
             device
@@ -144,7 +146,7 @@ fn bytes(values: &[f32], dtype: DType) -> Vec<u8> {
 
 fn case() -> impl Strategy<Value = Case> {
     let dtype = prop_oneof![Just(DType::F32), Just(DType::F16), Just(DType::Bf16)];
-    // Whole vectors as often as not.
+    // Whole vectors half of the time.
     let length = |most: usize| prop_oneof![0..=most, (0..=most / 16).prop_map(|n| 16 * n)];
     let boxes = prop::collection::vec(
         (prop_oneof![Just(0), 0usize..16], length(48)),
@@ -181,7 +183,7 @@ proptest! {
 fn a_gpu_adds_boxes_of_any_shape() {
     let device = Cuda::new(0).unwrap();
     proptest!(|(case in case())| case.is_right_on(&device));
-    // More than a grid takes at a time, and rows of vectors and of elements with gaps.
+    // More than a grid takes at a time, in rows of vectors and in rows of elements with gaps.
     for partials in [1, 2, 3, MAX_PARTIALS] {
         for (rows, cols, gap) in [(24, 1 << 20, 0), (70, 1 << 13, 8), (70, (1 << 13) + 1, 3)] {
             let case = Case {
@@ -198,7 +200,7 @@ fn a_gpu_adds_boxes_of_any_shape() {
 }
 
 #[test]
-fn sums_are_taken_in_the_order_given_and_rounded_once() {
+fn partials_are_added_in_order_and_rounded_once() {
     let device = Host::new();
     let stream = device.stream(Default::default()).unwrap();
     let memory = device.allocate(12).unwrap();
@@ -228,7 +230,7 @@ fn sums_are_taken_in_the_order_given_and_rounded_once() {
 }
 
 #[test]
-fn sums_that_contradict_themselves_are_refused() {
+fn inconsistent_descriptors_are_refused() {
     let device = Host::new();
     let stream = device.stream(Default::default()).unwrap();
     let good = Strided {
@@ -237,7 +239,7 @@ fn sums_that_contradict_themselves_are_refused() {
     };
     let launch = |partial, dst, shape| {
         let launch = LocalReduce::new(3, &[partial], dst, shape, DType::F32)?;
-        // SAFETY: a refused launch touches nothing.
+        // SAFETY: a refused launch accesses nothing.
         unsafe { device.local_reduce(&stream, &launch) }
     };
     let refused = |result| match result {

@@ -1,21 +1,22 @@
-//! How many blocks a launch has: no more than are resident at once, no more than there is work for (invariant 6).
+//! Grid sizes: at most the blocks that can be resident at once, at most the blocks that have work (invariant
+//! 6).
 
 use crate::shard;
 
 /// Rows and columns of a tile of `naive_remote_read`: `kTileRows` and `kTileColumns`.
 const NAIVE_TILE: (usize, usize) = (8, 64);
-/// Bytes that a block of a gather moves in one round of two loads a thread. More blocks than rounds would cost tickets,
-/// fewer would cost the link's latency twice.
-const GATHER_ROUND: usize = 2 * 16 * super::GATHER_THREADS as usize;
+/// Bytes that a block of a gather moves per iteration, with two loads per thread. With more blocks than
+/// iterations, tickets cost time; with fewer, the link's latency counts twice.
+const GATHER_STEP: usize = 2 * 16 * super::GATHER_THREADS as usize;
 
 /// The limits of one launch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Blocks that are resident at once.
     pub resident: u32,
-    /// Multiprocessors.
+    /// SMs.
     pub sms: u32,
-    /// What the caller allows.
+    /// The caller's limit.
     pub max_blocks: Option<u32>,
 }
 
@@ -38,25 +39,26 @@ pub(super) fn naive_remote_read(m: usize, n: usize, world: usize, limits: Limits
     }))
 }
 
-/// Blocks of a gather with a product, which takes chunks of `chunk` rows.
+/// Blocks of a gather with a GEMM, in chunks of `chunk` rows.
 pub(super) fn gather_matmul(m: usize, world: usize, chunk: usize, limits: Limits) -> u32 {
     limits.cap(lanes(m, world, |rows| rows.div_ceil(chunk)))
 }
 
-/// Blocks of a gather alone: the same number for each of the `world` lanes, one a multiprocessor at most, which is
-/// enough to fill the link.
+/// Blocks of a gather without a GEMM: the same number for each of the `world` lanes, at most one per SM,
+/// which is enough to fill the link.
 pub(super) fn gather(m: usize, row_bytes: usize, world: usize, limits: Limits) -> u32 {
     let bytes = shard(m, 0, world).len() * row_bytes;
     let most = limits.cap(limits.sms as usize) as usize / world;
-    (bytes.div_ceil(GATHER_ROUND).clamp(1, most.max(1)) * world) as u32
+    (bytes.div_ceil(GATHER_STEP).clamp(1, most.max(1)) * world) as u32
 }
 
-/// Blocks of a sum: one for each thread's share of `units` of which it loads `each` at a time.
+/// Blocks of a local reduction: one for each block's share of `units`, of which a thread loads `each` at a
+/// time.
 pub(super) fn local_reduce(units: usize, each: usize, limits: Limits) -> u32 {
-    limits.cap(units.div_ceil(super::SUM_THREADS as usize * each))
+    limits.cap(units.div_ceil(super::REDUCE_THREADS as usize * each))
 }
 
-/// Pieces of work of all lanes; a lane without any has a void one.
+/// Work items of all lanes. A lane without any gets an empty one.
 fn lanes(m: usize, world: usize, pieces: impl Fn(usize) -> usize) -> usize {
     (0..world)
         .map(|owner| pieces(shard(m, owner, world).len()).max(1))

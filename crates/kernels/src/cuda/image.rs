@@ -48,7 +48,7 @@ pub(super) fn multimem_gather(dtype: DType) -> &'static str {
     }
 }
 
-/// Every kernel with the image that holds it.
+/// Every kernel with its image.
 pub(super) fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
     let dtypes = [DType::F32, DType::F16, DType::Bf16];
     let typed = dtypes.into_iter().flat_map(|dtype| {
@@ -83,8 +83,8 @@ mod tests {
         let mut names: Vec<_> = all().map(|(_, name)| name).collect();
         names.sort_unstable();
         names.dedup();
-        // Three of the naive read, three sums, two gathers with products in two sizes of chunks for three types, three
-        // gathers alone.
+        // Three naive reads, three reductions, two gathers with a GEMM in two chunk sizes for three types,
+        // three gathers without a GEMM.
         assert_eq!(names.len(), 3 + 3 + 2 * 2 * 3 + 3, "{names:?}");
         #[cfg(feature = "nvcc")]
         for (image, name) in all() {

@@ -1,7 +1,7 @@
-//! The device code: which kernel, how many blocks, which parameters.
+//! Launching the device code: which kernel, how many blocks, which parameters.
 //!
-//! Hopper runs machine code, other devices from compute capability 8.0 on run PTX; what stores by multicast runs on
-//! Hopper alone.
+//! Hopper runs machine code; other devices from compute capability 8.0 on run PTX. Kernels that store by
+//! multicast run on Hopper only.
 
 mod grid;
 mod image;
@@ -19,18 +19,18 @@ use parameters::Gather;
 
 /// Threads of a block of `naive_remote_read`: `kThreads`.
 const NAIVE_THREADS: u32 = 512;
-/// Threads of a block of a gather alone that copy: `kGatherThreads`.
+/// Copying threads of a block of a gather without a GEMM: `kGatherThreads`.
 const GATHER_THREADS: u32 = 512;
-/// The warp of a block of `threadload_gather` that speaks with the owner.
-const SPEAKER_THREADS: u32 = 32;
-/// Threads of a block of a gather with a product: `kProductThreads`.
-const PRODUCT_THREADS: u32 = 256;
+/// The warp of a block of `threadload_gather` that signals and waits.
+const SIGNAL_THREADS: u32 = 32;
+/// Threads of a block of a gather with a GEMM: `kProductThreads`.
+const GEMM_THREADS: u32 = 256;
 /// Threads of a block of `sum`: `kThreads`.
-const SUM_THREADS: u32 = 256;
+const REDUCE_THREADS: u32 = 256;
 /// Vectors that a thread of `sum` loads before it adds: `kLoads`.
-const SUM_LOADS: usize = 8;
-/// Rows that a block brings in and multiplies at a time, where there are chunks of the larger size for all blocks: B is
-/// read once for each chunk.
+const REDUCE_LOADS: usize = 8;
+/// Rows that a block copies and multiplies at a time. The larger size is used if it gives every block a
+/// chunk, because B is read once per chunk.
 const CHUNKS: [usize; 2] = [8, 16];
 
 impl KernelBackend for Cuda {
@@ -86,14 +86,14 @@ impl KernelBackend for Cuda {
         }
         let world = launch.pad.world as usize;
         let (kernel, blocks) = if launch.n == 0 {
-            let kernel = gather_alone(launch);
+            let kernel = gather_only(launch);
             let limits = kernel.limits(self, launch.max_blocks)?;
             (
                 kernel,
                 grid::gather(launch.m, launch.k * launch.dtype.size(), world, limits),
             )
         } else {
-            let large = gather_with_product(launch, CHUNKS[1])?;
+            let large = gather_with_gemm(launch, CHUNKS[1])?;
             let limits = large.limits(self, launch.max_blocks)?;
             if launch.m >= CHUNKS[1] * limits.resident as usize {
                 (
@@ -101,7 +101,7 @@ impl KernelBackend for Cuda {
                     grid::gather_matmul(launch.m, world, CHUNKS[1], limits),
                 )
             } else {
-                let small = gather_with_product(launch, CHUNKS[0])?;
+                let small = gather_with_gemm(launch, CHUNKS[0])?;
                 let limits = small.limits(self, launch.max_blocks)?;
                 (
                     small,
@@ -124,7 +124,7 @@ impl KernelBackend for Cuda {
         let kernel = Kernel {
             image: &image::SUM,
             name,
-            threads: SUM_THREADS,
+            threads: REDUCE_THREADS,
         };
         let limits = kernel.limits(self, None)?;
         let parameters = parameters::Sum::from(launch);
@@ -132,7 +132,7 @@ impl KernelBackend for Cuda {
             return Ok(());
         }
         let each = match parameters.vectors == 1 {
-            true => SUM_LOADS / launch.count,
+            true => REDUCE_LOADS / launch.count,
             false => 1,
         };
         let blocks = grid::local_reduce(parameters.units as usize, each, limits);
@@ -159,8 +159,7 @@ impl Kernel {
     }
 
     /// # Safety
-    /// The kernel takes one parameter, `parameters`; what it points to is as
-    /// [`KernelBackend`] asks.
+    /// The kernel takes one parameter, `parameters`, whose pointers are valid as [`KernelBackend`] requires.
     unsafe fn launch<P>(
         &self,
         cuda: &Cuda,
@@ -183,12 +182,12 @@ impl Kernel {
     }
 }
 
-fn gather_alone(launch: &GatherMatmul) -> Kernel {
+fn gather_only(launch: &GatherMatmul) -> Kernel {
     match launch.mode {
         GatherMode::ThreadLoad { .. } => Kernel {
             image: &image::THREADLOAD_GATHER,
             name: "threadload_gather",
-            threads: GATHER_THREADS + SPEAKER_THREADS,
+            threads: GATHER_THREADS + SIGNAL_THREADS,
         },
         GatherMode::Multimem { .. } => Kernel {
             image: &image::MULTIMEM_GATHER,
@@ -198,7 +197,7 @@ fn gather_alone(launch: &GatherMatmul) -> Kernel {
     }
 }
 
-fn gather_with_product(launch: &GatherMatmul, chunk: usize) -> Result<Kernel> {
+fn gather_with_gemm(launch: &GatherMatmul, chunk: usize) -> Result<Kernel> {
     let (image, name) = match launch.mode {
         GatherMode::ThreadLoad { .. } => (
             &image::THREADLOAD_GATHER,
@@ -213,7 +212,7 @@ fn gather_with_product(launch: &GatherMatmul, chunk: usize) -> Result<Kernel> {
     Ok(Kernel {
         image,
         name,
-        threads: PRODUCT_THREADS,
+        threads: GEMM_THREADS,
     })
 }
 

@@ -1,15 +1,15 @@
-//! The references of `gather_matmul.cu`.
+//! The host references of the gather kernels.
 
 use std::ops::Range;
 
 use warpweave_symm_mem::DevicePtr;
 use warpweave_symm_mem::host::{Element, expect_signal, send_signal};
 
-use super::product::{Product, ROWS};
+use super::gemm::{Gemm, ROWS};
 use super::{entry, peers, rotation};
 use crate::{GatherMatmul, GatherMode, shard};
 
-/// Rows that are brought in and multiplied while they are in the cache.
+/// Rows that are copied and multiplied while they are in the cache.
 const CHUNK: usize = 8 * ROWS;
 
 /// # Safety
@@ -36,13 +36,13 @@ pub(super) unsafe fn gather_matmul<T: Element>(launch: &GatherMatmul) {
 unsafe fn threadload<T: Element>(launch: &GatherMatmul, a_peers: DevicePtr, done: usize) {
     let GatherMatmul { ref pad, ready, .. } = *launch;
     let rank = pad.rank as usize;
-    // SAFETY: slots and peers are in range; tables and matrices are as the caller vouches, and a peer's rows are read
-    // between its signals `ready` and ours `done`.
+    // SAFETY: slots and peers are in range; the caller guarantees tables and matrices; a peer's rows are read
+    // between its signal `ready` and our `done`.
     unsafe {
         for peer in peers(pad) {
             send_signal(pad, ready, peer);
         }
-        let product = product::<T>(launch);
+        let gemm = gemm::<T>(launch);
         for owner in rotation(pad) {
             let here = owner == rank || expect_signal(pad, ready, owner, 0);
             if here {
@@ -53,7 +53,7 @@ unsafe fn threadload<T: Element>(launch: &GatherMatmul, a_peers: DevicePtr, done
                 send_signal(pad, done, owner);
             }
             if here {
-                multiply::<T>(launch, product.as_ref(), owner);
+                multiply::<T>(launch, gemm.as_ref(), owner);
             }
         }
         for peer in peers(pad) {
@@ -72,10 +72,10 @@ unsafe fn multimem<T: Element>(
 ) {
     let GatherMatmul { ref pad, ready, .. } = *launch;
     let rank = pad.rank as usize;
-    // SAFETY: slots and peers are in range; tables and matrices are as the caller vouches. Rows are stored behind the
-    // peers' `free` and read between the owner's `ready` and our `free`.
+    // SAFETY: slots and peers are in range; the caller guarantees tables and matrices. Rows are stored after
+    // the peers' `free` and read between the owner's `ready` and our `free`.
     unsafe {
-        // Every wait runs, whatever the others saw: each advances its own epoch.
+        // Every wait runs, even after a failed one, because each advances its own epoch.
         let mut credit = true;
         for peer in peers(pad) {
             credit &= expect_signal(pad, free, peer, 1);
@@ -89,7 +89,7 @@ unsafe fn multimem<T: Element>(
                 send_signal(pad, ready, peer);
             }
         }
-        let product = product::<T>(launch);
+        let gemm = gemm::<T>(launch);
         for owner in rotation(pad) {
             let here = if owner == rank {
                 credit
@@ -97,7 +97,7 @@ unsafe fn multimem<T: Element>(
                 expect_signal(pad, ready, owner, 0)
             };
             if here {
-                multiply::<T>(launch, product.as_ref(), owner);
+                multiply::<T>(launch, gemm.as_ref(), owner);
             }
             if signal_free && owner != rank {
                 send_signal(pad, free, owner);
@@ -110,19 +110,19 @@ fn rows(launch: &GatherMatmul, owner: usize) -> Range<usize> {
     shard(launch.m, owner, launch.pad.world as usize)
 }
 
-/// B made ready, unless this is a gather alone.
+/// Prepares B, unless this is a gather without a GEMM.
 ///
 /// # Safety
 /// As for [`gather_matmul`].
-unsafe fn product<T: Element>(launch: &GatherMatmul) -> Option<Product> {
+unsafe fn gemm<T: Element>(launch: &GatherMatmul) -> Option<Gemm> {
     // SAFETY: the caller's obligations.
-    (launch.n > 0).then(|| unsafe { Product::new::<T>(launch.b.as_host(), launch.n, launch.k) })
+    (launch.n > 0).then(|| unsafe { Gemm::new::<T>(launch.b.as_host(), launch.n, launch.k) })
 }
 
-/// Copies a shard to its `rows` of a staging.
+/// Copies a shard to its `rows` of a staging buffer.
 ///
 /// # Safety
-/// The shard has `rows.len()` rows of `k` elements, the staging has all `rows`; nothing else touches them meanwhile.
+/// The shard has `rows.len()` rows of `k` elements and staging has all `rows`; no other thread accesses them.
 unsafe fn copy_rows<T: Element>(shard: *const T, staging: *mut T, rows: Range<usize>, k: usize) {
     for first in (0..rows.len()).step_by(CHUNK) {
         let count = CHUNK.min(rows.len() - first);
@@ -138,13 +138,13 @@ unsafe fn copy_rows<T: Element>(shard: *const T, staging: *mut T, rows: Range<us
 ///
 /// # Safety
 /// As for [`gather_matmul`]; the rows are in staging.
-unsafe fn multiply<T: Element>(launch: &GatherMatmul, product: Option<&Product>, owner: usize) {
-    let Some(product) = product else { return };
+unsafe fn multiply<T: Element>(launch: &GatherMatmul, gemm: Option<&Gemm>, owner: usize) {
+    let Some(gemm) = gemm else { return };
     let rows = rows(launch, owner);
     // SAFETY: the rows lie in staging and in C.
     unsafe {
         let a = launch.staging.as_host::<T>().add(rows.start * launch.k);
         let c = launch.c.as_host::<T>().add(rows.start * launch.n);
-        product.rows::<T>(a, c, rows.len());
+        gemm.rows::<T>(a, c, rows.len());
     }
 }

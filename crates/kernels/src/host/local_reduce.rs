@@ -1,10 +1,10 @@
-//! The reference of `sum.cu`.
+//! The host reference of `sum.cu`.
 
 use warpweave_symm_mem::host::Element;
 
 use crate::{LocalReduce, Strided};
 
-/// Elements that are added at once.
+/// Elements that are added at a time.
 const BATCH: usize = 512;
 
 /// # Safety
@@ -12,13 +12,14 @@ const BATCH: usize = 512;
 pub(super) unsafe fn local_reduce<T: Element>(launch: &LocalReduce) {
     let at = |b: &Strided, row: usize, col: usize| {
         let offset = row * b.row_stride + col;
-        // SAFETY: an element of a box that the caller vouches for.
+        // SAFETY: an element of a box that the caller guarantees.
         unsafe { b.address.as_host::<T>().add(offset) }
     };
     for row in 0..launch.rows {
         for col in (0..launch.cols).step_by(BATCH) {
             let count = BATCH.min(launch.cols - col);
-            // From the neutral element: positive zero would lose the sign of a sum of negative zeros.
+            // Negative zero is the neutral element: positive zero would lose the sign of a sum of negative
+            // zeros.
             let mut total = [-0.0f32; BATCH];
             let mut terms = [0.0f32; BATCH];
             for partial in launch.used() {

@@ -1,9 +1,10 @@
-//! The host references: the same protocols as the device code, block of rows by block of rows, on the stream's thread.
+//! The host references: the protocols of the device code, one block of rows after the other, on the stream's
+//! thread.
 
 mod gather_matmul;
+mod gemm;
 mod local_reduce;
 mod naive_remote_read;
-mod product;
 
 use warpweave_symm_mem::{DevicePtr, Host, PadView};
 
@@ -12,7 +13,7 @@ use crate::descriptor::{GatherMatmul, NaiveRemoteRead};
 use crate::error::Result;
 use crate::local_reduce::LocalReduce;
 
-/// Calls a function that is generic over the element type with the type that `dtype` names.
+/// Calls a function that is generic over the element type, with the type for `dtype`.
 macro_rules! with_element {
     ($dtype:expr, $function:ident($($argument:expr),*)) => {
         match $dtype {
@@ -56,14 +57,14 @@ impl KernelBackend for Host {
     }
 }
 
-/// The ranks in the order in which this one serves them: itself, then its successors, so that no two ranks read from the
-/// same owner at the same time.
+/// The ranks in the order in which this one serves them: itself, then its successors, so that no two ranks
+/// read from the same owner at the same time.
 fn rotation(pad: &PadView) -> impl Iterator<Item = usize> {
     let (rank, world) = (pad.rank as usize, pad.world as usize);
     (0..world).map(move |i| (rank + i) % world)
 }
 
-/// The ranks of [`rotation`] but this one.
+/// [`rotation`] without this rank.
 fn peers(pad: &PadView) -> impl Iterator<Item = usize> {
     rotation(pad).skip(1)
 }

@@ -1,8 +1,8 @@
-//! The reference of `naive_remote_read.cu`.
+//! The host reference of `naive_remote_read.cu`.
 
 use warpweave_symm_mem::host::{Element, expect_signal, send_signal};
 
-use super::product::Product;
+use super::gemm::Gemm;
 use super::{entry, peers, rotation};
 use crate::{NaiveRemoteRead, shard};
 
@@ -22,18 +22,18 @@ pub(super) unsafe fn naive_remote_read<T: Element>(launch: &NaiveRemoteRead) {
         ..
     } = *launch;
     let (rank, world) = (pad.rank as usize, pad.world as usize);
-    // SAFETY: slots and peers are in range; tables and matrices are as the caller vouches, and a peer's rows are read
-    // between its signals `ready` and ours `done`.
+    // SAFETY: slots and peers are in range; the caller guarantees tables and matrices; a peer's rows are read
+    // between its signal `ready` and our `done`.
     unsafe {
         for peer in peers(pad) {
             send_signal(pad, ready, peer);
         }
-        let product = Product::new::<T>(b.as_host(), n, k);
+        let gemm = Gemm::new::<T>(b.as_host(), n, k);
         for owner in rotation(pad) {
             if owner == rank || expect_signal(pad, ready, owner, 0) {
                 let rows = shard(m, owner, world);
                 let c = c.as_host::<T>().add(rows.start * n);
-                product.rows::<T>(entry(a_peers, owner), c, rows.len());
+                gemm.rows::<T>(entry(a_peers, owner), c, rows.len());
             }
             if owner != rank {
                 send_signal(pad, done, owner);

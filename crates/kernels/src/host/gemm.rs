@@ -1,27 +1,28 @@
-//! The arithmetic of the host references: rows of A times B, f32 sums from k = 0 upwards, one rounding.
+//! The arithmetic of the host references: rows of A times B, accumulated in f32 from k = 0 upwards, rounded
+//! once.
 //!
-//! B is widened once a kernel into panels that the inner loop walks contiguously. Multiplications and additions are
-//! separate operations, so every CPU computes the same bits.
+//! B is widened once per kernel into panels that the inner loop reads contiguously. Multiplications and
+//! additions are separate operations, so every CPU computes the same bits.
 
 use warpweave_symm_mem::host::Element;
 
 /// Columns of a panel: two AVX registers of f32.
 const COLUMNS: usize = 16;
-/// Rows computed together; with `COLUMNS` their sums fit the registers.
+/// Rows computed together; with `COLUMNS` their accumulators fit the registers.
 pub(super) const ROWS: usize = 4;
 
-/// B as `[n / COLUMNS][k][COLUMNS]` in f32, the last panel filled with zeros.
-pub(super) struct Product {
+/// B as `[n / COLUMNS][k][COLUMNS]` in f32, with the last panel padded with zeros.
+pub(super) struct Gemm {
     n: usize,
     k: usize,
     panels: Vec<[f32; COLUMNS]>,
 }
 
-impl Product {
+impl Gemm {
     /// Widens B, `[k][n]`.
     ///
     /// # Safety
-    /// `b` addresses `k * n` elements that nothing writes meanwhile.
+    /// `b` points to `k * n` elements that no other thread writes.
     pub unsafe fn new<T: Element>(b: *const T, n: usize, k: usize) -> Self {
         let mut panels = vec![[0.0; COLUMNS]; n.div_ceil(COLUMNS) * k];
         let mut row = vec![0.0; n];
@@ -37,14 +38,14 @@ impl Product {
                 }
             }
         }
-        Product { n, k, panels }
+        Gemm { n, k, panels }
     }
 
     /// Computes `rows` rows: C\[rows,n\] = A\[rows,k\]·B.
     ///
     /// # Safety
-    /// `a` addresses `rows * k` elements that nothing writes meanwhile, `c` addresses `rows * n` elements that nothing
-    /// else touches meanwhile.
+    /// `a` points to `rows * k` elements that no other thread writes; `c` points to `rows * n` elements that
+    /// no other thread accesses.
     pub unsafe fn rows<T: Element>(&self, a: *const T, c: *mut T, rows: usize) {
         let (n, k) = (self.n, self.k);
         if n == 0 || rows == 0 {
@@ -79,7 +80,7 @@ impl Product {
     }
 }
 
-/// One tile of C with the widest vectors that the CPU has.
+/// One tile of C, with the widest vectors of the CPU.
 fn tile(a: &[[f32; ROWS]], b: &[[f32; COLUMNS]]) -> [[f32; COLUMNS]; ROWS] {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -113,13 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ragged_products_are_those_of_three_loops() {
+    fn ragged_gemms_equal_three_loops() {
         for (m, n, k) in [(1, 1, 1), (5, 17, 3), (4, 16, 8), (7, 33, 0), (9, 3, 41)] {
             let a: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
             let b: Vec<f32> = (0..k * n).map(|i| (i % 5) as f32 - 2.0).collect();
             let mut c = vec![f32::NAN; m * n];
-            // SAFETY: the vectors have the sizes that are said.
-            unsafe { Product::new(b.as_ptr(), n, k).rows(a.as_ptr(), c.as_mut_ptr(), m) };
+            // SAFETY: the vectors have the given sizes.
+            unsafe { Gemm::new(b.as_ptr(), n, k).rows(a.as_ptr(), c.as_mut_ptr(), m) };
             for i in 0..m {
                 for j in 0..n {
                     let sum: f32 = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();
