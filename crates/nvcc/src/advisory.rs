@@ -1,24 +1,24 @@
-//! What ptxas says about the code it made.
+//! Advisories of ptxas about the code that it generated.
 
-/// An advisory after which a kernel is not the kernel that was written.
+/// An advisory that fails the build: the kernel is not the one that was written.
 struct Fatal {
-    /// Its number, where ptxas prints just that.
+    /// Its number, if ptxas prints only that.
     code: &'static str,
-    /// Its words: ptxas has a number for each cause of the same loss (C7510, C7511, …).
-    words: &'static str,
+    /// Its text: ptxas has a number for each cause of the same loss (C7510, C7511, …).
+    text: &'static str,
     meaning: &'static str,
 }
 
 const FATAL: [Fatal; 2] = [
     Fatal {
         code: "C7510",
-        words: "wgmma.mma_async instructions are serialized",
+        text: "wgmma.mma_async instructions are serialized",
         meaning: "wgmma is serialised; usually NDEBUG is missing, or a function call or a use of the accumulators \
                   stands between the first wgmma and its wait",
     },
     Fatal {
         code: "C7508",
-        words: "'setmaxnreg' ignored",
+        text: "'setmaxnreg' ignored",
         meaning: "setmaxnreg is ignored; usually the kernel lacks __launch_bounds__",
     },
 ];
@@ -34,8 +34,8 @@ pub(crate) struct Degraded {
 /// The first fatal advisory in a compiler's output.
 pub(crate) fn degraded(output: &str) -> Option<Degraded> {
     FATAL.iter().find_map(|fatal| {
-        let says_so = |line: &&str| line.contains(fatal.code) || line.contains(fatal.words);
-        let lines: Vec<&str> = output.lines().filter(says_so).collect();
+        let matches = |line: &&str| line.contains(fatal.code) || line.contains(fatal.text);
+        let lines: Vec<&str> = output.lines().filter(matches).collect();
         let first = lines.first()?;
         Some(Degraded {
             code: number(first).unwrap_or(fatal.code).to_owned(),
@@ -54,17 +54,17 @@ fn number(line: &str) -> Option<&str> {
     is_number.then(|| &line[start..start + 1 + digits.len()])
 }
 
-/// A function whose registers did not suffice.
+/// A function that spills registers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Spill {
     pub function: String,
-    /// Bytes a thread.
+    /// Bytes per thread.
     pub stores: u64,
-    /// Bytes a thread.
+    /// Bytes per thread.
     pub loads: u64,
 }
 
-/// The functions that spill, out of what `ptxas -v` prints.
+/// The functions that spill, from the output of `ptxas -v`.
 pub(crate) fn spills(output: &str) -> Vec<Spill> {
     let mut found = Vec::new();
     let mut function = "";
@@ -90,14 +90,14 @@ pub(crate) fn spills(output: &str) -> Vec<Spill> {
     found
 }
 
-fn before(line: &str, words: &str) -> u64 {
+fn before(line: &str, text: &str) -> u64 {
     line.split_once(words)
         .and_then(|(head, _)| head.rsplit([' ', ',', '\t']).next())
         .and_then(|number| number.parse().ok())
         .unwrap_or(0)
 }
 
-/// The lines a person should see of a successful compile: warnings, not statistics.
+/// The lines of a successful compile that a user should see: warnings, not statistics.
 pub(crate) fn warnings(output: &str) -> impl Iterator<Item = &str> {
     output.lines().filter(|line| {
         let statistic = line.contains("bytes stack frame") || line.contains("ptxas info");

@@ -1,4 +1,4 @@
-//! GPU architectures as nvcc names them.
+//! GPU architectures by nvcc's names.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 pub enum Kind {
     /// `sm_…`: machine code for one family of devices.
     Real,
-    /// `compute_…`: PTX, which the driver compiles for the device at hand and for newer ones.
+    /// `compute_…`: PTX, which the driver compiles for this device and for newer ones.
     Virtual,
 }
 
@@ -21,7 +21,7 @@ pub struct Architecture {
 }
 
 impl Architecture {
-    /// Reads `sm_90a`, `sm_80`, `compute_80`, …
+    /// Parses `sm_90a`, `sm_80`, `compute_80`, …
     ///
     /// # Errors
     /// [`Error::Architecture`] for any other spelling.

@@ -1,4 +1,4 @@
-//! Compiling the sources of one build script.
+//! Compiling the CUDA sources of a build script.
 
 mod compile;
 
@@ -17,10 +17,10 @@ use crate::find::{Cutlass, HostCompiler, Nvcc};
 use crate::{cargo, process};
 use compile::Step;
 
-/// One CUTLASS kernel takes about a minute; a machine under load may take many times that.
+/// One CUTLASS kernel takes about a minute; a loaded machine may take many times as long.
 const COMPILE_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The variables that steer the search for a compiler, and the compiler.
+/// Variables that affect the search for a compiler, and the compiler.
 const VARIABLES: [&str; 11] = [
     "WARPWEAVE_NVCC",
     "WARPWEAVE_ALLOW_NEWER_NVCC",
@@ -51,11 +51,11 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Finds the compilers, by the environment of this build script.
+    /// Finds the compilers from the environment of this build script.
     ///
     /// # Errors
-    /// [`Error::NvccNotFound`], [`Error::NamedNvcc`] and [`Error::HostCompilerNotFound`]; [`Error::MissingVariable`]
-    /// outside a build script.
+    /// [`Error::NvccNotFound`], [`Error::NamedNvcc`] and [`Error::HostCompilerNotFound`];
+    /// [`Error::MissingVariable`] outside of a build script.
     pub fn new() -> Result<Self> {
         for name in VARIABLES {
             cargo::rerun_if_env_changed(name);
@@ -105,11 +105,11 @@ impl Builder {
         Ok(self)
     }
 
-    /// Adds the folder of the device headers (signals, mbarriers, TMA, wgmma), which warpweave-symm-mem hands to
-    /// the build scripts of the crates that depend on it.
+    /// Adds the folder of the device headers (signals, mbarriers, TMA, wgmma), which warpweave-symm-mem
+    /// passes to the build scripts of dependent crates.
     ///
     /// # Errors
-    /// [`Error::MissingVariable`] for a crate that does not.
+    /// [`Error::MissingVariable`] in a crate that does not depend on it.
     pub fn device_headers(self) -> Result<Self> {
         const VARIABLE: &str = "DEP_WARPWEAVE_SYMM_MEM_INCLUDE";
         let folder = self
@@ -122,7 +122,7 @@ impl Builder {
         Ok(self.include(folder))
     }
 
-    /// Defines a macro, with a value or without.
+    /// Defines a macro, with or without a value.
     #[must_use]
     pub fn define(mut self, name: &str, value: Option<&str>) -> Self {
         self.defines
@@ -130,15 +130,15 @@ impl Builder {
         self
     }
 
-    /// Adds an option of nvcc.
+    /// Adds an nvcc option.
     #[must_use]
     pub fn option(mut self, option: &str) -> Self {
         self.options.push(option.to_owned());
         self
     }
 
-    /// Puts `name` into the file names of what is built from here on, to tell apart builds of one source with
-    /// different options.
+    /// Adds `name` to the names of later output files, to distinguish builds of one source with different
+    /// options.
     #[must_use]
     pub fn variant(mut self, name: &str) -> Self {
         self.variant = format!(".{name}");
@@ -154,13 +154,13 @@ impl Builder {
     /// `$OUT_DIR/<stem>.<architecture>.cubin`.
     ///
     /// # Errors
-    /// What the compiler says, and what [`Error`] lists.
+    /// Errors of the compiler, and those of [`Error`].
     pub fn cubin(&self, source: impl AsRef<Path>, architecture: &str) -> Result<PathBuf> {
         let architecture = Architecture::parse_as(architecture, Kind::Real)?;
         self.embedded(source.as_ref(), architecture, Output::Cubin, "cubin")
     }
 
-    /// Compiles `source` to PTX for `architecture` (such as `compute_80`) and devices after it:
+    /// Compiles `source` to PTX for `architecture` (such as `compute_80`) and later devices:
     /// `$OUT_DIR/<stem>.<architecture>.ptx`.
     ///
     /// # Errors
@@ -183,8 +183,8 @@ impl Builder {
         Ok(step.result)
     }
 
-    /// Compiles `sources` for `architecture` (such as `sm_90a`), packs them into `lib<name>.a` and has it linked,
-    /// with CUDA's static run-time library. Up to `WARPWEAVE_NVCC_JOBS` sources are compiled at once.
+    /// Compiles `sources` for `architecture` (such as `sm_90a`), archives them as `lib<name>.a` and links it,
+    /// with CUDA's static run-time library. Compiles up to `WARPWEAVE_NVCC_JOBS` sources at once.
     ///
     /// # Errors
     /// As for [`Builder::cubin`]; [`Error::NoRuntimeLibrary`].
@@ -221,7 +221,7 @@ impl Builder {
 
     fn archive<'a>(&self, name: &str, objects: impl Iterator<Item = &'a Path>) -> Result<()> {
         let library = self.out.join(format!("lib{name}.a"));
-        // `ar` would add to an archive that is there.
+        // `ar` would add to an existing archive.
         let _ = fs::remove_file(&library);
         let archiver = self
             .environment

@@ -1,7 +1,8 @@
-//! Results kept by content, so that a clean build or another profile compiles no device code anew.
+//! A content-addressed cache of results, so that a clean build or another profile does not recompile device
+//! code.
 //!
-//! An entry is a folder named by the hash of the command and of the source. It holds the result, what the compiler
-//! printed, and the hash of every header that the compile read; it serves only while those hold.
+//! An entry is a folder named by the hash of the command and the source. It holds the result, the compiler's
+//! output, and the hash of every header that the compile read. It is valid only while those hashes match.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub(crate) struct Entry {
     folder: PathBuf,
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Debug)]
 pub(crate) struct Hit {
     pub output: String,
@@ -39,7 +40,7 @@ impl Entry {
         }
     }
 
-    /// Copies the result to `to` if the entry is there and its inputs are what they were.
+    /// Copies the result to `to` if the entry exists and its inputs are unchanged.
     pub(crate) fn restore(&self, to: &Path) -> Option<Hit> {
         let inputs = fs::read_to_string(self.folder.join(INPUTS)).ok()?;
         let mut paths = Vec::new();
@@ -59,10 +60,10 @@ impl Entry {
         })
     }
 
-    /// Keeps `result`. The entry appears whole or not at all.
+    /// Stores `result`. The entry appears completely or not at all.
     pub(crate) fn keep(&self, result: &Path, output: &str, inputs: &[PathBuf]) -> Result<()> {
         let making = self.folder.with_extension(std::process::id().to_string());
-        // What a killed build with the same process number left behind.
+        // Left by a killed build with the same process number.
         let _ = fs::remove_dir_all(&making);
         fs::create_dir_all(&making).map_err(Error::io("make", &making))?;
         let mut listed = String::new();
@@ -77,7 +78,7 @@ impl Entry {
         write(OUTPUT, output)?;
         let kept = making.join(RESULT);
         fs::copy(result, &kept).map_err(Error::io("write", &kept))?;
-        // An older entry has other inputs; one that another build just made is as good as this one.
+        // An older entry has other inputs; one that another build just made is equally good.
         let _ = fs::remove_dir_all(&self.folder);
         if fs::rename(&making, &self.folder).is_err() {
             let _ = fs::remove_dir_all(&making);

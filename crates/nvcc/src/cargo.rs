@@ -1,10 +1,10 @@
-//! What a build script says to cargo.
+//! Instructions from a build script to cargo.
 
 use std::process::exit;
 
 use crate::error::Result;
 
-/// Runs a build step; its error is shown as cargo's own and ends the build script.
+/// Runs a build step. Reports its error through cargo and ends the build script.
 pub fn run(build: impl FnOnce() -> Result<()>) {
     if let Err(error) = build() {
         for line in error.to_string().lines() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::architecture::{Architecture, Kind};
 
-/// What is made of a source.
+/// The output of a compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
     Cubin,
@@ -13,7 +13,7 @@ pub(crate) enum Output {
     Object,
 }
 
-/// The options that decide what the code is, in a fixed order: they are part of the cache's key.
+/// The options that determine the code, in a fixed order: they are part of the cache key.
 pub(crate) fn options(
     output: Output,
     architecture: &Architecture,
@@ -60,7 +60,7 @@ pub(crate) fn options(
     options
 }
 
-/// The part that names files, which the cache's key leaves out.
+/// The file names, which are not part of the cache key.
 pub(crate) fn files(source: &Path, result: &Path, depfile: &Path) -> Vec<OsString> {
     vec![
         "-MD".into(),
@@ -72,7 +72,7 @@ pub(crate) fn files(source: &Path, result: &Path, depfile: &Path) -> Vec<OsStrin
     ]
 }
 
-/// Turns `ptx` into machine code for the device that its virtual architecture is named after.
+/// Assembles `ptx` to machine code for the device of its virtual architecture.
 pub(crate) fn assemble(architecture: &Architecture, ptx: &Path, result: &Path) -> Vec<OsString> {
     vec![
         "-cubin".into(),

@@ -1,15 +1,14 @@
-//! The dependency files that nvcc writes, in make's syntax.
+//! Dependency files of nvcc, in make's syntax.
 
 use std::path::PathBuf;
 
-/// The prerequisites of the rules in `text`, in order, without repeats.
+/// The prerequisites of all rules in `text`, in order, without duplicates.
 pub(crate) fn prerequisites(text: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for rule in join_continued(text).lines() {
         let words = words(rule);
-        // A target ends in a colon of its own or in one that stands alone; phony targets have no
-        // prerequisites at all.
+        // A target ends in a colon, or the colon is separate. Phony targets have no prerequisites.
         let Some(colon) = words.iter().position(|word| word.ends_with(':')) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! The variables that steer a build, as a value.
+//! The environment variables of a build, as a value.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// A snapshot of environment variables.
 ///
-/// The search for compilers reads this instead of the process, so that a test or a tool can ask
-/// what would be found under other settings.
+/// The search for compilers reads this instead of the process environment, so a test or a tool can ask what
+/// it would find under other settings.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<OsString, OsString>,
@@ -21,7 +21,7 @@ impl Environment {
         }
     }
 
-    /// An environment without any variable.
+    /// An empty environment.
     pub fn empty() -> Self {
         Self::default()
     }

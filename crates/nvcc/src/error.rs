@@ -1,4 +1,4 @@
-//! What can go wrong while device code is built.
+//! Errors of building device code.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::version::Version;
 
-/// A place that did not serve, and why.
+/// A rejected candidate, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// The file or folder.
@@ -29,7 +29,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No compiler was found, or none whose version may be used.
+    /// No compiler was found, or none of a supported version.
     #[error(
         "no usable nvcc was found{}\n\
          Run `cargo xtask setup` in the workspace for a pinned toolchain, install a CUDA toolkit 12.8 to 13.0, \
@@ -37,7 +37,7 @@ pub enum Error {
         Listed(.rejected)
     )]
     NvccNotFound {
-        /// Where a compiler was looked for, and why each place did not serve.
+        /// The candidates, and why each was rejected.
         rejected: Vec<Rejection>,
     },
 
@@ -50,29 +50,29 @@ pub enum Error {
         rejection: Rejection,
     },
 
-    /// No C++ compiler for the host half of CUDA sources.
+    /// No C++ compiler for the host code of CUDA sources.
     #[error(
         "no C++ host compiler was found (looked for {})\n\
          Install g++ or clang++, or name one with NVCC_CCBIN.",
         .tried.join(", ")
     )]
     HostCompilerNotFound {
-        /// Names that were looked for.
+        /// The names that were tried.
         tried: Vec<String>,
     },
 
-    /// The CUTLASS headers are nowhere to be found.
+    /// The CUTLASS headers were not found.
     #[error(
         "the CUTLASS headers were not found{}\n\
          Run `cargo xtask setup`, or name a CUTLASS checkout (the folder that holds include/cutlass) with WARPWEAVE_CUTLASS.",
         Listed(.rejected)
     )]
     CutlassNotFound {
-        /// Where the headers were looked for.
+        /// The places that were searched.
         rejected: Vec<Rejection>,
     },
 
-    /// A variable that cargo gives to build scripts is missing.
+    /// A variable that cargo sets for build scripts is missing.
     #[error("{variable} is not set: {hint}")]
     MissingVariable {
         /// Its name.
@@ -81,10 +81,10 @@ pub enum Error {
         hint: &'static str,
     },
 
-    /// An architecture that nvcc does not know, or of the wrong kind for the output.
+    /// An architecture that nvcc does not know, or the wrong kind for this output.
     #[error("`{given}` is no {expected}")]
     Architecture {
-        /// As it was given.
+        /// The given text.
         given: String,
         /// What was expected, with an example.
         expected: &'static str,
@@ -101,20 +101,20 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// nvcc refused a source.
+    /// nvcc rejected a source.
     #[error("{program} failed on {} ({status}):\n{output}", .source_file.display())]
     Compile {
         /// The program that failed: nvcc, or the archiver.
         program: String,
-        /// What it was working on.
+        /// The source.
         source_file: PathBuf,
-        /// Its exit status, in words.
+        /// Its exit status, as text.
         status: String,
-        /// What it printed.
+        /// Its output.
         output: String,
     },
 
-    /// ptxas compiled a kernel, but gave up what makes it fast.
+    /// ptxas compiled a kernel but dropped an optimisation that it depends on.
     #[error(
         "ptxas degraded {} ({code}: {meaning}):\n{output}",
         .source_file.display()
@@ -124,22 +124,22 @@ pub enum Error {
         source_file: PathBuf,
         /// The advisory's number.
         code: String,
-        /// What the advisory means and what usually causes it.
+        /// The meaning of the advisory and its common cause.
         meaning: &'static str,
         /// The lines that ptxas printed.
         output: String,
     },
 
-    /// A program ran past its deadline and was ended.
+    /// A program missed its deadline and was killed.
     #[error("{program} had not finished after {} s and was ended", .limit.as_secs())]
     Deadline {
         /// The program.
         program: String,
-        /// The time it was given.
+        /// The deadline.
         limit: Duration,
     },
 
-    /// The compiler slots of this target directory stayed taken.
+    /// All compiler slots of this target directory stayed in use.
     #[error(
         "other build scripts held every compiler slot in {} for {} s\n\
          End the other build, or allow more compilers with WARPWEAVE_NVCC_JOBS.",
@@ -164,14 +164,14 @@ pub enum Error {
         nvcc: PathBuf,
     },
 
-    /// The operating system refused something.
+    /// The operating system reported an error.
     #[error("cannot {action} {}: {source}{}", .path.display(), advice(.source))]
     Io {
         /// What was attempted.
         action: &'static str,
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }

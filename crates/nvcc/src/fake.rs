@@ -1,14 +1,14 @@
-//! A compiler for tests: a shell script that writes what nvcc would.
+//! A fake compiler for tests: a shell script that writes output like nvcc's.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// An executable script at `path`.
+/// Writes an executable script to `path`.
 ///
-/// Another process writes it: were it open for writing here, a child that another test forks meanwhile would hold it
-/// open too, and the system refuses to run such a file.
+/// Another process writes it: if this one did, a child that another test forks meanwhile would also hold it
+/// open for writing, and the system refuses to run such a file.
 pub(crate) fn script(path: &Path, body: &str) -> PathBuf {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let mut install = Command::new("install")
@@ -22,10 +22,10 @@ pub(crate) fn script(path: &Path, body: &str) -> PathBuf {
     path.to_owned()
 }
 
-/// A compiler of `release` that counts its compiles in `count` beside it, copies its source as the result and prints
-/// `says`. The last argument is the source, the one before it the result. A source with `refuse` in it does not
-/// compile, PTX with `bad assembly` in it does not assemble.
-pub(crate) fn nvcc(path: &Path, release: &str, says: &str) -> PathBuf {
+/// A fake compiler of `release`. It counts its compiles in the file `count` next to it, copies its source as
+/// the result and prints `output`. The last argument is the source, the one before it the result. A source
+/// that contains `refuse` does not compile; PTX that contains `bad assembly` does not assemble.
+pub(crate) fn nvcc(path: &Path, release: &str, output: &str) -> PathBuf {
     let body = format!(
         r#"if [ "$1" = --version ]; then echo "Cuda compilation tools, release {release}, V{release}.88"; exit 0; fi
 for last; do :; done
@@ -39,7 +39,7 @@ out="$1"; src="$2"
 grep -q refuse "$src" && {{ echo "$src(1): error: refused"; exit 2; }}
 cat "$src" > "$out"
 printf '%s: %s %s\n' "$out" "$src" "$(dirname "$src")/header.cuh" > "$dep"
-printf '%s\n' "{says}""#
+printf '%s\n' "{output}""#
     );
     script(path, &body)
 }

@@ -41,14 +41,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A CUDA compiler that may be used.
+/// A usable CUDA compiler.
 #[derive(Debug, Clone)]
 pub struct Nvcc {
     /// The program.
     pub path: PathBuf,
     /// Its release.
     pub version: Version,
-    /// All that it prints for `--version`: tells apart builds of one release.
+    /// Its whole output for `--version`, which distinguishes builds of one release.
     pub banner: String,
     /// Where it was found.
     pub origin: Origin,
@@ -56,8 +56,7 @@ pub struct Nvcc {
 
 impl Nvcc {
     /// Searches `WARPWEAVE_NVCC`, the workspace's toolchain, `CUDA_HOME` and `CUDA_PATH`, `PATH` and
-    /// `/usr/local/cuda`, in this order. An unsuitable compiler is passed over, unless
-    /// `WARPWEAVE_NVCC` names it.
+    /// `/usr/local/cuda`, in this order. Skips unsuitable compilers, unless `WARPWEAVE_NVCC` names one.
     ///
     /// # Errors
     /// [`Error::NamedNvcc`] and [`Error::NvccNotFound`], both with the reason for every candidate.
@@ -138,8 +137,7 @@ impl Nvcc {
         })
     }
 
-    /// The folder with `libcudart_static.a`, beside this compiler; `None` where a compiler came
-    /// without its libraries.
+    /// The folder of this compiler's `libcudart_static.a`; `None` if it came without its libraries.
     pub fn library_directory(&self) -> Option<PathBuf> {
         let program = self.path.canonicalize().ok()?;
         let root = program.parent()?.parent()?;
@@ -157,7 +155,7 @@ fn banner(path: &Path) -> std::result::Result<String, String> {
         crate::fingerprint::Fingerprint::of(path.as_os_str().as_encoded_bytes())
     ));
     let done = crate::process::run(Command::new(path).arg("--version"), &log, BANNER_LIMIT);
-    // A log left in the temporary folder harms nobody, and the answer is already read.
+    // A log left in the temporary folder does no harm, and its content has been read.
     let _ = std::fs::remove_file(&log);
     let done = done.map_err(|error| error.to_string())?;
     if done.status.success() {
@@ -167,7 +165,7 @@ fn banner(path: &Path) -> std::result::Result<String, String> {
     }
 }
 
-/// The C++ compiler that nvcc hands the host half of a source to.
+/// The C++ compiler for the host code of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostCompiler {
     /// The program.
@@ -178,11 +176,11 @@ impl HostCompiler {
     /// Searches `NVCC_CCBIN`, `CXX`, then `g++`, `clang++` and `c++` in `PATH`.
     ///
     /// # Errors
-    /// [`Error::HostCompilerNotFound`] with the names that were looked for.
+    /// [`Error::HostCompilerNotFound`] with the names that were tried.
     pub fn find(environment: &Environment) -> Result<Self> {
         let mut tried = Vec::new();
         for variable in ["NVCC_CCBIN", "CXX"] {
-            // `CXX` may hold a launcher or options ("ccache g++"): those nvcc cannot use.
+            // `CXX` may contain a launcher or options ("ccache g++"), which nvcc cannot use.
             let Some(name) = environment.get(variable).and_then(|value| value.to_str()) else {
                 continue;
             };
@@ -204,7 +202,7 @@ impl HostCompiler {
 /// The CUTLASS headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cutlass {
-    /// Folders for `-I`: `include`, and `tools/util/include` where it is there.
+    /// Folders for `-I`: `include`, and `tools/util/include` if it exists.
     pub include: Vec<PathBuf>,
     /// Where they were found.
     pub origin: Origin,
@@ -214,7 +212,7 @@ impl Cutlass {
     /// Searches `WARPWEAVE_CUTLASS` (a checkout, or its `include` folder), then the workspace's toolchain.
     ///
     /// # Errors
-    /// [`Error::CutlassNotFound`] with the places that were looked at.
+    /// [`Error::CutlassNotFound`] with the places that were searched.
     pub fn find(environment: &Environment) -> Result<Self> {
         let (candidates, mut rejected) = match environment.path("WARPWEAVE_CUTLASS") {
             Some(root) => (vec![(root, Origin::Named)], Vec::new()),

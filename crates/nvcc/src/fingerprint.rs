@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// A 128-bit FNV-1a hash over length-prefixed pieces.
+/// A 128-bit FNV-1a hash over length-prefixed items.
 ///
-/// It guards against stale results, not against someone who forges them: for that a hash of this
-/// width is enough, and the crate needs no dependency.
+/// It protects against stale results, not against forgery. For that this width suffices, and the crate needs
+/// no dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u128);
 
@@ -35,7 +35,7 @@ impl Fingerprint {
         self.0 = state;
     }
 
-    /// Adds a piece and its length, so that ("ab", "c") and ("a", "bc") differ.
+    /// Adds an item with its length, so that ("ab", "c") and ("a", "bc") differ.
     pub(crate) fn add(&mut self, piece: impl AsRef<[u8]>) {
         let piece = piece.as_ref();
         self.absorb(&(piece.len() as u64).to_le_bytes());

@@ -27,15 +27,15 @@ pub const INSPECT: &str = "inspect";
 /// The folder of the libraries that a project with candle links.
 pub const LINK: &str = "link";
 
-/// The cargo target directory that holds `path`, a file or folder that cargo made: the nearest
-/// ancestor with the tag file that cargo writes there.
+/// The cargo target directory that contains `path`: its nearest ancestor with the tag file that cargo writes
+/// there.
 pub fn target_directory(path: &Path) -> Option<&Path> {
     path.ancestors()
         .find(|folder| folder.join("CACHEDIR.TAG").is_file())
 }
 
-/// The places where a toolchain of the enclosing workspace may be: beside the build output, then in
-/// `target/` of every folder above the package. None that others than the owner of the package may write: those are
+/// Candidates for the toolchain of the enclosing workspace: next to the build output, then in `target/` of
+/// every folder above the package. Folders that users other than the owner of the package may write are
 /// rejected.
 pub(crate) fn toolchains(environment: &Environment) -> (Vec<PathBuf>, Vec<Rejection>) {
     let package = environment.path("CARGO_MANIFEST_DIR");

@@ -1,4 +1,4 @@
-//! Programs that end by a deadline.
+//! Running programs with a deadline.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// What a program left behind.
+/// The result of a program.
 pub(crate) struct Finished {
     pub status: ExitStatus,
     /// Standard output and standard error in the order they were written.
     pub output: String,
 }
 
-/// Runs `command` with its output in `log`, and ends it after `limit`.
+/// Runs `command` with its output in `log`, and kills it after `limit`.
 ///
-/// The output goes through a file: a pipe would need a thread to drain it, or fill up and hang a
-/// compiler that prints much.
+/// The output goes to a file: a pipe would need a thread to drain it, or fill up and block a compiler that
+/// prints much.
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Finished> {
     let program = command.get_program().to_string_lossy().into_owned();
     let out = File::create(log).map_err(Error::io("write", log))?;
@@ -36,7 +36,7 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<
             break status;
         }
         if Instant::now() >= end {
-            // Its own error is of no use: the deadline is what the user must hear of.
+            // Its error does not matter: the user must hear of the deadline.
             let _ = child.kill();
             let _ = child.wait();
             return Err(Error::Deadline { program, limit });

@@ -1,4 +1,4 @@
-//! Compiler slots: how many compilers run at once in a target directory, across all build scripts.
+//! Compiler slots: limit the compilers that run at once in a target directory, across all build scripts.
 
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// A slot, given back when it is dropped or when its process ends.
+/// A slot, released when it is dropped or its process ends.
 #[derive(Debug)]
 pub(crate) struct Slot {
     _locked: File,
 }
 
-/// Takes one of `count` slots in `directory`, waiting up to `limit` for one to come free.
+/// Acquires one of `count` slots in `directory`; waits at most `limit` for a free one.
 pub(crate) fn take(directory: &Path, count: usize, limit: Duration) -> Result<Slot> {
     fs::create_dir_all(directory).map_err(Error::io("make", directory))?;
     let start = Instant::now();

@@ -1,23 +1,23 @@
-//! Whether code that was found in a folder that nobody named may be loaded or run.
+//! Whether code in a folder that nobody named explicitly may be loaded or run.
 //!
-//! A search that goes up from the program finds `/tmp/toolchain` for a program in `/tmp/job`: whoever made that folder would
-//! have their code run by this user.
+//! A search upwards from the program finds `/tmp/toolchain` for a program in `/tmp/job`: whoever made that
+//! folder would have their code run by this user.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// More links than this in a path are a loop.
+/// A path with more links than this has a loop.
 const LINKS: usize = 40;
 
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
-/// Of a folder: what is in it is renamed and removed by its owner alone.
+/// On a folder: only the owner of a file in it may rename or remove the file.
 const STICKY: u32 = 0o1000;
 
-/// Why code at `path` must not be loaded or run by `program`: who else could have put it there. `None` if nobody but root,
-/// this user and the owner of `program` may write it or a folder on the way to it.
+/// Why `program` must not load or run code at `path`: who else could have put it there. `None` if only root,
+/// this user and the owner of `program` may write it and the folders above it.
 pub fn distrust(path: &Path, program: &Path) -> Option<String> {
     let owners = [Path::new("/proc/self"), program].map(|of| Some(fs::metadata(of).ok()?.uid()));
     let trusted: Vec<u32> = owners.into_iter().flatten().chain([0]).collect();
@@ -25,7 +25,7 @@ pub fn distrust(path: &Path, program: &Path) -> Option<String> {
     checked.unwrap_or_else(|error| Some(format!("{} cannot be looked at: {error}", path.display())))
 }
 
-/// Looks at `path`, an absolute one, and all folders above it, and where they are links, at what these lead to.
+/// Checks `path`, which is absolute, all folders above it, and the targets of links among them.
 fn examine(path: &Path, trusted: &[u32], links: usize) -> io::Result<Option<String>> {
     for place in path.ancestors() {
         let found = fs::symlink_metadata(place)?;
@@ -43,7 +43,7 @@ fn examine(path: &Path, trusted: &[u32], links: usize) -> io::Result<Option<Stri
                 why => return Ok(why),
             }
         }
-        // Where each user has a group of their own with the same number, such a group is the user.
+        // If each user has a private group with the same number, that group counts as the user.
         let group_writes = mode & GROUP_WRITES != 0 && group != owner;
         let others_write = mode & OTHERS_WRITE != 0;
         let sticky = found.is_dir() && mode & STICKY != 0;

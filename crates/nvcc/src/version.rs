@@ -24,7 +24,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Reads the release out of what `nvcc --version` prints; `None` where there is none.
+    /// Parses the release in the output of `nvcc --version`; `None` if there is none.
     pub fn parse(banner: &str) -> Option<Self> {
         let rest = banner.split_once("release ")?.1;
         let number: &str = rest

@@ -1,4 +1,4 @@
-//! The real compiler, which the unit tests replace by a script.
+//! Tests with the real compiler; the unit tests use a fake one.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! One compile after the other, each from the cache where it can be.
+//! Compile steps, from the cache if possible.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::{advisory, cargo, depfile, layout, process, slots};
 
-/// Other build scripts may have a whole library to compile first.
+/// Other build scripts may compile a whole library first.
 const SLOT_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// One compile.
@@ -38,7 +38,7 @@ impl Builder {
         let work = || {
             while let Some(step) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if let Err(error) = self.perform(step) {
-                    // The others are not begun: their results are of no use without this one.
+                    // Do not start the others: without this result theirs are useless.
                     next.store(steps.len(), Ordering::Relaxed);
                     failed
                         .lock()
@@ -58,14 +58,14 @@ impl Builder {
             .map_or(Ok(()), Err)
     }
 
-    /// Performs one step, by the cache or by the compiler.
+    /// Performs one step, from the cache or by the compiler.
     pub(super) fn perform(&self, step: &Step) -> Result<()> {
         let source = &step.source;
         cargo::rerun_if_changed(source);
         let mut key = Fingerprint::new();
         key.add(&self.nvcc.banner);
         key.add(self.host.path.as_os_str().as_encoded_bytes());
-        // nvcc reads these itself.
+        // nvcc reads these variables itself.
         for variable in ["NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"] {
             if let Some(flags) = self.environment.get(variable) {
                 key.add(variable);
@@ -112,13 +112,13 @@ impl Builder {
         Ok(())
     }
 
-    /// Compiles, and returns what the compiler printed and the files it read.
+    /// Compiles. Returns the compiler's output and the files that it read.
     fn compile(&self, step: &Step) -> Result<(String, Vec<PathBuf>)> {
         let depfile = step.result.with_extension("d");
         let files = command::files(&step.source, &step.result, &depfile);
         let mut printed = self.invoke(step, step.options.iter().cloned().chain(files))?;
         if step.output == Output::Ptx {
-            // nvcc does not look into inline assembly: without this its mistakes would wait for the user's driver.
+            // nvcc does not check inline assembly. Without this step the user's driver would find its errors.
             let check = step.result.with_extension("check");
             printed += &self.invoke(
                 step,
