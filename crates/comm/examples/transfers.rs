@@ -1,13 +1,13 @@
-//! Time and bandwidth of get and put between two ranks, by transport: two GPUs where there are two, else the
+//! Time and bandwidth of get and put between two ranks, by method: two GPUs where there are two, else the
 //! host backend.
 //!
 //! ```text
 //! cargo run --release -p warpweave-comm --features nvcc --example transfers [BLOCKS]
 //! ```
 //!
-//! `ready`: the peer has let all transfers begin, so they follow each other; `turns`: the peer lets each
-//! begin when it has seen the end of the one before; `both`: as `ready`, in both directions at once, GB/s of
-//! each. Times are those of the device of the rank that copies, medians. `BLOCKS` limits the grids.
+//! `ready`: the peer has granted all transfers in advance, so they follow each other; `turns`: the peer
+//! grants each after the one before has ended; `both`: as `ready`, in both directions at once, GB/s of each.
+//! Times are medians, taken on the device of the rank that copies. `BLOCKS` limits the grids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,8 +72,8 @@ impl<B: TransferBackend> Rank<B> {
         let mut times = Vec::new();
         for _ in 0..REPETITIONS {
             self.exchange.barrier("aligned")?;
-            // Behind the delay all is enqueued, so that no launch is waited for; who copies starts behind the
-            // offers.
+            // After the delay everything is enqueued, so that no launch is waited for; the copying rank
+            // starts after the offers.
             let late = if copies { 5 } else { 2 };
             self.backend
                 .delay(&self.stream, Duration::from_millis(late))?;

@@ -1,4 +1,5 @@
-//! A store among strangers: whatever they send over real sockets, the ranks are served and the strangers go.
+//! A store under attack: whatever unauthenticated connections send, the ranks are served and those
+//! connections are closed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use warpweave_comm::{Job, JobToken, Store, StoreServer};
 
 const TOKEN: &str = "a token of these tests";
-/// Five seconds to greet, and one to part.
+/// Five seconds to greet, and one to close.
 const GONE: Duration = Duration::from_secs(8);
 
 fn server(world: usize) -> StoreServer {
@@ -130,7 +131,7 @@ fn spoilt_greetings_over_sockets_end_and_hurt_nobody() {
             open.clear();
         }
     }
-    // What is larger than a greeting is not even read to its end.
+    // A message larger than a greeting is not even read to its end.
     for claimed in [513u32, 1 << 20, u32::MAX] {
         let mut stream = connect(server.address());
         let header = [b"WW\x01\x00".as_slice(), &claimed.to_le_bytes()].concat();
@@ -173,8 +174,8 @@ fn a_member_that_babbles_is_served_without_starving_the_others() {
     assert!(start.elapsed() < GONE, "{:?}", start.elapsed());
 }
 
-/// A token made of a launcher's job id is no secret, so the store asks the kernel who is calling. Where the
-/// tests run as root, another user calls, and knows the token.
+/// A token derived from a launcher's job id is not secret, so the store asks the kernel which user is
+/// calling. If the tests run as root, another user calls, and knows the token.
 #[test]
 fn with_a_token_that_is_no_secret_only_the_own_user_gets_in() {
     let place = |rank: usize| {

@@ -1,4 +1,4 @@
-//! Jobs of real processes whose environment is that of each launcher, and what of the token they show.
+//! Jobs of real processes in the environment of each launcher, and what they show of the token.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -76,7 +76,7 @@ fn port() -> u16 {
     }
 }
 
-/// Starts a rank with each environment, and expects that all meet.
+/// Starts a rank with each environment, and expects that all join.
 fn meets(launcher: &str, ranks: Vec<Environment>) {
     let world = ranks.len();
     let expected: Vec<_> = (0..world)

@@ -1,8 +1,7 @@
-//! Ranks that die or are stopped in the middle of their work: real processes, which this test binary starts
-//! of itself.
+//! Ranks that die or are stopped in the middle of their work: real processes, which this test binary starts.
 //!
-//! The ranks work on their devices alone and ask the store for nothing, so that they hear of a loss from the
-//! store unasked.
+//! The ranks only use their devices and request nothing from the store, so the store must notify them of a
+//! loss.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -23,7 +22,7 @@ use warpweave_symm_mem::{
     SubExchange, SymmetricBuffer, ThreadExchange,
 };
 
-/// What a child works at.
+/// The work of a child.
 const WORK: &str = "WARPWEAVE_TEST_WORK";
 /// How long its device waits, in milliseconds.
 const DEADLINE: &str = "WARPWEAVE_TEST_DEADLINE";
@@ -31,7 +30,7 @@ const DEADLINE: &str = "WARPWEAVE_TEST_DEADLINE";
 const WORLD: usize = 4;
 const ELEMENTS: usize = 100;
 
-/// Kinds of work, each with waits of its own.
+/// Kinds of work, each with its own waits.
 const WORKS: [&str; 14] = [
     "packets",
     "packets two-shot",
@@ -154,7 +153,7 @@ fn library(backend: Host, exchange: Peers) -> Turn {
     })
 }
 
-/// Each rank reads from its left neighbour, with two calls under way.
+/// Each rank reads from its left neighbour, with two calls in flight.
 fn transfers(backend: Host, exchange: Peers, method: TransferMethod) -> Turn {
     let bytes = 4 * ELEMENTS;
     let p2p = PointToPoint::new(&backend, &exchange, "transfers", Options::default());
@@ -182,7 +181,7 @@ fn transfers(backend: Host, exchange: Peers, method: TransferMethod) -> Turn {
     })
 }
 
-/// Many waits on several streams, each with a deadline of its own.
+/// Many waits on several streams, each with its own deadline.
 fn signals(backend: Host, exchange: Peers) -> Turn {
     let pad = SignalPad::new(&backend, &exchange, "signals", 3).expect("memory");
     let streams: Vec<_> = (0..3)
@@ -203,7 +202,7 @@ fn signals(backend: Host, exchange: Peers) -> Turn {
     })
 }
 
-/// Work among two ranks of four: those of the other half hear of the loss too, since the job has failed.
+/// Work among two ranks of four: the other two are notified of the loss too, since the job has failed.
 fn halves(backend: Host, exchange: Peers) -> Turn {
     let first = exchange.rank() / 2 * 2;
     let half = SubExchange::new(exchange, [first, first + 1]).expect("a part");
@@ -243,7 +242,7 @@ struct Calls {
     collectives: Collectives<Host>,
     library: HostCollectives,
     p2p: PointToPoint<Host>,
-    /// Of this rank alone: what the library sums up, and what was read from the left.
+    /// This rank's memory: the library's result, and what was read from the left.
     own: HostMemory,
 }
 
@@ -273,7 +272,8 @@ impl Calls {
         unsafe { self.backend.upload(&self.stream, at, &bytes) }
     }
 
-    /// Sums `value` of all ranks in two ways and reads the left rank's; the first fault of each kind of wait.
+    /// Reduces `value` over all ranks by two methods and reads the left rank's; returns the first fault of
+    /// each kind of wait.
     fn call(&self, value: f32) -> Result<Vec<CommError>, CommError> {
         let (rank, world) = (self.exchange.rank(), self.exchange.world());
         let (stream, bytes) = (&self.stream, Self::BYTES);
@@ -317,7 +317,7 @@ impl Calls {
         Ok(checks.into_iter().filter_map(Result::err).collect())
     }
 
-    /// The two sums, and what was read.
+    /// The two results, and what was read.
     fn results(&self) -> MemoryResult<[f32; 3]> {
         let mut all = vec![0; 3 * Self::BYTES];
         let (output, own) = all.split_at_mut(Self::BYTES);
@@ -345,7 +345,7 @@ impl Calls {
     }
 }
 
-/// The value of the call to which the last rank comes late.
+/// The value of the call for which the last rank is late.
 const LATE: f32 = 100.0;
 
 #[test]
@@ -374,7 +374,7 @@ fn after_a_late_rank_all_recover_and_what_they_compute_is_right_again() {
     });
 }
 
-/// A rank that is heard by a thread of its own, so that the time of what it says is right.
+/// A rank whose output is read by a thread, so that the time of each line is right.
 struct Rank {
     process: Child,
     said: Receiver<(Instant, String)>,
@@ -442,7 +442,7 @@ fn random(below: u64) -> u64 {
     RandomState::new().build_hasher().finish() % below
 }
 
-/// What all but `culprit` say, and how long after `since`.
+/// The last lines of all but `culprit`, and how long after `since`.
 fn last_words(ranks: &[Rank], culprit: usize, since: Instant) -> Vec<(usize, Duration, String)> {
     let limit = Duration::from_secs(30);
     ranks

@@ -1,4 +1,4 @@
-//! Times that rank 0 finds kept are what all ranks go by, in processes whose environments differ.
+//! All ranks use the times that rank 0 finds, in processes whose environments differ.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -9,7 +9,7 @@ use warpweave_comm::measured::{CACHE_DIR, Figures, Measured};
 use warpweave_comm::{Collectives, Communicator};
 use warpweave_symm_mem::{Backend, Host};
 
-/// Where a child writes what it goes by.
+/// Where a child writes the times that it uses.
 const OUT: &str = "WARPWEAVE_MEASURED_OUT";
 
 const FIRST: &str = "all-reduce 2 packets 400=7.0\n";

@@ -1,6 +1,6 @@
-//! Collectives on operands with a multicast address, on the host backend, where a store through it is one to
-//! every mapping: in place, and what the variants answer where there is no such address. The conformance
-//! suite has the rest.
+//! Collectives on operands with a multicast address, on the host backend, where a store through it goes to
+//! every mapping: in place, and the errors of the variants without such an address. The conformance suite has
+//! the rest.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ fn ranks(world: usize, rank: impl Fn(Rank) + Send + Sync) {
     });
 }
 
-/// Element `index` of what `rank` gives: small, so that sums are exact in any order.
+/// Element `index` of the input of `rank`: small, so that reductions are exact in any order.
 fn given(rank: usize, call: usize, index: usize) -> f32 {
     ((index * 7 + rank * 3 + call) % 13) as f32
 }
@@ -187,7 +187,7 @@ fn the_switch_reduces_where_any_order_is_accepted() {
         assert_eq!(rank.collectives.select(&large).unwrap(), by_rank);
         let out_of_reach = call(16 << 20, plain(0), plain(1));
         assert_eq!(select(&out_of_reach, ReductionOrder::Any), by_rank);
-        // What was measured counts for more than what is predicted.
+        // A measurement takes precedence over a prediction.
         let measured = "all-reduce 4 two-shot 1000000=5\nall-reduce 4 multimem 1000000=6\n";
         rank.collectives.set_costs(measured.parse().unwrap());
         let large = call(250_000, rank.operand(0, 0), rank.operand(1, 0));
@@ -197,7 +197,7 @@ fn the_switch_reduces_where_any_order_is_accepted() {
     });
 }
 
-/// An all-gather adds nothing up: whichever variant moves it, it has the same bits.
+/// An all-gather reduces nothing: every variant gives the same bits.
 #[test]
 fn the_switch_copies_in_any_case() {
     ranks(2, |mut rank| {

@@ -4,7 +4,7 @@ mod transfers;
 
 use std::time::Duration;
 
-use transfers::ring::{Kind, Ring, WAYS};
+use transfers::ring::{DIRECTIONS, Kind, Ring};
 use transfers::{OWN, bytes, faults, flood, ranks, streams};
 use warpweave_comm::p2p::Options;
 use warpweave_symm_mem::Host;
@@ -17,9 +17,9 @@ fn host(_rank: usize) -> Host {
 fn a_ring_of_gets_or_puts_needs_no_barrier() {
     for world in 1..=8 {
         ranks(world, Options::default(), host, |rank| {
-            for way in WAYS {
+            for direction in DIRECTIONS {
                 for method in OWN {
-                    Ring::new(rank, way, method, 1003).exact(60, 300, false);
+                    Ring::new(rank, direction, method, 1003).exact(60, 300, false);
                 }
             }
         });
@@ -30,10 +30,11 @@ fn a_ring_of_gets_or_puts_needs_no_barrier() {
 fn a_ring_over_memory_shared_by_ipc() {
     for world in [1, 2, 5] {
         ranks(world, Options::default(), host, |rank| {
-            for way in WAYS {
+            for direction in DIRECTIONS {
                 for method in OWN {
-                    Ring::over(rank, Kind::Registered, way, method, 777).exact(60, 100, false);
-                    Ring::over(rank, Kind::Registered, way, method, 512).exact(40, 0, true);
+                    Ring::over(rank, Kind::Registered, direction, method, 777)
+                        .exact(60, 100, false);
+                    Ring::over(rank, Kind::Registered, direction, method, 512).exact(40, 0, true);
                 }
             }
         });
@@ -43,9 +44,9 @@ fn a_ring_over_memory_shared_by_ipc() {
 #[test]
 fn hundreds_of_rings_follow_each_other() {
     ranks(4, Options::default(), host, |rank| {
-        for way in WAYS {
+        for direction in DIRECTIONS {
             for method in OWN {
-                Ring::new(rank, way, method, 261).exact(400, 0, false);
+                Ring::new(rank, direction, method, 261).exact(400, 0, false);
             }
         }
     });
@@ -55,9 +56,9 @@ fn hundreds_of_rings_follow_each_other() {
 fn a_captured_ring_replays() {
     for world in [2, 3, 5] {
         ranks(world, Options::default(), host, |rank| {
-            for way in WAYS {
+            for direction in DIRECTIONS {
                 for method in OWN {
-                    Ring::new(rank, way, method, 515).exact(50, 200, true);
+                    Ring::new(rank, direction, method, 515).exact(50, 200, true);
                 }
             }
         });

@@ -6,7 +6,7 @@ mod transfers;
 
 use std::time::Duration;
 
-use transfers::ring::{Kind, Ring, WAYS};
+use transfers::ring::{DIRECTIONS, Kind, Ring};
 use transfers::{OWN, bytes, faults, flood, ranks, streams};
 use warpweave_comm::p2p::{Options, TransferMethod};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
@@ -50,10 +50,10 @@ fn worlds() -> impl Iterator<Item = usize> {
 fn a_ring_of_gets_or_puts_needs_no_barrier() {
     for world in worlds() {
         ranks(world, options(1), gpu(world), |rank| {
-            for way in WAYS {
+            for direction in DIRECTIONS {
                 for method in own() {
                     for shard in [1003, 65536] {
-                        Ring::new(rank, way, method, shard).exact(300, 100, false);
+                        Ring::new(rank, direction, method, shard).exact(300, 100, false);
                     }
                 }
             }
@@ -66,10 +66,10 @@ fn a_ring_of_gets_or_puts_needs_no_barrier() {
 fn a_ring_over_memory_shared_by_ipc() {
     for world in [2, 4] {
         ranks(world, options(1), gpu(world), |rank| {
-            for way in WAYS {
+            for direction in DIRECTIONS {
                 for method in own() {
                     for kind in [Kind::Symmetric, Kind::Registered] {
-                        Ring::over(rank, kind, way, method, 5001).exact(200, 100, false);
+                        Ring::over(rank, kind, direction, method, 5001).exact(200, 100, false);
                     }
                 }
             }
@@ -82,9 +82,9 @@ fn a_ring_over_memory_shared_by_ipc() {
 fn a_captured_ring_replays() {
     for world in worlds() {
         ranks(world, options(1), gpu(world), |rank| {
-            for way in WAYS {
+            for direction in DIRECTIONS {
                 for method in own() {
-                    Ring::new(rank, way, method, 40_960).exact(200, 50, true);
+                    Ring::new(rank, direction, method, 40_960).exact(200, 50, true);
                 }
             }
         });
@@ -95,9 +95,9 @@ fn a_captured_ring_replays() {
 #[ignore = "needs a GPU"]
 fn large_shards_fill_the_rings_of_stages() {
     ranks(2, Options::default(), gpu(2), |rank| {
-        for way in WAYS {
+        for direction in DIRECTIONS {
             for method in own() {
-                Ring::new(rank, way, method, (24 << 20) + 48).exact(6, 100, false);
+                Ring::new(rank, direction, method, (24 << 20) + 48).exact(6, 100, false);
             }
         }
     });
@@ -176,8 +176,8 @@ fn a_ring_by_nccl() {
         let options = NcclOptions::default();
         let nccl = NcclComm::init(&library, rank.exchange.as_ref(), options).unwrap();
         rank.p2p.attach_nccl(nccl).unwrap();
-        for way in WAYS {
-            Ring::new(rank, way, TransferMethod::Nccl, 65_537).exact(100, 100, false);
+        for direction in DIRECTIONS {
+            Ring::new(rank, direction, TransferMethod::Nccl, 65_537).exact(100, 100, false);
         }
     });
 }

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use transfers::ring::{Kind, Ring, WAYS};
+use transfers::ring::{DIRECTIONS, Kind, Ring};
 use transfers::{OWN, Rank, flood};
 use warpweave_comm::Communicator;
 use warpweave_comm::p2p::Options;
@@ -27,11 +27,11 @@ fn child() {
     };
     let device = Host::with_timeout(Duration::from_secs(30));
     let rank = Rank::new(device, comm.shared_exchange(), options);
-    for way in WAYS {
+    for direction in DIRECTIONS {
         for method in OWN {
             for kind in [Kind::Symmetric, Kind::Registered] {
-                Ring::over(&rank, kind, way, method, 1003).exact(150, 200, false);
-                Ring::over(&rank, kind, way, method, 4096).exact(40, 100, true);
+                Ring::over(&rank, kind, direction, method, 1003).exact(150, 200, false);
+                Ring::over(&rank, kind, direction, method, 4096).exact(40, 100, true);
             }
         }
     }

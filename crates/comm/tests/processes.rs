@@ -37,7 +37,8 @@ fn say(line: &str) {
     let _ = std::io::stdout().flush();
 }
 
-/// Meets once, so that all are there; then the highest rank waits to be killed while the others wait for it.
+/// One barrier, so that all have joined; then the highest rank waits to be killed while the others wait for
+/// it.
 fn barrier(comm: &Communicator) -> Result<(), CommError> {
     comm.barrier()?;
     say("ready");
@@ -55,7 +56,7 @@ fn abort(comm: &Communicator) -> Result<(), CommError> {
     comm.barrier()?;
     if comm.rank() == 1 {
         comm.abort("device 1 is out of memory");
-        // Alive until the others have heard: so it is the message that reaches them, and not the death.
+        // Alive until the others have the message: so the message reaches them, and not the death.
         std::thread::sleep(Duration::from_secs(1));
         return Ok(());
     }
@@ -146,7 +147,7 @@ struct Rank {
 }
 
 impl Rank {
-    /// The next thing the child says.
+    /// The child's next line.
     fn hears(&mut self) -> String {
         let mut line = String::new();
         loop {

@@ -1,4 +1,4 @@
-//! Picking variants: what can do the call, what was measured, and the same on every rank.
+//! Selection of variants: which can do the call, which was measured fastest, and the same on every rank.
 
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ fn what_was_measured_decides() {
         let small = call(Operation::AllReduce, 100, local, local);
         let two_shot = "all-reduce 2 packets 400=9\nall-reduce 2 packets-two-shot 400=8\n";
         let one_shot = "all-reduce 2 packets 400=7\nall-reduce 2 packets-two-shot 400=8\n";
-        // What cannot do the call does not count, however fast.
+        // A variant that cannot do the call does not count, however fast.
         let out_of_reach = "all-reduce 2 two-shot 400=0.1\n";
         for (text, wanted) in [
             (two_shot, Variant::PacketsTwoShot),

@@ -111,7 +111,7 @@ impl Job {
         }
     }
 
-    fn meet(&self, rank: usize) -> Outcome {
+    fn barrier(&self, rank: usize) -> Outcome {
         let bytes = vec![rank as u8];
         self.ask(
             rank,
@@ -337,10 +337,10 @@ fn loom_a_lost_rank_ends_the_waits_of_the_others() {
         let ended = |outcome: Outcome| {
             assert!(is_loss_of(&outcome, 2), "{outcome:?}");
         };
-        let meeting = move |job: &Job| ended(job.meet(0));
+        let waiting = move |job: &Job| ended(job.barrier(0));
         let dying = |job: &Job| job.post(Event::Broken(2));
-        with_server(&job, vec![Box::new(meeting), Box::new(dying)], |job| {
-            ended(job.meet(1));
+        with_server(&job, vec![Box::new(waiting), Box::new(dying)], |job| {
+            ended(job.barrier(1));
             // The answer may arrive before the broadcast that sets the failure.
             let cause = job.clients[1].failure().map(|f| f.rank);
             assert!(cause.is_none_or(|rank| rank == 2));
@@ -356,7 +356,7 @@ fn loom_an_abort_during_a_barrier_is_the_same_for_all() {
     explore(2, || {
         let job = Job::new(2);
         let results = Arc::new(Mutex::new(Vec::new()));
-        let met = |outcome: Outcome| match outcome {
+        let complete = |outcome: Outcome| match outcome {
             Outcome::Answered(Answer::Gathered(all)) => {
                 assert_eq!(all, [[0], [1]]);
                 true
@@ -369,17 +369,17 @@ fn loom_an_abort_during_a_barrier_is_the_same_for_all() {
             other => panic!("{other:?}"),
         };
         let theirs = results.clone();
-        let meeting = move |job: &Job| {
-            let met = met(job.meet(0));
-            theirs.lock().push(met);
+        let waiting = move |job: &Job| {
+            let done = complete(job.barrier(0));
+            theirs.lock().push(done);
         };
         let aborting = |job: &Job| {
             let message = "no memory".into();
             let done = job.ask(1, Op::Abort { message });
             assert!(matches!(done, Outcome::Answered(Answer::Done)));
         };
-        let mine = with_server(&job, vec![Box::new(meeting), Box::new(aborting)], |job| {
-            met(job.meet(1))
+        let mine = with_server(&job, vec![Box::new(waiting), Box::new(aborting)], |job| {
+            complete(job.barrier(1))
         });
         assert_eq!(*results.lock(), [mine]);
     });
@@ -391,19 +391,19 @@ fn loom_a_deadline_during_a_barrier_is_the_same_for_all() {
     explore(2, || {
         let job = Job::new(2);
         let results = Arc::new(Mutex::new(Vec::new()));
-        let met = |outcome: Outcome| match outcome {
+        let complete = |outcome: Outcome| match outcome {
             Outcome::Answered(Answer::Gathered(_)) => true,
             Outcome::Answered(Answer::TimedOut { .. } | Answer::Failed(_)) => false,
             other => panic!("{other:?}"),
         };
         let theirs = results.clone();
-        let meeting = move |job: &Job| {
-            let met = met(job.meet(0));
-            theirs.lock().push(met);
+        let waiting = move |job: &Job| {
+            let done = complete(job.barrier(0));
+            theirs.lock().push(done);
         };
         let clock = |job: &Job| job.post(Event::Late);
-        let mine = with_server(&job, vec![Box::new(meeting), Box::new(clock)], |job| {
-            met(job.meet(1))
+        let mine = with_server(&job, vec![Box::new(waiting), Box::new(clock)], |job| {
+            complete(job.barrier(1))
         });
         assert_eq!(*results.lock(), [mine]);
     });
@@ -449,7 +449,7 @@ fn loom_a_refused_rank_is_lost_to_the_others() {
             };
             job.post(Event::Message(1, again));
         };
-        let outcome = with_server(&job, vec![Box::new(babbling)], |job| job.meet(0));
+        let outcome = with_server(&job, vec![Box::new(babbling)], |job| job.barrier(0));
         assert!(is_loss_of(&outcome, 1), "{outcome:?}");
         let end = job.clients[1].failure().unwrap();
         assert!(

@@ -85,7 +85,7 @@ impl Case {
         (input * self.dtype.size(), output * self.dtype.size())
     }
 
-    pub fn sums(&self) -> bool {
+    pub fn reduces(&self) -> bool {
         matches!(
             self.operation,
             Operation::AllReduce | Operation::ReduceScatter
@@ -133,7 +133,7 @@ impl Case {
             Variant::TwoShot | Variant::TwoShotTma => input && output,
             Variant::Multimem => {
                 multicast
-                    && (input || !self.sums())
+                    && (input || !self.reduces())
                     && (output || self.operation == Operation::ReduceScatter)
             }
             Variant::MulticastCopy => multicast && output && !self.in_place,

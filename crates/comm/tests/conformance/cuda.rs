@@ -32,7 +32,7 @@ fn sizes(world: usize) -> Sizes {
     sizes.options.packet_bytes = 48 << 10;
     sizes.options.staging_bytes = 1 << 20;
     sizes.room = 8 << 20;
-    sizes.round = 96 << 20;
+    sizes.batch = 96 << 20;
     if world > devices() {
         sizes.options.max_blocks = SHARED_BLOCKS;
     }
@@ -110,7 +110,7 @@ fn calls_of_many_megabytes() {
     sizes.options.packet_bytes = 1 << 20;
     sizes.options.staging_bytes = 80 << 20;
     sizes.room = 72 << 20;
-    sizes.round = 160 << 20;
+    sizes.batch = 160 << 20;
     on(world, sizes, TIMEOUT, |rank| {
         rank.play(&suite::large(&rank.limits(), rank.sizes.room), 2)
     });
@@ -193,7 +193,7 @@ fn soak(world: usize, calls: usize, timeout: Duration) {
     };
     let mut sizes = sizes(world);
     sizes.room = 1 << 20;
-    sizes.round = 32 << 20;
+    sizes.batch = 32 << 20;
     on(world, sizes, timeout, |rank| {
         let free = || {
             rank.backend

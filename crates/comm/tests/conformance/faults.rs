@@ -1,4 +1,4 @@
-//! A rank that stays away is named within the deadline, and then the group goes on.
+//! A rank that makes no call is named within the deadline, and then the group goes on.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::rank::Rank;
 use crate::suite::{Mixture, mixed};
 
-/// Calls of which every kernel that waits has one.
+/// Calls that cover every kernel that waits.
 pub const CALLS: [(Operation, Variant); 13] = [
     (Operation::AllGather, Variant::Packets),
     (Operation::Broadcast, Variant::Packets),
@@ -51,16 +51,16 @@ pub fn a_silent_peer_is_named<B: CollectiveKernels>(
         }
         rank.backend.synchronize(&rank.stream).map_err(failed)?;
         let took = start.elapsed();
-        // What comes behind the first fault ends at once.
+        // Calls after the first fault end at once.
         assert!(took < 4 * timeout + Duration::from_secs(2), "{took:?}");
         match rank.collectives.check(&rank.stream) {
             Err(Error::SignalFault(fault)) => {
                 assert_eq!(fault.rank, rank.rank(), "{fault}");
-                // One waits until its deadline; the others are told.
+                // One waits until its deadline; the others are notified.
                 let is_first = matches!(fault.cause, FaultCause::Deadline { .. });
                 assert!(!is_first || fault.waited >= timeout, "{fault}");
                 assert!(is_first || rank.world() > 2, "{fault}");
-                // In a tree a rank hears from its neighbours alone, who may be waiting themselves.
+                // In a tree a rank waits only for its neighbours, who may be waiting themselves.
                 let by_way = variant == Variant::Tree && rank.world() > 2;
                 assert!(fault.peer == silent || by_way, "{variant}: {fault}");
             }
@@ -81,5 +81,5 @@ pub fn a_silent_peer_is_named<B: CollectiveKernels>(
     let mut steps = vec![Step::Call(case)];
     steps.extend(mixed(&mut Random::new(7), &rank.limits(), &mixture));
     rank.play(&steps, 7)
-        .map_err(|why| format!("behind the fault of {operation} {variant}: {why}"))
+        .map_err(|why| format!("after the fault of {operation} {variant}: {why}"))
 }

@@ -111,7 +111,7 @@ fn staging_in_pieces() {
     let mut sizes = Sizes::SMALL;
     sizes.options.staging_bytes = 18 << 20;
     sizes.room = 18 << 20;
-    sizes.round = 40 << 20;
+    sizes.batch = 40 << 20;
     let group = ThreadExchange::group_with_timeout(2, Duration::from_secs(120));
     let exchanges = group.into_iter().map(|e| Arc::new(e) as Arc<dyn Exchange>);
     let steps = [

@@ -1,5 +1,5 @@
-//! A rank that comes too late, skips a call or repeats one: every rank gets the right result or an error, and
-//! never what others have overwritten meanwhile.
+//! A rank that is late, skips a call or repeats one: every rank gets the right result or an error, and never
+//! what others have overwritten meanwhile.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::play::Played;
 use crate::rank::Rank;
 use crate::suite::every_variant;
 
-/// Which rank does not do as the others.
+/// How one rank deviates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
-    /// Comes to its second call when the others have given up.
+    /// Makes its second call when the others have given up.
     Late,
-    /// Makes one call less.
+    /// Makes one call fewer.
     Skips,
     /// Makes one call more.
     Repeats,
@@ -55,18 +55,18 @@ fn one_call<B: CollectiveKernels>(
 ) -> Played {
     let failed = |error: Error| format!("rank {}: {error}", rank.rank());
     let is_stray = rank.rank() == rank.world() - 1;
-    let meet = |tag| rank.exchange.barrier(tag).map_err(|e| failed(e.into()));
+    let barrier = |tag| rank.exchange.barrier(tag).map_err(|e| failed(e.into()));
     // Something to take for the result.
     let first = rank.call(case, 1, seed)?;
     if let Some(error) = first {
         return Err(failed(error));
     }
-    meet("late.first")?;
+    barrier("late.first")?;
     if stray == Stray::Late && is_stray {
         std::thread::sleep(2 * timeout + timeout / 2);
     }
-    // Calls that pair up with others of the same shape cannot be told from them, only that one is missing at
-    // the end.
+    // A skipped or repeated call pairs up with the next of the same shape: the mismatch shows only at the
+    // end.
     let calls = match (stray, is_stray) {
         (Stray::Late, _) => 1,
         (Stray::Skips, true) => CALLS - 1,
@@ -78,7 +78,7 @@ fn one_call<B: CollectiveKernels>(
         rank.spoil(case).map_err(failed)?;
     }
     let must_fail = match stray {
-        // Who needs nothing of a late rank may have ended before it comes.
+        // A rank that needs nothing of a late rank may have ended before it arrives.
         Stray::Late => false,
         Stray::Skips => !is_stray,
         Stray::Repeats => is_stray,
@@ -89,18 +89,18 @@ fn one_call<B: CollectiveKernels>(
         Some(Error::SignalFault(fault)) => is_named(rank, case, stray, is_stray, fault)?,
         Some(other) => return Err(format!("rank {}: {other}", rank.rank())),
     }
-    meet("late.over")?;
+    barrier("late.over")?;
     let exchange = rank.exchange.as_ref();
     rank.collectives
         .recover(&rank.stream, exchange)
         .map_err(failed)?;
     match rank.call(case, 2, seed + 100)? {
-        None => meet("late.recovered"),
+        None => barrier("late.recovered"),
         Some(error) => Err(format!("after the recovery: {}", failed(error))),
     }
 }
 
-/// The error says which rank went astray.
+/// The error names the rank that deviated.
 fn is_named<B: CollectiveKernels>(
     rank: &Rank<B>,
     case: &Case,
@@ -109,11 +109,11 @@ fn is_named<B: CollectiveKernels>(
     fault: &SignalFault,
 ) -> Played {
     let last = rank.world() - 1;
-    // In a tree a rank hears from its neighbours alone, who may be waiting themselves.
+    // In a tree a rank waits only for its neighbours, who may be waiting themselves.
     let by_way = case.variant == Variant::Tree && rank.world() > 2;
     let named = match (&fault.cause, stray) {
         _ if by_way => true,
-        // It may have waited for those who had given up on it, or not been told whom they had waited for.
+        // It may have waited for ranks that had given up on it, or not know whom they waited for.
         (FaultCause::PeerGaveUp { reporter }, _) => fault.peer == last || *reporter == last,
         (FaultCause::Deadline { missing }, Stray::Repeats) if is_stray => !missing.is_empty(),
         (FaultCause::Deadline { missing }, _) => {

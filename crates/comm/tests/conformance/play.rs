@@ -1,4 +1,4 @@
-//! Playing a script of calls on a rank, and comparing what they gave.
+//! Plays a script of calls on a rank, and compares the results.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ const POISON: u8 = 0xa5;
 pub enum Step {
     /// A call; one that the variant cannot do is refused on all ranks.
     Call(Case),
-    /// The stream of a rank is held up.
+    /// The stream of a rank is delayed.
     Delay { rank: usize, micros: u64 },
-    /// The host thread of a rank is held up.
+    /// The host thread of a rank is delayed.
     Sleep { rank: usize, micros: u64 },
-    /// Nothing but a meeting.
+    /// A barrier.
     Barrier,
     /// Calls captured as a graph, which is then replayed a few times with other values.
     Replay { cases: Vec<Case>, times: usize },
@@ -38,7 +38,7 @@ struct Pending {
 }
 
 impl<B: CollectiveKernels> Rank<B> {
-    /// Plays `steps`, a round at a time: within a round nothing synchronises. Every call has other values.
+    /// Plays `steps`, a batch at a time: within a batch nothing synchronizes. Every call has other values.
     pub fn play(&self, steps: &[Step], seed: u64) -> Played {
         let mut rest = steps;
         let mut seed = seed << 32;
@@ -48,16 +48,16 @@ impl<B: CollectiveKernels> Rank<B> {
                 let (source, log) = self.bytes(step);
                 sources += source;
                 logs += log;
-                if sources.max(logs) > self.sizes.round {
+                if sources.max(logs) > self.sizes.batch {
                     break;
                 }
                 taken += 1;
             }
             let (now, later) = rest.split_at(taken);
             if now.is_empty() {
-                return Err(format!("{:?} does not fit in a round", rest[0]));
+                return Err(format!("{:?} does not fit in a batch", rest[0]));
             }
-            seed = self.round(now, seed)?;
+            seed = self.batch(now, seed)?;
             rest = later;
         }
         Ok(())
@@ -75,7 +75,7 @@ impl<B: CollectiveKernels> Rank<B> {
         (sources * times, logs * times)
     }
 
-    fn round(&self, steps: &[Step], first_seed: u64) -> Result<u64, String> {
+    fn batch(&self, steps: &[Step], first_seed: u64) -> Result<u64, String> {
         let limits = self.limits();
         let mut pending = Vec::new();
         let mut sources = Vec::new();
@@ -100,7 +100,7 @@ impl<B: CollectiveKernels> Rank<B> {
             logs += log;
         }
         let failed = |error: Error| format!("rank {}: {error}", self.rank());
-        // SAFETY: the sources have the bytes of a round, and no work of this rank is under way.
+        // SAFETY: the sources have the bytes of a batch, and no work of this rank is in flight.
         unsafe {
             let at = self.sources.address();
             self.backend
@@ -111,7 +111,7 @@ impl<B: CollectiveKernels> Rank<B> {
         self.backend.synchronize(&self.stream).map_err(failed)?;
         self.collectives.check(&self.stream).map_err(failed)?;
         let mut log = vec![0; logs];
-        // SAFETY: the logs have the bytes of a round.
+        // SAFETY: the logs have the bytes of a batch.
         unsafe {
             let at = self.logs.address();
             self.backend
@@ -122,7 +122,7 @@ impl<B: CollectiveKernels> Rank<B> {
             self.compare(call, &log)?;
         }
         self.exchange
-            .barrier("round")
+            .barrier("batch")
             .map_err(|error| failed(error.into()))?;
         Ok(seed)
     }
@@ -144,7 +144,7 @@ impl<B: CollectiveKernels> Rank<B> {
             })
             .collect();
         let mut logs = vec![0; times * log];
-        // SAFETY: sources and logs have the bytes of a round, and no work of this rank is under way.
+        // SAFETY: sources and logs have the bytes of a batch, and no work of this rank is in flight.
         unsafe {
             let at = self.sources.address();
             self.backend
@@ -230,7 +230,7 @@ impl<B: CollectiveKernels> Rank<B> {
                     let (feed, result) = each.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
                     for _ in 0..*times {
                         let backend = &self.backend;
-                        // SAFETY: each has the bytes of a round, and the stream orders what touches them.
+                        // SAFETY: each has the bytes of a batch, and the stream orders what touches them.
                         unsafe {
                             backend.copy(&self.stream, self.feeds.address(), source, feed)?;
                             backend.launch_graph(graph, &self.stream)?;

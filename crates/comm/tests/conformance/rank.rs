@@ -1,4 +1,4 @@
-//! One rank of a group, with the memory that scripts play in.
+//! One rank of a group, with the memory of its scripts.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ pub struct Sizes {
     /// Bytes of the largest operand.
     pub room: usize,
     /// Bytes of inputs and results that are kept until they are compared.
-    pub round: usize,
+    pub batch: usize,
 }
 
 impl Sizes {
-    /// So small that boundaries are soon reached.
+    /// Small, so that boundaries are reached soon.
     pub const SMALL: Sizes = Sizes {
         options: CollectiveOptions {
             packet_bytes: 6 << 10,
@@ -31,7 +31,7 @@ impl Sizes {
             max_blocks: 128,
         },
         room: 1 << 20,
-        round: 8 << 20,
+        batch: 8 << 20,
     };
 }
 
@@ -44,7 +44,7 @@ pub struct Rank<B: CollectiveKernels> {
     multicast: Option<MulticastBuffer<B>>,
     shared: SymmetricBuffer<B>,
     own: B::Memory,
-    /// Inputs of the calls of a round.
+    /// Inputs of the calls of a batch.
     pub sources: B::Memory,
     /// What those calls made of their memory.
     pub logs: B::Memory,
@@ -53,8 +53,8 @@ pub struct Rank<B: CollectiveKernels> {
     pub results: B::Memory,
 }
 
-/// Where a call's operands lie, and the window of memory around them: (address, bytes).
-pub struct Place {
+/// The memory of a call's operands and of the windows around them: (address, bytes).
+pub struct CallMemory {
     pub call: Call,
     pub output: (DevicePtr, usize),
     /// Where the input lies by itself.
@@ -81,10 +81,10 @@ impl<B: CollectiveKernels> Rank<B> {
             multicast,
             shared,
             own: backend.allocate(2 * region)?,
-            sources: backend.allocate(sizes.round)?,
-            logs: backend.allocate(sizes.round)?,
-            feeds: backend.allocate(sizes.round)?,
-            results: backend.allocate(sizes.round)?,
+            sources: backend.allocate(sizes.batch)?,
+            logs: backend.allocate(sizes.batch)?,
+            feeds: backend.allocate(sizes.batch)?,
+            results: backend.allocate(sizes.batch)?,
             backend,
             exchange,
             sizes,
@@ -137,12 +137,12 @@ impl<B: CollectiveKernels> Rank<B> {
         (input.next_multiple_of(256), results.next_multiple_of(256))
     }
 
-    pub fn place(&self, case: &Case) -> Result<Place> {
+    pub fn place(&self, case: &Case) -> Result<CallMemory> {
         let (input_bytes, output_bytes) = case.bytes(self.world());
         let size = case.dtype.size();
         let region = Self::region(&self.sizes);
         let chunk = case.count * size;
-        // The part of the larger operand that is this rank's, where the smaller one lies.
+        // This rank's chunk of the larger operand, where the smaller one lies.
         let part = |bytes: usize, rank: usize| match case.in_place
             && bytes < input_bytes.max(output_bytes)
         {
@@ -190,7 +190,7 @@ impl<B: CollectiveKernels> Rank<B> {
             true => input_bytes.max(output_bytes),
             false => output_bytes,
         };
-        Ok(Place {
+        Ok(CallMemory {
             call: Call {
                 operation: case.operation,
                 dtype: case.dtype,

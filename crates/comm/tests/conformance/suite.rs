@@ -198,7 +198,7 @@ pub fn epochs_wrap_around<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     Ok(())
 }
 
-/// What is done behind a barrier comes behind what every rank has done before it.
+/// Work after a barrier runs after all work that every rank enqueued before it.
 pub fn barriers_order_work<B: CollectiveKernels>(rank: &Rank<B>) -> warpweave_symm_mem::Result<()> {
     use warpweave_symm_mem::{Memory, SymmetricBuffer};
     const CALLS: usize = 24;

@@ -32,8 +32,8 @@ pub fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Elements `range` of what `rank` gives in the call of `seed`: numbers whose sums have to be rounded, some
-/// zeros of either sign, some that are next to nothing.
+/// Elements `range` of the input of `rank` in the call of `seed`: numbers whose reductions have to be
+/// rounded, some zeros of either sign, some tiny ones.
 pub fn given(dtype: DType, seed: u64, rank: usize, range: Range<usize>) -> Vec<f32> {
     let start = (seed << 8 | rank as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     range
@@ -69,7 +69,7 @@ pub fn result(case: &Case, limits: &Limits, seed: u64, rank: usize) -> Vec<f32> 
     }
 }
 
-/// Sums in the order of ranks.
+/// Reductions in the order of ranks.
 fn summed(inputs: impl Iterator<Item = Vec<f32>>, count: usize) -> Vec<f32> {
     let mut sums = vec![-0.0f32; count];
     for input in inputs {
@@ -80,7 +80,7 @@ fn summed(inputs: impl Iterator<Item = Vec<f32>>, count: usize) -> Vec<f32> {
     sums
 }
 
-/// Sums in the order of the two trees, each of which has the units of 12 bytes of every other turn of 32.
+/// Reductions in the order of the two trees, which carry runs of 32 units of 12 bytes in alternation.
 fn along_trees(case: &Case, limits: &Limits, inputs: &[Vec<f32>]) -> Vec<f32> {
     let world = inputs.len();
     let roots = [0, 1].map(|tree| {

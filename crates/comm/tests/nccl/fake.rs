@@ -27,7 +27,7 @@ impl Fake {
         );
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libnccl-fake-{unique}.so"));
         let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-        // A file of its own for each, since the loader would give two of one path the same state.
+        // A file for each, since the loader would give two of one path the same state.
         match compiled.get(&macros.join(" ")) {
             Some(bytes) => std::fs::write(&path, bytes).expect("a place for the stand-in"),
             None => {
@@ -55,8 +55,8 @@ impl Fake {
         unsafe { counter.expect("a counter")() }
     }
 
-    /// Nothing was done that NCCL forbids: calls on what has ended, frees of what is registered, aborts
-    /// beside calls.
+    /// Checks that nothing was done that NCCL forbids: calls on what has ended, frees of registered memory,
+    /// aborts during calls.
     pub fn was_used_well(&self) {
         assert_eq!((self.count("misuses"), self.count("config_errors")), (0, 0));
     }

@@ -1,4 +1,4 @@
-//! Coming up, failing, aborting and closing.
+//! Initialization, failure, abort and close.
 
 use std::path::Path;
 use std::ptr::null_mut;
@@ -210,8 +210,8 @@ fn a_watch_ends_a_pending_initialisation() {
     fake.was_used_well();
 }
 
-/// Work that is enqueued would wait for the lost rank for ever: nobody asks for the abort, and every error
-/// names the rank.
+/// Enqueued work would wait for the lost rank forever: the abort needs no request, and every error names the
+/// rank.
 #[test]
 fn the_loss_of_a_rank_ends_the_communicators_of_the_others() {
     for (launch, aborts) in [(Launch::NonBlocking, 2), (Launch::Blocking, 4)] {

@@ -1,4 +1,4 @@
-//! What each version of NCCL has, and how what it lacks is answered.
+//! What each version of NCCL has, and the error for what it lacks.
 
 use std::path::Path;
 use std::process::Command;
@@ -82,7 +82,7 @@ fn a_new_version_that_lacks_a_function_is_unusable() {
     );
 }
 
-/// What was asked for, and the two versions.
+/// The option that was asked for, and the two versions.
 fn too_old<T>(result: Result<T, CommError>) -> (String, String, String) {
     match result.err().expect("too old") {
         CommError::NcclTooOld {

@@ -1,5 +1,4 @@
-//! Memory, windows and registrations: who keeps whom, in which order they go, and what happens when one rank
-//! fails.
+//! Memory, windows and registrations: ownership, the order of teardown, and the failure of one rank.
 
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};

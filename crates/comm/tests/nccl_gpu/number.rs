@@ -46,12 +46,12 @@ numbers! {
     u64: U64, |v| v as u64, |v| v as f64;
 }
 
-/// Element `i` of rank `rank` in call `call`, below 12: sums over eight ranks are exact in every type.
+/// Element `i` of rank `rank` in call `call`, below 12: reductions over eight ranks are exact in every type.
 pub fn value(rank: usize, i: usize, call: usize) -> f64 {
     ((i * 7 + i / 11 + rank * 3 + call * 5) % 12) as f64
 }
 
-/// As [`value`], 1 or 2 and 2 on the first two ranks alone: so are products.
+/// As [`value`], 1 or 2, and 2 only on the first two ranks: so are multiplicative reductions.
 pub fn factor(rank: usize, i: usize, call: usize) -> f64 {
     if rank < 2 {
         1.0 + ((i + i / 5 + rank + call) % 2) as f64

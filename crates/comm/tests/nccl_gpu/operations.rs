@@ -188,7 +188,7 @@ pub fn reductions<'a>(s: Setting, by: ReduceOp) -> Vec<Operation<'a>> {
         };
         (from..from + count).map(one).collect()
     };
-    // A mean of floats is a sum of what was divided, each rounded.
+    // NCCL's mean of floats divides each input first and rounds it.
     let tolerance = match by {
         ReduceOp::Avg if !is_integer(element) => 0.02,
         _ => 0.0,

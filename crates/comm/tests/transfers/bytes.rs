@@ -1,5 +1,5 @@
-//! Every alignment of both ends and lengths around those of vectors and chunks; what lies beside a range
-//! stays.
+//! Every alignment of both ends and lengths around those of vectors and chunks; bytes next to a range stay
+//! untouched.
 
 use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{Memory, SymmetricBuffer};
@@ -7,7 +7,7 @@ use warpweave_symm_mem::{Memory, SymmetricBuffer};
 use super::{Rank, content};
 
 const LENGTHS: [usize; 12] = [0, 1, 15, 16, 17, 31, 47, 48, 500, 4096, 70_001, 1_100_003];
-/// Bytes beside a range that are looked at.
+/// Bytes checked next to a range.
 const MARGIN: usize = 64;
 const UNTOUCHED: u8 = 0xa5;
 
@@ -21,11 +21,11 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, lengths
     let channel = rank.p2p.channel(peer, 0, method).unwrap();
     let stream = &rank.stream;
     rank.write(source.local(), &content(me, 3, most));
-    rank.meet();
+    rank.barrier();
     for &length in &LENGTHS[..lengths] {
         for from in [0, 1, 2, 4, 7, 8, 11, 15] {
             for to in [0, 1, 3, 4, 8, 12, 15] {
-                // SAFETY: both targets are this rank's and no transfer is under way.
+                // SAFETY: both targets are this rank's and no transfer is in flight.
                 unsafe {
                     let blank = |at| rank.backend.fill(stream, at, UNTOUCHED, most).unwrap();
                     blank(fetched.address());
@@ -60,12 +60,12 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, lengths
                     assert!(moved == wanted, "{}", context());
                     assert!(
                         before.iter().chain(behind).all(|&byte| byte == UNTOUCHED),
-                        "{}: a byte beside the range",
+                        "{}: a byte next to the range",
                         context()
                     );
                 }
             }
         }
     }
-    rank.meet();
+    rank.barrier();
 }

@@ -6,7 +6,7 @@ use warpweave_comm::CommError;
 use warpweave_comm::p2p::{MemoryRange, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{BackendKind, FaultCause, Memory, SymmetricBuffer};
 
-use super::ring::{Ring, WAYS};
+use super::ring::{DIRECTIONS, Ring};
 use super::{Rank, content};
 
 const BYTES: usize = 100;
@@ -49,7 +49,7 @@ pub fn refusals<B: TransferBackend>(rank: &Rank<B>) {
         assert!(error.is_unavailable(), "{error}");
     }
     rank.finish();
-    rank.meet();
+    rank.barrier();
 }
 
 /// A dropped token makes the next post an error until its end was waited for, and loses no epoch.
@@ -82,7 +82,7 @@ pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
             content(peer, call, BYTES)
         );
     }
-    rank.meet();
+    rank.barrier();
 }
 
 /// Rank 0 is silent: the wait of rank 1 for it is an error that names it, nothing is signalled that did not
@@ -92,7 +92,7 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
     let lane = rank.p2p.options().lanes - 1;
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
     rank.write(parts.local(), &content(rank.rank(), 0, BYTES));
-    rank.meet();
+    rank.barrier();
     let mut stale = None;
     if rank.rank() == 1 {
         let channel = rank.p2p.channel(0, lane, method).unwrap();
@@ -111,7 +111,7 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
         );
         assert_eq!(error.culprit(), Some(0));
     }
-    rank.meet();
+    rank.barrier();
     if rank.rank() == 0 {
         // The put of rank 1 did not happen, so it does not arrive; and rank 1 gives no credit any more.
         let channel = rank.p2p.channel(1, lane, method).unwrap();
@@ -131,16 +131,16 @@ pub fn silent_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
             assert_eq!(rank.read(parts.local(), BYTES), content(0, 0, BYTES));
         }
     }
-    rank.meet();
+    rank.barrier();
     rank.p2p.recover(stream, rank.exchange.as_ref()).unwrap();
     if let Some(stale) = stale {
         let error = stale.wait(stream).unwrap_err().to_string();
         assert!(error.contains("given up"), "{error}");
     }
     rank.p2p.check(stream).unwrap();
-    rank.meet();
-    for way in WAYS {
-        Ring::new(rank, way, method, BYTES).exact(10, 100, false);
+    rank.barrier();
+    for direction in DIRECTIONS {
+        Ring::new(rank, direction, method, BYTES).exact(10, 100, false);
     }
 }
 
@@ -154,7 +154,7 @@ pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, dea
         let mine = content(rank.rank(), 1, BYTES);
         rank.write(parts.local(), &mine);
         rank.write(source.address(), &mine);
-        rank.meet();
+        rank.barrier();
         // SAFETY: the ranges live; rank 0 changes its own only when its token is through.
         unsafe {
             match rank.rank() {
@@ -168,12 +168,12 @@ pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, dea
                     rank.backend.synchronize(stream).unwrap();
                     assert!(rank.p2p.check(stream).is_err());
                     rank.write(parts.local(), &content(0, 2, BYTES));
-                    rank.meet();
-                    rank.meet();
+                    rank.barrier();
+                    rank.barrier();
                     assert_eq!(rank.read(parts.local(), BYTES), content(0, 2, BYTES));
                 }
                 1 => {
-                    rank.meet();
+                    rank.barrier();
                     std::thread::sleep(deadline);
                     let channel = rank.p2p.channel(0, 0, method).unwrap();
                     let here = rank.mine(&source, 0, BYTES);
@@ -185,16 +185,16 @@ pub fn late_peer<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, dea
                     rank.backend.synchronize(stream).unwrap();
                     let error = rank.p2p.check(stream).unwrap_err();
                     assert_eq!(error.culprit(), Some(0), "{error}");
-                    rank.meet();
+                    rank.barrier();
                 }
                 _ => {
-                    rank.meet();
-                    rank.meet();
+                    rank.barrier();
+                    rank.barrier();
                 }
             }
         }
         rank.p2p.recover(stream, rank.exchange.as_ref()).unwrap();
         rank.p2p.check(stream).unwrap();
-        rank.meet();
+        rank.barrier();
     }
 }

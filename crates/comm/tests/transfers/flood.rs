@@ -9,8 +9,8 @@ use super::{Random, Rank, content};
 /// Transfers in flight of each kind, on each lane, with each peer.
 const IN_FLIGHT: usize = 4;
 
-/// `rounds` rounds on as many lanes as the endpoint has, each lane on a stream of its own. The rank that
-/// sends in a round names the call by `round`, the peer, the lane and the number in flight.
+/// `rounds` rounds on all lanes of the endpoint, each lane on its own stream. The sender of a transfer names
+/// it by `round`, the peer, the lane and the number in flight.
 pub fn exact<B: TransferBackend>(
     rank: &Rank<B>,
     method: TransferMethod,
@@ -46,7 +46,7 @@ pub fn exact<B: TransferBackend>(
     let streams: Vec<_> = (0..lanes)
         .map(|_| rank.backend.stream(Default::default()).unwrap())
         .collect();
-    rank.meet();
+    rank.barrier();
 
     let mut random = Random(me as u64 + 17);
     let each = world * IN_FLIGHT * size;
@@ -62,8 +62,8 @@ pub fn exact<B: TransferBackend>(
             let channel = |peer| rank.p2p.channel(peer, lane, method).unwrap();
             let each_k = || (0..world).flat_map(|peer| (0..IN_FLIGHT).map(move |k| (peer, k)));
             for (peer, k) in each_k() {
-                // SAFETY: the buffers live until the ranks have met behind all work; all tokens are waited
-                // for before the ranges are used again.
+                // SAFETY: the buffers live until the ranks' barrier after all work; all tokens are waited for
+                // before the ranges are used again.
                 tokens.push(unsafe {
                     channel(peer)
                         .expose(stream, range(&exposed, me, peer, k))
@@ -86,7 +86,7 @@ pub fn exact<B: TransferBackend>(
                 // SAFETY: as above.
                 tokens.push(unsafe { channel(peer).put(stream, source, theirs).unwrap() });
             }
-            // In an order of their own.
+            // In another order.
             while !tokens.is_empty() {
                 let next = random.next() as usize % tokens.len();
                 tokens.swap_remove(next).wait(stream).unwrap();
@@ -123,7 +123,7 @@ pub fn exact<B: TransferBackend>(
             }
         }
     }
-    rank.meet();
+    rank.barrier();
 }
 
 fn places(lanes: usize, world: usize) -> impl Iterator<Item = (usize, usize, usize)> {

@@ -50,8 +50,8 @@ impl<B: TransferBackend> Rank<B> {
 
     /// Until all have come here: calls that wait for a whole device keep away from transfers that wait for a
     /// rank.
-    pub fn meet(&self) {
-        self.exchange.barrier("meet").unwrap();
+    pub fn barrier(&self) {
+        self.exchange.barrier("all").unwrap();
     }
 
     /// Memory of this rank alone.
@@ -107,7 +107,7 @@ pub fn ranks<B: TransferBackend>(
                 body(&rank);
                 // Nothing is freed while a peer may wait for this rank.
                 rank.backend.synchronize(&rank.stream).unwrap();
-                rank.meet();
+                rank.barrier();
             });
         }
     });

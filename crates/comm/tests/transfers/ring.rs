@@ -1,9 +1,7 @@
-//! The ring all-gather with no barrier anywhere: at each step a rank passes on what it received in the step
-//! before.
+//! The ring all-gather without any barrier: at each step a rank forwards what it received in the step before.
 //!
-//! A rank runs ahead of its neighbours as far as signals and credits let it. What goes wrong when a token
-//! forgets which range it was posted with, or a call does not wait for the readers of the one before, shows
-//! in the values.
+//! A rank runs ahead of its neighbours as far as signals and credits let it. If a token forgets which range
+//! it was posted with, or a call does not wait for the readers of the one before, the values show it.
 
 use std::sync::Arc;
 
@@ -14,16 +12,16 @@ use super::{Random, Rank, content};
 
 /// Who moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Each rank reads from its left neighbour.
     Get,
     /// Each rank writes to its right neighbour.
     Put,
 }
 
-pub const WAYS: [Way; 2] = [Way::Get, Way::Put];
+pub const DIRECTIONS: [Direction; 2] = [Direction::Get, Direction::Put];
 
-/// What the ranks gather in.
+/// The memory of the gather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A symmetric buffer.
@@ -65,7 +63,7 @@ impl<B: TransferBackend> Gathered<B> {
         .unwrap()
     }
 
-    /// Collective, when no work is under way.
+    /// Collective, with no work in flight.
     fn close(self, rank: &Rank<B>) {
         match self {
             Gathered::Symmetric(buffer) => buffer.close(rank.exchange.as_ref()).unwrap(),
@@ -80,7 +78,7 @@ impl<B: TransferBackend> Gathered<B> {
 
 pub struct Ring<'a, B: TransferBackend> {
     rank: &'a Rank<B>,
-    way: Way,
+    direction: Direction,
     method: TransferMethod,
     /// Bytes of a rank.
     shard: usize,
@@ -90,21 +88,26 @@ pub struct Ring<'a, B: TransferBackend> {
 
 impl<'a, B: TransferBackend> Ring<'a, B> {
     /// Collective.
-    pub fn new(rank: &'a Rank<B>, way: Way, method: TransferMethod, shard: usize) -> Self {
-        Self::over(rank, Kind::Symmetric, way, method, shard)
+    pub fn new(
+        rank: &'a Rank<B>,
+        direction: Direction,
+        method: TransferMethod,
+        shard: usize,
+    ) -> Self {
+        Self::over(rank, Kind::Symmetric, direction, method, shard)
     }
 
     /// Collective.
     pub fn over(
         rank: &'a Rank<B>,
         kind: Kind,
-        way: Way,
+        direction: Direction,
         method: TransferMethod,
         shard: usize,
     ) -> Self {
         Ring {
             rank,
-            way,
+            direction,
             method,
             shard,
             input: rank.memory(shard),
@@ -124,9 +127,9 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
         let own = self.place(me, me).address;
         self.rank
             .copy(stream, own, self.input.address(), self.shard);
-        match self.way {
-            Way::Get => self.by_get(me, world),
-            Way::Put => self.by_put(me, world),
+        match self.direction {
+            Direction::Get => self.by_get(me, world),
+            Direction::Put => self.by_put(me, world),
         }
     }
 
@@ -139,7 +142,7 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
         let mut exposed = Vec::new();
         for step in 0..world - 1 {
             let (gives, takes) = ((me + world - step) % world, (left + world - step) % world);
-            // SAFETY: the buffer lives until the ranks have met behind all work; tokens are waited for below,
+            // SAFETY: the buffer lives until the ranks' barrier after all work; tokens are waited for below,
             // before the next call writes what was exposed.
             let got = p2p.group(|| unsafe {
                 exposed.push(to.expose(stream, self.place(me, gives))?);
@@ -147,7 +150,7 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
             });
             got.unwrap().wait(stream).unwrap();
         }
-        // The last first, which brings the others.
+        // The last first: it completes the others.
         self.wait(exposed.into_iter().rev());
     }
 
@@ -213,7 +216,7 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
                 })
                 .unwrap()
         });
-        self.rank.meet();
+        self.rank.barrier();
 
         let mut random = Random(me as u64 * 7919 + whole as u64);
         for call in 0..calls {
@@ -240,7 +243,7 @@ impl<'a, B: TransferBackend> Ring<'a, B> {
                 assert!(
                     got == content(owner, call, self.shard),
                     "{:?} by {}: rank {me} of {world}, call {call}, the {} bytes of rank {owner}",
-                    self.way,
+                    self.direction,
                     self.method,
                     self.shard
                 );

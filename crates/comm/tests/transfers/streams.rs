@@ -24,7 +24,7 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
         .flat_map(|call| content(me, call, BYTES))
         .collect();
     rank.write(inputs.address(), &all);
-    rank.meet();
+    rank.barrier();
     let channel = rank.p2p.channel(peer, 0, method).unwrap();
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
     let mut random = Random(me as u64 + 5);
@@ -54,5 +54,5 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
             "{method}: rank {me}, call {call}"
         );
     }
-    rank.meet();
+    rank.barrier();
 }

@@ -36,7 +36,7 @@ impl Table {
         answers(effects)
     }
 
-    fn meet(&mut self, rank: usize, call: u64, tag: &str) -> Vec<(usize, Answer)> {
+    fn all_gather(&mut self, rank: usize, call: u64, tag: &str) -> Vec<(usize, Answer)> {
         let bytes = vec![rank as u8];
         self.ask(
             rank,
@@ -144,13 +144,13 @@ fn numbers_add_and_values_swap() {
 }
 
 #[test]
-fn all_meet_or_none() {
+fn all_ranks_gather_or_none() {
     let mut t = Table::new(3);
-    assert!(t.meet(2, 0, "x").is_empty());
-    assert!(t.meet(0, 0, "x").is_empty());
+    assert!(t.all_gather(2, 0, "x").is_empty());
+    assert!(t.all_gather(0, 0, "x").is_empty());
     let all = Answer::Gathered(vec![vec![0], vec![1], vec![2]]);
     assert_eq!(
-        t.meet(1, 0, "x"),
+        t.all_gather(1, 0, "x"),
         [(0, all.clone()), (1, all.clone()), (2, all)]
     );
     assert!(t.state.gathers.is_empty());
@@ -159,21 +159,24 @@ fn all_meet_or_none() {
 #[test]
 fn another_call_is_named_to_every_rank() {
     let mut t = Table::new(3);
-    t.meet(0, 0, "x");
+    t.all_gather(0, 0, "x");
     let named = |rank, theirs: &str| Answer::Mismatch {
         rank,
         theirs: theirs.into(),
     };
-    assert_eq!(t.meet(1, 0, "y"), [(0, named(1, "y")), (1, named(0, "x"))]);
-    assert_eq!(t.meet(2, 0, "x"), [(2, named(1, "y"))]);
+    assert_eq!(
+        t.all_gather(1, 0, "y"),
+        [(0, named(1, "y")), (1, named(0, "x"))]
+    );
+    assert_eq!(t.all_gather(2, 0, "x"), [(2, named(1, "y"))]);
     assert!(t.state.gathers.is_empty());
 }
 
 #[test]
-fn a_deadline_ends_the_round_for_all() {
+fn a_deadline_ends_the_gather_for_all() {
     let mut t = Table::new(3);
-    t.meet(0, 0, "x");
-    t.meet(1, 0, "x");
+    t.all_gather(0, 0, "x");
+    t.all_gather(1, 0, "x");
     assert_eq!(
         t.state.next_deadline(),
         Some(t.start + Duration::from_secs(1))
@@ -184,7 +187,7 @@ fn a_deadline_ends_the_round_for_all() {
     };
     let effects = t.state.expire(t.start + Duration::from_secs(1));
     assert_eq!(answers(effects), [(0, timed_out.clone()), (1, timed_out)]);
-    assert!(matches!(&t.meet(2, 0, "x")[..], [(2, Answer::Failed(f))] if f.rank == 0));
+    assert!(matches!(&t.all_gather(2, 0, "x")[..], [(2, Answer::Failed(f))] if f.rank == 0));
     assert!(t.state.gathers.is_empty());
     assert_eq!(t.state.next_deadline(), None);
 }
@@ -193,7 +196,7 @@ fn a_deadline_ends_the_round_for_all() {
 fn a_lost_rank_ends_every_wait_now_and_later() {
     let mut t = Table::new(3);
     t.ask(0, get("k"));
-    t.meet(1, 0, "x");
+    t.all_gather(1, 0, "x");
     let effects = t.state.lose(2, "killed");
     let failure = Failure {
         rank: 2,
@@ -203,7 +206,7 @@ fn a_lost_rank_ends_every_wait_now_and_later() {
     assert!(effects.contains(&Effect::Broadcast(failure.clone())));
     let failed = Answer::Failed(failure);
     assert_eq!(answers(effects), [(0, failed.clone()), (1, failed.clone())]);
-    assert_eq!(t.meet(0, 0, "x"), [(0, failed.clone())]);
+    assert_eq!(t.all_gather(0, 0, "x"), [(0, failed.clone())]);
     assert_eq!(t.ask(0, get("k")), [(0, failed.clone())]);
     assert_eq!(t.ask(0, set("k", b"v")), [(0, Answer::Done)]);
     assert_eq!(t.ask(0, get("k")), [(0, Answer::Value(b"v".to_vec()))]);
@@ -218,7 +221,7 @@ fn a_lost_rank_ends_every_wait_now_and_later() {
 #[test]
 fn an_abort_reaches_all() {
     let mut t = Table::new(2);
-    t.meet(0, 0, "x");
+    t.all_gather(0, 0, "x");
     let answers = t.ask(
         1,
         Op::Abort {
@@ -234,7 +237,7 @@ fn an_abort_reaches_all() {
 #[test]
 fn who_left_is_missed_only_where_needed() {
     let mut t = Table::new(3);
-    t.meet(0, 0, "x");
+    t.all_gather(0, 0, "x");
     t.ask(1, get("k"));
     let left = answers(t.state.leave(2));
     assert!(
@@ -244,12 +247,12 @@ fn who_left_is_missed_only_where_needed() {
         t.ask(0, set("k", b"v"))[1],
         (1, Answer::Value(b"v".to_vec()))
     );
-    assert!(matches!(&t.meet(1, 0, "x")[..], [(1, Answer::Failed(f))] if f.rank == 2));
+    assert!(matches!(&t.all_gather(1, 0, "x")[..], [(1, Answer::Failed(f))] if f.rank == 2));
     assert!(t.state.gathers.is_empty());
 }
 
 #[test]
-fn what_is_too_large_is_turned_down() {
+fn what_is_too_large_is_rejected() {
     let mut t = Table::new(1);
     let long = "k".repeat(LONGEST_KEY + 1);
     assert!(matches!(
@@ -299,18 +302,18 @@ fn what_a_rank_may_have_waiting_is_bounded() {
         "each rank has its own bound"
     );
     for call in 0..MOST_WAITS as u64 {
-        assert!(t.meet(0, call, "x").is_empty());
+        assert!(t.all_gather(0, call, "x").is_empty());
     }
     assert!(matches!(
-        t.meet(0, 9999, "x")[..],
+        t.all_gather(0, 9999, "x")[..],
         [(0, Answer::Rejected(_))]
     ));
-    let met = t.meet(1, 0, "x");
+    let gathered = t.all_gather(1, 0, "x");
     assert!(matches!(
-        met[..],
+        gathered[..],
         [(0, Answer::Gathered(_)), (1, Answer::Gathered(_))]
     ));
-    assert!(t.meet(0, 9999, "x").is_empty(), "one has ended");
+    assert!(t.all_gather(0, 9999, "x").is_empty(), "one has ended");
     let keys = vec![String::new(); MOST_KEYS + 1];
     assert!(matches!(
         t.ask(0, Op::Wait { keys })[..],
@@ -319,7 +322,7 @@ fn what_a_rank_may_have_waiting_is_bounded() {
 }
 
 #[test]
-fn a_meeting_that_no_answer_could_hold_keeps_nothing() {
+fn a_gather_that_no_answer_could_hold_keeps_nothing() {
     let world = REPLY_LIMIT / LARGEST_VALUE + 1;
     let mut t = Table::new(world);
     let bytes = vec![1; LARGEST_VALUE];
