@@ -1,4 +1,4 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub enum CommError {
         rank: usize,
         /// The rank that is gone.
         peer: usize,
-        /// What the noticing rank was in.
+        /// The call that the noticing rank was in.
         what: String,
         /// What was seen.
         cause: String,
@@ -54,7 +54,7 @@ pub enum CommError {
         rank: usize,
         /// The rank that failed.
         peer: usize,
-        /// What the noticing rank was in.
+        /// The call that the noticing rank was in.
         what: String,
         /// The message of the rank that failed.
         cause: String,

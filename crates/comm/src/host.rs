@@ -39,7 +39,7 @@ impl HostCollectives {
     /// same `name` and `bytes`.
     ///
     /// # Errors
-    /// What the allocation of symmetric memory reports.
+    /// Errors of the allocation of symmetric memory.
     pub fn new(
         device: &Host,
         exchange: &Arc<dyn Exchange>,
@@ -270,7 +270,7 @@ mod tests {
             .collect()
     }
 
-    /// What rank `rank` gives in call `call`.
+    /// The input of rank `rank` in call `call`.
     fn bytes(rank: usize, call: usize, len: usize) -> Vec<u8> {
         (0..len)
             .map(|i| (i * 7 + rank * 31 + call * 101) as u8)
@@ -331,7 +331,7 @@ mod tests {
             let mut fault = None;
             if exchange.rank() == 0 {
                 let (src, dst) = (memory.address(), memory.address().add(8));
-                // SAFETY: eight bytes and sixteen behind them.
+                // SAFETY: eight bytes and sixteen after them.
                 unsafe { gather.all_gather(&stream, (src, dst), &[8, 8])? };
                 device.synchronize(&stream)?;
                 fault = gather.pad().check(&stream).err();
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn reduces_uneven_shards_also_in_place() {
-        // Rank r gives 10 * i + r at place i of seven: ranks 0 to 2 get three, two and two of the sums.
+        // Rank r gives 10 * i + r at place i of seven: ranks 0 to 2 get three, two and two of the results.
         let counts = [3, 2, 2];
         let sum = |i: usize| 30.0 * i as f32 + 3.0;
         let got = on_ranks(3, move |exchange| {

@@ -58,7 +58,7 @@ impl Measured {
     /// The files of the machine of all ranks. Collective.
     ///
     /// # Errors
-    /// What the exchange reports.
+    /// Errors of the exchange.
     pub fn of_ranks<B: Backend>(
         backend: &B,
         exchange: &dyn Exchange,

@@ -73,7 +73,7 @@ fn given(rank: usize, call: usize, index: usize) -> f32 {
     ((index * 7 + rank * 3 + call) % 13) as f32
 }
 
-/// What every rank of `world` has to have in the end.
+/// The expected result on every rank of `world`.
 fn expected(operation: Operation, world: usize, call: usize, count: usize) -> Vec<f32> {
     let from = |rank: usize| (0..count).map(move |index| given(rank, call, index));
     match operation {

@@ -38,7 +38,7 @@ element!(f32, F32, std::convert::identity, std::convert::identity);
 element!(f16, F16, f16::from_f32, f16::to_f32);
 element!(bf16, Bf16, bf16::from_f32, bf16::to_f32);
 
-/// What `rank` gives: values of many sizes, so that the order of a sum shows.
+/// The input of `rank`: values of many magnitudes, so that the order of a reduction shows.
 fn given<T: Element>(rank: usize, call: usize, index: usize) -> T {
     let mut bits = (index + 7919 * rank + 104_729 * call) as u32;
     for _ in 0..3 {

@@ -184,7 +184,7 @@ impl Operand {
 /// One call of a collective. All ranks give the same operation, type, count and root.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
     /// Type of the elements.
     pub dtype: DType,

@@ -27,7 +27,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// Enqueues `call` in this variant.
     ///
     /// # Errors
-    /// As [`Collectives::validate`]; what the backend reports.
+    /// As [`Collectives::validate`]; errors of the backend.
     ///
     /// # Safety
     /// - Input and output have the elements that [`Operation::elements`] says, mapped until the call has

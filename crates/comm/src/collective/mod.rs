@@ -225,7 +225,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// After a synchronization of `stream`: the fault of a peer that did not arrive, as an error.
     ///
     /// # Errors
-    /// [`Error::SignalFault`]; what the backend reports.
+    /// [`Error::SignalFault`]; errors of the backend.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
         SignalFault::of_several(
             self.barriers
@@ -237,7 +237,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// Makes the collectives usable again after a fault. Collective, with no call of any rank in flight.
     ///
     /// # Errors
-    /// What the backend and the exchange report.
+    /// Errors of the backend and the exchange.
     pub fn recover(&self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
         let side = self.backend.synchronize(&self.side);
         let quiet = side.and(self.backend.synchronize(stream));
@@ -257,7 +257,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// Collective, with no call of any rank in flight.
     ///
     /// # Errors
-    /// What the backend and the exchange report.
+    /// Errors of the backend and the exchange.
     #[doc(hidden)]
     pub fn begin_at(&self, stream: &B::Stream, exchange: &dyn Exchange, epoch: u32) -> Result<()> {
         self.backend.synchronize(&self.side)?;
@@ -281,7 +281,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// Frees the memory once all ranks have called this with their calls completed.
     ///
     /// # Errors
-    /// What the backend and the exchange report.
+    /// Errors of the backend and the exchange.
     pub fn close(self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
         self.backend.synchronize(&self.side)?;
         self.backend.synchronize(stream)?;
@@ -300,7 +300,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// A barrier of the ranks' streams: work after it starts when all ranks' work before it has ended.
     ///
     /// # Errors
-    /// What the backend reports.
+    /// Errors of the backend.
     pub fn barrier(&self, stream: &B::Stream) -> Result<()> {
         if self.world == 1 {
             return Ok(());

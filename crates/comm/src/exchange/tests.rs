@@ -146,7 +146,7 @@ fn soon() -> Instant {
 }
 
 #[test]
-fn strangers_at_the_socket_hold_nobody_up_and_their_descriptors_are_closed() {
+fn intruders_at_the_socket_hold_nobody_up_and_their_descriptors_are_closed() {
     use rustix::net::{bind, connect, getsockname, listen, socket_with};
     let socket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
     let listener = socket();
@@ -170,7 +170,7 @@ fn strangers_at_the_socket_hold_nobody_up_and_their_descriptors_are_closed() {
     let mut pending = PendingConnections::new(listener, [7; 32]);
     let silent: Vec<_> = (0..20).map(|_| come()).collect();
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let strangers: Vec<_> = [greeting(8), vec![0], vec![1; LARGEST_PACKET + 100]]
+    let intruders: Vec<_> = [greeting(8), vec![0], vec![1; LARGEST_PACKET + 100]]
         .iter()
         .map(|bytes| {
             let link = come();
@@ -191,25 +191,25 @@ fn strangers_at_the_socket_hold_nobody_up_and_their_descriptors_are_closed() {
     assert_eq!(rank, 3);
     link.send(b"x", &[], quiet.as_fd(), soon()).unwrap();
     assert_eq!(peer.receive(quiet.as_fd(), soon()).unwrap().bytes, b"x");
-    // Those who do not greet are let go, and the wait ends by its own deadline.
+    // Connections that do not greet are closed, and the wait ends by its own deadline.
     let start = Instant::now();
     let late = pending.next(quiet.as_fd(), start + Duration::from_millis(2500));
     assert!(matches!(late, Err(LinkError::TimedOut)));
-    for link in silent.iter().chain(&strangers) {
+    for link in silent.iter().chain(&intruders) {
         assert!(matches!(
             link.receive(quiet.as_fd(), soon()),
             Err(LinkError::Closed)
         ));
     }
     drop(write);
-    assert!(is_closed(&read), "a stranger's descriptor is still open");
+    assert!(is_closed(&read), "an unexpected descriptor is still open");
 }
 
 #[test]
-fn descriptors_that_nobody_announced_are_closed_and_named() {
+fn unexpected_descriptors_are_closed_and_named() {
     let store = Store::threads(2).unwrap().swap_remove(0);
     let label = |total: u32, here: u32| postcard::to_stdvec(&(total, here)).unwrap();
-    // Announced: two.
+    // Expected: two.
     let lies: [(Vec<u8>, usize); 6] = [
         (label(2, 2), 3),
         (label(2, 2), 64),

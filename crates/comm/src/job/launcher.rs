@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Who started the ranks of this job.
+/// The launcher of this job's ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {

@@ -1,4 +1,4 @@
-//! What is read and what is not, and what a failed write leaves.
+//! Which files are read, and what a failed write leaves.
 
 use super::*;
 use crate::collective::Costs;

@@ -24,7 +24,7 @@ pub enum Launch {
 /// How many SMs a communicator may occupy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CtaPolicy {
-    /// As many as make a call fastest.
+    /// As many as are fastest.
     #[default]
     Default,
     /// Fewer, where registered buffers compensate. From 2.27.

@@ -20,7 +20,7 @@ use super::state::Kind;
 use super::teardown::Handle;
 use crate::error::{CommError, Result, agree, as_comm_error};
 
-/// What a window promises.
+/// The kinds of windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WindowKind {
     /// Buffers may lie at different offsets on each rank.
@@ -79,7 +79,7 @@ impl NcclWindow {
         (self.range.end - self.range.start) as usize
     }
 
-    /// What it promises.
+    /// Its kind.
     pub fn kind(&self) -> WindowKind {
         self.kind
     }

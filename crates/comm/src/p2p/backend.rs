@@ -70,7 +70,7 @@ pub trait TransferBackend: Backend {
     /// Loads the kernels that the device can run, so that no launch loads one while a peer waits.
     ///
     /// # Errors
-    /// What the driver reports; a missing capability is no error.
+    /// Errors of the driver; a missing capability is no error.
     fn preload_transfers(&self) -> Result<()> {
         Ok(())
     }
@@ -81,7 +81,7 @@ pub trait TransferBackend: Backend {
     /// Signals `peer` in `slot` on `stream`, unless a wait of the pad has failed.
     ///
     /// # Errors
-    /// What the device or the build lacks; what the driver reports.
+    /// A capability that the device or the build lacks; errors of the driver.
     ///
     /// # Safety
     /// As [`Backend::signal`].

@@ -64,7 +64,7 @@ impl<B: TransferBackend> Channel<B> {
     ///
     /// # Errors
     /// [`CommError::InvalidArgument`] for a range of another rank, [`CommError::TokenDropped`]; what the
-    /// transport lacks, as [`CommError::is_unavailable`] tells; what the backend reports. After an error of
+    /// transport lacks, as [`CommError::is_unavailable`] tells; errors of the backend. After an error of
     /// the backend the ranks may be at different transfers: the peer's deadline ends its wait, and all
     /// recover.
     pub unsafe fn expose(&self, stream: &B::Stream, range: MemoryRange) -> Result<Token<B>> {

@@ -127,7 +127,7 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// that order the lane.
     ///
     /// # Errors
-    /// [`CommError::InvalidArgument`] if there is no such peer or lane; what the backend reports.
+    /// [`CommError::InvalidArgument`] if there is no such peer or lane; errors of the backend.
     pub fn wait_all(&self, stream: &B::Stream, peer: usize, lane: usize) -> Result<()> {
         self.channel(peer, lane, TransferMethod::Sm)?;
         let mut state = self.0.state.lock();
@@ -149,7 +149,7 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// After a synchronization of `stream`: the fault that a wait recorded, if any.
     ///
     /// # Errors
-    /// [`CommError::Transfer`] that names the peer, the lane and the signal; what the backend reports.
+    /// [`CommError::Transfer`] that names the peer, the lane and the signal; errors of the backend.
     pub fn check(&self, stream: &B::Stream) -> Result<()> {
         self.0.pad.check(stream).map_err(|error| match error {
             Error::SignalFault(cause) => {
@@ -174,7 +174,7 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// dropping one does nothing.
     ///
     /// # Errors
-    /// What the exchange and the backend report.
+    /// Errors of the exchange and the backend.
     pub fn recover(&self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
         self.0.pad.recover(stream, exchange)?;
         let mut state = self.0.state.lock();
@@ -187,7 +187,7 @@ impl<B: TransferBackend> PointToPoint<B> {
     /// Frees the endpoint once all ranks have called this, with their work on it on `stream` or completed.
     ///
     /// # Errors
-    /// What the exchange and the backend report.
+    /// Errors of the exchange and the backend.
     pub fn close(self, stream: &B::Stream, exchange: &dyn Exchange) -> Result<()> {
         self.0.backend.synchronize(stream)?;
         exchange.barrier("p2p.close")?;

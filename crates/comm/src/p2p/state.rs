@@ -9,8 +9,6 @@ use warpweave_symm_mem::SignalPad;
 
 use super::backend::TransferBackend;
 use super::counts::PostCounts;
-#[allow(unused_imports)] // For the documentation.
-use super::method::TransferMethod;
 use super::role::Role;
 use crate::error::Result;
 use crate::nccl::NcclComm;
@@ -22,8 +20,8 @@ pub struct Options {
     pub lanes: usize,
     /// Deadline of a wait for a peer; the backend's default if `None`.
     pub timeout: Option<Duration>,
-    /// Most blocks of a transfer by [`TransferMethod::Sm`] or [`TransferMethod::Tma`]; enough to fill a link
-    /// if `None`.
+    /// Most blocks of a transfer by [`TransferMethod::Sm`](super::TransferMethod::Sm) or
+    /// [`TransferMethod::Tma`](super::TransferMethod::Tma); enough to fill a link if `None`.
     pub max_blocks: Option<u32>,
 }
 

@@ -95,7 +95,7 @@ impl Job {
         self.came.notify_all();
     }
 
-    /// What a rank's `ask` does.
+    /// As a rank's `ask`.
     fn ask(&self, rank: usize, op: Op) -> Outcome {
         match self.clients[rank].register() {
             Err(failure) => Outcome::Ended(failure),

@@ -242,14 +242,14 @@ impl Service {
         };
         let read = connection.read();
         while let Some(connection) = self.connections.get_mut(&id) {
-            let stranger = match connection.phase {
+            let greeting = match connection.phase {
                 Phase::Greeting { .. } => true,
                 Phase::Joined => false,
                 Phase::Closing { .. } => break,
             };
             let actions = match connection.incoming.next(self.sessions.limit(id)) {
                 Ok(Some(_))
-                    if stranger
+                    if greeting
                         && self.sessions.requires_same_user()
                         && !origin::may_be_same_user(&connection.stream) =>
                 {

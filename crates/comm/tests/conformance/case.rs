@@ -1,4 +1,4 @@
-//! What a call of a script is.
+//! A call of a script.
 
 use warpweave_comm::collective::{Operation, Variant};
 use warpweave_symm_mem::DType;
@@ -49,7 +49,7 @@ pub struct Case {
     pub in_place: bool,
 }
 
-/// What the variants of a group can do.
+/// Limits of the variants of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub world: usize,

@@ -138,7 +138,7 @@ pub fn any_case(random: &mut Random, limits: &Limits, most: usize) -> Case {
     }
 }
 
-/// How a mixture is made.
+/// A random mixture of calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Mixture {
     pub calls: usize,
@@ -284,7 +284,7 @@ pub fn bad_calls_are_refused<B: CollectiveKernels>(rank: &Rank<B>) -> Played {
     rank.play(&[Step::Call(good)], 1)
 }
 
-/// The blocks of an epoch's absent words and the grids of every size: sizes up and down, one call behind the
+/// The blocks of an epoch's absent flags and the grids of every size: sizes up and down, one call after the
 /// other.
 pub fn sizes_up_and_down(limits: &Limits) -> Vec<Step> {
     let sizes = [1, 4000, 17, 900, 2, 6000, 300, 1, 2000];

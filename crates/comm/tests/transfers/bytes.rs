@@ -16,8 +16,8 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, lengths
     let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
     let most = LENGTHS[lengths - 1] + 2 * MARGIN;
     let buffer = |name| SymmetricBuffer::new(&rank.backend, &rank.exchange, name, most).unwrap();
-    let (source, inbox) = (buffer("source"), buffer("inbox"));
-    let fetched = rank.memory(most);
+    let (source, target) = (buffer("source"), buffer("target"));
+    let pulled = rank.memory(most);
     let channel = rank.p2p.channel(peer, 0, method).unwrap();
     let stream = &rank.stream;
     rank.write(source.local(), &content(me, 3, most));
@@ -28,8 +28,8 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, lengths
                 // SAFETY: both targets are this rank's and no transfer is in flight.
                 unsafe {
                     let blank = |at| rank.backend.fill(stream, at, UNTOUCHED, most).unwrap();
-                    blank(fetched.address());
-                    blank(inbox.local());
+                    blank(pulled.address());
+                    blank(target.local());
                 }
                 let range = |buffer: &SymmetricBuffer<B>, holder, at| {
                     MemoryRange::of(buffer, holder, MARGIN + at, length).unwrap()
@@ -37,13 +37,13 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, lengths
                 // SAFETY: the ranges live, the tokens are waited for before the next round.
                 unsafe {
                     let exposed = channel.expose(stream, range(&source, me, from)).unwrap();
-                    let accepted = channel.accept(stream, range(&inbox, me, to)).unwrap();
-                    let mine = rank.mine(&fetched, MARGIN + to, length);
+                    let accepted = channel.accept(stream, range(&target, me, to)).unwrap();
+                    let mine = rank.mine(&pulled, MARGIN + to, length);
                     let got = channel
                         .get(stream, range(&source, peer, from), mine)
                         .unwrap();
                     let put = channel
-                        .put(stream, range(&source, me, from), range(&inbox, peer, to))
+                        .put(stream, range(&source, me, from), range(&target, peer, to))
                         .unwrap();
                     for token in [put, accepted, got, exposed] {
                         token.wait(stream).unwrap();
@@ -51,7 +51,7 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod, lengths
                 }
                 rank.finish();
                 let wanted = &content(peer, 3, most)[MARGIN + from..][..length];
-                for (what, at) in [("get", fetched.address()), ("put", inbox.local())] {
+                for (what, at) in [("get", pulled.address()), ("put", target.local())] {
                     let seen = rank.read(at, most);
                     let (before, rest) = seen.split_at(MARGIN + to);
                     let (moved, behind) = rest.split_at(length);

@@ -1,4 +1,4 @@
-//! What is refused, what is lost, and what a silent peer does.
+//! Refused posts, dropped tokens, and a silent peer.
 
 use std::time::Duration;
 
@@ -56,10 +56,10 @@ pub fn refusals<B: TransferBackend>(rank: &Rank<B>) {
 pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
     let (me, peer) = (rank.rank(), (rank.rank() + 1) % rank.world());
     let (parts, stream) = (buffer(rank), &rank.stream);
-    let fetched = rank.memory(BYTES);
+    let pulled = rank.memory(BYTES);
     let channel = rank.p2p.channel(peer, 0, TransferMethod::Sm).unwrap();
     let whole = |of| MemoryRange::of(&parts, of, 0, BYTES).unwrap();
-    let mine = rank.mine(&fetched, 0, BYTES);
+    let mine = rank.mine(&pulled, 0, BYTES);
     for call in 0..4 {
         rank.write(parts.local(), &content(me, call, BYTES));
         // SAFETY: the ranges live and the stream orders their uses.
@@ -78,7 +78,7 @@ pub fn dropped_tokens<B: TransferBackend>(rank: &Rank<B>) {
         rank.p2p.wait_all(stream, peer, 0).unwrap();
         rank.finish();
         assert_eq!(
-            rank.read(fetched.address(), BYTES),
+            rank.read(pulled.address(), BYTES),
             content(peer, call, BYTES)
         );
     }

@@ -30,8 +30,8 @@ pub fn exact<B: TransferBackend>(
     let place = |lane: usize, peer: usize, k: usize| ((lane * world + peer) * IN_FLIGHT + k) * size;
     let whole = lanes * world * IN_FLIGHT * size;
     let buffer = |name| SymmetricBuffer::new(&rank.backend, &rank.exchange, name, whole).unwrap();
-    let (exposed, inbox) = (buffer("exposed"), buffer("inbox"));
-    let fetched = rank.memory(whole);
+    let (exposed, target) = (buffer("exposed"), buffer("target"));
+    let pulled = rank.memory(whole);
     let inputs = rank.memory(rounds * whole);
     let (got, put) = (rank.memory(rounds * whole), rank.memory(rounds * whole));
 
@@ -72,16 +72,16 @@ pub fn exact<B: TransferBackend>(
                 // SAFETY: as above.
                 tokens.push(unsafe {
                     channel(peer)
-                        .accept(stream, range(&inbox, me, peer, k))
+                        .accept(stream, range(&target, me, peer, k))
                         .unwrap()
                 });
             }
             for (peer, k) in each_k() {
                 let theirs = MemoryRange::of(&exposed, peer, place(lane, me, k), size).unwrap();
-                let mine = rank.mine(&fetched, place(lane, peer, k), size);
+                let mine = rank.mine(&pulled, place(lane, peer, k), size);
                 // SAFETY: as above.
                 tokens.push(unsafe { channel(peer).get(stream, theirs, mine).unwrap() });
-                let theirs = MemoryRange::of(&inbox, peer, place(lane, me, k), size).unwrap();
+                let theirs = MemoryRange::of(&target, peer, place(lane, me, k), size).unwrap();
                 let source = range(&exposed, me, peer, k);
                 // SAFETY: as above.
                 tokens.push(unsafe { channel(peer).put(stream, source, theirs).unwrap() });
@@ -95,13 +95,13 @@ pub fn exact<B: TransferBackend>(
             rank.copy(
                 stream,
                 got.address().add(at),
-                fetched.address().add(lane * each),
+                pulled.address().add(lane * each),
                 each,
             );
             rank.copy(
                 stream,
                 put.address().add(at),
-                inbox.local().add(lane * each),
+                target.local().add(lane * each),
                 each,
             );
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferBackend, TransferMethod};
 use warpweave_symm_mem::{DevicePtr, Exchange, Memory, ThreadExchange};
 
-/// What moves bytes with no library.
+/// The methods that need no library.
 pub const OWN: [TransferMethod; 3] = [
     TransferMethod::CopyEngine,
     TransferMethod::Sm,

@@ -15,7 +15,7 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
     let keeps = backend.stream(Default::default()).unwrap();
     let kept = backend.event().unwrap();
     let parts = SymmetricBuffer::new(backend, &rank.exchange, "parts", BYTES).unwrap();
-    let (fetched, inputs, log) = (
+    let (pulled, inputs, log) = (
         rank.memory(BYTES),
         rank.memory(CALLS * BYTES),
         rank.memory(CALLS * BYTES),
@@ -35,12 +35,12 @@ pub fn exact<B: TransferBackend>(rank: &Rank<B>, method: TransferMethod) {
         // SAFETY: the ranges live, and events and tokens order their uses.
         let (exposed, got) = unsafe {
             let exposed = channel.expose(posts, whole(me)).unwrap();
-            let mine = rank.mine(&fetched, 0, BYTES);
+            let mine = rank.mine(&pulled, 0, BYTES);
             (exposed, channel.get(posts, whole(peer), mine).unwrap())
         };
         got.wait(&keeps).unwrap();
         let entry = log.address().add(call * BYTES);
-        rank.copy(&keeps, entry, fetched.address(), BYTES);
+        rank.copy(&keeps, entry, pulled.address(), BYTES);
         backend.record(&kept, &keeps).unwrap();
         backend.wait_event(posts, &kept).unwrap();
         exposed.wait(posts).unwrap();

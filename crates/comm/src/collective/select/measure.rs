@@ -24,7 +24,7 @@ impl<B: CollectiveKernels> Collectives<B> {
     /// medians of the slowest rank. Collective; takes about a second for each gigabyte.
     ///
     /// # Errors
-    /// What the backend and the exchange report; a fault of a peer.
+    /// Errors of the backend and the exchange; a fault of a peer.
     pub fn measure(
         &self,
         stream: &B::Stream,

@@ -52,7 +52,7 @@ impl Costs {
     /// operations what is [built in](Costs::built_in). Collective; the same on all ranks.
     ///
     /// # Errors
-    /// What the exchange reports.
+    /// Errors of the exchange.
     pub fn of_machine<B: Backend>(backend: &B, exchange: &dyn Exchange) -> Result<Self> {
         let measured = Measured::of_ranks(backend, exchange)?;
         let mine = measured

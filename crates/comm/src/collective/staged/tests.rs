@@ -67,12 +67,12 @@ fn pieces_are_even_cover_the_message_and_fit_in_a_slot() {
 
 const COUNT: usize = 5000;
 
-/// Element `index` of what `rank` gives in a call: small whole numbers, whose sums are exact.
+/// Element `index` of the input of `rank` in a call: small whole numbers, whose reductions are exact.
 fn given(call: usize, rank: usize, index: usize) -> f32 {
     ((31 * call + 7 * rank + index) % 1000) as f32
 }
 
-/// What rank 1 of two has at `index` afterwards.
+/// The result at `index` of rank 1 of two.
 fn wanted(operation: Operation, call: usize, index: usize) -> f32 {
     let (part, at) = (index / COUNT, index % COUNT);
     match operation {
