@@ -1,5 +1,5 @@
-//! Hands the device headers up to the crates that build kernels on them and, with the feature `nvcc`, compiles the
-//! device code of signals.
+//! Hands the device headers up to the crates that build kernels on them and, with the feature `nvcc`,
+//! compiles the device code of signals.
 
 fn main() {
     let dir = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");

@@ -157,7 +157,7 @@ impl GatherMatmul {
                 signal_free: true, ..
             } if self.n == 0 => {
                 let why =
-                    "a gather alone reads nothing: whoever reads staging signals `free` behind it";
+                    "a gather alone reads nothing: the later reader of staging signals `free`";
                 return check.refuse("signal_free", why.into());
             }
             GatherMode::Multimem {

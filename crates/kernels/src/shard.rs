@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// The rows of `total` that `rank` of `world` owns: as even as can be, the first `total % world` ranks have one more.
+/// The rows of `total` that `rank` of `world` owns: as even as can be, the first `total % world` ranks have
+/// one more.
 ///
 /// With a `world` of 0 nobody has any. `gather.cuh` has the same rule for the device.
 ///

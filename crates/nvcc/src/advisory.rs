@@ -13,7 +13,8 @@ const FATAL: [Fatal; 2] = [
     Fatal {
         code: "C7510",
         text: "wgmma.mma_async instructions are serialized",
-        meaning: "wgmma is serialised; usually NDEBUG is missing, or a function call or a use of the accumulators \
+        meaning: "wgmma is serialised; usually NDEBUG is missing, or a function call or a use of the \
+        accumulators \
                   stands between the first wgmma and its wait",
     },
     Fatal {
@@ -139,10 +140,12 @@ mod tests {
 
     #[test]
     fn every_cause_of_serialised_wgmma_is_fatal() {
-        let line = "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized \
+        let line = "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are \
+        serialized \
             due to insufficient register resources for the wgmma pipeline in the function '_Z1kPfmm'";
         assert_eq!(degraded(line).unwrap().code, "C7511");
-        let line = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine \
+        let line = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to \
+        determine \
             register count at entry.";
         assert_eq!(degraded(line).unwrap().code, "C7508");
         let harmless =

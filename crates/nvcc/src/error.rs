@@ -32,7 +32,8 @@ pub enum Error {
     /// No compiler was found, or none of a supported version.
     #[error(
         "no usable nvcc was found{}\n\
-         Run `cargo xtask setup` in the workspace for a pinned toolchain, install a CUDA toolkit 12.8 to 13.0, \
+         Run `cargo xtask setup` in the workspace for a pinned toolchain, install a CUDA toolkit 12.8 to \
+         13.0, \
          or name an nvcc with WARPWEAVE_NVCC.",
         Listed(.rejected)
     )]
@@ -43,7 +44,8 @@ pub enum Error {
 
     /// The compiler named by `WARPWEAVE_NVCC` cannot be used.
     #[error(
-        "the nvcc named by WARPWEAVE_NVCC cannot be used: {rejection}\nUnset the variable, or name another nvcc."
+        "the nvcc named by WARPWEAVE_NVCC cannot be used: {rejection}\nUnset the variable, or name \
+        another nvcc."
     )]
     NamedNvcc {
         /// The named path and what is wrong with it.
@@ -64,7 +66,8 @@ pub enum Error {
     /// The CUTLASS headers were not found.
     #[error(
         "the CUTLASS headers were not found{}\n\
-         Run `cargo xtask setup`, or name a CUTLASS checkout (the folder that holds include/cutlass) with WARPWEAVE_CUTLASS.",
+         Run `cargo xtask setup`, or name a CUTLASS checkout (the folder that holds include/cutlass) with \
+         WARPWEAVE_CUTLASS.",
         Listed(.rejected)
     )]
     CutlassNotFound {
@@ -193,7 +196,8 @@ impl Error {
         use crate::version::{NEWEST, OLDEST};
         if found < OLDEST {
             format!(
-                "version {found} is older than {OLDEST}, the first that knows all instructions the kernels use"
+                "version {found} is older than {OLDEST}, the first that knows all instructions the \
+                kernels use"
             )
         } else {
             format!(

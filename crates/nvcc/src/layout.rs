@@ -5,7 +5,8 @@
 //! target/toolchain/cutlass-4.2/{include,tools/util/include}
 //! target/toolchain/runtime/lib          (optional: NCCL and cuBLASLt)
 //! target/toolchain/inspect/bin          (optional: cuobjdump and nvdisasm)
-//! target/toolchain/link/lib             (for `cargo xtask ci --only candle`: what a project with candle links)
+//! target/toolchain/link/lib             (for `cargo xtask ci --only candle`: what a project with candle
+//! links)
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -89,15 +90,15 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let out = root.path().join("elsewhere/debug/build/p-1/out");
         let package = root.path().join("workspace/crates/p");
-        let beside = root.path().join("elsewhere/toolchain");
+        let sibling = root.path().join("elsewhere/toolchain");
         let above = root.path().join("workspace/target/toolchain");
-        for folder in [&out, &package, &beside, &above] {
+        for folder in [&out, &package, &sibling, &above] {
             fs::create_dir_all(folder).unwrap();
         }
         let environment = Environment::empty()
             .with("OUT_DIR", &out)
             .with("CARGO_MANIFEST_DIR", &package);
-        assert_eq!(toolchains(&environment), (vec![beside, above], vec![]));
+        assert_eq!(toolchains(&environment), (vec![sibling, above], vec![]));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A project that has its own cudarc context, streams and slices shares them among ranks.
 //!
-//! Two ranks are threads here, on one GPU each where there are two, else both on the first. Each makes its context, stream
-//! and slice with cudarc alone, as candle or mistral.rs would; Warpweave adopts them, registers the slices and lets each
-//! rank write into the other's slice on the rank's own stream. Where there is no GPU it says so.
+//! Two ranks are threads here, on one GPU each where there are two, else both on the first. Each makes its
+//! context, stream and slice with cudarc alone, as candle or mistral.rs would; Warpweave adopts them,
+//! registers the slices and lets each rank write into the other's slice on the rank's own stream. Where there
+//! is no GPU it says so.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -47,19 +48,19 @@ fn rank(ordinal: usize, exchange: Arc<dyn Exchange>) -> Outcome<String> {
     // A peer writes as soon as it can: the slice must be zero, and the pool have given it out, before that.
     stream.synchronize()?;
 
-    // Adopt the context and the stream, register the slice. Ranks of other processes need a slice that CUDA IPC can
-    // open: `device.shareable_slice(&stream, ELEMENTS)`.
+    // Adopt the context and the stream, register the slice. Ranks of other processes need a slice that CUDA
+    // IPC can open: `device.shareable_slice(&stream, ELEMENTS)`.
     let device = Cuda::adopt(context)?;
     let queue = device.adopt_stream(stream.clone())?;
     let cache = IpcCache::new(&device)?;
     let (at, bytes) = device.address_of(&inbox, &queue)?;
     let shared = cache.register(exchange.as_ref(), at, bytes)?;
 
-    // Put the outbox into the peer's slice, and wait until the peer has done the same. (With the feature `nvcc`, a
-    // `SignalPad` orders this on the streams alone.)
+    // Put the outbox into the peer's slice, and wait until the peer has done the same. (With the feature
+    // `nvcc`, a `SignalPad` orders this on the streams alone.)
     let (from, bytes) = device.address_of(&outbox, &queue)?;
     let to = shared.range(peer, 0, bytes)?;
-    // SAFETY: both ranges are of live slices of this length, and the peer reads its own behind the barrier.
+    // SAFETY: both ranges are of live slices of this length, and the peer reads its own after the barrier.
     unsafe { device.copy(&queue, to, from, bytes)? };
     device.synchronize(&queue)?;
     exchange.barrier("written")?;

@@ -99,7 +99,8 @@ pub enum Error {
     },
     /// Registered memory is no longer the same allocation.
     #[error(
-        "the memory registered at {address:#x} is gone ({now}): register what is there now, and release a registration \
+        "the memory registered at {address:#x} is gone ({now}): register what is there now, and release a \
+        registration \
          before its memory is freed"
     )]
     Stale {
@@ -266,7 +267,8 @@ impl SignalFault {
         match &self.cause {
             FaultCause::Deadline { missing } => {
                 let waits = format!(
-                    "waited {waited:?} for rank {peer} to signal slot {slot} of `{pad}` with epoch {expected} and saw \
+                    "waited {waited:?} for rank {peer} to signal slot {slot} of `{pad}` with epoch \
+                    {expected} and saw \
                      {seen}"
                 );
                 match missing.len() {
@@ -274,17 +276,20 @@ impl SignalFault {
                         "{waits}; rank {peer} is dead, stalled, at another call, or skipped one"
                     ),
                     _ => format!(
-                        "{waits}; none of ranks {missing:?} came: they are dead, stalled or at another call, or rank \
+                        "{waits}; none of ranks {missing:?} came: they are dead, stalled or at another \
+                        call, or rank \
                          {rank} repeated a call"
                     ),
                 }
             }
             FaultCause::PeerGaveUp { reporter } if peer == rank => format!(
-                "came too late, skipped or repeated a call: rank {reporter} had given up waiting for it on `{pad}`, and \
+                "came too late, skipped or repeated a call: rank {reporter} had given up waiting for it \
+                on `{pad}`, and \
                  what rank {rank} computed there since is not valid"
             ),
             FaultCause::PeerGaveUp { reporter } if peer == reporter => format!(
-                "stopped at slot {slot} of `{pad}`: rank {reporter} gave up, since its wait on another pad had failed"
+                "stopped at slot {slot} of `{pad}`: rank {reporter} gave up, since its wait on another \
+                pad had failed"
             ),
             FaultCause::PeerGaveUp { reporter } => format!(
                 "stopped at slot {slot} of `{pad}`: rank {reporter} gave up waiting for rank {peer}"
@@ -296,7 +301,8 @@ impl SignalFault {
                 format!("stopped at slot {slot} of `{pad}`: lost {why}")
             }
             FaultCause::Stopped => format!(
-                "stopped waiting for rank {peer} at slot {slot} of `{pad}`, since another wait of rank {rank} had \
+                "stopped waiting for rank {peer} at slot {slot} of `{pad}`, since another wait of rank \
+                {rank} had \
                  failed; `recover` the pad of that one first"
             ),
         }

@@ -129,7 +129,8 @@ impl fmt::Debug for LossWatcher {
 pub enum ExchangeError {
     /// Peers did not arrive in time.
     #[error(
-        "exchange `{tag}`: no message from ranks {waiting_for:?} after {after:?}; are they alive and at the same call?"
+        "exchange `{tag}`: no message from ranks {waiting_for:?} after {after:?}; are they alive and at \
+        the same call?"
     )]
     Timeout {
         /// Name of the call.
@@ -173,7 +174,8 @@ pub enum ExchangeError {
     },
     /// A peer sent fewer descriptors than its message states.
     #[error(
-        "exchange `{tag}`: rank {rank} sent a message with {expected} descriptors and {got} arrived; is a descriptor limit (ulimit -n) reached?"
+        "exchange `{tag}`: rank {rank} sent a message with {expected} descriptors and {got} arrived; is a \
+        descriptor limit (ulimit -n) reached?"
     )]
     MissingDescriptor {
         /// The peer.

@@ -22,7 +22,7 @@ pub fn distrust(path: &Path, program: &Path) -> Option<String> {
     let owners = [Path::new("/proc/self"), program].map(|of| Some(fs::metadata(of).ok()?.uid()));
     let trusted: Vec<u32> = owners.into_iter().flatten().chain([0]).collect();
     let checked = std::path::absolute(path).and_then(|path| examine(&path, &trusted, LINKS));
-    checked.unwrap_or_else(|error| Some(format!("{} cannot be looked at: {error}", path.display())))
+    checked.unwrap_or_else(|error| Some(format!("{} cannot be examined: {error}", path.display())))
 }
 
 /// Checks `path`, which is absolute, all folders above it, and the targets of links among them.
@@ -138,7 +138,7 @@ mod tests {
             place
                 .why(&place.0.join("absent"))
                 .unwrap()
-                .contains("cannot be looked at")
+                .contains("cannot be examined")
         );
     }
 

@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
     pub fn end(&self) -> Read<()> {
         match self.0 {
             [] => Ok(()),
-            _ => Err(Malformed("the message goes on behind its end")),
+            _ => Err(Malformed("the message continues after its end")),
         }
     }
 }

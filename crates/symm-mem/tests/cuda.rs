@@ -1,4 +1,5 @@
-//! Symmetric memory on GPUs, ranks as threads: on one device each where there are enough, else all on the first.
+//! Symmetric memory on GPUs, ranks as threads: on one device each where there are enough, else all on the
+//! first.
 
 mod support;
 
@@ -94,28 +95,28 @@ fn signals_order_copies_back_to_back_and_in_graphs() {
         let (me, peer) = (exchange.rank(), 1 - exchange.rank());
         let bytes = 1 << 20;
         let stream = device.stream(Default::default()).unwrap();
-        let inbox = SymmetricBuffer::new(&device, &exchange, "inbox", bytes).unwrap();
+        let recv = SymmetricBuffer::new(&device, &exchange, "recv", bytes).unwrap();
         let pad = SignalPad::new(&device, &exchange, "p", 2).unwrap();
-        let outbox = device.allocate(bytes).unwrap();
+        let send = device.allocate(bytes).unwrap();
         let log = device.allocate(bytes * 64).unwrap();
         exchange.barrier("ready").unwrap();
-        // One call puts the outbox into the peer's inbox and keeps what came into the own one.
+        // One call copies `send` to the peer's `recv` and keeps what arrived in this rank's own.
         let call = |i: usize| -> warpweave_symm_mem::Result<()> {
             pad.wait(&stream, 1, &[peer], 1)?;
-            // SAFETY: both ranges are live; credits and signals keep the ranks apart.
-            unsafe { device.copy(&stream, inbox.peer(peer), outbox.address(), bytes)? };
+            // SAFETY: both ranges are live; credits and signals synchronize the ranks.
+            unsafe { device.copy(&stream, recv.peer(peer), send.address(), bytes)? };
             pad.signal(&stream, 0, &[peer])?;
             pad.wait(&stream, 0, &[peer], 0)?;
             // SAFETY: as above.
-            unsafe { device.copy(&stream, log.address().add(i * bytes), inbox.local(), bytes)? };
+            unsafe { device.copy(&stream, log.address().add(i * bytes), recv.local(), bytes)? };
             pad.signal(&stream, 1, &[peer])
         };
         let value = |rank: usize, i: usize| (rank * 100 + i) as u8;
         for i in 0..32 {
-            // SAFETY: the outbox is this rank's own.
+            // SAFETY: the send is this rank's own.
             unsafe {
                 device
-                    .fill(&stream, outbox.address(), value(me, i), bytes)
+                    .fill(&stream, send.address(), value(me, i), bytes)
                     .unwrap()
             };
             if me == i % 2 {
@@ -132,7 +133,7 @@ fn signals_order_copies_back_to_back_and_in_graphs() {
             // SAFETY: as above.
             unsafe {
                 device
-                    .fill(&stream, outbox.address(), value(me, 32 + i), bytes)
+                    .fill(&stream, send.address(), value(me, 32 + i), bytes)
                     .unwrap()
             };
             // SAFETY: what was captured lives until the stream is empty.
@@ -278,7 +279,8 @@ fn memory_waits_for_the_work_on_it_before_it_goes() {
         let stream = device.stream(Default::default()).unwrap();
         let buffer = SymmetricBuffer::new(&device, &exchange, "b", 1 << 20).unwrap();
         device.delay(&stream, Duration::from_millis(5)).unwrap();
-        // SAFETY: what this test is about: dropping the buffer waits for the stream, which is dropped before it.
+        // SAFETY: what this test is about: dropping the buffer waits for the stream, which is dropped before
+        // it.
         unsafe { device.fill(&stream, buffer.local(), 1, 1 << 20).unwrap() };
         drop(stream);
         drop(buffer);

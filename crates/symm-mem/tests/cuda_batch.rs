@@ -23,9 +23,9 @@ fn a_batch_copies_everything_captured_or_not() {
             )
         })
         .collect();
-    let run = |round: u8, enqueue: &dyn Fn()| {
+    let run = |pass: u8, enqueue: &dyn Fn()| {
         let given: Vec<u8> = (0..COPIES * BYTES)
-            .map(|i| (i % 251) as u8 ^ round)
+            .map(|i| (i % 251) as u8 ^ pass)
             .collect();
         let mut got = vec![0; COPIES * BYTES];
         // SAFETY: all ranges are of the two allocations above.
@@ -42,7 +42,7 @@ fn a_batch_copies_everything_captured_or_not() {
             let bytes = copies[i].2;
             assert!(
                 place[..bytes] == given[i * BYTES..][..bytes],
-                "copy {i} of round {round}"
+                "copy {i} of pass {pass}"
             );
             assert!(
                 place[bytes..].iter().all(|byte| *byte == 0xee),
@@ -55,9 +55,9 @@ fn a_batch_copies_everything_captured_or_not() {
     run(0, &|| batch().unwrap());
     run(1, &|| batch().unwrap());
     let graph = device.capture(&stream, batch).unwrap();
-    for round in 2..5 {
+    for pass in 2..5 {
         // SAFETY: as above.
-        run(round, &|| unsafe {
+        run(pass, &|| unsafe {
             device.launch_graph(&graph, &stream).unwrap()
         });
     }

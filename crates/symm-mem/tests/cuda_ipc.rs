@@ -1,5 +1,5 @@
-//! Sharing what a user allocated on GPUs: among processes and among threads, on one device each where there are enough, else
-//! all on the first.
+//! Sharing what a user allocated on GPUs: among processes and among threads, on one device each where there
+//! are enough, else all on the first.
 
 #[path = "support/processes.rs"]
 mod processes;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use processes::processes;
-use sharing::{read, round, write};
+use sharing::{exchange_data, read, write};
 use warpweave_symm_mem::ipc::MemoryHandle;
 use warpweave_symm_mem::{
     Backend, Cuda, DevicePtr, Error, Exchange, IpcCache, Mapping, Memory, ThreadExchange,
@@ -93,7 +93,7 @@ fn virtual_memory(device: &Cuda, exchange: &dyn Exchange) {
     let handle = device.export_memory(mapping.address()).unwrap().handle;
     assert_eq!(handle, MemoryHandle::Descriptor);
     let cache = IpcCache::new(device).unwrap();
-    round(
+    exchange_data(
         device,
         exchange,
         &cache,
@@ -101,7 +101,7 @@ fn virtual_memory(device: &Cuda, exchange: &dyn Exchange) {
         10_000,
         3,
     );
-    round(
+    exchange_data(
         device,
         exchange,
         &cache,
@@ -160,7 +160,7 @@ fn slices_of_cudarc_are_shared_among_threads_and_refused_among_processes() {
         stream.synchronize().unwrap();
         let (at, _) = device.address_of(&slice, &queue).unwrap();
         let cache = IpcCache::new(&device).unwrap();
-        round(&device, exchange.as_ref(), &cache, at.add(8), 4000, 9);
+        exchange_data(&device, exchange.as_ref(), &cache, at.add(8), 4000, 9);
         cache.close(exchange.as_ref()).unwrap();
         drop(slice);
         stream.synchronize().unwrap();

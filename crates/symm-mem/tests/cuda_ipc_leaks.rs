@@ -1,5 +1,5 @@
-//! Sharing memory between processes leaves nothing behind on a GPU. A file of its own, so that no other test of the process
-//! blurs the counts.
+//! Sharing memory between processes leaks nothing on a GPU. A separate test binary, so that no other test of
+//! the process affects the counts.
 
 #[path = "support/processes.rs"]
 mod processes;

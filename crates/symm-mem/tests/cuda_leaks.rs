@@ -1,4 +1,4 @@
-//! Nothing is left behind on a GPU. A file of its own, so that no other test of the process blurs the counts.
+//! Nothing leaks on a GPU. A separate test binary, so that no other test of the process affects the counts.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -55,7 +55,7 @@ fn every_rank_sees_every_part_at_any_size() {
             exchange.barrier("zero seen").unwrap();
             let next = buffer.range((me + 1) % 3, 0, 1).unwrap();
             let last = buffer.range(me, bytes - 1, 1).unwrap();
-            // SAFETY: both ranges were checked; the barriers keep the ranks apart.
+            // SAFETY: both ranges were checked; the barriers synchronize the ranks.
             unsafe {
                 device.upload(&stream, next, &[me as u8 + 10]).unwrap();
                 exchange.barrier("first written").unwrap();
@@ -123,12 +123,13 @@ fn signals_order_data_back_to_back_and_in_graphs() {
         let sums = device.allocate(8).unwrap();
         use warpweave_symm_mem::Memory;
         let (counter_at, sums_at) = (counter.address(), sums.address());
-        // One call: wait for credits, write the counter to every peer, signal; wait for all, add up, give credit.
+        // One call: wait for credits, write the counter to every peer, signal; wait for all, add up, give
+        // credit.
         let call = |stream: &_| -> warpweave_symm_mem::Result<()> {
             pad.wait(stream, 1, &peers, 1)?;
             let to: Vec<_> = (0..world).map(|p| buffer.peer(p).add(8 * me)).collect();
             device.launch(stream, "put", move || {
-                // SAFETY: the test keeps the memory; the signals keep the ranks apart.
+                // SAFETY: the test keeps the memory; the signals synchronize the ranks.
                 unsafe {
                     let value = counter_at.as_host::<u64>();
                     *value += 1;
@@ -167,12 +168,12 @@ fn signals_order_data_back_to_back_and_in_graphs() {
     });
 }
 
-/// Each rank of a ring waits for the one before it, and all for the one that is silent.
+/// Each rank of a ring waits for the previous one, and all wait for the silent one.
 #[test]
 fn the_rank_at_the_root_of_a_chain_of_waits_is_named() {
     ranks(4, |exchange| {
         let me = exchange.rank();
-        // The last of the chain gives up first, and knows its neighbour alone.
+        // The last of the chain gives up first, and knows only its neighbour.
         let deadline = if me == 3 { 100 } else { 20_000 };
         let device = Host::with_timeout(Duration::from_millis(deadline));
         let stream = device.stream(Default::default()).unwrap();
@@ -243,13 +244,13 @@ fn events_order_streams() {
     let (start, mid) = (device.event().unwrap(), device.event().unwrap());
     assert!(device.elapsed(&start, &mid).is_err(), "not recorded yet");
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
-    for round in 0..20 {
+    for pass in 0..20 {
         let (first, second) = (seen.clone(), seen.clone());
         device.record(&start, &a).unwrap();
         device.delay(&a, Duration::from_millis(2)).unwrap();
         device
             .launch(&a, "first", move || {
-                first.lock().unwrap().push(2 * round);
+                first.lock().unwrap().push(2 * pass);
                 Ok(())
             })
             .unwrap();
@@ -257,7 +258,7 @@ fn events_order_streams() {
         device.wait_event(&b, &mid).unwrap();
         device
             .launch(&b, "second", move || {
-                second.lock().unwrap().push(2 * round + 1);
+                second.lock().unwrap().push(2 * pass + 1);
                 Ok(())
             })
             .unwrap();

@@ -1,5 +1,5 @@
-//! The IPC cache on the host backend, ranks as threads: both as they are, and opening each other's memory by its handles as
-//! ranks of different processes do.
+//! The IPC cache on the host backend, with threads as ranks: sharing their addresses, and opening each
+//! other's memory by handle as ranks of different processes do.
 
 #[allow(dead_code, reason = "each test file fails at its own steps")]
 #[path = "support/faulty.rs"]
@@ -23,7 +23,7 @@ fn every_rank_reaches_every_part_wherever_it_lies() {
         let me = exchange.rank();
         let memory = device.allocate(10_000).unwrap();
         let cache = IpcCache::new(&device).unwrap();
-        // Each rank gives another place of its allocation.
+        // Each rank registers another part of its allocation.
         let at = memory.address().add(64 * (me + 1));
         let shared = cache.register(exchange.as_ref(), at, 5000).unwrap();
         assert_eq!(
@@ -67,7 +67,7 @@ fn the_same_memory_is_a_hit_and_another_range_of_it_opens_nothing() {
         };
         let first = register(0, 100);
         assert!(Arc::ptr_eq(&first, &register(0, 100)));
-        // From here on nothing can be opened, and nothing has to be.
+        // From here on nothing can be opened, and nothing needs to be.
         device.fail(Some(Step::ImportMemory));
         let second = register(1000, 100);
         assert!(!Arc::ptr_eq(&first, &second));
@@ -108,7 +108,7 @@ fn a_miss_on_one_rank_alone_is_a_miss_on_all() {
                 .unwrap()
         };
         let first = register(&memory);
-        // Rank 1 comes with other memory.
+        // Rank 1 registers other memory.
         let which = if exchange.rank() == 1 {
             &spare
         } else {
@@ -117,7 +117,7 @@ fn a_miss_on_one_rank_alone_is_a_miss_on_all() {
         let second = register(which);
         assert!(!Arc::ptr_eq(&first, &second));
         assert_eq!(cache.len(), 2);
-        // Both combinations stay known, whichever comes next.
+        // Both combinations stay known, in any order.
         assert!(Arc::ptr_eq(&first, &register(&memory)));
         assert!(Arc::ptr_eq(&second, &register(which)));
         drop((first, second));
@@ -382,7 +382,7 @@ fn ranks_whose_histories_came_apart_are_told() {
         let device = Faulty::new();
         let memory = device.allocate(100).unwrap();
         let cache = IpcCache::new(&device).unwrap();
-        // The last step ends well on rank 0 alone, which keeps the entry.
+        // The last step succeeds on rank 0 only, which keeps the entry.
         let step = if exchange.rank() == 1 { "ipc.open" } else { "" };
         let failing = FailsAt(exchange.as_ref(), step);
         let first = cache.register(&failing, memory.address(), 100);
@@ -410,7 +410,7 @@ fn random_histories_stay_the_same_on_all_ranks() {
             };
             let cache = IpcCache::with_limits(&device, limits).unwrap();
             let mut held = Vec::new();
-            // The same on all ranks, except where a rank goes its own way on purpose.
+            // The same on all ranks, except where a rank deviates on purpose.
             let mut state = seed;
             let mut next = |below: u64| {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1);

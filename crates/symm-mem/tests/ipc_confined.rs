@@ -1,5 +1,5 @@
-//! A process that is short of descriptors still gets memory, only not for other processes. A file of its own, since it lowers
-//! the limit of the whole process.
+//! A process that is short of descriptors still gets memory, but other processes cannot open it. A separate
+//! test binary, because it lowers the limit of the whole process.
 
 #[allow(dead_code, reason = "each test file fails at its own steps")]
 #[path = "support/faulty.rs"]

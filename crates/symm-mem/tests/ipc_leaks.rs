@@ -1,5 +1,5 @@
-//! Registrations, pools and multicast objects leave nothing behind. A file of its own, so that no other test of the process
-//! blurs the counts.
+//! Registrations, pools and multicast objects leak nothing. A separate test binary, so that no other test of
+//! the process affects the counts.
 
 #[allow(dead_code, reason = "each test file fails at its own steps")]
 #[path = "support/faulty.rs"]
@@ -94,7 +94,8 @@ fn hundreds_of_rounds_with_failures_leave_nothing_behind() {
             "descriptors: {before:?} then {after:?}"
         );
         assert_eq!(after.1, before.1, "mappings of memory files");
-        // The C allocator reserves 64 MiB of address space for a thread; the pools' chunks would be gigabytes.
+        // The C allocator reserves 64 MiB of address space for a thread; the pools' chunks would be
+        // gigabytes.
         assert!(
             after.2 <= before.2 + (129 << 20) / 4096,
             "address space: {before:?} then {after:?}"

@@ -1,5 +1,5 @@
-//! An address that is in use again is not the memory that it was. A file of its own, so that no other test of the process
-//! takes the address first.
+//! An address that is in use again is not the memory that it was. A separate test binary, so that no other
+//! test of the process takes the address first.
 
 #[allow(dead_code, reason = "each test file fails at its own steps")]
 #[path = "support/faulty.rs"]
@@ -10,9 +10,9 @@ use warpweave_symm_mem::{Backend, Error, Exchange, IpcCache, Memory};
 
 type Memories = <Faulty as Backend>::Memory;
 
-/// Rounds until the address comes back: the kernel is free to place an allocation elsewhere, as beside a thread's stack
-/// that went away in the meantime.
-const ROUNDS: usize = 50;
+/// Attempts until the address is reused: the kernel may place an allocation elsewhere, for example next to the
+/// stack of a thread that has exited.
+const ATTEMPTS: usize = 50;
 
 /// Frees `memory` and allocates until its address is in use again, if it comes back.
 fn reuse(device: &Faulty, memory: Memories) -> Option<Memories> {
@@ -32,7 +32,7 @@ fn reuse(device: &Faulty, memory: Memories) -> Option<Memories> {
 #[test]
 fn a_freed_and_reused_address_is_a_miss_on_all_ranks() {
     both(2, |device, exchange| {
-        let reused = (0..ROUNDS).any(|_| is_a_miss(&device, exchange.as_ref()));
+        let reused = (0..ATTEMPTS).any(|_| is_a_miss(&device, exchange.as_ref()));
         assert!(reused, "the address of freed memory does not come back");
     });
 }
@@ -49,8 +49,8 @@ fn is_a_miss(device: &Faulty, exchange: &dyn Exchange) -> bool {
     if me == 1 {
         memory = memory.and_then(|memory| reuse(device, memory));
     }
-    let told = exchange.all_gather("reused", &[memory.is_some() as u8]);
-    if told.unwrap()[1] == [0] {
+    let reused = exchange.all_gather("reused", &[memory.is_some() as u8]);
+    if reused.unwrap()[1] == [0] {
         drop(old);
         cache.close(exchange).unwrap();
         return false;

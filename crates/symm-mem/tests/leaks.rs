@@ -1,4 +1,4 @@
-//! Nothing is left behind. A file of its own, so that no other test of the process blurs the counts.
+//! Nothing leaks. A separate test binary, so that no other test of the process affects the counts.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn ten_thousand_allocations_leave_nothing_behind() {
         after.1 <= before.1 + 8,
         "mappings: {before:?} then {after:?}"
     );
-    // The C allocator reserves 64 MiB of address space for each thread that comes to allocate; the 10⁴ buffers would be
+    // The C allocator reserves 64 MiB of address space for each allocating thread; the 10⁴ buffers would be
     // 500 MiB.
     let (space, memory) = after.2;
     assert!(

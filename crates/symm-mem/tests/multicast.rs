@@ -1,4 +1,4 @@
-//! Multicast objects on the host backend, which emulates them: what happens when a step fails on one rank, and the cache.
+//! Multicast objects on the host backend, which emulates them: a step that fails on one rank, and the cache.
 
 #[allow(dead_code, reason = "each test file fails at its own steps")]
 #[path = "support/faulty.rs"]
@@ -9,7 +9,8 @@ use warpweave_symm_mem::ipc::CacheLimits;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DevicePtr, Error, MulticastCache, Result, SymmetricBuffer};
 
-/// Makes a multicast object on three ranks, `culprit` failing at `fails`; then, with the same exchanges, one that works.
+/// Creates a multicast object on three ranks, with `culprit` failing at `fails`; then, with the same
+/// exchanges, one that works.
 fn attempt(culprit: usize, fails: Option<Step>) -> Vec<Result<()>> {
     ranks(3, move |exchange| {
         let device = Faulty::new();
@@ -92,7 +93,7 @@ fn objects_are_evicted_by_age_and_never_while_one_rank_holds_them() {
         let buffers: Vec<_> = ["a", "b", "c"]
             .map(|name| SymmetricBuffer::new(&device, &exchange, name, 100).unwrap())
             .into();
-        // Rank 1 alone holds the oldest.
+        // Only rank 1 holds the oldest.
         let oldest = cache.get(&exchange, &buffers[0]).unwrap();
         let oldest = (exchange.rank() == 1).then_some(oldest);
         cache.get(&exchange, &buffers[1]).unwrap();
@@ -103,7 +104,7 @@ fn objects_are_evicted_by_age_and_never_while_one_rank_holds_them() {
             assert!(std::sync::Arc::ptr_eq(oldest, &again));
         }
         drop((oldest, again));
-        // A rank that holds one keeps all from closing the cache.
+        // A held object keeps every rank from closing the cache.
         let held = cache.get(&exchange, &buffers[0]).unwrap();
         let held = (exchange.rank() == 0).then_some(held);
         let error = cache.close(exchange.as_ref()).unwrap_err();

@@ -152,7 +152,7 @@ fn random_histories_give_the_same_blocks_on_all_ranks() {
                 while live.len() > 6 {
                     gone.push(live.remove(next(live.len() as u64) as usize));
                 }
-                // The order in which blocks come back between two calls differs between ranks.
+                // The order in which blocks are freed between two calls differs between ranks.
                 if exchange.rank() == 1 {
                     gone.reverse();
                 }
@@ -229,7 +229,7 @@ fn ranks_whose_histories_came_apart_are_told_and_named() {
         let pool = SymmetricPool::new(&device, "pool");
         drop(pool.allocate(&exchange, &stream, 100).unwrap());
         if exchange.rank() == 2 {
-            // One that the others do not make, and that needs no exchange.
+            // A call that the others do not make, and that needs no exchange.
             drop(pool.allocate(&exchange, &stream, 100).unwrap());
         }
         pool.check(exchange.as_ref()).unwrap_err();

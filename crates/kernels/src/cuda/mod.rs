@@ -109,7 +109,8 @@ impl KernelBackend for Cuda {
                 )
             }
         };
-        // SAFETY: the structure is the parameter of the kernels of its mode; the rest is the caller's obligation.
+        // SAFETY: the structure is the parameter of the kernels of its mode; the rest is the caller's
+        // obligation.
         unsafe {
             match Gather::from(launch) {
                 Gather::Threadload(parameters) => kernel.launch(self, stream, blocks, parameters),

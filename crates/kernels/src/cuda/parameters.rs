@@ -191,7 +191,7 @@ impl From<&GatherMatmul> for Gather {
     }
 }
 
-/// Whether every row of B and C is aligned to four elements, so that a thread's four columns travel together.
+/// Whether every row of B and C is aligned to four elements, so that a thread can store four columns at once.
 fn neighbours(launch: &GatherMatmul) -> bool {
     let four = 4 * launch.dtype.size() as u64;
     launch.n.is_multiple_of(4) && launch.b.0.is_multiple_of(four) && launch.c.0.is_multiple_of(four)

@@ -126,7 +126,7 @@ unsafe fn gemm<T: Element>(launch: &GatherMatmul) -> Option<Gemm> {
 unsafe fn copy_rows<T: Element>(shard: *const T, staging: *mut T, rows: Range<usize>, k: usize) {
     for first in (0..rows.len()).step_by(CHUNK) {
         let count = CHUNK.min(rows.len() - first);
-        // SAFETY: the caller's obligations; rows lie one behind the other on both sides.
+        // SAFETY: the caller's obligations; rows are contiguous on both sides.
         unsafe {
             let to = staging.add((rows.start + first) * k);
             std::ptr::copy_nonoverlapping(shard.add(first * k), to, count * k);

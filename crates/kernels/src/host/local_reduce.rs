@@ -33,7 +33,8 @@ pub(super) unsafe fn local_reduce<T: Element>(launch: &LocalReduce) {
             let mut rounded = [T::default(); BATCH];
             T::round(&total[..count], &mut rounded[..count]);
             let dst = at(&launch.dst, row, col);
-            // SAFETY: as above; all partials of these elements have been read, should the destination be one of them.
+            // SAFETY: as above; all partials of these elements have been read, should the destination be one
+            // of them.
             unsafe { std::ptr::copy_nonoverlapping(rounded.as_ptr(), dst, count) };
         }
     }

@@ -7,7 +7,8 @@ use super::{entry, peers, rotation};
 use crate::{NaiveRemoteRead, shard};
 
 /// # Safety
-/// As for [`KernelBackend::naive_remote_read`](crate::KernelBackend::naive_remote_read), for elements of type `T`.
+/// As for [`KernelBackend::naive_remote_read`](crate::KernelBackend::naive_remote_read), for elements of type
+/// `T`.
 pub(super) unsafe fn naive_remote_read<T: Element>(launch: &NaiveRemoteRead) {
     let NaiveRemoteRead {
         a_peers,

@@ -34,7 +34,8 @@ pub(crate) fn check_in_drop(result: CUresult, call: &'static str, device: &str) 
 
 fn name(result: CUresult) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: the driver is loaded, since it gave a result; it points `text` to a constant of its own or leaves it null.
+    // SAFETY: the driver is loaded, since it gave a result; it points `text` to a constant of its own or
+    // leaves it null.
     let known = unsafe { sys::cuGetErrorName(result, &mut text) } == CUresult::CUDA_SUCCESS;
     if !known || text.is_null() {
         return "an unknown error".into();
@@ -52,7 +53,8 @@ fn hint(result: CUresult) -> &'static str {
             "the device code was not built for this device; build with an nvcc that knows it"
         }
         CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
-            "the driver is older than the nvcc that built the code; use the pinned nvcc of `cargo xtask setup`"
+            "the driver is older than the nvcc that built the code; use the pinned nvcc of `cargo xtask \
+            setup`"
         }
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
         | CUresult::CUDA_ERROR_LAUNCH_FAILED

@@ -14,8 +14,8 @@ pub struct CudaGraph {
     cuda: Cuda,
 }
 
-// SAFETY: the driver allows a graph to be launched from any thread, one at a time, which `&self` from one owner gives;
-// it is not `Sync`.
+// SAFETY: the driver allows a graph to be launched from any thread, one at a time, which `&self` from one
+// owner gives; it is not `Sync`.
 unsafe impl Send for CudaGraph {}
 
 /// A capture in progress. Ends the capture and destroys its graph on drop.

@@ -80,7 +80,8 @@ pub(super) fn export(cuda: &Cuda, at: DevicePtr) -> Result<ExportedMemory> {
              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR in requestedHandleTypes",
         ),
         Kind::Pooled(_) => confined(
-            "it is of a stream-ordered pool (cuMemAllocAsync, cudarc's slices), which CUDA IPC cannot open: allocate it with \
+            "it is of a stream-ordered pool (cuMemAllocAsync, cudarc's slices), which CUDA IPC cannot \
+            open: allocate it with \
              `Cuda::shareable_slice`, `Backend::allocate` or cuMemAlloc, or copy it into a SymmetricBuffer",
         ),
         Kind::Foreign => confined(
@@ -210,7 +211,8 @@ impl Legacy {
         let result = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) };
         let why = match result {
             CUresult::CUDA_ERROR_ALREADY_MAPPED => {
-                "memory that the peer has freed since is still open here under this handle: drop its registrations \
+                "memory that the peer has freed since is still open here under this handle: drop its \
+                registrations \
                  before it is freed"
             }
             CUresult::CUDA_ERROR_INVALID_DEVICE => {

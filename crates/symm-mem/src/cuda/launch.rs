@@ -371,7 +371,8 @@ impl Function {
         let mut attributes = config.attributes();
         let launch = config.raw(&mut attributes, std::ptr::null_mut());
         let mut clusters = 0;
-        // SAFETY: the count is valid for a write, the function is loaded, and the attributes outlive the call.
+        // SAFETY: the count is valid for a write, the function is loaded, and the attributes outlive the
+        // call.
         let result =
             unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.function, &launch) };
         check(result, "cuOccupancyMaxActiveClusters", cuda.name())?;

@@ -89,7 +89,8 @@ pub(super) fn granularity(cuda: &Cuda) -> Result<usize> {
     }
     let Allowed { .. } = allowed()?;
     let mut bytes = 0;
-    // SAFETY: both arguments live through the call. Any number of devices gives the same answer; two is the least.
+    // SAFETY: both arguments live through the call. Any number of devices gives the same answer; two is the
+    // least.
     let result = unsafe { GRANULARITY.get()?(&mut bytes, &properties(1 << 21, 2), MINIMUM) };
     check(result, "cuMulticastGetGranularity", cuda.name())?;
     Ok(bytes)

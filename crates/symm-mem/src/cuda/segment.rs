@@ -115,7 +115,8 @@ impl CudaSegment {
         cuda.bind()?;
         let mut handle = 0;
         let bytes_of_handle = fabric.as_ptr().cast_mut().cast::<c_void>();
-        // SAFETY: the driver reads 64 bytes for this type of handle and writes none; `handle` is valid for a write.
+        // SAFETY: the driver reads 64 bytes for this type of handle and writes none; `handle` is valid for a
+        // write.
         let result =
             unsafe { sys::cuMemImportFromShareableHandle(&mut handle, bytes_of_handle, FABRIC) };
         check(result, "cuMemImportFromShareableHandle", cuda.name())?;

@@ -39,7 +39,10 @@ fn mask(peers: &[usize]) -> Result<u64> {
         if peer >= 64 || mask & (1 << peer) != 0 {
             return Err(Error::InvalidArgument {
                 what: "peers",
-                why: format!("rank {peer} stands there twice or is not below 64, the largest group of one stream operation"),
+                why: format!(
+                    "rank {peer} is listed twice or is not below 64, the largest group of one \
+                stream operation"
+                ),
             });
         }
         Ok(mask | 1 << peer)
@@ -97,7 +100,8 @@ impl Cuda {
             argument(&mut mask),
             argument(&mut lag),
         ];
-        // SAFETY: the kernel takes a pad, a slot, a mask and a lag by value; the pad is the caller's obligation.
+        // SAFETY: the kernel takes a pad, a slot, a mask and a lag by value; the pad is the caller's
+        // obligation.
         unsafe { self.launch_in_one_block(stream, "warpweave_wait", &mut parameters) }
     }
 

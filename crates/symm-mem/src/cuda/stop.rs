@@ -76,7 +76,8 @@ impl StopMemory {
 
 impl Drop for StopMemory {
     fn drop(&mut self) {
-        // SAFETY: the context lives; pads hold the device, and their memory is freed only after the work on it.
+        // SAFETY: the context lives; pads hold the device, and their memory is freed only after the work on
+        // it.
         unsafe {
             let result = sys::cuCtxSetCurrent(self.context.cu_ctx());
             check_in_drop(result, "cuCtxSetCurrent", "a GPU");
@@ -124,7 +125,7 @@ impl Cuda {
         if let Some(memory) = self.device.stop.lock().as_ref() {
             memory.host().store(0, Ordering::SeqCst);
         }
-        // SAFETY: the flag is the device's own, and no wait is under way.
+        // SAFETY: the flag is the device's own, and no wait is in flight.
         unsafe { self.upload(stream, flags.device, &0u32.to_ne_bytes()) }
     }
 }

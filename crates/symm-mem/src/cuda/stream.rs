@@ -324,7 +324,7 @@ pub(super) fn synchronize(cuda: &Cuda, stream: &CudaStream) -> Result<()> {
     }
     Err(Error::Stream {
         device: cuda.name().into(),
-        cause: format!("work is still under way after {limit:?}"),
+        cause: format!("work is still running after {limit:?}"),
     })
 }
 

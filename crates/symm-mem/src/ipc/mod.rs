@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `cuMemAlloc`, `cudaMalloc` | legacy CUDA IPC; the handle names the allocation, the offset is kept |
 //! | CUDA virtual memory with descriptor handles | a POSIX descriptor, mapped again |
-//! | CUDA virtual memory with fabric handles only | the fabric handle, if the device and the system support it |
+//! | CUDA virtual memory with fabric handles only | the fabric handle, if device and system support it |
 //! | stream-ordered pools: cudarc slices, `cuMemAllocAsync` | not possible: an error that says what to do |
 //! | host backend | its memfd |
 //!

@@ -84,7 +84,8 @@ impl<B: Backend> MulticastBuffer<B> {
         })
     }
 
-    /// The address to store to; [`DevicePtr::NULL`] on the host backend, whose kernels store to every mapping.
+    /// The address to store to; [`DevicePtr::NULL`] on the host backend, whose kernels store to every
+    /// mapping.
     pub fn address(&self) -> DevicePtr {
         self.mapping.address()
     }

@@ -235,8 +235,8 @@ mod tests {
         let why = FaultCause::PeerLost {
             why: "it died".into(),
         };
-        for told in [record(3, 0), record(2, notice), record(1, by_loss)] {
-            assert_eq!(fault(told, Some(&lost)), (5, why.clone()), "{told:?}");
+        for record in [record(3, 0), record(2, notice), record(1, by_loss)] {
+            assert_eq!(fault(record, Some(&lost)), (5, why.clone()), "{record:?}");
         }
         let outsider = FaultCause::OutsiderLost {
             why: "it died".into(),

@@ -5,8 +5,8 @@ use crate::address::DevicePtr;
 /// Distance between two flags in bytes: one sector of the GPU's caches, so that flags do not share one.
 pub const FLAG_STRIDE: usize = 32;
 
-/// What kernels get to see of a pad, by value. The same layout in Rust and in `signal.cuh`; on the host backend the
-/// addresses are plain ones and the flags are atomics.
+/// What kernels get to see of a pad, by value. The same layout in Rust and in `signal.cuh`; on the host
+/// backend the addresses are plain ones and the flags are atomics.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PadView {

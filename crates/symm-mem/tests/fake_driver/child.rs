@@ -1,4 +1,4 @@
-//! This program again, with the fake driver in the place of libcuda.
+//! This program again, with the fake driver instead of libcuda.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::{env, fs, process};
 
 use warpweave_fake_driver::Control;
 
-/// Variable: what the child is to do.
+/// Variable: the role of the child.
 pub const ROLE: &str = "WARPWEAVE_FAKE_ROLE";
 
 /// Variables that keep multicast away from machines whose fabric is shared. The fake driver has no fabric.
@@ -54,7 +54,7 @@ impl Child {
         self
     }
 
-    /// Opens the guard of multicast: what the child has loaded is the fake driver, of which it makes sure first.
+    /// Opens the multicast guard: the child has verified that it loaded the fake driver.
     pub fn multicast(mut self) -> Self {
         self.command.env("WARPWEAVE_MULTICAST", "1");
         for name in REFUSALS {
@@ -63,7 +63,7 @@ impl Child {
         self
     }
 
-    /// Takes a function out of the child's driver: its name in the library becomes another.
+    /// Removes a function from the child's driver, by renaming it in the library.
     pub fn without(self, function: &str) -> Self {
         let path = self.folder.join("libcuda.so");
         let mut library = fs::read(&path).unwrap();
@@ -79,7 +79,7 @@ impl Child {
         self
     }
 
-    /// Runs it to its end, which must be a good one.
+    /// Runs it to its end, which must be successful.
     pub fn run(self) {
         run_all(vec![self]);
     }
@@ -103,7 +103,7 @@ impl Child {
     }
 }
 
-/// Runs children at the same time, all to a good end.
+/// Runs children concurrently; all must succeed.
 pub fn run_all(mut children: Vec<Child>) {
     let start = Instant::now();
     let mut running: Vec<_> = children.iter_mut().map(Child::start).collect();
@@ -137,7 +137,7 @@ impl Drop for Child {
     }
 }
 
-/// The library that cargo built as a dev-dependency, beside this program.
+/// The library that cargo built as a dev-dependency, next to this program.
 fn library() -> PathBuf {
     let folder = env::current_exe().unwrap().parent().unwrap().to_owned();
     let file = folder.join("libwarpweave_fake_driver.so");

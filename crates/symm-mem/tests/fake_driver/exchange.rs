@@ -1,4 +1,4 @@
-//! An exchange among processes: rank 0 collects and hands out, over Unix sockets.
+//! An exchange among processes: rank 0 collects and distributes, over Unix sockets.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use warpweave_symm_mem::{Exchange, ExchangeError};
 /// A peer that is silent for so long is lost.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The most descriptors that a rank gives at once.
+/// Largest number of descriptors from one rank in a call.
 const MOST_FDS: usize = 8;
 
 /// A rank of a group of processes.
@@ -31,8 +31,8 @@ pub struct ProcessExchange {
 type Given = (Vec<u8>, Vec<OwnedFd>);
 
 impl ProcessExchange {
-    /// Meets the others at `place`, a path that no group used before.
-    pub fn meet(place: &Path, rank: usize, world: usize) -> io::Result<Self> {
+    /// Connects to the other ranks at `place`, a path that no group used before.
+    pub fn connect(place: &Path, rank: usize, world: usize) -> io::Result<Self> {
         let mut sockets = Vec::new();
         if rank == 0 {
             let aside = place.with_extension("new");
@@ -68,7 +68,7 @@ impl ProcessExchange {
         })
     }
 
-    fn round(
+    fn gather(
         &self,
         tag: &str,
         bytes: &[u8],
@@ -163,7 +163,7 @@ impl Exchange for ProcessExchange {
     }
 
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
-        let all = self.round(tag, bytes, &[])?;
+        let all = self.gather(tag, bytes, &[])?;
         Ok(all.into_iter().map(|(bytes, _)| bytes).collect())
     }
 
@@ -172,7 +172,7 @@ impl Exchange for ProcessExchange {
         tag: &str,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Vec<Vec<OwnedFd>>, ExchangeError> {
-        let all = self.round(tag, &[], fds)?;
+        let all = self.gather(tag, &[], fds)?;
         Ok(all.into_iter().map(|(_, fds)| fds).collect())
     }
 }

@@ -7,8 +7,8 @@ use warpweave_symm_mem::Error;
 
 use super::scenarios::{Ended, Scenario};
 
-/// Functions that give something back. Their callers are mostly drops, which cannot return an error.
-pub const GIVE_BACK: [&str; 16] = [
+/// Functions that releases something. Their callers are mostly drops, which cannot return an error.
+pub const RELEASES: [&str; 16] = [
     "cuCtxDisablePeerAccess",
     "cuDevicePrimaryCtxRelease_v2",
     "cuEventDestroy_v2",
@@ -27,8 +27,8 @@ pub const GIVE_BACK: [&str; 16] = [
     "cuStreamEndCapture",
 ];
 
-/// Short, since a rank whose peer has failed waits so long for its signal. On a busy machine a peer may need longer to
-/// come, and then the rank gives up before it comes to the call that is to fail.
+/// Short, because a rank whose peer has failed waits this long for its signal. On a busy machine a peer may
+/// need longer, and then the rank gives up before it reaches the call that should fail.
 const TIMEOUTS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(3)];
 
 pub fn run(driver: &Control) {
@@ -42,9 +42,9 @@ pub fn run(driver: &Control) {
     assert!(calls.len() > 20, "{} calls", calls.len());
     let mut wrong = Vec::new();
     for call in &calls {
-        let gives_back = GIVE_BACK.contains(&call.function.as_str());
+        let releases = RELEASES.contains(&call.function.as_str());
         wrong.extend(inject(driver, scenario, &calls, call, When::Instead));
-        if gives_back {
+        if releases {
             wrong.extend(inject(driver, scenario, &calls, call, When::After));
         }
     }
@@ -52,7 +52,7 @@ pub fn run(driver: &Control) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Every look at a stream finds it busy once: no error, only another look.
+/// Every query finds a stream busy once: no error, only another query.
 pub fn busy(driver: &Control) {
     let scenario = Scenario::named(&std::env::var("PART").unwrap());
     let long = Duration::from_secs(20);
@@ -84,8 +84,8 @@ pub fn busy(driver: &Control) {
     }
 }
 
-/// From every call on, in turn, the rank's context is lost: no panic, no hang, an error on every rank, and no descriptor
-/// left open. What the driver holds is lost with the context.
+/// From every call on, in turn, the rank's context is lost: no panic, no hang, an error on every rank, and no
+/// open descriptors. The driver's objects are lost with the context.
 pub fn lost(driver: &Control) {
     let scenario = Scenario::named(&std::env::var("PART").unwrap());
     let whole = scenario.run(driver, None, Duration::from_secs(20));
@@ -128,7 +128,7 @@ pub fn lost(driver: &Control) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs the scenario until it comes to the call that is to fail.
+/// Runs the scenario until it reaches the call that should fail.
 fn run_until_fired(driver: &Control, scenario: &Scenario, failure: Failure) -> Vec<Ended> {
     for timeout in TIMEOUTS {
         driver.wipe();
@@ -144,21 +144,21 @@ const OUT_OF_MEMORY: u32 = 2;
 const LAUNCH_FAILED: u32 = 719;
 const NOT_READY: u32 = 600;
 
-/// A code that the function may well answer with.
+/// An error code that the function may return.
 pub fn code(function: &str) -> u32 {
     const NOT_SUPPORTED: u32 = 801;
     match function {
         "cuMemCreate" | "cuMemAlloc_v2" | "cuMemAddressReserve" | "cuMulticastCreate" => {
             OUT_OF_MEMORY
         }
-        // Of a pointer, that is an answer: no such attribute.
+        // For a pointer, the default code is a valid answer: no such attribute.
         "cuPointerGetAttribute" => LAUNCH_FAILED,
         _ if function.contains("Attribute") || function.contains("Import") => NOT_SUPPORTED,
         _ => LAUNCH_FAILED,
     }
 }
 
-/// Runs the scenario with `call` failing; what is wrong with how it ends.
+/// Runs the scenario with `call` failing. Returns what is wrong with the outcome.
 fn inject(
     driver: &Control,
     scenario: &Scenario,
@@ -182,10 +182,10 @@ fn inject(
         "{}: call {number} of rank {rank}, {function}, fails {when:?}",
         scenario.name
     );
-    // Before the run, so that a hang or an abort is of a call that is named.
+    // Printed before the run, so that a hang or an abort names the call.
     println!("{what}");
     let ended = run_until_fired(driver, scenario, failure);
-    let gives_back = GIVE_BACK.contains(&function.as_str());
+    let releases = RELEASES.contains(&function.as_str());
     let mut wrong = Vec::new();
     let own = &ended[*rank];
     if *number <= own.calls && !may_be_silent(calls, call) {
@@ -206,13 +206,13 @@ fn inject(
             "{what}: {error} is not the error of too little memory"
         ));
     }
-    // What was to be freed by a call that did nothing is not free, and cannot be.
-    let frees = gives_back && when == When::Instead;
+    // What a skipped release should have freed stays allocated.
+    let frees = releases && when == When::Instead;
     if !frees && !is_left_by_cudarc(calls, call) {
         let live = driver
             .live()
             .into_iter()
-            .map(|live| format!("{what}: left behind: {live}"));
+            .map(|live| format!("{what}: leaked: {live}"));
         wrong.extend(live);
         let refused = driver
             .faults()
@@ -224,16 +224,17 @@ fn inject(
     wrong
 }
 
-/// Whether a failure of the call may go by without an error.
+/// Whether a failure of the call may pass without an error.
 pub fn may_be_silent(calls: &[Call], call: &Call) -> bool {
     is_of_a_drop(calls, call) || is_a_doubt(calls, call)
 }
 
-/// Whether the call asks if registered memory is still what it was: who cannot tell takes it for another, and that is all.
+/// Whether the call checks that registered memory is unchanged: on failure the memory counts as changed,
+/// nothing else.
 fn is_a_doubt(calls: &[Call], call: &Call) -> bool {
     let own: Vec<_> = calls.iter().filter(|c| c.rank == call.rank).collect();
     let names: Vec<_> = own.iter().map(|c| c.function.as_str()).collect();
-    // An identity is asked for by a binding, some attributes and the range; here behind another that was just asked for.
+    // An identity needs a context switch, some attributes and the range; here it follows another one.
     let last = "cuMemGetAddressRange_v2";
     let at = call.number as usize - 1;
     let Some(end) = (at..names.len()).find(|i| names[*i] == last) else {
@@ -249,8 +250,8 @@ fn is_a_doubt(calls: &[Call], call: &Call) -> bool {
     first.is_some_and(|first| names[first - 1] == last)
 }
 
-/// Whether the call gives something back, or makes sure that it may be: the last binding of the context before that and
-/// the looks at the streams behind it. Drops make these calls, and a drop has nobody to tell.
+/// Whether the call releases something, or prepares that: the last context switch before it, and the stream
+/// queries after that. Drops make these calls, and a drop cannot report an error.
 fn is_of_a_drop(calls: &[Call], call: &Call) -> bool {
     let later = calls
         .iter()
@@ -265,12 +266,12 @@ fn is_of_a_drop(calls: &[Call], call: &Call) -> bool {
         .map(|c| c.function.as_str())
         .find(|f| !looks.contains(f));
     let prepares = looks.contains(&call.function.as_str()) || call.function == "cuCtxSetCurrent";
-    GIVE_BACK.contains(&call.function.as_str())
-        || prepares && next.is_some_and(|next| GIVE_BACK.contains(&next))
+    RELEASES.contains(&call.function.as_str())
+        || prepares && next.is_some_and(|next| RELEASES.contains(&next))
 }
 
-/// `CudaContext::new` of cudarc 0.19 retains the context, asks whether there are memory pools, and forgets the context if
-/// that fails.
+/// `CudaContext::new` of cudarc 0.19 retains the context, asks whether there are memory pools, and leaks the
+/// context if that fails.
 pub fn is_left_by_cudarc(calls: &[Call], call: &Call) -> bool {
     let retained = |c: &Call| c.function == "cuDevicePrimaryCtxRetain" && c.rank == call.rank;
     calls
@@ -278,8 +279,8 @@ pub fn is_left_by_cudarc(calls: &[Call], call: &Call) -> bool {
         .any(|c| retained(c) && c.number + 1 == call.number)
 }
 
-/// A capture that broke off is ended, and the driver says that it was broken. The memory that a rank owns goes with the
-/// rank when it fails, whoever has opened it.
+/// A broken capture is ended, and the driver reports that it was broken. A failing rank frees its own memory,
+/// even if peers have it open.
 pub fn is_consequence(scenario: &Scenario, fault: &str) -> bool {
     let gone = ["another process has opened", "nothing is at"];
     fault.contains("cuStreamEndCapture refused")

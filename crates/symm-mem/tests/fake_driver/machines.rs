@@ -1,4 +1,4 @@
-//! Machines and drivers that lack something.
+//! Machines and drivers with missing features.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use warpweave_symm_mem::{
     Backend, Cuda, Error, Exchange, Priority, SymmetricBuffer, ThreadExchange,
 };
 
-/// What the backend uses and drivers of CUDA 12.2 do not have.
+/// What the backend uses and drivers of CUDA 12.2 lack.
 pub const SINCE_12_2: [&str; 4] = [
     "cuEventElapsedTime_v2",
     "cuFuncLoad",
@@ -29,7 +29,7 @@ pub fn missing() -> [&'static str; 7] {
     ]
 }
 
-/// What the process of a machine that lacks `LACKS` is told.
+/// The errors on a machine that lacks `LACKS`.
 pub fn answer(driver: &Control) {
     let lacks = std::env::var("LACKS").unwrap();
     let exchange: Arc<dyn Exchange> = Arc::new(ThreadExchange::group(1).remove(0));
@@ -70,7 +70,7 @@ pub fn answer(driver: &Control) {
                 .any(|call| call.function.contains("Multicast"));
             assert!(!touched, "no multicast call without leave");
         }
-        // Times alone are missing then.
+        // Then only timing is missing.
         "events" => {
             let device = Cuda::new(0).unwrap();
             let stream = device.stream(Priority::Normal).unwrap();
@@ -95,7 +95,7 @@ pub fn answer(driver: &Control) {
     assert_eq!(driver.live(), [""; 0]);
 }
 
-/// Two devices that cannot reach each other: both ranks are told so.
+/// Two devices without peer access: both ranks get an error.
 fn without_peer_access() {
     let threads: Vec<_> = ThreadExchange::group(2)
         .into_iter()

@@ -1,7 +1,7 @@
-//! The CUDA backend on the fake driver: the calls that it makes, in their order, each of them failing in turn.
+//! The CUDA backend on the fake driver: its calls in order, and each of them failing in turn.
 //!
-//! Every test starts this program again with the fake driver in the place of libcuda and lets it run `child`, so that a
-//! hang, an abort or the driver's state is that process's alone.
+//! Every test starts this program again with the fake driver instead of libcuda and lets it run `child`, so
+//! that a hang, an abort or the driver's state is confined to that process.
 
 mod child;
 mod exchange;
@@ -41,7 +41,7 @@ fn a_driver_of_cuda_12_8_does_everything() {
     Child::new("sound").without("cuMemcpyBatchAsync_v2").run();
 }
 
-/// CUDA 12.2: copies of a batch go one by one.
+/// CUDA 12.2: copies of a batch are enqueued one by one.
 #[test]
 fn a_driver_of_the_branch_r535_does_everything() {
     let older = || {
@@ -124,8 +124,8 @@ fn busy_streams_are_looked_at_again() {
     }
 }
 
-/// A child that runs a scenario many times, with small units of memory, since it makes much, and with a device for each
-/// rank: what a rank calls would otherwise depend on what the streams of others do at that time.
+/// A child that runs a scenario many times. It uses a small granularity, because it allocates much, and one
+/// device per rank: otherwise a rank's calls would depend on the state of the others' streams.
 fn injection(role: &str, scenario: &Scenario) -> Child {
     Child::new(role)
         .set(
@@ -192,7 +192,7 @@ fn a_driver_that_lacks_a_function_gets_an_answer() {
         .run();
 }
 
-/// What the tests above let a process of its own do.
+/// Entry point of the child processes of the tests above.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else {

@@ -1,4 +1,4 @@
-//! Scenarios whose ranks are processes: what crosses from one driver to another.
+//! Scenarios with processes as ranks: what crosses between drivers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -12,17 +12,18 @@ use warpweave_symm_mem::Exchange;
 
 use super::child::{Child, run_all};
 use super::exchange::ProcessExchange;
-use super::injection::{GIVE_BACK, code, is_consequence, is_left_by_cudarc, may_be_silent};
+use super::injection::{RELEASES, code, is_consequence, is_left_by_cudarc, may_be_silent};
 use super::scenarios::{Ended, Rank, Scenario};
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Runs the ranks of a scenario in processes, first with nothing failing, then with every call failing in turn.
+/// Runs the ranks of a scenario in processes, first with nothing failing, then with every call failing in
+/// turn.
 pub fn start(name: &str) {
     run_ranks(name, |child| child);
 }
 
-/// Runs them with streams that have threads. Then the calls are not the same every time, and nothing fails.
+/// Runs them with asynchronous streams. The calls then differ from run to run, so nothing fails.
 pub fn start_asynchronous(name: &str) {
     run_ranks(name, |child| child.set(ASYNCHRONOUS, "1"));
 }
@@ -70,14 +71,14 @@ pub struct Process {
 
 impl Process {
     /// The exchange for what comes next.
-    fn meet(&mut self) -> ProcessExchange {
+    fn connect(&mut self) -> ProcessExchange {
         self.meetings += 1;
         let place = self.place.join(self.meetings.to_string());
-        ProcessExchange::meet(&place, self.rank, self.scenario.world).expect("the other ranks")
+        ProcessExchange::connect(&place, self.rank, self.scenario.world).expect("the other ranks")
     }
 
     fn run(&mut self, failure: Option<Failure>, timeout: Duration) -> Ended {
-        let exchange: Arc<dyn Exchange> = Arc::new(self.meet());
+        let exchange: Arc<dyn Exchange> = Arc::new(self.connect());
         self.driver.restart(failure);
         let (rank, world) = (self.rank, self.scenario.world);
         let rank = Rank {
@@ -98,7 +99,7 @@ impl Process {
     fn share(&mut self, calls: &[Call]) -> Vec<Vec<Call>> {
         let names: Vec<_> = calls.iter().map(|c| c.function.as_str()).collect();
         let all = self
-            .meet()
+            .connect()
             .all_gather("calls", names.join(" ").as_bytes())
             .unwrap();
         let parse = |(rank, text): (usize, Vec<u8>)| -> Vec<Call> {
@@ -134,7 +135,7 @@ impl Process {
             wrong.push(format!("{what}: it was not made"));
         }
         let words = if mine { ended.calls } else { 0 }.to_ne_bytes();
-        let worked = self.meet().all_gather("worked", &words).unwrap();
+        let worked = self.connect().all_gather("worked", &words).unwrap();
         let worked = worked
             .into_iter()
             .map(|w| u64::from_ne_bytes(w.try_into().unwrap()))
@@ -142,13 +143,13 @@ impl Process {
         if Some(call.number) <= worked && !may_be_silent(calls, call) && ended.outcome.is_ok() {
             wrong.push(format!("{what}: noticed nothing"));
         }
-        let frees = GIVE_BACK.contains(&call.function.as_str()) && when == When::Instead;
+        let frees = RELEASES.contains(&call.function.as_str()) && when == When::Instead;
         if !(mine && (frees || is_left_by_cudarc(calls, call))) {
             wrong.extend(
                 self.driver
                     .live()
                     .into_iter()
-                    .map(|l| format!("{what}: left behind: {l}")),
+                    .map(|l| format!("{what}: leaked: {l}")),
             );
             // A rank that fails frees its own memory, whoever has opened it.
             let expected = |f: &String| is_consequence(self.scenario, f);
@@ -183,7 +184,7 @@ pub fn run(driver: &Control) {
     for calls in process.share(&own) {
         for call in &calls {
             wrong.extend(process.inject(&calls, call, When::Instead));
-            if GIVE_BACK.contains(&call.function.as_str()) {
+            if RELEASES.contains(&call.function.as_str()) {
                 wrong.extend(process.inject(&calls, call, When::After));
             }
         }

@@ -1,4 +1,4 @@
-//! The fake driver itself: it refuses what a driver refuses. The tests above rest on that.
+//! The fake driver itself refuses what a driver refuses. The other tests rely on that.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -15,8 +15,8 @@ const DESCRIPTOR: sys::CUmemAllocationHandleType =
 
 /// The result of one driver call.
 ///
-/// The arguments of all calls are live locals or handles that the driver gave; wrong ones are what is tested, and the fake
-/// driver looks each up.
+/// The arguments of all calls are live locals or handles that the driver gave; wrong ones are what is tested,
+/// and the fake driver looks each up.
 macro_rules! answer {
     ($call:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: see above.
@@ -201,7 +201,7 @@ fn virtual_memory() {
     assert_eq!(
         write(base + UNIT as u64),
         R::CUDA_ERROR_ILLEGAL_ADDRESS,
-        "behind it is nothing"
+        "there is nothing after it"
     );
     refused!(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(base, 2 * UNIT));
     refused!(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(base, 2 * UNIT));
@@ -268,7 +268,7 @@ fn allocations() {
     refused!(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(address));
     assert_eq!(read(address), R::CUDA_ERROR_ILLEGAL_ADDRESS);
 
-    // Two devices that reach each other once they are let.
+    // Two devices with peer access, once it is enabled.
     let mut own = null_mut();
     done!(cuCtxGetCurrent(&mut own));
     done!(cuMemAlloc_v2(&mut address, 8));

@@ -1,4 +1,4 @@
-//! What programs do with symmetric memory, ranks as threads on a device each.
+//! Scenarios of programs with symmetric memory, with threads as ranks on a device each.
 
 mod bodies;
 mod caches;
@@ -18,7 +18,7 @@ pub struct Rank {
     pub rank: usize,
     pub world: usize,
     pub exchange: Arc<dyn Exchange>,
-    /// Of waits for signals.
+    /// Timeout of waits for signals.
     pub timeout: Duration,
 }
 
@@ -43,7 +43,7 @@ pub struct Scenario {
     pub multicast: bool,
     /// The ranks share memory that is their own, and not the library's.
     pub own_memory: bool,
-    /// What the devices must have beyond the usual: the value of [`WITH`].
+    /// What the devices must have beyond the default: the value of [`WITH`].
     pub needs: &'static str,
     pub body: fn(&Rank) -> Result<Kept>,
 }
@@ -109,7 +109,7 @@ impl Scenario {
         self
     }
 
-    /// Runs it with one call failing. A rank that panics is a panic here.
+    /// Runs it with one call failing. Panics if a rank panics.
     pub fn run(&self, driver: &Control, failure: Option<Failure>, timeout: Duration) -> Vec<Ended> {
         driver.restart(failure);
         let (driver, body) = (*driver, self.body);
@@ -158,7 +158,7 @@ impl Scenario {
     }
 }
 
-/// Runs every scenario with nothing failing: no rule is broken and nothing is left.
+/// Runs every scenario without failures: no rule is broken and nothing leaks.
 pub fn all_are_sound(driver: &Control) {
     let mut run = 0;
     for scenario in SCENARIOS.iter().filter(|s| s.is_allowed()) {
@@ -197,13 +197,13 @@ pub fn calls_of_an_allocation(driver: &Control) {
         "Unmap",
         "AddressFree",
         "ExportToShareableHandle",
-        // All ranks' parts, one behind the other.
+        // All ranks' parts, contiguously.
         "AddressReserve",
         "Map",
         "SetAccess",
         // The table of peers.
         "Alloc_v2",
-        // In the reverse order.
+        // In reverse order.
         "Free_v2",
         "Unmap",
         "AddressFree",

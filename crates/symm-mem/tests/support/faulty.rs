@@ -1,4 +1,4 @@
-//! A backend that fails where a test wants it to.
+//! A backend with injected failures.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum Step {
     Synchronize,
 }
 
-/// The host backend, failing at one step when told to. Clones fail together.
+/// The host backend, failing at one step on request. Clones fail together.
 #[derive(Clone, Debug)]
 pub struct Faulty {
     pub host: Host,
@@ -49,7 +49,7 @@ impl Faulty {
         }
     }
 
-    /// One whose peers, even if they are threads, open its memory as those of another process do.
+    /// A device whose peers, even if they are threads, open its memory as another process does.
     pub fn apart() -> Self {
         Faulty {
             apart: true,
@@ -309,7 +309,7 @@ pub fn ranks<T: Send + 'static>(
         .collect()
 }
 
-/// Makes sure that a step failed on purpose on `culprit` and that all ranks say so.
+/// Checks that a step failed on purpose on `culprit` and that all ranks report it.
 pub fn all_blame<T>(culprit: usize, step: Step, outcomes: Vec<Result<T>>) {
     for (rank, outcome) in outcomes.into_iter().enumerate() {
         let error = outcome

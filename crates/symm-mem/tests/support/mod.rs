@@ -1,4 +1,4 @@
-//! Exchanges that lose or mix up what one rank sends.
+//! Exchanges that lose or swap what one rank sends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Exchange for Unreliable {
     }
 }
 
-/// What each of two ranks gets instead of a buffer; afterwards the same devices share one.
+/// The errors of two ranks instead of a buffer; afterwards the same devices share one.
 fn errors<B: Backend>(device: fn(usize) -> B, mishap: Mishap) -> Vec<Error> {
     let threads: Vec<_> = ThreadExchange::group(2)
         .into_iter()
@@ -67,7 +67,7 @@ fn errors<B: Backend>(device: fn(usize) -> B, mishap: Mishap) -> Vec<Error> {
         .collect()
 }
 
-/// A descriptor that gets lost: every rank names the one that it was of.
+/// A lost descriptor: every rank names the rank that sent it.
 pub fn a_missing_descriptor_names_the_rank<B: Backend>(device: fn(usize) -> B) {
     for error in errors(device, Mishap::Lost) {
         let missing = ExchangeError::MissingDescriptor {
@@ -80,7 +80,8 @@ pub fn a_missing_descriptor_names_the_rank<B: Backend>(device: fn(usize) -> B) {
     }
 }
 
-/// A descriptor that is not of shareable memory: the rank that was given it says whose it is, and the other hears of it.
+/// A descriptor that is not shareable memory: the rank that received it names the sender, and the other rank
+/// gets that error.
 pub fn a_wrong_descriptor_names_the_rank<B: Backend>(device: fn(usize) -> B) {
     let errors = errors(device, Mishap::Replaced);
     assert!(

@@ -1,5 +1,5 @@
-//! Ranks that are processes: the test's own is rank 0, the others are this binary started again, and they exchange through
-//! rank 0 over Unix sockets.
+//! Ranks as processes: the test itself is rank 0; the others are this binary started again. They exchange
+//! through rank 0 over Unix sockets.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -147,7 +147,7 @@ fn receive(link: &UnixStream) -> std::io::Result<Part> {
 }
 
 impl Linked {
-    fn meet(&self, mine: Part) -> Result<Vec<Part>, ExchangeError> {
+    fn gather(&self, mine: Part) -> Result<Vec<Part>, ExchangeError> {
         let links = self.links.lock();
         let tag = mine.tag.clone();
         let lost = |rank: usize| {
@@ -196,7 +196,7 @@ impl Exchange for Linked {
     }
 
     fn all_gather(&self, tag: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
-        let parts = self.meet(Part {
+        let parts = self.gather(Part {
             tag: tag.into(),
             bytes: bytes.into(),
             fds: Vec::new(),
@@ -217,7 +217,7 @@ impl Exchange for Linked {
                 what: format!("duplicating a descriptor for `{tag}`"),
                 source,
             })?;
-        let parts = self.meet(Part {
+        let parts = self.gather(Part {
             tag: tag.into(),
             bytes: Vec::new(),
             fds,

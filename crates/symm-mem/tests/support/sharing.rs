@@ -1,4 +1,4 @@
-//! What registered memory and pools have to do on every backend, ranks as processes.
+//! Requirements on registered memory and pools for every backend, with processes as ranks.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ pub fn write<B: Backend>(device: &B, at: DevicePtr, bytes: &[u8]) {
     unsafe { device.upload(&stream, at, bytes).unwrap() };
 }
 
-/// Each rank writes into the next rank's part at `at`, and all read all.
-pub fn round<B: Backend>(
+/// Each rank writes to the next rank's memory at `at`, and all read all.
+pub fn exchange_data<B: Backend>(
     device: &B,
     exchange: &dyn Exchange,
     cache: &IpcCache<B>,
@@ -57,9 +57,9 @@ pub fn memory_is_shared_freed_and_shared_again<B: Backend>(
         // The driver may put both into one block.
         let (small, other) = (device.allocate(700).unwrap(), device.allocate(700).unwrap());
         let inner = large.address().add(256 * (me + 1));
-        round(device, exchange, &cache, inner, 1000, turn);
-        round(device, exchange, &cache, small.address(), 700, turn + 50);
-        round(
+        exchange_data(device, exchange, &cache, inner, 1000, turn);
+        exchange_data(device, exchange, &cache, small.address(), 700, turn + 50);
+        exchange_data(
             device,
             exchange,
             &cache,
@@ -68,7 +68,7 @@ pub fn memory_is_shared_freed_and_shared_again<B: Backend>(
             turn + 100,
         );
         assert!(read(device, small.address(), 1) != read(device, other.address().add(100), 1));
-        round(device, exchange, &cache, inner, 1000, turn + 150);
+        exchange_data(device, exchange, &cache, inner, 1000, turn + 150);
         assert_eq!(cache.len(), 3);
         // Everything is closed on all ranks before any frees.
         assert_eq!(cache.trim(exchange).unwrap(), 3);
@@ -100,7 +100,7 @@ pub fn one_registration_is_released<B: Backend>(device: &B, exchange: &Arc<dyn E
     cache.close(exchange).unwrap();
 }
 
-/// Blocks of a pool, used, given back and used again.
+/// Blocks of a pool: used, freed and used again.
 pub fn a_pool_is_used_again_and_again<B: Backend>(device: &B, exchange: &Arc<dyn Exchange>) {
     let (me, world) = (exchange.rank(), exchange.world());
     let stream = device.stream(Default::default()).unwrap();

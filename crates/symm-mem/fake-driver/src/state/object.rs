@@ -176,8 +176,8 @@ impl Object {
         Ok(())
     }
 
-    /// Stores `bytes` to the memory of every device that `table` binds, as a store through the multicast address does.
-    /// False if the memory of a device does not reach that far or cannot be opened.
+    /// Stores `bytes` to the memory of every device that `table` binds, as a store through the multicast
+    /// address does. False if the memory of a device does not reach that far or cannot be opened.
     pub fn store_to_all(table: &MulticastTable, at: usize, bytes: &[u8]) -> bool {
         table.all_bound().all(|to| {
             let inside = at >= to.at && at + bytes.len() <= to.at + to.bytes;

@@ -65,7 +65,8 @@ fn launch(
     parameters: &mut [*mut std::ffi::c_void],
 ) -> Result<()> {
     let function = device.function(&KERNELS, kernel)?;
-    // SAFETY: `signal` and `wait` pass what kernels of these names take, and a pad that outlives the stream's work.
+    // SAFETY: `signal` and `wait` pass what kernels of these names take, and a pad that outlives the stream's
+    // work.
     unsafe { device.launch(stream, &function, LaunchConfig::linear(1, 64), parameters) }
 }
 
@@ -103,8 +104,8 @@ fn wait(
     launch(device, stream, "warpweave_wait", parameters)
 }
 
-/// Whether a peer's data is that of this call. No panic if it is not: a peer whose own wait ran past its deadline goes on
-/// and overwrites what nobody has read yet, and reports it later.
+/// Whether a peer's data belongs to this call. Not a panic otherwise: a peer whose wait missed its deadline
+/// continues, overwrites unread data, and reports the fault later.
 fn arrived(rank: &Rank, got: &[u8], expected: u8) -> Result<()> {
     if got.iter().all(|byte| *byte == expected) {
         return Ok(());
@@ -119,24 +120,24 @@ fn arrived(rank: &Rank, got: &[u8], expected: u8) -> Result<()> {
 pub fn pad(rank: &Rank) -> Result<Kept> {
     let device = rank.device()?;
     let peer = (rank.rank + 1) % rank.world;
-    let inbox = SymmetricBuffer::new(&device, &rank.exchange, "inbox", BYTES)?;
+    let recv = SymmetricBuffer::new(&device, &rank.exchange, "recv", BYTES)?;
     let pad = SignalPad::new(&device, &rank.exchange, "p", 2)?;
-    let outbox = device.allocate(BYTES)?;
+    let send = device.allocate(BYTES)?;
     let stream = device.stream(Priority::High)?;
     rank.barrier("ready")?;
     for call in 0..3u8 {
         let value = 10 * call + rank.rank as u8;
         wait(&device, &stream, pad.view(), 1, peer, 1)?;
-        // SAFETY: the ranges live; credits and signals keep the ranks apart.
+        // SAFETY: the ranges live; credits and signals synchronize the ranks.
         unsafe {
-            device.fill(&stream, outbox.address(), value, BYTES)?;
-            device.copy(&stream, inbox.peer(peer), outbox.address(), BYTES)?;
+            device.fill(&stream, send.address(), value, BYTES)?;
+            device.copy(&stream, recv.peer(peer), send.address(), BYTES)?;
         }
         signal(&device, &stream, pad.view(), 0, peer)?;
         wait(&device, &stream, pad.view(), 0, peer, 0)?;
         device.synchronize(&stream)?;
         pad.check(&stream)?;
-        let got = read(&device, inbox.local(), BYTES)?;
+        let got = read(&device, recv.local(), BYTES)?;
         arrived(rank, &got, 10 * call + peer as u8)?;
         signal(&device, &stream, pad.view(), 1, peer)?;
     }
@@ -144,7 +145,7 @@ pub fn pad(rank: &Rank) -> Result<Kept> {
     pad.recover(&stream, rank.exchange.as_ref())?;
     rank.barrier("recovered")?;
     let copy = || {
-        let (to, from) = (inbox.local(), outbox.address());
+        let (to, from) = (recv.local(), send.address());
         // SAFETY: the ranges live, and this rank's own work alone uses them now.
         unsafe { device.copy_unless_stopped(&stream, to, from, BYTES)? };
         device.synchronize(&stream)?;
@@ -158,16 +159,16 @@ pub fn pad(rank: &Rank) -> Result<Kept> {
     arrived(rank, &copy()?, 20 + rank.rank as u8)?;
     rank.barrier("copied")?;
     pad.close(&stream, rank.exchange.as_ref())?;
-    Ok(Box::new((inbox, outbox, stream, device)))
+    Ok(Box::new((recv, send, stream, device)))
 }
 
 /// A captured call, replayed.
 pub fn graph(rank: &Rank) -> Result<Kept> {
     let device = rank.device()?;
     let peer = (rank.rank + 1) % rank.world;
-    let inbox = SymmetricBuffer::new(&device, &rank.exchange, "inbox", BYTES)?;
+    let recv = SymmetricBuffer::new(&device, &rank.exchange, "recv", BYTES)?;
     let pad = SignalPad::new(&device, &rank.exchange, "p", 2)?;
-    let outbox = device.allocate(BYTES)?;
+    let send = device.allocate(BYTES)?;
     let (stream, side) = (
         device.stream(Priority::Normal)?,
         device.stream(Priority::Normal)?,
@@ -178,8 +179,8 @@ pub fn graph(rank: &Rank) -> Result<Kept> {
         device.record(&fork, &stream)?;
         device.wait_event(&side, &fork)?;
         wait(&device, &side, pad.view(), 1, peer, 1)?;
-        // SAFETY: the ranges live while the graph does; credits and signals keep the ranks apart.
-        unsafe { device.copy(&side, inbox.peer(peer), outbox.address(), BYTES)? };
+        // SAFETY: the ranges live while the graph does; credits and signals synchronize the ranks.
+        unsafe { device.copy(&side, recv.peer(peer), send.address(), BYTES)? };
         signal(&device, &side, pad.view(), 0, peer)?;
         device.record(&join, &side)?;
         device.wait_event(&stream, &join)?;
@@ -193,20 +194,20 @@ pub fn graph(rank: &Rank) -> Result<Kept> {
     for call in 0..3u8 {
         write(
             &device,
-            outbox.address(),
+            send.address(),
             &[10 * call + rank.rank as u8; BYTES],
         )?;
         // SAFETY: what was captured lives until the stream is empty.
         unsafe { device.launch_graph(&graph, &stream)? };
         device.synchronize(&stream)?;
         pad.check(&stream)?;
-        let got = read(&device, inbox.local(), BYTES)?;
+        let got = read(&device, recv.local(), BYTES)?;
         arrived(rank, &got, 10 * call + peer as u8)?;
         signal(&device, &stream, pad.view(), 1, peer)?;
     }
     rank.barrier("replayed")?;
     Ok(Box::new((
-        graph, fork, join, pad, inbox, outbox, stream, side, device,
+        graph, fork, join, pad, recv, send, stream, side, device,
     )))
 }
 
@@ -243,7 +244,7 @@ pub fn streams(rank: &Rank) -> Result<Kept> {
     Ok(Box::new((start, end, another, memory, a, b, device)))
 }
 
-/// Everything is dropped while work that uses it is under way, the streams first.
+/// Everything is dropped while work that uses it is in flight, the streams first.
 pub fn dropped(rank: &Rank) -> Result<Kept> {
     let device = rank.device()?;
     let stream = device.stream(Priority::Normal)?;
@@ -304,7 +305,7 @@ pub fn twins(rank: &Rank) -> Result<Kept> {
     Ok(Box::new((device, adopted, new)))
 }
 
-/// Memory is dropped in a capture of streams whose earlier work is still under way.
+/// Memory is dropped in a capture of streams whose earlier work is still in flight.
 pub fn captured(rank: &Rank) -> Result<Kept> {
     let device = rank.device()?;
     let (stream, side) = (

@@ -55,7 +55,7 @@ pub fn virtual_memory(rank: &Rank) -> Result<Kept> {
     Ok(Box::new((mapping, device)))
 }
 
-/// Virtual memory that can be exported as a fabric handle alone.
+/// Virtual memory that can be exported only as a fabric handle.
 pub fn fabric_memory(rank: &Rank) -> Result<Kept> {
     let device = rank.device()?;
     let memory = FabricMemory::new(&device)?;
@@ -125,7 +125,8 @@ impl FabricMemory {
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         let (mut at, mut handle) = (0, 0);
-        // SAFETY: all arguments live through the calls; what was reserved and mapped is undone by the value's drop.
+        // SAFETY: all arguments live through the calls; what was reserved and mapped is undone by the value's
+        // drop.
         unsafe {
             match sys::cuMemAddressReserve(&mut at, bytes, 0, 0, 0) {
                 sys::CUresult::CUDA_SUCCESS => {}
@@ -162,7 +163,7 @@ fn no_memory(device: &Cuda, bytes: usize) -> Error {
 
 impl Drop for FabricMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped and reserved by `new`; no work is under way.
+        // SAFETY: mapped and reserved by `new`; no work is in flight.
         unsafe {
             if self.mapped {
                 let _ = sys::cuMemUnmap(self.at, self.bytes);

@@ -32,7 +32,7 @@ pub fn shared(rank: &Rank) -> Result<Kept> {
         unsafe { result::memset_d8_async(slice.address().0, 1, slice.bytes(), stream.cu_stream()) };
     filled.map_err(theirs)?;
     rank.barrier("done")?;
-    // In this order: the slice goes while the work on it is under way.
+    // In this order: the slice goes while the work on it is in flight.
     Ok(Box::new((slice, module, device)))
 }
 
@@ -81,7 +81,8 @@ impl Loaded {
             attrs: std::ptr::null_mut(),
             numAttrs: 0,
         };
-        // SAFETY: the module is loaded; the kernel takes nanoseconds, and all arguments live through the calls.
+        // SAFETY: the module is loaded; the kernel takes nanoseconds, and all arguments live through the
+        // calls.
         unsafe {
             ok(sys::cuModuleGetFunction(
                 &mut function,
