@@ -92,7 +92,7 @@ pub(crate) fn spills(output: &str) -> Vec<Spill> {
 }
 
 fn before(line: &str, text: &str) -> u64 {
-    line.split_once(words)
+    line.split_once(text)
         .and_then(|(head, _)| head.rsplit([' ', ',', '\t']).next())
         .and_then(|number| number.parse().ok())
         .unwrap_or(0)
