@@ -1,5 +1,5 @@
-//! Compiles the hand-written device code with the feature `nvcc`, and the static library of CUTLASS kernels with the feature
-//! `cutlass`.
+//! Compiles the hand-written device code with the feature `nvcc`, and the static library of CUTLASS kernels
+//! with the feature `cutlass`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,7 +1,9 @@
-//! The GEMM that gathers, with every tile, cluster, group and number of chunks, against the GEMM alone, on all GPUs.
+//! The GEMM that gathers, with every tile, cluster, group and number of chunks, against the GEMM alone, on
+//! all GPUs.
 //!
 //! `cargo run --release --example all_gather_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this
-//! process; times are those of the slowest rank, medians of interleaved rounds. Results are not compared: tests do that.
+//! process; times are those of the slowest rank, medians of interleaved rounds. Results are not compared:
+//! tests do that.
 
 mod sweep;
 

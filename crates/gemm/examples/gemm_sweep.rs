@@ -110,8 +110,8 @@ impl Sweep {
         prepared: &CudaPrepared,
         operands: &Operands,
     ) -> Result<(), warpweave_gemm::Error> {
-        // SAFETY: the operands have the plan's sizes and outlive the work: every path waits for the stream before they
-        // are dropped; all work is on one stream.
+        // SAFETY: the operands have the plan's sizes and outlive the work: every path waits for the stream
+        // before they are dropped; all work is on one stream.
         unsafe {
             self.backend
                 .gemm(&self.stream, prepared, operands.addresses())
@@ -132,7 +132,8 @@ impl Sweep {
         Ok(c)
     }
 
-    /// Every kernel and cuBLASLt against the host: with small integers all sums are exact, so that every bit counts.
+    /// Every kernel and cuBLASLt against the host: with small integers all sums are exact, so that every bit
+    /// counts.
     fn check(&self) -> Result<()> {
         let mut gemms = 0;
         for dtype in [DType::F16, DType::Bf16] {
@@ -145,7 +146,8 @@ impl Sweep {
                     DevicePtr(b.as_ptr() as u64),
                     DevicePtr(expected.as_mut_ptr() as u64),
                 );
-                // SAFETY: the host copies have the problem's sizes; vectors are aligned to more than two bytes.
+                // SAFETY: the host copies have the problem's sizes; vectors are aligned to more than two
+                // bytes.
                 unsafe { host::multiply_raw(&problem, copies)? };
                 let mut choices = vec![
                     self.gemm

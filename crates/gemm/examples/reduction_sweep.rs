@@ -1,7 +1,8 @@
 //! GEMMs with their sums over all GPUs, with groups of several sizes, against the GEMM alone.
 //!
-//! `cargo run --release --example reduction_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this process; times are
-//! those of the slowest rank, medians of interleaved rounds. Results are not compared: tests do that.
+//! `cargo run --release --example reduction_sweep --features nvcc [M N K ...]`. A rank a GPU, all in this
+//! process; times are those of the slowest rank, medians of interleaved rounds. Results are not compared:
+//! tests do that.
 
 mod sweep;
 

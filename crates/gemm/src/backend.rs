@@ -76,9 +76,9 @@ impl GemmOperands {
 
 /// A backend that can multiply matrices.
 ///
-/// Planning chooses an algorithm and allocates its workspace; launching does neither, waits for nothing and may be
-/// captured in a graph. A plan owns its workspace: launches of one plan must be ordered by streams or events, as launches
-/// that write the same C must be anyway.
+/// Planning chooses an algorithm and allocates its workspace; launching does neither, waits for nothing and
+/// may be captured in a graph. A plan owns its workspace: launches of one plan must be ordered by streams or
+/// events, as launches that write the same C must be anyway.
 pub trait GemmBackend: Backend {
     /// What plans of one device share: library handles and the choices that tuning has made.
     type GemmHandle: Debug + Send + Sync;
@@ -88,8 +88,8 @@ pub trait GemmBackend: Backend {
     /// Prepares the device for GEMMs. Libraries are looked for when a plan first needs them.
     fn gemm_handle(&self) -> Result<Self::GemmHandle, Error>;
 
-    /// Plans `problem` with the choice that [`gemm_tune`](Self::gemm_tune) made for it on this handle, else with the
-    /// provider's heuristic.
+    /// Plans `problem` with the choice that [`gemm_tune`](Self::gemm_tune) made for it on this handle, else
+    /// with the provider's heuristic.
     fn prepare_gemm(
         &self,
         handle: &Self::GemmHandle,
@@ -97,8 +97,8 @@ pub trait GemmBackend: Backend {
         provider: Provider,
     ) -> Result<Self::PreparedGemm, Error>;
 
-    /// Times every candidate of `provider` on the device, in interleaved rounds, and returns a plan with the fastest,
-    /// which later plans of the same problem take over. Waits for the stream.
+    /// Times every candidate of `provider` on the device, in interleaved rounds, and returns a plan with the
+    /// fastest, which later plans of the same problem take over. Waits for the stream.
     ///
     /// # Safety
     /// As [`gemm`](Self::gemm). C is overwritten.
@@ -117,7 +117,8 @@ pub trait GemmBackend: Backend {
     ///
     /// # Safety
     /// - A, B, C and the bias hold [`GemmProblem::a_len`], [`GemmProblem::b_len`], [`GemmProblem::c_len`] and
-    ///   [`GemmProblem::bias_len`] elements and stay mapped until the GEMM has ended; C overlaps none of the others.
+    ///   [`GemmProblem::bias_len`] elements and stay mapped until the GEMM has ended; C overlaps none of the
+    ///   others.
     /// - No unordered work writes A, B or the bias, accesses C, or launches the same plan.
     unsafe fn gemm(
         &self,

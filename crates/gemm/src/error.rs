@@ -34,7 +34,8 @@ pub enum Error {
         /// The backend's name.
         backend: &'static str,
     },
-    /// A plan of one provider or device was used where another is needed, or a buffer is too small or misplaced.
+    /// A plan of one provider or device was used where another is needed, or a buffer is too small or
+    /// misplaced.
     #[error("operand {operand} of {problem}: {reason}")]
     Operand {
         /// `A`, `B`, `C` or `bias`.

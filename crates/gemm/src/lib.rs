@@ -20,7 +20,7 @@ pub use backend::{Gemm, GemmBackend, GemmOperands};
 pub use chunked_matmul::{ChunkedGemmBackend, ChunkedMatmul};
 pub use error::Error;
 pub use matmul_reduce::{GemmReduceBackend, MatmulReduce};
-pub use problem::{GemmBatch, GemmProblem, Layout, Provider};
+pub use problem::{GemmBatch, GemmProblem, Layout, Provider, Tiling};
 
 /// The pad of a rank of a world in tests that launch nothing.
 #[cfg(test)]

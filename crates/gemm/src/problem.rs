@@ -58,7 +58,17 @@ impl fmt::Display for Provider {
     }
 }
 
-/// GEMMs of one shape that are computed together: the matrices of GEMM i start i strides after those of the first.
+/// A compiled shape of the hand-written SM90 kernel, with its run-time argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tiling {
+    /// Index into [`sm90::CONFIGS`](crate::sm90::CONFIGS).
+    pub config: usize,
+    /// Swizzle width of the [`Raster`](crate::sm90::Raster), in rows of cluster tiles; at least 1.
+    pub swizzle: u32,
+}
+
+/// GEMMs of one shape that are computed together: the matrices of GEMM i start i strides after those of the
+/// first.
 ///
 /// The default is a single GEMM, whose strides mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +79,8 @@ pub struct GemmBatch {
     pub a_stride: usize,
     /// Distance between successive B, in elements; 0 if all GEMMs read the same B.
     pub b_stride: usize,
-    /// Distance between successive C, in elements: at least the extent of one C, so that no GEMM writes into another's.
+    /// Distance between successive C, in elements: at least the extent of one C, so that no GEMM writes into
+    /// another's.
     pub c_stride: usize,
 }
 
@@ -89,10 +100,11 @@ impl GemmBatch {
     };
 }
 
-/// C\[m,n\] = A\[m,k\]·B\[k,n\] (+ bias\[n\]) with f32 accumulation and one rounding to `out` at the end, once or for a batch.
+/// C\[m,n\] = A\[m,k\]·B\[k,n\] (+ bias\[n\]) with f32 accumulation and one rounding to `out` at the end,
+/// once or for a batch.
 ///
-/// C is always row-major. Leading dimensions count elements and may exceed the row length, so that a GEMM can read and
-/// write boxes of larger matrices.
+/// C is always row-major. Leading dimensions count elements and may exceed the row length, so that a GEMM can
+/// read and write boxes of larger matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GemmProblem {
     /// Rows of A and C.
@@ -115,11 +127,12 @@ pub struct GemmProblem {
     pub ldb: usize,
     /// Distance between rows of C, in elements.
     pub ldc: usize,
-    /// Whether a vector of n contiguous elements of type `out` is added to every row of every GEMM, in f32 before the
-    /// rounding.
+    /// Whether a vector of n contiguous elements of type `out` is added to every row of every GEMM, in f32
+    /// before the rounding.
     ///
-    /// `out`, f32 for an f32 output of f16 or bf16 inputs too, is the type that cuBLASLt takes for it: `cublasLt.h` says at
-    /// `CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE` that the bias has the output's type but for integer and fp8 kernels.
+    /// `out`, f32 for an f32 output of f16 or bf16 inputs too, is the type that cuBLASLt takes for it:
+    /// `cublasLt.h` says at `CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE` that the bias has the output's type but for
+    /// integer and fp8 kernels.
     pub bias: bool,
     /// How many such GEMMs, and where.
     pub batch: GemmBatch,
@@ -215,9 +228,9 @@ impl GemmProblem {
         extent((self.m, self.n), self.ldc)
     }
 
-    /// Checks what every provider needs: positive extents that fit in 31 bits, leading dimensions that hold a row, an
-    /// output type that is the input type or f32, at least one GEMM, outputs that do not overlap, and matrices that fit
-    /// into an address space.
+    /// Checks what every provider needs: positive extents that fit in 31 bits, leading dimensions that hold a
+    /// row, an output type that is the input type or f32, at least one GEMM, outputs that do not overlap, and
+    /// matrices that fit into an address space.
     ///
     /// # Errors
     /// [`Error::InvalidProblem`].
@@ -303,7 +316,8 @@ impl fmt::Display for GemmProblem {
     }
 }
 
-/// Elements from the first to the last of `rows` rows of `cols` elements, `ld` apart; saturates, for `validate` to see.
+/// Elements from the first to the last of `rows` rows of `cols` elements, `ld` apart; saturates, for
+/// `validate` to see.
 fn extent((rows, cols): (usize, usize), ld: usize) -> usize {
     if rows == 0 || cols == 0 {
         0

@@ -1,7 +1,7 @@
 //! Device times of alternatives, measured fairly.
 //!
-//! Long GEMMs heat a GPU until it lowers its clock, so alternatives measured one after another are not comparable: the
-//! last one pays. Here each round runs every alternative once, and each is judged by the median of its rounds.
+//! Long GEMMs throttle a GPU, so alternatives measured one after another are not comparable: the last one
+//! pays. Here each round runs every alternative once, and each is judged by the median of its rounds.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use warpweave_symm_mem::Backend;
 
 use crate::Error;
 
-/// Launches per sample are repeated until a sample takes about this long, so that an event's own cost vanishes.
+/// Launches per sample are repeated until a sample takes about this long, so that an event's own cost
+/// vanishes.
 const SAMPLE: Duration = Duration::from_micros(100);
 const MAX_REPEATS: u32 = 16;
 
@@ -34,9 +35,9 @@ impl Samples {
     }
 }
 
-/// Runs `count` alternatives in `rounds` interleaved rounds (at least one) after one untimed launch of each, and answers
-/// in the alternatives' order. `launch` enqueues the alternative with the given index on `stream`; one that fails gives
-/// its error instead of times.
+/// Runs `count` alternatives in `rounds` interleaved rounds (at least one) after one untimed launch of each,
+/// and answers in the alternatives' order. `launch` enqueues the alternative with the given index on
+/// `stream`; one that fails gives its error instead of times.
 ///
 /// # Errors
 /// Failures of events or of the stream.
@@ -89,7 +90,8 @@ pub fn interleaved<B: Backend>(
         .collect())
 }
 
-/// The index of the fastest of `count` alternatives: a short tournament of all, then a longer one of those that came close.
+/// The index of the fastest of `count` alternatives: a short tournament of all, then a longer one of those
+/// that came close.
 ///
 /// # Errors
 /// The first alternative's error if all fail; failures of events or of the stream.

@@ -1,4 +1,5 @@
-//! GEMMs with biases and batches through a backend, exact against the reference: cuBLASLt on a GPU, panels on the host.
+//! GEMMs with biases and batches through a backend, exact against the reference: cuBLASLt on a GPU, panels on
+//! the host.
 
 use half::{bf16, f16};
 use warpweave_gemm::host::{Element, reference_with_bias};
@@ -83,8 +84,8 @@ impl<B: GemmBackend, T: Element, O: Element> Case<B, T, O> {
     }
 
     fn launch(&self, prepared: &B::PreparedGemm, operands: GemmOperands) -> Result<(), Error> {
-        // SAFETY: the operands lie inside the allocation with the problem's sizes; all work is on one stream, and each test
-        // waits for it.
+        // SAFETY: the operands lie inside the allocation with the problem's sizes; all work is on one stream,
+        // and each test waits for it.
         unsafe { self.gemm.launch(&self.stream, prepared, operands) }
     }
 
@@ -98,7 +99,8 @@ impl<B: GemmBackend, T: Element, O: Element> Case<B, T, O> {
         };
     }
 
-    /// Every element of C is that of the reference with this bias; those that no GEMM owns are the poison, a NaN.
+    /// Every element of C is that of the reference with this bias; those that no GEMM owns are the poison, a
+    /// NaN.
     fn check(&self, bias: &[O]) {
         let p = &self.problem;
         let mut c = vec![O::default(); p.c_len()];
@@ -220,7 +222,8 @@ fn captured<B: GemmBackend>(backend: &B) {
     case.check(&case.bias);
 }
 
-/// A bias may lie at any element where rows do; where they are aligned it must be too, and otherwise is refused.
+/// A bias may lie at any element where rows do; where they are aligned it must be too, and otherwise is
+/// refused.
 fn misaligned(backend: &Cuda) {
     let ragged = GemmProblem::new(37, 259, 33, DType::F16).with_bias();
     let case = Case::<Cuda, f16, f16>::new(backend, ragged, 1);

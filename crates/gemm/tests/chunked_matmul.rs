@@ -1,4 +1,5 @@
-//! The GEMM that waits, with one rank that is its own peer: a second stream brings rows late and publishes them.
+//! The GEMM that waits, with one rank that is its own peer: a second stream brings rows late and publishes
+//! them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -119,8 +120,8 @@ impl<B: ChunkedGemmBackend> Job<B> {
         } = self;
         let GemmProblem { m, n, k, .. } = gemm.problem;
         let (fork, join) = (backend.event()?, backend.event()?);
-        // SAFETY: all ranges lie in the job's memory; the side stream writes staging after the call before and ahead of
-        // the call's end.
+        // SAFETY: all ranges lie in the job's memory; the side stream writes staging after the call before
+        // and ahead of the call's end.
         unsafe {
             if !gemm.own.is_empty() {
                 let own = self.source(call, gemm.own.start);
@@ -179,7 +180,8 @@ impl<B: ChunkedGemmBackend> Job<B> {
     }
 }
 
-/// m, n, k, own rows, rows of a chunk: aligned, ragged, without own rows, with nothing but own rows, in small chunks.
+/// m, n, k, own rows, rows of a chunk: aligned, ragged, without own rows, with nothing but own rows, in small
+/// chunks.
 const SHAPES: [(usize, usize, usize, Range<usize>, usize); 6] = [
     (512, 256, 128, 128..256, 128),
     (700, 264, 72, 300..450, 77),
@@ -213,7 +215,8 @@ fn replays<B: ChunkedGemmBackend>(backend: &B) {
     let graph = backend.capture(&job.main, enqueue).unwrap();
     for call in [3, 1, 4] {
         let rows = encode(DType::F16, (0..400 * 64).map(|i| value(call, i)));
-        // SAFETY: the rows are what the captured call copies from; the stream is drained. The job owns what was captured.
+        // SAFETY: the rows are what the captured call copies from; the stream is drained. The job owns what
+        // was captured.
         unsafe {
             backend.upload(&job.main, job.source(1, 0), &rows).unwrap();
             backend.launch_graph(&graph, &job.main).unwrap()

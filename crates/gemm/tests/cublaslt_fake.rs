@@ -122,8 +122,8 @@ fn a_row_major_gemm_is_asked_for_as_its_transpose() {
         ),
         "{log}"
     );
-    // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1, REDUCTION_SCHEME_MASK = 3 (2: in the compute type alone), and the
-    // four MIN_ALIGNMENT attributes 5 to 8.
+    // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1, REDUCTION_SCHEME_MASK = 3 (2: in the compute type alone),
+    // and the four MIN_ALIGNMENT attributes 5 to 8.
     for preference in ["1=1048576", "3=2", "5=16", "6=16", "7=16", "8=16"] {
         assert!(log.contains(&format!("preference {preference}\n")), "{log}");
     }

@@ -1,5 +1,5 @@
-//! The blocked GEMM and the reference of the host against a triple loop written out: any shape, layout, type, leading
-//! dimension, bias and batch.
+//! The blocked GEMM and the reference of the host against a triple loop written out: any shape, layout, type,
+//! leading dimension, bias and batch.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -15,7 +15,8 @@ fn layout() -> impl Strategy<Value = Layout> {
     prop_oneof![Just(Layout::RowMajor), Just(Layout::Transposed)]
 }
 
-/// Mostly small, sometimes beyond a panel of rows (128) or of columns (512); strides may share A and B, or overlap them.
+/// Mostly small, sometimes beyond a panel of rows (128) or of columns (512); strides may share A and B, or
+/// overlap them.
 fn problem(dtype: DType, out: DType) -> impl Strategy<Value = GemmProblem> {
     let m = prop_oneof![4 => 1..9usize, 1 => 120..140usize];
     let n = prop_oneof![4 => 1..9usize, 1 => 505..520usize];
@@ -39,7 +40,8 @@ fn problem(dtype: DType, out: DType) -> impl Strategy<Value = GemmProblem> {
     )
 }
 
-/// Integers of size 3 at most: every sum is exact, and whole in f16 and f32; in bf16 up to 2⁸, which 19·9 + 3 is below.
+/// Integers of size 3 at most: every sum is exact, and whole in f16 and f32; in bf16 up to 2⁸, which 19·9 + 3
+/// is below.
 fn integers<T: Element>(len: usize, seed: u32) -> Vec<T> {
     let mut state = seed;
     let wide: Vec<f32> = (0..len)

@@ -7,8 +7,8 @@ use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Layout, Provider};
 use warpweave_symm_mem::{Backend, Cuda, DType, Memory, Priority};
 
-/// Rows, columns and depth: one tile of each size, less than a tile, ragged edges on each side, an odd number of tiles, a
-/// ring that is not filled, several turns of the ring, several tiles for a block.
+/// Rows, columns and depth: one tile of each size, less than a tile, ragged edges on each side, an odd number
+/// of tiles, a ring that is not filled, several turns of the ring, several tiles for a block.
 const SHAPES: [(usize, usize, usize); 10] = [
     (128, 256, 64),
     (256, 512, 256),
@@ -210,7 +210,8 @@ fn half_precision_is_exact() {
     exact::<f16>(Layout::RowMajor, |_| true);
 }
 
-/// Launches that depend on each other with no synchronisation between them: each waits on the device for the one before.
+/// Launches that depend on each other with no synchronisation between them: each waits on the device for the
+/// one before.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn a_chain_of_gemms_is_ordered() {

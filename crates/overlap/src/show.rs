@@ -1,5 +1,5 @@
-//! Printing a plan, after the manner of nvFuser's `HostIrContainer`: buffers, streams and slots, then one line an
-//! operation.
+//! Printing a plan, after the manner of nvFuser's `HostIrContainer`: buffers, streams and slots, then one
+//! line an operation.
 
 use crate::plan::{
     Batch, BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId, Transport,
@@ -9,8 +9,8 @@ use std::ops::Range;
 
 /// The plan as text: one line for each buffer and each operation, one for each effect of a kernel's lanes.
 ///
-/// A region reads `buffer@rank[rows, columns]`, `@*` stands for every rank. A plan that names things which do not
-/// exist is printed too, with `?` in the place of their names.
+/// A region reads `buffer@rank[rows, columns]`, `@*` stands for every rank. A plan that names things which do
+/// not exist is printed too, with `?` in the place of their names.
 pub fn show(plan: &Plan) -> String {
     Text(plan).to_string()
 }

@@ -40,7 +40,8 @@ pub enum Cause {
 
 /// One step of one rank. Times are in µs from the common start.
 ///
-/// Of measured steps nobody knows what held them up: they have the cause [`Cause::Start`], and kernels have no lanes.
+/// Of measured steps nobody knows what held them up: they have the cause [`Cause::Start`], and kernels have
+/// no lanes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     /// Whose.
@@ -84,11 +85,12 @@ impl Timeline {
         self.spans.iter().map(|s| s.end).fold(0.0, f64::max)
     }
 
-    /// Indices of the steps without which the last one would have ended sooner, first to last: each is what held up the
-    /// next.
+    /// Indices of the steps without which the last one would have ended sooner, first to last: each is what
+    /// held up the next.
     pub fn critical_path(&self) -> Vec<usize> {
         let mut path = Vec::new();
-        // Of several that end together, the last in the list: nothing in it waits for a later one of its rank.
+        // Of several that end together, the last in the list: nothing in it waits for a later one of its
+        // rank.
         let by_end = |a: &usize, b: &usize| self.spans[*a].end.total_cmp(&self.spans[*b].end);
         let mut next = (0..self.spans.len()).max_by(by_end);
         while let Some(index) = next {
@@ -115,8 +117,8 @@ fn line(f: &mut fmt::Formatter<'_>, span: &Span) -> fmt::Result {
     )
 }
 
-/// The total and the critical path of a simulation, or the operations that a device ran; steps that take no time are left
-/// out.
+/// The total and the critical path of a simulation, or the operations that a device ran; steps that take no
+/// time are left out.
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

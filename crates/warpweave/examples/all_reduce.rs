@@ -1,4 +1,5 @@
-//! An all-reduce over symmetric memory in fifty lines: ranks are threads here, processes with `Communicator::init()`.
+//! An all-reduce over symmetric memory in fifty lines: ranks are threads here, processes with
+//! `Communicator::init()`.
 use std::error::Error;
 use warpweave::comm::collective::{Call, CollectiveKernels, Operation};
 use warpweave::comm::{Collectives, Communicator, Operand};

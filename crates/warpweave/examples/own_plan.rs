@@ -1,8 +1,8 @@
 //! A plan of one's own: written, printed, proved, broken on purpose, and run.
 //!
-//! Every rank puts its block into the inbox of its right neighbour and copies what came from the left to its output. Calls
-//! follow each other with no synchronisation between the ranks, so an inbox must be empty before the next block comes: that is
-//! what the credit is for, and *check* says what goes wrong without it.
+//! Every rank puts its block into the recv of its right neighbour and copies what came from the left to its
+//! output. Calls follow each other with no synchronisation between the ranks, so an recv must be empty before
+//! the next block comes: that is what the credit is for, and *check* says what goes wrong without it.
 //!
 //! Ranks are threads here: one for each GPU, or four on the host backend.
 
@@ -25,8 +25,8 @@ fn shift(rank: usize, world: usize, credit: bool) -> Result<Plan, PlanError> {
     let mut plan = PlanBuilder::new("shift", rank, world);
     let (shape, main) = ((ROWS, COLS), StreamId::MAIN);
     let block = plan.buffer("block", Placement::Local, Role::Input, DType::F32, shape);
-    let inbox = plan.buffer(
-        "inbox",
+    let recv = plan.buffer(
+        "recv",
         Placement::Symmetric,
         Role::Staging,
         DType::F32,
@@ -39,8 +39,8 @@ fn shift(rank: usize, world: usize, credit: bool) -> Result<Plan, PlanError> {
     if credit {
         plan.wait_credit(main, taken, [right]); // of the previous call; the first has it
     }
-    let [source, arrived, result] = [block, inbox, out].map(|buffer| plan.whole(buffer));
-    let there = plan.on(right, inbox, 0..ROWS, 0..COLS);
+    let [source, arrived, result] = [block, recv, out].map(|buffer| plan.whole(buffer));
+    let there = plan.on(right, recv, 0..ROWS, 0..COLS);
     plan.copy(main, source, there)
         .signal(main, sent, [right])
         .wait(main, sent, [left])

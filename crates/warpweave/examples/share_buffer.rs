@@ -1,7 +1,8 @@
 //! Two processes share a buffer: each writes into the other's memory by a plain address and tells it so.
 //!
-//! Started alone, the program starts a second process and gives it its place in the job; under `torchrun`, `mpirun`, `srun` or
-//! `cargo xtask launch` with two ranks, both are there. Each takes a GPU where there are two, else the host backend.
+//! Started alone, the program starts a second process and gives it its place in the job; under `torchrun`,
+//! `mpirun`, `srun` or `cargo xtask launch` with two ranks, both are there. Each takes a GPU where there are
+//! two, else the host backend.
 
 use std::error::Error;
 use std::net::TcpListener;
@@ -70,7 +71,8 @@ fn rank<B: Backend>(device: B, comm: &Communicator) -> Outcome<String> {
     bytes.resize(64, 0);
     let theirs = letters.range(right, 0, 64)?;
     let mut got = vec![0; 64];
-    // SAFETY: both ranges are checked. The peer reads after its wait for the signal, and writes nothing there.
+    // SAFETY: both ranges are checked. The peer reads after its wait for the signal, and writes nothing
+    // there.
     unsafe { device.upload(&stream, theirs, &bytes)? };
     pad.signal(&stream, 0, &[right])?;
     pad.wait(&stream, 0, &[left], 0)?;

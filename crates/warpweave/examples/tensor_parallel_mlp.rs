@@ -1,8 +1,10 @@
-//! A tensor-parallel MLP, y = relu(x · W₁ᵀ + b₁) · W₂ᵀ: a column-parallel linear layer, then a row-parallel one.
+//! A tensor-parallel MLP, y = relu(x · W₁ᵀ + b₁) · W₂ᵀ: a column-parallel linear layer, then a row-parallel
+//! one.
 //!
-//! The rows of x are sharded over the ranks. Each rank holds its columns of the hidden layer: its rows of W₁ and b₁, and its
-//! columns of W₂. The first layer gathers x while it multiplies what has arrived; the second adds the ranks' parts of y while
-//! it multiplies the rest. The result is compared, element by element, with the definition computed on one rank.
+//! The rows of x are sharded over the ranks. Each rank holds its columns of the hidden layer: its rows of W₁
+//! and b₁, and its columns of W₂. The first layer gathers x while it multiplies what has arrived; the second
+//! adds the ranks' parts of y while it multiplies the rest. The result is compared, element by element, with
+//! the definition computed on one rank.
 //!
 //! Ranks are threads here: one for each GPU, or four on the host backend.
 
@@ -46,7 +48,8 @@ fn rank<B: ExecuteBackend>(device: B, exchange: Arc<dyn Exchange>) -> Outcome<St
     let stream = device.stream(Default::default())?;
     let executor = Executor::new(&device, &exchange)?;
 
-    // N of the first is this rank's part of the hidden layer, K of the second all of it, which the ranks share.
+    // N of the first is this rank's part of the hidden layer, K of the second all of it, which the ranks
+    // share.
     let first = Problem::new(TOKENS, hidden.len(), MODEL, DType::F32);
     let second = Problem::new(TOKENS, MODEL, HIDDEN, DType::F32);
     let up = algorithms::find("columnParallelLinear:gather=push")?.plan(me, world, &first)?;

@@ -1,6 +1,7 @@
 //! Every example is run as a user would run it, and what it prints is read.
 //!
-//! `cargo test` builds the examples of the packages that it tests; in a bundle they lie beside the test programs.
+//! `cargo test` builds the examples of the packages that it tests; in a bundle they lie next to the test
+//! programs.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -176,7 +177,7 @@ fn a_plan_of_ones_own_is_printed_proved_broken_and_run() {
     for part in [
         "%Plan shift { (rank 0 of 4)",
         "shift, 8 ranks, 3 calls back to back: holds",
-        "without the credit: race on inbox@0[0..16, 0..64]",
+        "without the credit: race on recv@0[0..16, 0..64]",
         "a schedule that fails",
         "rank 3: 5 calls, each with the block of rank 2",
     ] {

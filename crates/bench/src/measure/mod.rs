@@ -113,7 +113,7 @@ impl Found {
         let name = device.name.split(" (device").next().unwrap_or_default();
         machine.name = format!("{} × {name}", session.world());
         (machine.nodes, machine.gpus_per_node) = (1, session.world());
-        machine.gpu.multiprocessors = (device.sms as usize).max(1);
+        machine.gpu.sms = (device.sms as usize).max(1);
         let mut found = Self {
             machine,
             remarks: BTreeMap::new(),
@@ -122,18 +122,18 @@ impl Found {
         for key in [
             "gpu.copy_engines",
             "link.mixed",
-            "product.boost_us",
-            "product.throttled",
-            "product.during_transfers",
-            "product.cutlass",
-            "product.launch_us",
-            "product.scalar_columns",
-            "product.tiles",
+            "gemm.boost_us",
+            "gemm.throttled",
+            "gemm.during_transfers",
+            "gemm.cutlass",
+            "gemm.launch_us",
+            "gemm.scalar_columns",
+            "gemm.tiles",
             "latency.during_gemm_us",
             "network.gbs",
             "network.latency_us",
-            "collectives.nccl.multiprocessors",
-            "collectives.symmetric_memory.multiprocessors",
+            "collectives.nccl.sms",
+            "collectives.symmetric_memory.sms",
         ] {
             found.keep(key, "it needs runs of its own");
         }
@@ -255,7 +255,7 @@ impl Found {
         let flops = 2.0 * (m * n * k) as f64;
         let product = &mut self.machine.gemm;
         let scalar = [&mut product.naive_tflops, &mut product.scalar_tflops];
-        let keys = ["product.naive_tflops", "product.scalar_tflops"];
+        let keys = ["gemm.naive_tflops", "gemm.scalar_tflops"];
         for ((rate, us), key) in scalar.into_iter().zip(&times[probes.len()..]).zip(keys) {
             match us {
                 Some(us) => *rate = flops / net(*us) / 1e6,
@@ -306,7 +306,7 @@ impl Found {
                     factors.sort_by(f64::total_cmp);
                     *rate *= factors[factors.len() / 2];
                 }
-                None => self.keep("product.sustained_tflops", "a product could not run"),
+                None => self.keep("gemm.sustained_tflops", "a product could not run"),
             }
         }
         Ok(())

@@ -51,8 +51,8 @@ const CUBE: Sizes = (Shape::new(8192, 8192, 8192), DType::F16);
 /// Copy engines move the bytes of the last there too, but under NCCL's all-gather, which no row of ours runs.
 fn figures() -> Vec<Figure> {
     let three = [
-        ("in sequence", 2.96, Beside::Row("besideInSequence")),
-        ("overlapped", 2.02, Beside::Row("besideOverlapped")),
+        ("in sequence", 2.96, Beside::Row("sequentialAllGather")),
+        ("overlapped", 2.02, Beside::Row("overlappedAllGather")),
         ("NCCL by copy engine (zero-CTA)", 1.77, Beside::Nothing),
     ];
     Figure::all(CUBE, "8 GPUs, nvFuser", three).into()

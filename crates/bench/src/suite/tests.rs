@@ -135,8 +135,8 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
 #[test]
 fn a_published_figure_stands_beside_its_own_row() {
     let mut known = vec![
-        ("overlap-allgather", "in sequence", "besideInSequence"),
-        ("overlap-allgather", "overlapped", "besideOverlapped"),
+        ("overlap-allgather", "in sequence", "sequentialAllGather"),
+        ("overlap-allgather", "overlapped", "overlappedAllGather"),
         ("row-parallel", "4 chunks on 2 streams", "rowParallelLinear"),
         (
             "recipes",

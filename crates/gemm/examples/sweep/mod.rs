@@ -1,4 +1,5 @@
-//! What the sweeps over fused launches have in common: a rank a GPU, all in this process, and medians of interleaved rounds.
+//! What the sweeps over fused launches have in common: a rank a GPU, all in this process, and medians of
+//! interleaved rounds.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -53,7 +54,8 @@ pub fn on_all_gpus(
     })
 }
 
-/// Fills memory with values of either sign near 1: tensor cores that multiply zeros draw less power than they would at work.
+/// Fills memory with values of either sign near 1: tensor cores that multiply zeros draw less power than they
+/// would at work.
 ///
 /// # Safety
 /// As [`Backend::upload`].
@@ -69,7 +71,8 @@ pub unsafe fn fill(cuda: &Cuda, stream: &CudaStream, to: DevicePtr, bytes: usize
     Ok(())
 }
 
-/// Times the launches, of which the first is the GEMM alone, and prints them on rank 0: those of the slowest rank.
+/// Times the launches, of which the first is the GEMM alone, and prints them on rank 0: those of the slowest
+/// rank.
 pub fn time(
     (cuda, stream): (&Cuda, &CudaStream),
     exchange: &Arc<dyn Exchange>,

@@ -1,28 +1,31 @@
-//! All-gather and GEMM in one launch.
+//! All-gather + GEMM in one launch.
 //!
-//! Each rank has a shard of the rows of A and all of its own B. The launch pulls the rows of the peers into staging, chunk
-//! after chunk, while it multiplies: its own rows where they lie, those of the others once their chunk is there. No
-//! SM does one alone.
+//! Each rank has a shard of the rows of A and all of its own B. The launch pulls the peers' rows into staging
+//! chunk by chunk while it multiplies: its own rows in place, the others' once their chunk has arrived. Every
+//! SM does both.
 //!
 //! # Protocol
 //!
-//! Two flags of the signal pad, each given once a call from every rank to every peer:
+//! Two flags of the signal pad, each signalled once a call from every rank to every peer:
 //! - slot `ready`: "my shard may be read";
 //! - slot `done`: "I have read your shard". A call ends after those of all peers.
 //!
-//! Rows are pulled after `ready`, and multiplied after a counter of the rank's own that says that their chunk is in staging.
-//! Staging is written again by the rank's next call, after this one. So calls may follow each other, and graphs be replayed,
-//! with one staging and no reset. Nothing waits in a circle: `ready` waits for nothing, `done` for pulling alone.
-//! A wait that misses the pad's deadline is recorded, and the launch ends with worthless rows in C.
+//! Rows are pulled after `ready`, and multiplied once a counter of the rank shows that their chunk is in
+//! staging. Only the rank's next call overwrites its staging, so calls may run back to back, and graphs be
+//! replayed, with one staging and no reset. There is no circular wait: `ready` waits for nothing, `done` only
+//! for the pulls. A wait that misses the pad's deadline is recorded, and the launch ends with invalid rows in
+//! C.
 //!
-//! The first chunks of each shard may be [`pushed`](Protocol::Rendezvous::pushed): copy engines bring more over a link than loads do,
-//! in large pieces, and what is pulled after them comes in small ones, which keep the GEMM close after. `ready` then waits for
-//! these copies, and `done` for the rank's own GEMM too, which reads what was pushed.
+//! The first chunks of each shard may be [`pushed`](Protocol::Rendezvous::pushed). Copy engines reach more of
+//! the link's bandwidth than loads do, in large pieces; the chunks pulled after them come in small pieces,
+//! which the GEMM can follow closely. `ready` then waits for these copies, and `done` also for the rank's own
+//! GEMM, which reads what was pushed.
 //!
-//! That is a *rendezvous*: a row crosses the link after a flag of its owner, and the call ends after a flag of each reader. Small
-//! shards go *eagerly* ([`Protocol::Eager`]), as in message passing: each rank writes them into staging of its peers as soon as its
-//! launch begins, a flag for each chunk says that it is there, and nothing else is said. Calls take two stagings in turn, so that
-//! who has heard from all peers in one call may write in the next what they read in the one before.
+//! This is a *rendezvous* protocol: a row crosses the link after its owner's flag, and the call ends after
+//! each reader's flag. Small shards use the *eager* protocol ([`Protocol::Eager`]), as in message passing:
+//! each rank pushes them into the staging of its peers as soon as its launch begins, with a flag for each
+//! chunk and no other signal. Calls alternate between two stagings, so that a rank that has received the
+//! flags of all peers in one call may overwrite in the next what they read in the call before.
 
 mod backend;
 mod table;
@@ -32,68 +35,73 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use crate::sm90::Tiling;
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Tiling};
 
 pub use backend::AllGatherGemmBackend;
 pub(crate) use table::groups;
 
 /// C = A·B on every rank, with a bias if the problem has one, where each rank has a shard of the rows of A.
 ///
-/// A and C are row-major. All ranks describe the same rows of A, chunks and slots; B, C and how they are computed are each
-/// rank's own.
+/// A and C are row-major. All ranks describe the same rows of A, chunks and slots; B, C and how they are
+/// computed are each rank's own.
 #[derive(Clone, Debug)]
 pub struct AllGatherMatmul {
     /// The whole GEMM. `lda` holds for `a` and for staging.
     pub problem: GemmProblem,
-    /// The rows of A that each rank has, by rank, one after the other. They may be none.
+    /// The contiguous rows of A that each rank has, by rank. They may be empty.
     pub shards: Vec<Range<usize>>,
-    /// Rows of a chunk; the last of a shard may have fewer. Best whole tiles of a cluster ([`AllGatherMatmul::chunk_rows`]).
+    /// Rows of a chunk; the last of a shard may have fewer. Best whole tiles of a cluster
+    /// ([`AllGatherMatmul::chunk_rows`]).
     pub chunk_rows: usize,
-    /// Address of the first row of each rank's shard, as mapped here. Symmetric: peers read it; eagerly only this rank's is read, and it
-    /// may be local.
+    /// Address of the first row of each rank's shard, as mapped here. Symmetric, because peers read it; with
+    /// the eager protocol only this rank's is read, and it may be local.
     pub a: Vec<DevicePtr>,
-    /// Address of row 0 of A in each rank's staging, as mapped here; the rows of a rank's own shard are neither read nor written there.
-    /// Symmetric where peers write: where rows are pushed, and eagerly; otherwise any device memory of this rank, the others' being
-    /// ignored. Eagerly each is two, one after the other.
+    /// Address of row 0 of A in each rank's staging, as mapped here; the rows of a rank's own shard are
+    /// neither read nor written there. Symmetric where peers write: with pushes and with the eager protocol.
+    /// Otherwise any device memory of this rank, and the others' are ignored. With the eager protocol each is
+    /// two, one after the other.
     pub staging: Vec<DevicePtr>,
     /// Address of B.
     pub b: DevicePtr,
     /// Address of C.
     pub c: DevicePtr,
-    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. Ignored by a problem without one.
+    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. Ignored by a
+    /// problem without one.
     pub bias: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
-    /// Slot for "my shard may be read", and where rows are pushed "and those are in your staging". Eagerly: the first of
-    /// [`chunks`](AllGatherMatmul::chunks) slots, "the chunk is in your staging".
+    /// Slot for "my shard may be read", with pushes also "and my pushed rows are in your staging". With the
+    /// eager protocol the first of [`chunks`](AllGatherMatmul::chunks) slots, "the chunk is in your staging".
     pub ready: usize,
-    /// Slot for "I have read your shard", and where rows are pushed "and my staging may be written". Eagerly there is none.
+    /// Slot for "I have read your shard", with pushes also "and my staging may be written". Unused by the
+    /// eager protocol.
     pub done: usize,
     /// How rows come from their owners.
     pub protocol: Protocol,
-    /// On a GPU: the tile, the cluster and the order of tiles; `None` for the model's choice. What is worth timing is in
-    /// [`sm90::tilings`](crate::sm90::tilings).
+    /// On a GPU: the tile, the cluster and the swizzle width; `None` for the model's choice.
+    /// [`sm90::tilings`](crate::sm90::tilings) lists those worth timing.
     pub tiling: Option<Tiling>,
     /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every SM;
-    /// ranks that share a device share them out.
+    /// ranks that share a device divide it.
     pub max_blocks: Option<u32>,
 }
 
-/// How rows come from their owners to those who multiply them.
+/// How rows get from their owners to the ranks that multiply them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Peers pull them, after a flag of the owner, and give them back by another.
+    /// Peers pull them after the owner's flag, and release them by another.
     Rendezvous {
-        /// Chunks of each shard, from its first, that are not pulled: their owner has them written into every peer's staging, and
-        /// signals `ready` after that, if it has any rows; the launch signals it for none.
+        /// Chunks of each shard, from its first, that are pushed: their owner has them written into every
+        /// peer's staging and then signals `ready`, if it has any rows; the launch does not signal it.
         ///
-        /// The writes may begin where the owner's call before has ended. After a fault of any rank that is no longer enough: what
-        /// the ranks compute is worthless then until the pad has been recovered. The launch leaves two SMs to the
-        /// signals, which may be kernels; so must whoever sets [`max_blocks`](AllGatherMatmul::max_blocks).
+        /// The writes may begin once the owner's previous call has ended. After a fault of any rank that is
+        /// not enough: results are invalid until the pad has been recovered. The launch leaves two SMs to the
+        /// signals, which may be kernels; whoever sets [`max_blocks`](AllGatherMatmul::max_blocks) must do
+        /// the same.
         pushed: usize,
     },
-    /// Owners write them into the staging of all peers, unasked. For shards so small that flags take longer than bytes.
+    /// Owners push them into the staging of all peers at once. For shards so small that latency exceeds
+    /// transfer time.
     Eager,
 }
 
@@ -101,7 +109,7 @@ impl Protocol {
     /// Everything is pulled.
     pub const PULL: Protocol = Protocol::Rendezvous { pushed: 0 };
 
-    /// Stagings of a rank, which calls take in turn, one after the other: each has the rows of A.
+    /// Stagings of a rank, one after the other, between which calls alternate: each has the rows of A.
     pub fn stagings(self) -> usize {
         match self {
             Protocol::Rendezvous { .. } => 1,
@@ -117,8 +125,8 @@ impl AllGatherMatmul {
     /// Most ranks of a group.
     pub const MAX_WORLD: usize = 8;
 
-    /// Most chunks of a shard that goes eagerly, as [`eager_chunk_rows`](AllGatherMatmul::eager_chunk_rows) has them: about as many
-    /// as a GPU has SMs.
+    /// Most chunks of a shard with the eager protocol, as
+    /// [`eager_chunk_rows`](AllGatherMatmul::eager_chunk_rows) makes them: about the number of SMs of a GPU.
     pub const EAGER_CHUNKS: usize = 128;
 
     /// Most chunks of a shard.
@@ -127,8 +135,9 @@ impl AllGatherMatmul {
     /// Rows of a tile. The tallest cluster has two tiles one above the other.
     pub const TILE_ROWS: usize = 128;
 
-    /// Rows of a chunk for which the largest shard, of `shard_rows`, has `chunks` chunks or fewer: those of whole clusters,
-    /// unless the shard is not larger than a tile. Smaller ones are slower (`docs/fused-kernel.md`).
+    /// Rows of a chunk for which the largest shard, of `shard_rows`, has `chunks` chunks or fewer: those of
+    /// whole clusters, unless the shard is not larger than a tile. Smaller ones are slower
+    /// (`docs/fused-kernel.md`).
     pub fn chunk_rows(shard_rows: usize, chunks: usize) -> usize {
         let rows = shard_rows.div_ceil(chunks.max(1)).max(1);
         match shard_rows.cmp(&Self::TILE_ROWS) {
@@ -146,7 +155,8 @@ impl AllGatherMatmul {
         rows.div_ceil(self.chunk_rows.max(1))
     }
 
-    /// Rows of a chunk of shards of at most `shard_rows` rows that go eagerly: every SM has one to write.
+    /// Rows of a chunk with the eager protocol, for shards of at most `shard_rows` rows: every SM has one to
+    /// push.
     pub fn eager_chunk_rows(shard_rows: usize) -> usize {
         shard_rows.div_ceil(Self::EAGER_CHUNKS).max(1)
     }
@@ -159,7 +169,7 @@ impl AllGatherMatmul {
         }
     }
 
-    /// Chunks of a shard whose tiles come before those of all others after them.
+    /// Chunks of a shard whose tiles come before those of all later chunks.
     pub(crate) fn ahead_chunks(&self) -> usize {
         match self.protocol {
             Protocol::Rendezvous { .. } => self.pushed_chunks(),
@@ -238,7 +248,7 @@ impl AllGatherMatmul {
         (problem, operands.with_bias(self.bias))
     }
 
-    /// Refuses what contradicts itself.
+    /// Refuses contradictory values.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         self.problem.validate()?;
         let (rank, world) = (self.rank(), self.world());

@@ -6,11 +6,11 @@ mod tests;
 use super::AllGatherMatmul;
 use crate::Error;
 
-/// Consecutive rows of clusters' tiles of a shard, visited column after column.
+/// Consecutive rows of cluster tiles of a shard, visited column after column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct SwizzleGroup {
-    /// The first tile of the tile schedule after it.
+    /// The first tile of the schedule after it.
     pub end: u32,
     /// Its first row of tiles, counted in its shard.
     pub row: u32,
@@ -20,9 +20,9 @@ pub(crate) struct SwizzleGroup {
     pub shard: u32,
 }
 
-/// The tile schedule of a valid `gemm` over tiles of `height` rows, `columns` to a row, in groups of at most `most` rows of tiles: this
-/// rank's shard, of every other what is pushed or comes eagerly, then in each round the next chunk of every other, as they are
-/// pulled.
+/// The tile schedule of a valid `gemm` over tiles of `height` rows, `columns` to a row, with a swizzle width
+/// of at most `most` rows of tiles: this rank's shard first, then the pushed or eager chunks of every other,
+/// then in each round the next chunk of every other, as they are pulled.
 ///
 /// A row of tiles belongs to the chunk that its last row is in.
 ///

@@ -1,4 +1,4 @@
-//! Backends that can launch GEMMs that wait.
+//! Backends with a GEMM that waits per chunk.
 
 use std::fmt::Debug;
 
@@ -9,9 +9,10 @@ use crate::Error;
 
 /// A backend with [`ChunkedMatmul`].
 ///
-/// A wait that misses the pad's deadline records a fault in the pad; the launch goes on to its end, and what it computes of
-/// the missing rows is worthless. [`SignalPad::check`](warpweave_symm_mem::SignalPad::check) reports it and
-/// [`SignalPad::recover`](warpweave_symm_mem::SignalPad::recover) makes the pad usable again.
+/// A wait that misses the pad's deadline records a fault in the pad; the launch runs to its end, and its
+/// results for the missing rows are invalid. [`SignalPad::check`](warpweave_symm_mem::SignalPad::check)
+/// reports the fault, and [`SignalPad::recover`](warpweave_symm_mem::SignalPad::recover) makes the pad usable
+/// again.
 pub trait ChunkedGemmBackend: Backend {
     /// A GEMM ready to be launched, with its tables.
     type PreparedChunked: Debug + Send + Sync;
@@ -20,23 +21,24 @@ pub trait ChunkedGemmBackend: Backend {
     ///
     /// # Errors
     /// - [`Error::InvalidProblem`] for a descriptor that contradicts itself.
-    /// - On a GPU [`Error::Unsupported`], [`Error::Device`] and [`Error::MissingFeature`]: it needs compute capability 9.0
-    ///   and the feature `cutlass`, with its requirements of shapes; [`Error::Operand`] for a misaligned address.
+    /// - On a GPU [`Error::Unsupported`], [`Error::Device`] and [`Error::MissingFeature`]: it needs compute
+    ///   capability 9.0 and the feature `cutlass`, with its requirements of shapes; [`Error::Operand`] for a
+    ///   misaligned address.
     /// - What the backend reports.
     fn prepare_chunked(&self, gemm: &ChunkedMatmul) -> Result<Self::PreparedChunked, Error>;
 
     /// Enqueues the GEMM on `stream`. Waits for nothing on the host, and may be captured in a graph.
     ///
-    /// On a GPU the launch leaves two SMs to others: a peer waits for a signal of this rank, which is a kernel,
-    /// while this rank's tiles wait for that peer.
+    /// On a GPU the launch leaves two SMs to others: a peer waits for a signal of this rank, which is a
+    /// kernel, while this rank's tiles wait for that peer.
     ///
     /// # Safety
-    /// - `a` holds the rows `own`, `staging` every row of A, `b` and `c` the problem's matrices; all are mapped until the
-    ///   launch has ended, and C overlaps none of them.
-    /// - The pad lives until then. Every rank of `arrivals` signals as often a call as it has entries there, each time
-    ///   after the arrival of those rows; no other work waits in the slot.
-    /// - No unordered work writes `a` or B, touches C, or reads or writes the rows `own` of staging. Rows that have arrived
-    ///   stay as they are until the launch has ended.
+    /// - `a` holds the rows `own`, `staging` every row of A, `b` and `c` the problem's matrices; all are
+    ///   mapped until the launch has ended, and C overlaps none of them.
+    /// - The pad lives until then. Every rank of `arrivals` signals as often a call as it has entries there,
+    ///   each time after the arrival of those rows; no other work waits in the slot.
+    /// - No unordered work writes `a` or B, touches C, or reads or writes the rows `own` of staging. Rows
+    ///   that have arrived stay as they are until the launch has ended.
     /// - Launches of one plan are ordered among each other.
     unsafe fn chunked_matmul(
         &self,

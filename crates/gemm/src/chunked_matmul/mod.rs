@@ -1,11 +1,12 @@
-//! GEMMs whose rows of A arrive from other ranks while they run.
+//! A GEMM that waits per chunk for rows of A that arrive from other ranks while it runs.
 //!
-//! Copy engines push rows of A into this rank's staging and signal a flag of its pad after each chunk of them. One launch
-//! computes all of C: its tiles take the rows that this rank has from the start first, then the chunks in the order in
-//! which they are expected, and no tile reads a row before the flag of its chunk has come. Unlike a launch a chunk, that
-//! leaves no wave of tiles partly filled but the last.
+//! Copy engines push rows of A into this rank's staging and signal a flag of its pad after each chunk. One
+//! launch computes all of C: its tiles take this rank's rows first, then the chunks in the expected order of
+//! arrival, and no tile reads a row before its chunk's flag is set. Unlike one launch per chunk, only the
+//! last wave of tiles is partly filled.
 //!
-//! That tiles of one persistent launch wait for rows that copy engines bring is the idea of PyTorch's "async-input matmul".
+//! PyTorch's "async-input matmul" has the same idea: tiles of one persistent launch wait for rows that copy
+//! engines bring.
 
 mod backend;
 mod table;
@@ -19,7 +20,7 @@ use crate::{Error, GemmBatch, GemmProblem, Layout};
 pub use backend::ChunkedGemmBackend;
 pub(crate) use table::Table;
 
-/// Rows of A that another rank pushes into staging and then publishes by a signal.
+/// Rows of A that another rank pushes into staging, followed by a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Rows of A, of staging and of C.
@@ -30,20 +31,21 @@ pub struct Arrival {
 
 /// C = A·B, where this rank has some rows of A and the others arrive.
 ///
-/// A and C are row-major. A call consumes one signal in the slot `ready` for each entry of `arrivals`: the n-th entry of a
-/// rank is published by its n-th signal of the call. Nothing else waits in that slot, but calls of the same kind.
+/// A and C are row-major. A call consumes one signal in the slot `ready` for each entry of `arrivals`: the
+/// n-th entry of a rank is signalled by its n-th signal of the call. Only calls of this kind wait in that
+/// slot.
 #[derive(Clone, Debug)]
 pub struct ChunkedMatmul {
     /// The whole GEMM. `lda` holds for `a` and for `staging`.
     pub problem: GemmProblem,
     /// The rows that lie in `a`.
     pub own: Range<usize>,
-    /// The other rows, in the order in which they are multiplied; best that in which they arrive.
+    /// The other rows, in the order in which they are multiplied; ideally the order of arrival.
     pub arrivals: Vec<Arrival>,
     /// Address of the first of the rows `own`.
     pub a: DevicePtr,
-    /// Address of row 0 of A in staging, which has a place for every row. Own rows that share a tile with others are
-    /// copied there.
+    /// Address of row 0 of A in staging, which has room for every row. Own rows that share a tile with others
+    /// are copied there.
     pub staging: DevicePtr,
     /// Address of B.
     pub b: DevicePtr,
@@ -59,7 +61,7 @@ impl ChunkedMatmul {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "waiting_matmul";
 
-    /// Refuses what contradicts itself.
+    /// Refuses contradictory values.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         self.problem.validate()?;
         let (rank, world) = (self.pad.rank as usize, self.pad.world as usize);

@@ -1,4 +1,4 @@
-//! The order of the tiles and what each of them waits for, as the device reads them (`cuda/cutlass/arrivals.cuh`).
+//! The tile schedule and what each tile waits for, as the device reads them (`cuda/cutlass/arrivals.cuh`).
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +9,7 @@ use super::{Arrival, ChunkedMatmul};
 use crate::Error;
 use crate::cutlass::Config;
 
-/// Rows of clusters that are visited together: beside them in the L2 cache lie the panels of B of as many columns.
+/// Swizzle width, in rows of cluster tiles: the panels of B of as many columns stay in the L2 cache.
 const SWIZZLE: usize = 8;
 
 /// Consecutive rows of clusters, visited column by column. A unit is the tile of a cluster.
@@ -21,14 +21,14 @@ struct SwizzleGroup {
     rows: u32,
 }
 
-/// A flag that must have come: the `nth` signal of a call, counted from 1, of `source`.
+/// A flag that must be set: the `nth` signal of a call, counted from 1, of `source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wait {
     source: u32,
     nth: u32,
 }
 
-/// What a launch reads beside its operands.
+/// What a launch reads besides its operands.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     groups: Vec<SwizzleGroup>,
@@ -139,7 +139,7 @@ impl Table {
     }
 }
 
-/// The waits of a tile: for each source with rows in it the last signal that publishes some of them.
+/// The waits of a tile: for each source with rows in it the last signal that covers some of them.
 fn needed(arrivals: &[Arrival], tile: Range<usize>) -> Vec<Wait> {
     let mut needed: Vec<Wait> = Vec::new();
     let mut seen = std::collections::HashMap::<usize, u32>::new();
@@ -158,7 +158,7 @@ fn needed(arrivals: &[Arrival], tile: Range<usize>) -> Vec<Wait> {
     needed
 }
 
-/// When all rows of a row of clusters are here: 0 at once, i with the i-th arrival.
+/// When all rows of a row of clusters are here: 0 from the start, i with the i-th arrival.
 fn arrivals_needed(arrivals: &[Arrival], rows: Range<usize>) -> usize {
     arrivals
         .iter()
@@ -166,7 +166,8 @@ fn arrivals_needed(arrivals: &[Arrival], rows: Range<usize>) -> usize {
         .map_or(0, |index| index + 1)
 }
 
-/// The rows of clusters by their turns, in groups of neighbours of one turn.
+/// The rows of clusters sorted by the arrival that completes them, in swizzle groups of neighbours with the
+/// same one.
 fn groups(arrivals_needed: &[usize], columns: usize) -> Vec<SwizzleGroup> {
     let mut order: Vec<usize> = (0..arrivals_needed.len()).collect();
     order.sort_by_key(|&row| arrivals_needed[row]);

@@ -1,7 +1,7 @@
 //! The types and constants of `cublasLt.h` that this crate uses. All values are alike in CUDA 12 and 13.
 //!
-//! Not cudarc's bindings: with them comes its feature `cublaslt`, which links the library wherever a project has cudarc
-//! link dynamically.
+//! Not cudarc's bindings: with them comes its feature `cublaslt`, which links the library wherever a project
+//! has cudarc link dynamically.
 
 #![allow(non_camel_case_types)]
 

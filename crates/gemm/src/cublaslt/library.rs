@@ -95,9 +95,10 @@ pub struct Library {
 impl Library {
     /// The library of this process: searched for at the first call that finds one, and kept.
     ///
-    /// The search tries `WARPWEAVE_CUBLASLT` alone if it is set, else the executable's folder and `lib` beside it, the
-    /// pinned libraries of `cargo xtask setup` (if no other user may write them), the dynamic loader's own search for CUDA 13 and then 12, and the wheels of
-    /// active or installed Python environments.
+    /// The search tries `WARPWEAVE_CUBLASLT` alone if it is set, else the executable's folder and `lib`
+    /// next to it, the pinned libraries of `cargo xtask setup` (if no other user may write them), the dynamic
+    /// loader's own search for CUDA 13 and then 12, and the wheels of active or installed Python
+    /// environments.
     pub fn global() -> Result<Arc<Self>, Error> {
         static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
         if let Some(library) = LIBRARY.get() {
@@ -120,8 +121,8 @@ impl Library {
     ) -> Result<Self, Error> {
         let mut incomplete = None;
         for path in tilings {
-            // SAFETY: cuBLASLt's initialisers only set up its own state; a library that the user or the loader's
-            // configuration names is as trusted as the program itself.
+            // SAFETY: cuBLASLt's initialisers only set up its own state; a library that the user or the
+            // loader's configuration names is as trusted as the program itself.
             let library = match unsafe { libloading::Library::new(&path) } {
                 Ok(library) => library,
                 Err(error) => {
@@ -132,7 +133,7 @@ impl Library {
                     continue;
                 }
             };
-            // SAFETY: the library is kept open beside the functions.
+            // SAFETY: the library is kept open as long as the functions.
             match unsafe { Functions::resolve(&library, &path) } {
                 Ok(functions) => {
                     let opened = Self {

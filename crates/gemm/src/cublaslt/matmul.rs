@@ -1,11 +1,12 @@
 //! A problem in cuBLASLt's terms: its descriptors, its candidates and its launch.
 //!
-//! cuBLASLt thinks in columns. The row-major C = A·B is the column-major Cᵀ = Bᵀ·Aᵀ: the same memory, the operands and
-//! the extents swapped, and a stored row is a column.
+//! cuBLASLt thinks in columns. The row-major C = A·B is the column-major Cᵀ = Bᵀ·Aᵀ: the same memory, the
+//! operands and the extents swapped, and a stored row is a column.
 //!
-//! So our bias, one element for each column of C, has one for each *row* of their D, which is what `CUBLASLT_EPILOGUE_BIAS`
-//! adds: `cublasLt.h` asks at `CUBLASLT_MATMUL_DESC_BIAS_POINTER` for a vector as long as D has rows, and adds it to every
-//! column; all GEMMs of a batch get the same one, as `CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE` is 0 by default.
+//! So our bias, one element for each column of C, has one for each *row* of their D, which is what
+//! `CUBLASLT_EPILOGUE_BIAS` adds: `cublasLt.h` asks at `CUBLASLT_MATMUL_DESC_BIAS_POINTER` for a vector as
+//! long as D has rows, and adds it to every column; all GEMMs of a batch get the same one, as
+//! `CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE` is 0 by default.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use super::library::{HeuristicResult, Library};
 use super::preference::Preference;
 use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
-/// Workspace offered to the heuristics, in bytes: beyond 32 MiB no further algorithm is known to appear on Hopper.
+/// Workspace offered to the heuristics, in bytes: beyond 32 MiB no further algorithm is known to appear on
+/// Hopper.
 pub const WORKSPACE_LIMIT: usize = 64 << 20;
 
 /// A cuBLASLt context of the CUDA context that was current when it was made. Any thread may use it.
@@ -51,8 +53,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handle was created by this library and nothing refers to it any more. A failure at teardown, when
-        // the context may already be gone, leaves nothing to do.
+        // SAFETY: the handle was created by this library and nothing refers to it any more. A failure at
+        // teardown, when the context may already be gone, leaves nothing to do.
         let status = unsafe { (self.library.functions.destroy)(self.raw) };
         if status != 0 {
             tracing::debug!(status, "cublasLtDestroy failed");
@@ -78,8 +80,9 @@ pub struct Matmul {
     handle: Arc<Handle>,
     problem: GemmProblem,
     operation: sys::cublasLtMatmulDesc_t,
-    /// The bias that `operation` points to. cuBLASLt has no place for it but the descriptor, so that whoever needs a bias
-    /// sets it and calls cuBLASLt under this lock; a launch has copied the address, into a graph too, when it returns.
+    /// The bias that `operation` points to. cuBLASLt has no place for it but the descriptor, so that whoever
+    /// needs a bias sets it and calls cuBLASLt under this lock; a launch has copied the address, into a graph
+    /// too, when it returns.
     bias: Mutex<u64>,
     // In cuBLASLt's order: its A is our B.
     first: sys::cublasLtMatrixLayout_t,
@@ -87,8 +90,8 @@ pub struct Matmul {
     output: sys::cublasLtMatrixLayout_t,
 }
 
-// SAFETY: cuBLASLt only reads the descriptors, and none is changed after construction but the bias of `operation`, which is
-// written, and where there is a bias read, under the lock of `bias` alone.
+// SAFETY: cuBLASLt only reads the descriptors, and none is changed after construction but the bias of
+// `operation`, which is written, and where there is a bias read, under the lock of `bias` alone.
 unsafe impl Send for Matmul {}
 // SAFETY: as above.
 unsafe impl Sync for Matmul {}
@@ -197,8 +200,8 @@ impl Matmul {
         }
         let mut current = self.bias.lock();
         if *current != bias {
-            // SAFETY: the attribute is a pointer, of 64 bits on every platform of CUDA 12 and 13; with a bias, the operation
-            // is used under this lock alone.
+            // SAFETY: the attribute is a pointer, of 64 bits on every platform of CUDA 12 and 13; with a
+            // bias, the operation is used under this lock alone.
             unsafe { self.set(sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)? };
             *current = bias;
         }
@@ -212,10 +215,11 @@ impl Matmul {
 
     /// Up to `count` algorithms that need at most `workspace` bytes, best estimate first; never empty.
     ///
-    /// Algorithms that split K and add the parts in the output's type are left out: they round more than once.
+    /// Algorithms that split K and add the parts in the output's type are left out: they round more than
+    /// once.
     ///
-    /// `alignment`, a power of two, is what the addresses of all operands, the bias too, will be multiples of, in bytes;
-    /// those of whole elements they are anyway.
+    /// `alignment`, a power of two, is what the addresses of all operands, the bias too, will be multiples
+    /// of, in bytes; those of whole elements they are anyway.
     pub fn heuristics(
         &self,
         count: usize,
@@ -248,8 +252,9 @@ impl Matmul {
         };
         let mut results = vec![empty; count.clamp(1, 256)];
         let mut found = 0;
-        // There is no preference for the bias: the heuristics take its alignment from the pointer, which they do not follow
-        // (`cublasLt.h` at CUBLASLT_MATMUL_DESC_BIAS_POINTER). A power of two is an address with just this alignment.
+        // There is no preference for the bias: the heuristics take its alignment from the pointer, which they
+        // do not follow (`cublasLt.h` at CUBLASLT_MATMUL_DESC_BIAS_POINTER). A power of two is an address
+        // with just this alignment.
         let bias = u64::from(alignment).max(self.problem.out.size() as u64);
         let status = self.with_bias(bias, || {
             // SAFETY: the descriptors live, and `results` has room for as many results as are asked for.
@@ -295,13 +300,14 @@ impl Matmul {
         Ok(usable)
     }
 
-    /// Enqueues the GEMM on `stream`, a `CUstream` of the handle's context. Any number of threads may launch at once, each
-    /// with its own operands; those of a problem with a bias take turns for the length of the call.
+    /// Enqueues the GEMM on `stream`, a `CUstream` of the handle's context. Any number of threads may launch
+    /// at once, each with its own operands; those of a problem with a bias take turns for the length of the
+    /// call.
     ///
     /// # Safety
-    /// - `operands` are device addresses of the problem's matrices, and bias if it has one, with the alignment that was
-    ///   promised to the heuristics, and `workspace` of at least [`Algorithm::workspace`] bytes aligned to 256 (or 0 where
-    ///   none is needed), all mapped until the GEMM has ended.
+    /// - `operands` are device addresses of the problem's matrices, and bias if it has one, with the
+    ///   alignment that was promised to the heuristics, and `workspace` of at least [`Algorithm::workspace`]
+    ///   bytes aligned to 256 (or 0 where none is needed), all mapped until the GEMM has ended.
     /// - No unordered work conflicts with any of them; C overlaps none of the others.
     /// - `algorithm` was proposed for this problem, and the handle's context is current.
     pub unsafe fn launch(
@@ -313,8 +319,8 @@ impl Matmul {
     ) -> Result<(), Error> {
         let (alpha, beta) = (1.0f32, 0.0f32);
         let status = self.with_bias(bias.0, || {
-            // SAFETY: the scalars are read during the call, as the pointer mode is the default; the caller vouches for the
-            // device ranges and the context.
+            // SAFETY: the scalars are read during the call, as the pointer mode is the default; the caller
+            // vouches for the device ranges and the context.
             unsafe {
                 (self.handle.library.functions.matmul)(
                     self.handle.raw,

@@ -10,8 +10,8 @@ const NAMES: [&str; 3] = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt
 /// The variable that names the library, and ends the search there.
 pub(super) const VARIABLE: &str = "WARPWEAVE_CUBLASLT";
 
-/// Every path to try, the most specific first, and what is not to be tried, with the reason. Plain names are left to the
-/// dynamic loader.
+/// Every path to try, the most specific first, and what is not to be tried, with the reason. Plain names are
+/// left to the dynamic loader.
 pub(super) fn tilings() -> (Vec<PathBuf>, Vec<String>) {
     if let Some(path) = std::env::var_os(VARIABLE).filter(|p| !p.is_empty()) {
         return (vec![path.into()], Vec::new());
@@ -38,8 +38,8 @@ fn push_existing(paths: &mut Vec<PathBuf>, folder: &Path) {
     );
 }
 
-/// In the executable's folder, `lib` beside it (a bundle), and the pinned libraries of a cargo target folder above it, if
-/// no other user may write them.
+/// In the executable's folder, `lib` next to it (a bundle), and the pinned libraries of a cargo target folder
+/// above it, if no other user may write them.
 fn around(executable: &Path) -> (Vec<PathBuf>, Vec<String>) {
     let (mut paths, mut refused) = (Vec::new(), Vec::new());
     if let Some(folder) = executable.parent() {

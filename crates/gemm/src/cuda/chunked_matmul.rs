@@ -2,9 +2,10 @@
 
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
 
-use super::{handle, sms_left_by_signals};
+use super::handle;
 use crate::chunked_matmul::Table;
 use crate::cutlass::{self, Arrivals};
+use crate::sm90::sms_left_by_signals;
 use crate::{ChunkedGemmBackend, ChunkedMatmul, Error, GemmOperands};
 
 /// A GEMM that waits, with its tables in device memory.
@@ -29,7 +30,7 @@ impl ChunkedGemmBackend for Cuda {
         cutlass::check_device(self.device())?;
         handle::bind(self)?;
 
-        let sms = sms_left_by_signals(self);
+        let sms = sms_left_by_signals(self.device());
         let tiling = cutlass::select(configs, problem, sms).ok_or(Error::NoCandidate)?;
         let table = Table::new(gemm, &configs[tiling.config])?;
         let (image, at) = table.image();

@@ -27,7 +27,8 @@ pub enum Choice {
     Sm90(sm90::Tiling),
 }
 
-/// What the plans of one device share: the cuBLASLt handle, made when first needed, and the choices of tuning.
+/// What the plans of one device share: the cuBLASLt handle, made when first needed, and the choices of
+/// tuning.
 #[derive(Debug, Default)]
 pub struct CudaGemm {
     cublaslt: Mutex<Option<Arc<cublaslt::Handle>>>,
@@ -38,7 +39,8 @@ impl CudaGemm {
     /// Every algorithm that tuning would try for `problem`, the provider's favourite first where it has one.
     ///
     /// # Errors
-    /// [`Error::InvalidProblem`], [`Error::Unsupported`], [`Error::Device`], [`Error::MissingFeature`] or those of cuBLASLt.
+    /// [`Error::InvalidProblem`], [`Error::Unsupported`], [`Error::Device`], [`Error::MissingFeature`] or
+    /// those of cuBLASLt.
     pub fn choices(
         &self,
         backend: &Cuda,
@@ -117,7 +119,8 @@ impl CudaGemm {
         prepared.pop().ok_or(Error::NoCandidate)
     }
 
-    /// Plans for all `choices` that can be planned, with one workspace for all: only one of them may run at a time.
+    /// Plans for all `choices` that can be planned, with one workspace for all: only one of them may run at a
+    /// time.
     ///
     /// # Errors
     /// The first choice's error if none can be planned.
@@ -237,8 +240,8 @@ fn cutlass_configs(
     Ok(configs)
 }
 
-/// The power of two, 16 at most, that the address of every row of every matrix of every GEMM is a multiple of if the
-/// first one's is.
+/// The power of two, 16 at most, that the address of every row of every matrix of every GEMM is a multiple of
+/// if the first one's is.
 fn alignment(problem: &GemmProblem) -> u32 {
     let batch = match problem.batch.count {
         1 => GemmBatch::ONE,

@@ -1,4 +1,4 @@
-//! GEMMs with their sums on a GPU: the hand-written kernels.
+//! GEMM + reduction on a GPU: the hand-written kernels.
 
 use warpweave_symm_mem::Cuda;
 
@@ -9,9 +9,9 @@ use crate::{Error, GemmReduceBackend, MatmulReduce};
 /// A plan of either kernel.
 #[derive(Debug)]
 pub enum CudaPreparedReduce {
-    /// Owners sum.
+    /// Owners reduce.
     ByOwners(PreparedReduction),
-    /// Each rank sums all.
+    /// Each rank reduces everything.
     OneShot(PreparedOneShot),
 }
 

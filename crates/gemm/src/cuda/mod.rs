@@ -1,4 +1,4 @@
-//! GEMMs on a GPU: cuBLASLt, CUTLASS and the hand-written kernel after [`GemmBackend`].
+//! GEMMs on a GPU: cuBLASLt, CUTLASS and the hand-written kernel as implementations of [`GemmBackend`].
 
 mod all_gather_matmul;
 mod chunked_matmul;
@@ -6,7 +6,7 @@ mod handle;
 mod matmul_reduce;
 mod prepared;
 
-use warpweave_symm_mem::{Backend, Cuda};
+use warpweave_symm_mem::Cuda;
 
 pub use chunked_matmul::CudaPreparedChunked;
 pub use handle::{Choice, CudaGemm};
@@ -16,17 +16,6 @@ pub use prepared::CudaPrepared;
 use crate::backend::{GemmBackend, GemmOperands};
 use crate::timing;
 use crate::{Error, GemmProblem, Provider};
-
-/// SMs that a launch leaves to others where it waits for signals of stream operations. Its blocks stay until all rows
-/// are here and fill a SM, so that a signal or a wait, which is a kernel and which a peer's rows may hang on, would find
-/// no place beside them.
-const LEFT_TO_SIGNALS: u32 = 2;
-
-/// SMs that such a launch has.
-pub(crate) fn sms_left_by_signals(cuda: &Cuda) -> u32 {
-    let all = cuda.device().sms;
-    all.saturating_sub(LEFT_TO_SIGNALS).max(1)
-}
 
 impl GemmBackend for Cuda {
     type GemmHandle = CudaGemm;
@@ -61,8 +50,8 @@ impl GemmBackend for Cuda {
         let choices = handle.choices(self, problem, provider)?;
         let contenders = handle.contenders(self, problem, &choices)?;
         let winner = timing::fastest(self, stream, contenders.len(), |index| {
-            // SAFETY: the caller vouches for the matrices; the contenders follow each other on one stream, so that they
-            // can share C and the workspace.
+            // SAFETY: the caller vouches for the matrices; the contenders follow each other on one stream, so
+            // that they can share C and the workspace.
             unsafe { self.gemm(stream, &contenders[index], operands) }
         })?;
         let choice = contenders[winner].choice();

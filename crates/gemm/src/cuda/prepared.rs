@@ -111,12 +111,13 @@ impl CudaPrepared {
                 operands.check(&self.problem, |dtype| {
                     u64::from(*alignment).max(dtype.size() as u64)
                 })?;
-                // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for this
-                // problem and the workspace has its size.
+                // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for
+                // this problem and the workspace has its size.
                 unsafe { matmul.launch(algorithm, operands, workspace, handle::raw(stream)) }
             }
             Kernel::Cutlass { prepared, .. } => {
-                // SAFETY: the caller vouches for the matrices and the context; the workspace has the plan's size.
+                // SAFETY: the caller vouches for the matrices and the context; the workspace has the plan's
+                // size.
                 unsafe { prepared.launch(operands, workspace, handle::raw(stream)) }
             }
             Kernel::Sm90(prepared) => {

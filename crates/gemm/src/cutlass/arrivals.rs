@@ -1,4 +1,4 @@
-//! What a kernel that waits is told beside its operands.
+//! What a GEMM that waits per chunk reads besides its operands.
 
 use warpweave_symm_mem::PadView;
 

@@ -1,4 +1,4 @@
-//! The static library of kernels, after the C interface of `warpweave_cutlass.h`.
+//! The static library of kernels, through the C interface of `warpweave_cutlass.h`.
 
 mod chunked;
 
@@ -108,7 +108,8 @@ struct State {
     bound: Option<[u64; 4]>,
 }
 
-// SAFETY: the library's plan is plain host memory without thread affinity, and the mutex lets one thread in at a time.
+// SAFETY: the library's plan is plain host memory without thread affinity, and the mutex lets one thread in
+// at a time.
 unsafe impl Send for State {}
 
 impl Prepared {
@@ -173,14 +174,15 @@ impl Prepared {
         self.workspace
     }
 
-    /// Enqueues the GEMM on `stream`, a `CUstream`. Tensor maps are encoded again only when an address has changed.
+    /// Enqueues the GEMM on `stream`, a `CUstream`. Tensor maps are encoded again only when an address has
+    /// changed.
     ///
     /// # Errors
     /// [`Error::Operand`] for addresses that are not multiples of 16; [`Error::Cutlass`].
     ///
     /// # Safety
-    /// - `operands` are device addresses of the problem's matrices and `workspace` of [`Prepared::workspace`] bytes (or 0
-    ///   where none are needed), all mapped until the GEMM has ended.
+    /// - `operands` are device addresses of the problem's matrices and `workspace` of [`Prepared::workspace`]
+    ///   bytes (or 0 where none are needed), all mapped until the GEMM has ended.
     /// - No unordered work conflicts with any of them; C overlaps neither A nor B.
     /// - The context in which the plan was made is current.
     pub unsafe fn launch(
@@ -208,7 +210,8 @@ impl Prepared {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // SAFETY: the plan was created by the library and is not used again; a launch has copied its parameters.
+        // SAFETY: the plan was created by the library and is not used again; a launch has copied its
+        // parameters.
         unsafe { ww_cutlass_plan_destroy(self.raw.as_ptr()) };
     }
 }

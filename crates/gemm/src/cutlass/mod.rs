@@ -1,7 +1,7 @@
 //! The CUTLASS SM90 kernels: their configurations, the choice between them, and their plans.
 //!
-//! The kernels are compiled into a static library behind the feature `cutlass`. Everything that decides is here always;
-//! without the feature, asking for the kernels is a typed error.
+//! The kernels are compiled into a static library behind the feature `cutlass`. Everything that decides is
+//! here always; without the feature, asking for the kernels is a typed error.
 
 #[cfg(not(feature = "cutlass"))]
 mod absent;

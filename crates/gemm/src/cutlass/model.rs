@@ -1,9 +1,9 @@
 //! The choice between configurations where nothing was measured: a model of tiles and waves.
 //!
-//! A persistent kernel runs ceil(tiles / slots) tiles on its busiest SM, one after another; stream-K spreads the last
-//! wave over all. The constants were fitted to an H200 at 1024³ f16, where one wave of 128×128 ping-pong tiles takes 11.3 µs
-//! and one of 128×256 cooperative tiles 16.3 µs, and to about 800 TFLOP/s on large bf16 GEMMs. Tuning on the device
-//! replaces the model.
+//! A persistent kernel runs ceil(tiles / slots) tiles on its busiest SM, one after another; stream-K spreads
+//! the last wave over all. The constants were fitted to an H200 at 1024³ f16, where one wave of 128×128
+//! ping-pong tiles takes 11.3 µs and one of 128×256 cooperative tiles 16.3 µs, and to about 800 TFLOP/s on
+//! large bf16 GEMMs. Tuning on the device replaces the model.
 
 use super::tiling::{Config, Raster, Tiling};
 use crate::GemmProblem;
@@ -16,7 +16,8 @@ const LAUNCH: f64 = 4e-6;
 const STORE_RATE: f64 = 40e9;
 /// What stream-K adds: clearing its locks, storing and reducing partial tiles, seconds.
 const STREAM_K: f64 = 10e-6;
-/// Persistent goes longer than this many waves profit from groups that keep panels of A and B in the L2 cache.
+/// Persistent goes longer than this many waves profit from groups that keep panels of A and B in the L2
+/// cache.
 const SWIZZLE_WAVES: u64 = 2;
 
 /// The configuration that the model expects to be fastest on a device of `sms` SMs, or `None` if there are

@@ -10,8 +10,8 @@ const ALIGNMENT: usize = 8;
 /// Bytes that the addresses of A, B and C must be multiples of.
 pub const ADDRESS_ALIGNMENT: u64 = 16;
 
-/// Whether the kernels can compute `problem`: a single GEMM without a bias, f16 or bf16 in and out, row-major, and n, k
-/// and the leading dimensions multiples of 8. Any m will do.
+/// Whether the kernels can compute `problem`: a single GEMM without a bias, f16 or bf16 in and out,
+/// row-major, and n, k and the leading dimensions multiples of 8. Any m will do.
 pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     let provider = Provider::Cutlass;
     check_single(problem, provider)?;
@@ -27,7 +27,8 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     check_rows(problem, provider, &[("n", problem.n), ("k", problem.k)])
 }
 
-/// Whether the kernels run on `device`. Code for `sm_90a` runs on compute capability 9.0 and on nothing older or newer.
+/// Whether the kernels run on `device`. Code for `sm_90a` runs on compute capability 9.0 and on nothing older
+/// or newer.
 pub fn check_device(device: &DeviceInfo) -> Result<(), Error> {
     check_hopper(device, Provider::Cutlass)
 }

@@ -11,7 +11,8 @@ pub struct Config {
     pub tile: [u32; 3],
     /// Thread blocks of a cluster along M and N.
     pub cluster: [u32; 2],
-    /// Two warp groups share a tile; otherwise each has its own, one in its epilogue while the other multiplies.
+    /// Two warp groups share a tile; otherwise each has its own, one in its epilogue while the other
+    /// multiplies.
     pub cooperative: bool,
     /// Tiles of the last wave are split along K and reduced in a fixed order.
     pub stream_k: bool,

@@ -1,4 +1,4 @@
-//! The host twin of the GEMM that gathers: the same flags, chunk after chunk.
+//! The host twin of the all-gather GEMM: the same flags, chunk by chunk.
 
 use std::ops::Range;
 
@@ -47,15 +47,16 @@ impl AllGatherGemmBackend for Host {
     }
 }
 
-/// Multiplies this rank's rows, then those that are pushed, then pulls and multiplies chunk after chunk of the others.
+/// Multiplies this rank's rows, then those that are pushed, then pulls and multiplies chunk after chunk of
+/// the others.
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`].
 unsafe fn pull_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
     let (rank, world) = (gemm.rank(), gemm.world());
     let peers = || (1..world).map(|step| (rank + world - step) % world);
-    // SAFETY: slots and ranks were checked. Every wait runs, whatever the others saw: each advances its own epoch. Rows are read
-    // after their owner's flag, and before the flag that gives them back.
+    // SAFETY: slots and ranks were checked. Every wait runs, whatever the others saw: each advances its own
+    // epoch. Rows are read after their owner's flag, and before the flag that gives them back.
     unsafe {
         let pushed = gemm.pushed_chunks();
         for peer in peers().filter(|_| pushed == 0) {
@@ -94,7 +95,8 @@ unsafe fn pull_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes this rank's chunks into the staging of every other, says so of each, and multiplies its own rows and what the others wrote.
+/// Writes this rank's chunks into the staging of every other, says so of each, and multiplies its own rows
+/// and what the others wrote.
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`].
@@ -107,8 +109,9 @@ unsafe fn write_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
         let rows = gemm.shards[owner].len();
         0..rows.div_ceil(gemm.chunk_rows).max(1)
     };
-    // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it gave the flags that this
-    // rank has waited for in the call before. After a fault nothing is written. Every wait runs: each advances its own epoch.
+    // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it
+    // gave the flags that this rank has waited for in the call before. After a fault nothing is written.
+    // Every wait runs: each advances its own epoch.
     unsafe {
         // Every call waits for every peer once.
         let parity = match peers().next() {

@@ -1,4 +1,4 @@
-//! The host twin of the GEMM that waits: part after part, each after its flag.
+//! The host twin of the GEMM that waits per chunk: chunk by chunk, each after its flag.
 
 use warpweave_symm_mem::Host;
 use warpweave_symm_mem::host::expect_signal;
@@ -48,8 +48,8 @@ unsafe fn multiply(gemm: &ChunkedMatmul) -> Result<(), Error> {
         .map(|part| (&part.rows, Some(part.from)));
     for (rows, from) in own.into_iter().chain(arrivals) {
         let (problem, a, c) = gemm.part(rows, from.is_none());
-        // SAFETY: the slot and the source were checked; a part is read after the flag that publishes it. Every wait runs,
-        // whatever the others saw: each advances its own epoch.
+        // SAFETY: the slot and the source were checked; a part is read after the flag that publishes it.
+        // Every wait runs, whatever the others saw: each advances its own epoch.
         unsafe {
             if from.is_none_or(|from| expect_signal(&gemm.pad, gemm.ready, from, 0)) {
                 panels::multiply_raw(&problem, GemmOperands::new(a, gemm.b, c))?;

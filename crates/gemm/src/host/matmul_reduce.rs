@@ -1,12 +1,10 @@
-//! The host twin of the GEMM with its sums: the same groups in the same order, by the same signals.
-
-use std::ops::Range;
+//! The host twin of GEMM + reduction: the same groups in the same order, by the same signals.
 
 use half::{bf16, f16};
 use warpweave_symm_mem::host::{expect_signal, is_noticed, send_signal};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
-use super::{Element, one_shot, panels};
+use super::{Element, one_shot, panels, partials};
 use crate::matmul_reduce::{Group, ReduceOutput};
 use crate::{Error, GemmOperands, GemmReduceBackend, MatmulReduce};
 
@@ -69,11 +67,11 @@ unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error> {
     let order = gemm.order();
     for group in &order {
         let Group { owner, index, .. } = *group;
-        let partial = partial(gemm, &group.rows)?;
-        // SAFETY: slots and ranks were checked. This rank's memory is written after `done` of the call before, and that of
-        // others read after the flags that publish it. Every wait runs, whatever the others saw: each advances its own
-        // epoch. After one that failed nothing is pulled or published. That another pad's wait failed is no reason to leave
-        // sums out: this pad would not tell.
+        let partial = partials::partial(gemm, &group.rows)?;
+        // SAFETY: slots and ranks were checked. This rank's memory is written after `done` of the call
+        // before, and that of others read after the flags that publish it. Every wait runs, whatever the
+        // others saw: each advances its own epoch. After one that failed nothing is pulled or published. That
+        // another pad's wait failed is no reason to leave sums out: this pad would not tell.
         unsafe {
             if owner != own {
                 if !is_noticed(pad) {
@@ -122,64 +120,11 @@ unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error> {
     Ok(())
 }
 
-/// This rank's GEMM of some rows, not rounded, contiguous.
-pub(super) fn partial(gemm: &MatmulReduce, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
-    let (problem, a) = gemm.part(rows);
-    let mut sums = vec![0.0f32; problem.m * problem.n];
-    if problem.k > 0 {
-        let mut wide = problem.with_output(DType::F32);
-        wide.bias = false;
-        wide.ldc = wide.n;
-        let c = DevicePtr(sums.as_mut_ptr() as u64);
-        // SAFETY: the caller of the launch vouches for A and B; `sums` has the GEMM's size and is this function's own.
-        unsafe { panels::multiply_raw(&wide, GemmOperands::new(a, gemm.b, c))? };
-    }
-    Ok(sums)
-}
-
 /// The rows of a group within what lies for the whole shard from `base` on.
 fn rows_at<T>(gemm: &MatmulReduce, base: DevicePtr, group: &Group) -> impl Iterator<Item = *mut T> {
     let first = gemm.shards[group.owner].start;
     let rows = group.rows.start - first..group.rows.end - first;
     rows.map(move |row| gemm.row_from(base, row).as_host::<T>())
-}
-
-/// Rounds `values` into rows.
-///
-/// # Safety
-/// They are there, each with elements of type `T`, as many as its values, and nothing else accesses them meanwhile.
-pub(super) unsafe fn round_rows<'a, T: Element>(
-    rows: impl Iterator<Item = *mut T>,
-    values: impl Iterator<Item = &'a [f32]>,
-) {
-    for (row, values) in rows.zip(values) {
-        // SAFETY: the caller's obligation.
-        T::round(values, unsafe {
-            std::slice::from_raw_parts_mut(row, values.len())
-        });
-    }
-}
-
-/// Adds rows to those of `sums`, which have `width` elements.
-///
-/// # Safety
-/// They are there, with as many elements of type `T`, and nothing writes them meanwhile.
-pub(super) unsafe fn add_rows<T: Element>(
-    sums: &mut [f32],
-    width: usize,
-    rows: impl Iterator<Item = *mut T>,
-) {
-    let mut terms = vec![0.0f32; width];
-    for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
-        // SAFETY: the caller's obligation.
-        T::widen(
-            unsafe { std::slice::from_raw_parts(row, width) },
-            &mut terms,
-        );
-        for (sum, term) in sums.iter_mut().zip(&terms) {
-            *sum += term;
-        }
-    }
 }
 
 /// Rounds `values` into the rows of a group.
@@ -189,13 +134,14 @@ pub(super) unsafe fn add_rows<T: Element>(
 unsafe fn store<T: Element>(gemm: &MatmulReduce, base: DevicePtr, group: &Group, values: &[f32]) {
     let values = values.chunks_exact(gemm.problem.n);
     // SAFETY: the caller's obligation; a row has n elements.
-    unsafe { round_rows(rows_at::<T>(gemm, base, group), values) };
+    unsafe { partials::round_rows(rows_at::<T>(gemm, base, group), values) };
 }
 
 /// Copies the rows of a group.
 ///
 /// # Safety
-/// They are in both places, with elements of type `T`, and nothing writes the first or accesses the second meanwhile.
+/// They are in both places, with elements of type `T`, and nothing writes the first or accesses the second
+/// meanwhile.
 unsafe fn copy<T: Element>(gemm: &MatmulReduce, group: &Group, from: DevicePtr, to: DevicePtr) {
     let rows = rows_at::<T>(gemm, from, group);
     for (from, to) in rows.zip(rows_at::<T>(gemm, to, group)) {
@@ -204,8 +150,8 @@ unsafe fn copy<T: Element>(gemm: &MatmulReduce, group: &Group, from: DevicePtr, 
     }
 }
 
-/// The sums of an own group over all ranks: to `partial`, this rank's, those of the others are added in their order, and the
-/// bias.
+/// The sums of an own group over all ranks: to `partial`, this rank's, those of the others are added in their
+/// order, and the bias.
 ///
 /// # Safety
 /// The parts of all others have been pulled, and nothing writes them meanwhile.
@@ -215,12 +161,12 @@ unsafe fn sum<T: Element>(gemm: &MatmulReduce, group: &Group, partial: Vec<f32>)
     for source in (0..gemm.world()).filter(|&source| source != gemm.rank()) {
         let rows = rows_at::<T>(gemm, gemm.pulled(source), group);
         // SAFETY: rows of n elements, by the caller's obligation.
-        unsafe { add_rows(&mut sums, n, rows) };
+        unsafe { partials::add_rows(&mut sums, n, rows) };
     }
     if gemm.problem.bias {
         let bias = std::iter::repeat(gemm.bias.as_host::<T>());
         // SAFETY: the bias has n elements, as the caller of the launch vouches.
-        unsafe { add_rows(&mut sums, n, bias) };
+        unsafe { partials::add_rows(&mut sums, n, bias) };
     }
     sums
 }

@@ -6,6 +6,7 @@ mod chunked_matmul;
 mod matmul_reduce;
 mod one_shot;
 mod panels;
+mod partials;
 mod reference;
 
 pub use backend::HostPrepared;

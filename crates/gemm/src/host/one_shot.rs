@@ -1,24 +1,25 @@
-//! The host twin of the GEMM whose sums every rank makes by itself: unit after unit, by the same signals.
+//! The host twin of GEMM + all-reduce in one shot: unit by unit, by the same signals.
 
 use std::ops::Range;
 
 use warpweave_symm_mem::DevicePtr;
 use warpweave_symm_mem::host::{expect_signal, is_faulted, is_noticed, next_epoch, send_signal};
 
-use super::{Element, matmul_reduce};
+use super::{Element, partials};
 use crate::{Error, MatmulReduce};
 
 /// Rows and columns of C.
-type Place = [Range<usize>; 2];
+type Tile = [Range<usize>; 2];
 
 /// # Safety
-/// As for [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce), with `T` the problem's type.
+/// As for [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce), with `T` the
+/// problem's type.
 pub(super) unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error> {
     let (pad, own, ready) = (&gemm.pad, gemm.rank(), gemm.ready);
-    let partial = matmul_reduce::partial(gemm, &(0..gemm.problem.m))?;
-    // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it gave the flags that this
-    // rank has waited for in the call before. After a fault no peer is written to or signalled. Every wait runs: each advances its own
-    // epoch.
+    let partial = partials::partial(gemm, &(0..gemm.problem.m))?;
+    // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it
+    // gave the flags that this rank has waited for in the call before. After a fault no peer is written to or
+    // signalled. Every wait runs: each advances its own epoch.
     unsafe {
         // Every call waits for every peer once.
         let parity = match gemm.peers().next() {
@@ -53,7 +54,7 @@ pub(super) unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error
 fn rows_at<T>(
     gemm: &MatmulReduce,
     base: DevicePtr,
-    [rows, columns]: &Place,
+    [rows, columns]: &Tile,
 ) -> impl Iterator<Item = *mut T> {
     let first = columns.start * size_of::<T>();
     rows.clone()
@@ -64,34 +65,34 @@ fn rows_at<T>(
 ///
 /// # Safety
 /// The place is there, with elements of type `T`, and nothing else accesses it meanwhile.
-unsafe fn store<T: Element>(gemm: &MatmulReduce, base: DevicePtr, place: &Place, partial: &[f32]) {
+unsafe fn store<T: Element>(gemm: &MatmulReduce, base: DevicePtr, place: &Tile, partial: &[f32]) {
     let [rows, columns] = place;
     let n = gemm.problem.n;
     let values = rows.clone().map(|row| &partial[row * n..][columns.clone()]);
     // SAFETY: the caller's obligation.
-    unsafe { matmul_reduce::round_rows(rows_at::<T>(gemm, base, place), values) };
+    unsafe { partials::round_rows(rows_at::<T>(gemm, base, place), values) };
 }
 
 /// Adds the parts of all ranks in their order, and the bias, to C.
 ///
 /// # Safety
 /// They are in this rank's staging, and nothing writes them meanwhile.
-unsafe fn sum<T: Element>(gemm: &MatmulReduce, parity: usize, place: &Place) {
+unsafe fn sum<T: Element>(gemm: &MatmulReduce, parity: usize, place: &Tile) {
     let [rows, columns] = place;
     let width = columns.len();
     let mut sums = vec![0.0f32; rows.len() * width];
     for source in 0..gemm.world() {
         let parts = gemm.left(source, gemm.rank(), parity);
         // SAFETY: `width` elements of each row, by the caller's obligation.
-        unsafe { matmul_reduce::add_rows(&mut sums, width, rows_at::<T>(gemm, parts, place)) };
+        unsafe { partials::add_rows(&mut sums, width, rows_at::<T>(gemm, parts, place)) };
     }
     // SAFETY: the bias has n elements, as the caller of the launch vouches; C is this rank's own.
     unsafe {
         if gemm.problem.bias {
             let bias = gemm.bias.as_host::<T>().add(columns.start);
-            matmul_reduce::add_rows(&mut sums, width, std::iter::repeat(bias));
+            partials::add_rows(&mut sums, width, std::iter::repeat(bias));
         }
         let c = rows_at::<T>(gemm, gemm.own_sums(), place);
-        matmul_reduce::round_rows(c, sums.chunks_exact(width));
+        partials::round_rows(c, sums.chunks_exact(width));
     }
 }

@@ -1,7 +1,8 @@
-//! A blocked GEMM: panels of A and B are widened to f32, multiplied by the `gemm` crate, and each element of C is
-//! rounded once.
+//! A blocked GEMM: panels of A and B are widened to f32, multiplied by the `gemm` crate, and each element of
+//! C is rounded once.
 //!
-//! The `gemm` crate's own f16 GEMM stores partial sums as f16 between blocks of K, which the GPU kernels do not.
+//! The `gemm` crate's own f16 GEMM stores partial sums as f16 between blocks of K, which the GPU kernels do
+//! not.
 
 use half::{bf16, f16};
 use warpweave_symm_mem::DType;
@@ -57,12 +58,14 @@ pub fn multiply_with_bias<T: Element, O: Element>(
     check_len(problem, "C", c.len(), problem.c_len())?;
     check_len(problem, "bias", bias.len(), problem.bias_len())?;
     let bias = &bias[..problem.bias_len()];
-    // SAFETY: the slices hold every element that the problem addresses, as just checked, and C is borrowed exclusively.
+    // SAFETY: the slices hold every element that the problem addresses, as just checked, and C is borrowed
+    // exclusively.
     unsafe { batched(problem, a.as_ptr(), b.as_ptr(), bias, c.as_mut_ptr()) };
     Ok(())
 }
 
-/// C = A·B, with the bias if the problem has one, on host addresses, for memory that is shared with other processes.
+/// C = A·B, with the bias if the problem has one, on host addresses, for memory that is shared with other
+/// processes.
 ///
 /// # Errors
 /// [`Error::InvalidProblem`], and [`Error::Operand`] for a null or misaligned address.
@@ -70,8 +73,8 @@ pub fn multiply_with_bias<T: Element, O: Element>(
 /// # Safety
 /// - A, B, C and the bias hold [`GemmProblem::a_len`], [`GemmProblem::b_len`], [`GemmProblem::c_len`] and
 ///   [`GemmProblem::bias_len`] elements.
-/// - C overlaps none of the others, and nothing else writes these or accesses the elements of C meanwhile. Elements between
-///   the rows are not touched.
+/// - C overlaps none of the others, and nothing else writes these or accesses the elements of C meanwhile.
+///   Elements between the rows are not touched.
 pub unsafe fn multiply_raw(problem: &GemmProblem, operands: GemmOperands) -> Result<(), Error> {
     problem.validate()?;
     check_addresses(problem, operands)?;
@@ -237,8 +240,8 @@ unsafe fn blocked<T: Element, O: Element>(
 
 fn gemm(a: &Panel, b: &Panel, c: &mut [f32], (m, n, k): (usize, usize, usize)) {
     assert!(a.data.len() >= m * k && b.data.len() >= k * n && c.len() >= m * n);
-    // SAFETY: the panels hold m·k and k·n elements at their strides and `c` m·n contiguous ones, as just checked; C is
-    // not read, so its old contents do not matter.
+    // SAFETY: the panels hold m·k and k·n elements at their strides and `c` m·n contiguous ones, as just
+    // checked; C is not read, so its old contents do not matter.
     unsafe {
         gemm::gemm(
             m,

@@ -3,8 +3,8 @@
 use super::Element;
 use crate::{Error, GemmProblem, Layout};
 
-/// C = A·B by the definition, every sum in f64 and never rounded: m·n values for each GEMM of the batch, row-major and
-/// contiguous whatever `problem.ldc` and the batch's stride say.
+/// C = A·B by the definition, every sum in f64 and never rounded: m·n values for each GEMM of the batch,
+/// row-major and contiguous whatever `problem.ldc` and the batch's stride say.
 ///
 /// It takes about a second for 2⁹ elements each way; [`multiply`](super::multiply) is the fast one.
 ///

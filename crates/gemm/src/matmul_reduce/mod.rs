@@ -1,42 +1,49 @@
-//! GEMMs whose K is sharded over ranks, and the sums of these over the ranks, in one launch.
+//! GEMM + reduction in one launch, with K sharded over the ranks: matmul + reduce-scatter and matmul +
+//! all-reduce.
 //!
-//! Rank r has the columns K_r of A and the rows K_r of B, so that it has a *partial GEMM* of all of C, and C is the sum of
-//! these. Each rank owns some rows of C, its shard, and sums them. One launch computes the partial GEMM tile by tile,
-//! leaves those of others' rows in its staging, from which their owners pull them, and adds the parts that it pulls itself:
-//! matmul + reduce-scatter. Where everyone is to have the sums, the others pull these in their turn: matmul + all-reduce.
+//! Rank r has the columns K_r of A and the rows K_r of B. Its *partial GEMM* covers all of C, and C is the
+//! sum of all partial GEMMs. Each rank owns some rows of C, its shard, and reduces them. One launch computes
+//! the partial GEMM tile by tile. It leaves the partials of others' rows in its staging, from which their
+//! owners pull them, and adds the partials that it pulls itself: matmul + reduce-scatter. Where everyone gets
+//! the result, the others then pull it: matmul + all-reduce.
 //!
 //! # Protocol
 //!
-//! A *group* is [`group_rows`](MatmulReduce::group_rows) rows of a shard. Its parts and its sums are published together, in
-//! slots of the pad of its own: `ready` + group and `summed` + group. [`order()`] is the order in which a rank takes the groups.
-//! In a call rank r
-//! - for each group of another rank: stores its part into its staging, signals `ready` to the owner;
-//! - for each group of its own: waits for `ready` of all others, pulls their parts, adds them to its own in the order of
-//!   ranks, stores the sum and, where everyone gets the sums, signals `summed` to all others;
-//! - where everyone gets the sums: waits for `summed` of each group of each other rank, and pulls its rows;
-//! - has pulled everything: signals `done` to all others, and ends after their `done`.
+//! A *group* is [`group_rows`](MatmulReduce::group_rows) rows of a shard. Its partials share a flag, in slot
+//! `ready` + group, and so do its results, in slot `summed` + group. [`order()`] is the order in which a rank
+//! takes the groups. In a call rank r
+//! - for each group of another rank: stores its partial into its staging and signals `ready` to the owner;
+//! - for each group of its own: waits for `ready` of all others, pulls their partials, adds them to its own
+//!   in the order of ranks, stores the result and, where everyone gets it, signals `summed` to all others;
+//! - where everyone gets the result: waits for `summed` of each group of each other rank, and pulls its rows;
+//! - once it has pulled everything: signals `done` to all others, and ends after their `done`.
 //!
-//! A rank writes its own memory alone: data is pulled, not sent (`docs/fused-kernel.md` says why). So a call needs no credits:
-//! whatever follows it may write what others have pulled.
+//! A rank writes only its own memory: data is pulled, not pushed (`docs/fused-kernel.md` says why). So a call
+//! needs no credits: whatever follows it may overwrite what others have pulled.
 //!
-//! After a wait that failed a rank publishes nothing; in one shot a launch that begins after it writes nothing to its peers.
+//! After a failed wait a rank signals nothing more; in one shot a launch that begins after it writes nothing
+//! to its peers.
 //!
 //! # In one shot
 //!
-//! Those are two trips over the link, of parts and of sums, each with a flag before and after it: *two shots*. Where C is so small that
-//! flags take longer than bytes, each rank sums all of it by itself ([`ReduceOutput::Each`]). In a call rank r
-//! - for each unit of C, a box as [`Units`] has them: stores its part into the staging of every rank, this one included, and signals
-//!   `ready` + unit to the others, on a GPU to itself too: other blocks have parts of the unit;
-//! - for each unit: waits for `ready` of all others, and adds the parts of all in the order of ranks.
+//! The protocol above crosses the link twice, for partials and for results, and each crossing adds the
+//! latency of a flag: *two shots*. Where C is so small that latency exceeds transfer time, each rank reduces
+//! all of C by itself ([`ReduceOutput::Each`]). In a call rank r
+//! - for each unit of C, a box as [`Units`] has them: pushes its partial into the staging of every rank,
+//!   itself included, and signals `ready` + unit to the others, on a GPU to itself too, because other blocks
+//!   have partials of the unit;
+//! - for each unit: waits for `ready` of all others, and adds the partials of all in the order of ranks.
 //!
-//! Nothing else is said: calls take two stagings in turn, so that who has heard from all ranks in one call may write in the next what they
-//! read in the one before. The slot `done` is for tickets and the number of the call alone.
+//! There is no other signal. Calls alternate between two stagings: a rank that has received the flags of all
+//! ranks in one call may overwrite in the next what they read in the call before. The slot `done` only holds
+//! tickets and the number of the call.
 //!
 //! # Rounding
 //!
-//! A part is rounded to the element type when it is stored. The owner's own part is not: to its f32 sums those of the others are
-//! added in the order of ranks, and after them a bias, and the sum is rounded once. In one shot the own part is rounded too, and has its
-//! place among the others, so that all ranks get the same bits. Each run gives the same bits.
+//! A partial is rounded to the element type when it is stored. The owner's own partial is not: the others'
+//! partials are added to its f32 accumulators in the order of ranks, then the bias, and the result is rounded
+//! once. In one shot the own partial is rounded too and takes its place among the others, so that all ranks
+//! get the same bits. Every run gives the same bits.
 
 mod backend;
 mod order;
@@ -46,62 +53,62 @@ use std::ops::Range;
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
-use crate::sm90::Tiling;
-use crate::{Error, GemmBatch, GemmProblem, Layout};
+use crate::{Error, GemmBatch, GemmProblem, Layout, Tiling};
 
 pub use backend::GemmReduceBackend;
 pub use order::{Group, order};
 pub use units::Units;
 
-/// Who gets the sums, and where.
+/// Who gets the result, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReduceOutput {
-    /// Each rank those of its shard: the address of the first of this rank's.
+    /// Each rank gets its shard: the address of its first row.
     Owner(DevicePtr),
-    /// Each rank all: for each rank the address of row 0 of its C, as mapped here.
+    /// Each rank gets all of C: for each rank the address of row 0 of its C, as mapped here.
     Everyone(Vec<DevicePtr>),
-    /// Each rank all, which it sums by itself, in one shot: the address of row 0 of its C.
+    /// Each rank gets all of C and reduces it by itself, in one shot: the address of row 0 of its C.
     Each(DevicePtr),
 }
 
 /// C = the sum of A·B over all ranks, with a bias if the problem has one, or this rank's rows of it.
 #[derive(Clone, Debug)]
 pub struct MatmulReduce {
-    /// This rank's partial GEMM: all rows and columns of C, this rank's part of K. That may be empty: a GEMM of no
-    /// terms is zero. `ldc` holds for C and for staging.
+    /// This rank's partial GEMM: all rows and columns of C, this rank's part of K. K may be empty, which
+    /// gives zero. `ldc` holds for C and for staging.
     pub problem: GemmProblem,
-    /// The rows of C that each rank owns, one after the other. In one shot nobody owns any, and this is ignored.
+    /// The contiguous rows of C that each rank owns, by rank. Ignored in one shot.
     pub shards: Vec<Range<usize>>,
     /// Address of this rank's columns of A, m × k, row-major.
     pub a: DevicePtr,
     /// Address of this rank's rows of B, k × n.
     pub b: DevicePtr,
-    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. The sums get it once, each from its
-    /// owner. Ignored by a problem without one.
+    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. The owner of a
+    /// row adds it once. Ignored by a problem without one.
     pub bias: DevicePtr,
-    /// Where the sums go.
+    /// Where the result goes.
     pub c: ReduceOutput,
-    /// For each rank the address of its staging, as mapped here: its parts of the rows of each of the others, in the order of
-    /// ranks, for each of whom it has as many rows of `ldc` elements as the largest shard. In one shot each is two, one after the other:
-    /// the parts of all ranks, in their order, of all rows of C, which peers write.
+    /// For each rank the address of its staging, as mapped here: its partials of the rows of each other rank,
+    /// in the order of ranks, with room for as many rows of `ldc` elements each as the largest shard. In one
+    /// shot each staging is two, one after the other: the partials of all ranks, in their order, of all rows
+    /// of C, which peers write.
     pub staging: Vec<DevicePtr>,
-    /// Address of as much memory of this rank alone, for the parts that it pulls. In one shot there are none.
+    /// Address of as much memory of this rank alone, for the partials that it pulls. Unused in one shot.
     pub pulled: DevicePtr,
     /// The signal pad, which gives rank and world size.
     pub pad: PadView,
-    /// First of the slots for "my part of the group may be pulled", one for each group of the largest shard. In one shot, for "my part of
-    /// the unit is in your staging", one for each of [`Units`].
+    /// First of the slots for "my partial of the group may be pulled", one for each group of the largest
+    /// shard. In one shot, for "my partial of the unit is in your staging", one for each of [`Units`].
     pub ready: usize,
-    /// Where everyone gets the sums, first of as many slots for "the sums of my group may be pulled".
+    /// Where everyone gets the result, first of as many slots for "my group is reduced and may be pulled".
     pub summed: usize,
-    /// The slot for "I have pulled what is yours". In one shot a slot in which nothing is said.
+    /// The slot for "I have pulled what is yours". In one shot it carries no signal.
     pub done: usize,
-    /// Rows of a group, but the last of a shard. On a GPU a multiple of 128. In one shot there are none.
+    /// Rows of a group; the last of a shard may have fewer. On a GPU a multiple of 128. Unused in one shot.
     pub group_rows: usize,
-    /// On a GPU: a tile, of those of [`sm90::tilings`](crate::sm90::tilings) that are no clusters; `None` for the model's choice. Ranks
-    /// need not agree. The order of tiles is taken in one shot alone.
+    /// On a GPU: a tile, one of [`sm90::tilings`](crate::sm90::tilings) without clusters; `None` for the
+    /// model's choice. Ranks need not agree. Its swizzle is used in one shot only.
     pub tiling: Option<Tiling>,
-    /// Blocks that the launch may have at most: for ranks that share a GPU, whose blocks must all be resident at once.
+    /// Most blocks of the launch: for ranks that share a GPU, whose blocks must all be resident at once.
     pub max_blocks: Option<u32>,
 }
 
@@ -139,12 +146,12 @@ impl MatmulReduce {
         self.shards.iter().map(Range::len).max().unwrap_or(0)
     }
 
-    /// Where the part of `source` of the rows of `owner` lies, in the staging of `source`.
+    /// Where the partial of `source` of the rows of `owner` lies, in the staging of `source`.
     pub(crate) fn staged(&self, source: usize, owner: usize) -> DevicePtr {
         self.place_of(owner, source, self.staging[source])
     }
 
-    /// Where the part of `source` of this rank's rows is pulled to.
+    /// Where the partial of `source` of this rank's rows is pulled to.
     pub(crate) fn pulled(&self, source: usize) -> DevicePtr {
         self.place_of(source, self.rank(), self.pulled)
     }
@@ -160,13 +167,13 @@ impl MatmulReduce {
         Units::of(self.problem.m, self.problem.n)
     }
 
-    /// In one shot, where the part of `source` begins in the staging of `rank`, of two in the one of `parity`.
+    /// In one shot, where the partial of `source` begins in the staging of `rank`, in the half of `parity`.
     pub(crate) fn left(&self, source: usize, rank: usize, parity: usize) -> DevicePtr {
         let parts = parity * self.world() + source;
         self.row_from(self.staging[rank], parts * self.problem.m)
     }
 
-    /// Where the rows of C that this rank sums lie.
+    /// Where the rows of C that this rank reduces lie.
     pub(crate) fn own_sums(&self) -> DevicePtr {
         match &self.c {
             ReduceOutput::Owner(c) | ReduceOutput::Each(c) => *c,
@@ -177,7 +184,7 @@ impl MatmulReduce {
         }
     }
 
-    /// Bytes of a row of C and of a part.
+    /// Bytes of a row of C and of a partial.
     pub(crate) fn row_bytes(&self) -> usize {
         self.problem.ldc * self.problem.dtype.size()
     }
@@ -208,7 +215,7 @@ impl MatmulReduce {
         }
     }
 
-    /// Refuses what contradicts itself.
+    /// Refuses contradictory values.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         self.with_terms().validate()?;
         let (rank, world, problem) = (self.rank(), self.world(), &self.problem);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Some rows of a shard, which are published together.
+/// Some rows of a shard that share a flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Whose rows they are.
@@ -14,13 +14,13 @@ pub struct Group {
 }
 
 /// The groups of `group_rows` rows (of one, for 0) of all `shards`, of which rank r owns `shards[r]`, in the
-/// order in which `rank` takes them, in rounds: group i of each other rank, that of the next rank first, so
-/// that at each time every rank pulls from another. Its own come last, when their parts have had time to
-/// come; but where `everyone` gets the sums and there is as much to pull after them, group i − 1 of its own
-/// follows in round i.
+/// order in which `rank` takes them. In round i it takes group i of each other rank, the next rank's first,
+/// so that every rank pulls from a different one at a time. Its own groups come last, when their partials
+/// have had time to arrive; but where `everyone` gets the result, which is as much to pull again, group i − 1
+/// of its own follows in round i.
 ///
-/// No rank waits for another that waits for it: before a rank has multiplied group i for others it waits for parts of groups
-/// up to i − 2 only.
+/// There is no circular wait: before a rank has multiplied group i for others, it waits only for partials of
+/// groups up to i − 2.
 pub fn order(
     shards: &[Range<usize>],
     rank: usize,

@@ -1,4 +1,4 @@
-//! The boxes of C that are published together where each rank sums all of it.
+//! The boxes of C that share a flag where each rank reduces all of C.
 
 use std::ops::Range;
 

@@ -12,7 +12,7 @@ pub(super) struct Gathering<'a> {
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Whether a block pulls beside its GEMM, not before it.
+    /// Whether a block pulls during its GEMM, not before it.
     pub overlapped: bool,
     pub planted: Option<Planted>,
 }
@@ -37,7 +37,7 @@ impl Gathering<'_> {
                         &|thread, call| {
                             self.end(thread, rank);
                             thread.arrive(end(rank, call));
-                            thread.meet(end(rank, call), all);
+                            thread.barrier_wait(end(rank, call), all);
                             if block == 0 {
                                 thread.check();
                             }
@@ -63,10 +63,10 @@ impl Gathering<'_> {
         self.blocks[rank] + usize::from(self.pushes(rank))
     }
 
-    /// What the copy engines of a rank do beside its kernel.
+    /// What the copy engines of a rank do while its kernel runs.
     fn push(&self, engine: &mut Thread<'_>, rank: usize) {
         for call in 1..=self.calls {
-            engine.meet(begin(rank, call), 1);
+            engine.barrier_wait(begin(rank, call), 1);
             for peer in peers(rank, self.chunks.len()) {
                 for chunk in 0..self.pushed.min(self.chunks[rank]) {
                     engine.read(shard(chunk, rank), call);
@@ -76,12 +76,12 @@ impl Gathering<'_> {
                 engine.advance(sent(ready(rank, peer)));
             }
             engine.arrive(end(rank, call));
-            engine.meet(end(rank, call), self.all(rank));
+            engine.barrier_wait(end(rank, call), self.all(rank));
         }
     }
 
-    /// The kernel begins after what the stream did before, which writes the shard. Block 0 stands for the stream, and opens
-    /// the shard, unless the copy engines do.
+    /// The kernel begins after what the stream did before, which writes the shard. Block 0 stands for the
+    /// stream, and opens the shard, unless the copy engines do.
     fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if block == 0 {
             for chunk in 0..self.chunks[rank] {
@@ -93,12 +93,13 @@ impl Gathering<'_> {
                 thread.advance(sent(ready(rank, peer)));
             }
         }
-        thread.meet(begin(rank, call), 1);
+        thread.barrier_wait(begin(rank, call), 1);
     }
 
     /// What comes before `Gather::pull`, that, and what follows it: one warp of a block.
     fn pull(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
-        // Those without rows give their flags too. Loom is spared them, since it ends an order where a wait is in vain.
+        // Those without rows give their flags too. Loom is spared them, since it prunes a branch where a poll
+        // fails.
         for peer in peers(rank, self.chunks.len()) {
             if self.opens(peer) && (!cfg!(loom) || self.chunks[peer] > 0) {
                 thread.wait(ready(peer, rank), expected(ready(peer, rank)));
@@ -153,7 +154,7 @@ impl Gathering<'_> {
             }
             for chunk in self.pushed..self.chunks[peer] {
                 let blocks = self.blocks[rank];
-                thread.meet(arrived(chunk, peer, rank), blocks * call as usize);
+                thread.barrier_wait(arrived(chunk, peer, rank), blocks * call as usize);
                 for block in 0..blocks {
                     thread.read(piece(chunk, peer, rank, block), call);
                 }

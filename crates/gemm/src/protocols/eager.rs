@@ -1,4 +1,4 @@
-//! The GEMM that gathers eagerly: `eager.cuh`.
+//! The GEMM that gathers by the eager protocol: `eager.cuh`.
 
 use super::{Model, Planted, Thread, begin, calls, end, peers, shard};
 
@@ -10,13 +10,14 @@ pub(super) struct Eager<'a> {
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Whether a block sends beside the rest of its work, not before it.
+    /// Whether a block sends concurrently with the rest of its work, not before it.
     pub overlapped: bool,
     pub planted: Option<Planted>,
 }
 
 impl Eager<'_> {
-    /// Who takes a ticket does so as soon as it may, and reads then: waiting for those without rows says nothing of a chunk of this call.
+    /// Who takes a ticket does so as soon as it may, and reads then: waiting for those without rows says
+    /// nothing of a chunk of this call.
     pub(super) fn model(&self) -> Model {
         let mut model = Model::default();
         for rank in 0..self.chunks.len() {
@@ -34,7 +35,7 @@ impl Eager<'_> {
                         },
                         &|thread, call| {
                             thread.arrive(end(rank, call));
-                            thread.meet(end(rank, call), all);
+                            thread.barrier_wait(end(rank, call), all);
                             if block == 0 {
                                 thread.check();
                             }
@@ -46,7 +47,8 @@ impl Eager<'_> {
         model
     }
 
-    /// The kernel begins after what the stream did before, which writes the shard. Block 0 stands for the stream.
+    /// The kernel begins after what the stream did before, which writes the shard. Block 0 stands for the
+    /// stream.
     fn begin(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if block == 0 {
             for chunk in 0..self.chunks[rank] {
@@ -54,7 +56,7 @@ impl Eager<'_> {
             }
             thread.arrive(begin(rank, call));
         }
-        thread.meet(begin(rank, call), 1);
+        thread.barrier_wait(begin(rank, call), 1);
         thread.keep(calls(rank), expected(rank, block));
     }
 
@@ -88,7 +90,7 @@ impl Eager<'_> {
     /// `EagerGather::end`, after the barrier of the block.
     fn take_ticket(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if self.planted != Some(Planted::UnreadCall) {
-            thread.meet(counted(rank, block, call), 1);
+            thread.barrier_wait(counted(rank, block, call), 1);
         }
         let all = self.blocks[rank];
         thread.take_ticket(format!("of the grid of {rank}"), all, |last| {

@@ -1,13 +1,14 @@
-//! Every order of the steps of a model.
+//! Explores every order of the steps of a model.
 //!
-//! A state is where each thread is, what memory holds, and what is known of what: a clock for each thread, handed on from a
-//! release to the acquires that see it. Two accesses to a cell of which one writes must be ordered by these clocks, in every
-//! order of steps; else they race, and what is read may be anything. Flags only grow and tickets are taken by read-modify-write
-//! instructions, so that a thread that sees an old value of one waits longer or takes its ticket after others, which is one more order.
+//! A state is the next step of each thread, the contents of memory, and a vector clock for each thread,
+//! handed from a release to the acquires that see it. These clocks must order every two accesses to a cell of
+//! which one writes, in every order of steps; otherwise they race, and a read may return anything. Flags only
+//! grow and tickets are taken by read-modify-write instructions, so a thread that sees an old value waits
+//! longer or takes its ticket after others, which is just another order.
 //!
-//! Whoever waits for a flag knows what was known to the signal that it waits for, though a later one may be there: it may
-//! have looked before. So what comes of a signal, of a wait that is over, of arriving and of meeting does not depend on what
-//! others do meanwhile, and one order of them stands for all.
+//! A wait learns the clock of the signal that it waits for, even if a later signal is already there: it may
+//! have polled before. So signals, finished waits and barriers commute with what other threads do meanwhile,
+//! and one order stands for all of them.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -84,7 +85,8 @@ struct State {
 /// Tries every order; the number of states that there are.
 ///
 /// # Errors
-/// The first order that goes wrong: a race, data of another call, a deadlock, a ticket that is not whole in the end.
+/// The first order that goes wrong: a race, data of another call, a deadlock, a ticket that is not whole in
+/// the end.
 pub(super) fn explore(model: &Model, orders: Orders) -> Result<usize, String> {
     Explorer {
         model,
@@ -193,7 +195,7 @@ impl Explorer<'_> {
         let quiet = |&&(thread, how): &&(usize, Move)| {
             how == Move::Go
                 && match self.step(state, thread) {
-                    Some(Step::Arrive { .. } | Step::Meet { .. }) => true,
+                    Some(Step::Arrive { .. } | Step::Barrier { .. }) => true,
                     Some(Step::Wait { .. } | Step::Signal { .. }) => self.late.is_none(),
                     _ => false,
                 }
@@ -218,7 +220,7 @@ impl Explorer<'_> {
                     Some(late) => state.health.waits(late, self.model.ranks[thread], here),
                 }
             }
-            Some(Step::Meet { barrier, all }) => {
+            Some(Step::Barrier { barrier, all }) => {
                 Vec::from_iter((state.atoms[barrier].0 == all).then_some(Move::Go))
             }
             Some(_) => vec![Move::Go],
@@ -320,7 +322,7 @@ impl Explorer<'_> {
                 state.atoms[barrier].0 += 1;
                 state.release(thread, barrier);
             }
-            Step::Meet { barrier, .. } => state.acquire(thread, barrier),
+            Step::Barrier { barrier, .. } => state.acquire(thread, barrier),
             Step::Write { cell, call } | Step::Push { cell, call } => {
                 self.store(state, thread, cell, call)?;
             }
@@ -391,7 +393,7 @@ impl Explorer<'_> {
             }
             Step::Ticket { ticket: atom, .. }
             | Step::Arrive { barrier: atom }
-            | Step::Meet { barrier: atom, .. } => self.name(atom, true),
+            | Step::Barrier { barrier: atom, .. } => self.name(atom, true),
             Step::Keep { counter, own } => {
                 format!("{}, {}", self.name(counter, false), self.name(own, false))
             }

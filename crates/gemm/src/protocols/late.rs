@@ -1,9 +1,9 @@
 //! Waits that fail: what `warpweave_symm_mem::pad` asks of a rank, in the models.
 //!
-//! One rank is impatient: each of its waits may fail as long as what it waits for is not there, which is what a late
-//! peer does to it. The deadlines of the others pass when nothing else can happen. Whoever's wait has failed goes on to
-//! the end of its calls and into the next, so that it overwrites what late ranks may be reading. A rank that so reads
-//! what it was not meant to must be told of a fault when its caller asks.
+//! One rank is impatient: each of its waits may fail as long as what it waits for is not there, which is what
+//! a late peer does to it. The deadlines of the others pass when nothing else can happen. Whoever's wait has
+//! failed goes on to the end of its calls and into the next, so that it overwrites what late ranks may be
+//! reading. A rank that so reads what it was not meant to must be told of a fault when its caller asks.
 
 const SILENCE: &str = "wrong data, and no error";
 

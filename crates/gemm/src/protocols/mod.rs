@@ -1,8 +1,9 @@
 //! The flags, tickets and counters of the fused kernels, as programs for model checkers.
 //!
-//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or takes a ticket: what `all_gather.cuh`, `eager.cuh`,
-//! `one_shot.cuh` and `reduction.cuh` do, without the arithmetic. `explore` tries every order of the steps; under `--cfg loom`
-//! the smallest models run on loom's memory, too. Both must find what is [`Planted`]. `late` has waits that fail.
+//! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or takes a ticket: what
+//! `all_gather.cuh`, `eager.cuh`, `one_shot.cuh` and `reduction.cuh` do, without the arithmetic. `explore`
+//! tries every order of the steps; under `--cfg loom` the smallest models also run on loom's memory. Both
+//! must find every [`Planted`] error. `late` has waits that fail.
 
 mod all_gather;
 mod eager;
@@ -21,35 +22,36 @@ use std::collections::HashMap;
 const FIRST: u32 = u32::MAX - 1;
 
 /// An index into [`Model::atoms`] or [`Model::cells`].
-type Place = usize;
+type Index = usize;
 
 /// One step of a thread. The epoch of a step is its counter's value and one.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Waits until the flag has reached the epoch. An acquire.
-    Wait { flag: Place, counter: Place },
+    Wait { flag: Index, counter: Index },
     /// Publishes the epoch. A release.
-    Signal { flag: Place, counter: Place },
+    Signal { flag: Index, counter: Index },
     /// Makes the epoch the counter's value.
-    Advance { counter: Place },
-    /// Makes the value of a counter that of another: what a thread keeps of a counter that is advanced beside it.
-    Keep { counter: Place, own: Place },
-    /// Takes one of `all` tickets. An acquire and a release. Whoever is not the last leaves the next `skip` steps out.
+    Advance { counter: Index },
+    /// Copies a counter that another thread may advance meanwhile.
+    Keep { counter: Index, own: Index },
+    /// Takes one of `all` tickets. An acquire and a release. Whoever is not the last leaves the next `skip`
+    /// steps out.
     Ticket {
-        ticket: Place,
+        ticket: Index,
         all: u32,
         skip: usize,
     },
     /// Arrives at a barrier of a block, or at the end of a kernel.
-    Arrive { barrier: Place },
-    /// Waits until `all` have arrived there.
-    Meet { barrier: Place, all: u32 },
+    Arrive { barrier: Index },
+    /// Waits at the barrier until `all` have arrived.
+    Barrier { barrier: Index, all: u32 },
     /// Writes the data of a call.
-    Write { cell: Place, call: u32 },
+    Write { cell: Index, call: u32 },
     /// Writes them into memory of a peer.
-    Push { cell: Place, call: u32 },
+    Push { cell: Index, call: u32 },
     /// Reads data, which must be those of a call.
-    Read { cell: Place, call: u32 },
+    Read { cell: Index, call: u32 },
     /// The caller, after a call, asks whether a wait has failed.
     Check,
 }
@@ -62,8 +64,8 @@ struct Model {
     /// Initial values of counters and data.
     cells: Vec<u32>,
     /// Those of [`Model::atoms`] that must be zero in the end.
-    tickets: Vec<Place>,
-    names: HashMap<String, Place>,
+    tickets: Vec<Index>,
+    names: HashMap<String, Index>,
     threads: Vec<Vec<Step>>,
     /// The rank of each thread.
     ranks: Vec<usize>,
@@ -90,8 +92,8 @@ impl Model {
         self.ranks.push(rank);
     }
 
-    /// A block of a rank with so many: in each call it begins, does each of what may be done `overlapped` the rest or before it, the rest, and
-    /// ends.
+    /// A block of a rank with so many: in each call it begins, does each of what may be done `overlapped` the
+    /// rest or before it, the rest, and ends.
     fn block(
         &mut self,
         (rank, block, blocks): (usize, usize, usize),
@@ -110,14 +112,15 @@ impl Model {
                 }
                 rest(thread, call);
                 if overlapped {
-                    thread.meet(aux_ended(rank, block, call), sides.len());
+                    thread.barrier_wait(aux_ended(rank, block, call), sides.len());
                 }
                 end(thread, call);
             }
         });
     }
 
-    /// The thread of a block that pulls, or sends, beside its GEMM, in each call of a rank with so many blocks.
+    /// The thread of a block that pulls, or sends, during its GEMM, in each call of a rank with so many
+    /// blocks.
     fn aux_thread(
         &mut self,
         (rank, block, blocks): (usize, usize, usize),
@@ -126,15 +129,15 @@ impl Model {
     ) {
         self.thread(rank, |thread| {
             for call in 1..=calls {
-                thread.meet(begin(rank, call), 1);
+                thread.barrier_wait(begin(rank, call), 1);
                 work(thread, call);
                 thread.arrive(aux_ended(rank, block, call));
-                thread.meet(end(rank, call), blocks);
+                thread.barrier_wait(end(rank, call), blocks);
             }
         });
     }
 
-    fn atom(&mut self, name: String, initial: u32) -> Place {
+    fn atom(&mut self, name: String, initial: u32) -> Index {
         let next = self.atoms.len();
         let place = *self.names.entry(name).or_insert(next);
         if place == next {
@@ -143,7 +146,7 @@ impl Model {
         place
     }
 
-    fn cell(&mut self, name: String, initial: u32) -> Place {
+    fn cell(&mut self, name: String, initial: u32) -> Index {
         let next = self.cells.len();
         let place = *self.names.entry(name).or_insert(next);
         if place == next {
@@ -152,15 +155,15 @@ impl Model {
         place
     }
 
-    fn flag(&mut self, name: String) -> Place {
+    fn flag(&mut self, name: String) -> Index {
         self.atom(format!("flag {name}"), FIRST)
     }
 
-    fn counter(&mut self, name: String) -> Place {
+    fn counter(&mut self, name: String) -> Index {
         self.cell(format!("counter {name}"), FIRST)
     }
 
-    fn barrier(&mut self, name: String) -> Place {
+    fn barrier(&mut self, name: String) -> Index {
         self.atom(format!("barrier {name}"), 0)
     }
 }
@@ -235,9 +238,9 @@ impl Thread<'_> {
         self.steps.push(Step::Arrive { barrier });
     }
 
-    fn meet(&mut self, barrier: String, all: usize) {
+    fn barrier_wait(&mut self, barrier: String, all: usize) {
         let (barrier, all) = (self.model.barrier(barrier), all as u32);
-        self.steps.push(Step::Meet { barrier, all });
+        self.steps.push(Step::Barrier { barrier, all });
     }
 
     fn write(&mut self, cell: String, call: u32) {

@@ -15,12 +15,12 @@ use super::one_shot::OneShot;
 use super::reduction::Reducing;
 use super::{Model, Planted, Published, Step, reached};
 
-/// A thread that comes too early for what it waits for must be preempted before it looks, so that fewer leave nothing to see;
-/// with more the models do not end in seconds.
+/// A thread that comes too early for what it waits for must be preempted before it looks, so that fewer leave
+/// nothing to see; with more the models do not end in seconds.
 const PREEMPTIONS: usize = 7;
 
 struct Memory {
-    /// Whether a look was in vain.
+    /// Whether a poll failed.
     poll_failed: AtomicBool,
     atoms: Vec<AtomicU32>,
     cells: Vec<UnsafeCell<u32>>,
@@ -58,7 +58,7 @@ impl Memory {
         self.cells[cell].with_mut(|value| unsafe { *value = new });
     }
 
-    /// A look in vain ends the search after it: in other orders the thread comes when there is what it waits for.
+    /// A failed poll prunes this branch: some other interleaving polls after the flag is set.
     fn until(&self, atom: usize, is_enough: impl Fn(u32) -> bool) {
         while !is_enough(self.atoms[atom].load(Ordering::Acquire)) {
             self.poll_failed.store(true, Relaxed);
@@ -94,7 +94,7 @@ impl Memory {
                 Step::Arrive { barrier } => {
                     self.atoms[barrier].fetch_add(1, Ordering::AcqRel);
                 }
-                Step::Meet { barrier, all } => self.until(barrier, |seen| seen == all),
+                Step::Barrier { barrier, all } => self.until(barrier, |seen| seen == all),
                 Step::Write { cell, call } | Step::Push { cell, call } => self.store(cell, call),
                 Step::Check => {}
                 Step::Read { cell, call } => {
@@ -133,7 +133,7 @@ fn check_with(preemptions: usize, model: Model) {
     assert!(whole > 50, "only {whole} orders were searched to their end");
 }
 
-/// Rank 1 pulls from rank 0, call after call: one block beside its GEMM, or two before theirs.
+/// Rank 1 pulls from rank 0, call after call: one block during its GEMM, or two before theirs.
 fn gathering(overlapped: bool, planted: Option<Planted>) -> Model {
     let gathering = Gathering {
         chunks: &[1, 0],
@@ -146,7 +146,8 @@ fn gathering(overlapped: bool, planted: Option<Planted>) -> Model {
     gathering.model()
 }
 
-/// Rank 0, which gets no more than flags, sends to rank 1: beside the rest of the one call, or before it, call after call.
+/// Rank 0, which gets no more than flags, sends to rank 1: concurrently with the rest of the one call, or before it,
+/// call after call.
 fn eager(overlapped: bool, planted: Option<Planted>) -> Model {
     let eager = Eager {
         chunks: &[1, 0],
@@ -158,7 +159,8 @@ fn eager(overlapped: bool, planted: Option<Planted>) -> Model {
     eager.model()
 }
 
-/// Rank 1 pulls parts of rank 0, call after call, with these blocks: beside its GEMM, where each rank has one, or before.
+/// Rank 1 pulls parts of rank 0, call after call, with these blocks: during its GEMM, where each rank has
+/// one, or before.
 fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
     let reducing = Reducing {
         groups: &[0, 1],
@@ -171,8 +173,8 @@ fn reducing(blocks: [usize; 2], planted: Option<Planted>) -> Model {
     reducing.model()
 }
 
-/// Two ranks leave each other their parts of a unit, call after call: with a block each, or where rank 0 has two, with a tile for each of
-/// these, in the one call.
+/// Two ranks leave each other their parts of a unit, call after call: with a block each, or where rank 0 has
+/// two, with a tile for each of these, in the one call.
 fn one_shot(blocks: [usize; 2], overlapped: usize, planted: Option<Planted>) -> Model {
     let shot = OneShot {
         pieces: blocks[0],

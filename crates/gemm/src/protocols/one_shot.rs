@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::{Model, Part, Planted, Published, Thread, begin, calls, end, peers};
 
-/// Who calls how often. C is a row of pieces, and units and tiles are some of them that lie side by side: powers of two, as in the
-/// kernel, so that of a unit and a tile that meet one lies in the other. A block has one consumer.
+/// Who calls how often. C is a row of pieces, and units and tiles are some of them that lie side by side:
+/// powers of two, as in the kernel, so that of a unit and a tile that meet one lies in the other. A block has
+/// one consumer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OneShot<'a> {
     /// Pieces of C.
@@ -17,7 +18,8 @@ pub(super) struct OneShot<'a> {
     /// Of each rank's grid.
     pub blocks: &'a [usize],
     pub calls: u32,
-    /// Threads of a block that take tickets and store beside its sums, which it makes after both if there are none.
+    /// Threads of a block that take tickets and store during its reduction, which it makes after both if there are
+    /// none.
     pub overlapped: usize,
     pub planted: Option<Planted>,
 }
@@ -82,7 +84,7 @@ impl OneShot<'_> {
         if block == 0 {
             thread.arrive(begin(rank, call));
         }
-        thread.meet(begin(rank, call), 1);
+        thread.barrier_wait(begin(rank, call), 1);
         thread.keep(calls(rank), number(rank, block));
         thread.arrive(counted(rank, block, call));
     }
@@ -90,7 +92,7 @@ impl OneShot<'_> {
     /// After the barrier of the block.
     fn take_ticket(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         if self.planted != Some(Planted::UnreadCall) {
-            thread.meet(counted(rank, block, call), 1);
+            thread.barrier_wait(counted(rank, block, call), 1);
         }
         let early = self.planted == Some(Planted::EarlyEpoch);
         if early && block == 0 {
@@ -106,7 +108,7 @@ impl OneShot<'_> {
 
     /// `send_parts`. Units of which a tile has several have no other tile.
     fn store(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
-        thread.meet(counted(rank, block, call), 1);
+        thread.barrier_wait(counted(rank, block, call), 1);
         for tile in self.tiles(rank, block) {
             let units = self.units(&tile);
             let first = units.start;
@@ -158,7 +160,7 @@ impl OneShot<'_> {
     /// The end of the kernel, and what the stream does after it.
     fn end(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         thread.arrive(end(rank, call));
-        thread.meet(end(rank, call), self.blocks[rank]);
+        thread.barrier_wait(end(rank, call), self.blocks[rank]);
         if block == 0 {
             for piece in 0..self.pieces {
                 thread.read(sum(piece, rank), call);

@@ -19,7 +19,7 @@ pub(super) struct Reducing<'a> {
     pub calls: u32,
     /// Whether everyone gets the sums.
     pub everyone: bool,
-    /// Whether a block pulls beside its GEMM, not before it: for this there is to be one owner alone.
+    /// Whether a block pulls during its GEMM, not before it: for this there is to be one owner alone.
     pub overlapped: bool,
     pub planted: Option<Planted>,
 }
@@ -44,7 +44,7 @@ impl Reducing<'_> {
                         }
                         self.store(thread, rank, block, call);
                         if overlapped && self.planted != Some(Planted::UnmetBlock) {
-                            thread.meet(aux_ended(rank, block, call), 1);
+                            thread.barrier_wait(aux_ended(rank, block, call), 1);
                         }
                         self.end(thread, rank, block, call);
                     }
@@ -76,10 +76,11 @@ impl Reducing<'_> {
             }
             thread.arrive(begin(rank, call));
         }
-        thread.meet(begin(rank, call), 1);
+        thread.barrier_wait(begin(rank, call), 1);
     }
 
-    /// One thread of a block: its pieces of the parts of own groups and, where everyone gets them, of the sums of others.
+    /// One thread of a block: its pieces of the parts of own groups and, where everyone gets them, of the
+    /// sums of others.
     fn pull(&self, thread: &mut Thread<'_>, rank: usize, block: usize, call: u32) {
         let peers = || peers(rank, self.groups.len());
         let pieces = || (block..TILES).step_by(self.blocks[rank]);
@@ -165,7 +166,7 @@ impl Reducing<'_> {
         let add = |thread: &mut Thread<'_>| {
             for peer in peers() {
                 let all = self.blocks[rank] * call as usize;
-                thread.meet(arrived(index, peer, rank), all);
+                thread.barrier_wait(arrived(index, peer, rank), all);
                 for piece in 0..TILES {
                     thread.read(pulled((rank, index, piece), peer), call);
                 }
@@ -208,7 +209,7 @@ impl Reducing<'_> {
             },
         );
         thread.arrive(end(rank, call));
-        thread.meet(end(rank, call), self.blocks[rank]);
+        thread.barrier_wait(end(rank, call), self.blocks[rank]);
         if block == 0 {
             self.tiles(rank)
                 .for_each(|tile| thread.read(sum(rank, tile), call));

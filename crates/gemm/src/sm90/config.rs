@@ -7,7 +7,7 @@ use warpweave_symm_mem::cuda::Image;
 
 use super::Raster;
 use crate::cutlass::{self, Config, unsupported};
-use crate::{Error, GemmProblem, Layout, Provider};
+use crate::{Error, GemmProblem, Layout, Provider, Tiling};
 
 /// The device code.
 pub(super) static PLAIN: Image = warpweave_symm_mem::device_image!("plain", sm_90a);
@@ -16,16 +16,16 @@ static EAGER: Image = warpweave_symm_mem::device_image!("eager", sm_90a);
 static REDUCTION: Image = warpweave_symm_mem::device_image!("reduction", sm_90a);
 static ONE_SHOT: Image = warpweave_symm_mem::device_image!("one_shot", sm_90a);
 
-/// What is done beside the GEMM.
+/// What the kernel does besides the GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Plain,
     AllGather,
     /// The same by the other protocol.
     Eager,
-    /// Sums that the owners of rows make.
+    /// Reductions by the owners of rows.
     Reduction,
-    /// Sums that every rank makes by itself.
+    /// Reductions by every rank for itself.
     OneShot,
 }
 
@@ -80,15 +80,6 @@ const fn config(name: &'static str, tile_n: u32, cluster: [u32; 2]) -> Config {
     }
 }
 
-/// A configuration, by its index in [`CONFIGS`], with its run-time argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tiling {
-    /// Index into [`CONFIGS`].
-    pub config: usize,
-    /// Rows of tiles of a group of the [`Raster`], in tiles of a cluster; at least 1.
-    pub swizzle: u32,
-}
-
 impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = CONFIGS.get(self.config).map_or("unknown", |c| c.name);
@@ -96,8 +87,8 @@ impl fmt::Display for Tiling {
     }
 }
 
-/// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of those that these
-/// have room for.
+/// The configuration that the model of tiles and waves expects to be fastest on a device of `sms` SMs, of
+/// those that these have room for.
 pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
     let seconds = |shape: &Config| cutlass::seconds(shape, problem, sms);
     let (config, shape) = CONFIGS
@@ -115,26 +106,27 @@ pub fn select(problem: &GemmProblem, sms: u32) -> Option<Tiling> {
 pub(super) const LINK_RATE: f64 = 325e9;
 const GEMM_RATE: f64 = 700e12;
 
-/// Whether pulling so many bytes beside `problem` takes three quarters as long as multiplying, or longer. Small tiles are worth
-/// more then than what large ones save: what is pulled last waits for a tile, or a tile for it.
+/// Whether pulling so many bytes during `problem` takes three quarters as long as multiplying, or longer.
+/// Small tiles are worth more then than what large ones save: what is pulled last waits for a tile, or a tile
+/// for it.
 pub(super) fn is_late(problem: &GemmProblem, bytes: usize) -> bool {
     let multiplying = problem.flops() / GEMM_RATE;
     bytes as f64 / LINK_RATE > 0.75 * multiplying
 }
 
-/// Whether a GEMM has no more tiles of the largest kind than there are SMs: then nothing is left to do while rows of
-/// others come, and what waits for them is better in smaller tiles.
+/// Whether a GEMM has no more tiles of the largest kind than there are SMs: then nothing is left to do while
+/// rows of others come, and what waits for them is better in smaller tiles.
 pub(super) fn is_one_wave(problem: &GemmProblem, sms: u32) -> bool {
     problem.m.div_ceil(128) * problem.n.div_ceil(256) <= sms as usize
 }
 
-/// Depth up to which a cluster takes longer to begin than it saves, and two waves of the smallest tiles are faster than one of larger
-/// ones.
+/// Depth up to which a cluster takes longer to begin than it saves, and two waves of the smallest tiles are
+/// faster than one of larger ones.
 const SHALLOW: usize = 2048;
 
-/// A small tile of the fastest cluster that the SMs have room for and that chunks of `rows` rows are whole of; if
-/// there is none, of the fastest. The smallest is for GEMMs of which others would leave half of the SMs idle, or be one
-/// wave of shallow tiles.
+/// A small tile of the fastest cluster that the SMs have room for and that chunks of `rows` rows are whole
+/// of; if there is none, of the fastest. The smallest is for GEMMs of which others would leave half of the
+/// SMs idle, or be one wave of shallow tiles.
 pub(super) fn small(problem: &GemmProblem, sms: u32, rows: usize) -> Option<Tiling> {
     let small = 128 * 128;
     let is_shallow = problem.k <= SHALLOW;
@@ -158,8 +150,8 @@ pub(super) fn small(problem: &GemmProblem, sms: u32, rows: usize) -> Option<Tili
     })
 }
 
-/// Everything that is worth timing: each configuration, with groups that make a wave square, wide or high. The first is
-/// that of [`select`].
+/// Everything that is worth timing: each configuration, with groups that make a wave square, wide or high.
+/// The first is that of [`select`].
 pub fn tilings(problem: &GemmProblem, sms: u32) -> Vec<Tiling> {
     let favourite = select(problem, sms);
     let mut all: Vec<Tiling> = favourite.into_iter().collect();

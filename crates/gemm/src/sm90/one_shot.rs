@@ -1,4 +1,4 @@
-//! The GEMM whose sums every rank makes by itself: `cuda/sm90/one_shot.cuh` bound to a problem and its memory.
+//! GEMM + all-reduce in one shot: `cuda/sm90/one_shot.cuh` bound to a problem and its memory.
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
@@ -109,8 +109,8 @@ impl PreparedOneShot {
     /// Those of launching.
     ///
     /// # Safety
-    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device of
-    /// [`PreparedOneShot::new`].
+    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device
+    /// of [`PreparedOneShot::new`].
     pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
         // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad.
         unsafe { launch_with(cuda, stream, &self.function, self.launch, &*self.parameter) }

@@ -4,9 +4,10 @@ use parking_lot::Mutex;
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
-use super::config::{self, CONFIGS, Family, PLAIN, SHARED_BYTES, STEP, THREADS, Tiling};
+use super::config::{self, CONFIGS, Family, PLAIN, SHARED_BYTES, STEP, THREADS};
 use super::tensor_map::{BOX_COLUMNS, Matrix, NoMap, TensorMap};
 use super::{Raster, check_device, check_problem};
+use crate::Tiling;
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config, unsupported};
 use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
 
@@ -98,7 +99,8 @@ impl Prepared {
     /// Enqueues the GEMM on `stream`. Tensor maps are encoded again only when an address has changed.
     ///
     /// # Errors
-    /// [`Error::Operand`] for addresses that are not multiples of 16 or that the driver refuses; those of launching.
+    /// [`Error::Operand`] for addresses that are not multiples of 16 or that the driver refuses; those of
+    /// launching.
     ///
     /// # Safety
     /// As [`GemmBackend::gemm`](crate::GemmBackend::gemm). `cuda` is the device of [`Prepared::new`].
@@ -118,8 +120,8 @@ impl Prepared {
             programmatic: true,
             ..LaunchConfig::linear(self.blocks, THREADS)
         };
-        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the kernel waits for
-        // the kernel before it in the stream before it touches them.
+        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
+        // kernel waits for the kernel before it in the stream before it touches them.
         unsafe { launch_with(cuda, stream, &self.function, launch, &gemm) }
     }
 
@@ -188,8 +190,8 @@ pub(super) fn refused(
     }
 }
 
-/// A launch of clusters of `config` whose blocks wait for those of other ranks, which wait for blocks of this one: as many as are resident
-/// at once, in whole clusters, and `most` at most.
+/// A launch of clusters of `config` whose blocks wait for those of other ranks, which wait for blocks of this
+/// one: as many as are resident at once, in whole clusters, and `most` at most.
 pub(super) fn resident(
     function: &Function,
     problem: &GemmProblem,
@@ -231,7 +233,8 @@ pub(super) fn rows_of_box(config: &Config, left: usize) -> u32 {
     left.div_ceil(along_n).next_multiple_of(8)
 }
 
-/// The maps of `matrix`, rows of A: in boxes of a whole tile, and of the last where that is not whole. One that no tile needs is unused.
+/// The maps of `matrix`, rows of A: in boxes of a whole tile, and of the last where that is not whole. One
+/// that no tile needs is unused.
 ///
 /// # Errors
 /// [`NoMap`].
@@ -245,8 +248,8 @@ pub(super) fn maps_of_a(matrix: Matrix, config: &Config) -> Result<[TensorMap; 2
     Ok([map(whole)?, map(matrix.rows % tile)?])
 }
 
-/// A, B and C, without their addresses, and of B and C the rows of their boxes: `kRowsB` and what `tile.cuh` says of MN-major boxes
-/// and boxes of C.
+/// A, B and C, without their addresses, and of B and C the rows of their boxes: `kRowsB` and what `tile.cuh`
+/// says of MN-major boxes and boxes of C.
 pub(super) fn boxes(problem: &GemmProblem, config: &Config) -> (Matrix, [(Matrix, u32); 2]) {
     let matrix = |(rows, columns), ld| Matrix {
         address: DevicePtr::NULL,
@@ -315,8 +318,8 @@ mod tests {
         assert_eq!(heights("128x256_share_a"), [0, 8, 8, 32, 40, 64, 64]);
     }
 
-    /// What `load_tile` in `gemm.cuh` loads of A for each tile: the rows that are there, by boxes as the maps have them, of which few
-    /// rows lie beyond.
+    /// What `load_tile` in `gemm.cuh` loads of A for each tile: the rows that are there, by boxes as the maps
+    /// have them, of which few rows lie beyond.
     #[test]
     fn the_boxes_of_a_tile_hold_its_rows() {
         for config in CONFIGS {

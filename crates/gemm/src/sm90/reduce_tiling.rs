@@ -1,17 +1,18 @@
-//! The choice of a tile where other ranks want what is computed: links work beside the tensor cores, and after them.
+//! The choice of a tile where other ranks need the results: the links work during the GEMM, and after it.
 //!
 //! The constants were fitted to two H200s and hold on four.
 
-use super::config::{CONFIGS, LINK_RATE, Tiling, UNCLUSTERED, square_swizzle};
+use super::config::{CONFIGS, LINK_RATE, UNCLUSTERED, square_swizzle};
+use crate::Tiling;
 use crate::cutlass::{self, Config};
 use crate::matmul_reduce::ReduceOutput;
 use crate::{GemmProblem, MatmulReduce};
 
-/// From the end of what is sent to its use: flags and ways, seconds.
+/// Latency from the last store to the consumer seeing it: one flag and one link crossing, in seconds.
 const KNOWN: f64 = 5e-6;
-/// What a SM reads and writes where it sums, bytes/s.
+/// What an SM reads and writes during a reduction, bytes/s.
 const SUM_RATE: f64 = 40e9;
-/// What own tiles lose in each wave that has the parts for which they wait, seconds.
+/// What own tiles lose in each wave that also computes the partials for which they wait, seconds.
 const STALL: f64 = 3e-6;
 
 /// The tiles of a configuration, a wave at a time.
@@ -45,8 +46,8 @@ impl Waves {
             .map_or(0, |before| before % self.slots + 1)
     }
 
-    /// When what so many tiles send has crossed a link, which takes `seconds`, where `together` of them are published at a time: the last
-    /// of them after the GEMM, or all after the first.
+    /// When the output of so many tiles has crossed a link, which takes `seconds` in all, if `together` tiles
+    /// share a flag: either the last of them after the GEMM, or all after the first.
     fn sent(&self, (tiles, together): (u64, u64), seconds: f64) -> f64 {
         let last = self.last(tiles).max(together.min(tiles));
         let after = self.end(tiles) + last as f64 / tiles.max(1) as f64 * seconds;
@@ -54,14 +55,14 @@ impl Waves {
     }
 }
 
-/// The tile for a GEMM between `world` ranks whose parts go to all of them, and its order.
+/// The tile, and its order, for a GEMM between `world` ranks whose partials go to all of them.
 pub(super) fn to_all(problem: &GemmProblem, world: usize, sms: u32) -> Tiling {
     let part = (problem.m * problem.n) as f64 * problem.dtype.size() as f64;
     let config = fastest(|config| {
         let waves = Waves::new(config, problem, sms);
         let tiles = cutlass::tiles(config, problem);
         let link = world.saturating_sub(1) as f64 * part / rate(config, true);
-        // Blocks sum what they have multiplied.
+        // Blocks reduce what they have multiplied.
         let blocks = tiles.clamp(1, waves.slots) as f64;
         let summing = (world + 1) as f64 * part / (blocks * SUM_RATE);
         waves.sent((tiles, 1), link) + summing
@@ -72,8 +73,8 @@ pub(super) fn to_all(problem: &GemmProblem, world: usize, sms: u32) -> Tiling {
     }
 }
 
-/// The tile for a GEMM whose parts go to the owners of their rows, and from there, where everyone gets the sums, to all: an index into
-/// [`CONFIGS`].
+/// The tile for a GEMM whose parts go to the owners of their rows, and from there, where everyone gets the
+/// sums, to all: an index into [`CONFIGS`].
 pub(super) fn to_owners(gemm: &MatmulReduce, sms: u32) -> usize {
     fastest(|config| sums(config, gemm, sms))
 }
@@ -87,8 +88,9 @@ fn fastest(seconds: impl Fn(&Config) -> f64) -> usize {
         .unwrap_or(UNCLUSTERED[0])
 }
 
-/// What a link gives beside a tile, bytes/s: narrow ones read more of L2. Where links bound sums that only owners get, 8192×8192×2048 over two
-/// ranks takes 255 µs beside the widest and 283 and 381 beside the others, and where everyone gets them, 444, 466 and 527.
+/// What a link gives during a tile, bytes/s: narrow ones read more of L2. Where links bound sums that only
+/// owners get, 8192×8192×2048 over two ranks takes 255 µs with the widest tile and 283 and 381 with the
+/// others, and where everyone gets them, 444, 466 and 527.
 fn rate(config: &Config, everyone: bool) -> f64 {
     let kept = match config.tile[1] {
         ..128 => 0.8,
@@ -98,7 +100,7 @@ fn rate(config: &Config, everyone: bool) -> f64 {
     kept * LINK_RATE
 }
 
-/// When all sums are there.
+/// When the whole reduction is done, seconds.
 fn sums(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
     let problem = &gemm.problem;
     let waves = Waves::new(config, problem, sms);
@@ -111,7 +113,7 @@ fn sums(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
     let round: u64 = peers().map(|rows| tiles(rows.min(gemm.group_rows))).sum();
     let group = tiles(gemm.group_rows.min(gemm.most_rows()));
     let everyone = matches!(gemm.c, ReduceOutput::Everyone(_));
-    // As much for parts as for sums.
+    // As much for partials as for results.
     let link = (peers().sum::<usize>() * gemm.row_bytes()) as f64 / rate(config, everyone);
     let computed = waves.end(own + others);
     if others == 0 {
@@ -121,7 +123,8 @@ fn sums(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
 
     match everyone {
         true => {
-            // The tiles of a round of groups, where they are less than a wave, and the own ones after them are in one.
+            // Where the tiles of a round of groups are less than a wave, they share one with the own tiles
+            // that follow.
             let missing = (0.9 - round as f64 / waves.slots as f64).max(0.0);
             let stalls = waves.count(own + others) * missing * STALL;
             let summed = computed.max(parts) + stalls;

@@ -1,4 +1,4 @@
-//! The GEMM with its sums over ranks: `cuda/sm90/reduction.cuh` bound to a problem and its memory.
+//! GEMM + reduction: `cuda/sm90/reduction.cuh` bound to a problem and its memory.
 
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ struct Reduction {
 const _: () =
     assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1936);
 
-/// A GEMM with its sums, ready to be launched.
+/// A GEMM + reduction, ready to be launched.
 #[derive(Debug)]
 pub struct PreparedReduction {
     function: Function,
@@ -143,11 +143,11 @@ impl PreparedReduction {
     /// Those of launching.
     ///
     /// # Safety
-    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device of
-    /// [`PreparedReduction::new`].
+    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device
+    /// of [`PreparedReduction::new`].
     pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
-        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad, and the tables live with the
-        // plan.
+        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad,
+        // and the tables live with the plan.
         unsafe { launch_with(cuda, stream, &self.function, self.launch, &*self.parameter) }
     }
 }
@@ -167,8 +167,8 @@ struct Unit {
 /// Most tiles of a launch, whose table is 64 MiB then: the smallest tiles of a C of 64 GiB.
 const MOST_TILES: u64 = 1 << 22;
 
-/// The tiles of a rank in the order in which its blocks take them: the groups one after the other, of each column after
-/// column.
+/// The tiles of a rank in the order in which its blocks take them: the groups one after the other, of each
+/// column after column.
 fn units(gemm: &MatmulReduce, config: &Config) -> Result<Vec<Unit>, Error> {
     let [height, width, _] = config.tile.map(|side| side as usize);
     let columns = gemm.problem.n.div_ceil(width);

@@ -7,9 +7,10 @@ use crate::cutlass::{check_hopper, check_rows, check_single, unsupported};
 use crate::matmul_reduce::ReduceOutput;
 use crate::{Error, GemmProblem, Layout, MatmulReduce, Provider};
 
-/// Whether the kernel can compute `problem`: a single GEMM, with a bias or without, f16 or bf16 in and out, A row-major, B
-/// row-major or transposed, and n and leading dimensions that are multiples of 8. Any m and k will do: TMA loads end with an
-/// element, its stores with 16 bytes, so that those of another n would write zeros after the rows of C.
+/// Whether the kernel can compute `problem`: a single GEMM, with a bias or without, f16 or bf16 in and out, A
+/// row-major, B row-major or transposed, and n and leading dimensions that are multiples of 8. Any m and k
+/// will do: TMA loads end with an element, its stores with 16 bytes, so that those of another n would write
+/// zeros after the rows of C.
 ///
 /// # Errors
 /// [`Error::InvalidProblem`]; [`Error::Unsupported`], which says what is needed.
@@ -21,8 +22,8 @@ pub fn check_problem(problem: &GemmProblem) -> Result<(), Error> {
     check_rows(problem, Provider::Sm90, &[("n", problem.n)])
 }
 
-/// Whether the kernel can compute `gemm`: what [`check_problem`] says, a part of K, eight ranks at most, and groups of
-/// whole tiles.
+/// Whether the kernel can compute `gemm`: what [`check_problem`] says, a part of K, eight ranks at most, and
+/// groups of whole tiles.
 pub(super) fn check_reduction(gemm: &MatmulReduce) -> Result<(), Error> {
     let problem = &gemm.problem;
     if problem.k == 0 {

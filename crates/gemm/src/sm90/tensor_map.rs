@@ -6,8 +6,8 @@ use cudarc::driver::sys::CUresult;
 use warpweave_symm_mem::cuda::DriverFunction;
 use warpweave_symm_mem::{DType, DevicePtr};
 
-/// The driver's description of a matrix and of the boxes in which it is loaded or stored, with the swizzle of 128 bytes.
-/// Kernels take it by value, as `TensorMap` in `warpweave/tma.cuh`.
+/// The driver's description of a matrix and of the boxes in which it is loaded or stored, with the swizzle of
+/// 128 bytes. Kernels take it by value, as `TensorMap` in `warpweave/tma.cuh`.
 ///
 /// Not of the bindings, whose alignment is 64 bytes for CUDA 12 and 128 for CUDA 13; the driver takes either.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +33,8 @@ type Encode = unsafe extern "C" fn(
 static ENCODE: DriverFunction<Encode> =
     unsafe { DriverFunction::new(c"cuTensorMapEncodeTiled", "12.0") };
 
-// Values of `CUtensorMapDataType`, `CUtensorMapInterleave`, `CUtensorMapSwizzle`, `CUtensorMapL2promotion` and
-// `CUtensorMapFloatOOBfill`.
+// Values of `CUtensorMapDataType`, `CUtensorMapInterleave`, `CUtensorMapSwizzle`, `CUtensorMapL2promotion`
+// and `CUtensorMapFloatOOBfill`.
 const FLOAT16: u32 = 6;
 const FLOAT32: u32 = 7;
 const BFLOAT16: u32 = 9;
@@ -74,8 +74,8 @@ impl TensorMap {
     /// In the place of a map that no kernel reads.
     pub const UNUSED: Self = Self([0; 16]);
 
-    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of [`BOX_COLUMNS`] elements. Loads beyond the matrix give
-    /// zeros.
+    /// The map of `matrix` in boxes of `box_rows` (1 to 256) rows of [`BOX_COLUMNS`] elements. Loads beyond
+    /// the matrix give zeros.
     ///
     /// # Errors
     /// [`NoMap`].
@@ -88,8 +88,8 @@ impl TensorMap {
         )
     }
 
-    /// The map of `count` matrices like `matrix`, each `stride` elements (a multiple of 8) after the one before, in boxes of
-    /// `box_rows` rows of `box_count` (1 to 256) of them.
+    /// The map of `count` matrices like `matrix`, each `stride` elements (a multiple of 8) after the one
+    /// before, in boxes of `box_rows` rows of `box_count` (1 to 256) of them.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).
@@ -106,7 +106,8 @@ impl TensorMap {
         )
     }
 
-    /// From the address and the type of `matrix`, with extents, strides (of all dimensions but the first) and box in elements.
+    /// From the address and the type of `matrix`, with extents, strides (of all dimensions but the first) and
+    /// box in elements.
     fn encode_dimensions<const DIMENSIONS: usize, const STRIDES: usize>(
         matrix: Matrix,
         extents: [usize; DIMENSIONS],
@@ -123,8 +124,8 @@ impl TensorMap {
         };
         let extents = extents.map(|extent| extent as u64);
         let strides = strides.map(|stride| (stride * matrix.dtype.size()) as u64);
-        // SAFETY: the map is valid for a write, and the arrays have an element for each dimension, the strides one less;
-        // encoding reads no device memory.
+        // SAFETY: the map is valid for a write, and the arrays have an element for each dimension, the
+        // strides one less; encoding reads no device memory.
         let result = unsafe {
             encode(
                 &mut map,

@@ -240,8 +240,8 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             prepared,
             memory,
         };
-        // No rank launches before all have made their memory and loaded their code, for which a driver may wait until nothing
-        // runs.
+        // No rank launches before all have made their memory and loaded their code, for which a driver may
+        // wait until nothing runs.
         rank.feed(0);
         rank.backend
             .delay(&rank.stream, Duration::from_micros(1))

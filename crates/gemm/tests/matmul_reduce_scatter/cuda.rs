@@ -9,8 +9,8 @@ use warpweave_symm_mem::{Backend, Cuda, DType};
 use crate::job::{Case, INPUTS, Job, PATIENCE, To, bytes, on_ranks};
 use crate::{exact, replays, silence, small};
 
-/// m, n, k over all ranks: ragged shards, groups and tiles; fewer rows than ranks; aligned; more columns than rows; a shard of
-/// several groups, of which the last is short.
+/// m, n, k over all ranks: ragged shards, groups and tiles; fewer rows than ranks; aligned; more columns than
+/// rows; a shard of several groups, of which the last is short.
 const SHAPES: [(usize, usize, usize); 5] = [
     (300, 136, 128),
     (3, 8, 64),
@@ -58,7 +58,8 @@ fn gpu(world: usize) -> impl Fn(usize) -> Cuda + Sync {
     move |rank| Cuda::new(if apart { rank } else { 0 }).unwrap()
 }
 
-/// One tile for each rank: the place to begin when something is wrong. Of eight ranks the parts of a tile take several stages.
+/// One tile for each rank: the place to begin when something is wrong. Of eight ranks the parts of a tile
+/// take several stages.
 #[test]
 #[ignore = "needs a Hopper GPU and the feature `nvcc`"]
 fn on_gpus_one_tile_for_each_rank_is_summed() {
@@ -170,7 +171,7 @@ fn same_bits(to: To) {
                     job.backend.upload(&job.stream, at, bytes(&values)).unwrap();
                 }
             }
-            job.meet("uploaded");
+            job.barrier("uploaded");
             for call in 0..4 {
                 job.enqueue(call).unwrap();
                 let mut c = vec![0; job.c_bytes];

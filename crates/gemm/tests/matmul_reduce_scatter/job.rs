@@ -206,8 +206,8 @@ impl<B: GemmReduceBackend> Job<B> {
                 values
             }
         };
-        // SAFETY: the ranges lie in memory of this job, which nothing else uses yet; parts that are read before they have
-        // come spoil C, since all bits set are no number.
+        // SAFETY: the ranges lie in memory of this job, which nothing else uses yet; parts that are read
+        // before they have come spoil C, since all bits set are no number.
         unsafe {
             backend.upload(&stream, b_at, bytes(&weight)).unwrap();
             let elements = matrix::<T>(INPUTS + 1, 0..1, 0..n);
@@ -242,12 +242,13 @@ impl<B: GemmReduceBackend> Job<B> {
             copies,
             exchange,
         };
-        // Ranks may share a context, in which nothing is loaded or allocated while one of them waits for another.
-        job.meet("made");
+        // Ranks may share a context, in which nothing is loaded or allocated while one of them waits for
+        // another.
+        job.barrier("made");
         job
     }
 
-    pub fn meet(&self, place: &str) {
+    pub fn barrier(&self, place: &str) {
         self.exchange.barrier(place).unwrap();
     }
 
@@ -256,8 +257,8 @@ impl<B: GemmReduceBackend> Job<B> {
         let from = self
             .inputs
             .add(input * self.a_bytes.next_multiple_of(256).max(256));
-        // SAFETY: the ranges lie in the job's memory; all ranks launch as often as this one, and work on C is on the stream
-        // of the launches.
+        // SAFETY: the ranges lie in the job's memory; all ranks launch as often as this one, and work on C is
+        // on the stream of the launches.
         unsafe {
             self.backend
                 .copy(&self.stream, self.gemm.a, from, self.a_bytes)?;
@@ -298,7 +299,7 @@ impl<B: GemmReduceBackend> Job<B> {
             .allocate((count * self.c_bytes).max(1))
             .unwrap();
         let mut got = vec![0; count * self.c_bytes];
-        self.meet("allocated");
+        self.barrier("allocated");
         for call in 0..count {
             let late = (call * 7 + rank * 3) % 5;
             if late < 2 {
@@ -318,7 +319,7 @@ impl<B: GemmReduceBackend> Job<B> {
         }
         self.backend.synchronize(&self.stream).unwrap();
         self.pad.check(&self.stream).unwrap();
-        self.meet("called");
+        self.barrier("called");
         for guard in self.guards {
             let mut after = [0; GUARD];
             // SAFETY: the range lies after the parts, and all work has ended.
@@ -340,12 +341,12 @@ impl<B: GemmReduceBackend> Job<B> {
                 self.compare(case, wanted, call % INPUTS, got, &format!("call {call}"));
             }
         }
-        self.meet("compared");
+        self.barrier("compared");
     }
 
     pub fn close(self) {
         self.backend.synchronize(&self.stream).unwrap();
-        self.meet("end");
+        self.barrier("end");
         drop((self.prepared, self.memory));
         self.staging.close(self.exchange.as_ref()).unwrap();
         self.copies.close(self.exchange.as_ref()).unwrap();
@@ -355,8 +356,8 @@ impl<B: GemmReduceBackend> Job<B> {
     }
 }
 
-/// All of a device where each rank has one; else a grid for each on the first, in whole clusters, with a little left for what
-/// comes between.
+/// All of a device where each rank has one; else a grid for each on the first, in whole clusters, with a
+/// little left for what comes between.
 fn max_blocks<B: Backend>(backend: &B, world: usize) -> Option<u32> {
     if Cuda::device_count().is_ok_and(|gpus| gpus >= world) {
         return None;

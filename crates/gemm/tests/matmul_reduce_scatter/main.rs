@@ -1,5 +1,5 @@
-//! The GEMM with its sums over ranks, ranks as threads of this process: on the host, and on GPUs, one for each rank where
-//! there are enough, else all on device 0 with grids that are resident together.
+//! The GEMM with its sums over ranks, ranks as threads of this process: on the host, and on GPUs, one for
+//! each rank where there are enough, else all on device 0 with grids that are resident together.
 
 mod cuda;
 mod job;
@@ -52,7 +52,7 @@ fn replays<B: GemmReduceBackend>(world: usize, device: impl Fn(usize) -> B + Syn
                     .unwrap()
             })
             .collect();
-        job.meet("captured");
+        job.barrier("captured");
         for call in 0..10 {
             let input = call * 3 % INPUTS;
             for graph in [&graphs[input], &graphs[(input + 1) % INPUTS]] {
@@ -72,7 +72,7 @@ fn replays<B: GemmReduceBackend>(world: usize, device: impl Fn(usize) -> B + Syn
                 &format!("replay {call}"),
             );
         }
-        job.meet("replayed");
+        job.barrier("replayed");
         drop(graphs);
         job.close();
     });
@@ -103,9 +103,9 @@ fn silence<B: GemmReduceBackend>(world: usize, device: impl Fn(usize) -> B + Syn
             );
             assert!(told || fault.waited >= patience, "{fault}");
         }
-        job.meet("silence");
+        job.barrier("silence");
         job.pad.recover(&job.stream, job.exchange.as_ref()).unwrap();
-        job.meet("recovered");
+        job.barrier("recovered");
         job.calls(case, &wanted, 3);
         job.close();
     });
@@ -166,7 +166,8 @@ fn a_rank_that_stays_away_is_a_fault_and_the_pad_recovers() {
     }
 }
 
-/// A wait on another pad has failed: that is no fault of this one, which would not tell of sums that are left out.
+/// A wait on another pad has failed: that is no fault of this one, which would not tell of sums that are left
+/// out.
 #[test]
 fn a_stopped_rank_that_waits_for_nobody_has_its_sums() {
     for to in To::ALL {

@@ -1,8 +1,9 @@
-//! Random GEMMs with communication, back to back, every element compared: on GPUs, one for each rank or all ranks on one,
-//! and on the host.
+//! Random GEMMs with communication, back to back, every element compared: on GPUs, one for each rank or all
+//! ranks on one, and on the host.
 //!
-//! A problem follows from its number. `WARPWEAVE_RANDOM_PROBLEMS` says how many are played on GPUs, `WARPWEAVE_RANDOM_FIRST`
-//! which is the first and `WARPWEAVE_RANDOM_RANKS` by how many ranks, so that what has failed can be played alone.
+//! A problem follows from its number. `WARPWEAVE_RANDOM_PROBLEMS` says how many are played on GPUs,
+//! `WARPWEAVE_RANDOM_FIRST` which is the first and `WARPWEAVE_RANDOM_RANKS` by how many ranks, so that what
+//! has failed can be played alone.
 
 mod play;
 mod problem;

@@ -55,7 +55,8 @@ impl<B: Kernels> Job<B> {
 }
 
 impl<B: Kernels> Rank<B> {
-    /// Plays problems. In the last call of problem `stale` one row of one rank's A is left as the call before had it.
+    /// Plays problems. In the last call of problem `stale` one row of one rank's A is left as the call before
+    /// had it.
     pub fn play(&mut self, numbers: Range<u64>, stale: Option<u64>) -> Played {
         let mut first = numbers.start;
         while first < numbers.end {
@@ -98,13 +99,13 @@ impl<B: Kernels> Rank<B> {
             .collect::<Result<Vec<_>, _>>()
             .map_err(on_rank(self.me()))?;
         self.backend.synchronize(&self.stream).map_err(&failed)?;
-        self.meet("set up")?;
+        self.barrier("set up")?;
 
         self.enqueue(&jobs, numbers.start, stale).map_err(&failed)?;
         self.backend.synchronize(&self.stream).map_err(&failed)?;
         let sound = self.check_pad();
         // No rank gives memory back that others may still reach.
-        self.meet("played")?;
+        self.barrier("played")?;
         let rerun = |why: String| {
             let (world, first, count) = (self.limits.world, numbers.start, next - numbers.start);
             format!(
@@ -252,11 +253,13 @@ impl<B: Kernels> Rank<B> {
         let problem = &job.placed.problem;
         let pushed = 2 * problem.pushed_rows(self.me()) * problem.gemms[self.me()].lda;
         for &(peer, to) in &job.pushes {
-            // SAFETY: this rank's rows in the peer's staging, which the call before has read everywhere when it ends here.
+            // SAFETY: this rank's rows in the peer's staging, which the call before has read everywhere when
+            // it ends here.
             unsafe { self.backend.copy(&self.stream, to, job.a, pushed)? };
             self.pad.signal(&self.stream, READY, &[peer])?;
         }
-        // SAFETY: all ranges are the job's own, in memory of this rank; all ranks launch as often and in the same order.
+        // SAFETY: all ranges are the job's own, in memory of this rank; all ranks launch as often and in the
+        // same order.
         let launched = unsafe {
             self.backend
                 .fill(&self.stream, job.c, POISON, job.c_bytes)?;

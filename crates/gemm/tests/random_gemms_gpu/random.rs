@@ -1,6 +1,7 @@
 //! Random numbers that follow from a seed.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): its steps through all numbers, and what makes neighbours independent.
+/// SplitMix64 (Steele, Lea and Flood, 2014): its steps through all numbers, and what makes neighbours
+/// independent.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 pub fn mixed(bits: u64) -> u64 {

@@ -23,7 +23,7 @@ impl<B: AllGatherGemmBackend + GemmReduceBackend> Kernels for B {}
 /// Slots of GEMMs that gather.
 pub const DONE: usize = 0;
 pub const READY: usize = 1;
-/// The first of those of chunks that go eagerly.
+/// The first of those of eager chunks.
 pub const EAGER: usize = READY + 1;
 const SUMS: usize = EAGER + MOST_CHUNKS;
 const SLOTS: usize = 4096;
@@ -121,7 +121,8 @@ pub fn c_bytes(problem: &Problem, rank: usize) -> usize {
     window(problem.rows_of_c(rank).len(), problem.gemms[rank].ldc)
 }
 
-/// Rows of the staging of a GEMM that gathers, or of the parts that a rank has for the others, or pulls; and their stride.
+/// Rows of the staging of a GEMM that gathers, or of the parts that a rank has for the others, or pulls; and
+/// their stride.
 fn staged(problem: &Problem) -> (usize, usize) {
     let gemm = &problem.gemms[0];
     match problem.gathers() {
@@ -166,7 +167,8 @@ pub struct Rank<B: Kernels> {
     pub work: B::Memory,
     pub kept: B::Memory,
     pub shared: SymmetricBuffer<B>,
-    /// Slots of GEMMs that sum: those with the same groups share them, so that their flags have the same epochs.
+    /// Slots of GEMMs that sum: those with the same groups share them, so that their flags have the same
+    /// epochs.
     sums: HashMap<(Operation, Vec<usize>), usize>,
     free_slot: usize,
 }
@@ -224,14 +226,15 @@ impl<B: Kernels> Rank<B> {
         self.exchange.rank()
     }
 
-    pub fn meet(&self, place: &str) -> Played {
+    pub fn barrier(&self, place: &str) -> Played {
         self.exchange.barrier(place).map_err(on_rank(self.me()))
     }
 
     /// As many of the problems as a round takes, with their places, and what these take in all.
     pub fn place(&mut self, numbers: Range<u64>, most: usize) -> Played<(Vec<Placed>, Rooms)> {
         if self.free_slot + MOST_SLOTS > SLOTS {
-            // Epochs of all slots are made equal, and those of sums are given away anew. Nothing is under way here.
+            // Epochs of all slots are made equal, and those of sums are given away anew. Nothing is under way
+            // here.
             let recovered = self.pad.recover(&self.stream, self.exchange.as_ref());
             recovered.map_err(on_rank(self.me()))?;
             self.sums.clear();
@@ -297,7 +300,8 @@ impl<B: Kernels> Rank<B> {
         }
     }
 
-    /// After a synchronisation: whether a wait missed its deadline, or a ticket was left that not all have drawn.
+    /// After a synchronisation: whether a wait missed its deadline, or a ticket was left that not all have
+    /// drawn.
     pub fn check_pad(&self) -> Played {
         let failed = on_rank(self.me());
         self.pad.check(&self.stream).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! An algorithm with everything chosen.
+//! An algorithm with a value for each parameter.
 
 use super::{Algorithm, Capabilities, Value};
 use crate::error::PlanError;
@@ -7,8 +7,8 @@ use crate::operation::{Operand, Operation};
 use crate::plan::{Plan, Problem};
 use std::fmt;
 
-/// An algorithm with a value for each of its parameters. Its name is the algorithm's, with what is not as default after it:
-/// `rowParallelLinear:chunks=8:reduce=symmetric`.
+/// An algorithm with a value for each of its parameters. Its name is the algorithm's, followed by the
+/// parameters that differ from their defaults: `rowParallelLinear:chunks=8:reduce=symmetric`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
     algorithm: &'static Algorithm,
@@ -43,7 +43,7 @@ impl Options {
 }
 
 impl Configuration {
-    /// The algorithm as it usually is.
+    /// The algorithm with its default parameters.
     pub fn with_defaults(algorithm: &'static Algorithm) -> Self {
         let default = algorithm.parameters.iter().filter_map(|parameter| {
             let value = parameter.tries().into_iter().next()?;
@@ -55,7 +55,8 @@ impl Configuration {
         }
     }
 
-    /// Every combination of the values that are worth a try, the default one first, and one for each plan.
+    /// Every combination of the values worth trying, the default first, without those that give the same plan
+    /// twice.
     pub fn combinations(algorithm: &'static Algorithm) -> Vec<Self> {
         let mut all = vec![Options(Vec::new())];
         for parameter in algorithm.parameters {
@@ -91,8 +92,8 @@ impl Configuration {
         all
     }
 
-    /// This configuration with `text`, which reads `key=value`, chosen otherwise; `None` if the algorithm has no such
-    /// parameter or value.
+    /// This configuration with one parameter set by `text`, which reads `key=value`; `None` if the algorithm
+    /// has no such parameter or value. Former names of parameters are read too.
     pub fn with(mut self, text: &str) -> Option<Self> {
         let (key, value) = text.split_once('=')?;
         let key = former::current(key);
@@ -107,7 +108,7 @@ impl Configuration {
         self.algorithm
     }
 
-    /// What was chosen.
+    /// The values of the parameters.
     pub fn options(&self) -> &Options {
         &self.options
     }

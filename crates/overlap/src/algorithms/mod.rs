@@ -41,7 +41,7 @@ impl Capabilities {
         sm90: true,
     };
 
-    /// What `self` asks for and `machine` has not.
+    /// What `self` needs and `machine` lacks.
     pub fn missing_on(self, machine: Capabilities) -> Capabilities {
         Capabilities {
             multicast: self.multicast && !machine.multicast,
@@ -61,7 +61,7 @@ pub type Build = fn(&Options, rank: usize, world: usize, &Problem) -> Result<Pla
 /// Gives the rows of A that a rank holds, in the order in which it holds them.
 pub type Rows = fn(&Options, rank: usize, world: usize, &Problem) -> Vec<Range<usize>>;
 
-/// One way to compute an operation.
+/// An algorithm that computes an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Algorithm {
     /// The name in tables, on command lines and in plans.
@@ -110,12 +110,12 @@ pub fn table() -> Vec<Configuration> {
     seven.iter().map(Configuration::with_defaults).collect()
 }
 
-/// Every algorithm as it usually is, and with each of its parameters chosen otherwise.
+/// Every algorithm with its defaults, and with each of its parameters varied.
 pub fn every() -> Vec<Configuration> {
     algorithms().flat_map(Configuration::variations).collect()
 }
 
-/// All that is worth a try for an operation.
+/// All configurations worth trying for an operation.
 pub fn candidates(operation: Operation) -> Vec<Configuration> {
     algorithms()
         .filter(|algorithm| algorithm.operation == operation)
@@ -123,10 +123,11 @@ pub fn candidates(operation: Operation) -> Vec<Configuration> {
         .collect()
 }
 
-/// The algorithm of this name, followed by the parameters that differ from their defaults: `pushChunks:chunks=4`.
+/// The algorithm of this name, followed by the parameters that differ from their defaults:
+/// `pushChunks:chunks=4`.
 ///
-/// # Errors
-/// There is none, with the names there are; it has no such parameter or value, with those that it has.
+/// # Errors [`PlanError::UnknownAlgorithm`], with the known names; [`PlanError::UnknownOption`], with the
+/// parameters and their values.
 pub fn find(name: &str) -> Result<Configuration, PlanError> {
     let mut parts = name.split(':');
     let base = former::current(parts.next().unwrap_or_default());

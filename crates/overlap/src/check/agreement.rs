@@ -5,7 +5,7 @@ use crate::plan::{Effect, OpKind, Placement, Plan, SlotId};
 use crate::show;
 use std::collections::BTreeMap;
 
-/// The ways in which the plans do not belong together. Nothing else can be said while there are any.
+/// How the plans differ where they must match. If they do, nothing else can be checked.
 pub(super) fn disagreements(plans: &[Plan]) -> Vec<Violation> {
     let disagreement = |what: String| vec![Violation::Disagreement { what }];
     let Some(first) = plans.first() else {
@@ -60,7 +60,8 @@ pub(super) fn disagreements(plans: &[Plan]) -> Vec<Violation> {
     found
 }
 
-/// Flags whose signals and waits of one call are not equally many: their counters drift apart from call to call.
+/// Flags whose signals and waits of one call are not equally many: their counters drift apart from call to
+/// call.
 pub(super) fn unmatched_signals(plans: &[&Plan]) -> Vec<Violation> {
     let mut counts: BTreeMap<(SlotId, usize, usize), (usize, usize)> = BTreeMap::new();
     let mut signalled = |src: usize, slot: SlotId, to: &[usize], waited: bool| {
@@ -113,8 +114,8 @@ pub(super) fn unmatched_signals(plans: &[&Plan]) -> Vec<Violation> {
 
 /// The first collective, if any, that is not the same on two ranks that both take part.
 ///
-/// Of two ranks the collectives that both take part in must be the same in the same order: with that, no two collectives
-/// can wait for each other.
+/// Of two ranks the collectives that both take part in must be the same in the same order: with that, no two
+/// collectives can wait for each other.
 pub(super) fn mismatched_collectives(plans: &[&Plan]) -> Option<Violation> {
     let lists: Vec<Vec<Entered>> = plans.iter().map(|p| collectives(p)).collect();
     (0..plans.len()).find_map(|one| {

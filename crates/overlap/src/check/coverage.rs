@@ -8,11 +8,11 @@ use crate::plan::Role;
 use crate::show;
 use std::collections::HashSet;
 
-/// Reads in the first call, of all but constant buffers, of elements that no write of that call can have written
-/// before.
+/// Reads in the first call, of all but constant buffers, of elements that no write of that call can have
+/// written before.
 ///
-/// The first call stands for all: what a later one reads must be written again, since inputs change from call to
-/// call. A write that nothing orders with the read is a race, and is not reported here a second time.
+/// The first call stands for all: what a later one reads must be written again, since inputs change from call
+/// to call. A write that nothing orders with the read is a race, and is not reported here a second time.
 pub(super) fn unwritten(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec<Violation> {
     let first_call = |a: &&&Access| program.nodes[a.begin].call == 0 && order.ran(a.begin);
     let mut reported = HashSet::new();
@@ -30,7 +30,8 @@ pub(super) fn unwritten(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec
                 .filter(|w| w.writes() && !order.before(read.end, w.begin))
                 // What the caller leaves in an output is nobody's to read.
                 .filter(|w| is_input || program.nodes[w.begin].site != Site::CallerWrites)
-                // An operation does not feed itself, but a collective may read in place what lies there already.
+                // An operation does not feed itself, but a collective may read in place what lies there
+                // already.
                 .filter(|w| w.begin != read.begin);
             let missing = read.region.minus_all(writes.map(|w| &w.region));
             let node = &program.nodes[read.begin];

@@ -32,8 +32,8 @@ pub(super) fn deadlock(program: &Program<'_>, run: &Run) -> Option<Violation> {
     })
 }
 
-/// The blocked step after which stands what `blocked` waits for. Of several things the one that nobody ever does
-/// comes first.
+/// The blocked step after which stands what `blocked` waits for. Of several things the one that nobody ever
+/// does comes first.
 fn after(program: &Program<'_>, run: &Run, blocked: &Blocked) -> Option<NodeId> {
     let node = &program.nodes[blocked.node];
     if node.absent.is_some() {

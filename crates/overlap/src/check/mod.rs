@@ -1,30 +1,32 @@
 //! Proving schedules.
 //!
-//! [`check`] takes the plans of all ranks, unrolls them over calls that follow each other back to back with no host
-//! synchronisation, puts the caller's own accesses between the calls, and decides whether in **every** run of the
-//! result each pair of conflicting accesses is ordered and each wait ends.
+//! [`check`] takes the plans of all ranks, unrolls them over calls that follow each other back to back with
+//! no host synchronisation, puts the caller's own accesses between the calls, and decides whether in
+//! **every** run of the result each pair of conflicting accesses is ordered and each wait ends.
 //!
-//! How: the unrolled program is a monotone dataflow, so one greedy run executes everything that any run can execute;
-//! what is left over is a deadlock. In that run the n-th signal on a flag has value n and each wait knows the one
-//! signal that it needs, which gives, with stream order, events, lanes and collectives, the happens-before relation.
-//! Two accesses of one copy of one buffer conflict if their boxes overlap and one writes; if neither happens before
-//! the other, some run does them in the wrong order, and the report contains such a run.
+//! How: the unrolled program is a monotone dataflow, so one greedy run executes everything that any run can
+//! execute; what is left over is a deadlock. In that run the n-th signal on a flag has value n and each wait
+//! knows the one signal that it needs, which gives, with stream order, events, lanes and collectives, the
+//! happens-before relation. Two accesses of one copy of one buffer conflict if their boxes overlap and one
+//! writes; if neither happens before the other, some run does them in the wrong order, and the report
+//! contains such a run.
 //!
 //! # Why a few calls prove all of them
 //!
 //! Let *L* be the largest lag. If every flag is signalled as often as it is waited for in a call, and every
-//! stream is forked and joined (all of which is checked), a wait of call *i* needs a signal of call *i − lag*. So the
-//! edges between calls *i − L … i* are those of earlier calls moved along, save that the first *L* calls have fewer,
-//! because their credits are free. Hence
-//! - a deadlock shows in the first *L* + 1 calls: waits only look back, and every later call looks back on the same
-//!   things;
-//! - an order that holds between calls 1 and 2 holds between any call and the next, and by the order of one rank's
-//!   calls between any two.
+//! stream is forked and joined (all of which is checked), a wait of call *i* needs a signal of call *i −
+//! lag*. So the edges between calls *i − L … i* are those of earlier calls moved along, save that the first
+//! *L* calls have fewer, because their credits are free. Hence
+//! - a deadlock shows in the first *L* + 1 calls: waits only look back, and every later call looks back on
+//!   the same things;
+//! - an order that holds between calls 1 and 2 holds between any call and the next, and by the order of one
+//!   rank's calls between any two.
 //!
-//! Accesses of an alternating buffer conflict with those of every second call alone. So where a plan has one, what is said of calls 1
-//! and 2 is said of calls 1 and 3.
+//! Accesses of an alternating buffer conflict with those of every second call alone. So where a plan has one,
+//! what is said of calls 1 and 2 is said of calls 1 and 3.
 //!
-//! Thus max(2, *L* + 1) calls prove any number of them, or one more where buffers alternate, and fewer are never unrolled.
+//! Thus max(2, *L* + 1) calls prove any number of them, or one more where buffers alternate, and fewer are
+//! never unrolled.
 
 mod access;
 mod agreement;
@@ -50,15 +52,15 @@ use crate::plan::{Effect, OpKind, Plan};
 use order::HappensBefore;
 use program::{Program, steps_of};
 
-/// Calls that are unrolled where nobody says otherwise.
+/// Calls that are unrolled by default.
 pub const DEFAULT_CALLS: usize = 3;
 
 /// The most steps, of all ranks and calls, that are proved: for each two of them the proof keeps a bit, 2 GiB
 /// in all.
 pub const MOST_STEPS: usize = 1 << 17;
 
-/// Proves that the plans of all ranks keep every conflicting access ordered and never deadlock, over `calls` calls
-/// back to back and, with them, over any number; or says what is wrong.
+/// Proves that the plans of all ranks keep every conflicting access ordered and never deadlock, over `calls`
+/// calls back to back and, with them, over any number; or says what is wrong.
 ///
 /// The plans may come in any order of ranks. More calls than asked for are unrolled if the proof needs them.
 /// A plan that is wrong by itself, or plans that do not belong together, are reported as such and not

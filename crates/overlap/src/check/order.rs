@@ -42,9 +42,9 @@ impl<'a> HappensBefore<'a> {
         self.run.position[id].is_some()
     }
 
-    /// A run in which `late` comes after `early` and waits for it to be over, although nothing makes it: first the
-    /// steps that both wait for, then what `early` waits for and `early`, then what `late` waits for and `late`.
-    /// Gives the number of the steps that both wait for, and the steps.
+    /// A run in which `late` comes after `early` and waits for it to be over, although nothing makes it:
+    /// first the steps that both wait for, then what `early` waits for and `early`, then what `late` waits
+    /// for and `late`. Gives the number of the steps that both wait for, and the steps.
     pub(super) fn schedule(&self, early: NodeId, late: NodeId) -> (usize, Vec<NodeId>) {
         let ran = || self.run.order.iter().copied();
         let in_past = |id: NodeId, of: NodeId| id == of || self.before(id, of);

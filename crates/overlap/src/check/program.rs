@@ -73,7 +73,8 @@ pub(crate) struct Program<'a> {
     pub(super) accesses: Vec<Access>,
     /// Collectives of each rank in the order of its list.
     pub(crate) collectives: Vec<Vec<Entry<'a>>>,
-    /// Steps of the first call that must follow its start or precede its end: the first and last of each stream.
+    /// Steps of the first call that must follow its start or precede its end: the first and last of each
+    /// stream.
     pub(crate) stream_ends: Vec<StreamEnds>,
 }
 
@@ -302,7 +303,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// The i-th collective of some ranks meets the i-th of the same ranks on each of them: none ends before all have begun.
+    /// The i-th collective of some ranks meets the i-th of the same ranks on each of them: none ends before
+    /// all have begun.
     fn enter_collectives(&mut self) {
         for mine in &self.collectives {
             let mut before: HashMap<&[usize], usize> = HashMap::new();

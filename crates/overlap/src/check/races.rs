@@ -10,7 +10,8 @@ use std::collections::HashMap;
 /// Two operations, wherever the unrolled calls repeat them: ranks, sites, and the distance of their calls.
 type PairKey = ((usize, Site), (usize, Site), usize);
 
-/// All races, those of the same two operations as one, and the number of conflicting pairs that were looked at.
+/// All races, those of the same two operations as one, and the number of conflicting pairs that were looked
+/// at.
 pub(super) fn races(program: &Program<'_>, order: &HappensBefore<'_>) -> (Vec<Violation>, usize) {
     let mut found: Vec<(&Access, &Access, usize)> = Vec::new();
     let mut known: HashMap<PairKey, usize> = HashMap::new();
@@ -52,7 +53,8 @@ pub(super) fn races(program: &Program<'_>, order: &HappensBefore<'_>) -> (Vec<Vi
     (violations, conflicts)
 }
 
-/// The order in which the two come where all goes well: the earlier call first, in one call the write before the read.
+/// The order in which the two come where all goes well: the earlier call first, in one call the write before
+/// the read.
 fn in_order<'a>(
     program: &Program<'_>,
     one: &'a Access,

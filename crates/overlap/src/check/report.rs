@@ -1,4 +1,4 @@
-//! What *check* has to say.
+//! The result of *check*.
 
 use super::access::AccessKind;
 use super::program::Site;
@@ -139,7 +139,7 @@ pub enum Violation {
     Race {
         /// The one that comes first where all goes well.
         first: Box<Touch>,
-        /// The one that may nevertheless come before or beside it.
+        /// The one that may nevertheless come before it or run concurrently.
         second: Box<Touch>,
         /// The elements that both touch, as text.
         overlap: String,
@@ -154,8 +154,8 @@ pub enum Violation {
         blocked: Vec<Blockage>,
         /// Who waits for whom: each of these waits for the next.
         chain: Vec<Blockage>,
-        /// Place in `chain` of the one that the last of them waits for; `None` if nobody would ever do what it waits
-        /// for.
+        /// Place in `chain` of the one that the last of them waits for; `None` if nobody would ever do what
+        /// it waits for.
         closes_at: Option<usize>,
     },
     /// One call signals a flag more or less often than it waits for it, so that counters drift apart.

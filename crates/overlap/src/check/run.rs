@@ -1,7 +1,8 @@
 //! Running the steps.
 //!
-//! The program is a monotone dataflow: a step that can run stays able to run until it has, since flags only grow. So
-//! whichever ready step is taken first, the same steps get to run, and one greedy run finds every deadlock.
+//! The program is a monotone dataflow: a step that can run stays able to run until it has, since flags only
+//! grow. So whichever ready step is taken first, the same steps get to run, and one greedy run finds every
+//! deadlock.
 
 use super::program::{NodeId, Program};
 use crate::plan::SlotId;
@@ -33,7 +34,8 @@ pub(super) struct Run {
     pub(super) order: Vec<NodeId>,
     /// Place of each step in `order`.
     pub(super) position: Vec<Option<usize>>,
-    /// For each step, the steps it waited for: its predecessors, the entries of its collective, the signals it needed.
+    /// For each step, the steps it waited for: its predecessors, the entries of its collective, the signals
+    /// it needed.
     pub(super) preds: Vec<Vec<NodeId>>,
     pub(super) flags: BTreeMap<FlagKey, FlagLog>,
     pub(super) blocked: Vec<Blocked>,

@@ -1,5 +1,5 @@
-//! What must be ordered for the proof to mean anything: the signals and waits of one flag, a rank's collectives, a
-//! call's streams.
+//! What must be ordered for the proof to mean anything: the signals and waits of one flag, a rank's
+//! collectives, a call's streams.
 
 use super::order::HappensBefore;
 use super::program::{NodeId, Program, Site};
@@ -9,8 +9,8 @@ use std::collections::HashSet;
 
 /// Signals or waits on one flag, and collectives of one rank, that may run in either order.
 ///
-/// The greedy run numbered them in the order in which it met them. If each is ordered before the next, every run
-/// numbers them so.
+/// The greedy run numbered them in the order in which it met them. If each is ordered before the next, every
+/// run numbers them so.
 pub(super) fn unordered(
     program: &Program<'_>,
     run: &Run,
@@ -49,8 +49,8 @@ pub(super) fn unordered(
 
 /// Streams that may begin before the call, or end after it.
 ///
-/// Streams and events of the rank must see to that, even where a signal's way over a peer would do: a graph is captured
-/// along these alone.
+/// Streams and events of the rank must see to that, even where a signal's way over a peer would do: a graph
+/// is captured along these alone.
 pub(super) fn loose_streams(program: &Program<'_>, order: &HappensBefore<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ends in &program.stream_ends {
@@ -87,7 +87,7 @@ impl Collector<'_> {
         next: NodeId,
     ) {
         let [one, other] = [begin, next].map(|id| &self.program.nodes[id]);
-        // What never ran is a deadlock's to report. One step that signals a flag twice does it twice back to back.
+        // What never ran is a deadlock's to report. One step that signals a flag twice does so back to back.
         let told = begin == next || !self.order.ran(end) || !self.order.ran(next);
         if told || self.order.before(end, next) {
             return;

@@ -7,7 +7,7 @@ use warpweave_symm_mem::sync::Mutex;
 use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
 
 use super::buffers::Buffers;
-use super::collective::Team;
+use super::collective::ProcessGroup;
 use super::error::{ExecuteError, Result};
 use super::step::{Action, Gemm, Resources, Step};
 use super::{ExecuteBackend, Executor};
@@ -19,16 +19,16 @@ use crate::plan::{Buffer, BufferId, Plan};
 /// between the ranks if [`check`](crate::check::check()) passes the plans of all ranks; binding does not run
 /// it. Dropping it waits for this rank's enqueued work.
 ///
-/// Threads may share it: each call is enqueued whole, in the order in which the threads come, which must be the same on all
-/// ranks.
+/// Threads may share it: each call is enqueued whole, in the order in which the threads come, which must be
+/// the same on all ranks.
 pub struct Bound<B: ExecuteBackend> {
     // Fields are dropped in this order: what refers to memory goes before the memory.
-    /// Locked for each call: steps of two calls must not mix on the streams, and one graph is launched by one thread at a
-    /// time.
+    /// Locked for each call: steps of two calls must not mix on the streams, and one graph is launched by one
+    /// thread at a time.
     pub(super) captured: Mutex<Option<Captured<B>>>,
     pub(super) steps: Vec<Step<B>>,
     pub(super) pad: Option<SignalPad<B>>,
-    pub(super) teams: Vec<Arc<Team<B>>>,
+    pub(super) groups: Vec<Arc<ProcessGroup<B>>>,
     pub(super) buffers: Buffers<B>,
     pub(super) streams: Vec<B::Stream>,
     pub(super) events: Vec<B::Event>,
@@ -38,7 +38,7 @@ pub struct Bound<B: ExecuteBackend> {
     pub(super) plan: Plan,
 }
 
-/// A captured call, and the generations of the plan's teams that it was captured for.
+/// A captured call, and the generations of the plan's groups that it was captured for.
 pub(super) struct Captured<B: ExecuteBackend> {
     graph: B::Graph,
     generations: Vec<u64>,
@@ -68,8 +68,8 @@ impl<B: ExecuteBackend> Bound<B> {
     fn enqueue(&self) -> Result<()> {
         let resources = self.resources();
         for step in &self.steps {
-            // SAFETY: the steps were made by `Executor::bind` for these buffers from regions inside them; the buffers'
-            // drop waits for the work; the ranks agreed on what they share.
+            // SAFETY: the steps were made by `Executor::bind` for these buffers from regions inside them; the
+            // buffers' drop waits for the work; the ranks agreed on what they share.
             unsafe { step.enqueue(&resources)? };
         }
         Ok(())
@@ -105,8 +105,8 @@ impl<B: ExecuteBackend> Bound<B> {
         }
     }
 
-    /// Enqueues the captured call. Nothing is enqueued once a wait of this device has failed, on whichever pad: what was
-    /// captured may copy to peers, who have not given their memory for it.
+    /// Enqueues the captured call. Nothing is enqueued once a wait of this device has failed, on whichever
+    /// pad: what was captured may copy to peers, who have not given their memory for it.
     ///
     /// # Errors
     /// [`ExecuteError::NotCaptured`]; [`ExecuteError::Stopped`]; what the backend reports.
@@ -125,15 +125,16 @@ impl<B: ExecuteBackend> Bound<B> {
         let captured = captured.ok_or_else(|| ExecuteError::NotCaptured {
             plan: self.plan.name.clone(),
         })?;
-        // SAFETY: one call, which is sound at any time (see `run`); its buffers, pad and collectives are this plan's, the
-        // latter of the generation that was captured, and their drop waits for the work.
+        // SAFETY: one call, which is sound at any time (see `run`); its buffers, pad and collectives are this
+        // plan's, the latter of the generation that was captured, and their drop waits for the work.
         let launched = unsafe { self.backend.launch_graph(&captured.graph, &self.streams[0]) };
         Ok(launched?)
     }
 
     /// Chooses the fastest algorithm of each GEMM by trying them on this device, with the data that the
-    /// buffers hold now; run the plan once before, so that these are real. A GEMM that another plan of `executor` has tuned
-    /// takes over the choice. Overwrites the GEMMs' outputs, waits for the stream, and drops a captured graph.
+    /// buffers hold now; run the plan once before, so that these are real. A GEMM that another plan of
+    /// `executor` has tuned takes over the choice. Overwrites the GEMMs' outputs, waits for the stream, and
+    /// drops a captured graph.
     ///
     /// # Errors
     /// What the provider reports.
@@ -154,7 +155,8 @@ impl<B: ExecuteBackend> Bound<B> {
             gemm.plan = if tuned.contains(&(problem, provider)) {
                 executor.gemm.prepare(&problem, provider)?
             } else {
-                // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the stream is idle.
+                // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the
+                // stream is idle.
                 unsafe {
                     executor
                         .gemm
@@ -183,17 +185,17 @@ impl<B: ExecuteBackend> Bound<B> {
     /// Waits until everything enqueued so far has ended, and reports what went wrong in it.
     ///
     /// # Errors
-    /// [`SignalFault`](warpweave_symm_mem::SignalFault) naming the peer that was waited for in vain;
+    /// [`SignalFault`](warpweave_symm_mem::SignalFault) naming the peer whose signal did not come in time;
     /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
     pub fn synchronize(&self) -> Result<()> {
         let stream = &self.streams[0];
         let drained = self
-            .teams
+            .groups
             .iter()
-            .try_for_each(|team| team.drain(stream))
+            .try_for_each(|group| group.drain(stream))
             .and_then(|()| Ok(self.backend.synchronize(stream)?));
         if drained.is_err() {
-            self.teams.iter().for_each(|team| team.abandon());
+            self.groups.iter().for_each(|group| group.abandon());
         }
         let checked = self.check();
         drained?;
@@ -211,12 +213,12 @@ impl<B: ExecuteBackend> Bound<B> {
             let checked = pad.check(stream).map_err(ExecuteError::from);
             checked.map_err(|error| error.with_ranks(&ranks))?;
         }
-        self.teams.iter().try_for_each(|team| team.check(stream))
+        self.groups.iter().try_for_each(|group| group.check(stream))
     }
 
-    /// Makes the plan usable again after a fault. Collective: all ranks of the world call it, with none of their work under
-    /// way. Plans share what does their collectives: with this plan all plans of the executor recover that have the same
-    /// ones, and those that were captured are to be captured anew.
+    /// Makes the plan usable again after a fault. Collective: all ranks of the world call it, with none of
+    /// their work under way. Plans share what does their collectives: with this plan all plans of the
+    /// executor recover that have the same ones, and those that were captured are to be captured anew.
     ///
     /// # Errors
     /// What the pad and the exchange report; collectives that cannot be made whole again.
@@ -226,17 +228,18 @@ impl<B: ExecuteBackend> Bound<B> {
         if let Some(pad) = &self.pad {
             pad.recover(&self.streams[0], self.node.as_ref())?;
         }
-        for team in &self.teams {
-            team.recover(&self.streams[0])?;
+        for group in &self.groups {
+            group.recover(&self.streams[0])?;
         }
         Ok(())
     }
 
     fn generations(&self) -> impl Iterator<Item = u64> {
-        self.teams.iter().map(|team| team.generation())
+        self.groups.iter().map(|group| group.generation())
     }
 
-    /// The plan's buffer of this name and the address of this rank's copy of it, of the first where it alternates. Row-major, without gaps.
+    /// The plan's buffer of this name and the address of this rank's copy of it, of the first where it
+    /// alternates. Row-major, without gaps.
     ///
     /// # Errors
     /// [`ExecuteError::Buffer`] if there is none.
@@ -248,8 +251,8 @@ impl<B: ExecuteBackend> Bound<B> {
         Ok((&self.plan.buffers[index], address))
     }
 
-    /// Copies `bytes` to the start of this rank's copy of a buffer, the first where it alternates, after all earlier work, and returns when they are
-    /// there.
+    /// Copies `bytes` to the start of this rank's copy of a buffer, the first where it alternates, after all
+    /// earlier work, and returns when they are there.
     ///
     /// # Errors
     /// [`ExecuteError::Buffer`] if there is no such buffer or it is smaller; what the backend reports.
@@ -261,7 +264,8 @@ impl<B: ExecuteBackend> Bound<B> {
         Ok(())
     }
 
-    /// Copies the start of this rank's copy of a buffer, the first where it alternates, to `bytes`, after all earlier work.
+    /// Copies the start of this rank's copy of a buffer, the first where it alternates, to `bytes`, after all
+    /// earlier work.
     ///
     /// # Errors
     /// As [`Bound::write`].

@@ -41,7 +41,7 @@ pub(super) fn allocate_local<B: Backend>(backend: &B, plan: &Plan) -> Result<Loc
 }
 
 impl<B: Backend> Buffers<B> {
-    /// Allocates the shared buffers beside the local ones. Collective; `exchange` is that of the node.
+    /// Allocates the shared buffers next to the local ones. Collective; `exchange` is that of the node.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,

@@ -9,7 +9,8 @@ pub type Result<T, E = ExecuteError> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecuteError {
-    /// The plan cannot be run by anyone: a region outside its buffer, shapes that do not fit, an id of nothing.
+    /// The plan cannot be run by anyone: a region outside its buffer, shapes that do not fit, an id of
+    /// nothing.
     #[error("plan `{plan}` of rank {rank}, {place}: {why}")]
     InvalidPlan {
         /// Name of the plan.
@@ -52,7 +53,8 @@ pub enum ExecuteError {
         /// Name of the plan.
         plan: String,
     },
-    /// A wait of this device has failed, so that a captured call, whose copies to peers cannot be left out, was not launched.
+    /// A wait of this device has failed, so that a captured call, whose copies to peers cannot be left out,
+    /// was not launched.
     #[error(
         "plan `{plan}` was not replayed: a wait of this device has failed; `synchronize` says which, then `recover`"
     )]
@@ -94,8 +96,8 @@ impl warpweave_symm_mem::Failure for ExecuteError {
 }
 
 impl ExecuteError {
-    /// True if the cause is a capability that a machine or a build lacks, so that other plans can go on. All ranks agree
-    /// on it when it is an answer of [`Executor::bind`](super::Executor::bind).
+    /// True if the cause is a capability that a machine or a build lacks, so that other plans can go on. All
+    /// ranks agree on it when it is an answer of [`Executor::bind`](super::Executor::bind).
     pub fn is_unavailable(&self) -> bool {
         use warpweave_comm::CommError;
         use warpweave_gemm::Error as Gemm;

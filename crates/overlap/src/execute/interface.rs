@@ -114,7 +114,7 @@ impl Interface {
     }
 
     /// The collectives of one set of ranks by one transport, in order.
-    pub fn of_team<'a>(
+    pub fn of_group<'a>(
         &'a self,
         ranks: &'a [usize],
         transport: Transport,
@@ -124,8 +124,8 @@ impl Interface {
     }
 }
 
-/// Makes sure that the plans of all ranks belong together: one name, one world, the same shared buffers, slots, kernels,
-/// and collectives of the ranks that share them. Returns what each rank shares. Collective.
+/// Makes sure that the plans of all ranks belong together: one name, one world, the same shared buffers,
+/// slots, kernels, and collectives of the ranks that share them. Returns what each rank shares. Collective.
 pub(super) fn same_interface(exchange: &dyn Exchange, plan: &Plan) -> Result<Vec<Interface>> {
     const TAG: &str = "plan.interface";
     let unclear = |rank: usize, error: serde_json::Error| ExchangeError::Protocol {

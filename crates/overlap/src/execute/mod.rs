@@ -1,17 +1,19 @@
 //! The reader of plans that runs them.
 //!
-//! An [`Executor`] is one rank's device with its peers. [`Executor::bind`] makes a [`Bound`] plan of a [`Plan`]: it checks
-//! every region, allocates every buffer, plans every GEMM, and turns operations into addresses, so that a
-//! call only enqueues. All ranks bind the same plans in the same order, and all get a bound plan or none does.
+//! An [`Executor`] is one rank's device with its peers. [`Executor::bind`] makes a [`Bound`] plan of a
+//! [`Plan`]: it checks every region, allocates every buffer, plans every GEMM, and turns operations into
+//! addresses, so that a call only enqueues. All ranks bind the same plans in the same order, and all get a
+//! bound plan or none does.
 //!
-//! **Collectives** are done by teams, which all plans of an executor share: a communicator of NCCL for each set of ranks, or
-//! what [`Collectives`](warpweave_comm::Collectives) keep in symmetric memory, in the variant that they select. Operands are
-//! whole rows, in place or apart. Over symmetric memory a team's ranks share a node; an all-gather of uneven shards is a
-//! broadcast of each, and a reduce-scatter of uneven shards is [unavailable](ExecuteError::is_unavailable): NCCL does it.
-//! Operands in buffers that are not local lie where peers reach them; local ones travel by packets, up to their size.
+//! **Collectives** are done by groups, which all plans of an executor share: a communicator of NCCL for each
+//! set of ranks, or what [`Collectives`](warpweave_comm::Collectives) keep in symmetric memory, in the
+//! variant that they select. Operands are whole rows, in place or apart. Over symmetric memory a group's ranks
+//! share a node; an all-gather of uneven shards is a broadcast of each, and a reduce-scatter of uneven shards
+//! is [unavailable](ExecuteError::is_unavailable): NCCL does it. Operands in buffers that are not local lie
+//! where peers reach them; local ones travel by packets, up to their size.
 //!
-//! **Nodes.** Where a plan's nodes are smaller than its world, buffers and signals are those of the node alone.
-//! All ranks are on one host all the same: the exchange of descriptors refuses others.
+//! **Nodes.** Where a plan's nodes are smaller than its world, buffers and signals are those of the node
+//! alone. All ranks are on one host all the same: the exchange of descriptors refuses others.
 //!
 //! **What is not checked.** Binding validates each rank's plan by itself, and that the ranks agree on what
 //! they share. Whether the plans of all ranks keep conflicting accesses ordered, and every wait ends, is for
@@ -80,7 +82,7 @@ use warpweave_symm_mem::{Exchange, SignalPad, agree};
 use crate::plan::{Placement, Plan};
 use bind::{Binder, Gemms};
 use buffers::{Buffers, LocalMemory};
-use collective::{Round, Team};
+use collective::{ProcessGroup, Round};
 use interface::same_interface;
 
 pub use bound::Bound;
@@ -111,20 +113,21 @@ impl<B> ExecuteBackend for B where
 
 /// One rank's device with its peers, on which plans are bound.
 ///
-/// Plans share its streams and what does their collectives. So the calls of all its plans are ordered: they follow each other
-/// on one caller's stream, or on several that wait for each other, and on all ranks in the same order. Callers that are to
-/// run at the same time have an executor each.
+/// Plans share its streams and what does their collectives. So the calls of all its plans are ordered: they
+/// follow each other on one caller's stream, or on several that wait for each other, and on all ranks in the
+/// same order. Callers that are to run at the same time have an executor each.
 pub struct Executor<B: ExecuteBackend> {
     backend: B,
     exchange: Arc<dyn Exchange>,
     gemm: Gemm<B>,
     pool: StreamPool<B>,
-    teams: Mutex<HashMap<Round, Arc<Team<B>>>>,
+    groups: Mutex<HashMap<Round, Arc<ProcessGroup<B>>>>,
     tuned: Mutex<HashSet<(GemmProblem, Provider)>>,
 }
 
 impl<B: ExecuteBackend> Executor<B> {
-    /// Prepares `backend` for the plans of the ranks of `exchange`. Libraries are looked for when a plan first needs them.
+    /// Prepares `backend` for the plans of the ranks of `exchange`. Libraries are looked for when a plan
+    /// first needs them.
     ///
     /// # Errors
     /// What the preparation of GEMMs reports.
@@ -134,7 +137,7 @@ impl<B: ExecuteBackend> Executor<B> {
             exchange: exchange.clone(),
             gemm: Gemm::new(backend)?,
             pool: StreamPool::new(backend),
-            teams: Mutex::default(),
+            groups: Mutex::default(),
             tuned: Mutex::default(),
         })
     }
@@ -154,7 +157,7 @@ impl<B: ExecuteBackend> Executor<B> {
         &self.gemm
     }
 
-    /// The streams of the plans beside their callers'.
+    /// The streams of the plans other than their callers'.
     pub fn pool(&self) -> &StreamPool<B> {
         &self.pool
     }
@@ -165,9 +168,10 @@ impl<B: ExecuteBackend> Executor<B> {
     ///
     /// # Errors
     /// - [`ExecuteError::InvalidPlan`] for a plan that no device could run.
-    /// - [`ExecuteError::Disagreement`] if the ranks' plans do not belong together, naming a rank and both values.
-    /// - An error that [is a missing capability](ExecuteError::is_unavailable): a device, library or build that lacks what
-    ///   an operation needs. Other plans can go on.
+    /// - [`ExecuteError::Disagreement`] if the ranks' plans do not belong together, naming a rank and both
+    ///   values.
+    /// - An error that [is a missing capability](ExecuteError::is_unavailable): a device, library or build
+    ///   that lacks what an operation needs. Other plans can go on.
     /// - What the backend and the exchange report.
     pub fn bind(&self, plan: Plan, stream: &B::Stream) -> Result<Bound<B>> {
         let span = tracing::info_span!("plan.bind", plan = plan.name, world = plan.world);
@@ -194,13 +198,13 @@ impl<B: ExecuteBackend> Executor<B> {
             0 => None,
             slots => Some(SignalPad::new(&self.backend, &node, &plan.name, slots)?),
         };
-        let teams = self.teams(&plan, &interfaces)?;
+        let groups = self.groups(&plan, &interfaces)?;
         let binder = Binder {
             executor: self,
             plan: &plan,
             buffers: &buffers,
             pad: pad.as_ref(),
-            teams: &teams,
+            groups: &groups,
             interfaces: &interfaces,
         };
         let steps = binder.steps(gemms);
@@ -209,7 +213,7 @@ impl<B: ExecuteBackend> Executor<B> {
             captured: Default::default(),
             steps,
             pad,
-            teams: teams.into_iter().map(|(_, team)| team).collect(),
+            groups: groups.into_iter().map(|(_, group)| group).collect(),
             buffers,
             streams,
             events,
@@ -219,14 +223,15 @@ impl<B: ExecuteBackend> Executor<B> {
         })
     }
 
-    /// The GEMMs whose algorithms have been chosen by trying. A thread that panicked with it has left it whole.
+    /// The GEMMs whose algorithms have been chosen by trying. A thread that panicked with it has left it
+    /// whole.
     fn tuned(&self) -> MutexGuard<'_, HashSet<(GemmProblem, Provider)>> {
         self.tuned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What does collectives. A thread that panicked with it has left it whole.
-    fn known_teams(&self) -> MutexGuard<'_, HashMap<Round, Arc<Team<B>>>> {
-        self.teams.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known_groups(&self) -> MutexGuard<'_, HashMap<Round, Arc<ProcessGroup<B>>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn own_part(&self, plan: &Plan, stream: &B::Stream) -> Result<OwnPart<B>> {

@@ -1,4 +1,4 @@
-//! The streams beside the callers': one set for all plans of an executor.
+//! The streams other than the callers': one set for all plans of an executor.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,13 +7,15 @@ use warpweave_symm_mem::{Backend, Priority};
 
 use super::error::Result;
 
-/// Streams that plans share, by urgency and place: the second urgent stream of every plan is one and the same.
+/// Streams that plans share, by urgency and place: the second urgent stream of every plan is one and the
+/// same.
 ///
-/// So an executor has as many streams of a priority as the plan with the most of them, however many plans are bound. No two
-/// streams of one plan are the same: a plan that is free of deadlocks alone could have one otherwise.
+/// So an executor has as many streams of a priority as the plan with the most of them, however many plans are
+/// bound. No two streams of one plan are the same: a plan that is free of deadlocks alone could have one
+/// otherwise.
 ///
-/// Plans that share streams do not disturb each other when their calls follow each other on one caller's stream: a call
-/// forks from that and is joined to it. See [`Executor`](super::Executor) for several callers.
+/// Plans that share streams do not disturb each other when their calls follow each other on one caller's
+/// stream: a call forks from that and is joined to it. See [`Executor`](super::Executor) for several callers.
 #[derive(Debug)]
 pub struct StreamPool<B: Backend> {
     backend: B,

@@ -9,7 +9,7 @@ use warpweave_kernels::{GatherMatmul, LocalReduce, NaiveRemoteRead};
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
 use super::ExecuteBackend;
-use super::collective::{Team, TeamCall};
+use super::collective::{GroupCall, ProcessGroup};
 use super::error::Result;
 
 /// A contiguous run of bytes to be copied.
@@ -49,8 +49,8 @@ pub(super) enum Action<B: ExecuteBackend> {
     Record(usize),
     WaitEvent(usize),
     Collective {
-        team: Arc<Team<B>>,
-        call: TeamCall,
+        group: Arc<ProcessGroup<B>>,
+        call: GroupCall,
     },
     Gemm(Gemm<B>),
     Reduce(LocalReduce),
@@ -103,8 +103,8 @@ impl<B: ExecuteBackend> Step<B> {
     /// Enqueues the step.
     ///
     /// # Safety
-    /// The addresses were made for `with`'s buffers, inside their bounds, and outlive the enqueued work; all ranks
-    /// enqueue the steps of plans that belong together, in the order of the plans.
+    /// The addresses were made for `with`'s buffers, inside their bounds, and outlive the enqueued work; all
+    /// ranks enqueue the steps of plans that belong together, in the order of the plans.
     pub unsafe fn enqueue(&self, with: &Resources<'_, B>) -> Result<()> {
         let span = tracing::debug_span!("plan.op", kind = self.action.kind(), stream = self.stream);
         let _entered = span.enter();
@@ -120,8 +120,9 @@ impl<B: ExecuteBackend> Step<B> {
                 {
                     // SAFETY: the caller's obligation.
                     unsafe {
-                        // What a peer has is its own until it gives it for this call, and a wait for that may have failed. What
-                        // is pulled nobody else sees: whether it may be used, the checks of the pads say.
+                        // What a peer has is its own until it gives it for this call, and a wait for that may
+                        // have failed. What is pulled nobody else sees: whether it may be used, the checks of
+                        // the pads say.
                         match pushes {
                             true => backend.copy_unless_stopped(stream, dst, src, bytes)?,
                             false => backend.copy(stream, dst, src, bytes)?,
@@ -149,9 +150,9 @@ impl<B: ExecuteBackend> Step<B> {
             }
             Action::Record(event) => backend.record(&with.events[*event], stream)?,
             Action::WaitEvent(event) => backend.wait_event(stream, &with.events[*event])?,
-            Action::Collective { team, call } => {
+            Action::Collective { group, call } => {
                 // SAFETY: the caller's obligation; *check* found the collectives of a rank ordered.
-                unsafe { team.enqueue(stream, call)? };
+                unsafe { group.enqueue(stream, call)? };
             }
             Action::Gemm(gemm) => {
                 // SAFETY: the caller's obligation; the problem's extents are those of the regions.
@@ -174,7 +175,8 @@ impl<B: ExecuteBackend> Step<B> {
                 unsafe { backend.chunked_matmul(stream, plan)? };
             }
             Action::AllGatherMatmul(plan) => {
-                // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their interfaces equal.
+                // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their
+                // interfaces equal.
                 unsafe { backend.all_gather_matmul(stream, plan)? };
             }
             Action::MatmulReduce(plan) => {

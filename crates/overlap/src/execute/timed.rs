@@ -21,13 +21,14 @@ struct Mark {
 }
 
 impl<B: ExecuteBackend> Executor<B> {
-    /// Runs one call with an event before and after every operation, and gives the timeline of all ranks on every rank.
-    /// Waits until the call has ended.
+    /// Runs one call with an event before and after every operation, and gives the timeline of all ranks on
+    /// every rank. Waits until the call has ended.
     ///
-    /// Times count from a meeting of a node's ranks on their devices, so that those of different ranks are apart by no more
-    /// than a signal takes; nodes meet on their hosts only. An operation begins when its stream has come to it: a wait, or a collective, lasts from then on. The
-    /// events cost time themselves, some 1 to 2 µs an operation on GPUs: what calls take is the bench's to say. Run the plan
-    /// before, so that nothing is done for the first time.
+    /// Times count from a meeting of a node's ranks on their devices, so that those of different ranks are
+    /// apart by no more than a signal takes; nodes meet on their hosts only. An operation begins when its
+    /// stream has come to it: a wait, or a collective, lasts from then on. The events cost time themselves,
+    /// some 1 to 2 µs an operation on GPUs: what calls take is the bench's to say. Run the plan before, so
+    /// that nothing is done for the first time.
     ///
     /// Collective: all ranks give the same plan, with nothing of theirs under way.
     ///

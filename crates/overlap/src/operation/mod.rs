@@ -1,7 +1,8 @@
-//! What is computed, apart from how: the problems that algorithms solve, and which parts of them each rank holds.
+//! What is computed, apart from how: the problems that algorithms solve, and which parts of them each rank
+//! holds.
 //!
-//! C\[M,N\] = A\[M,K\] · B\[K,N\] in every operation; what is sharded over the ranks, by [`shard`],
-//! and what the GEMM waits for or is followed by, tells them apart.
+//! C\[M,N\] = A\[M,K\] · B\[K,N\] in every operation; what is sharded over the ranks, by [`shard`], and what
+//! the GEMM waits for or is followed by, tells them apart.
 
 mod operand;
 
@@ -23,12 +24,13 @@ pub enum Operation {
     MatmulReduceScatter,
     /// A is sharded by columns, B by rows; each rank gets the sum of all GEMMs.
     MatmulAllReduce,
-    /// [`Operation::MatmulAllReduce`] as a linear layer: x\[t, 4h/d\] · W\[h, 4h/d\]ᵀ, with M = t, N = h, K = 4h and the
-    /// weight stored N × K.
+    /// [`Operation::MatmulAllReduce`] as a linear layer: x\[t, 4h/d\] · W\[h, 4h/d\]ᵀ, with M = t, N = h, K =
+    /// 4h and the weight stored N × K.
     RowParallelLinear,
-    /// [`Operation::AllGatherMatmul`] as a linear layer with a bias: A · Wᵀ + bias, with the weight stored N × K.
+    /// [`Operation::AllGatherMatmul`] as a linear layer with a bias: A · Wᵀ + bias, with the weight stored N
+    /// × K.
     ColumnParallelLinear,
-    /// A GEMM on each rank, and beside it an all-gather that it has nothing to do with: of M/2 rows of K elements from each
+    /// A GEMM on each rank, overlapped with an independent all-gather: of M/2 rows of K elements from each
     /// rank, which is 64 MiB at 8192 × 8192 × 8192 f16.
     MatmulOverlappingAllGather,
 }
@@ -58,7 +60,7 @@ impl Operation {
 
     /// The caller's buffers of `rank`: what it writes before a call, and what it reads after one.
     ///
-    /// `rows` are the rows of A that the rank holds, where A is sharded by rows and not all its rows back to back.
+    /// `rows` are the rows of A that the rank holds, where A is sharded by rows and they are not contiguous.
     pub fn operands(
         self,
         (rank, world): (usize, usize),
@@ -129,7 +131,7 @@ impl Operation {
         }
     }
 
-    /// The GEMM that a rank computes by itself: rows and columns of its result, and terms of each sum.
+    /// The GEMM that a rank computes by itself: rows and columns of its result, and its K.
     pub fn gemm(self, world: usize, problem: &Problem) -> (usize, usize, usize) {
         let Problem { m, n, k, .. } = *problem;
         match self {

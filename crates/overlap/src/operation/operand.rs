@@ -14,7 +14,7 @@ pub enum Matrix {
     Bias,
     /// M × N.
     C,
-    /// What is gathered beside a GEMM.
+    /// What is gathered during a GEMM.
     X,
     /// X, gathered.
     Y,
@@ -22,8 +22,9 @@ pub enum Matrix {
 
 /// A buffer of a plan that its caller writes or reads.
 ///
-/// The buffer holds `rows` of the matrix, one range after the other from its first row, restricted to `cols`. It may have
-/// more rows than these: shards may differ by a row, and a symmetric buffer has the rows of the largest.
+/// The buffer holds `rows` of the matrix, one range after the other from its first row, restricted to `cols`.
+/// It may have more rows than these: shards may differ by a row, and a symmetric buffer has the rows of the
+/// largest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
     /// Name of the buffer in every plan of the operation.

@@ -11,8 +11,8 @@ use warpweave_symm_mem::{DType, Priority};
 
 /// Builds the [`Plan`] of one rank.
 ///
-/// Operations that would do nothing are left out: signals and waits with no rank to talk to, copies of empty boxes.
-/// So an algorithm need not treat a world of one, or a rank with an empty shard, as a special case.
+/// Operations that would do nothing are left out: signals and waits with no rank to talk to, copies of empty
+/// boxes. So an algorithm need not treat a world of one, or a rank with an empty shard, as a special case.
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
     plan: Plan,
@@ -47,7 +47,7 @@ impl PlanBuilder {
             .collect()
     }
 
-    /// Says that `size` ranks back to back share a node. Without it all do.
+    /// Makes nodes of `size` consecutive ranks. By default all ranks share one node.
     pub fn nodes_of(&mut self, size: usize) -> &mut Self {
         self.plan.node_size = size;
         self
@@ -167,7 +167,8 @@ impl PlanBuilder {
         self.push(stream, OpKind::Copy { src, dst })
     }
 
-    /// Copies to a peer by copy engine, and signals it after that, whether or not there was something to copy.
+    /// Copies to a peer by copy engine, and signals it after that, whether or not there was something to
+    /// copy.
     pub fn put(&mut self, stream: StreamId, src: Region, dst: Region, slot: SlotId) -> &mut Self {
         let to = dst.rank;
         self.copy(stream, src, dst).signal(stream, slot, [to])
@@ -302,7 +303,8 @@ impl PlanBuilder {
         )
     }
 
-    /// Computes c = a · wᵀ, with `bias` added to every row if there is one: a linear layer, whose weight is stored n × k.
+    /// Computes c = a · wᵀ, with `bias` added to every row if there is one: a linear layer, whose weight is
+    /// stored n × k.
     pub fn linear(
         &mut self,
         stream: StreamId,

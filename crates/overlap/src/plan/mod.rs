@@ -1,38 +1,42 @@
 //! A schedule as plain data.
 //!
-//! A [`Plan`] is the program of **one rank**: its buffers, its streams, its signal slots and an ordered list of
-//! operations, each with the regions it reads and writes. The plans of all ranks together are a schedule. Nothing in
-//! this module runs anything; see [`check`](mod@crate::check) for what is proved about plans.
+//! A [`Plan`] is the program of **one rank**: its buffers, its streams, its signal slots and an ordered list
+//! of operations, each with the regions it reads and writes. The plans of all ranks together are a schedule.
+//! Nothing in this module runs anything; see [`check`](mod@crate::check) for what is proved about plans.
 //!
 //! # What a plan means
 //!
-//! **Buffers.** A [`Placement::Symmetric`] buffer has the same shape on every rank and every rank may name every copy
-//! of it; a [`Placement::Multicast`] buffer is symmetric and also bound to a multicast object, so that one store
-//! reaches all copies; a [`Placement::Local`] buffer is its rank's own.
+//! **Buffers.** A [`Placement::Symmetric`] buffer has the same shape on every rank and every rank may name
+//! every copy of it; a [`Placement::Multicast`] buffer is symmetric and also bound to a multicast object, so
+//! that one store reaches all copies; a [`Placement::Local`] buffer is its rank's own.
 //!
-//! **Streams.** Operations of one stream run in the order of the list. Stream 0 is the caller's; another stream must
-//! be forked from it (record on 0, wait on the other) and joined to it again within the call. [`OpKind::WaitEvent`]
-//! waits for the latest [`OpKind::Record`] of the event that stands before it in the list.
+//! **Streams.** Operations of one stream run in the order of the list. Stream 0 is the caller's; another
+//! stream must be forked from it (record on 0, wait on the other) and joined to it again within the call.
+//! [`OpKind::WaitEvent`] waits for the latest [`OpKind::Record`] of the event that stands before it in the
+//! list.
 //!
-//! **Signals.** A flag lives at (destination rank, slot, source rank), starts at 0 and only ever grows. A signal adds
-//! one to the sender's counter of that flag and stores it there (release). A wait adds one to the waiter's own
-//! counter and lasts until the flag has reached that counter minus `lag` (acquire). So the *m*-th wait needs the
-//! first signal whose value is at least *m − lag*: with `lag` 0 the peer's signal of this call, with `lag` 1 the one
-//! of the previous call, which is a credit that the first call has for nothing. Counters live with the pad and never
-//! restart, hence calls and graph replays may follow each other with no reset.
+//! **Signals.** A flag lives at (destination rank, slot, source rank), starts at 0 and only ever grows. A
+//! signal adds one to the sender's counter of that flag and stores it there (release). A wait adds one to the
+//! waiter's own counter and lasts until the flag has reached that counter minus `lag` (acquire). So the
+//! *m*-th wait needs the first signal whose value is at least *m − lag*: with `lag` 0 the peer's signal of
+//! this call, with `lag` 1 the one of the previous call, which is a credit that the first call has for
+//! nothing. Counters live with the pad and never restart, hence calls and graph replays may follow each other
+//! with no reset.
 //!
-//! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order; one may come after other lanes. All
-//! lanes begin after the operations before the kernel on its stream; the kernel ends when every lane has ended.
+//! **Kernels.** The lanes of a kernel run concurrently, the effects of one lane in order; one may come after
+//! other lanes. All lanes begin after the operations before the kernel on its stream; the kernel ends when
+//! every lane has ended.
 //!
-//! **Collectives.** Each rank reads its own source and writes its own destination; no rank leaves before all ranks that
-//! take part have entered. Ranks that take part in several must enter them in the same order.
+//! **Collectives.** Each rank reads its own source and writes its own destination; no rank leaves before all
+//! ranks that take part have entered. Ranks that take part in several must enter them in the same order.
 //!
-//! **Nodes.** Ranks back to back share a node; symmetric memory and signals reach no further. Between nodes there are
-//! collectives.
+//! **Nodes.** Consecutive ranks share a node; symmetric memory and signals reach no further. Between nodes
+//! there are collectives.
 //!
-//! **Calls.** One execution of the list is a call. Between calls the caller's own work runs on stream 0: it overwrites
-//! every [`Role::Input`] buffer of its rank before each call and reads every [`Role::Output`] buffer of its rank
-//! after it, which is its own until the next: it may overwrite that, too. It does not synchronise with other ranks.
+//! **Calls.** One execution of the list is a call. Between calls the caller's own work runs on stream 0: it
+//! overwrites every [`Role::Input`] buffer of its rank before each call and reads every [`Role::Output`]
+//! buffer of its rank after it, which is its own until the next: it may overwrite that, too. It does not
+//! synchronise with other ranks.
 
 mod buffer;
 mod builder;
@@ -110,7 +114,8 @@ impl Plan {
         first..first.saturating_add(size).min(self.world)
     }
 
-    /// How many kernels, GEMMs, sums and collectives a call launches; copies, signals and events are not counted.
+    /// How many kernels, GEMMs, reductions and collectives a call launches; copies, signals and events are
+    /// not counted.
     pub fn launches(&self) -> usize {
         let launch = |op: &&Op| {
             matches!(
@@ -147,8 +152,8 @@ impl Plan {
 
     /// Whether every kernel declares exactly the lanes that [`Kernel::lanes`] says it has on this rank.
     ///
-    /// The lanes of a plan are what [`check`](crate::check::check()) proves, the kernel is what runs: an executor
-    /// should refuse a plan of which this is not true.
+    /// The lanes of a plan are what [`check`](crate::check::check()) proves, the kernel is what runs: an
+    /// executor should refuse a plan of which this is not true.
     pub fn kernels_do_what_they_declare(&self) -> bool {
         self.ops.iter().all(|op| match &op.kind {
             OpKind::Kernel { kernel, lanes } => *lanes == kernel.lanes(self.rank, self.world),

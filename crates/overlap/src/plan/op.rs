@@ -26,7 +26,8 @@ pub enum OpKind {
         /// What is written.
         dst: Region,
     },
-    /// Copies one of this rank's boxes to the same box of every rank, this one included, by the multicast address.
+    /// Copies one of this rank's boxes to the same box of every rank, this one included, by the multicast
+    /// address.
     MulticastCopy {
         /// What is read.
         src: Region,
@@ -72,7 +73,7 @@ pub enum OpKind {
         /// What moves the bytes.
         transport: Transport,
     },
-    /// A GEMM, c = a · b or c = a · b + bias, with sums in f32.
+    /// A GEMM, c = a · b or c = a · b + bias, accumulated in f32.
     Gemm {
         /// m × k.
         a: Region,
@@ -95,7 +96,7 @@ pub enum OpKind {
     Reduce {
         /// The summands; on a peer they are loaded by the SMs.
         srcs: Vec<Region>,
-        /// Their sum, this rank's own.
+        /// The result, this rank's own.
         dst: Region,
     },
     /// One kernel that declares what it does.
@@ -155,7 +156,8 @@ impl OpKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Collective {
-    /// Each rank gives its shard of `dst` and gets all of it. Where shards differ by a row it is a group of broadcasts.
+    /// Each rank gives its shard of `dst` and gets all of it. Where shards differ by a row it is a group of
+    /// broadcasts.
     AllGather,
     /// Each rank gives all of `src` and gets the sum of its shard.
     ReduceScatter,
@@ -183,7 +185,8 @@ impl Collective {
     }
 }
 
-/// GEMMs of one shape in one launch: the i-th has its rows of `a` and of `c` i strides below those of the first.
+/// GEMMs of one shape in one launch: the i-th has its rows of `a` and of `c` i strides below those of the
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Batch {
     /// Number of GEMMs, 1 for a plain one.
@@ -250,8 +253,8 @@ pub enum Effect {
         /// As in [`OpKind::Wait`].
         lag: u32,
     },
-    /// Comes after all steps of these lanes of the same kernel, which stand before this one: what a kernel counts within its
-    /// rank.
+    /// Comes after all steps of these lanes of the same kernel, which stand before this one: what a kernel
+    /// counts within its rank.
     After(Vec<usize>),
 }
 
@@ -305,8 +308,8 @@ mod provider_name {
 }
 
 impl Transport {
-    /// The memory of the large operand of a collective. Over symmetric memory it is in the reach of peers: what is local on
-    /// both sides travels by packets, which end at small messages.
+    /// The memory of the large operand of a collective. Over symmetric memory it is in the reach of peers:
+    /// what is local on both sides travels by packets, which end at small messages.
     pub fn placement(self) -> Placement {
         match self {
             Transport::SymmetricMemory => Placement::Symmetric,

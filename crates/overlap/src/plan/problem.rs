@@ -18,7 +18,8 @@ pub struct Problem {
     pub k: usize,
     /// Element type of A, B and C; sums are kept in f32.
     pub dtype: DType,
-    /// Whether an algorithm that does not need multicast may use it. Off unless the machine has it and the user asked.
+    /// Whether an algorithm that does not need multicast may use it. Off unless the machine has it and the
+    /// user asked.
     pub multicast: bool,
 }
 
@@ -55,7 +56,7 @@ impl Problem {
     /// The most ranks of a plan.
     pub const MOST_RANKS: usize = 4096;
 
-    /// Says whether a plan of this problem can exist for `rank` of `world`.
+    /// Checks that a plan of this problem can exist for `rank` of `world`.
     ///
     /// # Errors
     /// A size is zero or more than [`MOST_SIZE`](Problem::MOST_SIZE), `rank` is not below `world`, or `world`
@@ -78,7 +79,8 @@ impl Problem {
     }
 }
 
-/// The rows of `total` that belong to `rank`: as even as can be, the first `total % world` ranks have one more.
+/// The rows of `total` that belong to `rank`: as even as can be, the first `total % world` ranks have one
+/// more.
 ///
 /// A rank that is not below `world` has none.
 pub fn shard(total: usize, rank: usize, world: usize) -> Range<usize> {

@@ -75,7 +75,8 @@ impl Region {
         self.intersection(other).is_some()
     }
 
-    /// The elements of this box that `other` does not hold, as at most four disjoint boxes: above, below, left, right.
+    /// The elements of this box that `other` does not hold, as at most four disjoint boxes: above, below,
+    /// left, right.
     pub fn minus(&self, other: &Region) -> Vec<Region> {
         if self.is_empty() {
             return Vec::new();

@@ -14,7 +14,7 @@ pub struct Breakdown {
     pub transfers_us: f64,
     /// Collectives.
     pub collectives_us: f64,
-    /// Sums.
+    /// Reductions.
     pub reductions_us: f64,
     /// Signals, waits, events, and whatever else moves no data.
     pub synchronisation_us: f64,

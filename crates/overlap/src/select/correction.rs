@@ -1,10 +1,11 @@
 //! Correcting the model by what was measured.
 //!
-//! How far the model errs, the logarithm of measured over predicted, is taken for a sum of three parts, each of which changes
-//! slowly from one problem to the next: one that all configurations of an operation have in common (how fast the GPUs happened
-//! to be), one of the algorithm, and one of the algorithm with these parameters. The best estimate where nothing was measured
-//! is then a linear one (Gaussian process regression, kriging): a measurement counts the more, the nearer its problem and its
-//! parameters are and the fewer others say the same, and where none is near, the model's own flag stands.
+//! How far the model errs, the logarithm of measured over predicted, is taken for a sum of three parts, each
+//! of which changes slowly from one problem to the next: one that all configurations of an operation have in
+//! common (how fast the GPUs happened to be), one of the algorithm, and one of the algorithm with these
+//! parameters. The best estimate where nothing was measured is then a linear one (Gaussian process
+//! regression, kriging): a measurement counts the more, the nearer its problem and its parameters are and the
+//! fewer others imply the same, and where none is near, the model's own prediction stands.
 
 use super::regression;
 use super::{Measurement, Request};
@@ -13,10 +14,12 @@ use crate::operation::Operation;
 use crate::plan::Problem;
 use crate::simulate::simulate;
 
-// These figures are those of the errors of h200x4 at 393 figures of two and four H200s (`tests/simulate/measured`), rounded: what
-// makes the errors that were found likely, and chooses well for problems left out. Only the ratios of the four deviations count.
+// These figures are those of the errors of h200x4 at 393 figures of two and four H200s
+// (`tests/simulate/measured`), rounded: what makes the errors that were found likely, and chooses well for
+// problems left out. Only the ratios of the four deviations count.
 
-/// The standard deviation of what all configurations of an operation have in common, in logarithms as the next three.
+/// The standard deviation of what all configurations of an operation have in common, in logarithms as the
+/// next three.
 const COMMON: f64 = 0.03;
 
 /// That of what an algorithm has to itself.
@@ -34,8 +37,8 @@ const HALF_AT: f64 = 4.0;
 /// How many such doublings a doubling of the ranks is worth: other links are busy then.
 const RANKS: f64 = 6.0;
 
-/// Algorithms with the same schedule, which differ only in how a weight is stored and in a bias: the second of each pair stands
-/// for both.
+/// Algorithms with the same schedule, which differ only in how a weight is stored and in a bias: the second
+/// of each pair stands for both.
 const SAME_SCHEDULE: [(&str, &str); 3] = [
     ("rowParallelLinearPipeline", "allReducePipeline"),
     ("fusedRowParallelLinear", "fusedAllReduce"),
@@ -72,7 +75,7 @@ impl Basis {
     }
 }
 
-/// What the measurements say of an operation.
+/// What the measurements imply for an operation.
 pub(super) struct Correction<'a> {
     measured: Vec<&'a Measurement>,
     /// Of each, by which multiple of its covariance with a configuration it moves the estimate.
@@ -80,8 +83,9 @@ pub(super) struct Correction<'a> {
 }
 
 impl<'a> Correction<'a> {
-    /// From the measurements of the request's operation, or one that differs in how a weight is stored, and element type. What
-    /// the machine's model cannot predict, more ranks than it has GPUs, tells nothing of it.
+    /// From the measurements of the request's operation, or one that differs in how a weight is stored, and
+    /// element type. What the machine's model cannot predict, more ranks than it has GPUs, tells nothing of
+    /// it.
     pub(super) fn of(request: &Request<'a>) -> Self {
         let (mut measured, mut errors) = (Vec::new(), Vec::new());
         for one in request.measurements.iter() {
@@ -106,7 +110,7 @@ impl<'a> Correction<'a> {
             }
         }
         let covariance = |i: usize, j: usize| {
-            let [one, other] = [i, j].map(|at: usize| Place::of(measured[at]));
+            let [one, other] = [i, j].map(|at: usize| Nearby::of(measured[at]));
             one.covariance(&other) + if i == j { NOISE * NOISE } else { 0.0 }
         };
         let weights = regression::weights(&errors, covariance);
@@ -115,13 +119,13 @@ impl<'a> Correction<'a> {
 
     /// What is to be expected of `configuration` on the request's problem.
     pub(super) fn basis(&self, configuration: &Configuration, request: &Request<'_>) -> Basis {
-        let here = Place {
+        let here = Nearby {
             configuration,
             world: request.world,
             problem: &request.problem,
         };
         let same = |m: &&&Measurement| {
-            m.configuration == *configuration && here.distance(&Place::of(m)) == 0.0
+            m.configuration == *configuration && here.distance(&Nearby::of(m)) == 0.0
         };
         let mut times: Vec<f64> = self.measured.iter().filter(same).map(|m| m.us).collect();
         times.sort_by(f64::total_cmp);
@@ -133,7 +137,7 @@ impl<'a> Correction<'a> {
         }
         let moved = self.measured.iter().zip(&self.weights);
         let error: f64 = moved
-            .map(|(measured, weight)| weight * here.covariance(&Place::of(measured)))
+            .map(|(measured, weight)| weight * here.covariance(&Nearby::of(measured)))
             .sum();
         Basis::Corrected {
             factor: error.exp(),
@@ -143,24 +147,24 @@ impl<'a> Correction<'a> {
 }
 
 /// What the model errs about.
-struct Place<'a> {
+struct Nearby<'a> {
     configuration: &'a Configuration,
     world: usize,
     problem: &'a Problem,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Nearby<'a> {
     fn of(measured: &'a Measurement) -> Self {
-        Place {
+        Nearby {
             configuration: &measured.configuration,
             world: measured.world,
             problem: &measured.problem,
         }
     }
 
-    /// What the model's errors at two places have in common: 0.5 to the power of a distance is a covariance, and so are sums
-    /// and GEMMs of such.
-    fn covariance(&self, other: &Place<'_>) -> f64 {
+    /// What the model's errors at two places have in common: 0.5 to the power of a distance is a covariance,
+    /// and so are sums and GEMMs of such.
+    fn covariance(&self, other: &Nearby<'_>) -> f64 {
         let (one, two) = (self.configuration, other.configuration);
         let mut common = COMMON * COMMON;
         if schedule(one.algorithm()) == schedule(two.algorithm()) {
@@ -174,7 +178,7 @@ impl<'a> Place<'a> {
     }
 
     /// How far two problems lie apart, in doublings of a size.
-    fn distance(&self, other: &Place<'_>) -> f64 {
+    fn distance(&self, other: &Nearby<'_>) -> f64 {
         let (one, two) = (self.problem, other.problem);
         let sizes = [(one.m, two.m), (one.n, two.n), (one.k, two.k)];
         let sizes: f64 = sizes.into_iter().map(doublings).sum();

@@ -30,8 +30,8 @@ impl Evaluation {
     }
 }
 
-/// Chooses, for each problem of the measurements, among what was measured for it, without having seen the problem: once
-/// with the measurements of all other problems, once with none.
+/// Chooses, for each problem of the measurements, among what was measured for it, without having seen the
+/// problem: once with the measurements of all other problems, once with none.
 ///
 /// Where the problem itself was measured, the choice is the best of what was measured by construction.
 ///

@@ -21,8 +21,8 @@ pub struct Measurement {
 
 /// Measured times of one machine.
 ///
-/// As text one line each, fields apart by tabs: configuration, world, M×N×K, element type, µs. What stands after `#` is a
-/// comment.
+/// As text one line each, fields apart by tabs: configuration, world, M×N×K, element type, µs. What stands
+/// after `#` is a comment.
 ///
 /// ```
 /// use warpweave_overlap::select::Measurements;

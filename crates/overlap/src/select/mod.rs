@@ -1,13 +1,14 @@
 //! Choosing a schedule.
 //!
-//! [`select`] simulates every configuration that is worth a try for an operation, corrects each prediction by what was
-//! measured, and ranks them. What was measured for the very problem counts as it stands; measurements of other problems and
-//! configurations tell by which factor the model errs here, the more so the nearer they are and the more alike the
-//! configurations; where there are none, the model has the say. Of those that are expected to be equally fast, within what
-//! measurements can tell, the one with the fewest launches stands first.
+//! [`select`] simulates every configuration that is worth a try for an operation, corrects each prediction by
+//! what was measured, and ranks them. What was measured for the very problem counts as it stands;
+//! measurements of other problems and configurations tell by which factor the model errs here, the more so
+//! the nearer they are and the more alike the configurations; where there are none, the model decides. Of
+//! those that are expected to be equally fast, within what measurements can tell, the one with the fewest
+//! launches stands first.
 //!
-//! Nothing is run: all ranks that ask with the same figures get the same answer, with no exchange. A [`Selection`] keeps the
-//! whole ranking and prints why its first stands first.
+//! Nothing is run: all ranks that ask with the same figures get the same answer, with no exchange. A
+//! [`Selection`] keeps the whole ranking and prints why its first stands first.
 
 mod breakdown;
 mod correction;
@@ -78,19 +79,20 @@ pub enum SelectError {
 pub struct Choice {
     /// The configuration.
     pub configuration: Configuration,
-    /// What the model says, µs.
+    /// The model's prediction, µs.
     pub predicted_us: f64,
     /// What is expected with all that is known, µs.
     pub expected_us: f64,
     /// On what the expectation rests.
     pub basis: Basis,
-    /// The most kernels, GEMMs, sums and collectives that a rank launches.
+    /// The most kernels, GEMMs, reductions and collectives that a rank launches.
     pub launches: usize,
     /// What its critical path consists of, by the model.
     pub breakdown: Breakdown,
 }
 
-/// Times that differ by no more than this part of them are equal: the median of fifty calls is no better known.
+/// Times that differ by no more than this part of them are equal: the median of fifty calls is no better
+/// known.
 const EQUAL: f64 = 0.005;
 
 /// All that can run, the fastest first.
@@ -134,8 +136,8 @@ impl Selection {
         &self.left_out
     }
 
-    /// What no schedule on the machine can beat, by the model, µs: the longer of the GEMM alone and of the bytes that must
-    /// come into a rank, at the rate of a copy engine.
+    /// What no schedule on the machine can beat, by the model, µs: the longer of the GEMM alone and of the
+    /// bytes that must come into a rank, at the rate of a copy engine.
     pub fn limit_us(&self) -> f64 {
         self.limit.us()
     }
@@ -188,7 +190,8 @@ pub fn select_among(
             reasons: left_out,
         });
     }
-    // A stable sort: of equals the one that stands first in the registry, whose parameters are the default ones.
+    // A stable sort: of equals the one that stands first in the registry, whose parameters are the default
+    // ones.
     ranking.sort_by(|a, b| a.expected_us.total_cmp(&b.expected_us));
     let equal = (1.0 + EQUAL) * ranking[0].expected_us;
     let fastest = ranking.iter().take_while(|c| c.expected_us <= equal);

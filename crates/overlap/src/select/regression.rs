@@ -1,7 +1,7 @@
 //! The one linear system of a regression, by Cholesky's decomposition.
 
-/// The x with K·x = `values`, where K, n × n for n values, has the elements `covariance(row, column)`: symmetric and, as what
-/// is measured has noise, positive definite.
+/// The x with K·x = `values`, where K, n × n for n values, has the elements `covariance(row, column)`:
+/// symmetric and, as what is measured has noise, positive definite.
 pub(super) fn weights(values: &[f64], covariance: impl Fn(usize, usize) -> f64) -> Vec<f64> {
     let mut factor: Vec<Vec<f64>> = Vec::with_capacity(values.len());
     // Forward: factor · y = values, row by row as the factor's rows come.

@@ -40,16 +40,19 @@ pub struct CollectiveTimes {
     /// The part of the SMs that they take from GEMMs.
     #[serde(alias = "multiprocessors")]
     pub sms: f64,
-    /// By the collective's name, `all-gather` at least: pairs of bytes and µs, without the cost of the clock, bytes rising.
-    /// Bytes are those of an all-gather's input, a reduce-scatter's input and an all-reduce's message.
+    /// By the collective's name, `all-gather` at least: pairs of bytes and µs, without the cost of the clock,
+    /// bytes rising. Bytes are those of an all-gather's input, a reduce-scatter's input and an all-reduce's
+    /// message.
     pub times: BTreeMap<String, Vec<(f64, f64)>>,
 }
 
 impl CollectiveTimes {
-    /// The time of a collective of `ranks` whose larger side has `whole` bytes, from the last rank's entry, µs.
+    /// The time of a collective of `ranks` whose larger side has `whole` bytes, from the last rank's entry,
+    /// µs.
     ///
-    /// Between measured sizes it is on the line through them in logarithms. Among other ranks than were measured it is the
-    /// time of the size with as many bytes into a rank; what was not measured is taken for such an all-gather.
+    /// Between measured sizes it is on the line through them in logarithms. Among other ranks than were
+    /// measured it is the time of the size with as many bytes into a rank; what was not measured is taken for
+    /// such an all-gather.
     pub fn time(&self, collective: Collective, whole: f64, ranks: usize) -> f64 {
         let incoming = incoming(collective, whole, ranks);
         let (collective, times) = match self.times.get(&collective.to_string()) {
@@ -92,7 +95,7 @@ impl CollectiveTimes {
 
 const ALL_GATHER: &str = "all-gather";
 
-/// The fewest bytes into each rank: the shards of the others once, or twice where sums are sent on.
+/// The fewest bytes into each rank: the shards of the others once, or twice where results are sent on.
 pub(super) fn incoming(collective: Collective, whole: f64, ranks: usize) -> f64 {
     let others = whole * ranks.saturating_sub(1) as f64 / ranks as f64;
     match collective {

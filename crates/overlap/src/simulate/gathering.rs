@@ -5,7 +5,7 @@ use super::sharing::Resource;
 use crate::plan::{GatherProtocol, KernelShape, Region, shard};
 
 impl Costs<'_> {
-    /// Of a peer's shard, read in chunks, the first: it stands before the GEMM, the others come beside it.
+    /// Of a peer's shard, read in chunks, the first, which comes before the GEMM; the others overlap with it.
     pub(super) fn first_chunk(&self, shard: &Region, chunk_rows: usize) -> Cost {
         let own = self.plan.rank;
         let end = shard.rows.start.saturating_add(chunk_rows);
@@ -19,9 +19,10 @@ impl Costs<'_> {
             .arriving()
     }
 
-    /// The GEMM of one rank's rows, which takes its part of the whole: pulling takes nothing from it that can be measured.
-    /// Rows of others, but what is pushed of each shard, end no earlier than a wave after the last of them: of those that are pulled a
-    /// chunk is here at the begin, the others share a link, and each is counted before it is loaded again.
+    /// The GEMM of one rank's rows, which takes its part of the whole: pulling takes nothing from it that can
+    /// be measured. Rows of others, but what is pushed of each shard, end no earlier than a wave after the
+    /// last of them: of those that are pulled a chunk is here at the begin, the others share a link, and each
+    /// is counted before it is loaded again.
     pub(super) fn gathered_gemm(
         &self,
         shape: KernelShape,

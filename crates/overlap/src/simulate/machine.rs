@@ -68,7 +68,8 @@ pub struct Gemm {
     pub boost_us: f64,
     /// The part of the rate that is left then.
     pub throttled: f64,
-    /// The part of the rate that is left while transfers fill the GPU's links both ways, for they take memory and power.
+    /// The part of the rate that is left while transfers fill the GPU's links both ways, for they take memory
+    /// and power.
     #[serde(alias = "beside_transfers")]
     pub during_transfers: f64,
     /// The rate of a CUTLASS GEMM as a part of the library's.
@@ -119,8 +120,8 @@ pub struct Link {
     pub sm_push_gbs: f64,
     /// What loads of the SMs reach, GB/s.
     pub sm_pull_gbs: f64,
-    /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two that pull from
-    /// each other alone reach `copy_engine_gbs`.
+    /// What copy engines pull into each of more than two GPUs while all pull, on one stream each, GB/s. Two
+    /// that pull from each other alone reach `copy_engine_gbs`.
     pub pulls_gbs: f64,
     /// The same on a stream for each peer.
     pub pulls_streams_gbs: f64,
@@ -206,7 +207,7 @@ impl Machine {
         a / self.gpus_per_node == b / self.gpus_per_node
     }
 
-    /// Says whether plans of `world` ranks can be simulated on it.
+    /// Checks that plans of `world` ranks can be simulated on it.
     pub(crate) fn admits(&self, world: usize) -> Result<(), SimulateError> {
         self.validate()?;
         let gpus = self.gpus();
@@ -220,7 +221,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Says whether every figure is one of a machine: counts and rates above 0, latencies not below.
+    /// Checks that every figure is valid: counts and rates above 0, latencies not below.
     ///
     /// # Errors
     /// Names the first figure that is not.
@@ -292,11 +293,11 @@ impl Machine {
         }
     }
 
-    /// How long a GEMM of m × k by k × n takes alone and unthrottled, µs without its launch, and the part of the
-    /// SMs that it holds until its end, for the tile that is fastest.
+    /// How long a GEMM of m × k by k × n takes alone and unthrottled, µs without its launch, and the part of
+    /// the SMs that it holds until its end, for the tile that is fastest.
     ///
-    /// A GEMM takes whole waves of tiles, one on each SM. Its blocks are persistent: one that finds no tile in
-    /// the last wave is of no use to other kernels before the GEMM is about to end.
+    /// A GEMM takes whole waves of tiles, one on each SM. Its blocks are persistent: one that finds no tile
+    /// in the last wave is of no use to other kernels before the GEMM is about to end.
     pub fn gemm_time(&self, shape: (usize, usize, usize), dtype: DType) -> (f64, f64) {
         let waves = self.waves(shape, dtype);
         (waves.count() * waves.wave_us, waves.tiles.min(1.0))
@@ -329,8 +330,8 @@ impl Machine {
         }
     }
 
-    /// The same where some rows come late: what would be one wave is computed in tiles smaller than the largest, so that something is
-    /// left to do while they come.
+    /// The same where some rows come late: what would be one wave is computed in tiles smaller than the
+    /// largest, so that something is left to do while they come.
     pub(super) fn late_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let area = |t: &Tile| t.rows * t.cols;
         let largest = self.gemm.tiles.iter().map(area).max();

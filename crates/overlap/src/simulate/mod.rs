@@ -1,39 +1,42 @@
 //! Predicting schedules.
 //!
-//! [`simulate`] runs the plans of all ranks on a [`Machine`], which is nothing but figures, and gives the [`Timeline`]
-//! that they predict. It steps through the same unrolled program that [`check`](mod@crate::check) proves: streams in order,
-//! events, flags that only grow, collectives that meet, lanes side by side. So plans that *check* passes end here too; what
-//! would not end is [`SimulateError::Deadlock`].
+//! [`simulate`] runs the plans of all ranks on a [`Machine`], which is nothing but figures, and gives the
+//! [`Timeline`] that they predict. It steps through the same unrolled program that
+//! [`check`](mod@crate::check) proves: streams in order, events, flags that only grow, collectives that meet,
+//! lanes side by side. So plans that *check* passes end here too; what would not end is
+//! [`SimulateError::Deadlock`].
 //!
-//! A step first takes a fixed time (launch, start-up of a copy, a signal's way), then it runs. While it runs it shares
-//! SMs, memory, links and copy engines with whatever else runs; the shares are max-min fair and are made anew
-//! whenever something begins or ends. Nothing is random: the same plans on the same machine give the same timeline.
+//! A step first takes a fixed time (launch, start-up of a copy, a signal's one-way latency), then it runs.
+//! While it runs it shares SMs, memory, links and copy engines with whatever else runs; the shares are
+//! max-min fair and are made anew whenever something begins or ends. Nothing is random: the same plans on the
+//! same machine give the same timeline.
 //!
 //! # What runs side by side
 //!
-//! A GEMM takes whole waves of tiles, one tile on each SM, and its blocks stay to its end: in its last wave no
-//! other kernel gets the SMs that have no tile left. What holds most of the SMs that it needs keeps
-//! them. Of those that are free, what began first gets them first, urgent streams before others. A GEMM that finds fewer
-//! than half of what it needs gains nothing from them, as it ends a wave after the last of its blocks has begun. So GEMMs in
-//! many chunks cost more than one, on however many streams; two that leave each other room run side by side; and sums and
-//! collectives that take SMs wait for the GEMM that stands before them. Signals and waits begin late beside
-//! GEMMs.
+//! A GEMM takes whole waves of tiles, one tile on each SM, and its blocks stay to its end: in its last wave
+//! no other kernel gets the SMs that have no tile left. What holds most of the SMs that it needs keeps them.
+//! Of those that are free, what began first gets them first, urgent streams before others. A GEMM that finds
+//! fewer than half of what it needs gains nothing from them, as it ends a wave after the last of its blocks
+//! has begun. So GEMMs in many chunks cost more than one, on however many streams; two that leave each other
+//! room run side by side; and reductions and collectives that take SMs wait for the GEMM that stands before
+//! them. Signals and waits begin late during GEMMs.
 //!
-//! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one GPU to several peers,
-//! pulls of all GPUs at once, copy engines and SMs on one link, GEMMs beside transfers. GEMMs that go on for
-//! long slow down, each GPU for itself, as power throttles.
+//! Of links and memory all have a fair share. Beyond that, what was measured to suffer does: copies of one
+//! GPU to several peers, pulls of all GPUs at once, copy engines and SMs on one link, GEMMs during transfers.
+//! GEMMs that go on for long slow down, each GPU for itself, as power throttles.
 //!
 //! Each of these has one figure in the [`Machine`] at most, and the machine's file says what it was measured
-//! by. Held against 535 recorded figures of pipelines and fused kernels the median error is 3 %:
-//! 2.3 and 3.0 % on two H200s, 3.8 % on four.
+//! by. Held against 535 recorded figures of pipelines and fused kernels the median error is 3 %: 2.3 and 3.0
+//! % on two H200s, 3.8 % on four.
 //!
 //! # What it leaves out
 //!
-//! What it costs to add the parts of sums that were pulled, and what many chunks cost beyond their waves: such
-//! plans are predicted up to a quarter too fast on four GPUs. Programmatic dependents that start while their predecessor
-//! ends; a GPU that cools between GEMMs; which GEMMs the library splits along k; how scalar kernels fill a GPU with few
-//! blocks; what pulls suffer among more or fewer GPUs than were measured, and latencies of collectives that grow with the
-//! ranks. All ranks begin at the same moment, and no rank is slower than another.
+//! What it costs to add the partials that were pulled, and what many chunks cost beyond their waves: such
+//! plans are predicted up to a quarter too fast on four GPUs. Programmatic dependents that start while their
+//! predecessor ends; a GPU that cools between GEMMs; which GEMMs the library splits along k; how scalar
+//! kernels fill a GPU with few blocks; what pulls suffer among more or fewer GPUs than were measured, and
+//! latencies of collectives that grow with the ranks. All ranks begin at the same moment, and no rank is
+//! slower than another.
 
 mod collectives;
 mod contention;

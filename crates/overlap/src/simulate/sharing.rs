@@ -28,11 +28,11 @@ pub(super) enum Resource {
 /// The parts of resources that a job takes while it runs at full speed; none above 1.
 pub(super) type Loads = Vec<(Resource, f64)>;
 
-/// The speeds of all jobs, as parts of full speed: max-min fair, so that none can be raised but at the cost of one
-/// that is not faster.
+/// The speeds of all jobs, as parts of full speed: max-min fair, so that none can be raised but at the cost
+/// of one that is not faster.
 ///
-/// All speeds rise together; whoever meets a full resource, or full speed, stays where it is (progressive filling).
-/// `capacity` is 1 for a resource that nothing slows down.
+/// All speeds rise together; whoever meets a full resource, or full speed, stays where it is (progressive
+/// filling). `capacity` is 1 for a resource that nothing slows down.
 pub(super) fn speeds(jobs: &[&Loads], capacity: impl Fn(Resource) -> f64) -> Vec<f64> {
     let mut resources: Vec<Resource> = jobs.iter().flat_map(|j| j.iter().map(|l| l.0)).collect();
     resources.sort_unstable();
@@ -85,7 +85,8 @@ pub(super) struct InTurn<'a> {
 }
 
 impl InTurn<'_> {
-    /// Of what is left, the SMs that a job takes without going on, for they are fewer than half of what it needs.
+    /// Of what is left, the SMs that a job takes without going on, for they are fewer than half of what it
+    /// needs.
     fn stands_on(&self, left: impl Fn(Resource) -> f64) -> Option<(Resource, f64)> {
         let places = |r: &Resource| matches!(r, Resource::Sms(_));
         let (resource, load) = *self.loads.iter().find(|(r, _)| places(r))?;

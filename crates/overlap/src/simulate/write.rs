@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 impl Machine {
-    /// The description in TOML, which [`Machine::from_toml`] reads as the same machine. `remarks` become comments above the
-    /// keys they name, such as `link.pulls_gbs`.
+    /// The description in TOML, which [`Machine::from_toml`] reads as the same machine. `remarks` become
+    /// comments above the keys they name, such as `link.pulls_gbs`.
     pub fn to_toml(&self, remarks: &BTreeMap<String, String>) -> String {
         let mut text = String::new();
         // A machine holds nothing that cannot be a value.

@@ -1,8 +1,9 @@
 //! Timelines for Perfetto and `chrome://tracing`.
 //!
-//! One file holds all ranks, and any number of timelines, such as a predicted and a measured one: a process is a rank of one
-//! of them, a thread a stream; the lanes of kernels have threads of their own below the streams. An arrow leads from each
-//! signal to the wait that it ended, where that is known. The format is Chrome's trace event format.
+//! One file holds all ranks, and any number of timelines, such as a predicted and a measured one: a process
+//! is a rank of one of them, a thread a stream; the lanes of kernels have threads of their own below the
+//! streams. An arrow leads from each signal to the wait that it ended, where that is known. The format is
+//! Chrome's trace event format.
 
 use crate::check::Site;
 use crate::timeline::{Cause, Span, Timeline};

@@ -22,8 +22,9 @@ const INPUTS: usize = 5;
 /// Calls that are enqueued before the host waits for them.
 const ENQUEUED: usize = 100;
 
-/// Enqueues `count` calls with nothing between them that waits on the host, every other one as a replay, and gives what
-/// each of them left in C. Some calls start late on some ranks, so that the others wait for their rows.
+/// Enqueues `count` calls with nothing between them that waits on the host, every other one as a replay, and
+/// gives what each of them left in C. Some calls start late on some ranks, so that the others wait for their
+/// rows.
 fn in_a_row<B: ExecuteBackend>(
     rank: &Rank<B>,
     name: &str,
@@ -52,8 +53,8 @@ fn in_a_row<B: ExecuteBackend>(
     let results = backend.allocate(count * c_bytes).unwrap();
     let (a, c) = (bound.buffer("a").unwrap().1, bound.buffer("c").unwrap().1);
     let mut bytes = vec![0; count * c_bytes];
-    // SAFETY: all ranges lie in the plan's buffers and in the two made here, and everything is on one stream, which is
-    // drained before they go.
+    // SAFETY: all ranges lie in the plan's buffers and in the two made here, and everything is on one stream,
+    // which is drained before they go.
     unsafe {
         for input in 0..INPUTS {
             let rows = matrix(dtype, (0, input), shard.clone(), problem.k);
@@ -79,7 +80,8 @@ fn in_a_row<B: ExecuteBackend>(
             }
             let to = results.address().add(call * c_bytes);
             backend.copy(stream, to, c, c_bytes).unwrap();
-            // A driver takes so much work and no more: who enqueues further may hold up the other ranks of this process.
+            // A driver takes so much work and no more: who enqueues further may hold up the other ranks of
+            // this process.
             if call % ENQUEUED == ENQUEUED - 1 {
                 bound.synchronize().unwrap();
             }
@@ -99,7 +101,8 @@ fn mixed(call: usize, rank: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
 }
 
-/// Calls each of the plans `count` times back to back on every rank, and compares every element of every call.
+/// Calls each of the plans `count` times back to back on every rank, and compares every element of every
+/// call.
 pub fn computes_every_call<B: ExecuteBackend>(
     names: &[&str],
     world: usize,
@@ -131,8 +134,8 @@ fn calls_back_to_back_multiply_the_rows_of_their_own_call() {
     }
 }
 
-/// Problems in both halves: shards of whole tiles and chunks, ragged ones that share tiles, shards smaller than a tile and without
-/// rows; one tile wide and several.
+/// Problems in both halves: shards of whole tiles and chunks, ragged ones that share tiles, shards smaller
+/// than a tile and without rows; one tile wide and several.
 pub fn ragged_shards(world: usize) -> impl Iterator<Item = Problem> {
     let shapes = [
         (512 * world, 520, 256),

@@ -39,10 +39,11 @@ pub fn world() -> usize {
     gpus.min(4)
 }
 
-/// Calls a plan, leaves one rank out of the next call, recovers, and calls it again on the same contexts. Every result
-/// is compared; returns what the ranks that made the call got, in order.
+/// Calls a plan, leaves one rank out of the next call, recovers, and calls it again on the same contexts.
+/// Every result is compared; returns what the ranks that made the call got, in order.
 fn one_rank_stays_away(name: &str, bound_of_time: Duration) -> Vec<ExecuteError> {
-    // Few rows: every piece of work has a block of its own, so that nobody waits for a rank that waits itself.
+    // Few rows: every piece of work has a block of its own, so that nobody waits for a rank that waits
+    // itself.
     let problem = Problem::new(70, 40, 48, DType::F16);
     let algorithm = algorithms::find(name).unwrap();
     let world = world();
@@ -118,8 +119,8 @@ fn every_collective_is_right_on_gpus() {
     every_collective_is_right(world(), |rank| Cuda::new(rank).unwrap());
 }
 
-/// Ten thousand calls of each ring, run and replayed by turns, with inputs that change and ranks that are late by chance. The
-/// shards are ragged, and every element of every call is compared.
+/// Ten thousand calls of each ring, run and replayed by turns, with inputs that change and ranks that are
+/// late by chance. The shards are ragged, and every element of every call is compared.
 #[test]
 #[ignore = "needs two GPUs"]
 fn soak() {

@@ -100,7 +100,8 @@ pub fn gemm(problem: &Problem, call: usize) -> Vec<u8> {
     bytes
 }
 
-/// Calls `bound` with changing inputs, the even calls as they are and the odd ones as replays, and returns every C.
+/// Calls `bound` with changing inputs, the even calls as they are and the odd ones as replays, and returns
+/// every C.
 pub fn calls<B: ExecuteBackend>(
     bound: &mut Bound<B>,
     problem: &Problem,

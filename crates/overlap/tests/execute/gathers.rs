@@ -1,4 +1,5 @@
-//! What gathers and multiplies otherwise than the pipelines: layers with a bias, GEMMs beside a gather, several nodes.
+//! What gathers and multiplies otherwise than the pipelines: layers with a bias, GEMMs during a gather,
+//! several nodes.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -54,7 +55,8 @@ pub fn stored(operand: &Operand, problem: &Problem, call: usize, biased: bool) -
         .collect()
 }
 
-/// Runs `calls` on every rank, run and replayed by turns, with a rank that dawdles, and compares every element of every call.
+/// Runs `calls` on every rank, run and replayed by turns, with a rank that dawdles, and compares every
+/// element of every call.
 fn computes(algorithm: &Configuration, world: usize, problem: &Problem, calls: Range<usize>) {
     computes_on(host, algorithm, world, problem, calls);
 }

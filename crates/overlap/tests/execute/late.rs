@@ -1,5 +1,5 @@
-//! Ranks that come too late, skip a call or repeat one: each rank ends with an error or with the right result of every
-//! row, never with wrong rows in silence.
+//! Ranks that come too late, skip a call or repeat one: each rank ends with an error or with the right result
+//! of every row, never with wrong rows in silence.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -60,7 +60,8 @@ enum End {
     Disturbed,
 }
 
-/// Every algorithm with each of its parameters, and those that take groups of rows with several groups at small sizes.
+/// Every algorithm with each of its parameters, and those that take groups of rows with several groups at
+/// small sizes.
 fn configurations() -> Vec<Configuration> {
     let mut all = algorithms::every();
     for name in [
@@ -73,7 +74,8 @@ fn configurations() -> Vec<Configuration> {
     all
 }
 
-/// A bound plan with inputs that are copied into it, and outputs that are copied out of it, in the order of its stream.
+/// A bound plan with inputs that are copied into it, and outputs that are copied out of it, in the order of
+/// its stream.
 struct Caller<'a, B: ExecuteBackend> {
     rank: &'a Rank<B>,
     bound: Bound<B>,
@@ -274,8 +276,8 @@ fn ends<B: ExecuteBackend>(
     end
 }
 
-/// Whether a rank's error says that the odd rank is the odd one, or leads to a rank whose error does: in a ring one waits for a
-/// neighbour that waits itself.
+/// Whether a rank's error says that the odd rank is the odd one, or leads to a rank whose error does: in a
+/// ring one waits for a neighbour that waits itself.
 fn names_the_odd_one(ends: &[End], rank: usize) -> bool {
     let mut seen = vec![false; ends.len()];
     let mut next = rank;

@@ -1,4 +1,5 @@
-//! Plans run by the executor, ranks being threads of this process: on the host backend, and in [`cuda`] on GPUs.
+//! Plans run by the executor, ranks being threads of this process: on the host backend, and in [`cuda`] on
+//! GPUs.
 
 mod chunked_matmul;
 mod collectives;
@@ -99,7 +100,8 @@ fn pipelines_are_right_when_ranks_drift_apart() {
             let b = matrix(DType::F32, (1, 0), 0..problem.k, problem.n);
             bound.write("b", &b).unwrap();
             let wrong = (0..60).find(|&call| {
-                // In each eight calls another rank dawdles, so that the others are as far ahead as they can be.
+                // In each eight calls another rank dawdles, so that the others are as far ahead as they can
+                // be.
                 if call / 8 % world == me {
                     std::thread::sleep(Duration::from_micros(300));
                 }
@@ -124,8 +126,8 @@ fn rings_keep_calls_back_to_back_apart() {
     chunked_matmul::computes_every_call(&cuda::RINGS, 4, host, (problem, 250));
 }
 
-/// A plan whose output is put together from boxes narrower than its rows: own columns, and the next rank's, by a second
-/// stream.
+/// A plan whose output is put together from boxes narrower than its rows: own columns, and the next rank's,
+/// by a second stream.
 fn boxes(rank: usize, world: usize) -> Plan {
     let mut plan = PlanBuilder::new("boxes", rank, world);
     let a = plan.buffer("a", Placement::Symmetric, Role::Input, DType::F32, (4, 6));

@@ -14,8 +14,8 @@ use crate::host;
 const COLS: usize = 3;
 const ROWS: usize = 8;
 
-/// An all-reduce in three steps: a reduce-scatter within the node, an all-reduce between the nodes, and each shard to the
-/// other rank of the node by a put.
+/// An all-reduce in three steps: a reduce-scatter within the node, an all-reduce between the nodes, and each
+/// shard to the other rank of the node by a put.
 fn hierarchical(rank: usize, world: usize) -> Plan {
     let mut plan = PlanBuilder::new("hierarchical", rank, world);
     plan.nodes_of(2);

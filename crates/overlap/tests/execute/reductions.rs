@@ -1,4 +1,5 @@
-//! GEMMs that are followed by reductions, run on the host: every element of every call against the definition.
+//! GEMMs that are followed by reductions, run on the host: every element of every call against the
+//! definition.
 
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ fn runs(configuration: &Configuration, problem: &Problem, world: usize) -> bool 
     equal || configuration.name() != "matmulThenReduceScatter:transport=symmetric"
 }
 
-/// The part of its matrix that a buffer holds, in call `call`; small integers, so that sums in any order are exact.
+/// The part of its matrix that a buffer holds, in call `call`; small integers, so that sums in any order are
+/// exact.
 fn stored(operand: &Operand, problem: &Problem, call: usize) -> Vec<u8> {
     let value = |row: usize, col: usize| match operand.matrix {
         Matrix::A => element(0, call, row, col),
@@ -148,7 +150,8 @@ fn reductions_are_right_when_ranks_drift_apart() {
         let wrong = on_ranks(4, host, |rank| {
             let (me, world) = rank.place();
             first_wrong(&rank, &configuration, &problem, 40, |call| {
-                // In each eight calls another rank dawdles, so that the others are as far ahead as they can be.
+                // In each eight calls another rank dawdles, so that the others are as far ahead as they can
+                // be.
                 if call / 8 % world == me {
                     std::thread::sleep(Duration::from_micros(300));
                 }

@@ -24,8 +24,8 @@ fn every_algorithm_holds_at_every_world_and_shape() {
     }
 }
 
-/// The lanes of a kernel one after the other, as the host reference takes them: signals that stand first in a lane,
-/// then the lanes, this rank's own first, then the waits that stand last.
+/// The lanes of a kernel one after the other, as the host reference takes them: signals that stand first in a
+/// lane, then the lanes, this rank's own first, then the waits that stand last.
 fn in_one_lane(lanes: &[Vec<Effect>], rank: usize) -> Vec<Effect> {
     let leads = |e: &Effect| matches!(e, Effect::Signal { .. });
     let trails = |e: &Effect| matches!(e, Effect::Wait { lag: 0, .. });
@@ -199,8 +199,8 @@ fn capabilities_transports_and_launches_are_those_of_the_table() {
     assert_eq!(plan.transports(), [Transport::MulticastCopy]);
 }
 
-/// What is local on both sides travels by packets, which end at small messages: at the shapes that matter there would be no
-/// variant.
+/// What is local on both sides travels by packets, which end at small messages: at the shapes that matter
+/// there would be no variant.
 #[test]
 fn collectives_over_symmetric_memory_have_their_large_operand_there() {
     let mut seen = 0;

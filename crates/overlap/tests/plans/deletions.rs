@@ -7,9 +7,9 @@ use warpweave_overlap::algorithms::Configuration;
 use warpweave_overlap::plan::{Effect, GatherProtocol, Kernel, Op, OpKind, Plan, SlotId};
 use warpweave_overlap::{Report, algorithms, check};
 
-/// The plans that are taken apart: all algorithms, the multicast variant of the second, and a pipeline with events; at two
-/// ranks with each parameter chosen otherwise too. Variants with 8 of something are left out: a shard has fewer rows, and two
-/// ranks have fewer steps.
+/// The plans that are taken apart: all algorithms, the multicast variant of the second, and a pipeline with
+/// events; at two ranks with each parameter chosen otherwise too. Variants with 8 of something are left out:
+/// a shard has fewer rows, and two ranks have fewer steps.
 fn subjects(world: usize) -> Vec<(String, Vec<Plan>)> {
     // Three rows more than an even number of shards: ragged, but no shard is empty.
     let problem = problem(2 * world + 3);
@@ -250,7 +250,7 @@ fn deleting_all_use_of_a_slot_is_a_race() {
                     .iter()
                     .filter(|s| [Sort::Signal(slot), Sort::Wait(slot)].contains(&s.sort));
                 let gone: BTreeSet<Place> = gone.map(|s| s.place).collect();
-                // The flags of chunks that come eagerly are one to a plan, and those of units.
+                // The flags of eager chunks are one to a plan, and those of units.
                 let is_chunk = plans[0].ops.iter().any(|op| match &op.kind {
                     OpKind::Kernel { kernel, .. } => {
                         is_eager(kernel) && kernel.slots()[1..].contains(&SlotId(slot))

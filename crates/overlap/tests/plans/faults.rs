@@ -9,8 +9,8 @@ use warpweave_overlap::plan::{
 use warpweave_overlap::{PlanError, Violation, check};
 use warpweave_symm_mem::{DType, Priority};
 
-/// Builds the plan of rank 0 with one fault: the builder refuses it, and so does *check* when the fault comes from
-/// elsewhere.
+/// Builds the plan of rank 0 with one fault: the builder refuses it, and so does *check* when the fault comes
+/// from elsewhere.
 fn expect(kind: FaultKind, build: impl Fn(&mut Pair)) {
     let mut pair = Pair::new(0);
     build(&mut pair);

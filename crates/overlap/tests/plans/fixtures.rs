@@ -84,8 +84,9 @@ pub fn pair(build: impl Fn(&mut Pair)) -> Vec<Plan> {
         .collect()
 }
 
-/// All-gather and GEMM as a pipeline: a second stream pushes the shard in two chunks while the first multiplies
-/// what has arrived. It has every kind of synchronisation that a plan can have outside of a kernel.
+/// All-gather and GEMM as a pipeline: a second stream pushes the shard in two chunks while the first
+/// multiplies what has arrived. It has every kind of synchronisation that a plan can have outside of a
+/// kernel.
 pub fn pipeline(rank: usize, world: usize) -> Plan {
     let (m, n, k, chunks) = (4 * world, 3, 5, 2);
     let mut plan = PlanBuilder::new("pipeline", rank, world);

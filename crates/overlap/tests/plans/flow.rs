@@ -1,4 +1,5 @@
-//! Where the rows of the outputs come from, by following copies, collectives and GEMMs through the plans of all ranks.
+//! Where the rows of the outputs come from, by following copies, collectives and GEMMs through the plans of
+//! all ranks.
 //!
 //! *check* proves that what is read has been written; this says that it is the right thing.
 

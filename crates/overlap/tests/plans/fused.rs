@@ -32,13 +32,13 @@ fn fused_kernels_hold_in_groups_of_any_number_of_rows() {
 /// Each wait, each signal and each order of lanes of a fused kernel is needed.
 #[test]
 fn fused_kernels_without_one_of_their_signals_or_waits_do_not_hold() {
-    // One of each of four groups of others, three of each of two own ones, three in the end. For everyone, one more of
-    // each.
+    // One of each of four groups of others, three of each of two own ones, three in the end. For everyone,
+    // one more of each.
     for (name, count) in FUSED.into_iter().zip([13, 19, 19]) {
         assert_eq!(needed(&format!("{name}:rows=2")), count, "{name}");
     }
-    // Where rows are pushed: of each of two others the flag, the GEMM after it and what is pulled after it; three in
-    // the end.
+    // Where rows are pushed: of each of two others the flag, the GEMM after it and what is pulled after it;
+    // three in the end.
     assert_eq!(needed("fusedAllGather:chunks=2:pulled=4"), 9);
     assert_eq!(needed("fusedColumnParallelLinear:chunks=2:pulled=4"), 9);
     // A flag to all others, and one of each.
@@ -54,7 +54,7 @@ const EAGER: [&str; 3] = [
     "fusedRowParallelLinear:shots=1",
 ];
 
-/// What takes the place of all other flags where data comes unasked.
+/// What takes the place of all other flags where data is pushed eagerly.
 #[test]
 fn what_comes_unasked_needs_two_stagings_and_a_flag_of_every_rank() {
     for name in EAGER {
@@ -172,7 +172,8 @@ fn is_one_kernels_staging(name: &str) {
     is_refused(&stranger);
 }
 
-/// How many signals, waits and orders of lanes the kernel of rank 1 of three has, without any of which the plans do not hold.
+/// How many signals, waits and orders of lanes the kernel of rank 1 of three has, without any of which the
+/// plans do not hold.
 fn needed(name: &str) -> usize {
     let configuration = algorithms::find(name).unwrap();
     let sound = plans(&configuration, 3, &problem(10));
@@ -201,7 +202,8 @@ fn needed(name: &str) -> usize {
     count
 }
 
-/// Where everyone gets the sums, those that come of a part are after it, and whoever it is from waits for these.
+/// Where everyone gets the sums, those that come of a part are after it, and whoever it is from waits for
+/// these.
 #[test]
 fn ranks_are_done_after_all_that_they_pull() {
     for name in FUSED {
@@ -279,7 +281,8 @@ fn fused_kernels_take_own_groups_late() {
         let order = reduction.order(1, 3);
         let groups: Vec<_> = order.iter().map(|g| (g.owner, g.index)).collect();
         assert_eq!(groups, wanted, "{name}, {m} rows");
-        // The parts of own groups, and the sums of others where everyone gets them, are pulled beside the GEMMs.
+        // The parts of own groups, and the sums of others where everyone gets them, are pulled during the
+        // GEMMs.
         let own = groups.iter().filter(|(owner, _)| *owner == 1).count();
         let sums = if name == FUSED[0] {
             0

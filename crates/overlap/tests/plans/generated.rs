@@ -11,8 +11,8 @@ use warpweave_overlap::check;
 /// States beyond which a schedule is not explored.
 const STATES: usize = 20_000;
 
-/// Both verdicts on one random schedule; `None` where the order of signals is itself a matter of luck, or the runs
-/// are too many.
+/// Both verdicts on one random schedule; `None` where the order of signals is itself a matter of luck, or the
+/// runs are too many.
 fn verdicts(sketch: &Sketch) -> Option<(Outcome, Outcome)> {
     let plans = plans(sketch);
     let report = check(&plans, 2);

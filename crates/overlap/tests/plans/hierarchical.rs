@@ -48,7 +48,8 @@ fn nodes_are_equal_parts_of_those_asked_for() {
 
 #[test]
 fn each_shard_crosses_the_network_once_for_each_other_node() {
-    // Of 2 nodes of 4, each rank's collective is with its twin; inside, each shard of its place is pushed to 3 peers.
+    // Of 2 nodes of 4, each rank's collective is with its twin; inside, each shard of its place is pushed to
+    // 3 peers.
     for plan in at(2, 8, 16) {
         let mut pushed = Vec::new();
         for op in &plan.ops {

@@ -1,14 +1,16 @@
-//! The direct exchange is the pipeline to which nvFuser lowers a stream-parallel all-gather and matmul with its CUDA backend.
+//! The direct exchange is the pipeline to which nvFuser lowers a stream-parallel all-gather and matmul with
+//! its CUDA backend.
 //!
 //! Source: NVIDIA/Fuser, csrc/host_ir/pass/stream_parallel_type.cpp, and AG_matmul_P2p in
-//! tests/cpp/test_multidevice_stream_parallel_type.cpp. There the container is a loop that makes the streams of all steps
-//! follow the caller's, then the loop over the steps. Step j sets stream j mod S; if it is the rank's own step it takes its own
-//! shard, else it posts a send and a receive, by the get protocol in this order, and waits for what it receives; then it
-//! multiplies the slice, waits for its send, and makes the caller's stream follow.
+//! tests/cpp/test_multidevice_stream_parallel_type.cpp. There the container is a loop that makes the streams
+//! of all steps follow the caller's, then the loop over the steps. Step j sets stream j mod S; if it is the
+//! rank's own step it takes its own shard, else it posts a send and a receive, by the get protocol in this
+//! order, and waits for what it receives; then it multiplies the slice, waits for its send, and makes the
+//! caller's stream follow.
 //!
-//! What is different here: handles are exchanged when a plan is bound, the own shard is multiplied where it lies, and what a
-//! step says or hears as a sender stands on the caller's stream, before all steps and after them, since A may be read from the
-//! beginning of the call to its end.
+//! What is different here: handles are exchanged when a plan is bound, the own shard is multiplied where it
+//! lies, and what a step says or hears as a sender stands on the caller's stream, before all steps and after
+//! them, since A may be read from the beginning of the call to its end.
 
 use crate::fixtures::problem;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A GEMM beside an all-gather.
+//! A GEMM overlapped with an all-gather.
 
 use crate::fixtures::{holds, plans, problem};
 use crate::flow::outputs_come_from_their_inputs;

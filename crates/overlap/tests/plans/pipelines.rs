@@ -241,8 +241,8 @@ fn a_ragged_launch_that_gathers_eagerly_is_printed() {
     insta::assert_snapshot!(show(&plan(configuration, 1, 4, &problem(14))));
 }
 
-/// The order in which the host reference takes the lanes: it opens its rows and multiplies them, pulls and multiplies those of
-/// each other rank, gives them back, and waits for its own.
+/// The order in which the host reference takes the lanes: it opens its rows and multiplies them, pulls and
+/// multiplies those of each other rank, gives them back, and waits for its own.
 #[test]
 fn a_launch_that_gathers_in_the_order_of_the_host_holds_too() {
     let turn = |lane: &[Effect], index: usize| match &lane[index] {

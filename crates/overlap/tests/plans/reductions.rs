@@ -356,8 +356,8 @@ fn pipelines_are_predicted_to_hide_most_of_the_reduction() {
     }
 }
 
-/// NCCL's all-reduces take SMs, and four small ones longer than one: measured, chunks took 1006 µs, one GEMM and
-/// one all-reduce 979.
+/// NCCL's all-reduces take SMs, and four small ones longer than one: measured, chunks took 1006 µs, one GEMM
+/// and one all-reduce 979.
 #[test]
 fn chunks_of_nccls_all_reduce_are_predicted_to_hide_as_little_as_measured() {
     let share = predicted("rowParallelLinear") / predicted("rowParallelLinear:chunks=1:streams=1");

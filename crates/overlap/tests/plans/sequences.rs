@@ -199,8 +199,8 @@ fn streams_that_are_not_forked_or_not_joined() {
     );
 }
 
-/// A stream whose first wait can only be satisfied after the call has begun, by way of the peer. That orders it, but a
-/// graph captured from stream 0 would not hold it.
+/// A stream whose first wait can only be satisfied after the call has begun, by way of the peer. That orders
+/// it, but a graph captured from stream 0 would not hold it.
 #[test]
 fn a_stream_that_only_a_peer_holds_back_is_not_forked() {
     let sound = pair(|p| {

@@ -1,8 +1,8 @@
 //! What plans compute: their operations carried out on small integers, where sums in any order are exact.
 //!
-//! All ranks run in one thread, a step at a time, whichever is next in an order that a seed gives: any order that streams,
-//! events, signals and collectives allow may come. Calls follow each other back to back with other inputs each time, and
-//! memory holds nonsense before the first.
+//! All ranks run in one thread, a step at a time, whichever is next in an order that a seed gives: any order
+//! that streams, events, signals and collectives allow may come. Calls follow each other back to back with
+//! other inputs each time, and memory holds nonsense before the first.
 
 mod machine;
 
@@ -20,7 +20,8 @@ pub type Rows = Vec<Vec<i64>>;
 
 const CALLS: usize = 3;
 
-/// What each rank reads after the last of some calls, from the buffers of its outputs in the order of its operands.
+/// What each rank reads after the last of some calls, from the buffers of its outputs in the order of its
+/// operands.
 pub fn results(
     configuration: &Configuration,
     world: usize,
@@ -82,7 +83,8 @@ fn every_algorithm_computes_its_operation() {
     let mut with_kernels = BTreeSet::new();
     for configuration in algorithms::every() {
         for world in 1..=8 {
-            // Even, ragged, fewer rows than ranks, a single row; from six ranks on some have no part of a sharded K.
+            // Even, ragged, fewer rows than ranks, a single row; from six ranks on some have no part of a
+            // sharded K.
             for m in [8 * world, 8 * world + 3, 3, 1] {
                 let problem = Problem::new(m, 3, 5, DType::F32);
                 let multicast = problem.with_multicast(true);

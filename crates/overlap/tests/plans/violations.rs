@@ -46,7 +46,8 @@ fn a_race_between_calls() {
             other => panic!("{other}"),
         })
         .collect();
-    // The read of one call against the peer's write of the next, between calls 1 and 2 and between calls 2 and 3.
+    // The read of one call against the peer's write of the next, between calls 1 and 2 and between calls 2
+    // and 3.
     let expected = |reader: usize| {
         (
             (reader, 1, AccessKind::Read),

@@ -100,8 +100,8 @@ fn what_was_measured_here_counts_as_it_stands() {
     let selection = chosen(here, SM90, &measurements);
     let (us, _, basis) = expected(&selection, "ringGet");
     assert_eq!((us, basis), (600.0, Basis::Measured { us: 600.0 }));
-    let quick = all([measured("naiveRemoteRead", here, 1.0)]);
-    let best = chosen(here, SM90, &quick);
+    let fast = all([measured("naiveRemoteRead", here, 1.0)]);
+    let best = chosen(here, SM90, &fast);
     assert_eq!(best.best().configuration.name(), "naiveRemoteRead");
 }
 
@@ -156,9 +156,9 @@ fn what_agrees_counts_no_more_than_it_says() {
 fn of_what_is_equally_fast_the_one_with_fewer_launches_stands_first() {
     let here = problem(8192, 3584, 8192);
     let chosen_with = |us: f64| {
-        let quick = [("pushChunks:chunks=8", 100.0), ("pushChunks:chunks=2", us)];
-        let quick = quick.map(|(name, us)| measured(name, here, us));
-        let selection = chosen(here, SM90, &all(quick));
+        let fast = [("pushChunks:chunks=8", 100.0), ("pushChunks:chunks=2", us)];
+        let fast = fast.map(|(name, us)| measured(name, here, us));
+        let selection = chosen(here, SM90, &all(fast));
         let [first, second] = [0, 1].map(|i| selection.ranking()[i].clone());
         assert!(first.launches < second.launches || us > 100.4);
         first.configuration.name()

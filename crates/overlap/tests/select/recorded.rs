@@ -1,5 +1,5 @@
-//! What is chosen for problems unseen, held against the recorded figures: each problem in turn is left out, the others correct
-//! the model, and the choice is compared with the fastest that was measured for it.
+//! What is chosen for problems unseen, held against the recorded figures: each problem in turn is left out,
+//! the others correct the model, and the choice is compared with the fastest that was measured for it.
 
 use warpweave_overlap::Machine;
 use warpweave_overlap::algorithms::{self, Capabilities};
@@ -36,7 +36,8 @@ fn recorded(text: &str) -> Vec<Measurement> {
     lines.map(measurement).collect()
 }
 
-/// The last runs on two and four GPUs. The second run on two GPUs was of some operations only; of the others, the first.
+/// The last runs on two and four GPUs. The second run on two GPUs was of some operations only; of the others,
+/// the first.
 fn last_runs() -> Vec<Measurement> {
     let (mut all, second) = (recorded(FOUR), recorded(SECOND));
     let again = |one: &Measurement| {
@@ -57,8 +58,8 @@ fn evaluated(measured: &[Measurement]) -> Vec<Evaluation> {
     evaluate(&all, &machine, Capabilities::SM90).unwrap()
 }
 
-/// Prints the choices and holds them to the goal, but for those that are named with their ratio: it must not become worse, nor
-/// may one stay named that is within the goal.
+/// Prints the choices and holds them to the goal, but for those that are named with their ratio: it must not
+/// become worse, nor may one stay named that is within the goal.
 fn hold(evaluations: &[Evaluation], beyond: &[(&str, f64)]) {
     let mut found = Vec::new();
     for evaluation in evaluations {
@@ -90,7 +91,8 @@ fn hold(evaluations: &[Evaluation], beyond: &[(&str, f64)]) {
 fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
     let evaluations = evaluated(&last_runs());
     assert_eq!(evaluations.len(), 40);
-    // GEMMs of chunks of 5 ms in all are predicted to take a fifth longer than they do, and the whole is chosen.
+    // GEMMs of chunks of 5 ms in all are predicted to take a fifth longer than they do, and the whole is
+    // chosen.
     hold(
         &evaluations,
         &[("column-parallel-linear 4 16384x6656x16384", 1.2)],
@@ -104,14 +106,15 @@ fn on_two_and_four_gpus_what_is_chosen_unseen_is_within_the_goal() {
 fn in_the_first_run_on_two_gpus_too_but_for_what_is_named() {
     let evaluations = evaluated(&recorded(FIRST));
     assert_eq!(evaluations.len(), 19);
-    // A ring instead of two chunks. In the second run, five microseconds faster for the chunks alone, it is not chosen.
+    // A ring instead of two chunks. In the second run, five microseconds faster for the chunks alone, it is
+    // not chosen.
     hold(
         &evaluations,
         &[("all-gather-matmul 2 4096x1792x4096", 1.066)],
     );
 }
 
-/// Each problem of four GPUs alone beside all of two: four GPUs were never seen.
+/// Each problem of four GPUs with all of two: four GPUs were never seen.
 #[test]
 fn what_two_gpus_say_holds_for_four_but_for_what_is_named() {
     let four = recorded(FOUR);

@@ -11,7 +11,8 @@ use warpweave_symm_mem::{DType, Error};
 
 const CALLS: usize = 3;
 
-/// Element (row, col) of a matrix in a call: small integers, so that sums are exact. Weights are the same in all calls.
+/// Element (row, col) of a matrix in a call: small integers, so that sums are exact. Weights are the same in
+/// all calls.
 fn element(
     operation: Operation,
     matrix: Matrix,

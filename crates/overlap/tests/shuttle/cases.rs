@@ -31,8 +31,8 @@ impl Case {
     }
 }
 
-/// Random plans that can be unrolled, and in which the order of signals, waits and collectives is not itself a matter of
-/// luck: what such a wait is for, no schedule can say.
+/// Random plans that can be unrolled, and in which the order of signals, waits and collectives is not itself
+/// a matter of luck: what such a wait is for, no schedule can say.
 pub fn cases() -> impl Iterator<Item = Case> {
     let bytes: Vec<u8> = seed().to_le_bytes().repeat(4);
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);

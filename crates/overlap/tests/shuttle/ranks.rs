@@ -35,7 +35,8 @@ fn variable(name: &str) -> Option<u64> {
     set.map(|text| text.parse().expect(name))
 }
 
-/// Runs `run` on `world` ranks under `schedules` random schedules, and gives what they returned, schedule by schedule.
+/// Runs `run` on `world` ranks under `schedules` random schedules, and gives what they returned, schedule by
+/// schedule.
 pub fn explore<T: Send + 'static>(
     seed: u64,
     schedules: usize,

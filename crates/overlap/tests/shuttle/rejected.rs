@@ -1,5 +1,5 @@
-//! What *check* rejects goes wrong: the order of steps that it names for a race changes what is read or left after, and
-//! the wait that it calls endless meets its deadline.
+//! What *check* rejects goes wrong: the order of steps that it names for a race changes what is read or left
+//! after, and the wait that it calls endless meets its deadline.
 
 use crate::cases::cases;
 use crate::ranks::{effort, seed};
@@ -9,7 +9,8 @@ use warpweave_overlap::check::{Awaited, Schedule, Step, Violation};
 /// Races of one case that are replayed.
 const RACES: usize = 3;
 
-/// The schedule of a race, in which `second` comes before `first`, and the same steps with `first` before `second`.
+/// The schedule of a race, in which `second` comes before `first`, and the same steps with `first` before
+/// `second`.
 fn both_orders(schedule: &Schedule, second: &Step) -> [Vec<Step>; 2] {
     let (shared, own) = schedule.steps.split_at(schedule.shared);
     let end = own
@@ -36,7 +37,8 @@ fn the_schedule_of_a_race_goes_another_way() {
                 continue;
             };
             println!("{}", case.name());
-            // Values are written once each, so that either order leaves marks of its own, whatever else the steps do.
+            // Values are written once each, so that either order leaves marks of its own, whatever else the
+            // steps do.
             let [wrong, right] = both_orders(schedule, &second.step).map(|order| {
                 let runs = Unrolled::in_order(&case.plans, &order).run(seed(), 2);
                 assert_eq!(

@@ -1,8 +1,8 @@
-//! Plans whose every access can be seen: calls are unrolled, the caller's own accesses among them, and what reads or
-//! writes becomes copies that keep what was read and write what nothing else writes.
+//! Plans whose every access can be seen: calls are unrolled, the caller's own accesses among them, and what
+//! reads or writes becomes copies that keep what was read and write what nothing else writes.
 //!
-//! Streams, events, signals, waits and collectives stay as they are. A kernel's lanes become streams. What a collective
-//! touches, it touches when it begins and when it ends.
+//! Streams, events, signals, waits and collectives stay as they are. A kernel's lanes become streams. What a
+//! collective touches, it touches when it begins and when it ends.
 
 use std::collections::HashMap;
 
@@ -42,8 +42,9 @@ impl Unrolled {
         Self::of(plans, calls, None)
     }
 
-    /// The steps of `order` alone, in that order: one more stream of rank 0 lets each of them go and waits for it. Steps
-    /// still wait for what their plan makes them wait for; an order that it does not allow ends by a deadline.
+    /// The steps of `order` alone, in that order: one more stream of rank 0 lets each of them go and waits
+    /// for it. Steps still wait for what their plan makes them wait for; an order that it does not allow ends
+    /// by a deadline.
     pub fn in_order(plans: &[Plan], order: &[Step]) -> Self {
         let calls = order.iter().map(|step| step.call).max().unwrap_or(0);
         Self::of(plans, calls, Some(order))

@@ -21,7 +21,8 @@ fn the_lanes_of_a_waiting_gemm_cost_the_gemm_together() {
             let plans = algorithms::find(&name).unwrap();
             let plans = plans.plans(4, &Problem::new(m, n, k, DType::Bf16)).unwrap();
             let total = simulate(&plans, &machine, 1).unwrap().total();
-            // At these shapes all rows arrive before the rank is done with its own: what is left is launches and waits.
+            // At these shapes all rows arrive before the rank is done with its own: what is left is launches
+            // and waits.
             assert!(
                 (whole..1.02 * whole + 50.0).contains(&total),
                 "{name} {m}x{n}x{k}: {total} µs, the GEMM {whole}"

@@ -164,7 +164,8 @@ fn a_gemm_that_has_all_sms_keeps_them() {
         multiply(plan, side, regions);
         plan.join(side);
     });
-    // The urgent stream's begins an event later and waits for the other, also where the last wave of that leaves some free.
+    // The urgent stream's begins an event later and waits for the other, also where the last wave of that
+    // leaves some free.
     near(run(&plans).total(), 2.5 + 2.0 * waves_us() + EVENT);
 }
 
@@ -223,7 +224,8 @@ fn a_collective_begins_when_the_last_rank_has_come() {
         }
         plan.collective(MAIN, Collective::AllGather, input, all, Transport::Nccl);
     });
-    // Two ranks with 64 MiB each get as much as four with a third of that, between 16 and 64 MiB in the machine's table.
+    // Two ranks with 64 MiB each get as much as four with a third of that, between 16 and 64 MiB in the
+    // machine's table.
     let (x, y): (f64, f64) = ((64.0f64 / 3.0 / 16.0).ln() / 4f64.ln(), 656.0 / 185.0);
     near(run(&plans).total(), gemm_us() + 185.0 * y.powf(x));
 }
@@ -269,7 +271,7 @@ fn plans_that_do_not_belong_together_are_an_error() {
     ));
 }
 
-/// A GEMM on the caller's stream and one of fewer tiles beside it: M × 256 of one wave's tiles at most.
+/// A GEMM on the caller's stream and one of fewer tiles concurrently: M × 256 of one wave's tiles at most.
 fn overlapped(rows: [usize; 2]) -> f64 {
     let plans = plans(1, |plan, _, [a, b, c]| {
         let side = plan.fork_with(warpweave_symm_mem::Priority::Normal);

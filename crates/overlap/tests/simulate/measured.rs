@@ -95,9 +95,9 @@ fn median_error(cases: &[Case]) -> f64 {
 #[test]
 fn the_median_error_is_within_a_tenth() {
     let files = MEASURED.map(Case::all);
-    // PyTorch's own fused operators are no plans of ours and stand in no file; collectives alone are the machine's tables
-    // themselves and would only flatter the median.
-    // What overlaps has much less: 0.023 and 0.030 on two GPUs, and 0.038 on four.
+    // PyTorch's own fused operators are no plans of ours and stand in no file; collectives alone are the
+    // machine's tables themselves and would only flatter the median. What overlaps has much less: 0.023 and
+    // 0.030 on two GPUs, and 0.038 on four.
     let most = [0.10, 0.10, 0.10, 0.10, 0.05, 0.05, 0.05, 0.10, 0.10];
     for (cases, most) in files.iter().zip(most) {
         assert!(median_error(cases) <= most);
@@ -107,9 +107,10 @@ fn the_median_error_is_within_a_tenth() {
     // GEMMs alone are half of the figures: what communicates must not hide after them.
     let (_, others): (Vec<Case>, Vec<Case>) = all.into_iter().partition(|case| is_gemm(&case.plan));
     assert!(median_error(&others) <= 0.05);
-    // No figure may be far off. Small scalar kernels are the model's worst: few blocks do not fill a GPU, which it ignores.
-    // Single calls of the direct exchange on two GPUs took one of two times, 0.38 or 0.51 ms; the model has the first. On four
-    // GPUs the all-gather over symmetric memory goes by copy engine and leaves the SMs to the GEMM beside it.
+    // No figure may be far off. Small scalar kernels are the model's worst: few blocks do not fill a GPU,
+    // which it ignores. Single calls of the direct exchange on two GPUs took one of two times, 0.38 or 0.51
+    // ms; the model has the first. On four GPUs the all-gather over symmetric memory goes by copy engine and
+    // leaves the SMs to the concurrent GEMM.
     for case in &others {
         let most = match case.plan.as_str() {
             plan if plan.contains("Scalar") => 0.45,
@@ -130,7 +131,8 @@ fn the_published_figures_of_eight_gpus_are_near_too() {
     assert!(median_error(&Case::all(PUBLISHED)) <= 0.10);
 }
 
-/// What was measured more than a tenth apart is predicted in its order; the model does not see finer than that.
+/// What was measured more than a tenth apart is predicted in its order; the model does not see finer than
+/// that.
 #[test]
 fn the_seven_are_ranked_as_measured() {
     for file in &MEASURED[1..3] {
@@ -152,12 +154,13 @@ fn the_seven_are_ranked_as_measured() {
     }
 }
 
-/// nvFuser's table on eight H100s, M = 32768, N = 8192, K = 16384 in bf16: its pipeline over p2p copies 678 TFLOP/s,
-/// Transformer Engine 660, its pipeline over NCCL 560.
+/// nvFuser's table on eight H100s, M = 32768, N = 8192, K = 16384 in bf16: its pipeline over p2p copies 678
+/// TFLOP/s, Transformer Engine 660, its pipeline over NCCL 560.
 ///
-/// The first is `directExchangePipeline`; how many streams its pool had is not published, so the best pool stands for it. For
-/// the second stand the rings, whichever is better, since Transformer Engine's userbuffers go round a ring. For the third
-/// stands the NCCL baseline: the crate has no pipeline over NCCL, and what nvFuser's overlapped its figure does not say.
+/// The first is `directExchangePipeline`; how many streams its pool had is not published, so the best pool
+/// stands for it. For the second stand the rings, whichever is better, since Transformer Engine's userbuffers
+/// go round a ring. For the third stands the NCCL baseline: the crate has no pipeline over NCCL, and what
+/// nvFuser's overlapped its figure does not say.
 #[test]
 fn eight_gpus_rank_as_nvfuser_measured_them() {
     let machine = Machine::named("h100x8").unwrap();

@@ -1,5 +1,5 @@
-//! What pushing in chunks is predicted to cost where GEMMs are long enough to hide the gather: the waves that chunks leave
-//! partly empty.
+//! What pushing in chunks is predicted to cost where GEMMs are long enough to hide the gather: the waves that
+//! chunks leave partly empty.
 
 use crate::machines::unthrottled;
 use warpweave_overlap::algorithms;

@@ -1,4 +1,5 @@
-//! One launch that multiplies, pulls and sums costs its GEMM, or its traffic where that takes longer, and little beside.
+//! One launch that multiplies, pulls and reduces costs its GEMM, or its traffic where that takes longer, and
+//! little else.
 
 use warpweave_overlap::algorithms;
 use warpweave_overlap::plan::Problem;
@@ -16,8 +17,8 @@ fn predicted(name: &str, (m, k, n): (usize, usize, usize)) -> (f64, f64) {
 
 #[test]
 fn the_links_work_next_to_the_tensor_cores() {
-    // PyTorch's fused operator took 534, 1626 and 223 µs on four H200s, a GEMM before NCCL 1000, 2232 and 337, where ours
-    // take 436, 1602 and 186, and 688, 1685 and 264 (docs/results).
+    // PyTorch's fused operator took 534, 1626 and 223 µs on four H200s, a GEMM before NCCL 1000, 2232 and
+    // 337, where ours take 436, 1602 and 186, and 688, 1685 and 264 (docs/results).
     for (shape, scatter, all) in [
         ((8192, 8192, 8192), 0.8 * 534.0, 0.7 * 1000.0),
         ((8192, 32768, 8192), 1626.0, 0.8 * 2232.0),
@@ -33,7 +34,8 @@ fn the_links_work_next_to_the_tensor_cores() {
     }
 }
 
-/// The fewer rows are published at a time, the sooner the links begin, which shows where they are the slower part.
+/// The fewer rows are published at a time, the sooner the links begin, which shows where they are the slower
+/// part.
 #[test]
 fn groups_let_the_links_begin_early() {
     let of = |rows| {

@@ -34,7 +34,8 @@ fn gemm(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGather
     }
 }
 
-/// Shard, row and column of the clusters' tiles in the order in which the device goes them, by its own arithmetic.
+/// Shard, row and column of the clusters' tiles in the order in which the device goes them, by its own
+/// arithmetic.
 fn schedule(groups: &[SwizzleGroup], columns: u32) -> Vec<(usize, usize, usize)> {
     let mut next = 0;
     (0..groups.last().map_or(0, |group| group.end))
@@ -101,7 +102,7 @@ fn own_rows_come_first_and_then_chunks_as_they_arrive() {
         let (rank, world) = (gemm.rank(), gemm.world());
         let arrivals_needed = schedule(groups, 3).into_iter().map(|(shard, row, _)| {
             let last = ((row + 1) * HEIGHT).min(gemm.shards[shard].len()) - 1;
-            // The ranks before this one in turn, of each what is pushed or goes eagerly, then a chunk.
+            // The ranks before this one in turn, of each what is pushed or eager, then a chunk.
             let chunk = last / gemm.chunk_rows;
             let round = match chunk < gemm.pushed_chunks() || gemm.protocol == Protocol::Eager {
                 true => 1,
@@ -205,8 +206,8 @@ struct Rank {
     done: bool,
 }
 
-/// Ranks that call again and again, each taking steps when chance wants it. No row is read before it is there, or overwritten
-/// before it is read, and every rank gets on. Epochs go round.
+/// Ranks that call again and again, each taking steps when chance wants it. No row is read before it is
+/// there, or overwritten before it is read, and every rank gets on. Epochs go round.
 #[test]
 fn whatever_the_order_of_steps_rows_are_read_between_the_flags() {
     let mut random = 11u64;
@@ -238,7 +239,8 @@ fn whatever_the_order_of_steps_rows_are_read_between_the_flags() {
             .collect();
         let start = u32::MAX - 2;
         let chunks = gemms[0].chunks();
-        // Flags by source and destination; the call whose rows lie in each shard, and in each chunk of staging.
+        // Flags by source and destination; the call whose rows lie in each shard, and in each chunk of
+        // staging.
         let mut ready = vec![start; world * world];
         let mut done = vec![start; world * world];
         let mut shards = vec![0u32; world];

@@ -200,7 +200,8 @@ fn descriptors_that_contradict_themselves_are_refused() {
     refused(&|p| p.arrivals[0].rows = 7..7, "no rows");
 }
 
-/// What blocks of a launch do with the flags of a slot, in the steps of `arrivals.cuh` that others can tell apart.
+/// What blocks of a launch do with the flags of a slot, in the steps of `arrivals.cuh` that others can tell
+/// apart.
 struct Block {
     unit: usize,
     tile: usize,

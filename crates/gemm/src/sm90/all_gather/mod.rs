@@ -8,11 +8,11 @@ use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, Memory};
 
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
-use super::config::{self, CONFIGS, Family, PULLING_BYTES, Tiling};
+use super::config::{self, CONFIGS, Family, PULLING_BYTES};
 use super::prepared::{check_compiled, launch_with, resident};
 use super::{RANKS, check_device, check_problem, select};
+use crate::Tiling;
 use crate::all_gather_matmul::{AllGatherMatmul, Protocol, groups};
-use crate::cuda::sms_left_by_signals;
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
 use crate::{Error, GemmOperands, Provider};
 
@@ -35,10 +35,12 @@ pub struct PreparedAllGather {
 }
 
 impl PreparedAllGather {
-    /// Prepares a valid `gemm` on the device of `cuda`: encodes its tensor maps and uploads the order of its tiles.
+    /// Prepares a valid `gemm` on the device of `cuda`: encodes its tensor maps and uploads the order of its
+    /// tiles.
     ///
     /// # Errors
-    /// Those of [`AllGatherGemmBackend::prepare_all_gather`](crate::AllGatherGemmBackend::prepare_all_gather).
+    /// Those of
+    /// [`AllGatherGemmBackend::prepare_all_gather`](crate::AllGatherGemmBackend::prepare_all_gather).
     pub(crate) fn new(cuda: &Cuda, gemm: &AllGatherMatmul) -> Result<Self, Error> {
         let problem = &gemm.problem;
         check(gemm)?;
@@ -51,7 +53,7 @@ impl PreparedAllGather {
 
         let sms = match gemm.pushed_chunks() {
             0 => cuda.device().sms,
-            _ => sms_left_by_signals(cuda),
+            _ => super::sms_left_by_signals(cuda.device()),
         };
         let most = gemm.max_blocks.unwrap_or(u32::MAX).min(sms);
         let favourite = || favourite(gemm, most);
@@ -105,12 +107,12 @@ impl PreparedAllGather {
     /// Enqueues the GEMM on `stream`.
     ///
     /// # Safety
-    /// As [`AllGatherGemmBackend::all_gather_matmul`](crate::AllGatherGemmBackend::all_gather_matmul). `cuda` is the device of
-    /// [`PreparedAllGather::new`].
+    /// As [`AllGatherGemmBackend::all_gather_matmul`](crate::AllGatherGemmBackend::all_gather_matmul). `cuda`
+    /// is the device of [`PreparedAllGather::new`].
     pub(crate) unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
         let (function, launch) = (&self.function, self.launch);
-        // SAFETY: the structures are the kernels' parameters, whose tables live with the plan; the caller vouches for the matrices and
-        // the pad.
+        // SAFETY: the structures are the kernels' parameters, whose tables live with the plan; the caller
+        // vouches for the matrices and the pad.
         unsafe {
             match &self.parameters {
                 Parameters::Rendezvous(of) => launch_with(cuda, stream, function, launch, &**of),
@@ -120,7 +122,7 @@ impl PreparedAllGather {
     }
 }
 
-/// The choice where none was given. A GEMM ends a tile after the last rows that come.
+/// The default choice. A GEMM ends one tile after the last rows arrive.
 fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
     let problem = &gemm.problem;
     let own = gemm.shards[gemm.rank()].len();
@@ -150,7 +152,7 @@ fn counters(gemm: &AllGatherMatmul) -> usize {
     }
 }
 
-/// What the kernel needs of a GEMM, beside a device.
+/// Checks what the kernel needs of a GEMM, apart from the device.
 fn check(gemm: &AllGatherMatmul) -> Result<(), Error> {
     let problem = &gemm.problem;
     check_problem(problem)?;

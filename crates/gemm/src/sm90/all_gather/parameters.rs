@@ -10,8 +10,8 @@ use crate::all_gather_matmul::AllGatherMatmul;
 use crate::cutlass::Config;
 use crate::{Error, GemmProblem};
 
-/// Steps of K of a slice of a chunk, in which it is pulled: a tile multiplies what is here of its rows. A slice of a row is a
-/// piece of `kPieceBytes` (`inbox.cuh`).
+/// Steps of K of a slice of a chunk, in which it is pulled: a tile multiplies what is here of its rows. A
+/// slice of a row is a piece of `kPieceBytes` (`inbox.cuh`).
 const SLICE_STEPS: usize = 4096 / (STEP * 2);
 
 /// Slices of a chunk.

@@ -1,4 +1,5 @@
-//! The tiles in the order of the blocks, and the flags that they publish, by the arithmetic of `reduction.cuh`.
+//! The tiles in the order of the blocks, and the flags that they publish, by the arithmetic of
+//! `reduction.cuh`.
 
 mod steps;
 

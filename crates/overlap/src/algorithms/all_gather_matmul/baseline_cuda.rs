@@ -8,10 +8,11 @@ use crate::plan::{MulticastRegion, Placement, Plan, Problem, Provider, StreamId}
 
 /// Every rank pushes its shard into the staging of all ranks, then cuBLASLt.
 ///
-/// Pushes of all ranks on one stream each use the links better than pulls do (381 against 143 GB/s into each of four
-/// GPUs). Where the problem allows multicast, one multicast copy takes the place of the pushes.
+/// Pushes of all ranks on one stream each use the links better than pulls do (381 against 143 GB/s into each
+/// of four GPUs). Where the problem allows multicast, one multicast copy takes the place of the pushes.
 ///
-/// `ready`: "my rows are in your staging". `free`: "my GEMM has read your rows", a credit for the next call's push.
+/// `ready`: "my rows are in your staging". `free`: "my GEMM has read your rows", a credit for the next call's
+/// push.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "baselineCudaAllgatherMatmul",
     operation: Operation::AllGatherMatmul,

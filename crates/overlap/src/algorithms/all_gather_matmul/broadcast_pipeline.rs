@@ -6,11 +6,12 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// At step s rank s pushes its shard into the staging of all others, which multiply it while the next owner pushes its
-/// own. An owner begins only when the shard before its own has arrived, so one rank at a time uses the links.
+/// At step s rank s pushes its shard into the staging of all others. They multiply it while the next owner
+/// pushes its own. An owner starts only once the shard before its own has arrived, so one rank at a time uses
+/// the links.
 ///
-/// `ready`: "my shard is in your staging". `free`: "my GEMMs have read all shards", a credit that only rank 0 needs for
-/// the next call's push: every later owner pushes after the arrival of rank 0's shard.
+/// `ready`: "my shard is in your staging". `free`: "my GEMMs have read all shards", a credit that only rank 0
+/// needs: every later owner pushes after rank 0's shard has arrived.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "broadcastPipeline",
     operation: Operation::AllGatherMatmul,

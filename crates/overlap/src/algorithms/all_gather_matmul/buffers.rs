@@ -115,8 +115,9 @@ impl Operands {
         self.builder.on(rank, staging, rows, 0..self.problem.k)
     }
 
-    /// Pushes this rank's shard to rank r + 1, then r + 2 and so on, in `count` chunks with a signal after each, once the
-    /// peer has given its credit in `free`. `ready` gives the slot for the step, from 1, and the number of the chunk.
+    /// Pushes this rank's shard to rank r + 1, then r + 2 and so on, in `count` chunks with a signal after
+    /// each, once the peer has given its credit in `free`. `ready` gives the slot for the step, from 1, and
+    /// the number of the chunk.
     pub(super) fn push(
         &mut self,
         stream: StreamId,
@@ -137,8 +138,8 @@ impl Operands {
         }
     }
 
-    /// Pushes up to `count` rows of this rank's shard, from its first, to rank r + 1, then r + 2 and so on, in one piece each with
-    /// a signal after it. Nothing from a rank without rows.
+    /// Pushes up to `count` rows of this rank's shard, from its first, to rank r + 1, then r + 2 and so on,
+    /// in one piece each with a signal after it. Nothing from a rank without rows.
     pub(super) fn push_first(
         &mut self,
         stream: StreamId,

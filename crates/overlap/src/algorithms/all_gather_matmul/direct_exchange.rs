@@ -1,4 +1,5 @@
-//! `directExchangePipeline`: every rank pulls every shard from its owner, step by step over a pool of streams.
+//! `directExchangePipeline`: every rank pulls every shard from its owner, step by step over a pool of
+//! streams.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
@@ -7,17 +8,18 @@ use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 use warpweave_symm_mem::Priority;
 
-/// nvFuser's lowered pipeline on a pool of S streams, the parameter `streams`. With j the step, from 0 to world − 1:
+/// nvFuser's lowered pipeline on a pool of S streams, the parameter `streams`. With j the step, from 0 to
+/// world − 1:
 ///
 /// - stream(j) = j mod S, all forked from the caller's stream and joined to it;
 /// - recv_peer(j) = (rank + j) mod world: whose shard this rank gets and multiplies at step j;
 /// - send_peer(j) = (world + rank − j) mod world: who gets this rank's shard at step j.
 ///
-/// Step 0 multiplies this rank's own shard where it lies; every other one pulls a shard by copy engine and multiplies it
-/// after that on the same stream, so that the copies of some steps run beside the GEMMs of others.
+/// Step 0 multiplies this rank's own shard in place. Every other step pulls a shard by copy engine and then
+/// multiplies it on the same stream, so that the copies of some steps overlap with the GEMMs of others.
 ///
-/// `ready`: "my A may be read". `done`: "I have read your A"; the call ends only after all peers have said so, since its
-/// caller may overwrite A from then on.
+/// `ready`: "my A may be read". `done`: "I have read your A". A call ends only after `done` of all peers,
+/// because the caller may overwrite A from then on.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "directExchangePipeline",
     operation: Operation::AllGatherMatmul,

@@ -1,5 +1,5 @@
-//! `fusedAllGather`: one launch in which every rank pulls the shards of the others, or is given them, and multiplies what it has and
-//! what comes. Copy engines may bring some of them.
+//! `fusedAllGather`: one launch that gathers A and computes the GEMM. Copy engines may bring some of the
+//! rows.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
@@ -8,22 +8,25 @@ use crate::operation::Operation;
 use crate::plan::{GatherProtocol, Kernel, Placement, Plan, Problem, StreamId};
 use warpweave_gemm::AllGatherMatmul;
 
-/// One hand-written kernel whose blocks pull the rows of the others by bulk copies beside their share of the GEMM. The tiles
-/// take this rank's rows first, then chunk after chunk of the others in the order of their arrival.
+/// One hand-written kernel. A warp of each block pulls peers' rows by bulk copies while the other warps
+/// compute the GEMM. The tiles take this rank's rows first, then the chunks of the others in the order of
+/// arrival.
 ///
-/// Where fewer than all `pulled` eighths of a shard are pulled, copy engines push the chunks before them, to each peer in one
-/// piece: they bring more over a link than loads do, but only in large pieces, and what comes last must come in small ones.
+/// If `pulled` is less than 8 eighths, copy engines push the first chunks of each shard, to each peer in one
+/// piece: they reach more of the link's bandwidth than loads do, but only in large pieces, and the last rows
+/// must come in small ones.
 ///
-/// With `protocol=eager` every rank writes its shard into the staging of all others as soon as its launch begins, 128 chunks with a flag
-/// (`arrived`) each at most, and nothing else is said: calls take two stagings in turn. On two H200s that is faster where the GEMM alone
-/// takes less than about 30 µs.
+/// With `protocol=eager` every rank pushes its shard into the staging of all others as soon as its launch
+/// begins, in at most 128 chunks with a flag (`arrived`) each. There is no other signal: calls alternate
+/// between two stagings. On two H200s this is faster where the GEMM alone takes less than about 30 µs.
 ///
-/// Otherwise `ready`: "my A may be read", and where chunks are pushed "and those are in your staging". `done`: "I have read your A", wherever
-/// it lay; the call ends only then, so that the next may push.
+/// Otherwise there are two flags. `ready`: "my A may be read", and with pushes also "my pushed rows are in
+/// your staging". `done`: "I have read your A". A call ends only after `done` of all peers, so that the next
+/// may push.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedAllGather",
     operation: Operation::AllGatherMatmul,
-    summary: "one SM90 kernel: each block pulls rows of the peers, or writes its own to them, while it multiplies what has arrived",
+    summary: "one SM90 kernel: each block pulls peers' rows, or pushes its own, while it multiplies what has arrived",
     needs: Capabilities::SM90,
     parameters: &[
         Parameter {
@@ -38,7 +41,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
         },
         Parameter {
             key: "protocol",
-            summary: "whether peers pull a shard once its owner says so, or the owner writes it to them unasked",
+            summary: "rendezvous: peers pull a shard once its owner has signalled; eager: the owner pushes it at once",
             values: Values::Choices(&["rendezvous", "eager"]),
         },
     ],
@@ -54,12 +57,13 @@ const CHUNKS: usize = 8;
 
 const EIGHTHS: usize = 8;
 
-/// How many of so many chunks are pushed.
+/// How many of `chunks` chunks are pushed.
 fn pushed_of(chunks: usize, options: &Options) -> usize {
     chunks * EIGHTHS.saturating_sub(options.count("pulled")) / EIGHTHS
 }
 
-/// The plan of a GEMM, or of a linear layer: the same launch takes the weight as the operation has it stored, and adds a bias.
+/// The plan of a GEMM or of a linear layer: the launch takes the weight as stored, and adds the bias if there
+/// is one.
 pub(in crate::algorithms) fn build(
     algorithm: &Algorithm,
     options: &Options,

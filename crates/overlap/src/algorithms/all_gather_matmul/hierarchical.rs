@@ -12,26 +12,26 @@ use std::ops::Range;
 
 /// Symmetric memory inside a node, NCCL between nodes.
 ///
-/// It runs where all ranks are on one host, whose ranks the nodes share out: a job over two hosts is refused
-/// when its ranks exchange descriptors. For several hosts it can be checked and simulated.
+/// It runs where all ranks are on one host, which is divided into nodes; the exchange of descriptors refuses
+/// a job on two hosts. For several hosts it can be checked and simulated.
 ///
-/// The ranks at the same place of each node all-gather their shards, so that every shard crosses the network once for each
-/// other node. Meanwhile each rank multiplies its own shard and pushes it to the ranks of its node. What came from other
-/// nodes it multiplies where it landed and pushes on to the ranks of its node in the same way. Pushes are on one stream, to
-/// the next rank of the node first.
+/// Ranks with the same local rank all-gather their shards by NCCL, so that every shard crosses the network
+/// once for each other node. Meanwhile each rank multiplies its own shard and pushes it to the ranks of its
+/// node. It multiplies the shards from other nodes where they landed and pushes them on in the same way. All
+/// pushes are on one stream, to the next rank of the node first.
 ///
-/// **Nodes.** Ranks fill one node after the other, `ceil(world / nodes)` in each. If the last node has fewer, some places
-/// have no rank there; so a node is then taken for several of g ranks each, with g the greatest common divisor of that number
-/// and the world. At worst g is 1: each rank is a node of its own, and NCCL brings all shards.
+/// **Nodes.** Ranks fill one node after the other, `ceil(world / nodes)` in each. If the last node would have
+/// fewer, the nodes are split into smaller ones of g ranks, with g the greatest common divisor of that number
+/// and the world. At worst g is 1: each rank is a node, and NCCL brings all shards.
 ///
-/// **Uneven shards.** The ranks of one place take part in the order of their ranks, so those whose shards have a row more
-/// come first, and the collective splits the rows of `landing` exactly as the shards are.
+/// **Uneven shards.** Ranks take part in a collective in the order of their ranks. Shards with one more row
+/// come first, so the collective splits the rows of `landing` exactly as the shards are.
 ///
-/// `landing` (local) has the shards of this rank's place, in the order of the nodes; `staging` (symmetric) has a place for
-/// all rows of A.
+/// `landing` (local) has the shards of this local rank, in the order of the nodes; `staging` (symmetric) has
+/// room for all rows of A.
 ///
-/// `ready`: its n-th signal of a call says "the n-th of the shards that I push to you is in your staging". `free`: "my
-/// GEMMs have read your rows", a credit for the next call's pushes.
+/// `ready`: its n-th signal of a call says "the n-th of the shards that I push to you is in your staging".
+/// `free`: "my GEMMs have read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "hierarchical",
     operation: Operation::AllGatherMatmul,
@@ -143,7 +143,8 @@ struct Landing {
 }
 
 impl Landing {
-    /// Begins the all-gather on a stream of its own; nothing where there is one node, or no row at this place.
+    /// Begins the all-gather on a stream of its own; nothing where there is one node, or no row at this
+    /// place.
     fn gather(plan: &mut Operands, nodes: &Nodes, problem: &Problem) -> Option<Self> {
         let Problem { k, dtype, .. } = *problem;
         if nodes.count == 1 {

@@ -1,10 +1,10 @@
 //! All-gather + matmul: C\[M,N\] = A\[M,K\] · B\[K,N\], A sharded by rows, B each rank's own.
 //!
-//! First the seven of nvFuser's benchmark, by its names, then the pipelines, in which the GEMMs of the rows that have
-//! arrived run beside the transfer of the others. Every plan has the buffers `a` (this rank's shard, in rows 0 .. shard
-//! length of a buffer that has the rows of the largest shard), `b` and `c`; all but the naive one also `staging`, which has
-//! a place for all rows of A. The hierarchical one has `landing` besides, or, where each rank is a node, instead. At a world of
-//! one the pipelines are one GEMM, with no staging.
+//! First the seven of nvFuser's benchmark, under its names, then the pipelines, which multiply the rows that
+//! have arrived while others are in transfer. Every plan has the buffers `a` (this rank's shard, in a buffer
+//! with the rows of the largest shard), `b` and `c`. All but the naive one also have `staging`, with room for
+//! all rows of A. The hierarchical one has `landing` as well, or instead where each rank is a node. In a
+//! world of one the pipelines are one GEMM without staging.
 
 pub mod baseline_cuda;
 pub mod baseline_nccl;

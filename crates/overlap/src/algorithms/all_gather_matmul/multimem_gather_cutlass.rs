@@ -6,8 +6,8 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, Provider, StreamId};
 
-/// The gather kernel, which ends when all rows have arrived, then the CUTLASS GEMM, then `free`, which only now is
-/// true.
+/// The gather kernel, which ends when all rows have arrived, then the CUTLASS GEMM, then `free`, which only
+/// now is true.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "multimemGatherThenCutlass",
     operation: Operation::AllGatherMatmul,

@@ -6,11 +6,11 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// One kernel in which each owner stores its rows to all stagings at once and all compute from the unicast alias of
-/// their own.
+/// One kernel in which each owner stores its rows to all stagings at once and all compute from the unicast
+/// alias of their own.
 ///
-/// `ready`: "my rows are in your staging". `free`: "I have read your rows", a credit for the next call's stores. A is
-/// read by its owner alone, so its caller may overwrite it as soon as the kernel has ended.
+/// `ready`: "my rows are in your staging". `free`: "I have read your rows", a credit for the next call's
+/// stores. A is read by its owner alone, so its caller may overwrite it as soon as the kernel has ended.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "multimemGatherScalarCompute",
     operation: Operation::AllGatherMatmul,

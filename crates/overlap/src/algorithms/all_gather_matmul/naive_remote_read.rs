@@ -8,8 +8,8 @@ use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
 /// One kernel that reads each row of A from its owner, once for every element of C.
 ///
-/// `ready`: "my A may be read". `done`: "I have read your A"; the kernel ends only after all peers have said so,
-/// since its caller may overwrite A from then on.
+/// `ready`: "my A may be read". `done`: "I have read your A"; the kernel ends only after all peers have said
+/// so, since its caller may overwrite A from then on.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "naiveRemoteRead",
     operation: Operation::AllGatherMatmul,

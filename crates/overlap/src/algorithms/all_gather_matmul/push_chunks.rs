@@ -1,4 +1,4 @@
-//! `pushChunks`: every rank pushes its shard in chunks, and a chunk is multiplied as soon as it is here.
+//! `pushChunks`: every rank pushes its shard in chunks, and multiplies each chunk as soon as it arrives.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
@@ -7,15 +7,17 @@ use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, SlotId, StreamId, chunks};
 use warpweave_symm_mem::Priority;
 
-/// Pushes by copy engine on one stream, the fastest all-gather by copy engines: to rank r + 1 first, then r + 2 and so on,
-/// so that at each time every rank receives from one other. Each shard goes in `chunks` chunks of rows with a signal
-/// after each. This rank's shard is multiplied first, then chunk after chunk in the order of their arrival.
+/// Pushes by copy engine on one stream, the fastest all-gather by copy engines: to rank r + 1 first, then r +
+/// 2 and so on, so that every rank receives from one other at a time. Each shard goes in `chunks` chunks of
+/// rows, followed by a signal each. This rank's shard is multiplied first, then the chunks in the order of
+/// arrival.
 ///
-/// The GEMMs go round `streams` streams, the caller's the first of them: the last tiles of a GEMM rarely fill the
-/// device, and those of the next one begin beside them. A stream waits for the chunks that it multiplies and for no others.
+/// The GEMMs go round `streams` streams, of which the caller's is the first: the last wave of a GEMM rarely
+/// fills the device, and the next GEMM's tiles take the free SMs. A stream waits only for the chunks that it
+/// multiplies.
 ///
-/// `ready i`: its n-th signal of a call says "the n-th of my chunks that stream i multiplies is in your staging". `free`: "my
-/// GEMMs have read your rows", a credit for the next call's pushes.
+/// `ready i`: its n-th signal of a call says "the n-th of my chunks that stream i multiplies is in your
+/// staging". `free`: "my GEMMs have read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "pushChunks",
     operation: Operation::AllGatherMatmul,
@@ -51,7 +53,7 @@ fn build(
         return plan.builder.finish();
     }
     let staging = plan.staging(Placement::Symmetric);
-    // Ranks agree on the stream of a chunk, so it follows from the largest shard, whoever's the chunk is.
+    // Ranks must agree on the stream of a chunk, so it follows from the largest shard.
     let count = chunks(plan.rows_of(0), options.count("chunks")).count();
     let streams = options.count("streams").min((world - 1) * count);
     let stream_of = |step: usize, chunk: usize| (1 + (step - 1) * count + chunk) % streams;

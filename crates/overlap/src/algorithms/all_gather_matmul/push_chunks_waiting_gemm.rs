@@ -1,4 +1,4 @@
-//! `pushChunksWaitingGemm`: every rank pushes its shard in chunks, and one GEMM waits for each of them.
+//! `pushChunksWaitingGemm`: every rank pushes its shard in chunks, and one GEMM waits per chunk.
 
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
@@ -6,15 +6,15 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
 
-/// The pushes of `pushChunks` with one launch in the place of its GEMMs, so that no wave of tiles but the last is
-/// partly filled. Its tiles take this rank's rows first, then chunk after chunk in the order of their arrival.
+/// The pushes of `pushChunks`, with one launch in place of its GEMMs, so that only the last wave of tiles is
+/// partly filled. Its tiles take this rank's rows first, then the chunks in the order of arrival.
 ///
-/// `ready`: its n-th signal of a call says "the n-th chunk of my shard is in your staging". `free`: "my GEMM has read
-/// your rows", a credit for the next call's pushes.
+/// `ready`: its n-th signal of a call says "the n-th chunk of my shard is in your staging". `free`: "my GEMM
+/// has read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "pushChunksWaitingGemm",
     operation: Operation::AllGatherMatmul,
-    summary: "push by copy engine in chunks of a shard, one CUTLASS GEMM whose tiles wait for their chunk",
+    summary: "push by copy engine in chunks of a shard, one CUTLASS GEMM that waits per chunk",
     needs: Capabilities::SM90,
     parameters: &[Parameter {
         key: "chunks",

@@ -6,18 +6,19 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// At step s a rank multiplies the shard of rank (r − s) mod world, which it got from its left neighbour r − 1 while it
-/// multiplied the shard before.
+/// At step s a rank multiplies the shard of rank (r − s) mod world, which it got from its left neighbour r −
+/// 1 while it multiplied the shard before.
 ///
-/// The first get reads the neighbour's `a`, the later ones its `staging`, where each shard has its own rows: within a call
-/// nothing is overwritten, so no barrier is needed.
+/// The first get reads the neighbour's `a`, the later ones its `staging`, where each shard has its own rows:
+/// within a call nothing is overwritten, so no barrier is needed.
 ///
-/// `ready`: its n-th signal of a call says "the shard of your n-th get is here". `taken`: "I have read your A"; the call
-/// ends only then. `free`: "I have read your staging", a credit for the next call's gets into it.
+/// `ready`: its n-th signal of a call says "the shard of your n-th get is here". `taken`: "I have read your
+/// A"; the call ends only then. `free`: "I have read your staging", a credit for the next call's gets into
+/// it.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "ringGet",
     operation: Operation::AllGatherMatmul,
-    summary: "the ring: get the next shard from the left neighbour beside the present GEMM",
+    summary: "the ring: get the next shard from the left neighbour during the current GEMM",
     needs: Capabilities::NONE,
     parameters: &[],
     build,

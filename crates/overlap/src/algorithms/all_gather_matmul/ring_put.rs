@@ -6,18 +6,18 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// At step s a rank multiplies the shard of rank (r − s) mod world and meanwhile puts it into the staging of its right
-/// neighbour r + 1, which multiplies it at step s + 1.
+/// At step s a rank multiplies the shard of rank (r − s) mod world and meanwhile puts it into the staging of
+/// its right neighbour r + 1, which multiplies it at step s + 1.
 ///
-/// `staging` has rows of its own for each shard: within a call nothing is overwritten, so no barrier is needed. A is read
-/// by its owner alone.
+/// `staging` has rows of its own for each shard: within a call nothing is overwritten, so no barrier is
+/// needed. A is read by its owner alone.
 ///
-/// `ready`: its n-th signal of a call says "the shard of your step n is in your staging". `free`: "I have multiplied and
-/// sent on all that you put", a credit for the next call's puts.
+/// `ready`: its n-th signal of a call says "the shard of your step n is in your staging". `free`: "I have
+/// multiplied and sent on all that you put", a credit for the next call's puts.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "ringPut",
     operation: Operation::AllGatherMatmul,
-    summary: "the ring: put the present shard to the right neighbour beside its GEMM",
+    summary: "the ring: put the current shard to the right neighbour during its GEMM",
     needs: Capabilities::NONE,
     parameters: &[],
     build,

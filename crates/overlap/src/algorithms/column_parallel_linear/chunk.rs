@@ -14,7 +14,7 @@ pub(super) enum Sharding {
 
 /// How A lies in the staging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum Arrangement {
     /// As it is.
     AsInA,
     /// Chunk after chunk, as collectives put it.
@@ -53,7 +53,7 @@ pub(super) fn deal(
     world: usize,
     count: usize,
     sharding: Sharding,
-    layout: Layout,
+    layout: Arrangement,
 ) -> Vec<Chunk> {
     let mut held = vec![0; world];
     let mut staged = 0;
@@ -61,8 +61,8 @@ pub(super) fn deal(
         let piece = Piece {
             held: held[rank]..held[rank] + rows.len(),
             staged: match layout {
-                Layout::AsInA => rows.clone(),
-                Layout::ByChunk => staged..staged + rows.len(),
+                Arrangement::AsInA => rows.clone(),
+                Arrangement::ByChunk => staged..staged + rows.len(),
             },
             rows,
         };
@@ -91,7 +91,8 @@ pub(super) fn deal(
 }
 
 impl Chunk {
-    /// From its first row in the staging to its last. Where the staging lies by chunk, these are its rows and no others.
+    /// From its first row in the staging to its last. Where the staging lies by chunk, these are its rows and
+    /// no others.
     pub(super) fn staged(&self) -> Range<usize> {
         let start = self.pieces.first().map_or(0, |piece| piece.staged.start);
         let end = self.pieces.last().map_or(0, |piece| piece.staged.end);
@@ -100,8 +101,8 @@ impl Chunk {
 
     /// The GEMMs of this chunk.
     ///
-    /// Pieces that lie one after another both in the staging and in C are one GEMM. If they are to be `batched`, GEMMs
-    /// back to back that are equally large and lie equally far apart, in the staging and in C, are one batch.
+    /// Pieces that are contiguous both in the staging and in C become one GEMM. With `batched`, consecutive
+    /// GEMMs of equal size and equal strides, in the staging and in C, become one batch.
     pub(super) fn gemms(&self, batched: bool) -> Vec<Gemm> {
         let mut gemms: Vec<Gemm> = Vec::new();
         for piece in self.pieces.iter().filter(|piece| !piece.rows.is_empty()) {

@@ -1,12 +1,11 @@
-//! `fusedColumnParallelLinear`: one launch in which every rank pulls the shards of the others and multiplies what it has and what
-//! comes.
+//! `fusedColumnParallelLinear`: one launch that gathers A and computes the layer.
 
 use crate::algorithms::Algorithm;
 use crate::algorithms::all_gather_matmul::fused;
 use crate::operation::Operation;
 
-/// The launch of [`fusedAllGather`](fused::ALGORITHM), which takes the weight as the layer has it stored, and adds the bias to the
-/// sums before they are rounded.
+/// The launch of [`fusedAllGather`](fused::ALGORITHM) with the weight as the layer stores it. It adds the
+/// bias to the f32 accumulators before they are rounded.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedColumnParallelLinear",
     operation: Operation::ColumnParallelLinear,

@@ -1,6 +1,6 @@
-//! `columnParallelLinear`: gathered chunk by chunk, and multiplied after that on a pool of streams.
+//! `columnParallelLinear`: gathers chunk by chunk and multiplies each chunk on a pool of streams.
 
-use super::chunk::{Chunk, Gemm, Layout, Sharding, deal};
+use super::chunk::{Arrangement, Chunk, Gemm, Sharding, deal};
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::operation::Operation;
@@ -11,24 +11,28 @@ use crate::plan::{
 use std::ops::Range;
 use warpweave_symm_mem::Priority;
 
-/// nvFuser's stream-parallel all-gather and linear layer: chunk s is gathered and multiplied on stream s mod p of a pool, so
-/// that the gather of some chunks runs beside the GEMMs of others. Events order the streams, and no host waits.
+/// nvFuser's stream-parallel all-gather and linear layer: chunk s is gathered and multiplied on stream s mod
+/// p of a pool, so that the gather of some chunks overlaps with the GEMMs of others. Events order the
+/// streams; no host waits.
 ///
-/// **Sharding.** nvFuser's benchmark deals A as \[S, D, M / (S · D), K\] to D ranks, which is `cyclic`: rank r holds the r-th
-/// part of each of S chunks, a gathered chunk is rows back to back, and one GEMM multiplies it. With `blocked`, rank r holds
-/// block r of A and chunk s is the s-th part of every block. That takes a GEMM for each piece, or a batch.
+/// **Sharding.** nvFuser's benchmark deals A as \[S, D, M / (S · D), K\] to D ranks, which is `cyclic`: rank
+/// r holds the r-th part of each of S chunks, the rows of a gathered chunk are contiguous, and one GEMM
+/// multiplies them. With `blocked`, rank r holds block r of A and chunk s is the s-th part of every block.
+/// That takes a GEMM for each piece, or a batch.
 ///
-/// **GEMMs.** The GEMMs of a batch lie equally far apart in the staging, and equally far in C: pieces that were pushed as
-/// far in both, since the staging is then laid out as A is, and those that a collective gathered one after the other in the
-/// staging. Where M does not divide by the ranks, the blocks that have a row more and the others are a batch each. Pieces that are
-/// neighbours in C too, all of a cyclic chunk or whole blocks, are one GEMM either way.
+/// **GEMMs.** The GEMMs of a batch have one stride in the staging and one in C. Pushed pieces have the same
+/// stride in both, because the staging is then laid out as A is; pieces gathered by a collective are
+/// contiguous in the staging. Where M is not divisible by the world size, the blocks with one more row and
+/// the others are a batch each. Pieces that are contiguous in C too (all of a cyclic chunk, or whole blocks)
+/// are one GEMM either way.
 ///
-/// **Gather.** `nccl` and `symmetric`: an all-gather for each chunk, ordered among themselves by events; pieces may differ by a
-/// row just as a collective's shards do. Over symmetric memory the staging lies in it. `push`: one stream puts the pieces of chunk after chunk into the staging of all
-/// peers, to the next rank first; this rank's own piece is copied on the stream of its GEMM.
+/// **Gather.** `nccl` and `symmetric`: one all-gather per chunk, ordered among themselves by events; pieces
+/// may differ by a row just as a collective's shards do. Over symmetric memory the staging lies in it.
+/// `push`: one stream puts the pieces of chunk after chunk into the staging of all peers, to the next rank
+/// first; this rank's own piece is copied on the stream of its GEMM.
 ///
-/// `ready i` (push): its n-th signal of a call says "my piece of the n-th chunk of stream i is in your staging". `free` (push):
-/// "my GEMMs have read your rows", a credit for the next call's pushes.
+/// `ready i` (push): its n-th signal of a call says "my piece of the n-th chunk of stream i is in your
+/// staging". `free` (push): "my GEMMs have read your rows", a credit for the next call's pushes.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "columnParallelLinear",
     operation: Operation::ColumnParallelLinear,
@@ -82,8 +86,8 @@ fn build(
     layer.builder.finish()
 }
 
-/// One chunk is the whole blocks, however it is dealt; a chunk that is one GEMM is no batch; a stream without a chunk is not
-/// made.
+/// One chunk is the whole blocks, whichever the sharding; a chunk of one GEMM is no batch; a stream without a
+/// chunk is not created.
 fn redundant(options: &Options) -> bool {
     let chunks = options.count("chunks");
     let cyclic = options.choice("sharding") == "cyclic";
@@ -107,8 +111,8 @@ fn chunks(options: &Options, world: usize, problem: &Problem) -> Vec<Chunk> {
         _ => Sharding::Blocked,
     };
     let layout = match options.choice("gather") {
-        "push" => Layout::AsInA,
-        _ => Layout::ByChunk,
+        "push" => Arrangement::AsInA,
+        _ => Arrangement::ByChunk,
     };
     deal(problem.m, world, options.count("chunks"), sharding, layout)
 }

@@ -6,14 +6,14 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
-/// Every rank pushes its X into the Y of all ranks on one stream, to the next rank first, while its GEMM has all
-/// SMs. Y is symmetric.
+/// Every rank pushes its X into the Y of all ranks on one stream, to the next rank first, while its GEMM has
+/// all SMs. Y is symmetric.
 ///
 /// `free`: "my caller has read the Y of the previous call". `ready`: "my X is in your Y".
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "copyEngineAllGather",
     operation: Operation::MatmulOverlappingAllGather,
-    summary: "pushes by copy engine beside the GEMM, which has all SMs",
+    summary: "pushes by copy engine while the GEMM has all SMs",
     needs: Capabilities::NONE,
     parameters: &[],
     build,

@@ -1,7 +1,8 @@
-//! A GEMM beside an all-gather that it has nothing to do with: C\[M,N\] = A\[M,K\] · B\[K,N\], and Y is the X of all ranks.
+//! A GEMM overlapped with an independent all-gather: C\[M,N\] = A\[M,K\] · B\[K,N\], and Y is the X of all
+//! ranks.
 //!
-//! Every plan has the buffers `a`, `b`, `c`, `x` and `y`. What tells the plans apart is how much of the gather hides after the
-//! GEMM.
+//! Every plan has the buffers `a`, `b`, `c`, `x` and `y`. The plans differ in how much of the gather the GEMM
+//! hides.
 
 mod buffers;
 pub mod copy_engine;

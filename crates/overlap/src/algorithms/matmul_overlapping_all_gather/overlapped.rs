@@ -11,7 +11,7 @@ use crate::plan::{Plan, Problem, StreamId};
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "overlappedAllGather",
     operation: Operation::MatmulOverlappingAllGather,
-    summary: "the collective on a stream of its own, beside the GEMM",
+    summary: "the collective on a stream of its own, overlapped with the GEMM",
     needs: Capabilities::NONE,
     parameters: &[COLLECTIVE],
     build,

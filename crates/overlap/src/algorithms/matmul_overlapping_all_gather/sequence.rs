@@ -7,7 +7,7 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem, StreamId};
 
-/// The collective, then the GEMM on the same stream: nothing hides anything.
+/// The collective, then the GEMM on the same stream, without overlap.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "sequentialAllGather",
     operation: Operation::MatmulOverlappingAllGather,

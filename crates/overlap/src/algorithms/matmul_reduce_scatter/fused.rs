@@ -1,4 +1,4 @@
-//! `fusedReduceScatter`: one launch multiplies, pulls the parts of the own rows, and sums.
+//! `fusedReduceScatter`: one launch computes the partial GEMM and reduces this rank's rows.
 
 use crate::algorithms::reduction::{ROWS, Reach, Stored, fused};
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -6,13 +6,14 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
-/// The tiles of other ranks' rows are left in own staging as they are computed, where their owners pull them; those of the own
-/// rows come last, wait for the parts that are pulled meanwhile, and add them in the order of ranks to their own f32 sums, which
-/// are never rounded. The launch ends when all ranks have pulled what is theirs, so that no credit is needed.
+/// Each rank leaves its partial tiles of other ranks' rows in its own staging, from which the owners pull
+/// them. The tiles of its own rows come last: they wait for the partials, which are pulled meanwhile, and add
+/// them in the order of ranks to their own f32 accumulators, which are rounded once. The launch ends when all
+/// ranks have pulled what is theirs, so no credit is needed.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedReduceScatter",
     operation: Operation::MatmulReduceScatter,
-    summary: "one SM90 GEMM whose tiles are pulled and summed by their owners",
+    summary: "one SM90 GEMM + reduce-scatter: owners pull and reduce partial tiles",
     needs: Capabilities::SM90,
     parameters: &[ROWS],
     build,

@@ -1,4 +1,5 @@
-//! `reduceScatterPipeline`: every rank pushes its part of each other's rows as it multiplies them, and sums its own.
+//! `reduceScatterPipeline`: every rank pushes partials of the others' rows as it computes them, and reduces
+//! its own rows.
 
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -6,14 +7,15 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
-/// Multiplies the rows of one owner after the other, those of the next rank first and the own ones last. Each chunk is pushed
-/// into its owner's staging as soon as it is multiplied, by copy engine on one stream, after a credit that says that the
-/// owner has summed what the previous call left there. Owners sum their chunks as they become whole, in the order of ranks, so
-/// that after the last GEMM there is only the last chunk's sum to wait for.
+/// Multiplies one owner's rows after the other's, starting with the next rank's and ending with its own. Each
+/// chunk is pushed into its owner's staging as soon as it is multiplied, by copy engine on one stream, after
+/// a credit: the owner has reduced what the previous call left there. Owners reduce each chunk once all its
+/// partials are there, in the order of ranks, so that after the last GEMM only the last chunk's reduction
+/// remains.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "reduceScatterPipeline",
     operation: Operation::MatmulReduceScatter,
-    summary: "GEMMs by owner, each pushed to it by copy engine, sums in the order of ranks",
+    summary: "GEMMs by owner, partials pushed to it by copy engine and reduced in the order of ranks",
     needs: Capabilities::NONE,
     parameters: &[STREAMS, CHUNKS],
     build,

@@ -1,4 +1,4 @@
-//! `reduceScatterRing`: partial sums travel round, each rank adding its part.
+//! `reduceScatterRing`: partials travel round the ring, and each rank adds its own.
 
 use crate::algorithms::reduction::{PartialGemm, Stored};
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -7,20 +7,21 @@ use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 use warpweave_symm_mem::Priority;
 
-/// At step s rank r multiplies the rows of rank (r − 1 − s) mod world, adds the sum that came from its left neighbour r − 1,
-/// save at step 0, and puts the result into the staging of its right neighbour r + 1, which adds its own at step s + 1. At
-/// the last step the rows are its own and stay. GEMMs, sums and puts have a stream each, so that the GEMMs of the
-/// steps follow each other while sums travel.
+/// At step s rank r multiplies the rows of rank (r − 1 − s) mod world and, from step 1 on, adds the partial
+/// from its left neighbour r − 1. It puts the result into the staging of its right neighbour r + 1, which
+/// adds its own at step s + 1. At the last step the rows are its own and stay. GEMMs, reductions and puts
+/// have a stream each, so that the GEMMs run back to back while partials travel.
 ///
-/// `staging` has rows of its own for each shard: within a call nothing is overwritten, so no barrier is needed. The sum of
-/// each row is taken in one order, from its owner's right neighbour round to its owner, and rounded at every step.
+/// `staging` has rows of its own for each shard: nothing is overwritten within a call, so no barrier is
+/// needed. Each row is reduced in one order, from its owner's right neighbour round to its owner, and rounded
+/// at every step.
 ///
-/// `ready`: its n-th signal of a call says "the n-th sum that I put is in your staging". `free`: "I have added all that you
-/// put", a credit for the next call's puts.
+/// `ready`: its n-th signal of a call says "the n-th partial that I put is in your staging". `free`: "I have
+/// added all that you put", a credit for the next call's puts.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "reduceScatterRing",
     operation: Operation::MatmulReduceScatter,
-    summary: "the ring: partial sums go to the right neighbour, each rank adds its GEMM",
+    summary: "the ring: partials go to the right neighbour, each rank adds its own",
     needs: Capabilities::NONE,
     parameters: &[],
     build,

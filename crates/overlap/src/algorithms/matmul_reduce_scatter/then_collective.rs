@@ -6,8 +6,8 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Collective, Placement, Plan, Problem, StreamId};
 
-/// One GEMM, then a reduce-scatter of it, by NCCL or over symmetric memory, in which the partial GEMM then lies. Over
-/// symmetric memory shards must be of one size: an executor refuses others.
+/// One GEMM, then a reduce-scatter of it, by NCCL or over symmetric memory, in which the partial GEMM then
+/// lies. Over symmetric memory shards must be of one size: an executor refuses others.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "matmulThenReduceScatter",
     operation: Operation::MatmulReduceScatter,

@@ -1,4 +1,4 @@
-//! The pipeline by owner: each rank sums its rows, and gets the parts of the others while they multiply.
+//! The pipeline by owner: each rank reduces its rows, and receives partials while the others multiply.
 
 use super::{PartialGemm, Stored};
 use crate::algorithms::Options;
@@ -7,7 +7,7 @@ use crate::plan::{BufferId, Placement, Plan, Problem, Region, SlotId, StreamId, 
 use std::ops::Range;
 use warpweave_symm_mem::Priority;
 
-/// Who gets the sums.
+/// Who gets the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithms) enum Reach {
     /// Each rank those of its rows: a reduce-scatter.
@@ -16,18 +16,19 @@ pub(in crate::algorithms) enum Reach {
     Everyone,
 }
 
-/// Multiplies the rows of one owner after the other, those of rank + 1 first and the own ones last, each in the parameter
-/// `chunks` chunks, by turns on the streams of the parameter `streams`. A chunk is pushed into its owner's `staging` as soon
-/// as it is multiplied, by copy engine on one stream: at each time every rank receives from one other. The caller's stream
-/// sums the own chunks in the order of ranks, which is the same in every run, reading the own part where the GEMM wrote
-/// it; after the last GEMM there is only the last chunk's sum to wait for.
+/// Multiplies one owner's rows after the other's, starting with rank + 1 and ending with its own, each in
+/// `chunks` chunks on the `streams` streams in turn. As soon as a chunk is multiplied it is pushed into its
+/// owner's `staging`, by copy engine on one stream: every rank receives from one other at a time. The
+/// caller's stream reduces this rank's chunks in the order of ranks, which is the same in every run. It reads
+/// its own partial where the GEMM wrote it. After the last GEMM only the last chunk's reduction remains.
 ///
-/// For [`Reach::Everyone`] the stream of the pushes then sends the sums to all others, chunk by chunk. The partial GEMMs
-/// lie in C itself: an owner's sums come only after it has got the part that they overwrite.
+/// For [`Reach::Everyone`] the stream of the pushes then sends the results to all others, chunk by chunk. The
+/// partials lie in C itself: an owner's result arrives only after the owner has received the partial that it
+/// overwrites.
 ///
-/// `ready`: its n-th signal of a call says "my part of the n-th chunk of your rows is in your staging". `free`: "I have
-/// summed your parts", a credit for the next call's pushes. Where everyone gets the sums, these say so: `summed`, "my rows of
-/// your C are sums".
+/// `ready`: its n-th signal of a call says "my partial of the n-th chunk of your rows is in your staging".
+/// `free`: "I have reduced your partials", a credit for the next call's pushes. Where everyone gets the
+/// result, `reduced` takes its place: "my rows of your C are final".
 pub(in crate::algorithms) fn by_owner(
     name: &str,
     options: &Options,
@@ -72,12 +73,12 @@ pub(in crate::algorithms) fn by_owner(
 struct Pipeline {
     gemm: PartialGemm,
     reach: Reach,
-    /// This rank's GEMMs of other owners' rows, by row of C.
+    /// This rank's partials of other owners' rows, by row of C.
     partial: BufferId,
-    /// The parts of this rank's rows, as many rows as the largest shard for each of the others.
+    /// Partials of this rank's rows: as many rows as the largest shard for each peer.
     staging: BufferId,
     ready: SlotId,
-    /// `free` or `summed`.
+    /// `free` or `reduced`.
     over: SlotId,
     peers: Vec<usize>,
     /// The stream of the pushes, once there is something to push.
@@ -98,7 +99,7 @@ impl Pipeline {
             ready: gemm.builder.slot("ready"),
             over: gemm.builder.slot(match reach {
                 Reach::Owner => "free",
-                Reach::Everyone => "summed",
+                Reach::Everyone => "reduced",
             }),
             peers: gemm.builder.peers(),
             pushes: None,
@@ -107,7 +108,8 @@ impl Pipeline {
         }
     }
 
-    /// Where this rank's GEMM of these rows of `owner` goes; that of its own lies where their sum will.
+    /// Where this rank's partial of these rows of `owner` goes; that of its own rows lies where the result
+    /// will.
     fn part(&self, owner: usize, rows: Range<usize>) -> Region {
         let gemm = &self.gemm;
         if self.reach == Reach::Owner && owner == gemm.rank {
@@ -116,7 +118,7 @@ impl Pipeline {
         gemm.own(self.partial, rows)
     }
 
-    /// Where the part of `source` of these rows lies in the staging of `owner`, which has none of its own.
+    /// Where the partial of `source` of these rows lies in the staging of `owner`, which has none of its own.
     fn staged(&self, source: usize, owner: usize, rows: &Range<usize>) -> Region {
         let PartialGemm { problem, world, .. } = &self.gemm;
         let above = (source - usize::from(source > owner)) * problem.max_shard(*world);
@@ -131,7 +133,7 @@ impl Pipeline {
         rows.start - first..rows.end - first
     }
 
-    /// The stream of the pushes, which goes on only after what is on `earlier` so far.
+    /// The stream of the pushes, ordered after the work on `earlier` so far.
     fn pushes_after(&mut self, earlier: StreamId) -> StreamId {
         let builder = &mut self.gemm.builder;
         if let Some(pushes) = self.pushes {
@@ -142,7 +144,7 @@ impl Pipeline {
         *self.pushes.insert(pushes)
     }
 
-    /// Pushes a part that is multiplied on `stream`.
+    /// Pushes a partial that is multiplied on `stream`.
     fn push(&mut self, stream: StreamId, owner: usize, rows: Range<usize>, part: Region) {
         let pushes = self.pushes_after(stream);
         let there = self.staged(self.gemm.rank, owner, &rows);
@@ -154,7 +156,8 @@ impl Pipeline {
         builder.put(pushes, part, there, self.ready);
     }
 
-    /// Sums a chunk of the own rows, of which the own part is multiplied on `stream`, and sends the sums on.
+    /// Reduces a chunk of this rank's rows, whose own partial is multiplied on `stream`, and sends the result
+    /// on.
     fn reduce(&mut self, stream: StreamId, rows: Range<usize>, part: Region) {
         let PartialGemm { rank, world, c, .. } = self.gemm;
         let main = StreamId::MAIN;
@@ -177,7 +180,7 @@ impl Pipeline {
         }
     }
 
-    /// Tells the others that the own rows are summed, and waits for what they have pushed.
+    /// Signals that this rank's rows are reduced, and waits for what the others have pushed.
     fn finish(self) -> Result<Plan, PlanError> {
         let mut gemm = self.gemm;
         let main = StreamId::MAIN;

@@ -1,27 +1,27 @@
-//! One launch that multiplies, pulls and sums.
+//! One launch that multiplies, pulls partials and reduces.
 
 use super::{PartialGemm, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::plan::{Kernel, KernelShape, Placement, Plan, Problem, Reduction, StreamId};
 
-/// How many rows are published together, for [`fused()`].
+/// How many rows share a flag, for [`fused()`].
 pub(in crate::algorithms) const ROWS: Parameter = Parameter {
     key: "rows",
-    summary: "rows of a shard that are published together; on a GPU a multiple of 128",
+    summary: "rows of a shard that share a flag; on a GPU a multiple of 128",
     values: Values::Counts(&[ROWS_OF_A_GROUP, 256, 1024]),
 };
 
-/// The default choice.
+/// The default.
 pub(super) const ROWS_OF_A_GROUP: usize = 512;
 
-/// One kernel, which leaves its parts of other ranks' rows in its `staging` as they are computed, in groups of the parameter
-/// `rows` rows; their owners pull them into `pulled` and add them in the order of ranks to their own f32 sums. Where everyone gets
-/// the sums, the others pull these in their turn. At a world of one it is one GEMM.
+/// One kernel. It leaves its partials of other ranks' rows in its `staging` as they are computed, in groups
+/// of `rows` rows. The owners pull them into `pulled` and add them, in the order of ranks, to their own f32
+/// accumulators. Where everyone gets the result, the others then pull it. In a world of one it is one GEMM.
 ///
-/// `ready i`: "my part of group i of your rows may be pulled". `summed i`, where everyone gets the sums: "my group i is summed,
-/// and may be pulled from my C". `done`: "I have pulled everything of yours", after which each call ends, so that no credit
-/// is needed.
+/// `ready i`: "my partial of group i of your rows may be pulled". `reduced i`, where everyone gets the
+/// result: "my group i is reduced and may be pulled from my C". `done`: "I have pulled everything of yours";
+/// each call ends after it, so no credit is needed.
 pub(in crate::algorithms) fn fused(
     name: &str,
     options: &Options,
@@ -51,7 +51,7 @@ pub(in crate::algorithms) fn fused(
         return Err(PlanError::Malformed {
             plan: name.into(),
             rank,
-            what: format!("{groups} groups of {rows} rows: {MOST_GROUPS} can be published"),
+            what: format!("{groups} groups of {rows} rows: at most {MOST_GROUPS} have a slot each"),
         });
     }
     let mut slots = |what: &str| {
@@ -61,7 +61,7 @@ pub(in crate::algorithms) fn fused(
         all[0]
     };
     let ready = slots("ready");
-    let summed = everyone.then(|| slots("summed"));
+    let summed = everyone.then(|| slots("reduced"));
     let done = plan.builder.slot("done");
     let Problem { m, n, k, dtype, .. } = *problem;
     let kernel = Kernel::ReducingMatmul(Reduction {

@@ -1,7 +1,7 @@
-//! What the algorithms share in which a GEMM is followed by a sum over the ranks.
+//! Algorithms in which a GEMM is followed by a reduction over the ranks.
 //!
-//! K is sharded, so that each rank has a *partial GEMM* of all of C, and C is the sum of these. A rank that has no part of
-//! K, since there are more ranks than columns of A, has a GEMM of no terms, which is zero.
+//! K is sharded, so each rank has a *partial GEMM* of all of C, and C is their sum. A rank without a part of
+//! K, because there are more ranks than columns of A, has an empty GEMM, which is zero.
 
 mod by_owner;
 mod fused;
@@ -23,7 +23,7 @@ pub(super) const TRANSPORT: Parameter = Parameter {
     values: Values::Choices(&["nccl", "symmetric"]),
 };
 
-/// In how many pieces each rank's rows are multiplied, sent and summed.
+/// In how many pieces each rank's rows are multiplied, sent and reduced.
 pub(super) const CHUNKS: Parameter = Parameter {
     key: "chunks",
     summary: "chunks of each rank's rows",
@@ -37,7 +37,7 @@ pub(super) const STREAMS: Parameter = Parameter {
     values: Values::Counts(&[1, 2]),
 };
 
-/// The transport that the flag of parameter `key` stands for.
+/// The transport that the value of parameter `key` names.
 pub(super) fn transport(options: &Options, key: &str) -> Transport {
     match options.choice(key) {
         "symmetric" => Transport::SymmetricMemory,

@@ -1,4 +1,4 @@
-//! One launch whose parts go to everyone, who sums them.
+//! One launch whose partials go to everyone, who all reduce them.
 
 use super::fused::{ROWS, ROWS_OF_A_GROUP, fused};
 use super::{PartialGemm, Reach, Stored};
@@ -6,10 +6,10 @@ use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
 use crate::plan::{Kernel, KernelShape, OneShot, Placement, Plan, Problem, StreamId};
 
-/// Whether everyone gets the sums by [`fused()`](super::fused()) or by [`one_shot()`].
+/// Whether everyone gets the result by [`fused()`](super::fused()) or by [`one_shot()`].
 pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
     key: "shots",
-    summary: "2: owners pull parts and sum them, and the others pull the sums; 1: parts go to everyone, who sums them",
+    summary: "2: owners pull and reduce partials, and the others pull the results; 1: partials are pushed to everyone, who reduces them",
     values: Values::Choices(&["2", "1"]),
 };
 
@@ -37,11 +37,14 @@ pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
     is_one_shot(options) && options.count(ROWS.key) != ROWS_OF_A_GROUP
 }
 
-/// One kernel, which writes its part of C into the `staging` of every rank as it is computed, unasked, and adds the parts of all in the
-/// order of ranks. Calls take two stagings in turn. At a world of one it is one GEMM. For outputs so small that flags take longer than
-/// bytes: on two H200s up to about four million elements.
+/// One kernel. It pushes its partial C into the `staging` of every rank as it is computed, by an eager
+/// protocol, and adds the partials of all in the order of ranks. Calls alternate between two stagings. In a
+/// world of one it is one GEMM. For outputs so small that latency exceeds transfer time: on two H200s up to
+/// about four million elements.
 ///
-/// `arrived`: "my part of the unit is in your staging", a slot for each unit of C. Nothing is said in `calls`.
+/// `arrived`: "my partial of the unit is in your staging", a slot for each unit of C. `calls` carries no
+/// signal. `arrived`: "my part of the unit is in your staging", a slot for each unit of C. Nothing is said in
+/// `calls`.
 fn one_shot(
     name: &str,
     (rank, world): (usize, usize),

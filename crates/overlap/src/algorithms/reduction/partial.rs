@@ -14,7 +14,8 @@ pub(in crate::algorithms) enum Stored {
     Transposed,
 }
 
-/// A plan under construction, with the operands of this rank's partial GEMM: its columns of A, its rows of B, and C.
+/// A plan under construction, with the operands of this rank's partial GEMM: its columns of A, its rows of B,
+/// and C.
 pub(in crate::algorithms) struct PartialGemm {
     pub(in crate::algorithms) builder: PlanBuilder,
     pub(in crate::algorithms) c: BufferId,
@@ -70,7 +71,7 @@ impl PartialGemm {
             .buffer(name, placement, Role::Staging, dtype, (rows, n))
     }
 
-    /// The rows of C that `rank` sums.
+    /// The rows of C that `rank` reduces.
     pub(in crate::algorithms) fn rows_of(&self, rank: usize) -> Range<usize> {
         self.problem.shard(rank, self.world)
     }

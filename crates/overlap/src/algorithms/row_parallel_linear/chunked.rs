@@ -1,4 +1,4 @@
-//! `rowParallelLinear`: chunk by chunk, the all-reduce of one beside the GEMM of the next.
+//! `rowParallelLinear`: chunk by chunk, the all-reduce of one overlapped with the GEMM of the next.
 
 use crate::algorithms::reduction::{PartialGemm, Stored, transport};
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
@@ -7,19 +7,19 @@ use crate::operation::Operation;
 use crate::plan::{Collective, Plan, Problem, chunks};
 use warpweave_symm_mem::Priority;
 
-/// What the all-reduces are. Over symmetric memory C lies in it; NCCL has it in plain memory, which is no
-/// window.
+/// What computes the all-reduces. Over symmetric memory C lies in it; for NCCL, C is plain memory without a
+/// registered window.
 const REDUCE: Parameter = Parameter {
     key: "reduce",
     summary: "what the all-reduces are: over symmetric memory C lies in it",
     values: Values::Choices(&["nccl", "symmetric"]),
 };
 
-/// Chunk i of the rows is on stream i mod p of a pool of p: its GEMM, then its all-reduce in place, which runs beside the
-/// GEMM of chunk i + 1. With `chunks=1:streams=1` it is the layer that is not chunked.
+/// Chunk i of the rows is on stream i mod p of a pool of p: its GEMM, then its all-reduce in place, which
+/// overlaps with the GEMM of chunk i + 1. `chunks=1:streams=1` is the layer without chunks.
 ///
-/// All ranks must enter their collectives in one order, so each waits by an event for the one before it, on another stream.
-/// Hence the last is after all others, and its stream the only one to be joined.
+/// All ranks must enter their collectives in one order, so each collective waits by an event for the one
+/// before it, on another stream. Hence the last comes after all others, and only its stream is joined.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "rowParallelLinear",
     operation: Operation::RowParallelLinear,

@@ -6,16 +6,17 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
-/// The tiles of other ranks' rows are left in own staging as they are computed, where their owners pull them; the owners' tiles
-/// wait for these parts and add them in the order of ranks to their own f32 sums. The others pull the sums in their turn. The
-/// launch ends when all ranks have pulled what they need, so that no credit is needed.
+/// Each rank leaves its partial tiles of other ranks' rows in its own staging, from which the owners pull
+/// them. An owner's tiles wait for these partials and add them, in the order of ranks, to their own f32
+/// accumulators. The other ranks then pull the results. The launch ends when all ranks have pulled what they
+/// need, so no credit is needed.
 ///
-/// With `shots=1` each rank writes its part of C into the staging of all others and sums all of it by itself, in one trip over the link
-/// instead of two: for outputs so small that flags take longer than bytes.
+/// With `shots=1` each rank pushes its partial C into the staging of all others, and every rank reduces all
+/// of C: one link crossing instead of two. This is for outputs so small that latency exceeds transfer time.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "fusedRowParallelLinear",
     operation: Operation::RowParallelLinear,
-    summary: "one SM90 GEMM whose tiles are pulled and summed by their owners, and these sums pulled by all; or go to everyone",
+    summary: "one SM90 GEMM + all-reduce: owners pull and reduce partial tiles, then all pull the results; or partials are pushed to all",
     needs: Capabilities::SM90,
     parameters: &[ROWS, SHOTS],
     build,

@@ -1,5 +1,5 @@
-//! `rowParallelLinearPipeline`: [`allReducePipeline`](crate::algorithms::matmul_all_reduce::pipeline) with the weight as it is
-//! stored.
+//! `rowParallelLinearPipeline`: [`allReducePipeline`](crate::algorithms::matmul_all_reduce::pipeline) with
+//! the weight as it is stored.
 
 use crate::algorithms::reduction::{CHUNKS, Reach, STREAMS, Stored, by_owner};
 use crate::algorithms::{Algorithm, Capabilities, Options};
@@ -7,14 +7,15 @@ use crate::error::PlanError;
 use crate::operation::Operation;
 use crate::plan::{Plan, Problem};
 
-/// Multiplies the rows of one owner after the other, those of the next rank first and the own ones last, and pushes each chunk
-/// to its owner as soon as it is multiplied; the owner sums it in the order of ranks and pushes the sums to all. C is
-/// symmetric, and holds the partial GEMMs until sums overwrite them. No credit is needed: a rank gets an owner's sums only
-/// after that owner has got its part, and leaves a call only with all sums.
+/// Multiplies one owner's rows after the other's, starting with the next rank's and ending with its own, and
+/// pushes each chunk to its owner as soon as it is multiplied. The owner reduces it in the order of ranks and
+/// pushes the result to all. C is symmetric, and holds the partials until results overwrite them. No credit
+/// is needed: a rank receives an owner's result only after that owner has received its partial, and leaves a
+/// call only with all results.
 pub const ALGORITHM: Algorithm = Algorithm {
     name: "rowParallelLinearPipeline",
     operation: Operation::RowParallelLinear,
-    summary: "GEMMs by owner, each pushed to it by copy engine, its sums pushed to all",
+    summary: "GEMMs by owner, partials pushed to it by copy engine, its results pushed to all",
     needs: Capabilities::NONE,
     parameters: &[STREAMS, CHUNKS],
     build,

@@ -1,5 +1,5 @@
-//! What can be said of one plan by itself, before anything is unrolled: here that what it names exists and can be reached, in
-//! `operands` that the operands of an operation fit together.
+//! What can be said of one plan by itself, before anything is unrolled: here that what it names exists and
+//! can be reached, in `operands` that the operands of an operation fit together.
 
 mod operands;
 
@@ -196,8 +196,8 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    /// The flags of a kernel that counts its calls carry their number, and those of its chunks or units are one to a plan. So nothing
-    /// else may use them.
+    /// The flags of a kernel that counts its calls carry their number, and those of its chunks or units are
+    /// one to a plan. So nothing else may use them.
     fn slots_alone(&mut self) {
         let plan = self.plan;
         for (index, op) in plan.ops.iter().enumerate() {

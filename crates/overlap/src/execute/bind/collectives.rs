@@ -8,7 +8,7 @@ use warpweave_comm::collective::{Call, Operation};
 use warpweave_symm_mem::{DevicePtr, Exchange, SubExchange, agree};
 
 use super::Binder;
-use crate::execute::collective::{NcclCall, Round, Team, TeamCall, rounds};
+use crate::execute::collective::{GroupCall, NcclCall, ProcessGroup, Round, rounds};
 use crate::execute::error::Result;
 use crate::execute::interface::{Interface, SharedCollective};
 use crate::execute::step::Action;
@@ -16,12 +16,16 @@ use crate::execute::{ExecuteBackend, Executor};
 use crate::plan::{Collective, Op, OpKind, Placement, Plan, Region, Transport, shard};
 
 /// The teams of a plan, one of each round.
-pub(in crate::execute) type Teams<B> = Vec<(Round, Arc<Team<B>>)>;
+pub(in crate::execute) type ProcessGroups<B> = Vec<(Round, Arc<ProcessGroup<B>>)>;
 
 impl<B: ExecuteBackend> Executor<B> {
     /// The teams of a plan, made where there are none that do for it. Collective: all ranks make the same decisions, from
     /// what all share.
-    pub(in crate::execute) fn teams(&self, plan: &Plan, all: &[Interface]) -> Result<Teams<B>> {
+    pub(in crate::execute) fn groups(
+        &self,
+        plan: &Plan,
+        all: &[Interface],
+    ) -> Result<ProcessGroups<B>> {
         let collectives = || all.iter().flat_map(|rank| &rank.collectives);
         let sets = collectives().map(|c| (c.transport, c.ranks.clone()));
         let size = plan.node_size;
@@ -29,9 +33,9 @@ impl<B: ExecuteBackend> Executor<B> {
             .step_by(size)
             .map(|rank| plan.node_of(rank))
             .collect();
-        let mut teams = Vec::new();
+        let mut groups = Vec::new();
         for round in rounds(sets, &nodes) {
-            let largest = round.teams.iter().map(Vec::len).max().unwrap_or(0);
+            let largest = round.groups.iter().map(Vec::len).max().unwrap_or(0);
             if round.transport == Transport::SymmetricMemory && largest > MAX_WORLD {
                 return Err(warpweave_symm_mem::Error::Unavailable {
                     what: format!("collectives of {largest} ranks over symmetric memory"),
@@ -40,29 +44,30 @@ impl<B: ExecuteBackend> Executor<B> {
                 .into());
             }
             let in_round = |c: &&SharedCollective| {
-                c.transport == round.transport && round.teams.contains(&c.ranks)
+                c.transport == round.transport && round.groups.contains(&c.ranks)
             };
             let bytes = collectives().filter(in_round).map(|c| c.bytes).max();
-            let team = self.team(&round, bytes.unwrap_or(0))?;
-            teams.push((round, team));
+            let group = self.group(&round, bytes.unwrap_or(0))?;
+            groups.push((round, group));
         }
-        Ok(teams)
+        Ok(groups)
     }
 
     /// This rank's team of a round that can do `bytes`: the one that an earlier plan had, if it is large enough. Collective.
-    fn team(&self, round: &Round, bytes: usize) -> Result<Arc<Team<B>>> {
-        if let Some(team) = self.known_teams().get(round)
-            && team.capacity() >= bytes
+    fn group(&self, round: &Round, bytes: usize) -> Result<Arc<ProcessGroup<B>>> {
+        if let Some(group) = self.known_groups().get(round)
+            && group.capacity() >= bytes
         {
-            return Ok(team.clone());
+            return Ok(group.clone());
         }
         let exchange = &self.exchange;
-        let ranks = round.team_of(exchange.rank());
-        let made = part_of(exchange, ranks)
-            .and_then(|part| Team::new(&self.backend, &part, ranks, round.transport, bytes));
-        let team = Arc::new(agree(exchange.as_ref(), "collectives", made)?);
-        self.known_teams().insert(round.clone(), team.clone());
-        Ok(team)
+        let ranks = round.group_of(exchange.rank());
+        let made = part_of(exchange, ranks).and_then(|part| {
+            ProcessGroup::new(&self.backend, &part, ranks, round.transport, bytes)
+        });
+        let group = Arc::new(agree(exchange.as_ref(), "collectives", made)?);
+        self.known_groups().insert(round.clone(), group.clone());
+        Ok(group)
     }
 }
 
@@ -81,7 +86,7 @@ pub(in crate::execute) fn part_of(
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// The collectives of the plan, in order; `None` for other operations.
     pub(super) fn collectives(&self) -> Result<Vec<Option<Action<B>>>> {
-        let mut seen = vec![0; self.teams.len()];
+        let mut seen = vec![0; self.groups.len()];
         let mut bind = |op: &Op| {
             let OpKind::Collective {
                 ranks, transport, ..
@@ -90,22 +95,27 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 return Ok(None);
             };
             let mine = |(round, _): &(Round, _)| {
-                round.transport == *transport && round.team_of(self.plan.rank) == ranks
+                round.transport == *transport && round.group_of(self.plan.rank) == ranks
             };
-            let Some(place) = self.teams.iter().position(mine) else {
+            let Some(place) = self.groups.iter().position(mine) else {
                 return Ok(None);
             };
             seen[place] += 1;
-            let team = &self.teams[place].1;
-            let call = self.team_call(team, &op.kind, seen[place] - 1)?;
-            let team = team.clone();
-            Ok(Some(Action::Collective { team, call }))
+            let group = &self.groups[place].1;
+            let call = self.group_call(group, &op.kind, seen[place] - 1)?;
+            let group = group.clone();
+            Ok(Some(Action::Collective { group, call }))
         };
         self.plan.ops.iter().map(&mut bind).collect()
     }
 
     /// The collective `number` of its team.
-    fn team_call(&self, team: &Team<B>, kind: &OpKind, number: usize) -> Result<TeamCall> {
+    fn group_call(
+        &self,
+        group: &ProcessGroup<B>,
+        kind: &OpKind,
+        number: usize,
+    ) -> Result<GroupCall> {
         let OpKind::Collective {
             collective,
             src,
@@ -114,7 +124,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             transport,
         } = kind
         else {
-            return Ok(TeamCall::Symmetric(Vec::new()));
+            return Ok(GroupCall::Symmetric(Vec::new()));
         };
         let dtype = self.plan.buffers[dst.buffer.0].dtype;
         let (rows, cols) = (collective.all_rows(src, dst), dst.cols.len());
@@ -122,7 +132,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             .map(|index| shard(rows, index, ranks.len()).len() * cols)
             .collect();
         if *transport != Transport::SymmetricMemory {
-            return Ok(TeamCall::Nccl(NcclCall {
+            return Ok(GroupCall::Nccl(NcclCall {
                 collective: *collective,
                 counts,
                 dtype,
@@ -132,7 +142,11 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         }
         let boxes: Vec<&SharedCollective> = ranks
             .iter()
-            .filter_map(|&rank| self.interfaces[rank].of_team(ranks, *transport).nth(number))
+            .filter_map(|&rank| {
+                self.interfaces[rank]
+                    .of_group(ranks, *transport)
+                    .nth(number)
+            })
             .collect();
         let input = self.operand(src, ranks, &boxes, |peer| &peer.src, 0)?;
         let output = |start| self.operand(dst, ranks, &boxes, |peer| &peer.dst, start);
@@ -180,7 +194,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 calls
             }
         };
-        team.select(calls)
+        group.select(calls)
     }
 
     /// Memory of a collective over symmetric memory, `start` bytes into the box of each rank.

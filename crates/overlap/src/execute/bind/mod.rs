@@ -15,7 +15,7 @@ use super::step::{Action, Gemm, Step};
 use super::{ExecuteBackend, Executor};
 use crate::plan::{Op, OpKind, Plan, Region};
 
-pub(super) use collectives::{Teams, part_of};
+pub(super) use collectives::{ProcessGroups, part_of};
 pub(super) use gemms::{Gemms, gemms};
 
 /// What a plan's operations are bound to.
@@ -24,7 +24,7 @@ pub(super) struct Binder<'a, B: ExecuteBackend> {
     pub plan: &'a Plan,
     pub buffers: &'a Buffers<B>,
     pub pad: Option<&'a SignalPad<B>>,
-    pub teams: &'a Teams<B>,
+    pub groups: &'a ProcessGroups<B>,
     /// What each rank shares.
     pub interfaces: &'a [Interface],
 }

@@ -34,7 +34,8 @@ impl NcclGroup {
 }
 
 fn options(cuda: &Cuda) -> NcclOptions {
-    // Blocking launches: a baseline should not pay for a thread that its launches go through. They can be captured too.
+    // Blocking launches: a baseline should not pay for a thread that its launches go through. They can be
+    // captured too.
     NcclOptions {
         deadline: cuda.timeout() * 6,
         launch: Launch::Blocking,

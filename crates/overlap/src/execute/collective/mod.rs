@@ -1,12 +1,12 @@
 //! Where the collectives of a plan come from: NCCL or symmetric memory, among sets of ranks.
 //!
-//! A *team* is the ranks of one set with what they need for the collectives of one transport. Teams are made in *rounds*,
-//! in which every rank of the world makes one at the same time, and are kept for later plans.
+//! A *process group* is the ranks of one set with what they need for the collectives of one transport. Groups are made
+//! in *rounds*, in which every rank of the world makes one at the same time, and are kept for later plans.
 
 mod cuda;
 mod host;
+mod process_group;
 mod rounds;
-mod team;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use super::error::Result;
 use crate::plan::Collective;
 
 pub use cuda::NcclGroup;
+pub(super) use process_group::{GroupCall, ProcessGroup};
 pub(super) use rounds::{Round, rounds};
-pub(super) use team::{Team, TeamCall};
 
 /// A collective by NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +32,13 @@ pub struct NcclCall {
     pub dtype: DType,
     /// Read: this rank's shard (all-gather), or as many elements as all shards have.
     pub src: DevicePtr,
-    /// Written: this rank's shard (reduce-scatter), or as many elements as all shards have. In place it is `src`, or that
-    /// part of the larger one of the two which is this rank's.
+    /// Written: this rank's shard (reduce-scatter), or as many elements as all shards have. In place it is
+    /// `src`, or that part of the larger one of the two which is this rank's.
     pub dst: DevicePtr,
 }
 
-/// A backend with collectives: over symmetric memory by its [`CollectiveKernels`], and by NCCL or what stands in for it.
+/// A backend with collectives: over symmetric memory by its [`CollectiveKernels`], and by NCCL or what stands
+/// in for it.
 pub trait CollectiveBackend: CollectiveKernels {
     /// The ranks of one set, ready for collectives by NCCL.
     type Group: Debug + Send + Sync;
@@ -58,10 +59,10 @@ pub trait CollectiveBackend: CollectiveKernels {
     /// What the communicator reports.
     ///
     /// # Safety
-    /// - `src` and `dst` hold what the call says, without gaps, mapped until the work has ended; no unordered work
-    ///   writes `src` or touches `dst`, and they overlap only as the call allows.
-    /// - All ranks enqueue the collectives of the group in the same order; those of one rank are ordered by streams or
-    ///   events.
+    /// - `src` and `dst` hold what the call says, without gaps, mapped until the work has ended; no unordered
+    ///   work writes `src` or touches `dst`, and they overlap only as the call allows.
+    /// - All ranks enqueue the collectives of the group in the same order; those of one rank are ordered by
+    ///   streams or events.
     unsafe fn collective(
         &self,
         stream: &Self::Stream,
@@ -72,14 +73,15 @@ pub trait CollectiveBackend: CollectiveKernels {
     /// After a synchronisation of `stream`: what went wrong in the collectives of a group, if anything did.
     ///
     /// # Errors
-    /// The record of a wait that ended in vain; what the communicator has noticed.
+    /// The record of a wait that timed out; what the communicator has noticed.
     fn check_group(&self, stream: &Self::Stream, group: &Self::Group) -> Result<()>;
 
-    /// Waits until `stream` is empty, for as long as a peer may take to come to a collective, and ends what hangs then.
-    /// Nothing to do where waits have deadlines of their own.
+    /// Waits until `stream` is empty, for as long as a peer may take to come to a collective, and ends what
+    /// hangs then. Nothing to do where waits have deadlines of their own.
     ///
     /// # Errors
-    /// [`ExecuteError::CollectiveTimeout`](super::ExecuteError::CollectiveTimeout); what the communicator reports.
+    /// [`ExecuteError::CollectiveTimeout`](super::ExecuteError::CollectiveTimeout); what the communicator
+    /// reports.
     fn drain_group(&self, _stream: &Self::Stream, _group: &Self::Group) -> Result<()> {
         Ok(())
     }

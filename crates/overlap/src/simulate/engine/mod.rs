@@ -61,7 +61,7 @@ struct Engine<'a, 'p> {
     placed: BTreeSet<NodeId>,
     engines: Vec<usize>,
     /// For how long each GPU has multiplied, µs.
-    heat: Vec<f64>,
+    sustained: Vec<f64>,
     queued: Vec<VecDeque<NodeId>>,
 }
 
@@ -99,7 +99,7 @@ impl<'a, 'p> Engine<'a, 'p> {
             running: BTreeMap::new(),
             placed: BTreeSet::new(),
             engines: vec![machine.gpu.copy_engines; program.plans.len()],
-            heat: vec![0.0; program.plans.len()],
+            sustained: vec![0.0; program.plans.len()],
             queued: vec![VecDeque::new(); program.plans.len()],
         }
     }
@@ -178,7 +178,7 @@ impl<'a, 'p> Engine<'a, 'p> {
                 // When a GPU's GEMMs become slower.
                 multiplying
                     .iter()
-                    .map(|&rank| boost - self.heat[rank])
+                    .map(|&rank| boost - self.sustained[rank])
                     .filter(|left| *left > INSTANT)
                     .map(|left| self.now + left),
             )
@@ -188,7 +188,7 @@ impl<'a, 'p> Engine<'a, 'p> {
         };
         let step = (next - self.now).max(0.0);
         for rank in multiplying {
-            self.heat[rank] += step;
+            self.sustained[rank] += step;
         }
         let mut ended = Vec::new();
         for ((&id, left), speed) in self.running.iter_mut().zip(&speeds) {
@@ -223,12 +223,16 @@ impl<'a, 'p> Engine<'a, 'p> {
         true
     }
 
-    /// The speeds of what runs, in the order of `running`. Blocks keep their places; then what begins first gets
-    /// SMs first, and what comes later what is left of them, as blocks are dispatched in the order of launches,
-    /// those of urgent streams before others. GEMMs of hot GPUs are throttled.
+    /// The speeds of what runs, in the order of `running`. Blocks keep their places; then what begins first
+    /// gets SMs first, and what comes later what is left of them, as blocks are dispatched in the order of
+    /// launches, those of urgent streams before others. GEMMs of hot GPUs are throttled.
     fn speeds(&self) -> Vec<f64> {
         let boost = self.machine.gemm.boost_us;
-        let hot: Vec<bool> = self.heat.iter().map(|h| boost - h <= INSTANT).collect();
+        let hot: Vec<bool> = self
+            .sustained
+            .iter()
+            .map(|h| boost - h <= INSTANT)
+            .collect();
         let running: Vec<(usize, &Cost)> = self
             .running
             .keys()
@@ -253,7 +257,8 @@ impl<'a, 'p> Engine<'a, 'p> {
         speeds
     }
 
-    /// For each step that runs its place in the queue for its GPU's SMs, 0 for the first and for what needs none.
+    /// For each step that runs its place in the queue for its GPU's SMs, 0 for the first and for what needs
+    /// none.
     fn places(&self) -> Vec<usize> {
         let mut queues: BTreeMap<usize, Vec<(bool, bool, f64, NodeId)>> = BTreeMap::new();
         for &id in self.running.keys() {

@@ -88,7 +88,8 @@ impl Case {
         (rank * 10 + number) * 100 + call
     }
 
-    /// What the set `number` has computed in a call, by the definition: rows of the result of the rank at `place`.
+    /// What the set `number` has computed in a call, by the definition: rows of the result of the rank at
+    /// `place`.
     fn wanted(&self, set: &[usize], number: usize, place: usize, call: usize) -> Vec<u8> {
         let value = |rank: usize, row: usize, col: usize| {
             element(self.given(rank, number, call), call, row, col)

@@ -79,7 +79,8 @@ fn more_ranks_than_symmetric_memory_serves_are_for_nccl() {
 
 #[test]
 fn some_ranks_have_collectives_of_their_own() {
-    // Two groups beside each other, then two across them; a group in another order, and one that leaves ranks out.
+    // Two groups next to each other, then two across them; a group in another order, and one that leaves ranks
+    // out.
     let hierarchy = [vec![0, 1], vec![2, 3], vec![0, 2], vec![1, 3]];
     let ragged = [vec![2, 0], vec![1, 2, 3]];
     on_ranks(4, host, |rank| {
@@ -182,7 +183,7 @@ fn a_peer_that_stays_away_from_a_collective_is_named_and_the_plan_recovers() {
 }
 
 #[test]
-fn what_was_captured_before_a_recovery_of_a_shared_team_is_not_replayed() {
+fn what_was_captured_before_a_recovery_of_a_shared_group_is_not_replayed() {
     on_ranks(2, host, |rank| {
         let (me, world) = rank.place();
         let everybody = [vec![0, 1]];

@@ -1,8 +1,8 @@
-//! A second reading of what a plan means, independent of *check*: it runs plans step by step, in every order if asked
-//! to.
+//! A second reading of what a plan means, independent of *check*: it runs plans step by step, in every order
+//! if asked to.
 //!
-//! It shares nothing with the proof but the names of the steps: there is no happens-before, no box algebra, and flags
-//! are plain counters.
+//! It shares nothing with the proof but the names of the steps: there is no happens-before, no box algebra,
+//! and flags are plain counters.
 
 mod orders;
 
@@ -294,8 +294,8 @@ impl Machine {
     }
 }
 
-/// Follows the schedule of every race of a report: each step must be possible when its turn comes, and the second
-/// access must be under way before the first is over.
+/// Follows the schedule of every race of a report: each step must be possible when its turn comes, and the
+/// second access must be under way before the first is over.
 pub fn replay(plans: &[Plan], report: &Report) {
     let machine = Machine::new(plans, report.calls);
     let rules = Rules::of(&machine);

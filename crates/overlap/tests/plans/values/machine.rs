@@ -14,8 +14,8 @@ const NONSENSE: i64 = 1 << 40;
 enum Step {
     /// The caller writes its inputs.
     Writes { call: usize },
-    /// An operation; a wait for an event with the record that it needs, a collective with how many of these ranks were
-    /// before.
+    /// An operation; a wait for an event with the record that it needs, a collective with how many of these
+    /// ranks were before.
     Op {
         call: usize,
         op: usize,
@@ -115,7 +115,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The stream and operation by which `rank` has entered the collective of `ranks` before which there were `before`.
+    /// The stream and operation by which `rank` has entered the collective of `ranks` before which there were
+    /// `before`.
     fn entered(&self, rank: usize, ranks: &[usize], before: usize) -> Option<(usize, usize)> {
         (0..self.queues[rank].len()).find_map(|stream| match self.head(rank, stream)? {
             Step::Op { op, needs, .. } if needs == before => match self.kind(rank, op) {

@@ -41,7 +41,8 @@ struct Rank {
     done: Vec<u32>,
     /// Blocks whose share of a part is here, by group and source.
     arrived: Vec<Vec<u32>>,
-    /// Tiles that this rank has stored, in all calls, by owner and group; the ticket is what this leaves of a call.
+    /// Tiles that this rank has stored, in all calls, by owner and group; the ticket is what this leaves of a
+    /// call.
     stored: Vec<Vec<u32>>,
     /// Pieces of parts and of sums that are here, in all calls, by the rank that they come from and group.
     parts: Vec<Vec<usize>>,
@@ -126,7 +127,8 @@ impl Block {
     }
 }
 
-/// One step of a block's GEMM: `load_parts`, `consume` and `store_parts` of a tile. False where it would wait.
+/// One step of a block's GEMM: `load_parts`, `consume` and `store_parts` of a tile. False where it would
+/// wait.
 fn store(ranks: &mut [Rank], me: usize, block: usize, everyone: bool) -> bool {
     let (world, mine) = (ranks.len(), &ranks[me]);
     let (blocks, call) = (mine.blocks.len(), mine.call);

@@ -11,15 +11,15 @@ use super::{CollectiveBackend, NcclCall};
 use crate::execute::error::Result;
 use crate::plan::Transport;
 
-/// The least that a team is made for, in bytes: few plans make it anew.
+/// The least that a group is made for, in bytes: few plans make it anew.
 const SMALLEST: usize = 1 << 16;
 
-/// What a team is prepared for, in bytes, that is to do a collective of `bytes`.
+/// What a group is prepared for, in bytes, that is to do a collective of `bytes`.
 fn prepared(bytes: usize) -> usize {
     bytes.next_power_of_two().max(SMALLEST)
 }
 
-/// The largest collective of a team that is prepared for `bytes`.
+/// The largest collective of a group that is prepared for `bytes`.
 fn capacity<B: CollectiveBackend>(transport: Transport, bytes: usize) -> usize {
     match transport {
         Transport::SymmetricMemory => bytes,
@@ -27,8 +27,8 @@ fn capacity<B: CollectiveBackend>(transport: Transport, bytes: usize) -> usize {
     }
 }
 
-/// A team, made once and shared by the plans of an executor.
-pub(in crate::execute) struct Team<B: CollectiveBackend> {
+/// A group, made once and shared by the plans of an executor.
+pub(in crate::execute) struct ProcessGroup<B: CollectiveBackend> {
     backend: B,
     /// The ranks of the world that it consists of.
     ranks: Vec<usize>,
@@ -46,22 +46,22 @@ enum Engine<B: CollectiveBackend> {
     Symmetric(Box<Collectives<B>>),
 }
 
-/// A collective of a team with its addresses.
+/// A collective of a group with its addresses.
 #[derive(Clone, Debug)]
-pub(in crate::execute) enum TeamCall {
+pub(in crate::execute) enum GroupCall {
     Nccl(NcclCall),
     /// One call, or a broadcast of each shard.
     Symmetric(Vec<(Call, Variant)>),
 }
 
-impl<B: CollectiveBackend> std::fmt::Debug for Team<B> {
+impl<B: CollectiveBackend> std::fmt::Debug for ProcessGroup<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Team({:?} by {:?})", self.ranks, self.engine)
+        write!(f, "Group({:?} by {:?})", self.ranks, self.engine)
     }
 }
 
-impl<B: CollectiveBackend> Team<B> {
-    /// Makes the team of `ranks`, which are those of `exchange`. Collective.
+impl<B: CollectiveBackend> ProcessGroup<B> {
+    /// Makes the group of `ranks`, which are those of `exchange`. Collective.
     pub fn new(
         backend: &B,
         exchange: &Arc<dyn Exchange>,
@@ -106,28 +106,28 @@ impl<B: CollectiveBackend> Team<B> {
     }
 
     /// Chooses variants for calls over symmetric memory.
-    pub fn select(&self, calls: Vec<Call>) -> Result<TeamCall> {
+    pub fn select(&self, calls: Vec<Call>) -> Result<GroupCall> {
         let Engine::Symmetric(collectives) = &self.engine else {
-            return Ok(TeamCall::Symmetric(Vec::new()));
+            return Ok(GroupCall::Symmetric(Vec::new()));
         };
         let chosen = calls
             .into_iter()
             .map(|call| Ok((call, collectives.select(&call)?)));
-        Ok(TeamCall::Symmetric(chosen.collect::<Result<_>>()?))
+        Ok(GroupCall::Symmetric(chosen.collect::<Result<_>>()?))
     }
 
-    /// Enqueues a call that was made for this team.
+    /// Enqueues a call that was made for this group.
     ///
     /// # Safety
     /// As for [`CollectiveBackend::collective`] and [`Collectives::enqueue`].
-    pub unsafe fn enqueue(&self, stream: &B::Stream, call: &TeamCall) -> Result<()> {
+    pub unsafe fn enqueue(&self, stream: &B::Stream, call: &GroupCall) -> Result<()> {
         // SAFETY: the caller's obligations.
         unsafe {
             match (&self.engine, call) {
-                (Engine::Nccl(group), TeamCall::Nccl(call)) => {
+                (Engine::Nccl(group), GroupCall::Nccl(call)) => {
                     self.backend.collective(stream, group, call)?;
                 }
-                (Engine::Symmetric(collectives), TeamCall::Symmetric(calls)) => {
+                (Engine::Symmetric(collectives), GroupCall::Symmetric(calls)) => {
                     for (call, variant) in calls {
                         collectives.enqueue(stream, call, *variant)?;
                     }
@@ -172,7 +172,7 @@ impl<B: CollectiveBackend> Team<B> {
         }
     }
 
-    /// An error that names ranks of the team, in ranks of the world.
+    /// An error that names ranks of the group, in ranks of the world.
     fn named<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| error.with_ranks(&self.ranks))
     }
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use warpweave_symm_mem::{Cuda, Host};
 
-    /// How many teams an executor makes for plans with collectives of these sizes, bound one after the other.
+    /// How many groups an executor makes for plans with collectives of these sizes, bound one after the other.
     fn made<B: CollectiveBackend>(
         transport: Transport,
         sizes: impl Iterator<Item = usize>,

@@ -1,0 +1,63 @@
+//! Partials on the host: multiplied in f32, rounded into rows, added from rows.
+
+use std::ops::Range;
+
+use warpweave_symm_mem::{DType, DevicePtr};
+
+use super::{Element, panels};
+use crate::{Error, GemmOperands, MatmulReduce};
+
+/// This rank's GEMM of some rows, not rounded, contiguous.
+pub(super) fn partial(gemm: &MatmulReduce, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
+    let (problem, a) = gemm.part(rows);
+    let mut sums = vec![0.0f32; problem.m * problem.n];
+    if problem.k > 0 {
+        let mut wide = problem.with_output(DType::F32);
+        wide.bias = false;
+        wide.ldc = wide.n;
+        let c = DevicePtr(sums.as_mut_ptr() as u64);
+        // SAFETY: the caller of the launch vouches for A and B; `sums` has the GEMM's size and is this
+        // function's own.
+        unsafe { panels::multiply_raw(&wide, GemmOperands::new(a, gemm.b, c))? };
+    }
+    Ok(sums)
+}
+
+/// Rounds `values` into rows.
+///
+/// # Safety
+/// They are there, each with elements of type `T`, as many as its values, and nothing else accesses them
+/// meanwhile.
+pub(super) unsafe fn round_rows<'a, T: Element>(
+    rows: impl Iterator<Item = *mut T>,
+    values: impl Iterator<Item = &'a [f32]>,
+) {
+    for (row, values) in rows.zip(values) {
+        // SAFETY: the caller's obligation.
+        T::round(values, unsafe {
+            std::slice::from_raw_parts_mut(row, values.len())
+        });
+    }
+}
+
+/// Adds rows to those of `sums`, which have `width` elements.
+///
+/// # Safety
+/// They are there, with as many elements of type `T`, and nothing writes them meanwhile.
+pub(super) unsafe fn add_rows<T: Element>(
+    sums: &mut [f32],
+    width: usize,
+    rows: impl Iterator<Item = *mut T>,
+) {
+    let mut terms = vec![0.0f32; width];
+    for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
+        // SAFETY: the caller's obligation.
+        T::widen(
+            unsafe { std::slice::from_raw_parts(row, width) },
+            &mut terms,
+        );
+        for (sum, term) in sums.iter_mut().zip(&terms) {
+            *sum += term;
+        }
+    }
+}
