@@ -7,12 +7,12 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use candle_core::cuda_backend::cudarc::driver::CudaStream;
+use candle_core::cuda_backend::cudarc::driver;
 use candle_core::{Device, Storage, Tensor};
 use candle_nn::{Linear, Module};
 use warpweave_comm::Communicator;
 use warpweave_overlap::algorithms;
-use warpweave_symm_mem::cuda::CudaQueue;
+use warpweave_symm_mem::cuda::CudaStream;
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, IpcCache};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -64,7 +64,7 @@ fn rank(comm: &Communicator, ordinal: usize) -> Outcome<String> {
 fn add_peer(
     comm: &Communicator,
     peer: usize,
-    stream: &Arc<CudaStream>,
+    stream: &Arc<driver::CudaStream>,
     partial: &Tensor,
 ) -> Outcome<Tensor> {
     // candle's context and stream.
@@ -88,7 +88,7 @@ fn add_peer(
 }
 
 /// Address and length in bytes of a contiguous tensor.
-fn address_of(device: &Cuda, queue: &CudaQueue, tensor: &Tensor) -> Outcome<(DevicePtr, usize)> {
+fn address_of(device: &Cuda, queue: &CudaStream, tensor: &Tensor) -> Outcome<(DevicePtr, usize)> {
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else {
         return Err("the tensor is not on a GPU".into());
