@@ -1,8 +1,8 @@
 //! A project that has candle: a linear layer whose input features are sharded over two ranks.
 //!
-//! Each rank multiplies its shard with candle and adds the other rank's partial, which it reads over the link from that rank's
-//! tensor. Two ranks are threads here, on one GPU each where there are two, else both on the first. Where there is no GPU it
-//! says so. `cargo xtask ci --only candle` builds and links it.
+//! Each rank multiplies its shard with candle and adds the other rank's partial, which it pulls over the link
+//! from that rank's tensor. The two ranks are threads, on a GPU each where there are two, else both on the first.
+//! Where there is no GPU, it says so. `cargo xtask ci --only candle` builds and links it.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -48,11 +48,11 @@ fn rank(comm: &Communicator, ordinal: usize) -> Outcome<String> {
     );
     let partial = layer.forward(&Tensor::ones((4, shard), candle_core::DType::F32, &device)?)?;
     let stream = device.as_cuda_device()?.cuda_stream();
-    let sum = add_peer(comm, 1 - comm.rank(), &stream, &partial)?;
-    let all = sum.flatten_all()?.to_vec1::<f32>()?;
+    let reduced = add_peer(comm, 1 - comm.rank(), &stream, &partial)?;
+    let all = reduced.flatten_all()?.to_vec1::<f32>()?;
     match all.iter().all(|&x| x == FEATURES as f32) {
         true => Ok(format!(
-            "rank {}: {} sums are right",
+            "rank {}: {} elements are right",
             comm.rank(),
             all.len()
         )),
@@ -60,7 +60,7 @@ fn rank(comm: &Communicator, ordinal: usize) -> Outcome<String> {
     }
 }
 
-/// `partial` and the peer's, added. All tensors are contiguous.
+/// `partial` plus the peer's. All tensors are contiguous.
 fn add_peer(
     comm: &Communicator,
     peer: usize,
@@ -71,14 +71,14 @@ fn add_peer(
     let device = Cuda::adopt(stream.context().clone())?;
     let queue = device.adopt_stream(stream.clone())?;
     let theirs = partial.zeros_like()?;
-    // The peer reads as soon as the tensors are registered.
+    // The peer may read as soon as the tensors are registered.
     device.synchronize(&queue)?;
 
     let cache = IpcCache::new(&device)?;
     let (at, bytes) = address_of(&device, &queue, partial)?;
     let shared = cache.register(comm.exchange(), at, bytes)?;
     let (to, _) = address_of(&device, &queue, &theirs)?;
-    // SAFETY: both ranges are of live tensors of this size, and candle's work on them is of the same stream.
+    // SAFETY: both ranges lie in live tensors of this size, and candle's work on them is on the same stream.
     unsafe { device.copy(&queue, to, shared.range(peer, 0, bytes)?, bytes)? };
     device.synchronize(&queue)?;
     // The peer has read `partial` when this returns.

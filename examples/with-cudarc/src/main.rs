@@ -1,7 +1,7 @@
-//! A project that has a cudarc of its own, which links CUDA, and lets ranks read each other's slices.
+//! A project with its own cudarc, which links CUDA. Its ranks read each other's slices.
 //!
-//! Compiled by `cargo xtask ci` with the bindings of CUDA 12.8 and of 13.0, to show that Warpweave leaves both the link mode
-//! and the version to the project. `crates/symm-mem/examples/adopt.rs` says more about the calls.
+//! `cargo xtask ci` compiles it with the bindings of CUDA 12.8 and of 13.0, to show that Warpweave leaves both
+//! the link mode and the version to the project. `crates/symm-mem/examples/adopt.rs` says more about the calls.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn read_peer(
     let (at, bytes) = device.address_of(mine, &queue)?;
     let shared = cache.register(comm.exchange(), at, bytes)?;
     let (to, _) = device.address_of(&theirs, &queue)?;
-    // SAFETY: both ranges are of live slices of this length, which nothing else uses until the copy has ended.
+    // SAFETY: both ranges lie in live slices of this length, which nothing else uses until the copy has ended.
     unsafe { device.copy(&queue, to, shared.range(peer, 0, bytes)?, bytes)? };
     device.synchronize(&queue)?;
     cache.release(comm.exchange(), shared)?;
