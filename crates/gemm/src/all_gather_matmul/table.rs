@@ -1,4 +1,4 @@
-//! The order of the tiles, as the device reads it (`cuda/sm90/walk.cuh`).
+//! The order of the tiles, as the device reads it (`cuda/sm90/schedule.cuh`).
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The product that gathers eagerly: `eager.cuh`.
+//! The product that gathers eagerly: `eager.cu`.
 
 use super::{Model, Planted, Thread, begin, calls, end, peers, shard};
 

@@ -1,4 +1,4 @@
-//! The product that gathers: `all_gather.cuh`.
+//! The product that gathers: `all_gather.cu`.
 
 use super::{Announced, Model, Planted, Thread, begin, end, peers, shard};
 

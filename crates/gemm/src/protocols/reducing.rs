@@ -1,4 +1,4 @@
-//! The product with its sums: `reduction.cuh`.
+//! The product with its sums: `reduction.cu`.
 
 use super::{Announced, Model, Planted, Thread, begin, calls, end, ended_beside, peers};
 use crate::reduction::{Group, order};

@@ -1,4 +1,4 @@
-//! The product whose sums every rank makes by itself: `cuda/sm90/one_shot.cuh` bound to a problem and its memory.
+//! The product whose sums every rank makes by itself: `cuda/sm90/one_shot.cu` bound to a problem and its memory.
 
 use warpweave_symm_mem::cuda::{CudaQueue, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
@@ -11,7 +11,7 @@ use super::{RANKS, Raster, check_device, sending};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
 use crate::{Error, GemmOperands, ReducingMatmul};
 
-/// The parameter of the kernels: `OneShot` in `cuda/sm90/one_shot.cuh`.
+/// The parameter of the kernels: `OneShotParams` in `cuda/sm90/one_shot.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 struct OneShot {

@@ -1,4 +1,4 @@
-//! The twin of `elements.cuh`: sums of elements in f32, whatever they are stored as.
+//! The twin of `accumulator.cuh`: sums of elements in f32, whatever they are stored as.
 
 use warpweave_symm_mem::host::Element;
 

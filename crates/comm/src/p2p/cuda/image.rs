@@ -8,7 +8,7 @@ use crate::p2p::Engine;
 pub(super) static COPY: Image = device_image!("copy", sm_90a, compute_80);
 pub(super) static BULK_COPY: Image = device_image!("bulk_copy", sm_90a);
 
-pub(super) const ANNOUNCE: &str = "announce";
+pub(super) const ANNOUNCE: &str = "transfer_signal";
 
 /// Every kernel with the image that holds it.
 pub(super) fn all() -> [(&'static Image, &'static str); 3] {

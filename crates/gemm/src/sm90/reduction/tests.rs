@@ -1,4 +1,4 @@
-//! The tiles in the order of the blocks, and the words that they announce, by the arithmetic of `reduction.cuh`.
+//! The tiles in the order of the blocks, and the words that they announce, by the arithmetic of `reduction.cu`.
 
 mod steps;
 
