@@ -6,7 +6,7 @@
 
 #include "gather.cuh"
 #include "lane.cuh"
-#include "scalar_product.cuh"
+#include "scalar_gemm.cuh"
 #include "warpweave/dependent.cuh"
 #include "warpweave/multimem.cuh"
 

@@ -4,7 +4,7 @@
 
 #include "gather.cuh"
 #include "lane.cuh"
-#include "scalar_product.cuh"
+#include "scalar_gemm.cuh"
 #include "warpweave/dependent.cuh"
 
 namespace warpweave {

@@ -1,5 +1,4 @@
-// C[M, N] = A[M, K] · B[K, N] on Hopper, and what the fused kernels build on it. Every kernel of this folder
-// is
+// The GEMM for Hopper, C[M, N] = A[M, K] · B[K, N], and the basis of the fused kernels. Each kernel here is:
 //
 //   begin                               prefetch tensor maps, initialise the barriers of the ring
 //   run_roles(

@@ -7,10 +7,21 @@
 
 #include <cstdint>
 
-#include "opaque.cuh"
 #include "vector.cuh"
 
 namespace warpweave {
+
+// The same value, opaque to the compiler, which would otherwise hoist cheap address arithmetic: what is
+// derived from it is computed here again, and not kept in registers through the loops around.
+template <typename Integer>
+__device__ __forceinline__ Integer forget(Integer value) {
+  if constexpr (sizeof(Integer) == 8) {
+    asm volatile("" : "+l"(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
+  return value;
+}
 
 constexpr uint32_t kGemmThreads = 256;
 constexpr uint32_t kThreadColumns = 4;
