@@ -16,15 +16,13 @@ fn main() {
     });
     #[cfg(feature = "cutlass")]
     warpweave_nvcc::run(|| {
+        // The slowest first: they are compiled side by side.
         let sources = [
+            "waiting.cu",
+            "pingpong.cu",
+            "cooperative.cu",
+            "stream_k.cu",
             "warpweave_cutlass.cu",
-            "cooperative_128x256.cu",
-            "cooperative_256x128.cu",
-            "pingpong_128x128.cu",
-            "pingpong_64x128.cu",
-            "stream_k_128x256.cu",
-            "waiting_128x256.cu",
-            "waiting_128x128.cu",
         ]
         .map(|source| format!("cuda/cutlass/{source}"));
         warpweave_nvcc::Builder::new()?

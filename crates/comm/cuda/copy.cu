@@ -1,4 +1,4 @@
-// Transfers by loads and stores of the multiprocessors, and the signals of those that copy engines do.
+// Transfers by loads and stores of SMs, and the signals of transfers by copy engines.
 
 #include <cstdint>
 
@@ -16,20 +16,21 @@ extern "C" __global__ void __launch_bounds__(kCopyThreads)
     transfer_sm(const __grid_constant__ warpweave::Transfer p) {
   using namespace warpweave;
   __shared__ bool granted;
-  Turn turn = {};
+  Grant grant = {};
   if (threadIdx.x == 0) {
-    turn = begin_transfer(p);
-    granted = turn.granted;
+    grant = begin_transfer(p);
+    granted = grant.granted;
   }
   __syncthreads();
   if (granted) {
-    copy_range_bytes(p.to, p.from, p.bytes, blockIdx.x * kCopyThreads + threadIdx.x, gridDim.x * kCopyThreads);
+    copy_range(p.to, p.from, p.bytes, blockIdx.x * kCopyThreads + threadIdx.x, gridDim.x * kCopyThreads);
   }
   __syncthreads();
-  if (threadIdx.x == 0) end_transfer(p, turn);
+  if (threadIdx.x == 0) end_transfer(p, grant);
 }
 
-// Signals `peer` in `slot`, unless a wait of this pad has failed: what was to be signalled may not have happened then.
-extern "C" __global__ void announce(const __grid_constant__ warpweave::PadView pad, uint32_t slot, uint32_t peer) {
+// Signals `peer` in `slot`, unless a wait on this pad has failed: the copy may not have happened then.
+extern "C" __global__ void transfer_signal(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
+                                           uint32_t peer) {
   if (!warpweave::faulted(pad)) warpweave::signal_peer(pad, slot, peer);
 }

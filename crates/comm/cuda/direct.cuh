@@ -1,23 +1,25 @@
-// What the kernels that work on operands where they lie take, and their vectors.
+// Kernels that access symmetric operands in place: their parameters, the barriers around their work, and
+// their vectors.
 #pragma once
 
+#include "accumulator.cuh"
 #include "group.cuh"
 
 namespace warpweave {
 
-// The layout of `Direct` in `launch.rs`. Source and destination of rank p's turn are `from.of[p]` and `to.of[p]`, null where
-// there is none; all turns have `bytes`.
+// The layout of `Direct` in `launch.rs`. This rank moves `bytes` from `from.of[p]` to `to.of[p]` for each
+// rank p; null where there is no move.
 struct Direct {
   Group group;
   Addresses from;
   Addresses to;
   uint64_t bytes;
-  uint32_t enter;  // meet before the first access
-  uint32_t leave;  // meet behind the last
+  uint32_t enter;  // barrier before the first access
+  uint32_t leave;  // barrier after the last
 };
 static_assert(sizeof(Direct) == sizeof(Group) + 2 * 64 + 16, "as in Rust");
 
-// A vector of `kBytes` as 32-bit words. Peers' memory changes between launches: loads go past the L1 cache.
+// A vector of `kBytes` as 32-bit words. Peers' memory changes between launches: loads bypass L1.
 template <int kBytes>
 struct Vector {
   static constexpr int kWords = kBytes / 4;
@@ -32,8 +34,8 @@ struct Vector {
   }
   __device__ __forceinline__ void store(uint64_t to) const {
     if constexpr (kBytes == 16)
-      asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]),
-                   "r"(words[2]), "r"(words[3])
+      asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]),
+                   "r"(words[1]), "r"(words[2]), "r"(words[3])
                    : "memory");
     else
       asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(words[0]) : "memory");
@@ -54,5 +56,37 @@ struct Vector<2> {
     asm volatile("st.relaxed.sys.global.u16 [%0], %1;" ::"l"(to), "h"(uint16_t(words[0])) : "memory");
   }
 };
+
+// The element at offset `at` of all sources, reduced in the order of ranks, to that offset of every
+// destination.
+template <typename T>
+__device__ __forceinline__ void reduce_element(const Direct& p, uint64_t at) {
+  using Element = Vector<int(sizeof(T))>;
+  Accumulator<T, 1> accumulator;
+  accumulator.clear();
+  for (uint32_t source = 0; source < p.group.pad.world; ++source) {
+    Element element;
+    element.load(p.from.of[source] + at);
+    accumulator.add(element.words);
+  }
+  Element result;
+  accumulator.pack(result.words);
+  for (uint32_t peer = 0; peer < p.group.pad.world; ++peer)
+    if (p.to.of[peer] != 0) result.store(p.to.of[peer] + at);
+}
+
+// A launch that accesses peers' memory in `work()`, between its barriers. `prepare()` runs first. All
+// threads.
+template <typename Prepare, typename Work>
+__device__ __forceinline__ void between_barriers(const Direct& p, Prepare prepare, Work work) {
+  const uint32_t epoch = epoch_of(p.group);
+  prepare();
+  if (!p.enter || group_barrier(p.group, kEnter, epoch)) work();
+  if (p.leave) group_barrier(p.group, kLeave, epoch);
+  if (p.enter || p.leave) {
+    __syncthreads();
+    advance_epoch(p.group, epoch);
+  }
+}
 
 }  // namespace warpweave

@@ -1,8 +1,9 @@
-// Packets: 12 bytes of data that travel with the epoch of their call, so that no fence and no signal is needed.
+// Packets: 12 bytes of data that travel with the epoch of their call, without fences or signals.
 //
-// A packet is one 128-bit access, which the memory model makes single-copy atomic: whoever sees the epoch sees the data.
-// Each rank has a receiving area with a section for every (parity of the epoch, source). A section of call e is written
-// again in call e + 2, by a rank that has ended call e + 1 and so heard from its owner behind the owner's call e.
+// A packet is one 128-bit access, which the memory model makes single-copy atomic: whoever sees the epoch
+// sees the data. Each rank has a receive buffer with a section for every (parity of the epoch, source). A
+// section of call e is overwritten in call e + 2, by a rank that has ended call e + 1 and so has received
+// from its owner after the owner's call e.
 #pragma once
 
 #include "group.cuh"
@@ -37,7 +38,8 @@ __device__ __forceinline__ Packet load_packet(uint64_t from) {
   return packet;
 }
 
-// `bytes` at most of a message at `from`, a multiple of 2, the rest zero. `words`: the message is aligned to 4 bytes.
+// `bytes` at most of a message at `from`, a multiple of 2, the rest zero. `words`: the message is aligned to
+// 4 bytes.
 __device__ __forceinline__ void load_payload(uint32_t (&data)[3], uint64_t from, uint64_t bytes, bool words) {
   const uint32_t* whole = reinterpret_cast<const uint32_t*>(from);
   const uint16_t* half = reinterpret_cast<const uint16_t*>(from);
@@ -53,7 +55,8 @@ __device__ __forceinline__ void load_payload(uint32_t (&data)[3], uint64_t from,
   }
 }
 
-__device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data)[3], uint64_t bytes, bool words) {
+__device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data)[3], uint64_t bytes,
+                                              bool words) {
   uint32_t* whole = reinterpret_cast<uint32_t*>(to);
   uint16_t* half = reinterpret_cast<uint16_t*>(to);
 #pragma unroll
@@ -67,7 +70,7 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
   }
 }
 
-// Packets of a chunk. Never none: that every rank hears from every other is what the protocol rests on.
+// Packets of a chunk. At least one: the protocol needs every rank to receive from every other.
 __device__ __forceinline__ uint32_t packets_of(uint64_t bytes) {
   return bytes == 0 ? 1u : (uint32_t(bytes) + kPayload - 1) / kPayload;
 }
@@ -75,19 +78,19 @@ __device__ __forceinline__ uint32_t packets_of(uint64_t bytes) {
 // The layout of `Packets` in `launch.rs`.
 struct Packets {
   Group group;
-  Addresses areas;    // receiving areas: [parity][source][capacity] packets
+  Addresses areas;  // receive buffers: [parity][source][capacity] packets
   uint64_t input;
   uint64_t output;
   uint64_t bytes;     // of a chunk, what one rank has for another; a multiple of 2
   uint64_t total;     // of an all-reduce whose chunks are its parts: all of them
   uint32_t capacity;  // packets of a section
   uint32_t root;
-  uint32_t aligned;   // input, output, chunks and message are multiples of 4 bytes
+  uint32_t aligned;  // input, output, chunks and message are multiples of 4 bytes
   uint32_t reserved;
 };
 static_assert(sizeof(Packets) == sizeof(Group) + 64 + 48, "as in Rust");
 
-// As these, for messages of whole words alone: a fraction of the code, which each launch has to fetch.
+// The same for messages of whole words only: a fraction of the code, which each launch has to load.
 template <bool kWords>
 __device__ __forceinline__ void load_payload(uint32_t (&data)[3], uint64_t from, uint32_t bytes) {
   if constexpr (kWords) {
@@ -109,11 +112,11 @@ __device__ __forceinline__ void store_payload(uint64_t to, const uint32_t (&data
   }
 }
 
-// The slot that faults of packets name: no word belongs to it.
+// The slot that faults of packets name. It has no flags.
 constexpr uint32_t kPacketSlot = kSliceSlot + kMaxSlices * kMaxBlocks;
 
-// Ends a launch that finds `failed`, what `faulted` said at its start: this rank or a peer had given up, and a rank that gave up
-// does not know that its peers have read what it sent before.
+// Whether a launch ends at once, because `faulted` was true at its start: a rank that gave up does not know
+// whether its peers have read what it sent before.
 __device__ __forceinline__ bool gives_up(const Packets& p, bool failed) {
   const PadView& pad = p.group.pad;
   if (failed && threadIdx.x == 0) record_fault(pad, kPacketSlot, (pad.rank + 1) % pad.world, 0, 0, 0);
@@ -124,7 +127,7 @@ __device__ __forceinline__ bool gives_up(const Packets& p, bool failed) {
 struct Sections {
   const Packets& p;
   uint32_t epoch;  // the group's
-  uint32_t flag;   // in packets: odd, so that it differs from zeroed memory, and the same again after 2^31 calls only
+  uint32_t flag;   // in packets: odd, so that zeroed memory differs, and repeated only after 2^31 calls
 
   __device__ __forceinline__ Sections(const Packets& packets, uint32_t epoch)
       : p(packets), epoch(epoch), flag(epoch << 1 | 1) {}
@@ -136,13 +139,14 @@ struct Sections {
   __device__ __forceinline__ void send(uint32_t peer, uint32_t index, const uint32_t (&data)[3]) const {
     store_packet(at(peer, p.group.pad.rank, index), {{data[0], data[1], data[2]}, flag});
   }
-  // Those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`. False if one did not come
-  // in time: the fault is recorded and its data undefined.
+  // Receives those of `N` packets that are `missing`: packet i is at `place(i)` and comes from `source(i)`.
+  // False if one timed out: the fault is recorded and its data undefined.
   template <int N, typename Place, typename Source>
-  __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place, Source source) const {
+  __device__ __forceinline__ bool take(uint32_t missing, uint32_t (&data)[N][3], Place place,
+                                       Source source) const {
     const PadView& pad = p.group.pad;
     uint64_t start = 0;
-    for (uint32_t looks = 1; missing != 0; ++looks) {
+    for (uint32_t polls = 1; missing != 0; ++polls) {
       Packet packets[N];
 #pragma unroll
       for (int i = 0; i < N; ++i)
@@ -154,7 +158,7 @@ struct Sections {
 #pragma unroll
         for (int w = 0; w < 3; ++w) data[i][w] = packets[i].data[w];
       }
-      if (looks % 64 != 0 || missing == 0) continue;
+      if (polls % 64 != 0 || missing == 0) continue;
       if (start == 0) start = global_time();
       const uint64_t waited = global_time() - start;
       const bool late = waited > pad.timeout_ns;
@@ -164,7 +168,7 @@ struct Sections {
     }
     return true;
   }
-  // Packet `index` of each source for which `wanted`, this rank's own left alone. Undefined where one did not come in time.
+  // Packet `index` of each source for which `wanted`, except this rank. Undefined where one timed out.
   template <int W, typename Wanted>
   __device__ __forceinline__ bool receive(uint32_t index, uint32_t (&data)[W][3], Wanted wanted) const {
     const PadView& pad = p.group.pad;
@@ -172,13 +176,16 @@ struct Sections {
 #pragma unroll
     for (int source = 0; source < W; ++source)
       if (source < pad.world && source != pad.rank && wanted(source)) missing |= 1u << source;
-    return take(missing, data, [&](uint32_t source) { return at(pad.rank, source, index); }, [](uint32_t source) { return source; });
+    return take(
+        missing, data, [&](uint32_t source) { return at(pad.rank, source, index); },
+        [](uint32_t source) { return source; });
   }
 
-  // Zeroes a few packets that this call does not use, in turn, so that no packet lives on until its flag comes again.
-  // `used`: packets at the start of each section that this call uses; `second`: the same behind the section's middle.
+  // Zeroes a few packets that this call does not use, in rotation, so that no packet survives until its flag
+  // repeats. `used`: packets at the start of each section that this call uses; `second`: the same from the
+  // section's middle on.
   __device__ __forceinline__ void scrub(uint32_t used, uint32_t second) const {
-    // By the warp that is the least likely to have packets of its own.
+    // The warp that is the least likely to have packets of its own.
     const uint32_t lane = threadIdx.x - (blockDim.x - 32);
     if (blockIdx.x != 0 || lane >= 32) return;
     const uint32_t middle = p.capacity / 2;

@@ -1,15 +1,15 @@
-// Sums of what peers push to this rank's staging memory, one launch: stores are the cheapest use of the links after copy
-// engines, for they need no requests on the way back as loads do.
+// Reductions of what peers push to this rank's staging memory, one launch: after copy engines, stores use the
+// links best, since they need no requests as loads do.
 //
-// Each block owns slices of every chunk. It pushes a slice of each peer's chunk to that peer's staging memory and says so,
-// goes on to the next slice, and sums the slice before, which the peers' blocks of its number have pushed meanwhile.
+// Each block owns slices of every chunk. It pushes a slice of each peer's chunk to that peer's staging memory
+// and signals it, pushes the next slice, and reduces the one before, which the peers' blocks of its number
+// have pushed meanwhile.
 //
-// Staging memory is free at the start: whoever leaves a launch knows that all ranks have summed. A peer's destinations are
-// free once it has pushed its first slice. A word is compared for equality: its writer writes it again in a later launch
-// only, which it cannot begin before this rank has left this one.
+// Staging memory is free at the start: a rank that leaves a launch knows that all ranks have reduced. A
+// peer's destinations are free when it has pushed its first slice. A flag is compared for equality: its
+// writer writes it again only in a later launch, which it cannot begin before this rank has left this one.
 
 #include "direct.cuh"
-#include "elements.cuh"
 
 namespace {
 
@@ -21,7 +21,7 @@ using warpweave::Vector;
 struct PushReduce {
   Group group;
   Addresses staging;  // by rank: where this rank's data for that rank goes
-  Addresses to;       // by rank: where the sums go, null where they do not
+  Addresses to;       // by rank: where the results go; null where they do not
   uint64_t received;  // this rank's staging memory, a chunk from each source
   uint64_t input;     // a chunk for each rank
   uint64_t chunk;     // bytes from one chunk to the next
@@ -53,49 +53,52 @@ struct Block {
     return (uint64_t(index) * gridDim.x + blockIdx.x) * p.slice;
   }
 
-  // A slice of every peer's chunk to that peer, and word of it.
+  // Pushes a slice of every peer's chunk to that peer, and signals it.
   __device__ __forceinline__ void push(uint32_t index) const {
     const uint64_t end = begin(index) + p.slice;
-    for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end; at += uint64_t(kUnroll) * blockDim.x * kBytes) {
+    for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end;
+         at += uint64_t(kUnroll) * blockDim.x * kBytes) {
       V values[W][kUnroll];
 #pragma unroll
-      for (int turn = 1; turn < W; ++turn) {
-        const uint32_t peer = (rank + turn) % world;
+      for (int step = 1; step < W; ++step) {
+        const uint32_t peer = (rank + step) % world;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const uint64_t place = at + u * blockDim.x * kBytes;
-          if (turn < world && place < min(end, part(peer))) values[turn][u].load(p.input + peer * p.chunk + place);
+          if (step < world && place < min(end, part(peer)))
+            values[step][u].load(p.input + peer * p.chunk + place);
         }
       }
 #pragma unroll
-      for (int turn = 1; turn < W; ++turn) {
-        const uint32_t peer = (rank + turn) % world;
+      for (int step = 1; step < W; ++step) {
+        const uint32_t peer = (rank + step) % world;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const uint64_t place = at + u * blockDim.x * kBytes;
-          if (turn < world && place < min(end, part(peer))) values[turn][u].store(p.staging.of[peer] + place);
+          if (step < world && place < min(end, part(peer))) values[step][u].store(p.staging.of[peer] + place);
         }
       }
     }
     __syncthreads();
     if (threadIdx.x < world && threadIdx.x != rank)
-      warpweave::store_release_sys(slice_word(p.group, threadIdx.x, index, rank), epoch);
+      warpweave::store_release_sys(slice_flag(p.group, threadIdx.x, index, rank), epoch);
   }
 
-  // Whether every peer's slice has come.
-  __device__ __forceinline__ bool arrived(uint32_t index) const {
+  // Waits for every peer's slice.
+  __device__ __forceinline__ bool wait(uint32_t index) const {
     bool here = true;
     if (threadIdx.x < world && threadIdx.x != rank) {
-      const uint32_t* word = slice_word(p.group, rank, index, threadIdx.x);
-      here = wait_equal(p.group.pad, word, warpweave::slice_slot(index), threadIdx.x, epoch);
+      const uint32_t* flag = slice_flag(p.group, rank, index, threadIdx.x);
+      here = wait_equal(p.group.pad, flag, warpweave::slice_slot(index), threadIdx.x, epoch);
     }
     return __syncthreads_and(here);
   }
 
-  // The sum of a slice of this rank's chunk, in the order of ranks, to every destination.
-  __device__ __forceinline__ void sum(uint32_t index) const {
+  // Reduces a slice of this rank's chunk, in the order of ranks, to every destination.
+  __device__ __forceinline__ void reduce(uint32_t index) const {
     const uint64_t end = min(begin(index) + p.slice, part(rank));
-    for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end; at += uint64_t(kUnroll) * blockDim.x * kBytes) {
+    for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end;
+         at += uint64_t(kUnroll) * blockDim.x * kBytes) {
       V values[W][kUnroll];
 #pragma unroll
       for (int source = 0; source < W; ++source) {
@@ -111,17 +114,17 @@ struct Block {
       for (int u = 0; u < kUnroll; ++u) {
         const uint64_t place = at + u * blockDim.x * kBytes;
         if (place >= end) break;
-        warpweave::Sum<T, V::kWords> sum;
-        sum.clear();
+        warpweave::Accumulator<T, V::kWords> accumulator;
+        accumulator.clear();
 #pragma unroll
         for (int source = 0; source < W; ++source)
-          if (source < world) sum.add(values[source][u].words);
-        V total;
-        sum.pack(total.words);
+          if (source < world) accumulator.add(values[source][u].words);
+        V result;
+        accumulator.pack(result.words);
 #pragma unroll
-        for (int turn = 0; turn < W; ++turn) {
-          const uint32_t peer = (rank + turn) % world;
-          if (turn < world && p.to.of[peer] != 0) total.store(p.to.of[peer] + place);
+        for (int step = 0; step < W; ++step) {
+          const uint32_t peer = (rank + step) % world;
+          if (step < world && p.to.of[peer] != 0) result.store(p.to.of[peer] + place);
         }
       }
     }
@@ -130,32 +133,34 @@ struct Block {
 
 template <typename T, int W, int kBytes>
 __device__ __forceinline__ void push_reduce(const PushReduce& p) {
-  bool sound;
-  const Block<T, W, kBytes> block(p, next_epoch_of(p.group, sound));
-  // A rank that gave up does not know that its peers have summed what it pushed before.
-  if (!sound) return;
+  bool may_send;
+  const Block<T, W, kBytes> block(p, next_epoch_of(p.group, may_send));
+  // A rank that gave up does not know whether its peers have reduced what it pushed before.
+  if (!may_send) return;
   block.push(0);
   for (uint32_t index = 0; index < p.slices; ++index) {
     if (index + 1 < p.slices) block.push(index + 1);
-    if (!block.arrived(index)) break;
-    block.sum(index);
+    if (!block.wait(index)) break;
+    block.reduce(index);
   }
-  meet(p.group, warpweave::kLeave, block.epoch);
+  group_barrier(p.group, warpweave::kLeave, block.epoch);
 }
 
 }  // namespace
 
-#define KERNEL(name, ...) \
-  extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ PushReduce p) { __VA_ARGS__(p); }
+#define KERNEL(name, ...)                                                                        \
+  extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ PushReduce p) { \
+    __VA_ARGS__(p);                                                                              \
+  }
 
-// Moves and sums one vector of 16 bytes or one element at a time.
-#define FOR_TYPE(T, suffix, W)                                            \
-  KERNEL(push_reduce_16_##suffix##_##W, push_reduce<T, W, 16>)            \
+// Moves and reduces a vector of 16 bytes or an element at a time.
+#define FOR_TYPE(T, suffix, W)                                 \
+  KERNEL(push_reduce_16_##suffix##_##W, push_reduce<T, W, 16>) \
   KERNEL(push_reduce_1_##suffix##_##W, push_reduce<T, W, int(sizeof(T))>)
 
-#define FOR_WORLD(W)                  \
-  FOR_TYPE(float, f32, W)             \
-  FOR_TYPE(__half, f16, W)            \
+#define FOR_WORLD(W)       \
+  FOR_TYPE(float, f32, W)  \
+  FOR_TYPE(__half, f16, W) \
   FOR_TYPE(__nv_bfloat16, bf16, W)
 
 FOR_WORLD(2)

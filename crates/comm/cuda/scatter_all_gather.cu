@@ -1,9 +1,9 @@
-// Broadcast of large messages, one launch: the root scatters the message over the other ranks, and each of them passes its
-// chunk on to the rest slice by slice as it comes, so that no link carries the message more often than once. The scheme is
-// van de Geijn's scatter and all-gather, the two pipelined.
+// Broadcast of large messages, one launch: the root scatters the message over the other ranks, and each of
+// them forwards its chunk to the rest slice by slice as it arrives, so that every link carries the message at
+// most once. The scheme is van de Geijn's scatter and all-gather, pipelined.
 //
-// All ranks have entered before the root stores. A word is compared for equality: its writer writes it again in a later
-// launch only, which it cannot begin before this rank has left this one.
+// All ranks have entered before the root stores. A flag is compared for equality: its writer writes it again
+// only in a later launch, which it cannot begin before this rank has left this one.
 
 #include "direct.cuh"
 
@@ -39,8 +39,10 @@ struct Block {
   __device__ __forceinline__ explicit Block(const ScatterAllGather& p)
       : p(p), epoch(next_epoch_of(p.group)), rank(p.group.pad.rank), world(p.group.pad.world) {}
 
-  // Where the chunk of `owner` begins: the ranks behind the root come one earlier.
-  __device__ __forceinline__ uint64_t base(uint32_t owner) const { return (owner - (owner > p.root)) * p.chunk; }
+  // Where the chunk of `owner` begins. The root has none: ranks after it come one earlier.
+  __device__ __forceinline__ uint64_t base(uint32_t owner) const {
+    return (owner - (owner > p.root)) * p.chunk;
+  }
 
   // The end of a slice of the chunk of `owner`, from the chunk's beginning.
   __device__ __forceinline__ uint64_t end(uint32_t owner, uint32_t index) const {
@@ -52,44 +54,45 @@ struct Block {
     return (uint64_t(index) * gridDim.x + blockIdx.x) * p.slice;
   }
 
-  // A slice of each peer's chunk to that peer and to this rank's own output, and word of it.
+  // Stores a slice of each peer's chunk to that peer and to this rank's own output, and signals it.
   __device__ __forceinline__ void scatter(uint32_t index) const {
     const bool here = p.output.of[rank] != p.input;
     for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < begin(index) + p.slice;
          at += uint64_t(kUnroll) * blockDim.x * kBytes) {
       V values[W][kUnroll];
 #pragma unroll
-      for (int turn = 1; turn < W; ++turn) {
-        const uint32_t peer = (rank + turn) % world;
+      for (int step = 1; step < W; ++step) {
+        const uint32_t peer = (rank + step) % world;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const uint64_t place = at + u * blockDim.x * kBytes;
-          if (turn < world && place < end(peer, index)) values[turn][u].load(p.input + base(peer) + place);
+          if (step < world && place < end(peer, index)) values[step][u].load(p.input + base(peer) + place);
         }
       }
 #pragma unroll
-      for (int turn = 1; turn < W; ++turn) {
-        const uint32_t peer = (rank + turn) % world;
+      for (int step = 1; step < W; ++step) {
+        const uint32_t peer = (rank + step) % world;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const uint64_t place = at + u * blockDim.x * kBytes;
-          if (turn >= world || place >= end(peer, index)) continue;
-          values[turn][u].store(p.output.of[peer] + base(peer) + place);
-          if (here) values[turn][u].store(p.output.of[rank] + base(peer) + place);
+          if (step >= world || place >= end(peer, index)) continue;
+          values[step][u].store(p.output.of[peer] + base(peer) + place);
+          if (here) values[step][u].store(p.output.of[rank] + base(peer) + place);
         }
       }
     }
     __syncthreads();
     if (threadIdx.x < world && threadIdx.x != rank)
-      warpweave::store_release_sys(slice_word(p.group, threadIdx.x, index, rank), epoch);
+      warpweave::store_release_sys(slice_flag(p.group, threadIdx.x, index, rank), epoch);
   }
 
-  // This rank's slice on to all others but the root, once it has come.
-  __device__ __forceinline__ bool pass_on(uint32_t index) const {
-    bool come = true;
+  // Waits for this rank's slice and forwards it to all others but the root.
+  __device__ __forceinline__ bool forward(uint32_t index) const {
+    bool arrived = true;
     if (threadIdx.x == 0)
-      come = wait_equal(p.group.pad, slice_word(p.group, rank, index, p.root), warpweave::slice_slot(index), p.root, epoch);
-    if (!__syncthreads_and(come)) return false;
+      arrived = wait_equal(p.group.pad, slice_flag(p.group, rank, index, p.root),
+                           warpweave::slice_slot(index), p.root, epoch);
+    if (!__syncthreads_and(arrived)) return false;
     const uint64_t start = base(rank);
     for (uint64_t at = begin(index) + threadIdx.x * kBytes; at < end(rank, index);
          at += uint64_t(kUnroll) * blockDim.x * kBytes) {
@@ -100,9 +103,9 @@ struct Block {
         if (place < end(rank, index)) values[u].load(p.output.of[rank] + start + place);
       }
 #pragma unroll
-      for (int turn = 1; turn < W; ++turn) {
-        const uint32_t peer = (rank + turn) % world;
-        if (turn >= world || peer == p.root) continue;
+      for (int step = 1; step < W; ++step) {
+        const uint32_t peer = (rank + step) % world;
+        if (step >= world || peer == p.root) continue;
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
           const uint64_t place = at + u * blockDim.x * kBytes;
@@ -117,27 +120,27 @@ struct Block {
 template <int W, int kBytes>
 __device__ __forceinline__ void scatter_all_gather(const ScatterAllGather& p) {
   const Block<W, kBytes> block(p);
-  if (meet(p.group, warpweave::kEnter, block.epoch)) {
+  if (group_barrier(p.group, warpweave::kEnter, block.epoch)) {
     for (uint32_t index = 0; index < p.slices; ++index) {
       if (block.rank == p.root)
         block.scatter(index);
-      else if (!block.pass_on(index))
+      else if (!block.forward(index))
         break;
     }
   }
-  meet(p.group, warpweave::kLeave, block.epoch);
+  group_barrier(p.group, warpweave::kLeave, block.epoch);
 }
 
 }  // namespace
 
-#define KERNEL(name, ...)                                                                             \
+#define KERNEL(name, ...)                                                                              \
   extern "C" __global__ void __launch_bounds__(512) name(const __grid_constant__ ScatterAllGather p) { \
-    __VA_ARGS__(p);                                                                                   \
+    __VA_ARGS__(p);                                                                                    \
   }
 
-#define FOR_WORLD(W)                                            \
-  KERNEL(scatter_all_gather_16_##W, scatter_all_gather<W, 16>)  \
-  KERNEL(scatter_all_gather_4_##W, scatter_all_gather<W, 4>)    \
+#define FOR_WORLD(W)                                           \
+  KERNEL(scatter_all_gather_16_##W, scatter_all_gather<W, 16>) \
+  KERNEL(scatter_all_gather_4_##W, scatter_all_gather<W, 4>)   \
   KERNEL(scatter_all_gather_2_##W, scatter_all_gather<W, 2>)
 
 FOR_WORLD(2)

@@ -1,9 +1,9 @@
-// One transfer between two ranks: wait for the peer's word, copy, signal the peer; in one launch. The twin of
+// A transfer between two ranks in one launch: wait for the peer's flag, copy, signal the peer. The twin of
 // `p2p/protocol.rs`.
 //
-// Any number of blocks copy. Each waits for itself, and the last to draw the ticket speaks for all. A block whose wait
-// failed, or that finds that this rank or the peer has given up, copies nothing and draws no ticket: then nobody signals what
-// did not happen, and the notice tells the peer. `recover` makes tickets and counters whole.
+// Any number of blocks copy. Each waits for itself, and the block with the last ticket signals for all. A
+// block whose wait failed, or that finds that this rank or the peer has given up, copies nothing and takes no
+// ticket: nobody signals then, and the peer finds the notice. `recover` resets tickets and counters.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct Transfer {
   void* to;
   const void* from;
   uint64_t bytes;
-  const uint32_t* awaited;  // the word that the peer writes in our pad, in slot `wait`
-  uint32_t* announced;      // the word that we write in the peer's pad, in slot `signal`
+  const uint32_t* awaited;  // the flag that the peer writes in this rank's pad, in slot `wait`
+  uint32_t* signalled;      // the flag that this rank writes in the peer's pad, in slot `signal`
   PadView pad;
   uint32_t peer;
   uint32_t wait;
@@ -29,35 +29,35 @@ struct Transfer {
 };
 static_assert(sizeof(Transfer) == 5 * 8 + sizeof(PadView) + 6 * 4, "as in Rust");
 
-// What one thread of a block knows of the words.
-struct Turn {
+// What one thread of a block knows of the flags.
+struct Grant {
   uint32_t expected;
   uint32_t sent;
   bool granted;
 };
 
-// Waits until the peer lets this transfer begin. One thread of each block.
-__device__ __forceinline__ Turn begin_transfer(const Transfer& p) {
+// Waits until the peer grants this transfer. One thread of each block.
+__device__ __forceinline__ Grant begin_transfer(const Transfer& p) {
   const PadView& pad = p.pad;
-  // Three loads at once: no block changes a counter before all have drawn the ticket.
-  Turn turn;
-  turn.expected = load_counter(pad.expected + counter_index(pad, p.wait, p.peer)) + 1;
-  turn.sent = load_counter(pad.sent + counter_index(pad, p.signal, p.peer)) + 1;
+  // The loads overlap. No block changes a counter before all have taken their tickets.
+  Grant grant;
+  grant.expected = load_counter(pad.expected + counter_index(pad, p.wait, p.peer)) + 1;
+  grant.sent = load_counter(pad.sent + counter_index(pad, p.signal, p.peer)) + 1;
   const bool broken = faulted(pad);
-  turn.granted = wait_word(pad, p.awaited, p.wait, p.peer, turn.expected) && !broken;
-  return turn;
+  grant.granted = wait_flag(pad, p.awaited, p.wait, p.peer, grant.expected) && !broken;
+  return grant;
 }
 
-// Tells the peer that the transfer is over. The thread of `begin_transfer`, behind a barrier of its block and behind the
-// completion of what it copied itself.
-__device__ __forceinline__ void end_transfer(const Transfer& p, const Turn& turn) {
+// Signals the peer that the transfer has ended. The thread of `begin_transfer`, after a barrier of its block
+// and when its own copies are complete.
+__device__ __forceinline__ void end_transfer(const Transfer& p, const Grant& grant) {
   const PadView& pad = p.pad;
-  if (!turn.granted) return;
-  if (gridDim.x > 1 && !draw_last(pad, p.wait, p.peer, gridDim.x)) return;
-  // In this order: a release waits for the stores before it.
-  store_release_sys(p.announced, turn.sent);
-  pad.sent[counter_index(pad, p.signal, p.peer)] = turn.sent;
-  advance_expected(pad, p.wait, p.peer, turn.expected);
+  if (!grant.granted) return;
+  if (gridDim.x > 1 && !take_last_ticket(pad, p.wait, p.peer, gridDim.x)) return;
+  // In this order: a release waits for earlier stores.
+  store_release_sys(p.signalled, grant.sent);
+  pad.sent[counter_index(pad, p.signal, p.peer)] = grant.sent;
+  advance_expected(pad, p.wait, p.peer, grant.expected);
 }
 
 }  // namespace warpweave

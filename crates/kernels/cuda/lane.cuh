@@ -1,11 +1,11 @@
 // Lanes: what a grid does with the rows of one owner.
 //
-// A lane signals the owner, waits for the owner, reads its rows, tells it that they have been read. Lanes know nothing of
-// each other, so no barrier spans the grid: the blocks of a lane meet in the lane's ticket alone, and the last of them
-// speaks for all. All blocks are co-resident.
+// A lane signals the owner, waits for the owner, reads its rows, and signals that they have been read. Lanes
+// are independent, so no barrier spans the grid: the blocks of a lane take tickets, and the last of them
+// signals for all. All blocks are resident.
 //
-// Epochs. Only one thread of the grid signals a word or closes a lane, so it advances the counter it used. The epoch
-// that many blocks wait for is read by each before it draws its ticket, and advanced behind the last ticket.
+// Epochs. One thread of the grid signals a flag or closes a lane, and advances the counter that it used. The
+// blocks that wait for an epoch read it before they take their tickets; it advances after the last ticket.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ __device__ __forceinline__ Rows shard(uint32_t total, uint32_t rank, uint32_t wo
   return {rank * each + min(rank, extra), each + (rank < extra ? 1u : 0u)};
 }
 
-// The owner of a lane: this rank first, then its successors, so that no two ranks start with the same owner.
+// The owner of a lane: this rank first, then its successors. No two ranks start with the same owner.
 __device__ __forceinline__ uint32_t lane_owner(const PadView& pad, uint32_t lane) {
   const uint32_t owner = pad.rank + lane;
   return owner < pad.world ? owner : owner - pad.world;
 }
 
-// An entry of a table of addresses. The compiler cannot see that it lies in global memory.
+// An entry of a table of addresses, with a hint for the compiler that it is in global memory.
 template <typename T>
 __device__ __forceinline__ T* entry(const uint64_t* table, uint32_t rank) {
   T* address = reinterpret_cast<T*>(table[rank]);

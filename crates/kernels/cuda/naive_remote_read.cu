@@ -1,14 +1,14 @@
-// C = A · B, one thread an element of C, which reads its row of A from the rank that owns it.
+// C = A · B with a thread for each element of C, which reads its row of A from the rank that owns it.
 //
-// A block computes tiles of kTileRows x kTileColumns elements, a warp half a row of one: its loads of A are broadcasts,
-// its loads of B neighbours, and the warps of a block share rows of B through L1. Every element of a row crosses the
-// link once for each tile of the row. A thread loads 128 bytes of its row at a time, to have the link's latency once for
-// many values of k.
+// A block computes tiles of kTileRows x kTileColumns elements; a warp computes half a row of one. Its loads
+// of A are broadcasts, its loads of B neighbours, and the warps of a block share rows of B through L1. Every
+// element of a row crosses the link once for each tile of the row. A thread loads 128 bytes of its row at a
+// time, so that many values of k share one link latency.
 
 #include <cstdint>
 
-#include "element.cuh"
 #include "lane.cuh"
+#include "vector.cuh"
 
 namespace warpweave {
 
@@ -66,19 +66,19 @@ template <typename T>
 __device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
   const PadView& pad = p.pad;
   __shared__ bool here;
-  const bool speaker = threadIdx.x == 0;
+  const bool leader = threadIdx.x == 0;
 
   // The first blocks open the lanes.
   for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
-    if (speaker && lane > 0) signal_peer(pad, p.ready, lane_owner(pad, lane));
+    if (leader && lane > 0) signal_peer(pad, p.ready, lane_owner(pad, lane));
   }
 
   const uint32_t tile_columns = (p.n + kTileColumns - 1) / kTileColumns;
-  uint32_t tile = blockIdx.x;  // among the tiles of the present lane and those behind it
+  uint32_t tile = blockIdx.x;  // among the tiles of this lane and the next ones
   for (uint32_t lane = 0; lane < pad.world; ++lane) {
     const uint32_t owner = lane_owner(pad, lane);
     const Rows rows = shard(p.m, owner, pad.world);
-    // A lane without elements is one void tile: its owner waits for our signal all the same.
+    // A lane without elements has one empty tile: its owner waits for the signal all the same.
     const uint32_t tiles = max(1u, (rows.count + kTileRows - 1) / kTileRows * tile_columns);
     if (tile >= tiles) {
       tile -= tiles;
@@ -87,14 +87,16 @@ __device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
     const T* shard_of_a = entry<const T>(p.a_peers, owner);
     const bool packed = (reinterpret_cast<uintptr_t>(shard_of_a) | p.k * sizeof(T)) % 16 == 0;
     uint32_t epoch = 0;
-    if (speaker) {
+    if (leader) {
       epoch = lane > 0 ? next_epoch(pad, p.ready, owner) : 0;
       here = lane == 0 || wait_epoch(pad, p.ready, owner, epoch);
     }
     __syncthreads();
     for (; tile < tiles; tile += gridDim.x) {
-      const uint32_t row = tile_columns == 0 ? rows.count : tile / tile_columns * kTileRows + threadIdx.x / kTileColumns;
-      const uint32_t column = tile_columns == 0 ? p.n : tile % tile_columns * kTileColumns + threadIdx.x % kTileColumns;
+      const uint32_t row =
+          tile_columns == 0 ? rows.count : tile / tile_columns * kTileRows + threadIdx.x / kTileColumns;
+      const uint32_t column =
+          tile_columns == 0 ? p.n : tile % tile_columns * kTileColumns + threadIdx.x % kTileColumns;
       if (here && row < rows.count && column < p.n) {
         const T* a = shard_of_a + size_t(row) * p.k;
         const float sum = dot(a, static_cast<const T*>(p.b) + column, p.n, p.k, packed);
@@ -103,25 +105,25 @@ __device__ __forceinline__ void naive_remote_read(const NaiveRemoteRead& p) {
     }
     tile -= tiles;
     __syncthreads();
-    // Neighbouring tiles go to different blocks: so many blocks have come here.
-    if (speaker && lane > 0 && draw_last(pad, p.ready, owner, min(tiles, gridDim.x))) {
+    // Tiles are dealt to blocks in turn: this many blocks take a ticket.
+    if (leader && lane > 0 && take_last_ticket(pad, p.ready, owner, min(tiles, gridDim.x))) {
       signal_peer(pad, p.done, owner);
       advance_expected(pad, p.ready, owner, epoch);
     }
   }
 
-  // The blocks that opened a lane see it closed: A may be overwritten when the grid has ended.
+  // The blocks that opened a lane wait until it is closed: A may be overwritten when the grid has ended.
   for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
-    if (speaker && lane > 0) await_peer(pad, p.done, lane_owner(pad, lane));
+    if (leader && lane > 0) wait_peer(pad, p.done, lane_owner(pad, lane));
   }
 }
 
 }  // namespace warpweave
 
-#define WARPWEAVE_KERNEL(name, type)                                                                            \
-  extern "C" __global__ void __launch_bounds__(warpweave::kThreads, 2)                                          \
-      naive_remote_read_##name(const __grid_constant__ warpweave::NaiveRemoteRead p) {                          \
-    warpweave::naive_remote_read<type>(p);                                                                      \
+#define WARPWEAVE_KERNEL(name, type)                                                   \
+  extern "C" __global__ void __launch_bounds__(warpweave::kThreads, 2)                 \
+      naive_remote_read_##name(const __grid_constant__ warpweave::NaiveRemoteRead p) { \
+    warpweave::naive_remote_read<type>(p);                                             \
   }
 
 WARPWEAVE_KERNEL(f32, float)

@@ -1,17 +1,18 @@
-// Adds boxes in the order given, in f32, and rounds once. Summands may lie in peers' memory; the destination may be one of
-// them, since a thread reads all summands of an element before it stores the sum.
+// Reduces boxes in the order given: adds them in f32 and rounds once. Partials may be in peers' memory. The
+// destination may be one of them, since a thread reads all partials of an element before it stores the
+// result.
 //
 // Bound by memory: a thread issues all loads of several vectors before it adds the first.
 
 #include <cstdint>
 
-#include "element.cuh"
+#include "vector.cuh"
 #include "warpweave/range.cuh"
 
 namespace warpweave {
 
 constexpr uint32_t kThreads = 256;
-constexpr int kMaxSummands = 8;
+constexpr int kMaxPartials = 8;
 // Vectors of 16 bytes that a thread loads before it adds.
 constexpr int kLoads = 8;
 
@@ -22,8 +23,8 @@ struct Strided {
 };
 
 // `crates/kernels/src/cuda/parameters.rs` has the same layout.
-struct Sum {
-  Strided summands[kMaxSummands];
+struct ReduceParams {
+  Strided partials[kMaxPartials];
   Strided dst;
   // Units of every row, and of all rows: vectors or elements.
   uint32_t columns;
@@ -32,11 +33,11 @@ struct Sum {
   // Whether a unit is a vector of 16 bytes, and not one element.
   uint32_t vectors;
 };
-static_assert(sizeof(Sum) == 160, "as in Rust");
+static_assert(sizeof(ReduceParams) == 160, "as in Rust");
 
-// A vector's elements, added in f32 from negative zero, the neutral element.
+// The elements of a vector, accumulated in f32 from negative zero, the neutral element.
 template <typename T>
-struct Total {
+struct Accumulator {
   static constexpr int kCount = 16 / sizeof(T);
   float values[kCount];
 
@@ -57,84 +58,94 @@ struct Total {
   }
 };
 
-__device__ __forceinline__ uint64_t offset_of(const Strided& box, uint32_t row, uint32_t column, uint32_t unit) {
+__device__ __forceinline__ uint64_t offset_of(const Strided& box, uint32_t row, uint32_t column,
+                                              uint32_t unit) {
   return row * box.row_stride + uint64_t(column) * unit;
 }
 
-template <typename T, int kSummands>
-__device__ __forceinline__ void add_vectors(const Sum& sum) {
-  constexpr int kVectors = kLoads / kSummands > 0 ? kLoads / kSummands : 1;
+template <typename T, int kPartials>
+__device__ __forceinline__ void reduce_vectors(const ReduceParams& p) {
+  constexpr int kVectors = kLoads / kPartials > 0 ? kLoads / kPartials : 1;
   const uint32_t threads = gridDim.x * kThreads;
-  for (uint64_t first = blockIdx.x * kThreads + threadIdx.x; first < sum.units; first += uint64_t(threads) * kVectors) {
-    uint4 held[kVectors][kSummands];
+  for (uint64_t first = blockIdx.x * kThreads + threadIdx.x; first < p.units;
+       first += uint64_t(threads) * kVectors) {
+    uint4 held[kVectors][kPartials];
     uint64_t to[kVectors];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const uint64_t unit = first + uint64_t(v) * threads;
-      // A unit behind the last is one that is there, and not stored.
-      const uint32_t there = unit < sum.units ? uint32_t(unit) : uint32_t(first);
-      const uint32_t row = there / sum.columns, column = there % sum.columns;
-      to[v] = offset_of(sum.dst, row, column, 16);
+      // Beyond the last unit, an existing one is loaded and not stored.
+      const uint32_t loaded = unit < p.units ? uint32_t(unit) : uint32_t(first);
+      const uint32_t row = loaded / p.columns, column = loaded % p.columns;
+      to[v] = offset_of(p.dst, row, column, 16);
 #pragma unroll
-      for (int s = 0; s < kSummands; ++s) {
-        held[v][s] = load_vector(sum.summands[s].address + offset_of(sum.summands[s], row, column, 16));
+      for (int s = 0; s < kPartials; ++s) {
+        held[v][s] = load_vector(p.partials[s].address + offset_of(p.partials[s], row, column, 16));
       }
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      Total<T> total;
+      Accumulator<T> total;
       total.clear();
 #pragma unroll
-      for (int s = 0; s < kSummands; ++s) total.add(held[v][s]);
-      if (first + uint64_t(v) * threads < sum.units) store_vector(sum.dst.address + to[v], total.rounded());
+      for (int s = 0; s < kPartials; ++s) total.add(held[v][s]);
+      if (first + uint64_t(v) * threads < p.units) store_vector(p.dst.address + to[v], total.rounded());
     }
   }
 }
 
 template <typename T>
-__device__ __forceinline__ void add_elements(const Sum& sum) {
+__device__ __forceinline__ void reduce_elements(const ReduceParams& p) {
   const uint32_t threads = gridDim.x * kThreads;
-  for (uint64_t unit = blockIdx.x * kThreads + threadIdx.x; unit < sum.units; unit += threads) {
-    const uint32_t row = uint32_t(unit) / sum.columns, column = uint32_t(unit) % sum.columns;
+  for (uint64_t unit = blockIdx.x * kThreads + threadIdx.x; unit < p.units; unit += threads) {
+    const uint32_t row = uint32_t(unit) / p.columns, column = uint32_t(unit) % p.columns;
     // All loads before the first addition, so that none waits for another.
-    T held[kMaxSummands];
+    T held[kMaxPartials];
 #pragma unroll
-    for (int s = 0; s < kMaxSummands; ++s) {
-      if (uint32_t(s) < sum.count) {
-        const Strided& box = sum.summands[s];
+    for (int s = 0; s < kMaxPartials; ++s) {
+      if (uint32_t(s) < p.count) {
+        const Strided& box = p.partials[s];
         held[s] = *reinterpret_cast<const T*>(box.address + offset_of(box, row, column, sizeof(T)));
       }
     }
     float total = -0.0f;
 #pragma unroll
-    for (int s = 0; s < kMaxSummands; ++s) {
-      if (uint32_t(s) < sum.count) total += widen(held[s]);
+    for (int s = 0; s < kMaxPartials; ++s) {
+      if (uint32_t(s) < p.count) total += widen(held[s]);
     }
-    *reinterpret_cast<T*>(sum.dst.address + offset_of(sum.dst, row, column, sizeof(T))) = round_to<T>(total);
+    *reinterpret_cast<T*>(p.dst.address + offset_of(p.dst, row, column, sizeof(T))) = round_to<T>(total);
   }
 }
 
 template <typename T>
-__device__ __forceinline__ void add(const Sum& sum) {
-  if (!sum.vectors) return add_elements<T>(sum);
-  switch (sum.count) {
-    case 1: return add_vectors<T, 1>(sum);
-    case 2: return add_vectors<T, 2>(sum);
-    case 3: return add_vectors<T, 3>(sum);
-    case 4: return add_vectors<T, 4>(sum);
-    case 5: return add_vectors<T, 5>(sum);
-    case 6: return add_vectors<T, 6>(sum);
-    case 7: return add_vectors<T, 7>(sum);
-    default: return add_vectors<T, 8>(sum);
+__device__ __forceinline__ void reduce(const ReduceParams& p) {
+  if (!p.vectors) return reduce_elements<T>(p);
+  switch (p.count) {
+    case 1:
+      return reduce_vectors<T, 1>(p);
+    case 2:
+      return reduce_vectors<T, 2>(p);
+    case 3:
+      return reduce_vectors<T, 3>(p);
+    case 4:
+      return reduce_vectors<T, 4>(p);
+    case 5:
+      return reduce_vectors<T, 5>(p);
+    case 6:
+      return reduce_vectors<T, 6>(p);
+    case 7:
+      return reduce_vectors<T, 7>(p);
+    default:
+      return reduce_vectors<T, 8>(p);
   }
 }
 
 }  // namespace warpweave
 
-#define WARPWEAVE_KERNEL(name, type)                                                                   \
-  extern "C" __global__ void __launch_bounds__(warpweave::kThreads)                                    \
-      sum_##name(const __grid_constant__ warpweave::Sum sum) {                                         \
-    warpweave::add<type>(sum);                                                                         \
+#define WARPWEAVE_KERNEL(name, type)                                  \
+  extern "C" __global__ void __launch_bounds__(warpweave::kThreads)   \
+      sum_##name(const __grid_constant__ warpweave::ReduceParams p) { \
+    warpweave::reduce<type>(p);                                       \
   }
 
 WARPWEAVE_KERNEL(f32, float)

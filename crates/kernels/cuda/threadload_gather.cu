@@ -1,10 +1,11 @@
-// Each rank loads the peers' rows of A and stores them to its own staging; alone, or with the product behind it.
+// Each rank loads the peers' rows of A and stores them to its own staging; without a GEMM, or followed by it.
 
 #include <cstdint>
 
 #include "gather.cuh"
 #include "lane.cuh"
-#include "scalar_product.cuh"
+#include "scalar_gemm.cuh"
+#include "warpweave/dependent.cuh"
 
 namespace warpweave {
 
@@ -23,11 +24,11 @@ struct ThreadloadGather {
 };
 static_assert(sizeof(ThreadloadGather) == 144, "as in Rust");
 
-// Blocks are dealt to the lanes like cards; the grid is a multiple of the world size. A block does a share of one lane:
-// one wait, one round of loads for a small matrix, one ticket.
+// Blocks are dealt to the lanes in turn; the grid is a multiple of the world size. A block does a share of
+// one lane: one wait, one round of loads for a small matrix, one ticket.
 //
-// One warp speaks with the owner and copies nothing, so that its fences wait for no store of its own: a small lane is
-// reported as read when its loads have ended, and the stores to staging go on beside the report.
+// One warp signals and copies nothing, so that its fences wait for no store of its own: a small lane is
+// signalled as read when its loads have ended, while the stores to staging go on.
 __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   const PadView& pad = p.pad;
   const uint32_t lane = blockIdx.x % pad.world, part = blockIdx.x / pad.world, parts = gridDim.x / pad.world;
@@ -36,15 +37,16 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   const size_t row_bytes = size_t(p.k) * p.element_size;
   char* to = static_cast<char*>(p.staging) + rows.first * row_bytes;
   const char* from = entry<const char>(p.a_peers, owner);
-  const bool remote = lane > 0, speaker = threadIdx.x == kGatherThreads;
+  const bool remote = lane > 0, leader = threadIdx.x == kGatherThreads;
   __shared__ bool here;
 
-  let_next_launch();
-  // Ahead of time, so that no counter is waited for later: this lane alone changes them, behind the last ticket.
+  admit_dependents();
+  // Ahead of time, so that no counter is waited for later. Only this lane changes them, after the last
+  // ticket.
   uint32_t ready = 0, done = 0, done_sent = 0;
-  uint32_t* done_word = nullptr;
-  if (remote && speaker) {
-    done_word = word_at(pad, owner, p.done, pad.rank);
+  uint32_t* done_flag = nullptr;
+  if (remote && leader) {
+    done_flag = flag_at(pad, owner, p.done, pad.rank);
     ready = next_epoch(pad, p.ready, owner);
     done = next_epoch(pad, p.done, owner);
     done_sent = load_counter(pad.sent + counter_index(pad, p.done, owner)) + 1;
@@ -61,19 +63,20 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   if (is_one_round(to, from, bytes, threads)) {
     Round round;
     if (copies && read) round.load(from, bytes, thread, threads);
-    // The barrier asks for what was loaded: it has arrived then.
+    // The barrier needs what was loaded: the loads have ended then.
     __syncthreads_or(round.arrived());
     if (copies && read) round.store(to, bytes, thread, threads);
   } else {
-    if (copies && read) copy_range(to, from, bytes, p.element_size, thread, threads);
+    if (copies && read) copy_range(to, from, bytes, thread, threads);
     __syncthreads();
   }
-  if (!remote || !speaker) return;
-  // Its load overlaps the draw. A block whose own wait failed draws nothing, so that nobody says that it has read.
+  if (!remote || !leader) return;
+  // The load overlaps the ticket. A block whose wait failed takes no ticket, so that nobody signals that it
+  // has read.
   const bool silent = stopped(pad);
-  if (here && draw_last(pad, p.ready, owner, parts)) {
+  if (here && take_last_ticket(pad, p.ready, owner, parts)) {
     if (!silent) {
-      store_release_sys(done_word, done_sent);
+      store_release_sys(done_flag, done_sent);
       pad.sent[counter_index(pad, p.done, owner)] = done_sent;
     }
     advance_expected(pad, p.ready, owner, ready);
@@ -82,31 +85,31 @@ __device__ __forceinline__ void threadload_gather(const ThreadloadGather& p) {
   }
 }
 
-// A block takes chunks of `RowCount` rows, its own rank's first: it brings a chunk to staging and multiplies it by all
-// of B.
+// A block takes chunks of `RowCount` rows, its own rank's first: it copies a chunk to staging and multiplies
+// it by all of B.
 template <typename T, int RowCount>
 __device__ __forceinline__ void threadload_gather_matmul(const ThreadloadGather& p) {
   const PadView& pad = p.pad;
   __shared__ alignas(16) float tile[kTileBytes / sizeof(float)];
   __shared__ bool here;
-  const bool speaker = threadIdx.x == 0;
+  const bool leader = threadIdx.x == 0;
 
   // The first blocks open the lanes.
   for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
-    if (speaker && lane > 0) signal_peer(pad, p.ready, lane_owner(pad, lane));
+    if (leader && lane > 0) signal_peer(pad, p.ready, lane_owner(pad, lane));
   }
 
-  uint32_t chunk = blockIdx.x;  // among the chunks of the present lane and those behind it
+  uint32_t chunk = blockIdx.x;  // among the chunks of this lane and the next ones
   for (uint32_t lane = 0; lane < pad.world; ++lane) {
     const uint32_t owner = lane_owner(pad, lane);
     const Rows rows = shard(p.m, owner, pad.world);
-    // A lane without rows is one void chunk: its owner waits for our signal all the same.
+    // A lane without rows has one empty chunk: its owner waits for the signal all the same.
     const uint32_t chunks = max(1u, (rows.count + RowCount - 1) / RowCount);
     const T* shard_of_a = entry<const T>(p.a_peers, owner);
     for (; chunk < chunks; chunk += gridDim.x) {
       uint32_t epoch = 0;
       __syncthreads();
-      if (speaker) {
+      if (leader) {
         epoch = lane > 0 ? next_epoch(pad, p.ready, owner) : 0;
         here = lane == 0 || wait_epoch(pad, p.ready, owner, epoch);
       }
@@ -115,10 +118,11 @@ __device__ __forceinline__ void threadload_gather_matmul(const ThreadloadGather&
       const uint32_t count = min(rows.count - first, uint32_t(RowCount));
       T* staged = static_cast<T*>(p.staging) + size_t(rows.first + first) * p.k;
       if (here) {
-        copy_range(staged, shard_of_a + size_t(first) * p.k, size_t(count) * p.k * sizeof(T), sizeof(T), threadIdx.x, kProductThreads);
+        copy_range(staged, shard_of_a + size_t(first) * p.k, size_t(count) * p.k * sizeof(T), threadIdx.x,
+                   kGemmThreads);
       }
       __syncthreads();
-      if (speaker && lane > 0 && draw_last(pad, p.ready, owner, chunks)) {
+      if (leader && lane > 0 && take_last_ticket(pad, p.ready, owner, chunks)) {
         signal_peer(pad, p.done, owner);
         advance_expected(pad, p.ready, owner, epoch);
       }
@@ -135,9 +139,9 @@ __device__ __forceinline__ void threadload_gather_matmul(const ThreadloadGather&
     chunk -= chunks;
   }
 
-  // The blocks that opened a lane see it closed: A may be overwritten when the grid has ended.
+  // The blocks that opened a lane wait until it is closed: A may be overwritten when the grid has ended.
   for (uint32_t lane = blockIdx.x; lane < pad.world; lane += gridDim.x) {
-    if (speaker && lane > 0) await_peer(pad, p.done, lane_owner(pad, lane));
+    if (leader && lane > 0) wait_peer(pad, p.done, lane_owner(pad, lane));
   }
 }
 
@@ -148,10 +152,10 @@ extern "C" __global__ void __launch_bounds__(warpweave::kGatherThreads + 32)
   warpweave::threadload_gather(p);
 }
 
-#define WARPWEAVE_KERNEL(name, type, rows)                                                                      \
-  extern "C" __global__ void __launch_bounds__(warpweave::kProductThreads, 2)                                   \
-      threadload_gather_matmul_##name##_##rows(const __grid_constant__ warpweave::ThreadloadGather p) {         \
-    warpweave::threadload_gather_matmul<type, rows>(p);                                                         \
+#define WARPWEAVE_KERNEL(name, type, rows)                                                              \
+  extern "C" __global__ void __launch_bounds__(warpweave::kGemmThreads, 2)                              \
+      threadload_gather_matmul_##name##_##rows(const __grid_constant__ warpweave::ThreadloadGather p) { \
+    warpweave::threadload_gather_matmul<type, rows>(p);                                                 \
   }
 
 WARPWEAVE_KERNEL(f32, float, 8)

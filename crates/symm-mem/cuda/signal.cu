@@ -1,4 +1,4 @@
-// The stream operations of a signal pad: one block, one peer a thread.
+// The stream operations of a signal pad: one block, a thread for each peer.
 
 #include "warpweave/signal.cuh"
 
@@ -12,7 +12,7 @@ __device__ uint32_t nth_peer(uint64_t mask, uint32_t index) {
 
 }  // namespace
 
-// Signals each peer of `peers` (bit p: rank p) in `slot`; nobody once a wait of this device has failed.
+// Signals each peer of `peers` (bit p: rank p) in `slot`, unless a wait of this device has failed.
 extern "C" __global__ void warpweave_signal(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
                                             uint64_t peers) {
   if (threadIdx.x >= __popcll(peers)) return;
@@ -20,13 +20,13 @@ extern "C" __global__ void warpweave_signal(const __grid_constant__ warpweave::P
 }
 
 // Waits for each peer of `peers` in `slot`, less `lag`.
-extern "C" __global__ void warpweave_wait(const __grid_constant__ warpweave::PadView pad, uint32_t slot, uint64_t peers,
-                                          uint32_t lag) {
+extern "C" __global__ void warpweave_wait(const __grid_constant__ warpweave::PadView pad, uint32_t slot,
+                                          uint64_t peers, uint32_t lag) {
   if (threadIdx.x >= __popcll(peers)) return;
-  warpweave::await_peer(pad, slot, nth_peer(peers, threadIdx.x), lag);
+  warpweave::wait_peer(pad, slot, nth_peer(peers, threadIdx.x), lag);
 }
 
-// Keeps its stream busy.
+// Keeps its stream busy for `ns` nanoseconds.
 extern "C" __global__ void warpweave_delay(uint64_t ns) {
   const uint64_t start = warpweave::global_time();
   while (warpweave::global_time() - start < ns) __nanosleep(200);

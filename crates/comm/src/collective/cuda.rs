@@ -163,7 +163,7 @@ fn all() -> impl Iterator<Item = (&'static Image, &'static str)> {
         .chain(direct)
         .chain(pushed)
         .chain(scattered)
-        .chain([(&DIRECT, "collective_meet")])
+        .chain([(&DIRECT, "collective_barrier")])
         .chain(bulk::all())
         .chain(tree::all())
         .chain(multimem::all())
@@ -187,7 +187,7 @@ impl CollectiveKernels for Cuda {
 
     unsafe fn barrier(&self, stream: &CudaStream, group: &Group) -> Result<()> {
         // SAFETY: the kernel takes a group by value; the rest is the caller's obligation.
-        unsafe { launch(self, stream, &DIRECT, "collective_meet", (1, 32), *group) }
+        unsafe { launch(self, stream, &DIRECT, "collective_barrier", (1, 32), *group) }
     }
 
     unsafe fn packets(

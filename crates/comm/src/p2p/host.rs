@@ -65,7 +65,7 @@ impl TransferBackend for Host {
             protocol::signal(&link, signal);
             Ok(())
         };
-        Ok(self.launch(stream, "announce", work)?)
+        Ok(self.launch(stream, "transfer_signal", work)?)
     }
 
     unsafe fn fused_transfer(&self, stream: &HostStream, launch: &FusedTransfer) -> Result<()> {

@@ -1,7 +1,7 @@
-// A warp-specialised TMA GEMM for SM90 from CUTLASS's collective builder, behind the plan interface.
+// A warp-specialised TMA GEMM for SM90 from CUTLASS's collective builder, as a plan.
 //
-// A, B and C are row-major with f32 accumulators, so B reaches the tensor cores N-major. There is no source operand: the
-// epilogue stores alpha * accumulator and never reads C.
+// A, B and C are row-major with f32 accumulators, so B reaches the tensor cores N-major. There is no source
+// operand: the epilogue stores alpha * accumulator and never reads C.
 #pragma once
 
 #include <new>
@@ -26,19 +26,16 @@ struct Sm90Gemm {
   using RowMajor = cutlass::layout::RowMajor;
   using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-      cutlass::epilogue::collective::EpilogueTileAuto, float, float,
-      void, RowMajor, kAlignment,
-      Element, RowMajor, kAlignment, Epilogue>::CollectiveOp;
-  // The stages that still fit beside the epilogue's shared memory.
-  using Stages = cutlass::gemm::collective::StageCountAutoCarveout<
-      static_cast<int>(sizeof(typename CollectiveEpilogue::SharedStorage))>;
+      cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, RowMajor, kAlignment, Element,
+      RowMajor, kAlignment, Epilogue>::CollectiveOp;
+  // As many stages as fit with the epilogue's shared memory.
+  using Stages = cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+      sizeof(typename CollectiveEpilogue::SharedStorage))>;
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp,
-      Element, RowMajor, kAlignment,
-      Element, RowMajor, kAlignment,
-      float, Tile, Cluster, Stages, Mainloop>::CollectiveOp;
-  using Kernel = cutlass::gemm::kernel::GemmUniversal<
-      cute::Shape<int, int, int, int>, CollectiveMainloop, CollectiveEpilogue, Scheduler>;
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, RowMajor, kAlignment, Element, RowMajor,
+      kAlignment, float, Tile, Cluster, Stages, Mainloop>::CollectiveOp;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
+                                                      CollectiveEpilogue, Scheduler>;
   using Device = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
 };
 
@@ -88,12 +85,13 @@ class Sm90Plan : public ww_cutlass_plan {
       cutlass::Status status = Kernel::initialize_workspace(arguments_, workspace_, cuda_stream);
       if (status != cutlass::Status::kSuccess) return failed(status);
     }
-    // The kernel may start while the one before it on the stream ends, if that one lets it: the prologue then hides
-    // behind a gather. It waits for the end before it reads an operand. Stream-K follows a memset, which lets nothing in.
+    // A programmatic dependent launch: the prologue overlaps the end of the previous kernel of the stream, if
+    // that one admits dependents. The kernel waits for its end before it reads an operand. Stream-K follows a
+    // memset, which admits none.
 #ifdef CUTLASS_ENABLE_GDC_FOR_SM90
     constexpr bool kEarlyStart = !kStreamK;
 #else
-    constexpr bool kEarlyStart = false;  // There is no wait for the end in the kernel.
+    constexpr bool kEarlyStart = false;  // The kernel has no wait for the end.
 #endif
     cutlass::Status status = Device::run(params_, cuda_stream, nullptr, kEarlyStart);
     return status == cutlass::Status::kSuccess ? 0 : failed(status);
@@ -103,7 +101,7 @@ class Sm90Plan : public ww_cutlass_plan {
   explicit Sm90Plan(ww_cutlass_problem const& p) {
     arguments_.mode = cutlass::gemm::GemmUniversalMode::kGemm;
     arguments_.problem_shape = {p.m, p.n, p.k, 1};
-    // Strides of (M,K), (N,K) and (M,N); the third is that between the matrices of a batch, of which there is one.
+    // Strides of (M,K), (N,K) and (M,N), and between the matrices of a batch, of which there is one.
     arguments_.mainloop.dA = {p.lda, cute::_1{}, 0};
     arguments_.mainloop.dB = {cute::_1{}, p.ldb, 0};
     arguments_.epilogue.dD = {p.ldc, cute::_1{}, 0};
@@ -128,7 +126,7 @@ class Sm90Plan : public ww_cutlass_plan {
         cudaFuncSetAttribute(cutlass::device_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              Kernel::SharedStorageSize);
     if (error != cudaSuccess) {
-      // Clears the runtime's last error, which the next launch would otherwise report as its own.
+      // Clears the runtime's last error. The next launch would report it as its own.
       (void)cudaGetLastError();
       return static_cast<int32_t>(error);
     }
@@ -138,8 +136,8 @@ class Sm90Plan : public ww_cutlass_plan {
     return 0;
   }
 
-  // How many clusters fit depends on how the SMs of this very chip are spread over its GPCs. CUTLASS's own query leaves
-  // out the shared memory, which decides here.
+  // How many clusters fit depends on how the SMs of this chip are spread over its GPCs. CUTLASS's own query
+  // leaves out the shared memory, which limits them here.
   int32_t count_clusters() {
     using Cluster = typename Kernel::ClusterShape;
     constexpr int kSize = cute::size(Cluster{});

@@ -1,9 +1,10 @@
-// The product of `sm90_gemm.cuh` that waits for rows of A, behind the plan interface.
+// The GEMM of `sm90_gemm.cuh` that waits per chunk of A, as a plan.
 #pragma once
 
-// What a peer's rows hang on needs the multiprocessors that this product leaves free, and a kernel that starts early would
-// sit on them until the product ends. Ping-pong lets the next kernel in before its last tiles have their rows, so neither
-// does this product let others in nor does it start early itself. Ahead of all of CUTLASS, which asks for it.
+// The kernels that bring a peer's rows need the SMs that this GEMM leaves free, and a kernel that starts
+// early would occupy them until this GEMM ends. Ping-pong admits the next kernel before its last tiles have
+// their rows. So this GEMM admits no dependents and does not start early itself. Must come before all CUTLASS
+// headers, which test the macro.
 #undef CUTLASS_ENABLE_GDC_FOR_SM90
 
 #include "arrivals.cuh"
@@ -31,14 +32,15 @@ class WaitingPlan final : public Sm90Plan<Gemm> {
     return Sm90Plan<Gemm>::template create<WaitingPlan>(problem, out);
   }
 
-  int32_t await(ww_cutlass_arrivals const& arrivals) override {
+  int32_t wait_for(ww_cutlass_arrivals const& arrivals) override {
     auto& mainloop = this->arguments_.mainloop;
     mainloop.ptr_own = reinterpret_cast<Element const*>(arrivals.own);
     mainloop.own_end = arrivals.own_end;
-    mainloop.arrivals = {*static_cast<PadView const*>(arrivals.pad), reinterpret_cast<uint2 const*>(arrivals.tiles),
+    mainloop.arrivals = {*static_cast<PadView const*>(arrivals.pad),
+                         reinterpret_cast<uint2 const*>(arrivals.tiles),
                          reinterpret_cast<uint2 const*>(arrivals.waits),
                          reinterpret_cast<uint32_t const*>(arrivals.signals), arrivals.slot};
-    this->arguments_.scheduler.bands = reinterpret_cast<Band const*>(arrivals.bands);
+    this->arguments_.scheduler.groups = reinterpret_cast<SwizzleGroup const*>(arrivals.groups);
     return 0;
   }
 };

@@ -18,10 +18,11 @@ const Family* const kFamilies[] = {
 constexpr int32_t kFamilyCount = static_cast<int32_t>(sizeof(kFamilies) / sizeof(kFamilies[0]));
 
 const Family* const kWaitingFamilies[] = {&warpweave::kWaiting128x256, &warpweave::kWaiting128x128};
-constexpr int32_t kWaitingFamilyCount = static_cast<int32_t>(sizeof(kWaitingFamilies) / sizeof(kWaitingFamilies[0]));
+constexpr int32_t kWaitingFamilyCount =
+    static_cast<int32_t>(sizeof(kWaitingFamilies) / sizeof(kWaitingFamilies[0]));
 
-int32_t create(const Family* const* families, int32_t count, int32_t config, const ww_cutlass_problem* problem,
-               ww_cutlass_plan** plan) {
+int32_t create(const Family* const* families, int32_t count, int32_t config,
+               const ww_cutlass_problem* problem, ww_cutlass_plan** plan) {
   if (config < 0 || config >= count || problem == nullptr || plan == nullptr) {
     return -static_cast<int32_t>(cutlass::Status::kErrorInvalidProblem);
   }
@@ -39,7 +40,7 @@ extern "C" {
 const char* ww_cutlass_status_text(int32_t status) {
   if (status > 0) return cudaGetErrorString(static_cast<cudaError_t>(status));
   auto cutlass_status = static_cast<cutlass::Status>(-status);
-  // What a kernel's own check answers, for which CUTLASS has no telling text.
+  // A kernel's own check answers this; CUTLASS has no useful text for it.
   if (cutlass_status == cutlass::Status::kInvalid) return "the kernel cannot compute this problem";
   return cutlassGetStatusString(cutlass_status);
 }
@@ -60,12 +61,13 @@ const ww_cutlass_config* ww_cutlass_waiting_config_at(int32_t index) {
   return index < 0 || index >= kWaitingFamilyCount ? nullptr : &kWaitingFamilies[index]->config;
 }
 
-int32_t ww_cutlass_waiting_plan_create(int32_t config, const ww_cutlass_problem* problem, ww_cutlass_plan** plan) {
+int32_t ww_cutlass_waiting_plan_create(int32_t config, const ww_cutlass_problem* problem,
+                                       ww_cutlass_plan** plan) {
   return create(kWaitingFamilies, kWaitingFamilyCount, config, problem, plan);
 }
 
 int32_t ww_cutlass_plan_await(ww_cutlass_plan* plan, const ww_cutlass_arrivals* arrivals) {
-  return plan->await(*arrivals);
+  return plan->wait_for(*arrivals);
 }
 
 size_t ww_cutlass_plan_workspace(const ww_cutlass_plan* plan) { return plan->workspace(); }

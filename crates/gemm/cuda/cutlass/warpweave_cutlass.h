@@ -1,8 +1,9 @@
 // C interface between the Rust crate and the CUTLASS kernels.
 //
-// A configuration is a compiled kernel shape; a plan is a configuration bound to one problem. Matrices are row-major:
-// C[m,n] = A[m,k] * B[k,n], leading dimensions in elements. Every function that touches the device works in the calling
-// thread's current CUDA context. Nothing here synchronises, and after creation nothing allocates device memory.
+// A configuration is a compiled kernel shape; a plan is a configuration bound to one problem. Matrices are
+// row-major: C[m,n] = A[m,k] * B[k,n], leading dimensions in elements. Every function that touches the device
+// uses the calling thread's current CUDA context. Nothing here synchronises. Nothing allocates device memory
+// after creation.
 #pragma once
 
 #include <stddef.h>
@@ -32,12 +33,13 @@ typedef struct {
   int32_t sm_count;
 } ww_cutlass_problem;
 
-// Where the rows of A are and which words announce them, for plans that wait; the tables are those of `arrivals.cuh`.
+// Where the rows of A are and which flags signal them, for plans that wait; the tables are those of
+// `arrivals.cuh`.
 typedef struct {
-  const void* pad;   // a warpweave::PadView, copied
-  uint64_t own;      // where row 0 of A would lie if all rows lay as this rank's own do
-  uint64_t bands, tiles, waits, signals;
-  int32_t own_end;   // behind the last row of this rank
+  const void* pad;  // a warpweave::PadView, copied
+  uint64_t own;     // address of row 0 of A if all rows lay as this rank's own do
+  uint64_t groups, tiles, waits, signals;
+  int32_t own_end;  // one past the last row of this rank
   uint32_t slot;
 } ww_cutlass_arrivals;
 
@@ -55,7 +57,8 @@ int32_t ww_cutlass_waiting_config_count(void);
 const ww_cutlass_config* ww_cutlass_waiting_config_at(int32_t index);
 
 int32_t ww_cutlass_plan_create(int32_t config, const ww_cutlass_problem* problem, ww_cutlass_plan** plan);
-int32_t ww_cutlass_waiting_plan_create(int32_t config, const ww_cutlass_problem* problem, ww_cutlass_plan** plan);
+int32_t ww_cutlass_waiting_plan_create(int32_t config, const ww_cutlass_problem* problem,
+                                       ww_cutlass_plan** plan);
 // Before the first bind of a plan that waits, whose A is staging. The tables live as long as the plan is run.
 int32_t ww_cutlass_plan_await(ww_cutlass_plan* plan, const ww_cutlass_arrivals* arrivals);
 size_t ww_cutlass_plan_workspace(const ww_cutlass_plan* plan);

@@ -1,4 +1,4 @@
-//! The GEMM that gathers: `all_gather.cuh`.
+//! The GEMM that gathers: `all_gather.cu`.
 
 use super::{Model, Planted, Published, Thread, begin, end, peers, shard};
 

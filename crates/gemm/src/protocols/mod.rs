@@ -1,7 +1,7 @@
 //! The flags, tickets and counters of the fused kernels, as programs for model checkers.
 //!
 //! A [`Model`] has a list of steps for each thread of all ranks that waits, signals or takes a ticket: what
-//! `all_gather.cuh`, `eager.cuh`, `one_shot.cuh` and `reduction.cuh` do, without the arithmetic. `explore`
+//! `all_gather.cu`, `eager.cu`, `one_shot.cu` and `reduction.cu` do, without the arithmetic. `explore`
 //! tries every order of the steps; under `--cfg loom` the smallest models also run on loom's memory. Both
 //! must find every [`Planted`] error. `late` has waits that fail.
 

@@ -1,4 +1,4 @@
-//! The GEMM whose sums every rank makes by itself: `one_shot.cuh`.
+//! The GEMM whose sums every rank makes by itself: `one_shot.cu`.
 
 use std::ops::Range;
 

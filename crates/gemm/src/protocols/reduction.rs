@@ -1,4 +1,4 @@
-//! The GEMM with its sums: `reduction.cuh`.
+//! The GEMM with its sums: `reduction.cu`.
 
 use super::{Model, Planted, Published, Thread, aux_ended, begin, calls, end, peers};
 use crate::matmul_reduce::{Group, order};

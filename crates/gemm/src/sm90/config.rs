@@ -50,7 +50,7 @@ impl Family {
 pub(super) const THREADS: u32 = 384;
 /// Dynamic shared memory of a block: `kSharedBytes`.
 pub(super) const SHARED_BYTES: u32 = 231_424;
-/// The same of a block that pulls: `kFetchingBytes` in `inbox.cuh`.
+/// The same of a block that pulls: `kRingSharedBytes` in `recv_ring.cuh`.
 pub(super) const PULLING_BYTES: u32 = 231_680;
 
 /// Steps of K: `kK`.

@@ -1,4 +1,4 @@
-//! GEMM + all-reduce in one shot: `cuda/sm90/one_shot.cuh` bound to a problem and its memory.
+//! GEMM + all-reduce in one shot: `cuda/sm90/one_shot.cu` bound to a problem and its memory.
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
@@ -11,7 +11,7 @@ use super::{RANKS, Raster, check_device, reduce_tiling};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
 use crate::{Error, GemmOperands, MatmulReduce};
 
-/// The parameter of the kernels: `OneShot` in `cuda/sm90/one_shot.cuh`.
+/// The parameter of the kernels: `OneShotParams` in `cuda/sm90/one_shot.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 struct OneShot {

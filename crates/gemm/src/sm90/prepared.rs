@@ -11,7 +11,7 @@ use crate::Tiling;
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config, unsupported};
 use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
 
-/// `Bias` in `cuda/sm90/gemm.cuh`.
+/// `Bias` in `cuda/sm90/epilogue.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Bias {
@@ -33,7 +33,7 @@ impl Bias {
     }
 }
 
-/// The parameter of the kernels: `Gemm` in `cuda/sm90/gemm.cuh`.
+/// The parameter of the kernels: `PlainParams` in `cuda/sm90/plain.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Gemm {
@@ -226,7 +226,7 @@ pub(super) fn check_compiled(image: &Image) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rows of a box of A where `left` rows are left of the matrix: `rows_of_box` in `gemm.cuh`.
+/// Rows of a box of A where `left` rows are left of the matrix: `rows_of_box` in `mainloop.cuh`.
 pub(super) fn rows_of_box(config: &Config, left: usize) -> u32 {
     let [rows, along_n] = [config.tile[0], config.cluster[1]];
     let left = u32::try_from(left).map_or(rows, |left| left.min(rows));
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(heights("128x256_share_a"), [0, 8, 8, 32, 40, 64, 64]);
     }
 
-    /// What `load_tile` in `gemm.cuh` loads of A for each tile: the rows that are there, by boxes as the maps
+    /// What `load_tile` in `mainloop.cuh` loads of A for each tile: the rows that are there, by boxes as the maps
     /// have them, of which few rows lie beyond.
     #[test]
     fn the_boxes_of_a_tile_hold_its_rows() {

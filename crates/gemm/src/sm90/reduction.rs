@@ -1,4 +1,4 @@
-//! GEMM + reduction: `cuda/sm90/reduction.cuh` bound to a problem and its memory.
+//! GEMM + reduction: `cuda/sm90/reduction.cu` bound to a problem and its memory.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
 use crate::matmul_reduce::{Group, ReduceOutput};
 use crate::{Error, GemmOperands, MatmulReduce};
 
-/// The parameter of the kernels: `Reduction` in `cuda/sm90/reduction.cuh`.
+/// The parameter of the kernels: `ReductionParams` in `cuda/sm90/reduction.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 struct Reduction {

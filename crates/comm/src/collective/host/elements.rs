@@ -1,4 +1,4 @@
-//! The twin of `elements.cuh`: reductions in f32, for any element type.
+//! The twin of `accumulator.cuh`: reductions in f32, for any element type.
 
 use warpweave_symm_mem::host::Element;
 

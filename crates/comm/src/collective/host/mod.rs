@@ -32,7 +32,7 @@ impl CollectiveKernels for Host {
 
     unsafe fn barrier(&self, stream: &HostStream, group: &Group) -> Result<()> {
         let group = *group;
-        self.launch(stream, "collective_meet", move || {
+        self.launch(stream, "collective_barrier", move || {
             // SAFETY: the caller's obligation, kept until the work has ended.
             unsafe { direct::barrier(&group) };
             Ok(())

@@ -114,7 +114,7 @@ mod tests {
             assert!(shape.chunk.is_multiple_of(16), "{bytes}: {shape:?}");
             assert!((1..=STAGES as u32).contains(&shape.stages), "{shape:?}");
             assert!(shape.shared_bytes() <= MOST_SHARED && MOST_SHARED <= 220 << 10);
-            // As `bulk_copy.cu` asks: a stage for each chunk, or more than four that stores may hold.
+            // As `bulk_ring.cuh` asks: a stage for each chunk, or more than four that stores may hold.
             assert!(
                 shape.stages as usize >= each || shape.stages > 4,
                 "{shape:?}"

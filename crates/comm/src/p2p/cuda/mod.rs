@@ -20,7 +20,7 @@ use parameters::Transfer;
 static COPY: Image = device_image!("copy", sm_90a, compute_80);
 static BULK_COPY: Image = device_image!("bulk_copy", sm_90a);
 
-const SIGNAL: &str = "announce";
+const SIGNAL: &str = "transfer_signal";
 
 /// Every kernel with the image that holds it.
 fn all() -> [(&'static Image, &'static str); 3] {

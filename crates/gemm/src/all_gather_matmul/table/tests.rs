@@ -192,7 +192,7 @@ fn descriptors_that_contradict_themselves_are_refused() {
     refused(&|p| p.shards[1].end = 63, "the shards have 63 rows, 64");
 }
 
-/// What a rank has done of a call, in the steps of `all_gather.cuh` that its peers can tell apart.
+/// What a rank has done of a call, in the steps of `all_gather.cu` that its peers can tell apart.
 #[derive(Default)]
 struct Rank {
     call: u32,

@@ -1,4 +1,4 @@
-//! The parameters of the kernels, as `cuda/sm90/all_gather.cuh` and `cuda/sm90/eager.cuh` have them.
+//! The parameters of the kernels, as `cuda/sm90/all_gather.cu` and `cuda/sm90/eager.cu` have them.
 
 use warpweave_symm_mem::{DevicePtr, PadView};
 
@@ -11,7 +11,7 @@ use crate::cutlass::Config;
 use crate::{Error, GemmProblem};
 
 /// Steps of K of a slice of a chunk, in which it is pulled: a tile multiplies what is here of its rows. A
-/// slice of a row is a piece of `kPieceBytes` (`inbox.cuh`).
+/// slice of a row is a piece of `kPieceBytes` (`recv_ring.cuh`).
 const SLICE_STEPS: usize = 4096 / (STEP * 2);
 
 /// Slices of a chunk.
@@ -97,7 +97,7 @@ fn rows_of(gemm: &AllGatherMatmul) -> [u32; RANKS] {
     of_ranks(gemm.shards.iter().map(|shard| shard.len() as u32))
 }
 
-/// `Gathering` in `cuda/sm90/all_gather.cuh`.
+/// `AllGatherParams` in `cuda/sm90/all_gather.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Gathering {
@@ -163,7 +163,7 @@ impl Gathering {
     }
 }
 
-/// `Eager` in `cuda/sm90/eager.cuh`.
+/// `EagerParams` in `cuda/sm90/eager.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Eager {

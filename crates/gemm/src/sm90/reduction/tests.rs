@@ -1,5 +1,5 @@
 //! The tiles in the order of the blocks, and the flags that they publish, by the arithmetic of
-//! `reduction.cuh`.
+//! `reduction.cu`.
 
 mod steps;
 

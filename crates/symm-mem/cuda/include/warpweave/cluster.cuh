@@ -1,8 +1,8 @@
-// Clusters (Hopper): the blocks that share a group of multiprocessors, can arrive at each other's barriers and take what
-// one load brings to all of them.
+// Clusters (Hopper): blocks on SMs of one GPC, which can arrive at each other's barriers and receive one
+// multicast load.
 //
-// A block whose shared memory others may still reach, by an arrival or a multicast load, must not end: all blocks of the
-// cluster leave together, behind `sync_cluster`.
+// A block must not end while others may still reach its shared memory by an arrival or a multicast load: all
+// blocks of a cluster end after a common `sync_cluster`.
 //
 // PTX ISA: "barrier.cluster", "mapa", "mbarrier.arrive", "mbarrier.try_wait", "elect.sync".
 #pragma once
@@ -20,13 +20,14 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// All threads of all blocks of the cluster meet; what each did before is visible to all behind it.
+// A barrier of all threads of the cluster; all see afterwards what each did before.
 __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// Arrives at the barrier that lies in block `rank` of the cluster where `barrier` lies in this one; with its own rank, at
-// its own. Publishes nothing: it says that reads have ended. (A release to the cluster costs a fence of the whole GPU.)
+// Arrives at the barrier in block `rank` of the cluster (which may be this one) at the offset of `barrier` in
+// this block. Relaxed: it signals that reads have ended, and publishes nothing. (A release to the cluster
+// costs a fence of the whole GPU.)
 __device__ __forceinline__ void arrive_in_cluster(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n"
@@ -38,7 +39,7 @@ __device__ __forceinline__ void arrive_in_cluster(uint64_t* barrier, uint32_t ra
       : "memory");
 }
 
-// `wait_phase` for such arrivals: what was read may be overwritten behind it.
+// `wait_phase` for such arrivals: what was read may be overwritten afterwards.
 __device__ __forceinline__ void wait_readers(uint64_t* barrier, uint32_t parity) {
   const uint32_t address = shared_address(barrier);
   uint32_t ended;
@@ -55,7 +56,7 @@ __device__ __forceinline__ void wait_readers(uint64_t* barrier, uint32_t parity)
   } while (ended == 0);
 }
 
-// One thread of a converged warp, the same each time; the compiler knows that it is one.
+// True in one thread of a converged warp, the same each time. The compiler knows that it is one.
 __device__ __forceinline__ bool elected() {
   uint32_t chosen;
   asm volatile(

@@ -1,17 +1,20 @@
-// Programmatic dependent launch (Hopper): a kernel that is launched with the attribute may start while the kernel before
-// it in the stream still runs, and waits on the device for it instead.
+// Programmatic dependent launch (Hopper): a kernel that is launched with the attribute may start while the
+// previous kernel of the stream still runs, and waits for it on the device.
 //
 // PTX ISA: "griddepcontrol".
 #pragma once
 
 namespace warpweave {
 
-// Waits until the kernels that this one depends on have ended and what they wrote is visible; returns at once in a kernel
-// that was launched without the attribute. Every thread, before it touches memory that others read or write.
-__device__ __forceinline__ void wait_for_prerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Waits until the kernels that this one depends on have ended and their writes are visible; returns at once
+// in a kernel that was launched without the attribute. Every thread, before it touches memory that others
+// read or write.
+__device__ __forceinline__ void wait_for_prerequisites() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
-// Lets the kernel that depends on this one take the multiprocessors as they become free. It still waits for the end of
-// this one before it touches memory. Without such a launch, and before Hopper, it does nothing.
+// Lets the dependent kernel start on SMs as they become free. It still waits for the end of this one before
+// it touches memory. Does nothing without such a launch, and before Hopper.
 __device__ __forceinline__ void admit_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

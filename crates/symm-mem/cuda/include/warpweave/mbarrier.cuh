@@ -1,9 +1,9 @@
-// Barriers in shared memory that count arrivals and bytes (Hopper): how a thread learns that an asynchronous copy has
-// filled shared memory.
+// Barriers in shared memory that count arrivals and bytes (Hopper). A thread waits at one until an
+// asynchronous copy has filled shared memory.
 //
-// A barrier has phases. A phase ends when all expected arrivals and all expected bytes have come; waiters name the parity
-// of the phase that they wait for: 0 for the first, then alternating. What asynchronous copies wrote to shared memory is
-// visible to whoever has seen the phase end.
+// A barrier has phases. A phase ends with the last of its expected arrivals and bytes. A waiter names the
+// parity of its phase: 0 for the first, then alternating. A thread that has seen the phase end sees what the
+// copies wrote.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,15 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Makes a barrier of `arrivals` a phase. Then `publish_barriers`, by the same thread, before anything else uses it.
+// Initialises a barrier with `arrivals` a phase. The same thread calls `publish_barriers` before anything
+// else uses it.
 __device__ __forceinline__ void init_barrier(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+               : "memory");
 }
 
-// Shows new barriers to asynchronous copies. Other threads of the block see them behind a `__syncthreads`.
+// Makes new barriers visible to asynchronous copies. Other threads of the block see them after a
+// `__syncthreads`.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -31,14 +34,15 @@ __device__ __forceinline__ void arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives, and makes the phase wait for `bytes` more. Before the copies that bring them are issued.
+// Arrives, and makes the phase expect `bytes` more. Call it before the copies that bring them.
 __device__ __forceinline__ void arrive_expecting(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
                : "memory");
 }
 
-// Waits until the phase of `parity` has ended. No deadline: copies by hardware always end, and threads of the block arrive behind waits
-// that have one. Whoever waits is to see the phase before the next one ends.
+// Waits until the phase of `parity` has ended. No deadline: hardware copies always end, and threads of the
+// block arrive after waits that have one. A waiter must see the phase before the next one ends.
 __device__ __forceinline__ void wait_phase(uint64_t* barrier, uint32_t parity) {
   const uint32_t address = shared_address(barrier);
   uint32_t ended;

@@ -1,11 +1,12 @@
-// Multicast addresses (NVLS): one store reaches the memory of all ranks, one load brings the sum of what all ranks hold.
+// Multicast addresses (NVLS): one store writes the memory of all ranks, one load reduces the values of all
+// ranks.
 //
-// Only these instructions may touch a multicast address: plain loads and stores through it are undefined. The same memory
-// has a plain address too, a second name to which the hardware owes no order: `fence_alias` stands between accesses through
-// the one and accesses through the other, on either side of a signal.
+// Only these instructions may touch a multicast address: plain loads and stores through it are undefined. The
+// same memory has a plain address too. The hardware does not order accesses through the two: `fence_alias`
+// goes between them, on either side of a signal.
 //
-// The switch sums f32 values as such and 16-bit values in f32, rounding once. In which order it takes the ranks nobody says:
-// the sum of a place may differ in its last bits from one taken in the order of ranks.
+// The switch adds f32 values in f32, and 16-bit values in f32 with one rounding. The order of the ranks is
+// unspecified: a result may differ in its last bits from a reduction in the order of ranks.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,17 +21,18 @@ __device__ __forceinline__ void fence_alias() { asm volatile("fence.proxy.alias;
 
 // Stores 16 bytes to the memory of all ranks.
 __device__ __forceinline__ void multimem_store(uint64_t to, const uint4& v) {
-  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(__uint_as_float(v.x)),
-               "f"(__uint_as_float(v.y)), "f"(__uint_as_float(v.z)), "f"(__uint_as_float(v.w))
+  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+               "f"(__uint_as_float(v.x)), "f"(__uint_as_float(v.y)), "f"(__uint_as_float(v.z)),
+               "f"(__uint_as_float(v.w))
                : "memory");
 }
 
-// The sums of 16 bytes of elements of type T over all ranks.
+// Reduces 16 bytes of elements of type T over all ranks, by addition.
 template <typename T>
-__device__ __forceinline__ uint4 multimem_sum(uint64_t from);
+__device__ __forceinline__ uint4 multimem_reduce(uint64_t from);
 
 template <>
-__device__ __forceinline__ uint4 multimem_sum<float>(uint64_t from) {
+__device__ __forceinline__ uint4 multimem_reduce<float>(uint64_t from) {
   float x, y, z, w;
   asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
@@ -40,7 +42,7 @@ __device__ __forceinline__ uint4 multimem_sum<float>(uint64_t from) {
 }
 
 template <>
-__device__ __forceinline__ uint4 multimem_sum<__half>(uint64_t from) {
+__device__ __forceinline__ uint4 multimem_reduce<__half>(uint64_t from) {
   uint4 v;
   asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.f16x2 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -50,7 +52,7 @@ __device__ __forceinline__ uint4 multimem_sum<__half>(uint64_t from) {
 }
 
 template <>
-__device__ __forceinline__ uint4 multimem_sum<__nv_bfloat16>(uint64_t from) {
+__device__ __forceinline__ uint4 multimem_reduce<__nv_bfloat16>(uint64_t from) {
   uint4 v;
   asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)

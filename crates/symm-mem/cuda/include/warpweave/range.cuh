@@ -1,5 +1,5 @@
-// Moving a range of bytes with many threads, between any two addresses: loads and stores of 16 bytes on both sides,
-// whichever of them crosses the link.
+// Copies between any two addresses, by many threads: loads and stores of 16 bytes, whatever the alignment and
+// whichever side crosses the link.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace warpweave {
 // Loads of 16 bytes that a thread has in flight.
 constexpr int kRangeLoads = 8;
 
-// A load that leaves no copy in L1: the bytes are used once.
+// Loads without a copy in L1: the bytes are used once.
 __device__ __forceinline__ uint4 load_vector(const char* from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -20,10 +20,11 @@ __device__ __forceinline__ uint4 load_vector(const char* from) {
 }
 
 __device__ __forceinline__ void store_vector(char* to, const uint4& v) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
 }
 
-// The 16 bytes that begin `shift` bytes (0 to 15) into two packets that follow each other.
+// The 16 bytes that begin `shift` bytes (0 to 15) into two contiguous packets.
 __device__ __forceinline__ uint4 straddling(const uint4& low, const uint4& high, uint32_t shift) {
   uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   if (shift & 8) {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void copy_aligned(char* to, const char* from, size_t 
 #pragma unroll
     for (int i = 0; i < kRangeLoads; ++i) {
       const size_t packet = first + size_t(i) * threads;
-      // Zero and not nothing: what is not set here would be kept in registers from before.
+      // Zero, because an unset value would keep its registers from the last iteration.
       held[i] = packet < packets ? load_vector(from + 16 * packet) : make_uint4(0, 0, 0, 0);
     }
 #pragma unroll
@@ -58,10 +59,11 @@ __device__ __forceinline__ void copy_aligned(char* to, const char* from, size_t 
   }
 }
 
-// `packets` of 16 bytes to an aligned address, from one that is `shift` bytes (1 to 15) behind an aligned one. Whole
-// warps: a thread takes the second half of what it needs from its neighbour, and only the last of a warp loads it.
-__device__ __forceinline__ void copy_shifted(char* to, const char* from, uint32_t shift, size_t packets, uint32_t thread,
-                                             uint32_t threads) {
+// `packets` of 16 bytes to an aligned address, from one that is `shift` bytes (1 to 15) after an aligned one.
+// Whole warps: a thread takes its second packet from its neighbour, and only the last thread of a warp loads
+// it.
+__device__ __forceinline__ void copy_shifted(char* to, const char* from, uint32_t shift, size_t packets,
+                                             uint32_t thread, uint32_t threads) {
   constexpr int kLoads = kRangeLoads / 2;
   const uint32_t lane = thread % 32;
   const char* aligned = from - shift;
@@ -71,7 +73,8 @@ __device__ __forceinline__ void copy_shifted(char* to, const char* from, uint32_
     for (int i = 0; i < kLoads; ++i) {
       const size_t packet = first + size_t(i) * threads;
       low[i] = packet <= packets ? load_vector(aligned + 16 * packet) : make_uint4(0, 0, 0, 0);
-      last[i] = lane == 31 && packet < packets ? load_vector(aligned + 16 * packet + 16) : make_uint4(0, 0, 0, 0);
+      last[i] =
+          lane == 31 && packet < packets ? load_vector(aligned + 16 * packet + 16) : make_uint4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -84,17 +87,17 @@ __device__ __forceinline__ void copy_shifted(char* to, const char* from, uint32_
   }
 }
 
-// Copies `bytes` with `threads` threads, of which this is `thread`; all of a warp call it. No byte outside of the range is
-// read or written.
-__device__ __forceinline__ void copy_range_bytes(void* to_, const void* from_, size_t bytes, uint32_t thread,
-                                                 uint32_t threads) {
+// Copies `bytes` with `threads` threads, of which this is `thread`; all of a warp call it. Reads and writes
+// no byte outside of the range.
+__device__ __forceinline__ void copy_range(void* to_, const void* from_, size_t bytes, uint32_t thread,
+                                           uint32_t threads) {
   char* to = static_cast<char*>(to_);
   const char* from = static_cast<const char*>(from_);
   __builtin_assume(__isGlobal(to));
   __builtin_assume(__isGlobal(from));
   size_t head = size_t(-reinterpret_cast<uintptr_t>(to) & 15);
   const uint32_t shift = uint32_t((reinterpret_cast<uintptr_t>(from) + head) & 15);
-  // The packets that are shifted together begin before the first byte that they give and end behind the last.
+  // Shifted packets are loaded with the bytes around them. The margins keep these inside of the range.
   if (head < shift) head += 16;
   const size_t margin = head + (shift == 0 ? 0 : 16 - shift);
   const size_t packets = bytes > margin ? (bytes - margin) / 16 : 0;

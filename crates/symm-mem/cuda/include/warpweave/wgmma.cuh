@@ -1,24 +1,23 @@
-// Products of a warpgroup (Hopper): four warps multiply tiles that lie in shared memory, on the tensor cores, and go on
-// while the hardware works.
+// Matrix multiply-accumulate of a warpgroup (Hopper): four warps multiply tiles in shared memory on the
+// tensor cores. The instructions are asynchronous.
 //
 //   D[64, N] (+)= A[64, 16] · B[16, N], f16 or bf16 in, f32 out.
 //
-// Order of use, by all 128 threads: `wgmma_fence`, instructions, `wgmma_commit`, `wgmma_wait`. Behind a wait that covers
-// an instruction its sums may be read and its tiles overwritten.
+// Order of use, by all 128 threads: `wgmma_fence`, instructions, `wgmma_commit`, `wgmma_wait`. After a wait
+// that covers an instruction, its accumulators may be read and its tiles overwritten.
 //
-// Thread t of the warpgroup holds of D, in sums[4j .. 4j + 4], the columns 8j + 2 (t % 4) and the one behind it, of row
-// 16 (t / 32) + t % 32 / 4 and then of the row eight below.
+// Thread t of the warpgroup holds in d[4j .. 4j + 4] the columns 8j + 2 (t % 4) and 8j + 2 (t % 4) + 1 of D,
+// first of row 16 (t / 32) + t % 32 / 4, then of the row eight below.
 //
-// PTX ISA: "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions", there "Matrix Descriptor Format",
-// "Shared Memory Matrix Layout", "Register Fragments and Shared Memory Matrix Layouts"; "setmaxnreg"; "stmatrix".
+// PTX ISA: "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions", there "Matrix Descriptor
+// Format", "Shared Memory Matrix Layout", "Register Fragments and Shared Memory Matrix Layouts";
+// "setmaxnreg"; "stmatrix".
 #pragma once
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 #include <type_traits>
 
+#include "warpweave/element.cuh"
 #include "warpweave/tma.cuh"
 
 namespace warpweave {
@@ -32,15 +31,16 @@ constexpr uint32_t kWgmmaDepth = 16;
 // Bytes from one group of eight rows of a swizzled box to the next.
 constexpr uint32_t kSwizzleGroup = 8 * kSwizzledRow;
 
-// The descriptor of an operand at `address` that consists of boxes with the swizzle of 128 bytes, as TMA leaves them.
+// The descriptor of an operand at `address` that consists of boxes with the swizzle of 128 bytes, as TMA
+// leaves them.
 //
-// - K-major: one box, a row of A or a column of B in each row of 128 bytes. "Stride" leads to the next eight of them;
-//   "leading" has no meaning.
-// - MN-major: boxes side by side, 64 rows of A or columns of B wide, a step of K in each row of 128 bytes. "Stride" leads
-//   to the next eight steps of K, "leading" (`box_bytes`) to the next box.
+// - K-major: one box, a row of A or a column of B in each row of 128 bytes. "Stride" leads to the next eight
+//   of them; "leading" has no meaning.
+// - MN-major: boxes side by side, 64 rows of A or columns of B wide, a step of K in each row of 128 bytes.
+//   "Stride" leads to the next eight steps of K, "leading" (`box_bytes`) to the next box.
 //
-// Addresses and distances count 16 bytes; bits 62 and 63 say "128 bytes" by 1. The base offset is 0 since boxes start at
-// multiples of 1024.
+// Addresses and distances count 16 bytes; bits 62 and 63 say "128 bytes" by 1. The base offset is 0 since
+// boxes start at multiples of 1024.
 template <Major kMajor>
 __host__ __device__ constexpr uint64_t wgmma_descriptor(uint32_t address, uint32_t box_bytes) {
   const uint64_t start = (address & 0x3ffff) >> 4;
@@ -51,16 +51,19 @@ __host__ __device__ constexpr uint64_t wgmma_descriptor(uint32_t address, uint32
 static_assert(wgmma_descriptor<Major::kK>(0x2400, 0) == 0x4000'0040'0001'0240, "start, 1, 64, swizzle");
 static_assert(wgmma_descriptor<Major::kMN>(0x2400, 8192) == 0x4000'0040'0200'0240, "start, 512, 64, swizzle");
 
-// What to add to a descriptor for the next `kWgmmaDepth` of K: 32 bytes along each swizzled row, or 16 rows. The hardware
-// swizzles the address that it computes, so that the start may lie inside of a row.
+// What to add to a descriptor for the next `kWgmmaDepth` of K: 32 bytes along each swizzled row, or 16 rows.
+// The hardware swizzles the address that it computes, so that the start may lie inside of a row.
 template <Major kMajor>
-constexpr uint64_t kDescriptorStep = (kMajor == Major::kK ? kWgmmaDepth * 2 : kWgmmaDepth * kSwizzledRow) >> 4;
+constexpr uint64_t kDescriptorStep =
+    (kMajor == Major::kK ? kWgmmaDepth * 2 : kWgmmaDepth * kSwizzledRow) >> 4;
 
-// Orders what this warpgroup did to registers and shared memory before the instructions that follow.
+// Orders this warpgroup's accesses to registers and shared memory before the instructions that follow.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes the warpgroup's open group of instructions.
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 
 // Waits until all but the last `Pending` groups have ended.
 template <int Pending>
@@ -68,46 +71,53 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// Tells the compiler that the hardware may change these registers up to here.
+// Tells the compiler that the hardware may change the accumulators up to here.
 template <int kCount>
-__device__ __forceinline__ void hold(float (&sums)[kCount]) {
+__device__ __forceinline__ void fence_accumulators(float (&d)[kCount]) {
 #pragma unroll
-  for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
+  for (float& accumulator : d) asm volatile("" : "+f"(accumulator)::"memory");
 }
 
-#define WARPWEAVE_TEN(tens) \
-  "%" #tens "0,%" #tens "1,%" #tens "2,%" #tens "3,%" #tens "4,%" #tens "5,%" #tens "6,%" #tens "7,%" #tens "8,%" #tens "9,"
-#define WARPWEAVE_SUMS(i) \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define WARPWEAVE_SUMS_32(i) WARPWEAVE_SUMS(i), WARPWEAVE_SUMS(i + 8), WARPWEAVE_SUMS(i + 16), WARPWEAVE_SUMS(i + 24)
-#define WARPWEAVE_SUMS_64(i) WARPWEAVE_SUMS_32(i), WARPWEAVE_SUMS_32(i + 32)
+#define WARPWEAVE_TEN(tens)                                                                                 \
+  "%" #tens "0,%" #tens "1,%" #tens "2,%" #tens "3,%" #tens "4,%" #tens "5,%" #tens "6,%" #tens "7,%" #tens \
+  "8,%" #tens "9,"
+#define WARPWEAVE_ACCUMULATORS(i)                                                             \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WARPWEAVE_ACCUMULATORS_32(i)                                                        \
+  WARPWEAVE_ACCUMULATORS(i), WARPWEAVE_ACCUMULATORS(i + 8), WARPWEAVE_ACCUMULATORS(i + 16), \
+      WARPWEAVE_ACCUMULATORS(i + 24)
+#define WARPWEAVE_ACCUMULATORS_64(i) WARPWEAVE_ACCUMULATORS_32(i), WARPWEAVE_ACCUMULATORS_32(i + 32)
 
-// N = 64: 32 sums, then the descriptors of A and B, whether to add to D, and whether B is MN-major.
-#define WARPWEAVE_WGMMA_64(type)                                                                                 \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                                  \
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
-               WARPWEAVE_TEN(2) "%30,%31}, %32, %33, add, 1, 1, 0, %35;\n}\n"                                    \
-               : WARPWEAVE_SUMS_32(0)                                                                            \
-               : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+// N = 64: 32 accumulators, then the descriptors of A and B, whether to add to D, and whether B is MN-major.
+#define WARPWEAVE_WGMMA_64(type)                                                                        \
+  asm volatile(                                                                                         \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                                  \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
+          WARPWEAVE_TEN(2) "%30,%31}, %32, %33, add, 1, 1, 0, %35;\n}\n"                                \
+      : WARPWEAVE_ACCUMULATORS_32(0)                                                                    \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
-// N = 128: 64 sums, then as above.
-#define WARPWEAVE_WGMMA_128(type)                                                                                 \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                                   \
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
-               WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) "%60,%61,%62,%63},"            \
-               " %64, %65, add, 1, 1, 0, %67;\n}\n"                                                               \
-               : WARPWEAVE_SUMS_64(0)                                                                             \
-               : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+// N = 128: 64 accumulators, then as above.
+#define WARPWEAVE_WGMMA_128(type)                                                                        \
+  asm volatile(                                                                                          \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                                                   \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
+          WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) "%60,%61,%62,%63},"        \
+          " %64, %65, add, 1, 1, 0, %67;\n}\n"                                                           \
+      : WARPWEAVE_ACCUMULATORS_64(0)                                                                     \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
-// N = 256: 128 sums, then as above.
-#define WARPWEAVE_WGMMA_256(type)                                                                                 \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                  \
-               "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
-               WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) WARPWEAVE_TEN(6)               \
-               WARPWEAVE_TEN(7) WARPWEAVE_TEN(8) WARPWEAVE_TEN(9) WARPWEAVE_TEN(10) WARPWEAVE_TEN(11)             \
-               "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, add, 1, 1, 0, %131;\n}\n"                   \
-               : WARPWEAVE_SUMS_64(0), WARPWEAVE_SUMS_64(64)                                                      \
-               : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
+// N = 256: 128 accumulators, then as above.
+#define WARPWEAVE_WGMMA_256(type)                                                                        \
+  asm volatile(                                                                                          \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                  \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" WARPWEAVE_TEN() WARPWEAVE_TEN(1) \
+          WARPWEAVE_TEN(2) WARPWEAVE_TEN(3) WARPWEAVE_TEN(4) WARPWEAVE_TEN(5) WARPWEAVE_TEN(6)           \
+              WARPWEAVE_TEN(7) WARPWEAVE_TEN(8) WARPWEAVE_TEN(9) WARPWEAVE_TEN(10) WARPWEAVE_TEN(        \
+                  11) "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129, add, 1, 1, 0, %131;\n}\n"   \
+      : WARPWEAVE_ACCUMULATORS_64(0), WARPWEAVE_ACCUMULATORS_64(64)                                      \
+      : "l"(a), "l"(b), "r"(add), "n"(int(kMajorB)))
 
 // D = A · B, or D += A · B where `add` is not 0. A is K-major.
 template <typename T, Major kMajorB>
@@ -138,40 +148,29 @@ __device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, i
 #undef WARPWEAVE_WGMMA_256
 #undef WARPWEAVE_WGMMA_128
 #undef WARPWEAVE_WGMMA_64
-#undef WARPWEAVE_SUMS_64
-#undef WARPWEAVE_SUMS_32
-#undef WARPWEAVE_SUMS
+#undef WARPWEAVE_ACCUMULATORS_64
+#undef WARPWEAVE_ACCUMULATORS_32
+#undef WARPWEAVE_ACCUMULATORS
 #undef WARPWEAVE_TEN
 
-// This warpgroup keeps `kRegisters` a thread and gives back the others. All its warps.
+// This warpgroup releases its registers but `kRegisters` a thread. All its warps.
 template <int kRegisters>
-__device__ __forceinline__ void give_registers() {
+__device__ __forceinline__ void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// This warpgroup waits for `kRegisters` a thread. All its warps.
+// This warpgroup waits until it has `kRegisters` a thread. All its warps.
 template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void acquire_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Two sums as neighbours in memory, rounded to nearest even.
-template <typename T>
-__device__ __forceinline__ uint32_t rounded_pair(float first, float second) {
-  uint32_t pair;
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(first), "f"(second));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(first), "f"(second));
-  }
-  return pair;
-}
-
-// Stores four matrices of 8 × 8 elements of 16 bits, which the warp holds as wgmma leaves them: lane l has a pair of row
-// l / 4 of each, and gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void store_matrices(uint32_t address, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m0), "r"(m1),
-               "r"(m2), "r"(m3)
+// Stores four matrices of 8 × 8 elements of 16 bits, which the warp holds as wgmma leaves them: lane l has a
+// pair of row l / 4 of each, and gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrices(uint32_t address, uint32_t m0, uint32_t m1, uint32_t m2,
+                                               uint32_t m3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m0),
+               "r"(m1), "r"(m2), "r"(m3)
                : "memory");
 }
 
@@ -181,16 +180,6 @@ __device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&m)[4]
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                : "r"(address)
                : "memory");
-}
-
-// A pair of neighbours in memory, exactly.
-template <typename T>
-__device__ __forceinline__ float2 widened_pair(uint32_t pair) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-  } else {
-    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
-  }
 }
 
 }  // namespace warpweave

@@ -1,0 +1,165 @@
+// The epilogue: accumulators, plus a bias, rounded, to boxes in shared memory, and from there to global
+// memory by TMA.
+//
+// There are two. `store_tile` stores from the consumer's own buffers of C; the consumer waits when both are
+// in use. `EpilogueStaging` puts a whole tile into a stage of the ring, which a store warp stores while the
+// consumer multiplies.
+#pragma once
+
+#include "mainloop.cuh"
+
+namespace warpweave {
+
+// One element for each column of C, added to each row before it is rounded; or null. `sm90/plan.rs` has the
+// same layout.
+struct Bias {
+  const void* elements;
+  uint32_t columns;
+
+  // A warpgroup: adds the elements of 64 columns, from `column` on, to the accumulators of these.
+  template <typename T>
+  __device__ __forceinline__ void add(uint32_t column, float (&box)[kBox / 2]) const {
+    if (elements == nullptr) return;
+    const uint32_t first = column + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (uint32_t i = 0; i < kBox; i += 8) {
+      if (first + i >= columns) continue;
+      const float2 pair = widen_pair<T>(static_cast<const uint32_t*>(elements)[(first + i) / 2]);
+      // Two columns of a row, and of the row eight below.
+      float* d = &box[i / 2];
+      d[0] += pair.x, d[1] += pair.y;
+      d[2] += pair.x, d[3] += pair.y;
+    }
+  }
+};
+static_assert(sizeof(Bias) == 16, "as in Rust");
+
+// A barrier of the threads of one consumer. Barrier 0 is that of the block.
+__device__ __forceinline__ void sync_consumer(uint32_t consumer) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + consumer), "n"(kWarpgroup) : "memory");
+}
+
+// The matrices of a box that this lane addresses for `stmatrix` and `ldmatrix`: its row in a pair of
+// matrices, one above the other, of its warp's 16 rows; and which of two such pairs side by side.
+struct MatrixLane {
+  uint32_t row = threadIdx.x % kWarpgroup / 32 * 16 + threadIdx.x % 16;
+  uint32_t side = threadIdx.x % 32 / 16;
+
+  __device__ __forceinline__ uint32_t at(const char* box, uint32_t column) const {
+    return shared_address(box) + swizzled(row, (column + side * 8) * 2);
+  }
+};
+
+// A warpgroup: rounds the accumulators of 64 columns to a box in shared memory.
+template <typename T>
+__device__ __forceinline__ void round_to_box(char* to, const float (&box)[kBox / 2]) {
+  const MatrixLane lane;
+#pragma unroll
+  for (uint32_t column = 0; column < kBox; column += 16) {
+    const float* d = &box[column / 2];
+    store_matrices(lane.at(to, column), round_pair<T>(d[0], d[1]), round_pair<T>(d[2], d[3]),
+                   round_pair<T>(d[4], d[5]), round_pair<T>(d[6], d[7]));
+  }
+}
+
+// A warpgroup: rounds its accumulators and stores them. `leader` is true in the one thread that stores.
+template <class Tile>
+__device__ __forceinline__ void store_tile(const TensorMap* c, const Bias& bias, Memory<Tile>& memory,
+                                           TileCoord tile, uint32_t consumer, bool leader,
+                                           Accumulators<Tile>& accumulators) {
+  // Each tile begins with the first buffer.
+  constexpr uint32_t kBuffers = Tile::kBoxesC % Tile::kBuffersC == 0 ? Tile::kBuffersC : 1;
+#pragma unroll
+  for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
+    bias.add<typename Tile::Element>(tile.column + box * kBox, accumulators[box]);
+    char* buffer = memory.c[consumer][box % kBuffers];
+    // An earlier store has read the buffer.
+    if (leader) bulk_wait_read<int(kBuffers) - 1>();
+    sync_consumer(consumer);
+    round_to_box<typename Tile::Element>(buffer, accumulators[box]);
+    fence_async_shared();
+    sync_consumer(consumer);
+    if (leader) {
+      store_box(c, int32_t(tile.column + box * kBox), int32_t(tile.row + consumer * 64), buffer);
+      bulk_commit();
+    }
+  }
+}
+
+// Between a consumer and its store warp: a tile in boxes of 64 columns, in a stage that the load warp has
+// acquired for it and, for what does not fit there, in the buffers of C. Each side waits at one of two named
+// barriers and arrives at the other.
+template <class Tile>
+class EpilogueStaging {
+ public:
+  __device__ __forceinline__ EpilogueStaging(const Pipeline<Tile>& pipeline, uint32_t consumer)
+      : pipeline_(pipeline), consumer_(consumer) {}
+
+  // The consumer: rounds the accumulators of a tile into the stage at `at`.
+  __device__ __forceinline__ void put(typename Pipeline<Tile>::Cursor& at,
+                                      const Accumulators<Tile>& accumulators) const {
+    pipeline_.wait_full(at);
+    sync(empty());
+#pragma unroll
+    for (uint32_t box = 0; box < Tile::kBoxesC; ++box) {
+      round_to_box<typename Tile::Element>(place(at.stage, box), accumulators[box]);
+    }
+    fence_async_shared();
+    arrive(full());
+    at.advance();
+  }
+
+  // The consumer, after its last tile: waits until the store warp has read it.
+  __device__ __forceinline__ void wait_empty() const { sync(empty()); }
+
+  // The store warp, before its first tile.
+  __device__ __forceinline__ void begin() const { arrive(empty()); }
+
+  // The store warp: stores the tile in `stage` and releases it. If `may_store()`, asked when the tile is
+  // there, one thread calls `store(box, place)` for each box, in an open group of bulk stores. Returns, in
+  // this thread alone, whether it has.
+  template <class MayStore, class Store>
+  __device__ __forceinline__ bool take(uint32_t stage, MayStore&& may_store, Store&& store) const {
+    // Named barriers count whole warps.
+    __syncwarp();
+    sync(full());
+    const bool stores = threadIdx.x % 32 == 0 && may_store();
+    if (stores) {
+      for (uint32_t box = 0; box < Tile::kBoxesC; ++box) store(box, place(stage, box));
+      bulk_commit();
+      bulk_wait_read<0>();
+    }
+    __syncwarp();
+    arrive(empty());
+    pipeline_.release_for_consumer(stage);
+    return stores;
+  }
+
+ private:
+  static constexpr uint32_t kBoxBytes = 64 * kSwizzledRow;
+  // Boxes of a consumer in a stage.
+  static constexpr uint32_t kStageBoxes = Tile::kStageBytes / kBoxBytes / kConsumers;
+  static_assert(kStageBoxes + Tile::kBuffersC >= Tile::kBoxesC, "a whole tile");
+
+  __device__ __forceinline__ char* place(uint32_t stage, uint32_t box) const {
+    Memory<Tile>& memory = pipeline_.memory;
+    if (box >= kStageBoxes) return memory.c[consumer_][box - kStageBoxes];
+    return memory.stages[stage].a + (consumer_ * kStageBoxes + box) * kBoxBytes;
+  }
+
+  // After barrier 0 and those of `sync_consumer`.
+  __device__ __forceinline__ uint32_t empty() const { return 1 + kConsumers + 2 * consumer_; }
+  __device__ __forceinline__ uint32_t full() const { return empty() + 1; }
+
+  __device__ __forceinline__ static void sync(uint32_t barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kWarpgroup + 32) : "memory");
+  }
+  __device__ __forceinline__ static void arrive(uint32_t barrier) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kWarpgroup + 32) : "memory");
+  }
+
+  const Pipeline<Tile>& pipeline_;
+  const uint32_t consumer_;
+};
+
+}  // namespace warpweave

@@ -1,0 +1,123 @@
+// The mainloop: the load warp's loads of a tile, and a consumer's multiplications.
+#pragma once
+
+#include "pipeline.cuh"
+#include "schedule.cuh"
+
+namespace warpweave {
+
+// A, or a shard of it: a map with boxes of a whole tile, one with those of the last tile, and the rows of
+// both.
+struct OperandA {
+  const TensorMap& whole;
+  const TensorMap& last;
+  uint32_t rows;
+};
+
+// Loads a box for this block, or for both blocks of the cluster.
+template <bool kBoth>
+__device__ __forceinline__ void load(void* to, const TensorMap* map, uint32_t x, uint32_t y, uint64_t* full) {
+  if constexpr (kBoth) {
+    load_box_multicast(to, map, int32_t(x), int32_t(y), full, 0b11);
+  } else {
+    load_box(to, map, int32_t(x), int32_t(y), full);
+  }
+}
+
+// Rows of a box of A if `left` rows of the matrix are left. TMA takes several times as long for rows that it
+// fills with zeros, so the last tile has a map with lower boxes. The old rows that its stages keep below them
+// give rows of C that TMA does not store. `rows_of_box` in `sm90/plan.rs` is the same.
+template <class Tile>
+__device__ __forceinline__ uint32_t rows_of_box(uint32_t left) {
+  const uint32_t each = (min(left, Tile::kM) + Tile::kClusterN - 1) / Tile::kClusterN;
+  // Boxes start at multiples of eight rows.
+  return (each + 7) / 8 * 8;
+}
+
+// Called before the loads of each step of K.
+struct NoWait {
+  __device__ __forceinline__ void operator()(uint32_t) const {}
+};
+
+// One thread: this block's loads for the tile at `row` and `column`, a stage for each step of K. Boxes of A
+// have `rows` rows.
+template <class Tile, class BeforeStep = NoWait>
+__device__ __forceinline__ void load_steps(const TensorMap* map_a, const TensorMap* map_b, uint32_t rows,
+                                           uint32_t row, uint32_t column, uint32_t steps,
+                                           const Pipeline<Tile>& pipeline,
+                                           typename Pipeline<Tile>::Cursor& at,
+                                           BeforeStep&& before_step = {}) {
+  constexpr bool kBothA = Tile::kMulticast == Multicast::kA, kBothB = Tile::kMulticast == Multicast::kB;
+  const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
+  const uint32_t bytes = rows * Tile::kClusterN * kSwizzledRow + Tile::kBytesB;
+  // This block's part of the multicast operand.
+  const uint32_t first_a = kBothA ? rank * rows : 0;
+  const uint32_t first_b = kBothB ? rank * Tile::kRowsB : 0;
+  for (uint32_t step = 0; step < steps; ++step, at.advance()) {
+    before_step(step);
+    uint64_t* full = pipeline.acquire(at, bytes);
+    char* a = pipeline.memory.stages[at.stage].a + first_a * kSwizzledRow;
+    char* b = pipeline.memory.stages[at.stage].b + first_b * kSwizzledRow;
+    const uint32_t k = step * Tile::kK;
+    if (rows != 0) load<kBothA>(a, map_a, k, row + first_a, full);
+    if constexpr (Tile::kMajorB == Major::kK) {
+      load<kBothB>(b, map_b, k, column + first_b, full);
+    } else {
+      // Boxes of 64 columns, each as large as 64 K-major rows.
+#pragma unroll
+      for (uint32_t box = 0; box < Tile::kRowsB; box += kBox) {
+        load<kBothB>(b + box * kSwizzledRow, map_b, column + first_b + box, k, full);
+      }
+    }
+  }
+}
+
+// One thread: this block's loads for a tile.
+template <class Tile, class BeforeStep = NoWait>
+__device__ __forceinline__ void load_tile(const OperandA& a, const TensorMap& b, TileCoord tile,
+                                          uint32_t steps, const Pipeline<Tile>& pipeline,
+                                          typename Pipeline<Tile>::Cursor& at,
+                                          BeforeStep&& before_step = {}) {
+  const uint32_t left = a.rows > tile.row ? a.rows - tile.row : 0;
+  load_steps<Tile>(left < Tile::kM ? &a.last : &a.whole, &b, rows_of_box<Tile>(left), tile.row, tile.column,
+                   steps, pipeline, at, before_step);
+}
+
+// A thread's accumulators of a tile, by boxes of 64 columns.
+template <class Tile>
+using Accumulators = float[Tile::kBoxesC][kBox / 2];
+
+// A warpgroup: multiplies 64 rows of a tile, from row 64 `consumer` on.
+template <class Tile>
+__device__ __forceinline__ void multiply(const Pipeline<Tile>& pipeline, typename Pipeline<Tile>::Cursor& at,
+                                         uint32_t steps, uint32_t consumer, Accumulators<Tile>& boxes) {
+  constexpr uint32_t kRowsA = 64 * kSwizzledRow;
+  auto& accumulators = reinterpret_cast<float (&)[Tile::kN / 2]>(boxes);
+  uint32_t previous = 0;
+  for (uint32_t step = 0; step < steps; ++step, at.advance()) {
+    pipeline.wait_full(at);
+    const uint32_t address_a = shared_address(pipeline.memory.stages[at.stage].a) + consumer * kRowsA;
+    const uint32_t address_b = shared_address(pipeline.memory.stages[at.stage].b);
+    const uint64_t a = wgmma_descriptor<Major::kK>(address_a, 0);
+    const uint64_t b = wgmma_descriptor<Tile::kMajorB>(address_b, Tile::kBoxBytes);
+    fence_accumulators(accumulators);
+    wgmma_fence();
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::kK / kWgmmaDepth; ++part) {
+      wgmma<typename Tile::Element, Tile::kMajorB>(accumulators, a + part * kDescriptorStep<Major::kK>,
+                                                   b + part * kDescriptorStep<Tile::kMajorB>,
+                                                   step != 0 || part != 0);
+    }
+    wgmma_commit();
+    fence_accumulators(accumulators);
+    // The tensor cores are busy with this step while the stage of the previous one is released.
+    wgmma_wait<1>();
+    if (step != 0) pipeline.release(previous);
+    previous = at.stage;
+  }
+  wgmma_wait<0>();
+  fence_accumulators(accumulators);
+  pipeline.release(previous);
+}
+
+}  // namespace warpweave

@@ -1,0 +1,110 @@
+// The tile schedule: the order in which a persistent grid takes the tiles of C.
+#pragma once
+
+#include "tile.cuh"
+
+namespace warpweave {
+
+// A tile of C by its first row and column, in the shard `shard` where rows are sharded.
+struct TileCoord {
+  uint32_t row;
+  uint32_t column;
+  uint32_t shard;
+};
+
+// A tile of a cluster, in tiles of a cluster.
+struct ClusterTile {
+  uint32_t row;
+  uint32_t column;
+};
+
+// This block's tile of a cluster's tile.
+template <class Tile>
+__device__ __forceinline__ TileCoord tile_coord(ClusterTile tile, uint32_t shard = 0) {
+  const uint32_t rank = Tile::kCluster == 1 ? 0 : cluster_rank();
+  const uint32_t row = tile.row * Tile::kClusterM + (Tile::kMulticast == Multicast::kB ? rank : 0);
+  const uint32_t column = tile.column * Tile::kClusterN + (Tile::kMulticast == Multicast::kA ? rank : 0);
+  return {row * Tile::kM, column * Tile::kN, shard};
+}
+
+// The schedule of one matrix: groups of `swizzle` rows of tiles, each taken column after column. The part of
+// A and B that a wave of blocks reads is then nearly square and stays in L2. `sm90/raster.rs` is the same.
+struct Raster {
+  // In tiles of a cluster.
+  uint32_t rows;
+  uint32_t columns;
+  uint32_t swizzle;
+
+  __host__ __device__ constexpr uint32_t count() const { return rows * columns; }
+
+  __host__ __device__ constexpr ClusterTile at(uint32_t index) const {
+    const uint32_t first = index / (swizzle * columns) * swizzle;
+    const uint32_t height = rows - first < swizzle ? rows - first : swizzle;
+    const uint32_t within = index - first * columns;
+    return {first + within % height, within / height};
+  }
+
+  template <class Tile, class Visit>
+  __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
+    const uint32_t tiles = count();
+    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
+      visit(tile_coord<Tile>(at(index)));
+    }
+  }
+};
+static_assert(Raster{5, 3, 2}.at(3).row == 1 && Raster{5, 3, 2}.at(3).column == 1, "down the group first");
+static_assert(Raster{5, 3, 2}.at(13).row == 4 && Raster{5, 3, 2}.at(13).column == 1,
+              "the last group is lower");
+
+// Consecutive rows of tiles of a shard, taken column after column. `all_gather_matmul/table.rs` has the same
+// layout.
+struct SwizzleGroup {
+  // The first tile of the schedule after this group.
+  uint32_t end;
+  uint32_t row;
+  uint32_t rows;
+  uint32_t shard;
+};
+static_assert(sizeof(SwizzleGroup) == sizeof(uint4), "one load");
+
+// The schedule of a matrix whose rows are sharded, from a table. `sm90/all_gather/parameters.rs` has the same
+// layout.
+struct TileSchedule {
+  const SwizzleGroup* groups;
+  // In tiles of a cluster: all of them, and those of a row.
+  uint32_t tiles;
+  uint32_t columns;
+
+  template <class Tile, class Visit>
+  __device__ __forceinline__ void for_each_tile(Visit&& visit) const {
+    const SwizzleGroup* next = groups;
+    for (uint32_t index = blockIdx.x / Tile::kCluster; index < tiles; index += gridDim.x / Tile::kCluster) {
+      // Indices only grow: the group is this one or a later one.
+      uint4 group = __ldg(reinterpret_cast<const uint4*>(next));
+      while (index >= group.x) group = __ldg(reinterpret_cast<const uint4*>(++next));
+      const uint32_t within = index - (group.x - group.z * columns);
+      visit(tile_coord<Tile>({group.y + within % group.z, within / group.z}, group.w));
+    }
+  }
+};
+
+// The chunks of a peer's shard that the rows of a tile lie in. Tiles of a row follow each other, so most
+// tiles need the chunks that the tile before needed.
+struct ChunkNeed {
+  uint32_t shard = ~0u;
+  uint32_t first = 0;
+  uint32_t last = 0;
+
+  // Goes on to the next tile of a schedule. True if it needs chunks that the last one did not. This rank's
+  // shard, `own`, has no chunks. A shard has `rows` rows.
+  template <class Tile>
+  __device__ __forceinline__ bool advance(TileCoord tile, uint32_t own, uint32_t rows, uint32_t chunk_rows) {
+    if (tile.shard == own || tile.row >= rows) return false;
+    const uint32_t from = tile.row / chunk_rows, to = (min(tile.row + Tile::kM, rows) - 1) / chunk_rows;
+    if (tile.shard == shard && from >= first && to <= last) return false;
+    shard = tile.shard, first = from, last = to;
+    return true;
+  }
+};
+
+}  // namespace warpweave
