@@ -38,20 +38,20 @@ struct CommandLine {
 enum Command {
     /// Provide the pinned nvcc, the CUTLASS headers and, if wanted, run-time libraries
     Setup(command::setup::Options),
-    /// Say what this machine has, what is missing and how to get it
+    /// List what this machine has, what is missing and how to get it
     Doctor(command::doctor::Options),
     /// Time the implementations, on all GPUs or on four host ranks
     Bench(Box<command::bench::Options>),
-    /// Say what is slower than in a baseline that `bench --save-baseline` kept
-    Compare(command::compare::Options),
+    /// List what is slower than in a baseline that `bench --save-baseline` kept
+    Compare(command::warpweave::Compare),
     /// Run the tests
     Test(command::test::Options),
     /// Show, check, simulate and choose schedules, as `plan check all`
-    Plan(command::hand_over::Options),
+    Plan(command::warpweave::Arguments),
     /// Run a schedule once and write when each of its operations ran, for Perfetto
-    Timeline(command::timeline::Options),
+    Timeline(command::warpweave::Timeline),
     /// Put results and timelines into one HTML page, as `report bench.json trace.json --out report.html`
-    Report(command::hand_over::Options),
+    Report(command::warpweave::Arguments),
     /// Put the programs into a folder that runs on a machine without Rust
     Bundle(command::bundle::Options),
     /// Start any program on every rank
@@ -68,11 +68,11 @@ fn main() -> ExitCode {
         Command::Setup(options) => command::setup::run(&options),
         Command::Doctor(options) => command::doctor::run(&options),
         Command::Bench(options) => command::bench::run(&options),
-        Command::Compare(options) => command::compare::run(&options),
+        Command::Compare(options) => command::warpweave::compare(&options),
         Command::Test(options) => command::test::run(&options),
-        Command::Plan(options) => command::hand_over::run("plan", &options),
-        Command::Timeline(options) => command::timeline::run(&options),
-        Command::Report(options) => command::hand_over::run("report", &options),
+        Command::Plan(options) => command::warpweave::run("plan", &options),
+        Command::Timeline(options) => command::warpweave::timeline(&options),
+        Command::Report(options) => command::warpweave::run("report", &options),
         Command::Bundle(options) => command::bundle::run(&options),
         Command::Launch(options) => command::launch::run(options),
         Command::Candle => command::candle::run(),

@@ -12,11 +12,8 @@ use crate::setup::Python;
 /// What is run on every rank. A bundle has no other copy of it.
 const SCRIPT: &str = include_str!("../../crates/bench/peers/torch_peers.py");
 
-/// Times PyTorch's operators, on as many ranks and in the same place as `bench`, the launch that is to come; the file that
-/// its `--peers` takes.
-///
-/// # Errors
-/// [`Error::NoTorch`]; [`Error::Refused`] by the program, which is asked for the problems; what ends a job.
+/// Times PyTorch's operators, on as many ranks and in the same place as `bench`, the launch that is to come;
+/// the file that its `--peers` takes.
 pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
     let folder = bench.logs.join("peers");
     let (script, figures) = (folder.join("torch_peers.py"), folder.join("torch.json"));
@@ -44,14 +41,11 @@ fn problems(program: &Path, args: &[OsString], ranks: usize) -> Result<String> {
     command.args(args).arg("--peer-problems");
     command.arg(ranks.to_string());
     command.stderr(std::process::Stdio::inherit());
-    let output = command.output().map_err(|source| Error::NotStarted {
-        program: program.into(),
-        source,
-    })?;
+    let output = command.output().map_err(Error::not_started(program))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(Error::Refused {
-            program: "warpweave bench".into(),
+            program: "warpweave bench",
             status: output.status,
         }),
     }

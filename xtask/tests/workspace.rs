@@ -102,7 +102,8 @@ struct Ended {
     err: String,
 }
 
-/// One command at a time: a build with other features puts another program into the place of the one that runs.
+/// One command at a time: a build with other features puts another program into the place of the one that
+/// runs.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn run(program: &Path, line: &str, env: &[(&str, &str)]) -> Ended {

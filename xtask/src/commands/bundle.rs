@@ -15,7 +15,7 @@ const LARGE: u64 = 64 << 20;
 pub struct Options {
     /// The folder to fill: an empty one, or an older bundle
     dir: PathBuf,
-    /// Cargo features of the programs; empty for the host alone
+    /// Cargo features of the programs; empty for the host only
     #[arg(long, default_value = CUDA_FEATURES)]
     features: String,
     /// Leave the tests for GPUs out

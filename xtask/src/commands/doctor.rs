@@ -1,4 +1,5 @@
-//! `cargo xtask doctor`: what this machine has, what is missing and how to get it; with `--measure`, its figures.
+//! `cargo xtask doctor`: what this machine has, what is missing and how to get it; with `--measure`, its
+//! figures.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -39,9 +40,6 @@ struct Measuring {
 }
 
 /// Prints the findings. Succeeds where the host backend can run: what only GPUs need may be missing.
-///
-/// # Errors
-/// [`Error::Unfit`]; what ends a job.
 pub fn run(options: &Options) -> Result<()> {
     if options.measure {
         return measure(&options.measuring);
@@ -65,9 +63,9 @@ pub fn run(options: &Options) -> Result<()> {
 /// Starts `warpweave measure` on every rank.
 fn measure(options: &Measuring) -> Result<()> {
     let out = options.out.iter();
-    let words = out.flat_map(|out| [OsString::from("--out"), out.into()]);
+    let args = out.flat_map(|out| [OsString::from("--out"), out.into()]);
     let wanted = (options.device, options.ranks);
-    options.job.start("measure", wanted, words)
+    options.job.start("measure", wanted, args)
 }
 
 fn json(report: &Report) -> Result<String> {

@@ -18,11 +18,8 @@ pub struct Options {
     force: bool,
 }
 
-/// Provides the compiler and the CUTLASS headers, and what else was asked for. What is there with the right pins is
-/// left alone.
-///
-/// # Errors
-/// No Python, no pip, no network, no space, a wheel that is not the pinned one; each says what to install instead.
+/// Provides the compiler and the CUTLASS headers, and what else was asked for. What is there with the right
+/// pins is left alone.
 pub fn run(options: &Options) -> Result<()> {
     let toolchain =
         place::target_directory(&place::workspace()?).join(warpweave_nvcc::layout::TOOLCHAIN);

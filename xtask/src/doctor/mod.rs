@@ -29,6 +29,7 @@ pub fn examine() -> Report {
     findings.extend(devices::examine());
     findings.extend(libraries::examine(toolchain.as_deref()));
     findings.extend(devices::launchers());
-    findings.push(devices::multicast(|name| std::env::var(name).ok()));
+    let multicast = devices::multicast(|name| std::env::var(name).ok());
+    findings.push(multicast.about("multicast", Use::Optional));
     Report::new(findings)
 }

@@ -16,7 +16,7 @@ pub enum Use {
     DeviceCode,
     /// To run on GPUs.
     Cuda,
-    /// For nothing in particular: there is another way.
+    /// Nothing depends on it.
     Optional,
 }
 
@@ -60,42 +60,35 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-impl Finding {
-    /// Something that is there.
-    pub fn present(name: &'static str, needed_for: Use, found: impl Into<String>) -> Self {
-        Self {
+/// What was found of one thing.
+#[derive(Debug)]
+pub struct Answer(State, String, Option<String>);
+
+/// It is there.
+pub fn present(found: impl Into<String>) -> Answer {
+    Answer(State::Present, found.into(), None)
+}
+
+/// It is not there; what to do.
+pub fn missing(found: impl Into<String>, advice: impl Into<String>) -> Answer {
+    Answer(State::Missing, found.into(), Some(advice.into()))
+}
+
+/// It is there; what to know about it.
+pub fn doubtful(found: impl Into<String>, advice: impl Into<String>) -> Answer {
+    Answer(State::Doubtful, found.into(), Some(advice.into()))
+}
+
+impl Answer {
+    /// As the answer about `name`.
+    pub fn about(self, name: &'static str, needed_for: Use) -> Finding {
+        let Self(state, found, advice) = self;
+        Finding {
             name,
             needed_for,
-            state: State::Present,
-            found: found.into(),
-            advice: None,
-        }
-    }
-
-    /// Something that is not there.
-    pub fn missing(
-        name: &'static str,
-        needed_for: Use,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self {
-            state: State::Missing,
-            advice: Some(advice.into()),
-            ..Self::present(name, needed_for, found)
-        }
-    }
-
-    /// Something that is there, and of which something should be known.
-    pub fn doubtful(
-        name: &'static str,
-        needed_for: Use,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self {
-            state: State::Doubtful,
-            ..Self::missing(name, needed_for, found, advice)
+            state,
+            found,
+            advice,
         }
     }
 }
@@ -192,25 +185,21 @@ mod tests {
 
     fn report(cuda: Finding) -> Report {
         Report::new(vec![
-            Finding::present("memory", Use::Host, "24 GB"),
-            Finding::present("rustc", Use::Build, "1.95.0"),
-            Finding::doubtful("nvcc", Use::DeviceCode, "13.1", "newer than the driver"),
-            Finding::missing("mpirun", Use::Optional, "not in PATH", "install Open MPI"),
+            present("24 GB").about("memory", Use::Host),
+            present("1.95.0").about("rustc", Use::Build),
+            doubtful("13.1", "newer than the driver").about("nvcc", Use::DeviceCode),
+            missing("not in PATH", "install Open MPI").about("mpirun", Use::Optional),
             cuda,
         ])
     }
 
     #[test]
     fn only_what_a_use_needs_decides_about_it() {
-        let without = report(Finding::missing(
-            "libcuda",
-            Use::Cuda,
-            "not found",
-            "install the driver",
-        ));
+        let without =
+            report(missing("not found", "install the driver").about("libcuda", Use::Cuda));
         assert!(without.host_backend && without.device_code && !without.cuda_backend);
         assert_eq!(without.missing(Use::Cuda), ["libcuda (not found)"]);
-        assert!(report(Finding::present("libcuda", Use::Cuda, "580")).cuda_backend);
+        assert!(report(present("580").about("libcuda", Use::Cuda)).cuda_backend);
         assert!(
             !Report::new(Vec::new()).host_backend,
             "nothing was looked at"
@@ -219,13 +208,8 @@ mod tests {
 
     #[test]
     fn people_see_the_advice_below_its_finding() {
-        let text = report(Finding::missing(
-            "libcuda",
-            Use::Cuda,
-            "not found",
-            "install the driver",
-        ))
-        .to_string();
+        let text = report(missing("not found", "install the driver").about("libcuda", Use::Cuda))
+            .to_string();
         let lines: Vec<&str> = text.lines().collect();
         let at = lines
             .iter()
@@ -242,7 +226,7 @@ mod tests {
     #[test]
     fn programs_see_the_same() {
         let json =
-            serde_json::to_value(report(Finding::present("libcuda", Use::Cuda, "580"))).unwrap();
+            serde_json::to_value(report(present("580").about("libcuda", Use::Cuda))).unwrap();
         assert_eq!(json["cuda_backend"], true);
         assert_eq!(json["findings"][2]["needed_for"], "device-code");
         assert_eq!(json["findings"][2]["state"], "doubtful");

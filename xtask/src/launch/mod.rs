@@ -15,7 +15,6 @@
 mod job;
 mod log;
 mod rank;
-mod signals;
 mod supervisor;
 
 use std::ffi::OsString;
@@ -25,7 +24,7 @@ use std::time::Duration;
 use crate::error::{End, Error, Result};
 use job::Identity;
 use log::LogFolder;
-use rank::{Rank, Seat};
+use rank::Rank;
 use supervisor::{Supervisor, Verdict};
 
 /// The exit status of a rank that ended because a peer did (sysexits' EX_PROTOCOL, otherwise unused).
@@ -67,7 +66,8 @@ pub struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         Self {
-            // Twice what a wait on the device may take, so that a rank which waits for a lost one ends by its own error.
+            // Twice what a wait on the device may take, so that a rank which waits for a lost one ends by its
+            // own error.
             grace: Duration::from_secs(20),
             term: Duration::from_secs(3),
             job: None,
@@ -76,16 +76,11 @@ impl Default for Patience {
 }
 
 impl Launch {
-    /// Runs the job to its end. Rank 0's output passes through; the ends of the failing ranks' logs are shown, that of the
-    /// cause first.
+    /// Runs the job to its end. Rank 0's output passes through; the ends of the failing ranks' logs are
+    /// shown, that of the cause first.
     ///
-    /// The calling thread must be the one that lives longest in this process: a rank is killed when the thread that
-    /// started it ends.
-    ///
-    /// # Errors
-    /// [`Error::RankFailed`] naming the first rank that failed, [`Error::Interrupted`], [`Error::JobTimeout`],
-    /// [`Error::RanksStuck`]; and before any rank runs [`Error::Ranks`], [`Error::Port`], [`Error::LogSpace`],
-    /// [`Error::File`], [`Error::NotStarted`].
+    /// The calling thread must be the one that lives longest in this process: a rank is killed when the
+    /// thread that started it ends.
     pub fn run(&self) -> Result<()> {
         if self.ranks == 0 || self.ranks > LARGEST_WORLD {
             let limit = format!("a job has 1 to {LARGEST_WORLD}");
@@ -99,13 +94,8 @@ impl Launch {
         // Before the first rank starts, so that no Ctrl-C falls between.
         let mut supervisor = Supervisor::new(self.patience)?;
         for index in 0..self.ranks {
-            let seat = Seat {
-                index,
-                world: self.ranks,
-                identity: &identity,
-            };
             // Ranks already started die with their `Rank` when this returns early.
-            supervisor.watch(Rank::start(self, seat, &logs)?);
+            supervisor.watch(Rank::start(self, index, &identity, &logs)?);
         }
         let verdict = supervisor.run();
         let stuck = supervisor.finish();
@@ -119,7 +109,7 @@ impl Launch {
                 let log = logs.rank(rank);
                 show_tail(rank, end, &log, LINES_OF_CULPRIT);
                 for (rank, end) in others {
-                    // Rank 0 was shown as it wrote.
+                    // Rank 0's output was passed through.
                     if rank != 0 {
                         show_tail(rank, end, &logs.rank(rank), LINES_OF_OTHERS);
                     }
@@ -150,7 +140,7 @@ impl Launch {
 
 /// How much is shown of the log of the rank that failed.
 const LINES_OF_CULPRIT: usize = 30;
-/// And of each rank that ended because of it: what it says of the cause.
+/// And of each rank that ended because of it.
 const LINES_OF_OTHERS: usize = 3;
 
 fn show_tail(rank: usize, end: End, path: &Path, lines: usize) {

@@ -15,13 +15,6 @@ use super::log::{LogFolder, tee};
 use super::{Error, Launch, Result};
 use crate::error::End;
 
-/// A rank's place in its job.
-pub(super) struct Seat<'a> {
-    pub index: usize,
-    pub world: usize,
-    pub identity: &'a Identity,
-}
-
 pub(super) struct Rank {
     pub index: usize,
     child: Child,
@@ -31,8 +24,12 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    pub fn start(launch: &Launch, seat: Seat<'_>, logs: &LogFolder) -> Result<Self> {
-        let index = seat.index;
+    pub fn start(
+        launch: &Launch,
+        index: usize,
+        identity: &Identity,
+        logs: &LogFolder,
+    ) -> Result<Self> {
         let log = || logs.open(index);
         let shown = index == 0;
         // A progress bar needs the terminal itself: through a pipe it would not be drawn.
@@ -41,10 +38,10 @@ impl Rank {
         command
             .args(&launch.args)
             .env("WARPWEAVE_RANK", index.to_string())
-            .env("WARPWEAVE_WORLD_SIZE", seat.world.to_string())
+            .env("WARPWEAVE_WORLD_SIZE", launch.ranks.to_string())
             .env("WARPWEAVE_LOCAL_RANK", index.to_string())
-            .env("WARPWEAVE_STORE", &seat.identity.store)
-            .env("WARPWEAVE_JOB_TOKEN", &seat.identity.token)
+            .env("WARPWEAVE_STORE", &identity.store)
+            .env("WARPWEAVE_JOB_TOKEN", &identity.token)
             .stdin(Stdio::null())
             .stdout(if shown { Stdio::piped() } else { log()?.into() })
             .stderr(match (shown, terminal) {
@@ -55,10 +52,9 @@ impl Rank {
             .process_group(0);
         let copies = (log()?, log()?);
         die_with_parent(&mut command);
-        let child = command.spawn().map_err(|source| Error::NotStarted {
-            program: launch.program.clone(),
-            source,
-        })?;
+        let child = command
+            .spawn()
+            .map_err(Error::not_started(&launch.program))?;
         let mut rank = Self {
             index,
             child,
@@ -88,8 +84,8 @@ impl Rank {
         self.passed_on = Some(closed);
     }
 
-    /// Calls `ended` in a thread once the process has ended. It stays a zombie until [`Rank::reap`], so that its
-    /// number cannot pass to another process which a signal would then hit.
+    /// Calls `ended` in a thread once the process has ended. It stays a zombie until [`Rank::reap`], so that
+    /// its number cannot pass to another process which a signal would then hit.
     pub fn on_end(&self, ended: impl FnOnce() + Send + 'static) {
         let pid = self.pid();
         thread::spawn(move || {
@@ -125,8 +121,8 @@ impl Rank {
         self.end
     }
 
-    /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left the
-    /// rank's group holds the pipe.
+    /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left
+    /// the rank's group holds the pipe.
     pub fn drain(&self, limit: Duration) {
         if let Some(closed) = &self.passed_on {
             let _: std::result::Result<(), RecvTimeoutError> = closed.recv_timeout(limit);
@@ -156,7 +152,8 @@ fn die_with_parent(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe work is allowed. `arrange` makes two system calls (prctl
-    // and getppid) and builds an error from a number; it allocates nothing, takes no lock and owns only a number.
+    // SAFETY: between fork and exec only async-signal-safe work is allowed. `arrange` makes two system calls
+    // (prctl and getppid) and builds an error from a number; it allocates nothing, takes no lock and owns
+    // only a number.
     unsafe { command.pre_exec(arrange) };
 }

@@ -13,17 +13,11 @@ pub struct Python {
 
 impl Python {
     /// Tries `WARPWEAVE_PYTHON` alone if it is set, else `python3` and `python`.
-    ///
-    /// # Errors
-    /// [`Error::NoPython`]; [`Error::NoPip`] where only one without pip was found.
     pub fn find() -> Result<Self> {
         Self::first(candidates())
     }
 
     /// Tries the same for one that has PyTorch with symmetric memory.
-    ///
-    /// # Errors
-    /// [`Error::NoTorch`].
     pub fn with_torch() -> Result<Self> {
         Self::with_torch_of(candidates())
     }

@@ -13,9 +13,6 @@ use super::python::Python;
 use crate::error::{Error, Result};
 
 /// Finds every pinned wheel among `files` by its hash. pip has checked them already; this does not trust it.
-///
-/// # Errors
-/// [`Error::WheelHash`] for a file that is none of the wheels, or a wheel that is none of the files.
 pub fn verify(
     component: &'static Component,
     architecture: &str,
@@ -59,9 +56,6 @@ fn sha256(path: &Path) -> Result<String> {
 }
 
 /// Unpacks the wheels in `staging` and puts the component together, in a folder that is returned.
-///
-/// # Errors
-/// [`Error::Unpack`], [`Error::ToolchainSpace`], [`Error::File`].
 pub fn assemble(
     python: &Python,
     staging: &Path,
@@ -121,10 +115,9 @@ fn unzip(python: &Python, wheel: &Path, to: &Path, component: &'static Component
         .arg(wheel)
         .arg(to)
         .stdout(Stdio::null());
-    let done = command.output().map_err(|source| Error::NotStarted {
-        program: python.name().into(),
-        source,
-    })?;
+    let done = command
+        .output()
+        .map_err(Error::not_started(python.name()))?;
     if done.status.success() {
         return Ok(());
     }
