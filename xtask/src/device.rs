@@ -23,6 +23,17 @@ pub enum Wanted {
     Cuda,
 }
 
+/// Where a job is to run, as its command's options say.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Asked {
+    /// Where to run: all GPUs where there are some, else four host ranks
+    #[arg(long, value_enum, default_value_t)]
+    pub device: Wanted,
+    /// Number of ranks [default: one a GPU, four on the host; one for the suite `gemm`]
+    #[arg(long, short = 'n')]
+    pub ranks: Option<usize>,
+}
+
 /// What a job gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {

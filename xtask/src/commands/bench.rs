@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::forward::Forward;
 use super::launch::JobOptions;
-use crate::device::{self, Chosen, Gpus, Wanted};
+use crate::device::{self, Asked, Chosen, Gpus};
 use crate::error::{Error, Result};
 use crate::peers;
 use crate::place::Place;
@@ -16,12 +16,8 @@ use crate::setup::Python;
 /// The options of `bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Where to run: all GPUs where there are some, else four host ranks
-    #[arg(long, value_enum, default_value_t)]
-    device: Wanted,
-    /// Number of ranks [default: one a GPU, four on the host; one for the suite `gemm`]
-    #[arg(long, short = 'n')]
-    ranks: Option<usize>,
+    #[command(flatten)]
+    asked: Asked,
     /// Compile the device code even on a machine without a GPU
     #[arg(long)]
     cuda_features: bool,
@@ -108,7 +104,7 @@ impl Options {
         let one = suite
             .is_some_and(|suite| OF_ONE_RANK.contains(&suite))
             .then_some(1);
-        self.ranks.or(one)
+        self.asked.ranks.or(one)
     }
 
     /// Whether PyTorch is to be timed. Any other value of `--peers` is a file.
@@ -139,7 +135,12 @@ impl Options {
 pub fn run(options: &Options) -> Result<()> {
     let place = Place::find()?;
     let device_code = program::has_device_code(&place);
-    let chosen = device::choose(options.device, options.ranks(), &Gpus::find(), device_code)?;
+    let chosen = device::choose(
+        options.asked.device,
+        options.ranks(),
+        &Gpus::find(),
+        device_code,
+    )?;
     let torch = match options.wants_torch() && !options.list {
         true if !chosen.cuda => {
             return Err(Error::Option {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::launch::JobOptions;
-use crate::device::Wanted;
+use crate::device::{Asked, Wanted};
 use crate::doctor::{self, Report};
 use crate::error::{Error, Result};
 
@@ -64,8 +64,11 @@ pub fn run(options: &Options) -> Result<()> {
 fn measure(options: &Measuring) -> Result<()> {
     let out = options.out.iter();
     let args = out.flat_map(|out| [OsString::from("--out"), out.into()]);
-    let wanted = (options.device, options.ranks);
-    options.job.start("measure", wanted, args)
+    let asked = Asked {
+        device: options.device,
+        ranks: options.ranks,
+    };
+    options.job.start("measure", asked, args)
 }
 
 fn json(report: &Report) -> Result<String> {

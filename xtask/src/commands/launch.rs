@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::device::{self, Gpus, Wanted};
+use crate::device::{self, Asked, Gpus};
 use crate::error::{Error, Result};
 use crate::launch::{Launch, Patience};
 use crate::place::Place;
@@ -34,12 +34,12 @@ impl JobOptions {
     pub fn start(
         &self,
         command: &'static str,
-        (device, ranks): (Wanted, Option<usize>),
+        asked: Asked,
         more: impl IntoIterator<Item = OsString>,
     ) -> Result<()> {
         let place = Place::find()?;
         let device_code = program::has_device_code(&place);
-        let chosen = device::choose(device, ranks, &Gpus::find(), device_code)?;
+        let chosen = device::choose(asked.device, asked.ranks, &Gpus::find(), device_code)?;
         let program = program::warpweave(&place, chosen.cuda)?;
         let mut args: Vec<OsString> = [command, "--device", chosen.name()].map(Into::into).into();
         args.extend(more);

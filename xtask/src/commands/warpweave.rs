@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::launch::JobOptions;
-use crate::device::Wanted;
+use crate::device::Asked;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::program;
@@ -28,12 +28,8 @@ pub struct Arguments {
 /// The options of `timeline`.
 #[derive(Debug, clap::Args)]
 pub struct Timeline {
-    /// Where to run: all GPUs where there are some, else four host ranks
-    #[arg(long, value_enum, default_value_t)]
-    device: Wanted,
-    /// Number of ranks [default: one a GPU, four on the host]
-    #[arg(long, short = 'n')]
-    ranks: Option<usize>,
+    #[command(flatten)]
+    asked: Asked,
     #[command(flatten)]
     job: JobOptions,
     /// As `pushChunks --shape 8192x3584x8192 --dtype bf16 --machine h200x4 --out trace.json`
@@ -89,10 +85,9 @@ pub fn compare(options: &Compare) -> Result<()> {
 
 /// Starts `warpweave timeline` on every rank.
 pub fn timeline(options: &Timeline) -> Result<()> {
-    let wanted = (options.device, options.ranks);
     options
         .job
-        .start("timeline", wanted, options.args.iter().cloned())
+        .start("timeline", options.asked, options.args.iter().cloned())
 }
 
 /// No device is touched, so no device code is built. Returns only if the program cannot be started.

@@ -5,7 +5,7 @@ use std::path::Path;
 use warpweave_nvcc::{Cutlass, Environment, Error, HostCompiler, NEWEST, Nvcc};
 
 use super::probe;
-use super::report::{Answer, Finding, State, Use, doubtful, missing, present};
+use super::{Answer, Finding, State, Use, doubtful, missing, present};
 use crate::setup;
 
 /// Rust, nvcc with what it needs, and what `cargo xtask setup` needs to bring it.

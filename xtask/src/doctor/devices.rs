@@ -4,7 +4,7 @@ use std::fs;
 
 use super::libraries::by_loader;
 use super::probe;
-use super::report::{Answer, Finding, Use, doubtful, missing, present};
+use super::{Answer, Finding, Use, doubtful, missing, present};
 
 /// The driver branch of CUDA 13.0.
 const BRANCH: u32 = 580;

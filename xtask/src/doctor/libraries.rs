@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::probe;
-use super::report::{Answer, Finding, Use, missing, present};
+use super::{Answer, Finding, Use, missing, present};
 
 struct Library {
     name: &'static str,

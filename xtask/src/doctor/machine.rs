@@ -5,7 +5,7 @@ use std::fs;
 use rustix::fs::MemfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::report::{Answer, Finding, Use, doubtful, missing, present};
+use super::{Answer, Finding, Use, doubtful, missing, present};
 
 /// Four ranks at the bench's shapes for the host stay well below this.
 const SCARCE_MEMORY: u64 = 2 << 30;

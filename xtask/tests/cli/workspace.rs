@@ -252,8 +252,14 @@ fn without_cargo_the_message_says_what_to_do() {
 #[test]
 fn without_python_the_message_says_what_to_install_instead() {
     let program = Path::new(env!("CARGO_BIN_EXE_xtask"));
-    let ended = run(program, "setup", &[("WARPWEAVE_PYTHON", "/no/such/python")]);
+    let target = tempfile::tempdir().unwrap();
+    let variables = [
+        ("CARGO_TARGET_DIR", target.path().to_str().unwrap()),
+        ("WARPWEAVE_PYTHON", "/no/such/python"),
+    ];
+    let ended = run(program, "setup", &variables);
     assert_eq!(ended.code, Some(1), "{}", ended.out);
+    assert!(!target.path().join("toolchain/cuda-13.0").exists());
     for word in [
         "/no/such/python",
         "install python3 with pip",
