@@ -21,15 +21,11 @@ pub struct Cargo {
 /// An executable that cargo made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
-    /// Folder of the package.
     pub package: PathBuf,
-    /// Name of the target.
     pub target: String,
     /// Its kind: `bin`, `lib`, `test`, `example`, …
     pub kind: String,
-    /// Whether it is a test harness.
     pub is_test: bool,
-    /// The file.
     pub path: PathBuf,
 }
 
@@ -68,7 +64,6 @@ struct Profile {
 }
 
 impl Cargo {
-    /// Cargo for the workspace at `root`.
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_path_buf(),

@@ -23,7 +23,7 @@ pub enum Wanted {
     Cuda,
 }
 
-/// Where a job is to run, as its command's options say.
+/// The options for where a job runs.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Asked {
     /// Where to run: all GPUs where there are some, else four host ranks
@@ -34,12 +34,10 @@ pub struct Asked {
     pub ranks: Option<usize>,
 }
 
-/// What a job gets.
+/// Where a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Whether that is GPUs.
     pub cuda: bool,
-    /// Number of ranks.
     pub ranks: usize,
 }
 
@@ -50,8 +48,8 @@ impl Chosen {
     }
 }
 
-/// Chooses device and ranks from what was asked for and the GPUs that are there. `cuda_by_default` says
-/// whether GPUs are taken without being asked for.
+/// Chooses device and ranks from the options and the GPUs of the machine. `cuda_by_default` says
+/// whether GPUs are the default.
 pub fn choose(
     wanted: Wanted,
     ranks: Option<usize>,
@@ -92,7 +90,6 @@ pub fn choose(
 /// The GPUs that a job started now could use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpus {
-    /// How many.
     pub count: usize,
     /// Where they were counted.
     pub looked: String,

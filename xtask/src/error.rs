@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::setup::Cause;
 
-/// The result of a command or of a step of one.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Every way in which a command of xtask fails; the message says what to do about it.
@@ -226,14 +225,11 @@ impl fmt::Display for OwnToolchain {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It exited with this status.
     Code(i32),
-    /// This signal killed it.
     Signal(i32),
 }
 
 impl End {
-    /// Reads the kernel's account.
     pub fn of(status: ExitStatus) -> Self {
         use std::os::unix::process::ExitStatusExt;
         match (status.code(), status.signal()) {
@@ -243,7 +239,7 @@ impl End {
         }
     }
 
-    /// Whether it is what a rank that did its work leaves.
+    /// Whether a rank that did its work ends so.
     pub fn is_success(self) -> bool {
         self == End::Code(0)
     }
@@ -258,7 +254,7 @@ impl fmt::Display for End {
     }
 }
 
-/// A signal with the name that people know it by.
+/// A signal, printed with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalName(pub i32);
 

@@ -13,11 +13,9 @@ use crate::error::{Error, Result};
 /// How test programs are run.
 #[derive(Debug)]
 pub struct Conditions {
-    /// Variables added to their environment.
     pub env: Vec<(String, String)>,
     /// For one program.
     pub limit: Duration,
-    /// Where their output goes.
     pub out: fn() -> Box<dyn Write>,
 }
 
@@ -27,7 +25,6 @@ pub struct Conditions {
 /// in `tests/cuda.rs` or `cuda::tests::round_trip`.
 #[derive(Clone, Debug)]
 pub struct Harness {
-    /// What to call it.
     pub name: String,
     program: PathBuf,
     target: String,
@@ -35,7 +32,6 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// The program `program` of the target `target`, run in `folder`.
     pub fn new(package: &str, target: &str, program: PathBuf, folder: PathBuf) -> Self {
         Self {
             name: format!("{package} {target}"),
@@ -150,11 +146,9 @@ fn wants_gpu(name: &str) -> bool {
 /// Tests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tests that passed.
     pub passed: usize,
-    /// Tests that failed, and programs that did not end as one does.
+    /// Tests that failed, and programs that crashed or hung.
     pub failed: usize,
-    /// Tests that were not run.
     pub skipped: usize,
 }
 
@@ -194,7 +188,7 @@ impl Counts {
         (counts.to_string() == line).then_some(counts)
     }
 
-    /// A program that ended badly without a failing test failed as a whole: it crashed.
+    /// Counts a program that failed without a failing test: it crashed.
     pub fn account_for(&mut self, status: ExitStatus) {
         if !status.success() && self.failed == 0 {
             self.failed = 1;
@@ -298,8 +292,8 @@ mod tests {
         assert!(!wants_gpu("host::tests::barracuda") && !wants_gpu("plan::check"));
     }
 
-    /// In the sources, where an ignored test names what it needs: a GPU test without that part in its name
-    /// would never run.
+    /// Reads the sources: an ignored test says there what it needs. A GPU test by another name would never
+    /// run.
     #[test]
     fn every_test_for_gpus_is_called_so() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");

@@ -1,7 +1,7 @@
-//! `cargo xtask`: what people type.
+//! `cargo xtask`: the commands for people who work on Warpweave.
 //!
-//! It provides, builds, launches and compares; whatever touches a backend or a plan it hands to the program
-//! `warpweave`, so that it depends on no CUDA crate and starts in a second.
+//! It sets up, builds, launches and compares. Whatever touches a backend or a plan runs in the program
+//! `warpweave`, so that xtask depends on no CUDA crate and starts in a second.
 
 mod bundle;
 mod cargo;
@@ -56,7 +56,7 @@ enum Command {
     Bundle(command::bundle::Options),
     /// Start any program on every rank
     Launch(command::launch::Options),
-    /// Build and link a project that has candle: the step of `ci` that is asked for by name
+    /// Build and link a project that has candle: a step of `ci` that runs by name only
     #[command(hide = true)]
     Candle,
     /// Run all checks

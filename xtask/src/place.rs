@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::bundle::Bundle;
 use crate::error::{Error, Result};
 
-/// The surroundings that commands work in.
+/// What a command works in.
 #[derive(Debug)]
 pub enum Place {
-    /// The root of the workspace.
     Workspace(PathBuf),
     /// Programs built elsewhere, in the folder of this one.
     Bundle(Bundle),
@@ -23,7 +22,6 @@ impl Place {
         workspace().map(Place::Workspace)
     }
 
-    /// The folder for the baselines of `bench --save-baseline`.
     pub fn baselines(&self) -> PathBuf {
         match self {
             Place::Workspace(root) => target_directory(root).join("warpweave/baselines"),
@@ -31,7 +29,6 @@ impl Place {
         }
     }
 
-    /// The folder for the logs of jobs.
     pub fn logs(&self) -> PathBuf {
         match self {
             Place::Workspace(root) => target_directory(root).join("warpweave/logs"),

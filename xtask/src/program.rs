@@ -7,7 +7,7 @@ use crate::cargo::{CUDA_FEATURES, Cargo};
 use crate::error::{Error, Result};
 use crate::place::{Place, target_directory};
 
-/// Whether the program that we would run has device code, or can have it.
+/// Whether the program has device code, or can be built with it.
 pub fn has_device_code(place: &Place) -> bool {
     match place {
         Place::Workspace(_) => true,

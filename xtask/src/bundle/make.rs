@@ -1,4 +1,4 @@
-//! Puts a bundle together.
+//! Builds a bundle.
 
 use std::fs;
 use std::path::Path;
@@ -21,14 +21,12 @@ const DEVICE_PACKAGES: [&str; 8] = [
     "warpweave-example-rotate",
 ];
 
-/// What to put into a bundle.
+/// The contents of a bundle.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents<'a> {
     /// Cargo features, separated by commas; empty for none.
     pub features: &'a str,
-    /// Whether the tests for GPUs go with it.
     pub tests: bool,
-    /// Whether debug information is taken out.
     pub strip: bool,
 }
 
@@ -132,7 +130,7 @@ impl Placing<'_> {
     }
 }
 
-/// Takes out the bundle that was in `folder` before, and nothing else.
+/// Removes an older bundle from `folder`, and nothing else.
 fn clear(folder: &Path) -> Result<()> {
     let empty = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),

@@ -1,8 +1,8 @@
 //! A folder of programs built here that runs on a machine without a Rust toolchain.
 //!
 //! ```text
-//! DIR/xtask           this program: `DIR/xtask bench`, `DIR/xtask test`, `DIR/xtask plan`, `DIR/xtask launch`
-//! DIR/bundle.json     what is here, the manifest, by which xtask knows that it is part of a bundle
+//! DIR/xtask           this program, with `bench`, `test`, `plan`, `launch` and others
+//! DIR/bundle.json     the manifest, by which xtask knows that it is part of a bundle
 //! DIR/bin/warpweave   the program that runs on every rank
 //! DIR/bin/tests/…     the test programs that have tests for GPUs
 //! DIR/bin/benches/…   the benches of criterion, to be started with `--bench`
@@ -22,25 +22,21 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 pub use make::{Contents, make};
 
-/// Raised when an xtask of before could not use a bundle of after.
+/// Raised when an older xtask could not use a newer bundle.
 const FORMAT: u32 = 1;
 const FILE: &str = "bundle.json";
 
-/// What a bundle holds. Paths are relative to its folder.
+/// The contents of a bundle. Paths are relative to its folder.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Manifest {
     format: u32,
     /// The commit that was built; `None` where the sources were not under version control.
     pub commit: Option<String>,
-    /// Whether the sources differed from that commit.
     pub dirty: bool,
-    /// The features that were built, as `nvcc`.
     pub features: Vec<String>,
-    /// The program that runs on every rank.
     pub warpweave: PathBuf,
     /// Test programs that have tests for GPUs.
     pub tests: Vec<Program>,
-    /// Example programs.
     pub examples: Vec<Program>,
 }
 
@@ -51,12 +47,11 @@ pub struct Program {
     pub package: String,
     /// The target, as `cuda`.
     pub name: String,
-    /// The file.
     pub path: PathBuf,
 }
 
 impl Manifest {
-    /// A list of what was built from `commit` with `features`, still without tests and examples.
+    /// The manifest of a build of `commit` with `features`, without tests and examples.
     pub fn new(
         commit: Option<String>,
         dirty: bool,
@@ -74,12 +69,11 @@ impl Manifest {
         }
     }
 
-    /// Where the list of the bundle in `folder` is.
+    /// The path of the manifest in `folder`.
     pub fn path(folder: &Path) -> PathBuf {
         folder.join(FILE)
     }
 
-    /// Writes the list into `folder`.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let path = Self::path(folder);
         let text = serde_json::to_string_pretty(self)
@@ -120,7 +114,6 @@ impl Bundle {
         program.parent().map_or(Ok(None), Self::in_folder)
     }
 
-    /// The bundle in `folder`.
     pub fn in_folder(folder: &Path) -> Result<Option<Self>> {
         let path = Manifest::path(folder);
         if !path.is_file() {
@@ -132,12 +125,10 @@ impl Bundle {
         }))
     }
 
-    /// The bundle's folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What it holds.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -150,7 +141,6 @@ impl Bundle {
             .any(|feature| feature == "nvcc")
     }
 
-    /// The program that runs on every rank.
     pub fn warpweave(&self) -> PathBuf {
         self.root.join(&self.manifest.warpweave)
     }

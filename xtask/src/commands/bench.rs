@@ -13,7 +13,6 @@ use crate::place::Place;
 use crate::program;
 use crate::setup::Python;
 
-/// The options of `bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -98,7 +97,7 @@ struct What {
 const OF_ONE_RANK: [&str; 1] = ["gemm"];
 
 impl Options {
-    /// How many ranks are asked for, by number or by the suite.
+    /// The number of ranks that the options or the suite ask for.
     fn ranks(&self) -> Option<usize> {
         let suite = self.suite.as_deref();
         let one = suite
@@ -176,8 +175,7 @@ pub fn run(options: &Options) -> Result<()> {
     launch.run()
 }
 
-/// Has the program parse its arguments once, so that an unknown suite is one message and not one from every
-/// rank.
+/// Has the program parse its arguments once: an unknown suite is then one message, not one from every rank.
 fn check_arguments(program: &Path, args: &[OsString], show: bool) -> Result<()> {
     let mut command = Command::new(program);
     command.args(args).arg("--list");

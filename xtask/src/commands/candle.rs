@@ -1,9 +1,9 @@
-//! `cargo xtask candle`: builds and links a project that has candle, as a step of `cargo xtask ci` that is
-//! asked for by name.
+//! `cargo xtask candle`: builds and links a project that has candle, a step of `cargo xtask ci` that runs by
+//! name only.
 //!
-//! candle compiles its kernels with nvcc, and has cudarc link the libraries of CUDA. The pinned toolchain has
-//! them but for libcuda, which comes with the driver: a stub has its symbols. The program is linked and not
-//! run.
+//! candle compiles its kernels with nvcc, and cudarc links the libraries of CUDA. The pinned toolchain has
+//! all of them except libcuda, which comes with the driver: a stub stands in for it. The program is linked,
+//! not run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

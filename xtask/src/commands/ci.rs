@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: the checks that a change must pass.
 //!
-//! Everything that compiles shares two builds of the dependencies: clippy's and the documentation's, and that
-//! of the profile `dev` with the features that the whole workspace needs. So every step selects the
+//! The steps share two builds of the dependencies: one for clippy and the documentation, one in the profile
+//! `dev` with the features of the whole workspace. So every step selects the
 //! workspace, no step sets RUSTFLAGS, and no step builds in release.
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,7 +15,6 @@ use crate::harness::Counts;
 use crate::place;
 use crate::program::PROFILE;
 
-/// The options of `ci`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Only these steps, separated by commas [default: all but those that `--list` marks as run by name only]
@@ -128,7 +127,7 @@ macro_rules! version {
 /// Runs rustc for the workspace's own crates: a cfg that it sets leaves their dependencies as they are.
 const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 
-/// The steps: a line each, with what it takes besides.
+/// The steps, in their order.
 #[rustfmt::skip]
 fn steps() -> Vec<Step> {
     let step = Step::new;
@@ -241,11 +240,11 @@ struct Done {
     status: ExitStatus,
     counts: Option<Counts>,
     took: Duration,
-    /// Of all its processes: on a busy machine this says more than the time it took.
+    /// CPU seconds of all its processes. On a busy machine they say more than the elapsed time.
     cpu: f64,
 }
 
-/// The time that the processes have used which this one has started and waited for, and those that they have.
+/// CPU seconds of all child processes that have ended, and of theirs.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // After the name, which may have spaces: the state is field 3, the children's times are fields 16 and 17.
@@ -258,8 +257,8 @@ fn cpu_seconds() -> f64 {
     ticks / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Keeps the steps that were asked for, and refuses names that no step has. A list has also those that are
-/// run by their names alone.
+/// Keeps the steps that were asked for, and refuses names that no step has. A list also has the steps that
+/// run by name only.
 fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
     let Options { only, skip, list } = options;
     for (option, names) in [("--only", only), ("--skip", skip)] {

@@ -10,7 +10,6 @@ use crate::device::{Asked, Wanted};
 use crate::doctor::{self, Report};
 use crate::error::{Error, Result};
 
-/// The options of `doctor`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Print JSON
@@ -50,7 +49,7 @@ pub fn run(options: &Options) -> Result<()> {
     } else {
         report.to_string()
     };
-    // A reader that has seen enough, as `head`, is no failure of the examination.
+    // A reader that closes the pipe, as `head` does, is no error.
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
     if report.host_backend {
         return Ok(());

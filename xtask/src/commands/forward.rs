@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-/// The arguments of a command line that give the options of `T`: a name for each value.
+/// The options of `T` as arguments, with a name before each value.
 #[derive(Debug)]
 pub struct Forward<T>(pub Vec<OsString>, PhantomData<T>);
 

@@ -10,7 +10,7 @@ use crate::launch::{Launch, Patience};
 use crate::place::Place;
 use crate::program;
 
-/// Options that every command which starts ranks has.
+/// The options of every command that starts ranks.
 #[derive(Debug, Default, clap::Args)]
 pub struct JobOptions {
     /// The store's port on 127.0.0.1 [default: a free one]
@@ -85,7 +85,6 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
     }
 }
 
-/// The options of `launch`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Number of ranks

@@ -20,7 +20,6 @@ use crate::program;
 /// For one test program with GPUs, unless --timeout says otherwise.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The options of `test`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Where to run: `cuda` adds the tests that want a GPU to those of the host
@@ -103,7 +102,7 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
         let program = Harness::of(made);
         runs.push((program.name.clone(), program.command(&[])));
     }
-    // The programs that build something take longest.
+    // These build something, and take longest.
     runs.sort_by_key(|(name, _)| !name.starts_with("documentation") && !name.starts_with("xtask"));
     for (_, command) in &mut runs {
         command.envs(conditions.env.iter().cloned());

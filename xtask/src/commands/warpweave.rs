@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::program;
 
-/// The arguments of the program.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Arguments {
@@ -25,7 +24,6 @@ pub struct Arguments {
     args: Vec<OsString>,
 }
 
-/// The options of `timeline`.
 #[derive(Debug, clap::Args)]
 pub struct Timeline {
     #[command(flatten)]
@@ -77,7 +75,8 @@ pub fn run(command: &str, options: &Arguments) -> Result<()> {
     become_program(command, |_| options.args.clone())
 }
 
-/// Becomes `warpweave compare`. A comparison that cannot be made is an error of its own.
+/// Becomes `warpweave compare`. A comparison that cannot be made has an error of its own, since status 1 is a
+/// verdict.
 pub fn compare(options: &Compare) -> Result<()> {
     become_program("compare", |place| options.arguments(place.baselines()))
         .map_err(|cause| Error::NotCompared(Box::new(cause)))

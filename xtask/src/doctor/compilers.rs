@@ -1,4 +1,4 @@
-//! What builds the programs and the device code.
+//! The compilers of the programs and of the device code.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::probe;
 use super::{Answer, Finding, State, Use, doubtful, missing, present};
 use crate::setup;
 
-/// Rust, nvcc with what it needs, and what `cargo xtask setup` needs to bring it.
+/// Rust; nvcc and what it needs; Python, with which `cargo xtask setup` downloads them.
 pub fn examine(target: &Path) -> Vec<Finding> {
     // What a build script would find whose output is in this target directory.
     let environment = Environment::current().with("CARGO_TARGET_DIR", target);

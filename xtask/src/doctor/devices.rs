@@ -1,4 +1,4 @@
-//! The driver, the GPUs, what starts jobs on them, and whether multicast may be used.
+//! The driver, the GPUs, the launchers, and whether multicast may be used.
 
 use std::fs;
 
@@ -88,7 +88,7 @@ fn gpus() -> Answer {
     )
 }
 
-/// What nvidia-smi lists, equal GPUs counted together.
+/// The GPUs in the output of nvidia-smi, one line a model.
 fn models(listed: &str) -> Vec<String> {
     let mut counted: Vec<(String, usize)> = Vec::new();
     for line in listed
@@ -114,7 +114,7 @@ fn models(listed: &str) -> Vec<String> {
         .collect()
 }
 
-/// What else starts the ranks of a job. `cargo xtask launch` needs none of them on one machine.
+/// Other launchers of ranks. `cargo xtask launch` needs none of them on one machine.
 pub fn launchers() -> Vec<Finding> {
     [
         ("torchrun", "comes with PyTorch"),
@@ -135,7 +135,7 @@ pub fn launchers() -> Vec<Finding> {
     .collect()
 }
 
-/// Whether the guard in front of NVLink multicast would let a rank through that had these variables.
+/// Whether a rank with these variables may use NVLink multicast.
 pub fn multicast(variable: impl Fn(&str) -> Option<String>) -> Answer {
     let is = |name: &str, value: &str| variable(name).is_some_and(|set| set.trim() == value);
     let refused: Vec<String> = [

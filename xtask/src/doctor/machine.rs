@@ -72,7 +72,7 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Makes what ranks share: an anonymous segment, and the kind of socket that carries its descriptor.
+/// Creates what ranks share: an anonymous segment and a Unix socket, which carries its descriptor.
 fn segments() -> Answer {
     let tried = rustix::fs::memfd_create("warpweave-doctor", MemfdFlags::CLOEXEC)
         .and_then(|segment| rustix::fs::ftruncate(&segment, 4096))

@@ -1,4 +1,4 @@
-//! The examination of a machine: what was found, for people and for programs.
+//! Examines a machine, and reports the findings as text and as JSON.
 
 mod compilers;
 mod devices;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::place;
 
-/// Looks at everything that some part of Warpweave uses. Loads no CUDA library and changes nothing.
+/// Examines everything that a part of Warpweave uses. Loads no CUDA library and changes nothing.
 pub fn examine() -> Report {
     // In a bundle there is no workspace, and what is only needed to build is of no interest.
     let target = place::workspace()
@@ -37,13 +37,9 @@ pub fn examine() -> Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Use {
-    /// To run on the processors.
     Host,
-    /// To build the programs.
     Build,
-    /// To build the device code.
     DeviceCode,
-    /// To run on GPUs.
     Cuda,
     /// Nothing depends on it.
     Optional,
@@ -61,55 +57,47 @@ impl fmt::Display for Use {
     }
 }
 
-/// Whether it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It is there and of use.
     Present,
-    /// It is there and something about it should be known.
+    /// Present, with a warning.
     Doubtful,
-    /// It is not there, or of no use.
     Missing,
 }
 
-/// One thing that was looked for.
+/// The result for one thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
     pub name: &'static str,
-    /// What for.
     pub needed_for: Use,
-    /// Whether it is there.
     pub state: State,
-    /// Version, place, or where it was looked for.
+    /// Version and path, or where it was searched for.
     pub found: String,
-    /// How to get or mend it.
+    /// How to get or fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
-/// What was found of one thing.
+/// State, what was found, and advice.
 #[derive(Debug)]
 pub struct Answer(State, String, Option<String>);
 
-/// It is there.
 pub fn present(found: impl Into<String>) -> Answer {
     Answer(State::Present, found.into(), None)
 }
 
-/// It is not there; what to do.
 pub fn missing(found: impl Into<String>, advice: impl Into<String>) -> Answer {
     Answer(State::Missing, found.into(), Some(advice.into()))
 }
 
-/// It is there; what to know about it.
+/// Present, with a warning.
 pub fn doubtful(found: impl Into<String>, advice: impl Into<String>) -> Answer {
     Answer(State::Doubtful, found.into(), Some(advice.into()))
 }
 
 impl Answer {
-    /// As the answer about `name`.
+    /// The finding that this is the answer for.
     pub fn about(self, name: &'static str, needed_for: Use) -> Finding {
         let Self(state, found, advice) = self;
         Finding {
@@ -122,21 +110,19 @@ impl Answer {
     }
 }
 
-/// All findings and what follows from them.
+/// All findings, and what they allow.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Whether jobs run on the processors.
     pub host_backend: bool,
     /// Whether device code can be built.
     pub device_code: bool,
-    /// Whether jobs run on GPUs, with device code that was built here or elsewhere.
+    /// Whether jobs run on GPUs; the device code may come from another machine.
     pub cuda_backend: bool,
-    /// The findings.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Draws the conclusions.
     pub fn new(findings: Vec<Finding>) -> Self {
         let has = |needed_for| {
             let mut of = findings
@@ -154,7 +140,6 @@ impl Report {
         }
     }
 
-    /// What is missing for a use.
     pub fn missing(&self, needed_for: Use) -> Vec<String> {
         self.findings
             .iter()

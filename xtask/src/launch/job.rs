@@ -1,4 +1,4 @@
-//! What the ranks of one job share: where the store is and the token that admits them.
+//! What the ranks of one job share: the address of the store and the token that admits them.
 
 use std::fs::File;
 use std::io::Read;

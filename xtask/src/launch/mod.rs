@@ -1,16 +1,16 @@
-//! Starts the ranks of a job on this machine, watches them, and ends them together.
+//! Starts the ranks of a job on this machine, watches them, and ends all of them when one fails.
 //!
 //! The contract with the program that is launched:
 //!
-//! - It finds its place in `WARPWEAVE_RANK`, `WARPWEAVE_WORLD_SIZE`, `WARPWEAVE_LOCAL_RANK`, the store's address in
-//!   `WARPWEAVE_STORE` (`host:port`; rank 0 listens there) and the job's secret in `WARPWEAVE_JOB_TOKEN`. All other
-//!   variables are inherited as they are, the guards of NVLink multicast (`NCCL_NVLS_ENABLE`,
-//!   `TORCH_SYMM_MEM_DISABLE_MULTICAST`, `NVSHMEM_DISABLE_NVLS`) among them: nothing here clears one.
-//! - A rank that does its work exits with 0. One that gives up because a peer is gone exits with [`PEER_LOST`], so
-//!   that the peer is named and not the rank that noticed it first.
-//! - A rank dies with the launcher, whatever ends the launcher. What a rank started dies when the rank ends.
-//! - One failing rank ends the job: the others have [`Patience::grace`] to notice and say so themselves, then get
-//!   SIGTERM, and after [`Patience::term`] SIGKILL.
+//! - It reads its rank from `WARPWEAVE_RANK`, `WARPWEAVE_WORLD_SIZE` and `WARPWEAVE_LOCAL_RANK`, the store's
+//!   address from `WARPWEAVE_STORE` (`host:port`; rank 0 listens there) and the job's secret from
+//!   `WARPWEAVE_JOB_TOKEN`. It inherits all other variables. The guards of NVLink multicast are among them
+//!   (`NCCL_NVLS_ENABLE`, `TORCH_SYMM_MEM_DISABLE_MULTICAST`, `NVSHMEM_DISABLE_NVLS`): nothing here clears one.
+//! - A rank that did its work exits with 0. A rank that gives up because a peer is gone exits with
+//!   [`PEER_LOST`], so that the launcher names the peer, not the rank that noticed.
+//! - A rank dies with the launcher, whatever ends the launcher. Processes that a rank started die with the rank.
+//! - One failing rank ends the job. The others have [`Patience::grace`] to end with an error of their own, then
+//!   get SIGTERM, and after [`Patience::term`] SIGKILL.
 
 mod job;
 mod log;
@@ -36,19 +36,16 @@ const LARGEST_WORLD: usize = 4096;
 /// A program to run once on every rank.
 #[derive(Debug)]
 pub struct Launch {
-    /// What the job is called in the names of its logs.
+    /// The job's name in the names of its logs.
     pub label: &'static str,
-    /// The program.
     pub program: PathBuf,
     /// Its arguments, the same on every rank.
     pub args: Vec<OsString>,
-    /// Number of ranks.
     pub ranks: usize,
     /// The store's port; a free one where there is none.
     pub port: Option<u16>,
-    /// The folder in which the job's own folder of logs is made.
+    /// The folder for the job's folder of logs.
     pub logs: PathBuf,
-    /// How long to wait for what.
     pub patience: Patience,
 }
 
@@ -76,8 +73,8 @@ impl Default for Patience {
 }
 
 impl Launch {
-    /// Runs the job to its end. Rank 0's output passes through; the ends of the failing ranks' logs are
-    /// shown, that of the cause first.
+    /// Runs the job to its end. Prints rank 0's output, then the ends of the failing ranks' logs, with the
+    /// cause first.
     ///
     /// The calling thread must be the one that lives longest in this process: a rank is killed when the
     /// thread that started it ends.
@@ -91,7 +88,7 @@ impl Launch {
         }
         let identity = Identity::new(self.port)?;
         let logs = LogFolder::create(&self.logs, self.label)?;
-        // Before the first rank starts, so that no Ctrl-C falls between.
+        // Before the first rank starts, so that no Ctrl-C is missed.
         let mut supervisor = Supervisor::new(self.patience)?;
         for index in 0..self.ranks {
             // Ranks already started die with their `Rank` when this returns early.

@@ -65,7 +65,7 @@ impl Rank {
         Ok(rank)
     }
 
-    /// Copies the pipes of a rank that is shown to our own output and to its log.
+    /// Copies the pipes of a rank to our own output and to its log.
     fn pass_on(&mut self, (out_log, err_log): (File, File)) {
         let (open, closed) = channel::<()>();
         if let Some(pipe) = self.child.stdout.take() {
@@ -85,7 +85,7 @@ impl Rank {
     }
 
     /// Calls `ended` in a thread once the process has ended. It stays a zombie until [`Rank::reap`], so that
-    /// its number cannot pass to another process which a signal would then hit.
+    /// no other process gets its number and a signal for it.
     pub fn on_end(&self, ended: impl FnOnce() + Send + 'static) {
         let pid = self.pid();
         thread::spawn(move || {
@@ -103,7 +103,7 @@ impl Rank {
     /// Sends a signal to the rank and to what it started. After [`Rank::reap`] this does nothing.
     pub fn signal(&self, signal: Signal) {
         if let (None, Some(pid)) = (self.end, self.pid()) {
-            // No such group: it ended between, and its end is on the way to us.
+            // No such group: it has just ended, and the notice follows.
             let _ = rustix::process::kill_process_group(pid, signal);
         }
     }

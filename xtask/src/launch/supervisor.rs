@@ -22,7 +22,7 @@ use super::rank::Rank;
 use super::{Error, PEER_LOST, Patience, Result};
 use crate::error::{End, SignalName};
 
-/// For a killed process to be gone: the driver may have to take down a GPU context first.
+/// Until a killed process is gone: the driver may have to destroy a GPU context first.
 const AFTER_KILL: Duration = Duration::from_secs(20);
 /// For the last output of a rank that has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-/// What became of the job.
+/// How the job ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Done,
@@ -261,7 +261,7 @@ impl Supervisor {
 }
 
 /// The rank to name: a rank that lost its peer is seldom the cause, although it may be the first to end,
-/// because the death of a process that holds a GPU takes longer than the news of it.
+/// because a process that holds a GPU takes longer to die than its peers to notice.
 fn culprit(failures: &[(usize, End)]) -> Option<(usize, End)> {
     failures
         .iter()
@@ -270,9 +270,9 @@ fn culprit(failures: &[(usize, End)]) -> Option<(usize, End)> {
         .copied()
 }
 
-/// Listens for Ctrl-C and its relatives for as long as it lives.
+/// Listens for SIGINT, SIGTERM and SIGHUP until it is dropped.
 ///
-/// Afterwards they are ignored rather than fatal: a launcher ends soon after its job.
+/// After that they are ignored: a launcher ends soon after its job.
 struct Listener(Handle);
 
 impl Listener {

@@ -1,7 +1,7 @@
 //! Provides the components of the toolchain.
 //!
 //! A component is made in a staging folder next to its final folder and appears there by one rename, with its
-//! pins in a stamp: a run that is killed leaves staging folders, which the next one removes, and never half a
+//! pins in a stamp. A run that is killed leaves staging folders, which the next run removes, but never half a
 //! component.
 
 pub mod pins;
@@ -25,17 +25,15 @@ pub use python::Python;
 
 const STAMP: &str = ".pins";
 const STAGING: &str = ".staging-";
-/// Room that stays free when all is unpacked.
+/// Space that stays free after unpacking.
 const RESERVE: u64 = 64 << 20;
 /// Another setup downloads the same wheels; slow networks take long.
 const LOCK_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// A component that is in its place.
+/// A component that is installed.
 #[derive(Debug)]
 pub struct Provided {
-    /// Its name.
     pub name: &'static str,
-    /// Where it is.
     pub folder: PathBuf,
     /// Whether this run has put it there.
     pub is_new: bool,
@@ -102,7 +100,8 @@ pub fn provide(
     Ok(provided)
 }
 
-/// A folder in which a component is made. After a failure its space is worth more than what is in it.
+/// A folder in which a component is made. It is removed after a failure too: its space is worth more than its
+/// contents.
 struct Staging(PathBuf);
 
 impl Drop for Staging {
@@ -150,7 +149,7 @@ fn progress(component: &Component) -> ProgressBar {
     bar
 }
 
-/// A compiler that does not start here is found now, not in the middle of somebody's build.
+/// Finds a compiler that does not start now, and not in the middle of a build.
 fn check_compiler(root: &Path) -> Result<()> {
     let environment = Environment::empty().with("WARPWEAVE_NVCC", root.join("bin/nvcc"));
     Nvcc::find(&environment)
@@ -161,7 +160,7 @@ fn check_compiler(root: &Path) -> Result<()> {
         })
 }
 
-/// Makes `ready` appear as `place`, in one step also where an older one is there.
+/// Moves `ready` to `place`, in one step even where an older component is.
 fn put_in_place(ready: &Path, place: &Path) -> Result<()> {
     let moved = if place.symlink_metadata().is_ok() {
         rustix::fs::renameat_with(CWD, ready, CWD, place, RenameFlags::EXCHANGE).or_else(|_| {

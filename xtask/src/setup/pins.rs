@@ -5,9 +5,7 @@ use warpweave_nvcc::layout;
 /// A wheel with the SHA-256 of each build of it.
 #[derive(Debug)]
 pub struct Wheel {
-    /// The distribution's name.
     pub name: &'static str,
-    /// Its version.
     pub version: &'static str,
     /// Size of the x86-64 build in bytes; the others differ by little.
     pub bytes: u64,
@@ -26,12 +24,10 @@ impl Wheel {
     }
 }
 
-/// A folder of the toolchain, and how it is made from wheels.
+/// A folder of the toolchain, and how to make it from wheels.
 #[derive(Debug)]
 pub struct Component {
-    /// Its name in the toolchain.
     pub name: &'static str,
-    /// Its wheels.
     pub wheels: &'static [Wheel],
     /// Bytes that the wheels take when they are unpacked.
     pub unpacked: u64,
@@ -109,7 +105,7 @@ const CUBLAS: Wheel = Wheel { name: "nvidia-cublas", version: "13.1.0.3", bytes:
                 aarch64: "c86fc7f7ae36d7528288c5d88098edcb7b02c633d262e7ddbb86b0ad91be5df2" };
 
 /// The libraries that programs open at run time. The versions are those that PyTorch ships for CUDA 13.0, so
-/// that a comparison with it is one of schedules.
+/// that a comparison with PyTorch compares schedules.
 #[rustfmt::skip]
 pub const RUNTIME: Component = Component {
     name: layout::RUNTIME,
@@ -133,7 +129,7 @@ pub const RUNTIME: Component = Component {
     required: &["lib/libnccl.so.2", "lib/libcublasLt.so.13"],
 };
 
-/// The tools that take machine code apart. There are no wheels of them for CUDA 13.0; later ones read its
+/// The disassemblers. There are no wheels of them for CUDA 13.0; later ones read its
 /// code.
 #[rustfmt::skip]
 pub const INSPECT: Component = Component {
@@ -186,7 +182,6 @@ pub const LINK: Component = Component {
 };
 
 impl Component {
-    /// Bytes of its wheels.
     pub fn download(&self) -> u64 {
         self.wheels.iter().map(|wheel| wheel.bytes).sum()
     }
@@ -194,7 +189,7 @@ impl Component {
     /// The requirements file that pip is given: every wheel by version and hash. `None` where there are no
     /// wheels for the architecture.
     ///
-    /// It is the component's stamp as well: a folder with this text in it is what these pins make.
+    /// It is also the component's stamp: a folder with this text was made with these pins.
     pub fn requirements(&self, architecture: &str) -> Option<String> {
         let line = |wheel: &Wheel| {
             let hash = wheel.sha256(architecture)?;

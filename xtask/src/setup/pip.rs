@@ -1,4 +1,4 @@
-//! Downloads through pip, from whatever index it is configured for.
+//! Downloads with pip, from the index that it is configured for.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use super::pins::Component;
 use super::python::Python;
 use crate::error::{Error, Result};
 
-/// pip gives up on a silent connection after its own, shorter time-outs; this ends one that hangs elsewhere.
+/// pip gives up on a silent connection after its own, shorter time-outs; this ends a pip that hangs
+/// elsewhere.
 const STALL_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// Downloads the component's wheels into `staging` and returns their paths.
@@ -99,16 +100,15 @@ pub fn download(
 pub enum Cause {
     /// The index was not reached.
     Network,
-    /// The index was reached and does not have it, for this machine.
+    /// The index does not have it for this machine.
     NotOffered,
     /// What the index has is not what was pinned.
     Hash,
-    /// Something else.
     Other,
 }
 
 impl Cause {
-    /// What follows from it.
+    /// What to do about it.
     pub fn advice(self) -> &'static str {
         match self {
             Cause::Network => {

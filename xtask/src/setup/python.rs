@@ -58,17 +58,14 @@ impl Python {
         })
     }
 
-    /// Its name, as it was given.
     pub fn name(&self) -> String {
         self.program.to_string_lossy().into_owned()
     }
 
-    /// What starts it.
     pub fn program(&self) -> &OsStr {
         &self.program
     }
 
-    /// A command that starts it.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.stdin(Stdio::null());

@@ -1,5 +1,6 @@
-//! The table of what each crate pulls in is what cargo resolves, and no dependency asks for more than the workspace's
-//! rust-version. That the code builds with it is what `cargo xtask ci --only msrv` checks, with that toolchain.
+//! The table of what each crate pulls in is what cargo resolves, and no dependency asks for more than the
+//! workspace's rust-version. That the code builds with it is what `cargo xtask ci --only msrv` checks, with
+//! that toolchain.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
