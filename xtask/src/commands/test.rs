@@ -119,9 +119,13 @@ fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Cou
     Ok(counts)
 }
 
-/// Runs the named commands, as many at once as there are processors: many tests wait for a deadline or
-/// another process. Each writes to a file in `logs`, which is passed on as a whole when the command has
-/// ended.
+/// More programs than this at once would be slow for their own deadlines: each has a thread for each
+/// processor.
+const AT_ONCE: usize = 4;
+
+/// Runs the named commands, as many at once as there are processors, up to [`AT_ONCE`]: many tests wait for a
+/// deadline or another process. Each writes to a file in `logs`, which is passed on as a whole when the
+/// command has ended.
 fn at_once(
     runs: Vec<(String, Command)>,
     logs: &Path,
@@ -150,7 +154,7 @@ fn at_once(
         }
         Ok(counts)
     };
-    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(AT_ONCE));
     thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let mut counts = Counts::default();
