@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cargo::{CUDA_FEATURES, Cargo};
+use crate::cargo::Cargo;
 use crate::error::{Error, Result};
 use crate::harness::Counts;
 use crate::place;
@@ -352,6 +352,7 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cargo::CUDA_FEATURES;
 
     fn names(steps: &[Step]) -> Vec<&str> {
         steps.iter().map(|step| step.name).collect()
