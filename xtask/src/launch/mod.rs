@@ -4,13 +4,13 @@
 //!
 //! - It reads its rank from `WARPWEAVE_RANK`, `WARPWEAVE_WORLD_SIZE` and `WARPWEAVE_LOCAL_RANK`, the store's
 //!   address from `WARPWEAVE_STORE` (`host:port`; rank 0 listens there) and the job's secret from
-//!   `WARPWEAVE_JOB_TOKEN`. It inherits all other variables. The guards of NVLink multicast are among them
-//!   (`NCCL_NVLS_ENABLE`, `TORCH_SYMM_MEM_DISABLE_MULTICAST`, `NVSHMEM_DISABLE_NVLS`): nothing here clears one.
+//!   `WARPWEAVE_JOB_TOKEN`. It inherits all other variables. Nothing here clears a guard of NVLink multicast
+//!   (`NCCL_NVLS_ENABLE`, `TORCH_SYMM_MEM_DISABLE_MULTICAST`, `NVSHMEM_DISABLE_NVLS`).
 //! - A rank that did its work exits with 0. A rank that gives up because a peer is gone exits with
 //!   [`PEER_LOST`], so that the launcher names the peer, not the rank that noticed.
-//! - A rank dies with the launcher, whatever ends the launcher. Processes that a rank started die with the rank.
-//! - One failing rank ends the job. The others have [`Patience::grace`] to end with an error of their own, then
-//!   get SIGTERM, and after [`Patience::term`] SIGKILL.
+//! - A rank dies with the launcher, whatever ends the launcher. What a rank started dies with the rank.
+//! - One failing rank ends the job. The others have [`Patience::grace`] to end with an error of their own,
+//!   then get SIGTERM, and after [`Patience::term`] SIGKILL.
 
 mod job;
 mod log;
