@@ -21,20 +21,21 @@ pub struct Cargo {
 /// An executable that cargo made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
-    /// Folder of the package.
     pub package: PathBuf,
-    /// Name of the target.
     pub target: String,
     /// Its kind: `bin`, `lib`, `test`, `example`, …
     pub kind: String,
-    /// Whether it is a test harness.
     pub is_test: bool,
-    /// The file.
     pub path: PathBuf,
 }
 
 impl Executable {
-    /// The package's folder without the way to it, as `gemm`.
+    /// Whether it is the program `name`, not its tests.
+    pub fn is_binary(&self, name: &str) -> bool {
+        self.target == name && self.kind == "bin" && !self.is_test
+    }
+
+    /// The name of the package's folder, as `gemm`.
     pub fn package_name(&self) -> String {
         self.package
             .file_name()
@@ -63,7 +64,6 @@ struct Profile {
 }
 
 impl Cargo {
-    /// Cargo for the workspace at `root`.
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_path_buf(),
@@ -84,11 +84,8 @@ impl Cargo {
         command
     }
 
-    /// Builds and returns the executables that were made or were up to date. Progress and the compiler's messages go
-    /// to standard error as cargo draws them.
-    ///
-    /// # Errors
-    /// [`Error::CargoMissing`], [`Error::BuildFailed`].
+    /// Builds and returns the executables that were made or were up to date. Progress and the compiler's
+    /// messages go to standard error as cargo draws them.
     pub fn build(&self, args: &[&str]) -> Result<Vec<Executable>> {
         // The separator of `cargo test ARGS -- HARNESS` never occurs in a build.
         let mut command = self.command(args.iter().copied());
@@ -117,28 +114,14 @@ impl Cargo {
         Ok(executables)
     }
 
-    /// Builds one program in release, with the given features.
-    ///
-    /// # Errors
-    /// As [`Cargo::build`], and [`Error::NotBuilt`] when the package has no such program.
-    pub fn release_binary(
-        &self,
-        package: &str,
-        name: &str,
-        features: Option<&str>,
-    ) -> Result<PathBuf> {
-        let mut args = vec!["build", "--release", "-p", package, "--bin", name];
-        args.extend(
-            features
-                .into_iter()
-                .flat_map(|features| ["--features", features]),
-        );
-        let made = self.build(&args)?;
-        let wanted = made
+    /// Builds with `args`, and returns the program `name` that this makes.
+    pub fn build_binary(&self, args: &[&str], name: &str) -> Result<PathBuf> {
+        let made = self
+            .build(args)?
             .into_iter()
-            .find(|made| made.target == name && made.kind == "bin");
-        wanted.map(|made| made.path).ok_or_else(|| Error::NotBuilt {
-            command: command_line(&args),
+            .find(|made| made.is_binary(name));
+        made.map(|made| made.path).ok_or_else(|| Error::NotBuilt {
+            command: command_line(args),
             wanted: name.into(),
         })
     }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 /// Ranks of a job on the host unless told otherwise.
 pub const HOST_RANKS: usize = 4;
-/// More real processes than this on one machine say more about its scheduler than about a schedule.
+/// With more processes than this, one machine measures its own scheduler.
 const MOST_RANKS: usize = 64;
 
 /// What `--device` asks for.
@@ -23,12 +23,21 @@ pub enum Wanted {
     Cuda,
 }
 
-/// What a job gets.
+/// The options for where a job runs.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Asked {
+    /// Where to run: all GPUs where there are some, else four host ranks
+    #[arg(long, value_enum, default_value_t)]
+    pub device: Wanted,
+    /// Number of ranks [default: one a GPU, four on the host; one for the suite `gemm`]
+    #[arg(long, short = 'n')]
+    pub ranks: Option<usize>,
+}
+
+/// Where a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Whether that is GPUs.
     pub cuda: bool,
-    /// Number of ranks.
     pub ranks: usize,
 }
 
@@ -39,8 +48,8 @@ impl Chosen {
     }
 }
 
-/// Chooses device and ranks from what was asked for and the GPUs that are there. `cuda_by_default` says whether GPUs
-/// are taken without being asked for.
+/// Chooses device and ranks from the options and the GPUs of the machine. `cuda_by_default` says
+/// whether GPUs are the default.
 pub fn choose(
     wanted: Wanted,
     ranks: Option<usize>,
@@ -81,7 +90,6 @@ pub fn choose(
 /// The GPUs that a job started now could use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpus {
-    /// How many.
     pub count: usize,
     /// Where they were counted.
     pub looked: String,
@@ -106,7 +114,7 @@ impl Gpus {
     }
 }
 
-/// Counts the GPUs of this machine or container and says where.
+/// Counts the GPUs of this machine or container and names the place where it found them.
 fn installed() -> (usize, String) {
     const PROC: &str = "/proc/driver/nvidia/gpus";
     // A container may show all GPUs of its machine in /proc and have the device nodes of some.
@@ -150,7 +158,8 @@ fn is_gpu_node(name: &str) -> bool {
         .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// The devices that a `CUDA_VISIBLE_DEVICES` lets through: those before the first invalid one, as the driver reads it.
+/// The devices that a `CUDA_VISIBLE_DEVICES` lets through: those before the first invalid one, as the driver
+/// reads it.
 fn visible(list: &str) -> usize {
     list.split(',')
         .map(str::trim)
@@ -162,6 +171,14 @@ fn visible(list: &str) -> usize {
 mod tests {
     use super::*;
 
+    fn cuda(ranks: usize) -> Chosen {
+        Chosen { cuda: true, ranks }
+    }
+
+    fn host(ranks: usize) -> Chosen {
+        Chosen { cuda: false, ranks }
+    }
+
     fn gpus(count: usize) -> Gpus {
         Gpus {
             count,
@@ -172,33 +189,15 @@ mod tests {
 
     #[test]
     fn auto_takes_all_gpus_or_four_host_ranks() {
-        assert_eq!(
-            choose(Wanted::Auto, None, &gpus(8), true).unwrap(),
-            Chosen {
-                cuda: true,
-                ranks: 8
-            }
-        );
-        assert_eq!(
-            choose(Wanted::Auto, None, &gpus(0), true).unwrap(),
-            Chosen {
-                cuda: false,
-                ranks: 4
-            }
-        );
+        assert_eq!(choose(Wanted::Auto, None, &gpus(8), true).unwrap(), cuda(8));
+        assert_eq!(choose(Wanted::Auto, None, &gpus(0), true).unwrap(), host(4));
         assert_eq!(
             choose(Wanted::Auto, None, &gpus(8), false).unwrap(),
-            Chosen {
-                cuda: false,
-                ranks: 4
-            }
+            host(4)
         );
         assert_eq!(
             choose(Wanted::Auto, Some(2), &gpus(8), true).unwrap(),
-            Chosen {
-                cuda: true,
-                ranks: 2
-            }
+            cuda(2)
         );
     }
 
@@ -206,17 +205,11 @@ mod tests {
     fn what_was_asked_for_is_given_or_refused() {
         assert_eq!(
             choose(Wanted::Host, Some(7), &gpus(8), true).unwrap(),
-            Chosen {
-                cuda: false,
-                ranks: 7
-            }
+            host(7)
         );
         assert_eq!(
             choose(Wanted::Cuda, None, &gpus(2), false).unwrap(),
-            Chosen {
-                cuda: true,
-                ranks: 2
-            }
+            cuda(2)
         );
         assert!(matches!(
             choose(Wanted::Cuda, None, &gpus(0), true),
@@ -244,18 +237,9 @@ mod tests {
         };
         assert_eq!(
             choose(Wanted::Cuda, Some(4), &shared, true).unwrap(),
-            Chosen {
-                cuda: true,
-                ranks: 4
-            }
+            cuda(4)
         );
-        assert_eq!(
-            choose(Wanted::Cuda, None, &shared, true).unwrap(),
-            Chosen {
-                cuda: true,
-                ranks: 1
-            }
-        );
+        assert_eq!(choose(Wanted::Cuda, None, &shared, true).unwrap(), cuda(1));
         let error = choose(Wanted::Cuda, Some(4), &gpus(1), true)
             .unwrap_err()
             .to_string();

@@ -8,301 +8,168 @@ use std::time::Duration;
 
 use crate::setup::Cause;
 
-/// The result of a command or of a step of one.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Every way in which a command of xtask fails.
+/// Every way in which a command of xtask fails; the message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no cargo to build with.
     #[error(
-        "cannot run `{program}`: {source}; install Rust from https://rustup.rs, or run a bundle made with `cargo xtask bundle DIR`"
+        "cannot run `{program}`: {source}; install Rust from https://rustup.rs, or run a bundle made \
+            with `cargo xtask bundle DIR`"
     )]
-    CargoMissing {
-        /// What was started.
-        program: PathBuf,
-        /// Why it did not start.
-        source: io::Error,
-    },
+    CargoMissing { program: PathBuf, source: io::Error },
 
-    /// Neither a workspace around the current directory nor a bundle around the program.
-    #[error("no Warpweave workspace at or above {} and no bundle.json beside this program", .from.display())]
-    NoWorkspace {
-        /// Where the search began.
-        from: PathBuf,
-    },
+    #[error("no Warpweave workspace at or above {} and no bundle.json next to this program", .from.display())]
+    NoWorkspace { from: PathBuf },
 
-    /// A build, whose compiler output has already been shown.
     #[error("`{command}` failed with {status}: the compiler's messages are above")]
-    BuildFailed {
-        /// The command line.
-        command: String,
-        /// How it ended.
-        status: ExitStatus,
-    },
+    BuildFailed { command: String, status: ExitStatus },
 
-    /// A build that succeeded and left out what was asked for.
     #[error("`{command}` made no `{wanted}`")]
-    NotBuilt {
-        /// The command line.
-        command: String,
-        /// The missing target.
-        wanted: String,
-    },
+    NotBuilt { command: String, wanted: String },
 
-    /// A tool that was started and said no.
     #[error("`{command}` failed with {status}")]
-    CommandFailed {
-        /// The command line.
-        command: String,
-        /// How it ended.
-        status: ExitStatus,
-    },
+    CommandFailed { command: String, status: ExitStatus },
 
-    /// A program that could not be started.
     #[error("cannot run {}: {source}", .program.display())]
-    NotStarted {
-        /// The program.
-        program: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    NotStarted { program: PathBuf, source: io::Error },
 
-    /// A file operation.
     #[error("{what} {}: {source}", .path.display())]
     File {
-        /// What was being done, as "cannot write".
         what: &'static str,
-        /// To which file.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
 
-    /// No room for the logs of a job.
-    #[error("no space for logs in {}: {available} bytes left, {needed} needed; free some, or choose another folder with --logs DIR", .path.display())]
+    #[error("no space for logs in {}: {available} bytes left, {needed} needed; free some, or choose \
+         another folder with --logs DIR", .path.display())]
     LogSpace {
-        /// The folder.
         path: PathBuf,
-        /// Bytes left.
         available: u64,
-        /// Bytes that a job keeps in reserve.
         needed: u64,
     },
 
-    /// A port for the store that somebody else listens on.
     #[error(
         "port {port} on 127.0.0.1 cannot be used for the store: {source}; leave --port out to take a free one"
     )]
-    Port {
-        /// The port; 0 where the system was asked for a free one.
-        port: u16,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Port { port: u16, source: io::Error },
 
-    /// More ranks than the machine or the program can have.
     #[error("{asked} ranks asked for: {limit}")]
-    Ranks {
-        /// The number given to --ranks.
-        asked: usize,
-        /// What stands against it.
-        limit: String,
-    },
+    Ranks { asked: usize, limit: String },
 
-    /// CUDA was asked for where there is none.
     #[error(
-        "--device cuda: this machine shows no NVIDIA GPU ({looked}); use --device host, or `cargo xtask doctor` to see what is missing"
+        "--device cuda: this machine shows no NVIDIA GPU ({looked}); use --device host, or `cargo xtask \
+            doctor` to see what is missing"
     )]
-    NoGpu {
-        /// Where GPUs were looked for.
-        looked: String,
-    },
+    NoGpu { looked: String },
 
-    /// An option that means nothing here.
     #[error("{option}: {why}")]
-    Option {
-        /// The option.
-        option: &'static str,
-        /// Why it is refused.
-        why: String,
-    },
+    Option { option: &'static str, why: String },
 
-    /// The program that runs on every rank refused its arguments, and has said why.
     #[error("`{program}` refused these options with {status}: its message is above")]
     Refused {
-        /// The program's name.
-        program: String,
-        /// How it ended.
+        program: &'static str,
         status: ExitStatus,
     },
 
-    /// A rank ended badly, and so the job.
     #[error("rank {rank} of {world} {end}; its log is {}", .log.display())]
     RankFailed {
-        /// The rank that failed first.
         rank: usize,
-        /// Ranks in the job.
         world: usize,
-        /// Its exit status or signal.
         end: End,
-        /// What it wrote.
         log: PathBuf,
     },
 
-    /// Ranks that did not die.
     #[error(
         "ranks {ranks:?} are still there after SIGKILL: the kernel holds them, most likely in a driver call"
     )]
-    RanksStuck {
-        /// Which ones.
-        ranks: Vec<usize>,
-    },
+    RanksStuck { ranks: Vec<usize> },
 
-    /// A job that took longer than it may.
-    #[error("the job did not end within {limit:?} (--timeout); ranks {running:?} were still running, logs are in {}", .logs.display())]
+    #[error("the job did not end within {limit:?} (--timeout); ranks {running:?} were still running, \
+         logs are in {}", .logs.display())]
     JobTimeout {
-        /// The limit.
         limit: Duration,
-        /// The ranks that had not ended.
         running: Vec<usize>,
-        /// Where the logs are.
         logs: PathBuf,
     },
 
-    /// Ctrl-C or a request to end.
     #[error("interrupted by {}", SignalName(*.signal))]
-    Interrupted {
-        /// The signal.
-        signal: i32,
-    },
+    Interrupted { signal: i32 },
 
-    /// Tests that failed.
     #[error("{failed} failed")]
-    TestsFailed {
-        /// How many, binaries that did not end properly counted as one.
-        failed: usize,
-    },
+    TestsFailed { failed: usize },
 
-    /// Steps of the checks that failed.
     #[error("step `{step}` failed with {status}")]
     StepFailed {
-        /// The first step that failed.
         step: &'static str,
-        /// How it ended.
         status: ExitStatus,
     },
 
-    /// A bundle that this program cannot use.
     #[error("{}: {why}; make the bundle again with `cargo xtask bundle DIR`", .manifest.display())]
-    Bundle {
-        /// The marker file.
-        manifest: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    Bundle { manifest: PathBuf, why: String },
 
-    /// No wheels of the toolchain for this processor.
     #[error("there are no pinned wheels for {architecture}{}", OwnToolchain)]
-    NoWheels {
-        /// The processor's architecture.
-        architecture: &'static str,
-    },
+    NoWheels { architecture: &'static str },
 
-    /// No Python to download with.
     #[error(
-        "no Python 3.8 or newer (tried {tried}): install python3 with pip, or name one with WARPWEAVE_PYTHON{}",
+        "no Python 3.8 or newer (tried {tried}): install python3 with pip, or name one with \
+            WARPWEAVE_PYTHON{}",
         OwnToolchain
     )]
-    NoPython {
-        /// The names that were tried.
-        tried: String,
-    },
+    NoPython { tried: String },
 
-    /// A Python without pip.
     #[error(
         "{python} has no pip: install python3-pip, or run `{python} -m ensurepip`{}",
         OwnToolchain
     )]
-    NoPip {
-        /// The Python.
-        python: String,
-    },
+    NoPip { python: String },
 
-    /// No Python with PyTorch to time its operators with.
     #[error(
         "--peers torch: no Python with a PyTorch that has symmetric memory (tried {tried}): install PyTorch 2.6 or newer \
          there, name another Python with WARPWEAVE_PYTHON, or give figures that were measured before, by --peers FILE"
     )]
-    NoTorch {
-        /// The names that were tried.
-        tried: String,
-    },
+    NoTorch { tried: String },
 
-    /// pip did not bring the wheels.
     #[error("cannot download {component}: {}; pip said:\n  {said}{}", .cause.advice(), OwnToolchain)]
     Download {
-        /// The toolchain's component.
         component: &'static str,
-        /// Why, as far as pip tells.
         cause: Cause,
-        /// The end of what pip printed.
         said: String,
     },
 
-    /// A wheel that is not the pinned one.
     #[error(
-        "{wheel} is not the pinned wheel: SHA-256 should be {expected} and is {found}; do not use it, and check which index pip is using"
+        "{wheel} is not the pinned wheel: SHA-256 should be {expected} and is {found}; do not use it, \
+            and check which index pip is using"
     )]
     WheelHash {
-        /// Name and version.
         wheel: String,
-        /// The pinned hash.
         expected: &'static str,
-        /// The hashes of what came instead.
         found: String,
     },
 
-    /// No room for the toolchain.
-    #[error("no space for the toolchain in {}: about {} MB are needed{}; free some, or move the target directory with CARGO_TARGET_DIR", .path.display(), .needed / 1_000_000, .available.map(|bytes| format!(", {} MB are left", bytes / 1_000_000)).unwrap_or_default())]
+    #[error("no space for the toolchain in {}: about {} MB are needed{}; free some, or move the target \
+         directory with CARGO_TARGET_DIR", .path.display(), .needed / 1_000_000, .available.map(|bytes| format!(", {} MB are left", bytes / 1_000_000)).unwrap_or_default())]
     ToolchainSpace {
-        /// The folder.
         path: PathBuf,
-        /// Bytes needed.
         needed: u64,
-        /// Bytes left, where they were counted.
         available: Option<u64>,
     },
 
-    /// Wheels that did not become a usable component.
     #[error("cannot make {component} of its wheels: {why}{}", OwnToolchain)]
     Unpack {
-        /// The toolchain's component.
         component: &'static str,
-        /// What is wrong.
         why: String,
     },
 
-    /// Another setup that does not end.
     #[error("another `cargo xtask setup` has held {} for {} s: end it and start again", .path.display(), .limit.as_secs())]
-    SetupBusy {
-        /// The lock.
-        path: PathBuf,
-        /// How long this one waited.
-        limit: Duration,
-    },
+    SetupBusy { path: PathBuf, limit: Duration },
 
-    /// A comparison that did not take place, and so found nothing slower.
     #[error(transparent)]
     NotCompared(Box<Error>),
 
-    /// A machine that cannot run the host backend.
     #[error("the host backend cannot run here: {missing}")]
-    Unfit {
-        /// What it lacks.
-        missing: String,
-    },
+    Unfit { missing: String },
 }
 
 impl Error {
@@ -312,7 +179,13 @@ impl Error {
         move |source| Error::File { what, path, source }
     }
 
-    /// Whether the command has already said it, in a last line that must stay the last.
+    /// Wraps the failure to start a program.
+    pub fn not_started(program: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
+        let program = program.as_ref().to_path_buf();
+        move |source| Error::NotStarted { program, source }
+    }
+
+    /// Whether the command has already printed it, in a last line that must stay the last.
     pub fn is_told(&self) -> bool {
         matches!(self, Error::TestsFailed { .. } | Error::StepFailed { .. })
     }
@@ -337,7 +210,7 @@ impl Error {
     }
 }
 
-/// The way around a toolchain that cannot be downloaded.
+/// What to do without the downloaded toolchain.
 struct OwnToolchain;
 
 impl fmt::Display for OwnToolchain {
@@ -352,14 +225,11 @@ impl fmt::Display for OwnToolchain {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It exited with this status.
     Code(i32),
-    /// This signal killed it.
     Signal(i32),
 }
 
 impl End {
-    /// Reads the kernel's account.
     pub fn of(status: ExitStatus) -> Self {
         use std::os::unix::process::ExitStatusExt;
         match (status.code(), status.signal()) {
@@ -369,7 +239,7 @@ impl End {
         }
     }
 
-    /// Whether it is what a rank that did its work leaves.
+    /// Whether a rank that did its work ends so.
     pub fn is_success(self) -> bool {
         self == End::Code(0)
     }
@@ -384,7 +254,7 @@ impl fmt::Display for End {
     }
 }
 
-/// A signal with the name that people know it by.
+/// A signal, printed with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalName(pub i32);
 

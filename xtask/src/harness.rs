@@ -1,4 +1,4 @@
-//! Test programs: which of their tests want a GPU, running them, counting what they say.
+//! Test programs: which of their tests want a GPU, running them, counting their results.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,21 +13,18 @@ use crate::error::{Error, Result};
 /// How test programs are run.
 #[derive(Debug)]
 pub struct Conditions {
-    /// Variables added to their environment.
     pub env: Vec<(String, String)>,
     /// For one program.
     pub limit: Duration,
-    /// Where their output goes.
     pub out: fn() -> Box<dyn Write>,
 }
 
 /// A test program of libtest.
 ///
-/// A test wants a GPU when it is ignored and `cuda` or `gpu` is a word of its program's or its own name, as in
-/// `tests/cuda.rs` or `cuda::tests::round_trip`.
+/// A test wants a GPU when it is ignored and `cuda` or `gpu` is a part of its program's or its own name, as
+/// in `tests/cuda.rs` or `cuda::tests::round_trip`.
 #[derive(Clone, Debug)]
 pub struct Harness {
-    /// What to call it.
     pub name: String,
     program: PathBuf,
     target: String,
@@ -35,7 +32,6 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// The program `program` of the target `target`, run in `folder`.
     pub fn new(package: &str, target: &str, program: PathBuf, folder: PathBuf) -> Self {
         Self {
             name: format!("{package} {target}"),
@@ -56,19 +52,12 @@ impl Harness {
     }
 
     /// The tests that want a GPU.
-    ///
-    /// # Errors
-    /// [`Error::NotStarted`], [`Error::CommandFailed`].
     pub fn device_tests(&self) -> Result<Vec<String>> {
-        let not_started = |source| Error::NotStarted {
-            program: self.program.clone(),
-            source,
-        };
         let answer = self
             .command(&["--list", "--ignored", "--format", "terse"])
             .stderr(Stdio::inherit())
             .output()
-            .map_err(not_started)?;
+            .map_err(Error::not_started(&self.program))?;
         if !answer.status.success() {
             let command = format!("{} --list", self.program.display());
             return Err(Error::CommandFailed {
@@ -86,27 +75,20 @@ impl Harness {
     }
 
     /// Runs the program and passes its output on; it is killed at the limit.
-    ///
-    /// # Errors
-    /// [`Error::NotStarted`]. Failing tests are no error here but a count.
     pub fn run(&self, args: &[&str], conditions: &Conditions) -> Result<Counts> {
-        let not_started = |source| Error::NotStarted {
-            program: self.program.clone(),
-            source,
-        };
         let mut command = self.command(args);
         command
             .envs(conditions.env.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::piped());
         let (limit, out) = (conditions.limit, conditions.out);
-        let mut child = command.spawn().map_err(not_started)?;
+        let mut child = command.spawn().map_err(Error::not_started(&self.program))?;
         let reader = child
             .stdout
             .take()
             .map(|pipe| thread::spawn(move || count(pipe, out())));
-        let status = wait(&mut child, limit).map_err(not_started)?;
+        let status = wait(&mut child, limit).map_err(Error::not_started(&self.program))?;
         let mut counts = match reader {
-            // A process that a test left behind may hold the pipe for ever: then the thread is left to it.
+            // A process that a test left behind may hold the pipe for ever: then the thread is abandoned.
             Some(reader) if finished(&reader) => reader.join().unwrap_or_default(),
             _ => Counts::default(),
         };
@@ -120,7 +102,8 @@ impl Harness {
         Ok(counts)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    /// A command that starts it as cargo does.
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(args)
@@ -163,11 +146,9 @@ fn wants_gpu(name: &str) -> bool {
 /// Tests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tests that passed.
     pub passed: usize,
-    /// Tests that failed, and programs that did not end as one does.
+    /// Tests that failed, and programs that crashed or hung.
     pub failed: usize,
-    /// Tests that were not run.
     pub skipped: usize,
 }
 
@@ -207,7 +188,7 @@ impl Counts {
         (counts.to_string() == line).then_some(counts)
     }
 
-    /// A program that ended badly without a failing test failed as a whole: it crashed.
+    /// Counts a program that failed without a failing test: it crashed.
     pub fn account_for(&mut self, status: ExitStatus) {
         if !status.success() && self.failed == 0 {
             self.failed = 1;
@@ -266,6 +247,14 @@ pub fn bundled(root: &Path, program: &crate::bundle::Program) -> Harness {
 mod tests {
     use super::*;
 
+    fn of(passed: usize, failed: usize, skipped: usize) -> Counts {
+        Counts {
+            passed,
+            failed,
+            skipped,
+        }
+    }
+
     #[test]
     fn results_add_up() {
         let output = "running 3 tests\ntest a ... ok\n\
@@ -274,25 +263,14 @@ mod tests {
             test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
         let mut passed_on = Vec::new();
         let counts = count(output.as_bytes(), &mut passed_on);
-        assert_eq!(
-            counts,
-            Counts {
-                passed: 12,
-                failed: 1,
-                skipped: 4
-            }
-        );
+        assert_eq!(counts, of(12, 1, 4));
         assert_eq!(passed_on, output.as_bytes());
         assert_eq!(counts.to_string(), "12 passed, 1 failed, 4 skipped");
     }
 
     #[test]
     fn summaries_are_read_back_and_nothing_else_is() {
-        let counts = Counts {
-            passed: 12,
-            failed: 1,
-            skipped: 4,
-        };
+        let counts = of(12, 1, 4);
         assert_eq!(Counts::of_summary(&counts.to_string()), Some(counts));
         for line in [
             "",
@@ -314,7 +292,8 @@ mod tests {
         assert!(!wants_gpu("host::tests::barracuda") && !wants_gpu("plan::check"));
     }
 
-    /// In the sources, where an ignored test says what it needs: a test for GPUs by another name would never run.
+    /// Reads the sources: an ignored test says there what it needs. A GPU test by another name would never
+    /// run.
     #[test]
     fn every_test_for_gpus_is_called_so() {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
@@ -387,23 +366,12 @@ mod tests {
         let soon = within(Duration::from_millis(300));
         let hangs = shell("hangs", "exec sleep 60");
         let began = Instant::now();
-        assert_eq!(
-            hangs.run(&[], &soon).unwrap(),
-            Counts {
-                passed: 0,
-                failed: 1,
-                skipped: 0
-            }
-        );
+        assert_eq!(hangs.run(&[], &soon).unwrap(), of(0, 1, 0));
         assert!(began.elapsed() < Duration::from_secs(20));
         let crashes = shell("crashes", "kill -SEGV $$");
         assert_eq!(
             crashes.run(&[], &within(Duration::from_secs(60))).unwrap(),
-            Counts {
-                passed: 0,
-                failed: 1,
-                skipped: 0
-            }
+            of(0, 1, 0)
         );
     }
 }

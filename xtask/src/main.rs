@@ -1,7 +1,7 @@
-//! `cargo xtask`: what people type.
+//! `cargo xtask`: the commands for people who work on Warpweave.
 //!
-//! It provides, builds, launches and compares; whatever touches a backend or a plan it hands to the program
-//! `warpweave`, so that it depends on no CUDA crate and starts in a second.
+//! It sets up, builds, launches and compares. Whatever touches a backend or a plan runs in the program
+//! `warpweave`, so that xtask depends on no CUDA crate and starts in a second.
 
 mod bundle;
 mod cargo;
@@ -38,25 +38,25 @@ struct CommandLine {
 enum Command {
     /// Provide the pinned nvcc, the CUTLASS headers and, if wanted, run-time libraries
     Setup(command::setup::Options),
-    /// Say what this machine has, what is missing and how to get it
+    /// List what this machine has, what is missing and how to get it
     Doctor(command::doctor::Options),
     /// Time the implementations, on all GPUs or on four host ranks
     Bench(Box<command::bench::Options>),
-    /// Say what is slower than in a baseline that `bench --save-baseline` kept
-    Compare(command::compare::Options),
+    /// List what is slower than in a baseline that `bench --save-baseline` kept
+    Compare(command::warpweave::Compare),
     /// Run the tests
     Test(command::test::Options),
     /// Show, check, simulate and choose schedules, as `plan check all`
-    Plan(command::hand_over::Options),
+    Plan(command::warpweave::Arguments),
     /// Run a schedule once and write when each of its operations ran, for Perfetto
-    Timeline(command::timeline::Options),
+    Timeline(command::warpweave::Timeline),
     /// Put results and timelines into one HTML page, as `report bench.json trace.json --out report.html`
-    Report(command::hand_over::Options),
+    Report(command::warpweave::Arguments),
     /// Put the programs into a folder that runs on a machine without Rust
     Bundle(command::bundle::Options),
     /// Start any program on every rank
     Launch(command::launch::Options),
-    /// Build and link a project that has candle: the step of `ci` that is asked for by name
+    /// Build and link a project that has candle: a step of `ci` that runs by name only
     #[command(hide = true)]
     Candle,
     /// Run all checks
@@ -68,11 +68,11 @@ fn main() -> ExitCode {
         Command::Setup(options) => command::setup::run(&options),
         Command::Doctor(options) => command::doctor::run(&options),
         Command::Bench(options) => command::bench::run(&options),
-        Command::Compare(options) => command::compare::run(&options),
+        Command::Compare(options) => command::warpweave::compare(&options),
         Command::Test(options) => command::test::run(&options),
-        Command::Plan(options) => command::hand_over::run("plan", &options),
-        Command::Timeline(options) => command::timeline::run(&options),
-        Command::Report(options) => command::hand_over::run("report", &options),
+        Command::Plan(options) => command::warpweave::run("plan", &options),
+        Command::Timeline(options) => command::warpweave::timeline(&options),
+        Command::Report(options) => command::warpweave::run("report", &options),
         Command::Bundle(options) => command::bundle::run(&options),
         Command::Launch(options) => command::launch::run(options),
         Command::Candle => command::candle::run(),

@@ -1,4 +1,5 @@
-//! `cargo xtask bench --peers torch`: PyTorch's operators on the problems of the run, before its ranks start.
+//! `cargo xtask bench --peers torch`: times PyTorch's operators on the problems of the run before its ranks
+//! start.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,14 +10,11 @@ use crate::error::{Error, Result};
 use crate::launch::Launch;
 use crate::setup::Python;
 
-/// What is run on every rank. A bundle has no other copy of it.
+/// The script for every rank. It is compiled in, for bundles.
 const SCRIPT: &str = include_str!("../../crates/bench/peers/torch_peers.py");
 
-/// Times PyTorch's operators, on as many ranks and in the same place as `bench`, the launch that is to come; the file that
-/// its `--peers` takes.
-///
-/// # Errors
-/// [`Error::NoTorch`]; [`Error::Refused`] by the program, which is asked for the problems; what ends a job.
+/// Times PyTorch's operators on as many ranks as `bench`, the launch that follows. Returns the file for its
+/// `--peers`.
 pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
     let folder = bench.logs.join("peers");
     let (script, figures) = (folder.join("torch_peers.py"), folder.join("torch.json"));
@@ -38,20 +36,17 @@ pub fn measure(python: &Python, bench: &Launch) -> Result<PathBuf> {
     Ok(figures)
 }
 
-/// What the program would measure, a line a problem: what is computed, the sizes, the element type.
+/// The problems of the program, one a line: operation, sizes, element type.
 fn problems(program: &Path, args: &[OsString], ranks: usize) -> Result<String> {
     let mut command = Command::new(program);
     command.args(args).arg("--peer-problems");
     command.arg(ranks.to_string());
     command.stderr(std::process::Stdio::inherit());
-    let output = command.output().map_err(|source| Error::NotStarted {
-        program: program.into(),
-        source,
-    })?;
+    let output = command.output().map_err(Error::not_started(program))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(Error::Refused {
-            program: "warpweave bench".into(),
+            program: "warpweave bench",
             status: output.status,
         }),
     }

@@ -1,24 +1,20 @@
-//! Where this program stands: in a workspace that cargo builds, or in a bundle of what was built elsewhere.
+//! Where this program runs: in a workspace that cargo builds, or in a bundle of what was built elsewhere.
 
 use std::path::{Path, PathBuf};
 
 use crate::bundle::Bundle;
 use crate::error::{Error, Result};
 
-/// The surroundings that commands work in.
+/// What a command works in.
 #[derive(Debug)]
 pub enum Place {
-    /// The root of the workspace.
     Workspace(PathBuf),
-    /// Ready-made programs beside this one.
+    /// Programs built elsewhere, in the folder of this one.
     Bundle(Bundle),
 }
 
 impl Place {
     /// Looks for a bundle around this program, then for a workspace around the current directory.
-    ///
-    /// # Errors
-    /// [`Error::NoWorkspace`], [`Error::Bundle`].
     pub fn find() -> Result<Self> {
         if let Some(bundle) = Bundle::around_this_program()? {
             return Ok(Place::Bundle(bundle));
@@ -26,7 +22,6 @@ impl Place {
         workspace().map(Place::Workspace)
     }
 
-    /// The folder for the baselines of `bench --save-baseline`.
     pub fn baselines(&self) -> PathBuf {
         match self {
             Place::Workspace(root) => target_directory(root).join("warpweave/baselines"),
@@ -34,7 +29,6 @@ impl Place {
         }
     }
 
-    /// The folder for the logs of jobs.
     pub fn logs(&self) -> PathBuf {
         match self {
             Place::Workspace(root) => target_directory(root).join("warpweave/logs"),
@@ -44,13 +38,10 @@ impl Place {
 }
 
 /// The root of the workspace at or above the current directory.
-///
-/// # Errors
-/// [`Error::NoWorkspace`].
 pub fn workspace() -> Result<PathBuf> {
     let from = std::env::current_dir().map_err(Error::file("cannot enter", "."))?;
-    // `cargo run` says which package it runs: this one, whose parent is the workspace, also when it was started with
-    // --manifest-path from elsewhere.
+    // `cargo run` names the package that it runs: this one, whose parent is the workspace, also when it was
+    // started with --manifest-path from elsewhere.
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     from.ancestors()
         .chain(package.iter().flat_map(|package| package.ancestors()))

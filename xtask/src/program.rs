@@ -7,7 +7,7 @@ use crate::cargo::{CUDA_FEATURES, Cargo};
 use crate::error::{Error, Result};
 use crate::place::{Place, target_directory};
 
-/// Whether the program that we would run has device code, or can have it.
+/// Whether the program has device code, or can be built with it.
 pub fn has_device_code(place: &Place) -> bool {
     match place {
         Place::Workspace(_) => true,
@@ -15,22 +15,42 @@ pub fn has_device_code(place: &Place) -> bool {
     }
 }
 
-/// The program that runs on every rank, in release. With `cuda` it has the device code, for which the toolchain is set
-/// up first where it is missing.
-///
-/// # Errors
-/// Build failures; [`Error::Option`] for a bundle without device code.
+/// Names the profile of the program: `dev` for the one that `cargo test` builds, else `release`.
+pub const PROFILE: &str = "WARPWEAVE_PROFILE";
+
+/// The program that runs on every rank. With `cuda` it has the device code, for which the toolchain is set up
+/// first where it is missing.
 pub fn warpweave(place: &Place, cuda: bool) -> Result<PathBuf> {
     match place {
         Place::Workspace(root) => {
             if cuda {
                 provide_toolchain(root)?;
             }
-            Cargo::new(root).release_binary(
-                "warpweave-bench",
-                "warpweave",
-                cuda.then_some(CUDA_FEATURES),
-            )
+            let mut args = match std::env::var(PROFILE).is_ok_and(|profile| profile == "dev") {
+                // The bench has cargo choose the features of dependencies as it does for tests.
+                true => vec![
+                    "build",
+                    "--workspace",
+                    "--bin",
+                    "warpweave",
+                    "--bench",
+                    "layers",
+                ],
+                false => vec![
+                    "build",
+                    "--release",
+                    "-p",
+                    "warpweave-bench",
+                    "--bin",
+                    "warpweave",
+                ],
+            };
+            args.extend(
+                cuda.then_some(["--features", CUDA_FEATURES])
+                    .into_iter()
+                    .flatten(),
+            );
+            Cargo::new(root).build_binary(&args, "warpweave")
         }
         Place::Bundle(bundle) if cuda && !bundle.has_device_code() => {
             let why =
@@ -46,9 +66,6 @@ pub fn warpweave(place: &Place, cuda: bool) -> Result<PathBuf> {
 }
 
 /// Runs `xtask setup` unless the toolchain is there, or others were named.
-///
-/// # Errors
-/// [`Error::CommandFailed`] when setup fails, which has then said why.
 pub fn provide_toolchain(root: &Path) -> Result<()> {
     let named = ["WARPWEAVE_NVCC", "WARPWEAVE_CUTLASS"]
         .iter()
@@ -61,7 +78,7 @@ pub fn provide_toolchain(root: &Path) -> Result<()> {
         .arg("setup")
         .current_dir(root)
         .status();
-    let status = setup.map_err(|source| Error::NotStarted { program, source })?;
+    let status = setup.map_err(Error::not_started(program))?;
     if status.success() {
         return Ok(());
     }

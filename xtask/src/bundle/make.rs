@@ -1,7 +1,7 @@
-//! Puts a bundle together.
+//! Builds a bundle.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{Manifest, Program};
@@ -21,100 +21,70 @@ const DEVICE_PACKAGES: [&str; 8] = [
     "warpweave-example-rotate",
 ];
 
-/// What to put into a bundle.
+/// The contents of a bundle.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents<'a> {
     /// Cargo features, separated by commas; empty for none.
     pub features: &'a str,
-    /// Whether the tests for GPUs go with it.
     pub tests: bool,
-    /// Whether debug information is taken out.
     pub strip: bool,
 }
 
-/// Builds everything and fills `folder`. Returns the size of the bundle in bytes.
-///
-/// # Errors
-/// Build failures, [`Error::File`], and [`Error::Option`] for a folder that holds something else.
+/// Builds everything and fills `folder`, which is empty or holds an older bundle. Returns the bundle's size
+/// in bytes.
 pub fn make(root: &Path, folder: &Path, contents: Contents<'_>) -> Result<u64> {
     clear(folder)?;
-    let cargo = Cargo::new(root);
-    let features: Vec<String> = contents
-        .features
-        .split(',')
-        .filter(|f| !f.is_empty())
-        .map(str::to_owned)
-        .collect();
-    let with = |args: &[&'static str]| -> Vec<String> {
-        let features = (!features.is_empty()).then(|| ["--features".into(), features.join(",")]);
-        args.iter()
-            .map(|&arg| arg.to_owned())
-            .chain(features.into_iter().flatten())
-            .collect()
+    let build = |line: &str| {
+        let mut args: Vec<&str> = line.split_whitespace().collect();
+        if !contents.features.is_empty() {
+            args.extend(["--features", contents.features]);
+        }
+        Cargo::new(root).build(&args)
     };
-    let build = |args: &[&'static str]| -> Result<Vec<Executable>> {
-        let args = with(args);
-        cargo.build(&args.iter().map(String::as_str).collect::<Vec<_>>())
-    };
-
-    let programs = [
-        "build",
-        "--release",
-        "-p",
-        "warpweave-bench",
-        "-p",
-        "xtask",
-        "--bins",
-    ];
-    let made = build(&programs)?;
     let place = Placing {
         folder,
         strip: contents.strip,
     };
-    let program = |name: &str| {
-        let found = made
-            .iter()
-            .find(|made| made.target == name && made.kind == "bin");
-        found.ok_or_else(|| Error::NotBuilt {
-            command: format!("cargo {}", programs.join(" ")),
+    let programs = build("build --release -p warpweave-bench -p xtask --bins")?;
+    let put = |name: &str, to: &str| {
+        let found = programs.iter().find(|made| made.is_binary(name));
+        let program = found.ok_or_else(|| Error::NotBuilt {
+            command: "cargo build --bins".into(),
             wanted: name.into(),
-        })
+        })?;
+        place.put(&program.path, Path::new(to))
     };
-    place.put(&program("xtask")?.path, Path::new("xtask"))?;
-    let warpweave = PathBuf::from("bin/warpweave");
-    place.put(&program("warpweave")?.path, &warpweave)?;
+    put("xtask", "xtask")?;
+    put("warpweave", "bin/warpweave")?;
     let (commit, dirty) = revision(root);
-    let mut manifest = Manifest::new(commit, dirty, features.clone(), warpweave);
+    let features = contents
+        .features
+        .split(',')
+        .filter(|feature| !feature.is_empty());
+    let features = features.map(str::to_owned).collect();
+    let mut manifest = Manifest::new(commit, dirty, features, "bin/warpweave".into());
 
-    let packages = DEVICE_PACKAGES.iter().flat_map(|package| ["-p", package]);
-    let examples: Vec<_> = ["build", "--release", "--examples"]
-        .into_iter()
-        .chain(packages.clone())
-        .collect();
-    for example in build(&examples)?
-        .into_iter()
-        .filter(|made| made.kind == "example")
-    {
-        manifest
-            .examples
-            .push(place.program(&example, "bin/examples")?);
+    let packages = format!("-p {}", DEVICE_PACKAGES.join(" -p "));
+    for example in build(&format!("build --release --examples {packages}"))? {
+        if example.kind == "example" {
+            manifest
+                .examples
+                .push(place.program(&example, "bin/examples")?);
+        }
     }
     if contents.tests {
-        let tests: Vec<_> = ["test", "--release", "--no-run"]
-            .into_iter()
-            .chain(packages)
-            .collect();
-        for test in build(&tests)?.into_iter().filter(|made| made.is_test) {
-            if !Harness::of(&test).device_tests()?.is_empty() {
+        for test in build(&format!("test --release --no-run {packages}"))? {
+            if test.is_test && !Harness::of(&test).device_tests()?.is_empty() {
                 manifest.tests.push(place.program(&test, "bin/tests")?);
             }
         }
-        let benches = build(&["bench", "--no-run", "-p", "warpweave-bench"])?;
-        for bench in benches.into_iter().filter(|made| made.kind == "bench") {
-            place.program(&bench, "bin/benches")?;
+        for bench in build("bench --no-run -p warpweave-bench")? {
+            if bench.kind == "bench" {
+                place.program(&bench, "bin/benches")?;
+            }
         }
     }
-    // Last: a bundle that was not finished has no list and is none.
+    // Last: a folder without a manifest is not a bundle.
     manifest.write(folder)?;
     size(folder)
 }
@@ -160,7 +130,7 @@ impl Placing<'_> {
     }
 }
 
-/// Takes out the bundle that was in `folder` before, and nothing else.
+/// Removes an older bundle from `folder`, and nothing else.
 fn clear(folder: &Path) -> Result<()> {
     let empty = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_none(),

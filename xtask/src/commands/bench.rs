@@ -2,31 +2,36 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use super::forward::Forward;
 use super::launch::JobOptions;
-use crate::device::{self, Chosen, Gpus, Wanted};
+use crate::device::{self, Asked, Chosen, Gpus};
 use crate::error::{Error, Result};
-use crate::launch::Launch;
 use crate::peers;
 use crate::place::Place;
 use crate::program;
 use crate::setup::Python;
 
-/// The options of `bench`.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Where to run: all GPUs where there are some, else four host ranks
-    #[arg(long, value_enum, default_value_t)]
-    device: Wanted,
-    /// Number of ranks [default: one a GPU, four on the host; one for the suite `gemm`]
-    #[arg(long, short = 'n')]
-    ranks: Option<usize>,
-    /// Compile the device code even where no GPU is
+    #[command(flatten)]
+    asked: Asked,
+    /// Compile the device code even on a machine without a GPU
     #[arg(long)]
     cuda_features: bool,
+    /// The suite, see --list [default: the main one]
+    #[arg(long)]
+    suite: Option<String>,
     #[command(flatten)]
-    what: What,
+    what: Forward<What>,
+    /// PyTorch's operators as more rows: `torch` times them first, on the same problems and GPUs; a file has
+    /// the figures of an earlier run
+    #[arg(long, value_name = "torch|FILE")]
+    peers: Option<PathBuf>,
+    /// List the suites and implementations and run nothing
+    #[arg(long)]
+    list: bool,
     /// Keep the results, if all are right, as the baseline of this name, for `compare`
     #[arg(long, value_name = "NAME")]
     save_baseline: Option<OsString>,
@@ -41,23 +46,20 @@ pub struct Options {
 }
 
 /// Options that the program on every rank takes under the same names.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, clap::Args)]
 struct What {
-    /// The suite, see --list [default: the main one]
-    #[arg(long)]
-    suite: Option<String>,
     /// A problem, as 8192x8192x3584; may be repeated
     #[arg(long, value_name = "MxNxK", value_delimiter = ',')]
     shape: Vec<String>,
     /// Element type of the inputs
     #[arg(long, value_name = "bf16|f16|f32")]
     dtype: Option<String>,
-    /// Suite `collectives`: what a rank brings in bytes, as 4K,64K,1M
+    /// Suite `collectives`: bytes of each rank's input, as 4K,64K,1M
     #[arg(long, value_name = "4K,64K,1M", value_delimiter = ',')]
     sizes: Vec<String>,
     /// Suite `collectives`: operations, separated by commas
-    #[arg(long = "op", value_name = "A,B", value_delimiter = ',')]
-    operations: Vec<String>,
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    op: Vec<String>,
     /// Only these implementations, separated by commas
     #[arg(long = "impl", value_name = "A,B", value_delimiter = ',')]
     implementations: Vec<String>,
@@ -79,131 +81,93 @@ struct What {
     /// Suite `collectives`: write the variants' times to this file, as the library's `select` takes them
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// PyTorch's operators as rows beside ours: `torch` times them first, on the same problems and GPUs; a file has the
-    /// figures of an earlier run
-    #[arg(long, value_name = "torch|FILE")]
-    peers: Option<PathBuf>,
     /// What the ranks log, as `debug`, `warpweave_comm=trace` or `warn;0:info`, the latter for rank 0
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
     /// Write when the spans of the program ran to files of this name, one a rank, for Perfetto
     #[arg(long, value_name = "FILE")]
     spans: Option<PathBuf>,
-    /// Make NVTX ranges of the spans of the program, for `nsys profile`; by the library of this file, else by CUDA's
+    /// Make NVTX ranges of the spans of the program, for `nsys profile`; with this library file, else with
+    /// CUDA's
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     nvtx: Option<Option<PathBuf>>,
-    /// List the suites and implementations and run nothing
-    #[arg(long)]
-    list: bool,
 }
 
-/// Suites without communication, whose figures are of one device alone.
+/// Suites without communication, which measure one device.
 const OF_ONE_RANK: [&str; 1] = ["gemm"];
 
-impl What {
-    /// How many ranks the suite is for, where it is not for as many as there are.
+impl Options {
+    /// The number of ranks that the options or the suite ask for.
     fn ranks(&self) -> Option<usize> {
-        let suite = self.suite.as_deref()?;
-        OF_ONE_RANK.contains(&suite).then_some(1)
+        let suite = self.suite.as_deref();
+        let one = suite
+            .is_some_and(|suite| OF_ONE_RANK.contains(&suite))
+            .then_some(1);
+        self.asked.ranks.or(one)
     }
 
-    /// Whether PyTorch is to be timed, and no file to be read.
+    /// Whether PyTorch is to be timed. Any other value of `--peers` is a file.
     fn wants_torch(&self) -> bool {
         self.peers.as_deref() == Some(Path::new("torch"))
     }
 
-    fn arguments(&self) -> Vec<OsString> {
-        let mut args: Vec<OsString> = Vec::new();
-        let mut add = |name: &str, value: Option<OsString>| {
-            if let Some(value) = value {
-                args.extend([name.into(), value]);
-            }
-        };
-        add("--suite", self.suite.as_ref().map(Into::into));
-        for shape in &self.shape {
-            add("--shape", Some(shape.into()));
+    fn arguments(&self, chosen: Chosen, baselines: PathBuf) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec!["bench".into(), "--device".into(), chosen.name().into()];
+        if let Some(suite) = &self.suite {
+            args.extend(["--suite".into(), suite.into()]);
         }
-        add("--dtype", self.dtype.as_ref().map(Into::into));
-        for (name, list) in [
-            ("--sizes", &self.sizes),
-            ("--op", &self.operations),
-            ("--impl", &self.implementations),
-        ] {
-            add(name, (!list.is_empty()).then(|| list.join(",").into()));
+        args.extend(self.what.0.iter().cloned());
+        if let Some(file) = self.peers.as_ref().filter(|_| !self.wants_torch()) {
+            args.extend(["--peers".into(), file.into()]);
         }
-        add(
-            "--iterations",
-            self.iterations.map(|n| n.to_string().into()),
-        );
-        add("--json", self.json.as_ref().map(Into::into));
-        add("--markdown", self.markdown.as_ref().map(Into::into));
-        add("--report", self.report.as_ref().map(Into::into));
-        add("--plot", self.plot.as_ref().map(Into::into));
-        add("--costs", self.costs.as_ref().map(Into::into));
-        let figures = self.peers.as_ref().filter(|_| !self.wants_torch());
-        add("--peers", figures.map(Into::into));
-        add("--log", self.log.as_ref().map(Into::into));
-        add("--spans", self.spans.as_ref().map(Into::into));
-        if let Some(file) = &self.nvtx {
-            let mut word = OsString::from("--nvtx");
-            if let Some(file) = file {
-                word.push("=");
-                word.push(file);
-            }
-            args.push(word);
+        if let Some(name) = &self.save_baseline {
+            let folder = self.baselines.clone().unwrap_or(baselines);
+            args.extend(["--save-baseline".into(), name.clone()]);
+            args.extend(["--baselines".into(), folder.into()]);
         }
+        args.extend(self.more.iter().cloned());
         args
     }
-}
-
-fn arguments(options: &Options, chosen: Chosen, baselines: PathBuf) -> Vec<OsString> {
-    let mut args: Vec<OsString> = vec!["bench".into(), "--device".into(), chosen.name().into()];
-    args.extend(options.what.arguments());
-    if let Some(name) = &options.save_baseline {
-        let folder = options.baselines.clone().unwrap_or(baselines);
-        args.extend(["--save-baseline".into(), name.clone()]);
-        args.extend(["--baselines".into(), folder.into()]);
-    }
-    args.extend(options.more.iter().cloned());
-    args
 }
 
 /// Builds, starts the ranks and waits for them.
 pub fn run(options: &Options) -> Result<()> {
     let place = Place::find()?;
-    let gpus = Gpus::find();
+    let device_code = program::has_device_code(&place);
     let chosen = device::choose(
-        options.device,
-        options.ranks.or(options.what.ranks()),
-        &gpus,
-        program::has_device_code(&place),
+        options.asked.device,
+        options.ranks(),
+        &Gpus::find(),
+        device_code,
     )?;
-    let torch = match options.what.wants_torch() && !options.what.list {
+    let torch = match options.wants_torch() && !options.list {
         true if !chosen.cuda => {
             return Err(Error::Option {
                 option: "--peers torch",
-                why: "PyTorch's operators run on GPUs alone; --peers FILE takes figures that were measured before".into(),
+                why: "PyTorch's operators run on GPUs only; --peers FILE takes figures that were \
+                    measured before"
+                    .into(),
             });
         }
         true => Some(Python::with_torch()?),
         false => None,
     };
     let program = program::warpweave(&place, chosen.cuda || options.cuda_features)?;
-    let args = arguments(options, chosen, place.baselines());
-    check_arguments(&program, &args, options.what.list)?;
-    if options.what.list {
+    let args = options.arguments(chosen, place.baselines());
+    check_arguments(&program, &args, options.list)?;
+    if options.list {
         return Ok(());
     }
-    eprintln!("{}", announcement(chosen));
-    let mut launch = Launch {
-        label: "bench",
-        program,
-        args,
-        ranks: chosen.ranks,
-        port: options.job.port,
-        logs: options.job.logs.clone().unwrap_or_else(|| place.logs()),
-        patience: options.job.patience(),
+    let ranks = if chosen.ranks == 1 { "rank" } else { "ranks" };
+    let on = if chosen.cuda {
+        "GPUs"
+    } else {
+        "the host backend"
     };
+    eprintln!("{} {ranks} on {on}", chosen.ranks);
+    let mut launch = options
+        .job
+        .launch("bench", program, args, chosen.ranks, &place);
     if let Some(python) = torch {
         let figures = peers::measure(&python, &launch)?;
         launch.args.extend(["--peers".into(), figures.into()]);
@@ -211,33 +175,20 @@ pub fn run(options: &Options) -> Result<()> {
     launch.run()
 }
 
-fn announcement(chosen: Chosen) -> String {
-    match (chosen.ranks, chosen.cuda) {
-        (1, true) => "1 rank on a GPU".into(),
-        (ranks, true) => format!("{ranks} ranks on GPUs"),
-        (1, false) => "1 rank on the host backend".into(),
-        (ranks, false) => format!("{ranks} ranks on the host backend"),
-    }
-}
-
-/// Has the program read its arguments once, so that an unknown suite is one message and not one from every rank.
-fn check_arguments(program: &PathBuf, args: &[OsString], show: bool) -> Result<()> {
+/// Has the program parse its arguments once: an unknown suite is then one message, not one from every rank.
+fn check_arguments(program: &Path, args: &[OsString], show: bool) -> Result<()> {
     let mut command = Command::new(program);
     command.args(args).arg("--list");
     if !show {
-        command.stdout(std::process::Stdio::null());
+        command.stdout(Stdio::null());
     }
-    let status = command.status().map_err(|source| Error::NotStarted {
-        program: program.clone(),
-        source,
-    })?;
-    if status.success() {
-        return Ok(());
+    match command.status().map_err(Error::not_started(program))? {
+        status if status.success() => Ok(()),
+        status => Err(Error::Refused {
+            program: "warpweave bench",
+            status,
+        }),
     }
-    Err(Error::Refused {
-        program: "warpweave bench".into(),
-        status,
-    })
 }
 
 #[cfg(test)]
@@ -251,9 +202,19 @@ mod tests {
         options: Options,
     }
 
+    const HOST: Chosen = Chosen {
+        cuda: false,
+        ranks: 4,
+    };
+    const GPUS: Chosen = Chosen {
+        cuda: true,
+        ranks: 2,
+    };
+
     fn mapped(line: &[&str], chosen: Chosen) -> Vec<String> {
         let line = Line::try_parse_from(std::iter::once(&"bench").chain(line)).unwrap();
-        arguments(&line.options, chosen, "kept".into())
+        let words = line.options.arguments(chosen, "kept".into());
+        words
             .into_iter()
             .map(|word| word.into_string().unwrap())
             .collect()
@@ -261,86 +222,57 @@ mod tests {
 
     #[test]
     fn options_reach_the_ranks_under_their_own_names() {
-        let host = Chosen {
-            cuda: false,
-            ranks: 4,
-        };
-        assert_eq!(mapped(&[], host), ["bench", "--device", "host"]);
+        assert_eq!(mapped(&[], HOST), ["bench", "--device", "host"]);
         let line = "--suite fused-matmul --shape 64x64x64,8x8x8 --shape 4x4x4 --dtype f16 --impl a,b --impl c \
             --iterations 3 --json out.json --markdown out.md --report out.html --log debug --spans s.json --ranks 2 --timeout 9 -- --more here";
         let words: Vec<_> = line.split_whitespace().collect();
         let expected = "bench --device cuda --suite fused-matmul --shape 64x64x64 --shape 8x8x8 --shape 4x4x4 \
-            --dtype f16 --impl a,b,c --iterations 3 --json out.json --markdown out.md --report out.html --log debug --spans s.json --more here";
+            --dtype f16 --impl a --impl b --impl c --iterations 3 --json out.json --markdown out.md --report out.html --log debug --spans s.json --more here";
         let expected: Vec<_> = expected.split_whitespace().collect();
-        assert_eq!(
-            mapped(
-                &words,
-                Chosen {
-                    cuda: true,
-                    ranks: 2
-                }
-            ),
-            expected
-        );
+        assert_eq!(mapped(&words, GPUS), expected);
     }
 
     #[test]
     fn ranges_are_made_by_the_library_that_is_named() {
-        let host = Chosen {
-            cuda: false,
-            ranks: 4,
-        };
         for word in ["--nvtx", "--nvtx=lib/libnvtx3interop.so.1"] {
-            assert_eq!(mapped(&[word], host)[3..], [word]);
+            assert_eq!(mapped(&[word], HOST)[3..], [word]);
         }
     }
 
     #[test]
     fn options_of_collectives_reach_the_ranks_too() {
-        let host = Chosen {
-            cuda: false,
-            ranks: 4,
-        };
         let line = "--suite collectives --sizes 4K,64K --sizes 1M --op all-gather,all-reduce --impl nccl,push \
             --plot out.svg --costs a.tsv --peers torch.json";
         let words: Vec<_> = line.split_whitespace().collect();
-        let expected = "bench --device host --suite collectives --sizes 4K,64K,1M --op all-gather,all-reduce \
-            --impl nccl,push --plot out.svg --costs a.tsv --peers torch.json";
+        let expected = "bench --device host --suite collectives --sizes 4K --sizes 64K --sizes 1M --op all-gather \
+            --op all-reduce --impl nccl --impl push --plot out.svg --costs a.tsv --peers torch.json";
         let expected: Vec<_> = expected.split_whitespace().collect();
-        assert_eq!(mapped(&words, host), expected);
+        assert_eq!(mapped(&words, HOST), expected);
     }
 
     #[test]
     fn peers_are_a_file_or_pytorch_which_is_timed_first() {
-        let gpus = Chosen {
-            cuda: true,
-            ranks: 2,
-        };
-        assert_eq!(mapped(&["--peers", "torch"], gpus).len(), 3);
-        let file = mapped(&["--peers", "./torch"], gpus);
+        assert_eq!(mapped(&["--peers", "torch"], GPUS).len(), 3);
+        let file = mapped(&["--peers", "./torch"], GPUS);
         assert_eq!(file[3..], ["--peers", "./torch"]);
     }
 
     #[test]
     fn a_baseline_has_a_folder() {
-        let host = Chosen {
-            cuda: false,
-            ranks: 4,
-        };
         let line = ["--save-baseline", "before"];
         let expected = "bench --device host --save-baseline before --baselines kept";
-        assert_eq!(mapped(&line, host).join(" "), expected);
+        assert_eq!(mapped(&line, HOST).join(" "), expected);
         let line = ["--save-baseline", "before", "--baselines", "here"];
-        assert!(mapped(&line, host).join(" ").ends_with("--baselines here"));
-        // Nothing is said of folders where nothing is kept.
-        assert_eq!(mapped(&["--baselines", "here"], host).len(), 3);
+        assert!(mapped(&line, HOST).join(" ").ends_with("--baselines here"));
+        // Without a baseline the folder is not passed on.
+        assert_eq!(mapped(&["--baselines", "here"], HOST).len(), 3);
     }
 
     #[test]
     fn suites_of_one_device_start_one_rank() {
         let ranks = |line: &[&str]| {
             let line = Line::try_parse_from(std::iter::once(&"bench").chain(line)).unwrap();
-            line.options.ranks.or(line.options.what.ranks())
+            line.options.ranks()
         };
         assert_eq!(ranks(&["--suite", "gemm"]), Some(1));
         assert_eq!(ranks(&["--suite", "gemm", "--ranks", "4"]), Some(4));

@@ -7,15 +7,14 @@ use crate::cargo::CUDA_FEATURES;
 use crate::error::Result;
 use crate::{place, program};
 
-/// A bundle larger than this is a burden to copy.
+/// Above this size, a warning says how to make the bundle smaller.
 const LARGE: u64 = 64 << 20;
 
-/// The options of `bundle`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// The folder to fill: an empty one, or an older bundle
     dir: PathBuf,
-    /// Cargo features of the programs; empty for the host alone
+    /// Cargo features of the programs; empty for the host only
     #[arg(long, default_value = CUDA_FEATURES)]
     features: String,
     /// Leave the tests for GPUs out
@@ -26,7 +25,7 @@ pub struct Options {
     no_strip: bool,
 }
 
-/// Builds the bundle and says how large it is.
+/// Builds the bundle and prints its size.
 pub fn run(options: &Options) -> Result<()> {
     let root = place::workspace()?;
     if options

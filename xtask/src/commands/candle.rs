@@ -1,7 +1,9 @@
-//! `cargo xtask candle`: builds and links a project that has candle, as a step of `cargo xtask ci` that is asked for by name.
+//! `cargo xtask candle`: builds and links a project that has candle, a step of `cargo xtask ci` that runs by
+//! name only.
 //!
-//! candle compiles its kernels with nvcc, and has cudarc link the libraries of CUDA. The pinned toolchain has them but
-//! for libcuda, which comes with the driver: a stub has its symbols. The program is linked and not run.
+//! candle compiles its kernels with nvcc, and cudarc links the libraries of CUDA. The pinned toolchain has
+//! all of them except libcuda, which comes with the driver: a stub stands in for it. The program is linked,
+//! not run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,9 +21,6 @@ use crate::setup::{self, pins};
 const MANIFEST: &str = "examples/with-candle/Cargo.toml";
 
 /// Provides what is linked, and builds the project.
-///
-/// # Errors
-/// Those of `setup`; [`Error::BuildFailed`]; [`Error::File`].
 pub fn run() -> Result<()> {
     let root = place::workspace()?;
     let target = place::target_directory(&root);
@@ -44,10 +43,8 @@ pub fn run() -> Result<()> {
 }
 
 fn finish(mut command: Command, what: &str) -> Result<()> {
-    let status = command.status().map_err(|source| Error::NotStarted {
-        program: command.get_program().into(),
-        source,
-    })?;
+    let status = command.status();
+    let status = status.map_err(Error::not_started(command.get_program()))?;
     if status.success() {
         return Ok(());
     }
@@ -111,7 +108,8 @@ fn functions(bindings: &str) -> Vec<&str> {
     names
 }
 
-/// Makes a libcuda in `folder` that has the functions of `bindings` and does nothing, to be linked and never run.
+/// Makes a libcuda in `folder` that has the functions of `bindings` and does nothing, to be linked and never
+/// run.
 fn stub(bindings: &str, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(Error::file("cannot make", folder))?;
     let source = folder.join("libcuda.c");

@@ -1,25 +1,23 @@
-//! `cargo xtask ci`: the checks that a change must pass, in the order in which they fail soonest.
+//! `cargo xtask ci`: the checks that a change must pass.
 //!
-//! Few sets of flags, since each compiles everything again: warnings are denied by arguments of clippy, and the device
-//! code is compiled once into a cache that all profiles share.
+//! The steps share two builds of the dependencies: one for clippy and the documentation, one in the profile
+//! `dev` with the features of the whole workspace. So every step selects the
+//! workspace, no step sets RUSTFLAGS, and no step builds in release.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cargo::{CUDA_FEATURES, Cargo};
+use crate::cargo::Cargo;
 use crate::error::{Error, Result};
 use crate::harness::Counts;
 use crate::place;
+use crate::program::PROFILE;
 
-/// Packages with models for loom, which their tests named `loom_*` are.
-const LOOM_PACKAGES: &[&str] = &["warpweave-symm-mem", "warpweave-comm", "warpweave-gemm"];
-
-/// The options of `ci`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Only these steps, separated by commas [default: all but those that `--list` says are run by name alone]
+    /// Only these steps, separated by commas [default: all but those that `--list` marks as run by name only]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     only: Vec<String>,
     /// Leave these steps out
@@ -30,75 +28,86 @@ pub struct Options {
     list: bool,
 }
 
-/// Whose command line a step is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Runs {
-    Cargo,
-    Xtask,
-    Rustup,
-}
-
 #[derive(Debug)]
 struct Step {
     name: &'static str,
-    runs: Runs,
-    words: Vec<&'static str>,
-    env: Option<(&'static str, &'static str)>,
+    /// `cargo`, `xtask` or `rustup`.
+    program: &'static str,
+    args: Vec<&'static str>,
+    env: Vec<(&'static str, &'static str)>,
     /// Whether its last line counts tests.
     counts: bool,
-    /// What it cannot do without; it is left out where that is missing.
-    needs: Option<Need>,
-    /// Takes too long to be run unless it is asked for.
+    /// A shell command that fails where something is missing, and the message then: the step is left out.
+    needs: Option<(&'static str, &'static str)>,
+    /// Takes too long to run unless it is asked for.
     by_name: bool,
 }
 
-/// What the workspace does not bring along.
-#[derive(Clone, Copy, Debug)]
-struct Need {
-    /// A line of shell that ends well where it is there.
-    probe: &'static str,
-    /// What is said where it is not.
-    missing: &'static str,
-}
-
-impl Need {
-    fn is_met(&self, root: &Path) -> bool {
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", self.probe])
-            .current_dir(root)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    }
-}
-
 impl Step {
-    fn new(name: &'static str, runs: Runs, line: &'static str) -> Self {
+    fn new(name: &'static str, line: &'static str) -> Self {
+        let mut words = line.split_whitespace();
         Self {
             name,
-            runs,
-            words: line.split_whitespace().collect(),
-            env: None,
+            program: words.next().unwrap_or_default(),
+            args: words.collect(),
+            env: Vec::new(),
             counts: false,
             needs: None,
             by_name: false,
         }
     }
 
-    fn line(&self) -> String {
-        let env = self
-            .env
-            .map(|(name, value)| format!("{name}='{value}' "))
-            .unwrap_or_default();
-        let program = match self.runs {
-            Runs::Cargo => "cargo",
-            Runs::Xtask => "cargo xtask",
-            Runs::Rustup => "rustup",
-        };
-        format!("{env}{program} {}", self.words.join(" "))
+    fn env(mut self, name: &'static str, value: &'static str) -> Self {
+        self.env.push((name, value));
+        self
     }
+
+    fn needs(mut self, probe: &'static str, missing: &'static str) -> Self {
+        self.needs = Some((probe, missing));
+        self
+    }
+
+    /// The command for a shell in the workspace's root.
+    fn line(&self) -> String {
+        let mut line = String::new();
+        for (name, value) in &self.env {
+            line += &format!("{name}='{value}' ");
+        }
+        let program = match self.program {
+            "xtask" => "cargo xtask",
+            program => program,
+        };
+        format!("{line}{program} {}", self.args.join(" "))
+    }
+
+    fn command(&self, root: &Path, xtask: &Path) -> Command {
+        let mut command = match self.program {
+            "cargo" => Command::new(Cargo::program()),
+            "xtask" => Command::new(xtask),
+            program => Command::new(program),
+        };
+        command
+            .args(&self.args)
+            .current_dir(root)
+            .stdin(Stdio::null());
+        for (name, value) in &self.env {
+            // A file of the workspace: cargo wants its whole path.
+            match value.strip_prefix("./") {
+                Some(file) => command.env(name, root.join(file)),
+                None => command.env(name, value),
+            };
+        }
+        command
+    }
+}
+
+fn succeeds(shell: &str, root: &Path) -> bool {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", shell])
+        .current_dir(root)
+        .stdin(Stdio::null());
+    command.output().is_ok_and(|output| output.status.success())
 }
 
 /// The toolchain of the workspace's rust-version.
@@ -108,143 +117,77 @@ macro_rules! msrv {
     };
 }
 
-fn steps() -> Vec<Step> {
-    use Runs::{Cargo, Rustup, Xtask};
-    let mut steps = vec![
-        Step::new("fmt", Cargo, "fmt --all --check"),
-        Step {
-            needs: Some(Need {
-                probe: "cargo deny --version",
-                missing: "cargo-deny is not installed; the tests hold to deny.toml all the same",
-            }),
-            ..Step::new("deny", Cargo, "deny --offline check licenses bans sources")
-        },
-        Step::new(
-            "clippy",
-            Cargo,
-            "clippy --workspace --all-targets -- -D warnings",
-        ),
-        // The workspace's rust-version itself. Without that toolchain there are two weaker checks: clippy's
-        // `incompatible_msrv`, which knows the library but not the language, and the test that no dependency
-        // asks for more.
-        Step {
-            needs: Some(Need {
-                probe: concat!("rustup run ", msrv!(), " cargo --version"),
-                missing: concat!(
-                    "that toolchain is not installed: rustup toolchain install ",
-                    msrv!()
-                ),
-            }),
-            ..Step::new(
-                "msrv",
-                Rustup,
-                concat!("run ", msrv!(), " cargo check --workspace --all-targets"),
-            )
-        },
-        Step {
-            env: Some(("RUSTDOCFLAGS", "-D warnings")),
-            ..Step::new("doc", Cargo, "doc --workspace --no-deps")
-        },
-        Step {
-            counts: true,
-            ..Step::new("test", Xtask, "test --device host")
-        },
-        Step::new("plans", Xtask, "plan check all"),
-        Step::new(
-            "bench",
-            Xtask,
-            "bench --device host --suite quick --iterations 3 --timeout 300",
-        ),
-    ];
-    steps.push(Step::new(
-        "collectives",
-        Xtask,
-        "bench --device host --suite collectives --sizes 1K,64K --iterations 2 --timeout 300",
-    ));
-    // Every bench of criterion once, by the processes that it starts itself.
-    steps.push(Step::new(
-        "criterion",
-        Cargo,
-        "test --workspace --bench layers",
-    ));
-    // And as they are used: kept under a name, then compared with it. Whatever `cargo bench` runs gets these
-    // options.
-    steps.push(Step::new(
-        "criterion-save",
-        Cargo,
-        "bench --profile dev -- --quick --save-baseline ci ^exchange/",
-    ));
-    steps.push(Step::new(
-        "criterion-compare",
-        Cargo,
-        "bench --profile dev -- --quick --baseline ci ^exchange/",
-    ));
-    let mut loom = Step::new("loom", Cargo, "test --release --lib");
-    loom.env = Some(("RUSTFLAGS", "--cfg loom"));
-    loom.words
-        .extend(LOOM_PACKAGES.iter().flat_map(|package| ["-p", package]));
-    loom.words.push("loom_");
-    steps.push(loom);
-    steps.push(Step {
-        env: Some(("RUSTFLAGS", "--cfg shuttle")),
-        ..Step::new("shuttle", Cargo, "test -p warpweave-overlap --test shuttle")
-    });
-    // Against what was released under the version that the workspace has.
-    let mut semver = Step::new(
-        "semver",
-        Cargo,
-        concat!(
-            "semver-checks --workspace --baseline-rev v",
-            env!("CARGO_PKG_VERSION")
-        ),
-    );
-    semver.needs = Some(Need {
-        probe: concat!(
-            "cargo semver-checks --version && git rev-parse --verify --quiet v",
-            env!("CARGO_PKG_VERSION")
-        ),
-        missing: "cargo-semver-checks is not installed, or this version has not been released",
-    });
-    steps.push(semver);
-    let mut device_clippy = Step::new(
-        "device-clippy",
-        Cargo,
-        "clippy --workspace --all-targets --features",
-    );
-    device_clippy
-        .words
-        .extend([CUDA_FEATURES, "--", "-D", "warnings"]);
-    // A project outside the workspace whose own cudarc links dynamically, by the bindings of an older CUDA and of ours.
-    for (name, version) in [("cudarc-12.8", "12080"), ("cudarc-13.0", "13000")] {
-        steps.push(Step {
-            env: Some(("CUDARC_CUDA_VERSION", version)),
-            ..Step::new(
-                name,
-                Cargo,
-                "check --manifest-path examples/with-cudarc/Cargo.toml --target-dir target/with-cudarc",
-            )
-        });
-    }
-    // Linked once, and no more than that needs: clippy does not see a symbol that the static library lacks.
-    let mut device_link = Step::new(
-        "device-link",
-        Cargo,
-        "build -p warpweave-gemm --example gemm_sweep --features",
-    );
-    device_link.words.push(CUDA_FEATURES);
-    steps.extend([
-        Step::new("setup", Xtask, "setup"),
-        device_clippy,
-        device_link,
-        Step {
-            by_name: true,
-            ..Step::new("candle", Xtask, "candle")
-        },
-    ]);
-    steps
+/// The tag of the release of the workspace's version.
+macro_rules! version {
+    () => {
+        concat!("v", env!("CARGO_PKG_VERSION"))
+    };
 }
 
-/// Runs the steps up to the first that fails; the last line is `N passed, N failed`, tests and other steps together.
+/// Runs rustc for the workspace's own crates: a cfg that it sets leaves their dependencies as they are.
+const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+
+/// The steps, in their order.
+#[rustfmt::skip]
+fn steps() -> Vec<Step> {
+    let step = Step::new;
+    // The program that the tests have built.
+    let dev = |name, line| step(name, line).env(PROFILE, "dev");
+    // While CUTLASS compiles, no other work is left: with two compilers both cores have some.
+    let device = |name, line| step(name, line).env("WARPWEAVE_NVCC_JOBS", "2");
+    // A project outside the workspace whose own cudarc links dynamically, with the bindings of an older CUDA
+    // and of ours. Without debug information its dependencies are those that clippy has checked.
+    let cudarc = |name, version| {
+        step(name, "cargo check --manifest-path examples/with-cudarc/Cargo.toml --target-dir target \
+                    --config profile.dev.debug=false").env("CUDARC_CUDA_VERSION", version)
+    };
+    vec![
+        step("fmt", "cargo fmt --all --check"),
+        step("deny", "cargo deny --offline check licenses bans sources")
+            .needs("cargo deny --version", "cargo-deny is not installed; tests check the rules of \
+                deny.toml too"),
+        // Without device code and without tests: `device-clippy` has both.
+        step("clippy", "cargo clippy --workspace --lib --bins --examples --benches -- -D warnings"),
+        // Only where the other steps use a newer toolchain. Without the old one there are two weaker checks:
+        // clippy's `incompatible_msrv`, which knows the library but not the language, and the test that no
+        // dependency asks for more.
+        step("msrv", concat!("rustup run ", msrv!(), " cargo check --workspace")).needs(
+            concat!("! rustc -V | grep -q ' ", msrv!(), " ' && rustup run ", msrv!(), " cargo -V"),
+            concat!("all steps use ", msrv!(), ", or it is missing: rustup toolchain install ", msrv!()),
+        ),
+        step("doc", "cargo doc --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"),
+        Step { counts: true, ..step("test", "xtask test --device host") },
+        dev("plans", "xtask plan check all"),
+        dev("bench", "xtask bench --device host --suite quick --iterations 3 --timeout 300"),
+        dev("collectives",
+            "xtask bench --device host --suite collectives --sizes 1K,64K --iterations 2 --timeout 300"),
+        // Every bench of criterion once, by the processes that it starts itself.
+        step("criterion", "cargo test --workspace --bench layers"),
+        // And as they are used: kept under a name, then compared with it. Whatever `cargo bench` runs gets
+        // these options.
+        step("criterion-save", "cargo bench --profile dev -- --quick --save-baseline ci ^exchange/"),
+        step("criterion-compare", "cargo bench --profile dev -- --quick --baseline ci ^exchange/"),
+        step("loom", "cargo test --lib -p warpweave-symm-mem -p warpweave-comm -p warpweave-gemm loom_")
+            .env(WRAPPER, "./.ci/rustc-loom"),
+        step("shuttle", "cargo test --workspace --test shuttle").env(WRAPPER, "./.ci/rustc-shuttle"),
+        // Against the release of the workspace's version.
+        step("semver", concat!("cargo semver-checks --workspace --baseline-rev ", version!())).needs(
+            concat!("cargo semver-checks --version && git rev-parse --verify --quiet ", version!()),
+            "cargo-semver-checks is not installed, or this version has not been released",
+        ),
+        cudarc("cudarc-12.8", "12080"),
+        cudarc("cudarc-13.0", "13000"),
+        step("setup", "xtask setup"),
+        device("device-clippy",
+            "cargo clippy --workspace --all-targets --features nvcc,cutlass -- -D warnings"),
+        // Clippy does not see a symbol that the static library lacks.
+        device("device-link", "cargo build --workspace --example gemm_sweep --features nvcc,cutlass"),
+        Step { by_name: true, ..step("candle", "xtask candle") },
+    ]
+}
+
+/// Runs the steps up to the first that fails; the last line is `N passed, N failed`, tests and other steps
+/// together.
 pub fn run(options: &Options) -> Result<()> {
     let root = place::workspace()?;
     // The steps build xtask anew, and then the link to a running program's file is gone.
@@ -253,7 +196,7 @@ pub fn run(options: &Options) -> Result<()> {
     if options.list {
         for step in &steps {
             let by_name = if step.by_name {
-                "  (only by its name: --only)"
+                "  (by name only: --only)"
             } else {
                 ""
             };
@@ -270,17 +213,20 @@ pub fn run(options: &Options) -> Result<()> {
             step.name,
             step.line()
         );
-        if let Some(need) = step.needs.filter(|need| !need.is_met(&root)) {
-            println!("left out: {}", need.missing);
+        if let Some((probe, missing)) = step.needs
+            && !succeeds(probe, &root)
+        {
+            println!("left out: {missing}");
             continue;
         }
-        let began = Instant::now();
-        let (status, counts) = execute(step, &root, &xtask)?;
+        let (began, cpu) = (Instant::now(), cpu_seconds());
+        let (status, counts) = execute(step.command(&root, &xtask), step.counts)?;
         done.push(Done {
             name: step.name,
             status,
             counts,
             took: began.elapsed(),
+            cpu: cpu_seconds() - cpu,
         });
         if !status.success() {
             break;
@@ -294,10 +240,25 @@ struct Done {
     status: ExitStatus,
     counts: Option<Counts>,
     took: Duration,
+    /// CPU seconds of all its processes. On a busy machine they say more than the elapsed time.
+    cpu: f64,
 }
 
-/// Keeps the steps that were asked for, and refuses names that no step has. A list has also those that are run by their
-/// names alone.
+/// CPU seconds of all child processes that have ended, and of theirs.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name, which may have spaces: the state is field 3, the children's times are fields 16 and 17.
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    let ticks: f64 = fields
+        .skip(13)
+        .take(2)
+        .filter_map(|field| field.parse::<f64>().ok())
+        .sum();
+    ticks / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Keeps the steps that were asked for, and refuses names that no step has. A list also has the steps that
+/// run by name only.
 fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
     let Options { only, skip, list } = options;
     for (option, names) in [("--only", only), ("--skip", skip)] {
@@ -320,51 +281,27 @@ fn chosen(steps: Vec<Step>, options: &Options) -> Result<Vec<Step>> {
     Ok(steps.into_iter().filter(wanted).collect())
 }
 
-fn execute(step: &Step, root: &Path, xtask: &PathBuf) -> Result<(ExitStatus, Option<Counts>)> {
-    let mut command = match step.runs {
-        Runs::Cargo => Cargo::new(root).command(step.words.iter().copied()),
-        Runs::Xtask => {
-            let mut command = Command::new(xtask);
-            command.args(&step.words).current_dir(root);
-            command
-        }
-        Runs::Rustup => {
-            let mut command = Command::new("rustup");
-            command.args(&step.words).current_dir(root);
-            command
-        }
-    };
-    command.envs(step.env).stdin(Stdio::null());
-    let failed = |source| match step.runs {
-        Runs::Cargo => Error::CargoMissing {
-            program: Cargo::program(),
-            source,
-        },
-        Runs::Xtask => Error::NotStarted {
-            program: xtask.clone(),
-            source,
-        },
-        Runs::Rustup => Error::NotStarted {
-            program: "rustup".into(),
-            source,
-        },
-    };
-    if !step.counts {
+fn execute(mut command: Command, counts_tests: bool) -> Result<(ExitStatus, Option<Counts>)> {
+    let program = command.get_program().into();
+    let failed = |source| Error::NotStarted { program, source };
+    if !counts_tests {
         return Ok((command.status().map_err(failed)?, None));
     }
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut counts = None;
-    if let Some(pipe) = child.stdout.take() {
-        let mut out = io::stdout();
-        for line in BufReader::new(pipe)
-            .split(b'\n')
-            .map_while(|line| line.ok())
-        {
-            let _ = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
-            counts = Counts::of_summary(&String::from_utf8_lossy(&line)).or(counts);
-        }
+    let lines = child
+        .stdout
+        .take()
+        .map(|pipe| BufReader::new(pipe).split(b'\n'));
+    let mut out = io::stdout();
+    for line in lines.into_iter().flatten().map_while(|line| line.ok()) {
+        let _ = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
+        counts = Counts::of_summary(&String::from_utf8_lossy(&line)).or(counts);
     }
-    Ok((child.wait().map_err(failed)?, counts))
+    let status = child
+        .wait()
+        .map_err(Error::file("cannot wait for", "the tests"))?;
+    Ok((status, counts))
 }
 
 fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
@@ -381,9 +318,10 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
             .map(|counts| format!("  {counts}"))
             .unwrap_or_default();
         println!(
-            "{:<18} {word} {:>7.1} s{counts}",
+            "{:<18} {word} {:>7.1} s {:>7.1} s CPU{counts}",
             step.name,
-            step.took.as_secs_f64()
+            step.took.as_secs_f64(),
+            step.cpu
         );
         match step.counts {
             Some(counts) => {
@@ -414,6 +352,7 @@ fn summarise(steps: &[Step], done: &[Done]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cargo::CUDA_FEATURES;
 
     fn names(steps: &[Step]) -> Vec<&str> {
         steps.iter().map(|step| step.name).collect()
@@ -461,14 +400,35 @@ mod tests {
 
     #[test]
     fn what_a_step_needs_is_looked_for() {
-        let need = |probe| Need {
-            probe,
-            missing: "it",
-        };
         let here = Path::new(".");
-        assert!(need("true").is_met(here));
-        assert!(!need("false").is_met(here));
-        assert!(!need("no-such-program-anywhere").is_met(here));
+        assert!(succeeds("true", here));
+        assert!(!succeeds("false", here));
+        assert!(!succeeds("no-such-program-anywhere", here));
+    }
+
+    #[test]
+    fn dependencies_are_built_once() {
+        for step in steps() {
+            let line = step.line();
+            // RUSTFLAGS change every package; another profile has a folder of its own.
+            assert!(
+                !line.contains("RUSTFLAGS") && !line.contains("--release"),
+                "{line}"
+            );
+            assert_eq!(
+                line.contains("--features"),
+                line.contains(CUDA_FEATURES),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_cpu_time_of_children_is_counted() {
+        let before = cpu_seconds();
+        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        assert!(succeeds(busy, Path::new(".")));
+        assert!(cpu_seconds() > before);
     }
 
     #[test]
@@ -503,6 +463,7 @@ mod tests {
             status: ExitStatus::from_raw(code << 8),
             counts,
             took: Duration::ZERO,
+            cpu: 0.0,
         };
         assert!(summarise(&[], &[done(0, None), done(0, None)][..0]).is_ok());
         let steps = steps();

@@ -1,15 +1,15 @@
-//! `cargo xtask doctor`: what this machine has, what is missing and how to get it; with `--measure`, its figures.
+//! `cargo xtask doctor`: what this machine has, what is missing and how to get it; with `--measure`, its
+//! figures.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::launch::JobOptions;
-use crate::device::Wanted;
+use crate::device::{Asked, Wanted};
 use crate::doctor::{self, Report};
 use crate::error::{Error, Result};
 
-/// The options of `doctor`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Print JSON
@@ -39,9 +39,6 @@ struct Measuring {
 }
 
 /// Prints the findings. Succeeds where the host backend can run: what only GPUs need may be missing.
-///
-/// # Errors
-/// [`Error::Unfit`]; what ends a job.
 pub fn run(options: &Options) -> Result<()> {
     if options.measure {
         return measure(&options.measuring);
@@ -52,7 +49,7 @@ pub fn run(options: &Options) -> Result<()> {
     } else {
         report.to_string()
     };
-    // A reader that has seen enough, as `head`, is no failure of the examination.
+    // A reader that closes the pipe, as `head` does, is no error.
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
     if report.host_backend {
         return Ok(());
@@ -65,9 +62,12 @@ pub fn run(options: &Options) -> Result<()> {
 /// Starts `warpweave measure` on every rank.
 fn measure(options: &Measuring) -> Result<()> {
     let out = options.out.iter();
-    let words = out.flat_map(|out| [OsString::from("--out"), out.into()]);
-    let wanted = (options.device, options.ranks);
-    options.job.start("measure", wanted, words)
+    let args = out.flat_map(|out| [OsString::from("--out"), out.into()]);
+    let asked = Asked {
+        device: options.device,
+        ranks: options.ranks,
+    };
+    options.job.start("measure", asked, args)
 }
 
 fn json(report: &Report) -> Result<String> {

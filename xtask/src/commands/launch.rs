@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::device::{self, Gpus, Wanted};
+use crate::device::{self, Asked, Gpus};
 use crate::error::{Error, Result};
 use crate::launch::{Launch, Patience};
 use crate::place::Place;
 use crate::program;
 
-/// Options that every command which starts ranks has.
+/// The options of every command that starts ranks.
 #[derive(Debug, Default, clap::Args)]
 pub struct JobOptions {
     /// The store's port on 127.0.0.1 [default: a free one]
@@ -22,38 +22,49 @@ pub struct JobOptions {
     /// End the job after so many seconds [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
-    /// How long the other ranks have to end by themselves after one has failed; keep it above WARPWEAVE_TIMEOUT_MS, by
-    /// which a rank that waits for the lost one on its device gives up and says for whom it waited [default: 20]
+    /// How long the other ranks have to end by themselves after one has failed; keep it above
+    /// WARPWEAVE_TIMEOUT_MS, by which a rank that waits for the lost one on its device gives up and says for
+    /// whom it waited [default: 20]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
 }
 
 impl JobOptions {
-    /// Starts a command of `warpweave` on every rank, on the device and the number of ranks that are wanted.
-    ///
-    /// # Errors
-    /// No such device, a build that fails, and what ends a job.
+    /// Starts a command of `warpweave` on every rank, on the wanted device and number of ranks.
     pub fn start(
         &self,
         command: &'static str,
-        (device, ranks): (Wanted, Option<usize>),
-        words: impl IntoIterator<Item = OsString>,
+        asked: Asked,
+        more: impl IntoIterator<Item = OsString>,
     ) -> Result<()> {
         let place = Place::find()?;
         let device_code = program::has_device_code(&place);
-        let chosen = device::choose(device, ranks, &Gpus::find(), device_code)?;
+        let chosen = device::choose(asked.device, asked.ranks, &Gpus::find(), device_code)?;
+        let program = program::warpweave(&place, chosen.cuda)?;
         let mut args: Vec<OsString> = [command, "--device", chosen.name()].map(Into::into).into();
-        args.extend(words);
+        args.extend(more);
+        self.launch(command, program, args, chosen.ranks, &place)
+            .run()
+    }
+
+    /// A job with these options.
+    pub fn launch(
+        &self,
+        label: &'static str,
+        program: PathBuf,
+        args: Vec<OsString>,
+        ranks: usize,
+        place: &Place,
+    ) -> Launch {
         Launch {
-            label: command,
-            program: program::warpweave(&place, chosen.cuda)?,
+            label,
+            program,
             args,
-            ranks: chosen.ranks,
+            ranks,
             port: self.port,
             logs: self.logs.clone().unwrap_or_else(|| place.logs()),
             patience: self.patience(),
         }
-        .run()
     }
 
     /// The limits of a job with these options.
@@ -74,7 +85,6 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
     }
 }
 
-/// The options of `launch`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Number of ranks
@@ -94,8 +104,8 @@ pub struct Options {
 
 /// Runs the program on every rank.
 pub fn run(options: Options) -> Result<()> {
-    let mut words = options.program.into_iter();
-    let Some(program) = words.next() else {
+    let mut args = options.program.into_iter();
+    let Some(program) = args.next() else {
         return Err(Error::Option {
             option: "PROGRAM",
             why: "missing".into(),
@@ -109,7 +119,7 @@ pub fn run(options: Options) -> Result<()> {
     Launch {
         label: "launch",
         program: program.into(),
-        args: words.collect(),
+        args: args.collect(),
         ranks: options.ranks,
         port: options.job.port,
         logs,

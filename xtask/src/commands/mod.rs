@@ -1,13 +1,12 @@
-//! One file for each command, and one for those that are handed on.
+//! One file for each command, and one for those of the program `warpweave`.
 
 pub mod bench;
 pub mod bundle;
 pub mod candle;
 pub mod ci;
-pub mod compare;
 pub mod doctor;
-pub mod hand_over;
+mod forward;
 pub mod launch;
 pub mod setup;
 pub mod test;
-pub mod timeline;
+pub mod warpweave;

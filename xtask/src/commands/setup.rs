@@ -4,7 +4,6 @@ use crate::error::Result;
 use crate::place;
 use crate::setup::{self, pins};
 
-/// The options of `setup`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Also NCCL and cuBLASLt, for a GPU machine that has neither (1.5 GB of disk)
@@ -13,16 +12,13 @@ pub struct Options {
     /// Also cuobjdump and nvdisasm, to look at the machine code of kernels
     #[arg(long)]
     inspect: bool,
-    /// Provide again what is there already
+    /// Install again what is already there
     #[arg(long)]
     force: bool,
 }
 
-/// Provides the compiler and the CUTLASS headers, and what else was asked for. What is there with the right pins is
-/// left alone.
-///
-/// # Errors
-/// No Python, no pip, no network, no space, a wheel that is not the pinned one; each says what to install instead.
+/// Provides the compiler, the CUTLASS headers and the components that were asked for. Skips what is there
+/// with the right pins.
 pub fn run(options: &Options) -> Result<()> {
     let toolchain =
         place::target_directory(&place::workspace()?).join(warpweave_nvcc::layout::TOOLCHAIN);

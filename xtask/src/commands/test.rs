@@ -1,8 +1,12 @@
 //! `cargo xtask test`: all tests on the host, and those that want a GPU where there is one.
 
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::panic::resume_unwind;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use crate::bundle::Bundle;
@@ -10,13 +14,12 @@ use crate::cargo::{CUDA_FEATURES, Cargo};
 use crate::device::{self, Chosen, Gpus, Wanted};
 use crate::error::{Error, Result};
 use crate::harness::{self, Conditions, Counts, Harness};
-use crate::place::Place;
+use crate::place::{self, Place};
 use crate::program;
 
 /// For one test program with GPUs, unless --timeout says otherwise.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The options of `test`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Where to run: `cuda` adds the tests that want a GPU to those of the host
@@ -45,7 +48,7 @@ pub fn run(options: &Options) -> Result<()> {
         out: || Box::new(io::stdout()),
     };
     let counts = match &place {
-        Place::Workspace(root) => workspace(&Cargo::new(root), root, chosen, &conditions)?,
+        Place::Workspace(root) => workspace(root, chosen, &conditions)?,
         Place::Bundle(bundle) => bundled(bundle, chosen, &conditions)?,
     };
     println!("{counts}");
@@ -62,7 +65,8 @@ fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(String, String)> {
     let device = ("WARPWEAVE_TEST_DEVICE".to_owned(), chosen.name().to_owned());
     let ranks = ranks.map(|ranks| ("WARPWEAVE_TEST_RANKS".to_owned(), ranks.to_string()));
     let on_gpus = [
-        // Ranks that are threads on one GPU: a stream must not queue behind another rank's kernel that waits for it.
+        // Ranks that are threads on one GPU: a stream must not queue after another rank's kernel that waits
+        // for it.
         ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
     ];
     let on_gpus = on_gpus.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -73,56 +77,97 @@ fn environment(chosen: Chosen, ranks: Option<usize>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Everything that cargo tests, documentation included; then, one after another, the programs with tests for GPUs.
-fn workspace(
-    cargo: &Cargo,
-    root: &Path,
-    chosen: Chosen,
-    conditions: &Conditions,
-) -> Result<Counts> {
-    let features = if chosen.cuda {
+/// Builds everything that cargo tests and runs it, several programs at once. Then come, one after another,
+/// the programs with tests for GPUs.
+fn workspace(root: &Path, chosen: Chosen, conditions: &Conditions) -> Result<Counts> {
+    let cargo = Cargo::new(root);
+    let mut args = vec!["test", "--workspace"];
+    if chosen.cuda {
         program::provide_toolchain(root)?;
-        vec!["--features", CUDA_FEATURES]
-    } else {
-        Vec::new()
-    };
-    fetch(cargo);
-    // Apart from the run, so that a test that fails and a test that does not compile are told apart.
-    let build: Vec<_> = ["test", "--workspace", "--no-run"]
-        .into_iter()
-        .chain(features.iter().copied())
-        .collect();
-    let made = cargo.build(&build)?;
+        args.extend(["--features", CUDA_FEATURES]);
+    }
+    fetch(&cargo);
+    // Apart from the run, so that a test that fails and a test that does not compile are distinguished.
+    let made = cargo.build(&[&args[..], &["--no-run"]].concat())?;
+    let made: Vec<_> = made.into_iter().filter(|made| made.is_test).collect();
 
-    let mut command = cargo.command(["test", "--workspace", "--no-fail-fast"]);
-    command
-        .args(&features)
-        .envs(conditions.env.iter().cloned())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let started = |source| Error::CargoMissing {
-        program: Cargo::program(),
-        source,
-    };
-    let mut child = command.spawn().map_err(started)?;
-    let mut counts = child
-        .stdout
-        .take()
-        .map_or_else(Counts::default, |pipe| harness::count(pipe, io::stdout()));
-    counts.account_for(child.wait().map_err(started)?);
+    let mut runs = vec![(String::from("documentation"), {
+        let mut command = cargo.command(&args);
+        command
+            .args(["--doc", "--no-fail-fast"])
+            .stdin(Stdio::null());
+        command
+    })];
+    for made in &made {
+        let program = Harness::of(made);
+        runs.push((program.name.clone(), program.command(&[])));
+    }
+    // These build something, and take longest.
+    runs.sort_by_key(|(name, _)| !name.starts_with("documentation") && !name.starts_with("xtask"));
+    for (_, command) in &mut runs {
+        command.envs(conditions.env.iter().cloned());
+    }
+    let logs = place::target_directory(root).join("warpweave/tests");
+    let mut counts = at_once(runs, &logs, conditions.out)?;
 
     if chosen.cuda {
-        let programs = made.iter().filter(|made| made.is_test).map(Harness::of);
-        let gpu = on_gpus(programs, &["--ignored"], conditions)?;
-        // Cargo's run counted them as skipped.
+        let gpu = on_gpus(made.iter().map(Harness::of), &["--ignored"], conditions)?;
+        // The run on the host counted them as skipped.
         counts.skipped = counts.skipped.saturating_sub(gpu.passed + gpu.failed);
         counts += gpu;
     }
     Ok(counts)
 }
 
-/// Gets all packages. A build gets what it compiles alone, and the tests of the repository look at those for other systems too, but
-/// never to the network. Where that cannot be reached, what is here may do.
+/// More programs than this at once would be slow for their own deadlines: each has a thread for each
+/// processor.
+const AT_ONCE: usize = 4;
+
+/// Runs the named commands, as many at once as there are processors, up to [`AT_ONCE`]: many tests wait for a
+/// deadline or another process. Each writes to a file in `logs`, which is passed on as a whole when the
+/// command has ended.
+fn at_once(
+    runs: Vec<(String, Command)>,
+    logs: &Path,
+    out: fn() -> Box<dyn Write>,
+) -> Result<Counts> {
+    fs::create_dir_all(logs).map_err(Error::file("cannot make", logs))?;
+    let (queue, out) = (Mutex::new(runs.into_iter()), Mutex::new(out));
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || -> Result<Counts> {
+        let mut counts = Counts::default();
+        while let Some((name, mut command)) = next() {
+            let log = logs.join(format!("{}.log", name.replace(' ', "-")));
+            // A file, not a pipe: a process that a test leaves behind would hold a pipe open.
+            let file = File::create(&log).map_err(Error::file("cannot write", &log))?;
+            let both = file
+                .try_clone()
+                .map_err(Error::file("cannot write", &log))?;
+            let status = command.stdout(file).stderr(both).status();
+            let status = status.map_err(Error::not_started(command.get_program()))?;
+            let said = File::open(&log).map_err(Error::file("cannot read", &log))?;
+            let out = out.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = writeln!(out(), "\n---- {name}");
+            let mut these = harness::count(said, out());
+            these.account_for(status);
+            counts += these;
+        }
+        Ok(counts)
+    };
+    let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(AT_ONCE));
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let mut counts = Counts::default();
+        for worker in workers {
+            counts += worker.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        }
+        Ok(counts)
+    })
+}
+
+/// Downloads all packages. A build downloads only those that it compiles; the tests of the repository also
+/// look at those for other systems, and never use the network. Without a network, the packages that are here
+/// may be enough.
 fn fetch(cargo: &Cargo) {
     let fetched = cargo
         .command(["fetch", "--locked"])
@@ -141,7 +186,8 @@ fn bundled(bundle: &Bundle, chosen: Chosen, conditions: &Conditions) -> Result<C
         .iter()
         .map(|test| harness::bundled(bundle.root(), test));
     if !chosen.cuda {
-        let why = "a bundle holds the tests for GPUs alone, and this machine shows none or the bundle has no device code";
+        let why = "a bundle holds only the tests for GPUs, and this machine shows none or the bundle \
+            has no device code";
         return Err(Error::Option {
             option: "--device",
             why: why.into(),
@@ -176,15 +222,43 @@ fn on_gpus(
 mod tests {
     use super::*;
 
+    const CUDA: Chosen = Chosen {
+        cuda: true,
+        ranks: 4,
+    };
+    const HOST: Chosen = Chosen {
+        cuda: false,
+        ranks: 4,
+    };
+
+    #[test]
+    fn programs_run_at_once_and_are_counted_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let shell = |name: &str, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).current_dir(folder.path());
+            (name.to_owned(), command)
+        };
+        // What each starts holds its output open after its end.
+        let result = |result: &str| format!("sleep 60 & echo 'test result: {result}; 0 measured'");
+        let runs = vec![
+            shell("one unit", &result("ok. 2 passed; 0 failed; 1 ignored")),
+            shell(
+                "two unit",
+                &(result("FAILED. 3 passed; 1 failed; 0 ignored") + "; exit 101"),
+            ),
+            shell("three unit", "kill -SEGV $$"),
+        ];
+        let began = std::time::Instant::now();
+        let counts = at_once(runs, folder.path(), || Box::new(io::sink())).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(30));
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 2, 1));
+        assert!(folder.path().join("two-unit.log").is_file());
+    }
+
     #[test]
     fn tests_learn_where_they_run() {
-        let env = environment(
-            Chosen {
-                cuda: true,
-                ranks: 4,
-            },
-            Some(4),
-        );
+        let env = environment(CUDA, Some(4));
         let expected = [
             ("WARPWEAVE_TEST_DEVICE", "cuda"),
             ("WARPWEAVE_TEST_RANKS", "4"),
@@ -194,17 +268,7 @@ mod tests {
             env,
             expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
-        assert_eq!(
-            environment(
-                Chosen {
-                    cuda: false,
-                    ranks: 4
-                },
-                None
-            )
-            .len(),
-            1
-        );
+        assert_eq!(environment(HOST, None).len(), 1);
     }
 
     #[test]
@@ -237,16 +301,12 @@ mod tests {
             .push(program("bad", "FAILED. 3 passed; 1 failed; 0 ignored"));
         manifest.write(folder.path()).unwrap();
         let bundle = Bundle::in_folder(folder.path()).unwrap().unwrap();
-        let cuda = Chosen {
-            cuda: true,
-            ranks: 2,
-        };
         let conditions = Conditions {
-            env: environment(cuda, None),
+            env: environment(CUDA, None),
             limit: LIMIT,
             out: || Box::new(io::sink()),
         };
-        let counts = bundled(&bundle, cuda, &conditions).unwrap();
+        let counts = bundled(&bundle, CUDA, &conditions).unwrap();
         assert_eq!(
             counts,
             Counts {
@@ -257,10 +317,6 @@ mod tests {
         );
         let args = std::fs::read_to_string(folder.path().join("good.args")).unwrap();
         assert_eq!(args, "--include-ignored --test-threads 1 cuda\n");
-        let host = Chosen {
-            cuda: false,
-            ranks: 4,
-        };
-        assert!(bundled(&bundle, host, &conditions).is_err());
+        assert!(bundled(&bundle, HOST, &conditions).is_err());
     }
 }

@@ -1,47 +1,47 @@
-//! What builds the programs and the device code.
+//! The compilers of the programs and of the device code.
 
 use std::path::Path;
 
 use warpweave_nvcc::{Cutlass, Environment, Error, HostCompiler, NEWEST, Nvcc};
 
 use super::probe;
-use super::report::{Finding, State, Use};
+use super::{Answer, Finding, State, Use, doubtful, missing, present};
 use crate::setup;
 
-/// Rust, nvcc with what it needs, and what `cargo xtask setup` needs to bring it.
+/// Rust; nvcc and what it needs; Python, with which `cargo xtask setup` downloads them.
 pub fn examine(target: &Path) -> Vec<Finding> {
-    // As a build script would be asked, whose output lies in this target directory.
+    // What a build script would find whose output is in this target directory.
     let environment = Environment::current().with("CARGO_TARGET_DIR", target);
-    let nvcc = nvcc(&environment);
-    let cutlass = cutlass(&environment);
-    let has_toolchain = [&nvcc, &cutlass]
+    let nvcc = nvcc(&environment).about("nvcc", Use::DeviceCode);
+    let cutlass = cutlass(&environment).about("CUTLASS", Use::DeviceCode);
+    // Only setup uses Python.
+    let setup = match [&nvcc, &cutlass]
         .iter()
-        .all(|finding| finding.state != State::Missing);
+        .any(|finding| finding.state == State::Missing)
+    {
+        true => Use::DeviceCode,
+        false => Use::Optional,
+    };
     vec![
-        rustc(),
+        rustc().about("rustc", Use::Build),
         nvcc,
         cutlass,
-        host_compiler(&environment),
-        python(has_toolchain),
+        host_compiler(&environment).about("C++ compiler", Use::DeviceCode),
+        python().about("python, pip", setup),
     ]
 }
 
-fn rustc() -> Finding {
+fn rustc() -> Answer {
     match probe::first_line("rustc", ["--version"]) {
-        Some(version) => Finding::present("rustc", Use::Build, version),
-        None => Finding::missing(
-            "rustc",
-            Use::Build,
-            "not in PATH",
-            "install Rust from https://rustup.rs",
-        ),
+        Some(version) => present(version),
+        None => missing("not in PATH", "install Rust from https://rustup.rs"),
     }
 }
 
-fn nvcc(environment: &Environment) -> Finding {
+fn nvcc(environment: &Environment) -> Answer {
     let found = match Nvcc::find(environment) {
         Ok(found) => found,
-        Err(error) => return refused("nvcc", &error),
+        Err(error) => return refused(&error),
     };
     let text = format!(
         "{} at {} ({})",
@@ -53,16 +53,17 @@ fn nvcc(environment: &Environment) -> Finding {
         let advice = format!(
             "newer than {NEWEST}: every machine that runs its code needs a driver newer than branch 580"
         );
-        return Finding::doubtful("nvcc", Use::DeviceCode, text, advice);
+        return doubtful(text, advice);
     }
     if found.library_directory().is_none() {
-        let advice = "it came without libcudart_static.a, which the feature `cutlass` links: run `cargo xtask setup`";
-        return Finding::doubtful("nvcc", Use::DeviceCode, text, advice);
+        let advice = "it came without libcudart_static.a, which the feature `cutlass` links: run `cargo \
+            xtask setup`";
+        return doubtful(text, advice);
     }
-    Finding::present("nvcc", Use::DeviceCode, text)
+    present(text)
 }
 
-fn cutlass(environment: &Environment) -> Finding {
+fn cutlass(environment: &Environment) -> Answer {
     match Cutlass::find(environment) {
         Ok(found) => {
             let folder = found
@@ -70,60 +71,42 @@ fn cutlass(environment: &Environment) -> Finding {
                 .first()
                 .map(|path| path.display().to_string())
                 .unwrap_or_default();
-            Finding::present(
-                "CUTLASS",
-                Use::DeviceCode,
-                format!("{folder} ({})", found.origin),
-            )
+            present(format!("{folder} ({})", found.origin))
         }
-        Err(error) => refused("CUTLASS", &error),
+        Err(error) => refused(&error),
     }
 }
 
-fn host_compiler(environment: &Environment) -> Finding {
+fn host_compiler(environment: &Environment) -> Answer {
     match HostCompiler::find(environment) {
         Ok(found) => {
             let version = probe::first_line(&found.path, ["--version"])
                 .unwrap_or_else(|| "version unknown".into());
-            Finding::present(
-                "C++ compiler",
-                Use::DeviceCode,
-                format!("{version} at {}", found.path.display()),
-            )
+            present(format!("{version} at {}", found.path.display()))
         }
-        Err(error) => refused("C++ compiler", &error),
+        Err(error) => refused(&error),
     }
 }
 
-/// The error's own words: what it found wrong, then what to do, which is its last line.
-fn refused(name: &'static str, error: &Error) -> Finding {
+/// The error's message: what is wrong, and in its last line what to do.
+fn refused(error: &Error) -> Answer {
     let text = error.to_string();
     let (found, advice) = text
         .trim_end()
         .rsplit_once('\n')
         .unwrap_or((&text, "run `cargo xtask setup`"));
     let found: Vec<&str> = found.lines().map(str::trim).collect();
-    Finding::missing(name, Use::DeviceCode, found.join("; "), advice)
+    missing(found.join("; "), advice)
 }
 
-fn python(has_toolchain: bool) -> Finding {
-    // Only setup uses it.
-    let needed_for = if has_toolchain {
-        Use::Optional
-    } else {
-        Use::DeviceCode
-    };
+fn python() -> Answer {
     match setup::Python::find() {
         Ok(python) => {
             let version =
                 probe::first_line(python.name(), ["-m", "pip", "--version"]).unwrap_or_default();
-            // pip says where it lies and for which Python: "pip 23.2 from … (python 3.11)".
+            // pip prints its folder and its Python as well: "pip 23.2 from … (python 3.11)".
             let brief = version.split(" from ").next().unwrap_or_default();
-            Finding::present(
-                "python, pip",
-                needed_for,
-                format!("{} with {brief}", python.name()),
-            )
+            present(format!("{} with {brief}", python.name()))
         }
         Err(error) => {
             let text = error.to_string();
@@ -131,9 +114,7 @@ fn python(has_toolchain: bool) -> Finding {
                 .split_once(':')
                 .unwrap_or((&text, "install python3 with pip"));
             let advice = advice.lines().next().unwrap_or_default().trim();
-            Finding::missing(
-                "python, pip",
-                needed_for,
+            missing(
                 found,
                 format!("{advice} (only `cargo xtask setup` uses it)"),
             )
@@ -148,11 +129,11 @@ mod tests {
     #[test]
     fn a_missing_compiler_comes_with_its_advice() {
         let nowhere = Environment::empty().with("WARPWEAVE_CUTLASS", "/nonexistent");
-        let finding = cutlass(&nowhere);
+        let finding = cutlass(&nowhere).about("CUTLASS", Use::DeviceCode);
         assert_eq!(finding.state, State::Missing);
         assert!(finding.found.contains("/nonexistent"), "{}", finding.found);
         assert!(finding.advice.unwrap().contains("cargo xtask setup"));
-        let finding = host_compiler(&nowhere);
+        let finding = host_compiler(&nowhere).about("C++ compiler", Use::DeviceCode);
         assert!(finding.found.contains("g++") && finding.advice.unwrap().contains("NVCC_CCBIN"));
     }
 }

@@ -1,10 +1,10 @@
-//! The driver, the GPUs, what starts jobs on them, and whether multicast may be used.
+//! The driver, the GPUs, the launchers, and whether multicast may be used.
 
 use std::fs;
 
 use super::libraries::by_loader;
 use super::probe;
-use super::report::{Finding, Use};
+use super::{Answer, Finding, Use, doubtful, missing, present};
 
 /// The driver branch of CUDA 13.0.
 const BRANCH: u32 = 580;
@@ -13,14 +13,20 @@ const DRIVER_ADVICE: &str = "install NVIDIA's driver, branch 580 or newer; in a 
 
 /// Driver and GPUs, without loading the driver's library.
 pub fn examine() -> Vec<Finding> {
-    vec![driver(), libcuda(), gpus()]
+    [
+        ("driver", driver()),
+        ("libcuda", libcuda()),
+        ("GPUs", gpus()),
+    ]
+    .map(|(name, answer)| answer.about(name, Use::Cuda))
+    .into()
 }
 
-fn driver() -> Finding {
+fn driver() -> Answer {
     const FILE: &str = "/proc/driver/nvidia/version";
     let text = fs::read_to_string(FILE).unwrap_or_default();
     let Some(version) = driver_version(&text) else {
-        return Finding::missing("driver", Use::Cuda, format!("no {FILE}"), DRIVER_ADVICE);
+        return missing(format!("no {FILE}"), DRIVER_ADVICE);
     };
     let branch: Option<u32> = version
         .split('.')
@@ -29,12 +35,13 @@ fn driver() -> Finding {
     if branch.is_some_and(|branch| branch < BRANCH) {
         let advice = "older than branch 580, which CUDA 13.0 needs: update it, or build with an nvcc 12.8 or 12.9 \
             (WARPWEAVE_NVCC) and use the CUDA 12 libraries";
-        return Finding::doubtful("driver", Use::Cuda, version, advice);
+        return doubtful(version, advice);
     }
-    Finding::present("driver", Use::Cuda, version)
+    present(version)
 }
 
-/// The version in `/proc/driver/nvidia/version`: the first word on its first line that is made of numbers and dots.
+/// The version in `/proc/driver/nvidia/version`: the first part of its first line with only digits and
+/// dots.
 fn driver_version(text: &str) -> Option<String> {
     let is_version = |word: &&str| {
         word.split('.').count() >= 2
@@ -49,23 +56,18 @@ fn driver_version(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-fn libcuda() -> Finding {
+fn libcuda() -> Answer {
     match by_loader("libcuda.so.1").or_else(|| by_loader("libcuda.so")) {
         // The toolkit's stub has the name without a version and answers every call with an error.
         Some(path) if path.components().any(|part| part.as_os_str() == "stubs") => {
-            Finding::missing(
-                "libcuda",
-                Use::Cuda,
-                format!("{} is a stub", path.display()),
-                DRIVER_ADVICE,
-            )
+            missing(format!("{} is a stub", path.display()), DRIVER_ADVICE)
         }
-        Some(path) => Finding::present("libcuda", Use::Cuda, path.display().to_string()),
-        None => Finding::missing("libcuda", Use::Cuda, "no libcuda.so.1", DRIVER_ADVICE),
+        Some(path) => present(path.display().to_string()),
+        None => missing("no libcuda.so.1", DRIVER_ADVICE),
     }
 }
 
-fn gpus() -> Finding {
+fn gpus() -> Answer {
     let query = [
         "--query-gpu=name,memory.total,compute_cap",
         "--format=csv,noheader",
@@ -74,25 +76,19 @@ fn gpus() -> Finding {
         .map(|text| models(&text))
         .unwrap_or_default();
     if !listed.is_empty() {
-        return Finding::present("GPUs", Use::Cuda, listed.join("; "));
+        return present(listed.join("; "));
     }
     let counted = crate::device::Gpus::find();
     if counted.count > 0 {
-        return Finding::present(
-            "GPUs",
-            Use::Cuda,
-            format!("{} ({})", counted.count, counted.looked),
-        );
+        return present(format!("{} ({})", counted.count, counted.looked));
     }
-    Finding::missing(
-        "GPUs",
-        Use::Cuda,
+    missing(
         format!("none in {}", counted.looked),
         "jobs run on the processors",
     )
 }
 
-/// What nvidia-smi lists, equal GPUs counted together.
+/// The GPUs in the output of nvidia-smi, one line a model.
 fn models(listed: &str) -> Vec<String> {
     let mut counted: Vec<(String, usize)> = Vec::new();
     for line in listed
@@ -118,7 +114,7 @@ fn models(listed: &str) -> Vec<String> {
         .collect()
 }
 
-/// What else starts the ranks of a job. `cargo xtask launch` needs none of them on one machine.
+/// Other launchers of ranks. `cargo xtask launch` needs none of them on one machine.
 pub fn launchers() -> Vec<Finding> {
     [
         ("torchrun", "comes with PyTorch"),
@@ -126,21 +122,21 @@ pub fn launchers() -> Vec<Finding> {
         ("srun", "comes with SLURM"),
     ]
     .into_iter()
-    .map(|(name, advice)| match probe::in_path(name) {
-        Some(path) => Finding::present(name, Use::Optional, path.display().to_string()),
-        None => Finding::missing(
-            name,
-            Use::Optional,
-            "not in PATH",
-            format!("{advice}; one machine needs only `cargo xtask launch`"),
-        ),
+    .map(|(name, advice)| {
+        let answer = match probe::in_path(name) {
+            Some(path) => present(path.display().to_string()),
+            None => {
+                let advice = format!("{advice}; one machine needs only `cargo xtask launch`");
+                missing("not in PATH", advice)
+            }
+        };
+        answer.about(name, Use::Optional)
     })
     .collect()
 }
 
-/// Whether the guard in front of NVLink multicast would let a rank through that had these variables.
-pub fn multicast(variable: impl Fn(&str) -> Option<String>) -> Finding {
-    const NAME: &str = "multicast";
+/// Whether a rank with these variables may use NVLink multicast.
+pub fn multicast(variable: impl Fn(&str) -> Option<String>) -> Answer {
     let is = |name: &str, value: &str| variable(name).is_some_and(|set| set.trim() == value);
     let refused: Vec<String> = [
         ("NCCL_NVLS_ENABLE", "0"),
@@ -153,22 +149,16 @@ pub fn multicast(variable: impl Fn(&str) -> Option<String>) -> Finding {
     .collect();
     let wanted = is("WARPWEAVE_MULTICAST", "1");
     match (wanted, refused.is_empty()) {
-        (true, true) => Finding::present(NAME, Use::Optional, "allowed by WARPWEAVE_MULTICAST=1"),
-        (true, false) => Finding::doubtful(
-            NAME,
-            Use::Optional,
+        (true, true) => present("allowed by WARPWEAVE_MULTICAST=1"),
+        (true, false) => doubtful(
             format!(
                 "WARPWEAVE_MULTICAST=1 is overruled by {}",
                 refused.join(", ")
             ),
             "whoever runs this machine has turned it off: leave it so",
         ),
-        (false, false) => {
-            Finding::present(NAME, Use::Optional, format!("off: {}", refused.join(", ")))
-        }
-        (false, true) => Finding::present(
-            NAME,
-            Use::Optional,
+        (false, false) => present(format!("off: {}", refused.join(", "))),
+        (false, true) => present(
             "off; WARPWEAVE_MULTICAST=1 turns it on, on machines whose fabric is not shared",
         ),
     }
@@ -207,11 +197,12 @@ mod tests {
                 .iter()
                 .map(|(a, b)| (a.to_string(), b.to_string()))
                 .collect();
-            multicast(move |name| {
+            let answer = multicast(move |name| {
                 set.iter()
                     .find(|(known, _)| known == name)
                     .map(|(_, value)| value.clone())
-            })
+            });
+            answer.about("multicast", Use::Optional)
         };
         assert!(with(&[]).found.starts_with("off;"));
         assert!(

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::probe;
-use super::report::{Finding, Use};
+use super::{Answer, Finding, Use, missing, present};
 
 struct Library {
     name: &'static str,
@@ -29,7 +29,8 @@ const LIBRARIES: [Library; 2] = [
     },
 ];
 
-/// Looks where the programs look: beside themselves, in the toolchain, where the loader does, in Python packages.
+/// Searches where the programs search: in their own folder, in the toolchain, where the loader does, in
+/// Python packages.
 pub fn examine(toolchain: Option<&Path>) -> Vec<Finding> {
     let mut folders = Vec::new();
     if let Some(own) = std::env::current_exe()
@@ -47,7 +48,7 @@ pub fn examine(toolchain: Option<&Path>) -> Vec<Finding> {
         let named = std::env::var_os(library.variable)
             .filter(|path| !path.is_empty())
             .map(PathBuf::from);
-        find(library, named, &folders, &packages)
+        find(library, named, &folders, &packages).about(library.name, Use::Cuda)
     };
     LIBRARIES.iter().map(library).collect()
 }
@@ -57,17 +58,17 @@ fn find(
     named: Option<PathBuf>,
     folders: &[PathBuf],
     packages: &[PathBuf],
-) -> Finding {
+) -> Answer {
     let variable = library.variable;
     if let Some(path) = named {
         let text = format!("{} ({variable})", path.display());
         // A plain name is the loader's to find.
         let is_there = path.exists() || path.components().count() == 1;
         return if is_there {
-            Finding::present(library.name, Use::Cuda, text)
+            present(text)
         } else {
             let advice = format!("there is no such file: unset {variable}, or name another");
-            Finding::missing(library.name, Use::Cuda, text, advice)
+            missing(text, advice)
         };
     }
     let packages: Vec<PathBuf> = packages
@@ -84,15 +85,10 @@ fn find(
         .or_else(|| library.files.iter().find_map(|file| by_loader(file)))
         .or_else(|| first(&packages));
     match found {
-        Some(path) => Finding::present(library.name, Use::Cuda, path.display().to_string()),
+        Some(path) => present(path.display().to_string()),
         None => {
             let advice = format!("run `cargo xtask setup --runtime`, or name one with {variable}");
-            Finding::missing(
-                library.name,
-                Use::Cuda,
-                format!("no {}", library.files.join(", no ")),
-                advice,
-            )
+            missing(format!("no {}", library.files.join(", no ")), advice)
         }
     }
 }
@@ -115,14 +111,14 @@ pub fn by_loader(file: &str) -> Option<PathBuf> {
         return Some(path);
     }
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
-    let usual = [
+    let standard = [
         format!("/usr/lib/{triple}"),
         format!("/lib/{triple}"),
         "/usr/lib64".into(),
         "/lib64".into(),
         "/usr/lib".into(),
     ];
-    probe::in_folders(&usual.map(PathBuf::from), file)
+    probe::in_folders(&standard.map(PathBuf::from), file)
 }
 
 /// A file in what `ldconfig -p` prints.
@@ -152,9 +148,11 @@ fn site_packages() -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use crate::doctor::State;
-    use std::fs;
+    use std::{fs, slice};
 
-    const NCCL: &Library = &LIBRARIES[0];
+    fn nccl(named: Option<PathBuf>, folders: &[PathBuf], packages: &[PathBuf]) -> Finding {
+        find(&LIBRARIES[0], named, folders, packages).about("NCCL", Use::Cuda)
+    }
 
     #[test]
     fn the_search_ends_at_the_first_that_is_there() {
@@ -165,20 +163,15 @@ mod tests {
         fs::create_dir_all(&runtime).unwrap();
         fs::create_dir_all(&in_packages).unwrap();
         fs::write(in_packages.join("libnccl.so.2"), "").unwrap();
-        let by_package = find(
-            NCCL,
-            None,
-            std::slice::from_ref(&runtime),
-            std::slice::from_ref(&packages),
-        );
+        let by_package = nccl(None, slice::from_ref(&runtime), slice::from_ref(&packages));
         assert_eq!(by_package.state, State::Present);
         fs::write(runtime.join("libnccl.so.2"), "").unwrap();
-        let by_folder = find(NCCL, None, std::slice::from_ref(&runtime), &[packages]);
+        let by_folder = nccl(None, slice::from_ref(&runtime), &[packages]);
         assert_eq!(
             by_folder.found,
             runtime.join("libnccl.so.2").display().to_string()
         );
-        let named = find(NCCL, Some(root.path().join("absent.so")), &[runtime], &[]);
+        let named = nccl(Some(root.path().join("absent.so")), &[runtime], &[]);
         assert_eq!(named.state, State::Missing);
         assert!(named.advice.unwrap().contains("WARPWEAVE_NCCL"));
     }

@@ -5,17 +5,24 @@ use std::fs;
 use rustix::fs::MemfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::report::{Finding, Use};
+use super::{Answer, Finding, Use, doubtful, missing, present};
 
 /// Four ranks at the bench's shapes for the host stay well below this.
 const SCARCE_MEMORY: u64 = 2 << 30;
 
-/// What the host backend stands on.
+/// What the host backend needs.
 pub fn examine() -> Vec<Finding> {
-    vec![system(), processors(), memory(), segments()]
+    [
+        ("system", system()),
+        ("processors", processors()),
+        ("memory", memory()),
+        ("shared segments", segments()),
+    ]
+    .map(|(name, answer)| answer.about(name, Use::Host))
+    .into()
 }
 
-fn system() -> Finding {
+fn system() -> Answer {
     let name = rustix::system::uname();
     let text = format!(
         "{} {} {}",
@@ -24,50 +31,36 @@ fn system() -> Finding {
         std::env::consts::ARCH
     );
     if cfg!(target_os = "linux") {
-        Finding::present("system", Use::Host, text)
+        present(text)
     } else {
-        Finding::missing("system", Use::Host, text, "symmetric memory needs Linux")
+        missing(text, "symmetric memory needs Linux")
     }
 }
 
-fn processors() -> Finding {
+fn processors() -> Answer {
     match std::thread::available_parallelism().map(usize::from) {
-        Ok(1) => Finding::doubtful(
-            "processors",
-            Use::Host,
+        Ok(1) => doubtful(
             "1",
             "ranks take turns: figures of the host backend say little",
         ),
-        Ok(count) => Finding::present("processors", Use::Host, count.to_string()),
-        Err(error) => {
-            Finding::doubtful("processors", Use::Host, error.to_string(), "one is assumed")
-        }
+        Ok(count) => present(count.to_string()),
+        Err(error) => doubtful(error.to_string(), "one is assumed"),
     }
 }
 
-fn memory() -> Finding {
+fn memory() -> Answer {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let (Some(total), Some(available)) =
         (meminfo(&text, "MemTotal"), meminfo(&text, "MemAvailable"))
     else {
-        return Finding::doubtful(
-            "memory",
-            Use::Host,
-            "unknown",
-            "/proc/meminfo cannot be read",
-        );
+        return doubtful("unknown", "/proc/meminfo cannot be read");
     };
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let found = format!("{:.1} GiB, {:.1} GiB available", gib(total), gib(available));
     if available < SCARCE_MEMORY {
-        return Finding::doubtful(
-            "memory",
-            Use::Host,
-            found,
-            "free some, or take fewer ranks and smaller shapes",
-        );
+        return doubtful(found, "free some, or take fewer ranks and smaller shapes");
     }
-    Finding::present("memory", Use::Host, found)
+    present(found)
 }
 
 /// A figure of `/proc/meminfo`, in bytes.
@@ -79,9 +72,8 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Makes what ranks share: an anonymous segment, and the kind of socket that carries its descriptor.
-fn segments() -> Finding {
-    const NAME: &str = "shared segments";
+/// Creates what ranks share: an anonymous segment and a Unix socket, which carries its descriptor.
+fn segments() -> Answer {
     let tried = rustix::fs::memfd_create("warpweave-doctor", MemfdFlags::CLOEXEC)
         .and_then(|segment| rustix::fs::ftruncate(&segment, 4096))
         .map_err(|errno| format!("memfd_create: {errno}"))
@@ -95,10 +87,10 @@ fn segments() -> Finding {
             .map_err(|errno| format!("socketpair: {errno}"))
         });
     match tried {
-        Ok(_) => Finding::present(NAME, Use::Host, "memfd and Unix sockets"),
+        Ok(_) => present("memfd and Unix sockets"),
         Err(refused) => {
             let advice = "allow it in the container's seccomp profile, or use Linux 3.17 or newer";
-            Finding::missing(NAME, Use::Host, refused, advice)
+            missing(refused, advice)
         }
     }
 }

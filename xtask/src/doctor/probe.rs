@@ -1,4 +1,4 @@
-//! Asks programs about themselves.
+//! Runs programs that report their version or state.
 
 use std::ffi::OsStr;
 use std::io::Read;

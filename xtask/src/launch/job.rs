@@ -1,4 +1,4 @@
-//! What the ranks of one job share: where the store is and the token that admits them.
+//! What the ranks of one job share: the address of the store and the token that admits them.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,8 +15,8 @@ impl Identity {
     /// An address on the loopback interface that nobody listens on, and a new token.
     pub fn new(port: Option<u16>) -> Result<Self> {
         let asked = port.unwrap_or(0);
-        // Rank 0 binds the port itself a moment later. The kernel hands out ephemeral ports in turn, so another
-        // program gets this one in between only by asking for its number.
+        // Rank 0 binds the port itself a moment later. The kernel hands out ephemeral ports in turn, so
+        // another program gets this one in between only by asking for its number.
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, asked)).map_err(|source| Error::Port {
                 port: asked,

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
 
-/// Below this, a job is refused: ranks would lose the very messages that say what went wrong.
+/// Below this, a job is refused: the ranks would lose the messages that explain a failure.
 const RESERVE: u64 = 16 << 20;
 
 pub(super) struct LogFolder(PathBuf);

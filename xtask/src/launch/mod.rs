@@ -1,21 +1,20 @@
-//! Starts the ranks of a job on this machine, watches them, and ends them together.
+//! Starts the ranks of a job on this machine, watches them, and ends all of them when one fails.
 //!
 //! The contract with the program that is launched:
 //!
-//! - It finds its place in `WARPWEAVE_RANK`, `WARPWEAVE_WORLD_SIZE`, `WARPWEAVE_LOCAL_RANK`, the store's address in
-//!   `WARPWEAVE_STORE` (`host:port`; rank 0 listens there) and the job's secret in `WARPWEAVE_JOB_TOKEN`. All other
-//!   variables are inherited as they are, the guards of NVLink multicast (`NCCL_NVLS_ENABLE`,
-//!   `TORCH_SYMM_MEM_DISABLE_MULTICAST`, `NVSHMEM_DISABLE_NVLS`) among them: nothing here clears one.
-//! - A rank that does its work exits with 0. One that gives up because a peer is gone exits with [`PEER_LOST`], so
-//!   that the peer is named and not the rank that noticed it first.
-//! - A rank dies with the launcher, whatever ends the launcher. What a rank started dies when the rank ends.
-//! - One failing rank ends the job: the others have [`Patience::grace`] to notice and say so themselves, then get
-//!   SIGTERM, and after [`Patience::term`] SIGKILL.
+//! - It reads its rank from `WARPWEAVE_RANK`, `WARPWEAVE_WORLD_SIZE` and `WARPWEAVE_LOCAL_RANK`, the store's
+//!   address from `WARPWEAVE_STORE` (`host:port`; rank 0 listens there) and the job's secret from
+//!   `WARPWEAVE_JOB_TOKEN`. It inherits all other variables. Nothing here clears a guard of NVLink multicast
+//!   (`NCCL_NVLS_ENABLE`, `TORCH_SYMM_MEM_DISABLE_MULTICAST`, `NVSHMEM_DISABLE_NVLS`).
+//! - A rank that did its work exits with 0. A rank that gives up because a peer is gone exits with
+//!   [`PEER_LOST`], so that the launcher names the peer, not the rank that noticed.
+//! - A rank dies with the launcher, whatever ends the launcher. What a rank started dies with the rank.
+//! - One failing rank ends the job. The others have [`Patience::grace`] to end with an error of their own,
+//!   then get SIGTERM, and after [`Patience::term`] SIGKILL.
 
 mod job;
 mod log;
 mod rank;
-mod signals;
 mod supervisor;
 
 use std::ffi::OsString;
@@ -25,7 +24,7 @@ use std::time::Duration;
 use crate::error::{End, Error, Result};
 use job::Identity;
 use log::LogFolder;
-use rank::{Rank, Seat};
+use rank::Rank;
 use supervisor::{Supervisor, Verdict};
 
 /// The exit status of a rank that ended because a peer did (sysexits' EX_PROTOCOL, otherwise unused).
@@ -37,19 +36,16 @@ const LARGEST_WORLD: usize = 4096;
 /// A program to run once on every rank.
 #[derive(Debug)]
 pub struct Launch {
-    /// What the job is called in the names of its logs.
+    /// The job's name in the names of its logs.
     pub label: &'static str,
-    /// The program.
     pub program: PathBuf,
     /// Its arguments, the same on every rank.
     pub args: Vec<OsString>,
-    /// Number of ranks.
     pub ranks: usize,
     /// The store's port; a free one where there is none.
     pub port: Option<u16>,
-    /// The folder in which the job's own folder of logs is made.
+    /// The folder for the job's folder of logs.
     pub logs: PathBuf,
-    /// How long to wait for what.
     pub patience: Patience,
 }
 
@@ -67,7 +63,8 @@ pub struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         Self {
-            // Twice what a wait on the device may take, so that a rank which waits for a lost one ends by its own error.
+            // Twice what a wait on the device may take, so that a rank which waits for a lost one ends by its
+            // own error.
             grace: Duration::from_secs(20),
             term: Duration::from_secs(3),
             job: None,
@@ -76,16 +73,11 @@ impl Default for Patience {
 }
 
 impl Launch {
-    /// Runs the job to its end. Rank 0's output passes through; the ends of the failing ranks' logs are shown, that of the
+    /// Runs the job to its end. Prints rank 0's output, then the ends of the failing ranks' logs, with the
     /// cause first.
     ///
-    /// The calling thread must be the one that lives longest in this process: a rank is killed when the thread that
-    /// started it ends.
-    ///
-    /// # Errors
-    /// [`Error::RankFailed`] naming the first rank that failed, [`Error::Interrupted`], [`Error::JobTimeout`],
-    /// [`Error::RanksStuck`]; and before any rank runs [`Error::Ranks`], [`Error::Port`], [`Error::LogSpace`],
-    /// [`Error::File`], [`Error::NotStarted`].
+    /// The calling thread must be the one that lives longest in this process: a rank is killed when the
+    /// thread that started it ends.
     pub fn run(&self) -> Result<()> {
         if self.ranks == 0 || self.ranks > LARGEST_WORLD {
             let limit = format!("a job has 1 to {LARGEST_WORLD}");
@@ -96,16 +88,11 @@ impl Launch {
         }
         let identity = Identity::new(self.port)?;
         let logs = LogFolder::create(&self.logs, self.label)?;
-        // Before the first rank starts, so that no Ctrl-C falls between.
+        // Before the first rank starts, so that no Ctrl-C is missed.
         let mut supervisor = Supervisor::new(self.patience)?;
         for index in 0..self.ranks {
-            let seat = Seat {
-                index,
-                world: self.ranks,
-                identity: &identity,
-            };
             // Ranks already started die with their `Rank` when this returns early.
-            supervisor.watch(Rank::start(self, seat, &logs)?);
+            supervisor.watch(Rank::start(self, index, &identity, &logs)?);
         }
         let verdict = supervisor.run();
         let stuck = supervisor.finish();
@@ -119,7 +106,7 @@ impl Launch {
                 let log = logs.rank(rank);
                 show_tail(rank, end, &log, LINES_OF_CULPRIT);
                 for (rank, end) in others {
-                    // Rank 0 was shown as it wrote.
+                    // Rank 0's output was passed through.
                     if rank != 0 {
                         show_tail(rank, end, &logs.rank(rank), LINES_OF_OTHERS);
                     }
@@ -150,7 +137,7 @@ impl Launch {
 
 /// How much is shown of the log of the rank that failed.
 const LINES_OF_CULPRIT: usize = 30;
-/// And of each rank that ended because of it: what it says of the cause.
+/// And of each rank that ended because of it.
 const LINES_OF_OTHERS: usize = 3;
 
 fn show_tail(rank: usize, end: End, path: &Path, lines: usize) {

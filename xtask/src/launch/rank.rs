@@ -15,13 +15,6 @@ use super::log::{LogFolder, tee};
 use super::{Error, Launch, Result};
 use crate::error::End;
 
-/// A rank's place in its job.
-pub(super) struct Seat<'a> {
-    pub index: usize,
-    pub world: usize,
-    pub identity: &'a Identity,
-}
-
 pub(super) struct Rank {
     pub index: usize,
     child: Child,
@@ -31,8 +24,12 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    pub fn start(launch: &Launch, seat: Seat<'_>, logs: &LogFolder) -> Result<Self> {
-        let index = seat.index;
+    pub fn start(
+        launch: &Launch,
+        index: usize,
+        identity: &Identity,
+        logs: &LogFolder,
+    ) -> Result<Self> {
         let log = || logs.open(index);
         let shown = index == 0;
         // A progress bar needs the terminal itself: through a pipe it would not be drawn.
@@ -41,10 +38,10 @@ impl Rank {
         command
             .args(&launch.args)
             .env("WARPWEAVE_RANK", index.to_string())
-            .env("WARPWEAVE_WORLD_SIZE", seat.world.to_string())
+            .env("WARPWEAVE_WORLD_SIZE", launch.ranks.to_string())
             .env("WARPWEAVE_LOCAL_RANK", index.to_string())
-            .env("WARPWEAVE_STORE", &seat.identity.store)
-            .env("WARPWEAVE_JOB_TOKEN", &seat.identity.token)
+            .env("WARPWEAVE_STORE", &identity.store)
+            .env("WARPWEAVE_JOB_TOKEN", &identity.token)
             .stdin(Stdio::null())
             .stdout(if shown { Stdio::piped() } else { log()?.into() })
             .stderr(match (shown, terminal) {
@@ -55,10 +52,9 @@ impl Rank {
             .process_group(0);
         let copies = (log()?, log()?);
         die_with_parent(&mut command);
-        let child = command.spawn().map_err(|source| Error::NotStarted {
-            program: launch.program.clone(),
-            source,
-        })?;
+        let child = command
+            .spawn()
+            .map_err(Error::not_started(&launch.program))?;
         let mut rank = Self {
             index,
             child,
@@ -69,7 +65,7 @@ impl Rank {
         Ok(rank)
     }
 
-    /// Copies the pipes of a rank that is shown to our own output and to its log.
+    /// Copies the pipes of a rank to our own output and to its log.
     fn pass_on(&mut self, (out_log, err_log): (File, File)) {
         let (open, closed) = channel::<()>();
         if let Some(pipe) = self.child.stdout.take() {
@@ -88,8 +84,8 @@ impl Rank {
         self.passed_on = Some(closed);
     }
 
-    /// Calls `ended` in a thread once the process has ended. It stays a zombie until [`Rank::reap`], so that its
-    /// number cannot pass to another process which a signal would then hit.
+    /// Calls `ended` in a thread once the process has ended. It stays a zombie until [`Rank::reap`], so that
+    /// no other process gets its number and a signal for it.
     pub fn on_end(&self, ended: impl FnOnce() + Send + 'static) {
         let pid = self.pid();
         thread::spawn(move || {
@@ -107,7 +103,7 @@ impl Rank {
     /// Sends a signal to the rank and to what it started. After [`Rank::reap`] this does nothing.
     pub fn signal(&self, signal: Signal) {
         if let (None, Some(pid)) = (self.end, self.pid()) {
-            // No such group: it ended between, and its end is on the way to us.
+            // No such group: it has just ended, and the notice follows.
             let _ = rustix::process::kill_process_group(pid, signal);
         }
     }
@@ -125,8 +121,8 @@ impl Rank {
         self.end
     }
 
-    /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left the
-    /// rank's group holds the pipe.
+    /// Waits until what the rank wrote has been passed on: at once after its end, unless a process that left
+    /// the rank's group holds the pipe.
     pub fn drain(&self, limit: Duration) {
         if let Some(closed) = &self.passed_on {
             let _: std::result::Result<(), RecvTimeoutError> = closed.recv_timeout(limit);
@@ -156,7 +152,8 @@ fn die_with_parent(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe work is allowed. `arrange` makes two system calls (prctl
-    // and getppid) and builds an error from a number; it allocates nothing, takes no lock and owns only a number.
+    // SAFETY: between fork and exec only async-signal-safe work is allowed. `arrange` makes two system calls
+    // (prctl and getppid) and builds an error from a number; it allocates nothing, takes no lock and owns
+    // only a number.
     unsafe { command.pre_exec(arrange) };
 }

@@ -1,4 +1,4 @@
-//! Watches the ranks of a job and ends them together.
+//! Watches the ranks of a job and ends all of them when one fails.
 //!
 //! | state | ends by | into |
 //! |---|---|---|
@@ -9,17 +9,20 @@
 //!
 //! In every state the job is over when the last rank has ended.
 
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
 
 use super::rank::Rank;
-use super::signals::Listener;
 use super::{Error, PEER_LOST, Patience, Result};
 use crate::error::{End, SignalName};
 
-/// For a killed process to be gone: the driver may have to take down a GPU context first.
+/// Until a killed process is gone: the driver may have to destroy a GPU context first.
 const AFTER_KILL: Duration = Duration::from_secs(20);
 /// For the last output of a rank that has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
@@ -48,7 +51,7 @@ impl State {
     }
 }
 
-/// What became of the job.
+/// How the job ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Done,
@@ -178,8 +181,8 @@ impl Supervisor {
             );
             self.reason = Some(Reason::Signal(signal));
             let forwarded = match signal {
-                signal_hook::consts::SIGINT => Signal::INT,
-                signal_hook::consts::SIGHUP => Signal::HUP,
+                SIGINT => Signal::INT,
+                SIGHUP => Signal::HUP,
                 _ => Signal::TERM,
             };
             self.send(forwarded);
@@ -257,14 +260,39 @@ impl Supervisor {
     }
 }
 
-/// The rank to name: a rank that lost its peer is seldom the cause, although it may be the first to end, because the
-/// death of a process that holds a GPU takes longer than the news of it.
+/// The rank to name: a rank that lost its peer is seldom the cause, although it may be the first to end,
+/// because a process that holds a GPU takes longer to die than its peers to notice.
 fn culprit(failures: &[(usize, End)]) -> Option<(usize, End)> {
     failures
         .iter()
         .find(|(_, end)| *end != End::Code(PEER_LOST))
         .or(failures.first())
         .copied()
+}
+
+/// Listens for SIGINT, SIGTERM and SIGHUP until it is dropped.
+///
+/// After that they are ignored: a launcher ends soon after its job.
+struct Listener(Handle);
+
+impl Listener {
+    /// Calls `received` with the number of every SIGINT, SIGTERM and SIGHUP.
+    fn new(mut received: impl FnMut(i32) + Send + 'static) -> io::Result<Self> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let handle = signals.handle();
+        thread::spawn(move || {
+            for signal in signals.forever() {
+                received(signal);
+            }
+        });
+        Ok(Self(handle))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Provides the components of the toolchain.
 //!
-//! A component is made in a staging folder beside its place and appears there by one rename, with its pins in a stamp:
-//! a run that is killed leaves staging folders, which the next one removes, and never half a component.
+//! A component is made in a staging folder next to its final folder and appears there by one rename, with its
+//! pins in a stamp. A run that is killed leaves staging folders, which the next run removes, but never half a
+//! component.
 
 pub mod pins;
 mod pip;
@@ -24,27 +25,21 @@ pub use python::Python;
 
 const STAMP: &str = ".pins";
 const STAGING: &str = ".staging-";
-/// Room that stays free when all is unpacked.
+/// Space that stays free after unpacking.
 const RESERVE: u64 = 64 << 20;
 /// Another setup downloads the same wheels; slow networks take long.
 const LOCK_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// A component that is in its place.
+/// A component that is installed.
 #[derive(Debug)]
 pub struct Provided {
-    /// Its name.
     pub name: &'static str,
-    /// Where it is.
     pub folder: PathBuf,
     /// Whether this run has put it there.
     pub is_new: bool,
 }
 
 /// Puts the wanted components into the folder `toolchain`. With `force`, also those that are there.
-///
-/// # Errors
-/// [`Error::NoWheels`], [`Error::NoPython`], [`Error::NoPip`], [`Error::Download`], [`Error::WheelHash`],
-/// [`Error::ToolchainSpace`], [`Error::Unpack`], [`Error::SetupBusy`] and [`Error::File`].
 pub fn provide(
     toolchain: &Path,
     wanted: &[&'static Component],
@@ -105,6 +100,17 @@ pub fn provide(
     Ok(provided)
 }
 
+/// A folder in which a component is made. It is removed after a failure too: its space is worth more than its
+/// contents.
+struct Staging(PathBuf);
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // The next run removes what this leaves.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 fn make(
     toolchain: &Path,
     component: &'static Component,
@@ -112,32 +118,15 @@ fn make(
     architecture: &str,
     python: &Python,
 ) -> Result<()> {
-    let staging = toolchain.join(format!(
-        "{STAGING}{}-{}",
-        component.name,
-        std::process::id()
-    ));
-    let made = make_in(&staging, toolchain, component, pins, architecture, python);
-    // After a failure the space is worth more than the pieces; the next run would remove them anyway.
-    let _ = fs::remove_dir_all(&staging);
-    made
-}
-
-fn make_in(
-    staging: &Path,
-    toolchain: &Path,
-    component: &'static Component,
-    pins: &str,
-    architecture: &str,
-    python: &Python,
-) -> Result<()> {
+    let folder = format!("{STAGING}{}-{}", component.name, std::process::id());
+    let staging = Staging(toolchain.join(folder));
     let bar = progress(component);
-    let wheels = pip::download(python, staging, component, pins, &bar)?;
+    let wheels = pip::download(python, &staging.0, component, pins, &bar)?;
     bar.set_position(component.download());
     bar.set_message("checking");
     let wheels = unpack::verify(component, architecture, &wheels)?;
     bar.set_message("unpacking");
-    let ready = unpack::assemble(python, staging, component, &wheels)?;
+    let ready = unpack::assemble(python, &staging.0, component, &wheels)?;
     if component.name == layout::CUDA {
         check_compiler(&ready)?;
     }
@@ -160,7 +149,7 @@ fn progress(component: &Component) -> ProgressBar {
     bar
 }
 
-/// A compiler that does not start here is found now, not in the middle of somebody's build.
+/// Finds a compiler that does not start now, and not in the middle of a build.
 fn check_compiler(root: &Path) -> Result<()> {
     let environment = Environment::empty().with("WARPWEAVE_NVCC", root.join("bin/nvcc"));
     Nvcc::find(&environment)
@@ -171,7 +160,7 @@ fn check_compiler(root: &Path) -> Result<()> {
         })
 }
 
-/// Makes `ready` appear as `place`, in one step also where an older one is there.
+/// Moves `ready` to `place`, in one step even where an older component is.
 fn put_in_place(ready: &Path, place: &Path) -> Result<()> {
     let moved = if place.symlink_metadata().is_ok() {
         rustix::fs::renameat_with(CWD, ready, CWD, place, RenameFlags::EXCHANGE).or_else(|_| {
@@ -212,7 +201,7 @@ fn lock(toolchain: &Path) -> Result<File> {
     let path = toolchain.join(".lock");
     let file = File::create(&path).map_err(Error::file("cannot write", &path))?;
     let start = Instant::now();
-    let mut said = false;
+    let mut reported = false;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
@@ -225,12 +214,12 @@ fn lock(toolchain: &Path) -> Result<File> {
                 limit: LOCK_LIMIT,
             });
         }
-        if !said {
+        if !reported {
             eprintln!(
-                "another `cargo xtask setup` is at work in {}; waiting for it",
+                "another `cargo xtask setup` is running in {}; waiting for it",
                 toolchain.display()
             );
-            said = true;
+            reported = true;
         }
         thread::sleep(Duration::from_millis(200));
     }

@@ -1,4 +1,4 @@
-//! Downloads through pip, from whatever index it is configured for.
+//! Downloads with pip, from the index that it is configured for.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,13 +11,11 @@ use super::pins::Component;
 use super::python::Python;
 use crate::error::{Error, Result};
 
-/// pip gives up on a silent connection after its own, shorter time-outs; this ends one that hangs elsewhere.
+/// pip gives up on a silent connection after its own, shorter time-outs; this ends a pip that hangs
+/// elsewhere.
 const STALL_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// Downloads the component's wheels into `staging` and returns their paths.
-///
-/// # Errors
-/// [`Error::Download`], [`Error::ToolchainSpace`], [`Error::File`].
 pub fn download(
     python: &Python,
     staging: &Path,
@@ -57,20 +55,20 @@ pub fn download(
         .arg(&wheels)
         .arg("-r")
         .arg(&list)
-        // What pip has of a wheel is counted for the progress bar, and lies on the disk whose space was checked.
+        // What pip has of a wheel is counted for the progress bar, and is on the disk whose space was
+        // checked.
         .env("TMPDIR", &scratch)
         // Nothing is installed, so nobody needs to be kept out of their system's Python.
         .env("PIP_REQUIRE_VIRTUALENV", "0")
         .stdout(out)
         .stderr(err);
-    let not_started = |source| Error::NotStarted {
-        program: python.name().into(),
-        source,
-    };
-    let mut child = command.spawn().map_err(not_started)?;
+    let mut child = command.spawn().map_err(Error::not_started(python.name()))?;
     let mut last = (0, Instant::now());
     let status = loop {
-        if let Some(status) = child.try_wait().map_err(not_started)? {
+        if let Some(status) = child
+            .try_wait()
+            .map_err(Error::not_started(python.name()))?
+        {
             break status;
         }
         let bytes = size(staging);
@@ -97,21 +95,20 @@ pub fn download(
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Why a download failed, as far as pip tells.
+/// Why a download failed, from what pip prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The index was not reached.
     Network,
-    /// The index was reached and does not have it, for this machine.
+    /// The index does not have it for this machine.
     NotOffered,
     /// What the index has is not what was pinned.
     Hash,
-    /// Something else.
     Other,
 }
 
 impl Cause {
-    /// What follows from it.
+    /// What to do about it.
     pub fn advice(self) -> &'static str {
         match self {
             Cause::Network => {
@@ -122,7 +119,8 @@ impl Cause {
                  needed): point pip at an index that mirrors the Python Package Index"
             }
             Cause::Hash => {
-                "what the index offers is not what is pinned: do not use it, and check which index pip is using"
+                "what the index offers is not what is pinned: do not use it, and check which index pip \
+                    is using"
             }
             Cause::Other => "pip failed",
         }
@@ -148,7 +146,7 @@ fn cause(said: &str) -> Option<Cause> {
         "Temporary failure in name resolution",
         "connection broken by",
     ]) {
-        // pip says afterwards that no version was found, which is true and misleading.
+        // pip then adds that no version was found, which is misleading.
         Cause::Network
     } else if has(&["No matching distribution found", "Could not find a version"]) {
         Cause::NotOffered

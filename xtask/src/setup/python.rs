@@ -13,17 +13,11 @@ pub struct Python {
 
 impl Python {
     /// Tries `WARPWEAVE_PYTHON` alone if it is set, else `python3` and `python`.
-    ///
-    /// # Errors
-    /// [`Error::NoPython`]; [`Error::NoPip`] where only one without pip was found.
     pub fn find() -> Result<Self> {
         Self::first(candidates())
     }
 
     /// Tries the same for one that has PyTorch with symmetric memory.
-    ///
-    /// # Errors
-    /// [`Error::NoTorch`].
     pub fn with_torch() -> Result<Self> {
         Self::with_torch_of(candidates())
     }
@@ -64,17 +58,14 @@ impl Python {
         })
     }
 
-    /// Its name, as it was given.
     pub fn name(&self) -> String {
         self.program.to_string_lossy().into_owned()
     }
 
-    /// What starts it.
     pub fn program(&self) -> &OsStr {
         &self.program
     }
 
-    /// A command that starts it.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.stdin(Stdio::null());

@@ -13,8 +13,8 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-/// An executable script. Another process writes it: were it open for writing here, a child that another test forks
-/// meanwhile would hold it open too, and the system refuses to run such a file.
+/// An executable script. Another process writes it: were it open for writing here, a child that another test
+/// forks meanwhile would hold it open too, and the system refuses to run such a file.
 pub(crate) fn script(path: &Path, body: &str) {
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])

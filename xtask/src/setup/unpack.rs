@@ -1,4 +1,4 @@
-//! Checks wheels and makes a component of them.
+//! Checks wheels and makes a component from them.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -12,10 +12,7 @@ use super::pins::Component;
 use super::python::Python;
 use crate::error::{Error, Result};
 
-/// Finds every pinned wheel among `files` by its hash. pip has checked them already; this does not trust it.
-///
-/// # Errors
-/// [`Error::WheelHash`] for a file that is none of the wheels, or a wheel that is none of the files.
+/// Finds every pinned wheel among `files` by its hash. pip has checked them too.
 pub fn verify(
     component: &'static Component,
     architecture: &str,
@@ -58,10 +55,7 @@ fn sha256(path: &Path) -> Result<String> {
         .collect())
 }
 
-/// Unpacks the wheels in `staging` and puts the component together, in a folder that is returned.
-///
-/// # Errors
-/// [`Error::Unpack`], [`Error::ToolchainSpace`], [`Error::File`].
+/// Unpacks the wheels in `staging` and assembles the component. Returns its folder.
 pub fn assemble(
     python: &Python,
     staging: &Path,
@@ -121,10 +115,9 @@ fn unzip(python: &Python, wheel: &Path, to: &Path, component: &'static Component
         .arg(wheel)
         .arg(to)
         .stdout(Stdio::null());
-    let done = command.output().map_err(|source| Error::NotStarted {
-        program: python.name().into(),
-        source,
-    })?;
+    let done = command
+        .output()
+        .map_err(Error::not_started(python.name()))?;
     if done.status.success() {
         return Ok(());
     }
@@ -146,7 +139,7 @@ fn unzip(python: &Python, wheel: &Path, to: &Path, component: &'static Component
     })
 }
 
-/// Whoever passes the toolchain on passes its licences on.
+/// Keeps the licences, which a copy of the toolchain needs.
 fn keep_licences(unpacked: &Path, ready: &Path) -> Result<()> {
     for entry in fs::read_dir(unpacked).into_iter().flatten().flatten() {
         let name = entry.file_name();

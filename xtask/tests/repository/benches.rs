@@ -1,12 +1,13 @@
-//! `cargo bench` from the root runs the benches of criterion and nothing else: it passes criterion's options to
-//! every target that it runs, and the harness of the standard library ends with an error at the first of them.
+//! `cargo bench` from the root runs the benches of criterion and nothing else: it passes criterion's options
+//! to every target that it runs, and the harness of the standard library ends with an error at the first of
+//! them.
 
 use std::fs;
 
 use crate::metadata::{Package, Target, metadata};
 
-/// Whether `cargo bench` runs a target: libraries and programs unless their manifest says no, others if it says
-/// yes.
+/// Whether `cargo bench` runs a target: libraries and programs unless their manifest says no, others if it
+/// says yes.
 fn is_run(manifest: &toml::Table, target: &Target) -> bool {
     // The name of the section in the manifest. A target that cargo found by its file's place may have none.
     let (section, unless_said) = match target.kind[0].as_str() {

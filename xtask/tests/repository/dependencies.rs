@@ -1,4 +1,6 @@
-//! The table of what each crate pulls in is what cargo resolves.
+//! The table of what each crate pulls in is what cargo resolves, and no dependency asks for more than the
+//! workspace's rust-version. That the code builds with it is what `cargo xtask ci --only msrv` checks, with
+//! that toolchain.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -68,4 +70,30 @@ fn the_table_of_dependencies_is_what_cargo_resolves() {
         readme.contains(&table),
         "crates/warpweave/README.md must have this table:\n{table}"
     );
+}
+
+/// Major, minor and patch of a `rust-version`, which may leave out the patch.
+fn numbers(version: &str) -> [u32; 3] {
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap());
+    std::array::from_fn(|_| numbers.next().unwrap_or(0))
+}
+
+#[test]
+fn no_package_asks_for_more_than_the_rust_version() {
+    let ours = env!("CARGO_PKG_RUST_VERSION");
+    for package in metadata().members() {
+        assert_eq!(
+            package.rust_version.as_deref(),
+            Some(ours),
+            "{}",
+            package.name
+        );
+    }
+    let newer: Vec<_> = metadata()
+        .packages
+        .iter()
+        .filter_map(|package| Some((&package.name, package.rust_version.as_deref()?)))
+        .filter(|(_, asked)| numbers(asked) > numbers(ours))
+        .collect();
+    assert!(newer.is_empty(), "rust-version is {ours}, but {newer:?}");
 }

@@ -1,8 +1,8 @@
-//! Every figure in the tables of the results is in the recorded file that stands above the table.
+//! Every figure in the tables of the results is in the recorded file that the text above it links.
 //!
-//! A table belongs to the files of `docs/results` that the paragraph above it links. Where that paragraph says
-//! "in no file" instead, there is nothing to compare. The page on the fused kernels has mostly sweeps of its own:
-//! there a table without a link is one of those.
+//! A table belongs to the files of `docs/results` that the paragraph above it links. Where that paragraph
+//! says "in no file" instead, there is nothing to compare. The page on the fused kernels has mostly sweeps of
+//! its own: there a table without a link is one of those.
 
 use std::fs;
 

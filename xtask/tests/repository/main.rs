@@ -9,4 +9,3 @@ mod licences;
 mod metadata;
 mod outside;
 mod packages;
-mod rust_version;

@@ -1,4 +1,4 @@
-//! What cargo says of the workspace.
+//! What cargo reports about the workspace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -67,7 +67,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// What a cargo command says, without a word to the network.
+/// The output of a cargo command that uses no network.
 pub fn cargo(folder: &Path, args: &[&str], env: &[(&str, &Path)]) -> Output {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

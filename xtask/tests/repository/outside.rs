@@ -23,25 +23,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stream = device.stream(Default::default())?;
     let buffer = SymmetricBuffer::new(&device, &exchange, "buffer", 100)?;
     let executor = Executor::new(&device, &exchange)?;
-    let product = executor.bind(ring.plan(0, 1, &problem)?, &stream)?;
-    product.write("a", &[1.0f32; 8].map(f32::to_ne_bytes).concat())?;
-    product.write("b", &[3.0f32; 2].map(f32::to_ne_bytes).concat())?;
-    product.run()?;
+    let plan = executor.bind(ring.plan(0, 1, &problem)?, &stream)?;
+    plan.write("a", &[1.0f32; 8].map(f32::to_ne_bytes).concat())?;
+    plan.write("b", &[3.0f32; 2].map(f32::to_ne_bytes).concat())?;
+    plan.run()?;
     let mut c = [0; 16];
-    product.read("c", &mut c)?;
+    plan.read("c", &mut c)?;
     assert_eq!(c.to_vec(), [6.0f32; 4].map(f32::to_ne_bytes).concat());
     println!("{} symmetric bytes, and C is right", buffer.bytes());
     Ok(())
 }
 "#;
 
-/// The versions are those of the workspace's lock file. What was compiled stays for the next run; it is not what the workspace
-/// itself compiles, since a project of its own resolves features of its own.
+/// The versions are those of the workspace's lock file. A project of its own chooses features of its own, but
+/// most of its dependencies are those that the workspace's tests have compiled: it builds in the same folder,
+/// with their settings.
 #[test]
 fn a_project_outside_builds_and_runs() {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outside");
-    let folder = tempfile::tempdir().unwrap();
-    let write = |path: &str, text: &str| fs::write(folder.path().join(path), text).unwrap();
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (target, folder) = (scratch.parent().unwrap(), scratch.join("outside"));
+    let write = |path: &str, text: &str| fs::write(folder.join(path), text).unwrap();
     let mut manifest = String::from(
         "[package]\nname = \"outside\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\n",
     );
@@ -50,12 +51,13 @@ fn a_project_outside_builds_and_runs() {
         manifest += &format!("warpweave-{name} = {{ path = {path:?} }}\n");
     }
     manifest += "\n[profile.dev]\ndebug = false\n";
-    fs::create_dir(folder.path().join("src")).unwrap();
+    manifest += "[workspace]\n";
+    fs::create_dir_all(folder.join("src")).unwrap();
     write("Cargo.toml", &manifest);
     write("src/main.rs", PROGRAM);
-    fs::copy(root().join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
+    fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
 
-    let output = cargo(folder.path(), &["build"], &[("CARGO_TARGET_DIR", &target)]);
+    let output = cargo(&folder, &["build"], &[("CARGO_TARGET_DIR", target)]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let output = Command::new(target.join("debug/outside")).output().unwrap();

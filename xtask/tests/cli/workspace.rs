@@ -102,7 +102,8 @@ struct Ended {
     err: String,
 }
 
-/// One command at a time: a build with other features puts another program into the place of the one that runs.
+/// One command at a time: a build with other features puts another program into the place of the one that
+/// runs.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn run(program: &Path, line: &str, env: &[(&str, &str)]) -> Ended {
@@ -251,8 +252,14 @@ fn without_cargo_the_message_says_what_to_do() {
 #[test]
 fn without_python_the_message_says_what_to_install_instead() {
     let program = Path::new(env!("CARGO_BIN_EXE_xtask"));
-    let ended = run(program, "setup", &[("WARPWEAVE_PYTHON", "/no/such/python")]);
+    let target = tempfile::tempdir().unwrap();
+    let variables = [
+        ("CARGO_TARGET_DIR", target.path().to_str().unwrap()),
+        ("WARPWEAVE_PYTHON", "/no/such/python"),
+    ];
+    let ended = run(program, "setup", &variables);
     assert_eq!(ended.code, Some(1), "{}", ended.out);
+    assert!(!target.path().join("toolchain/cuda-13.0").exists());
     for word in [
         "/no/such/python",
         "install python3 with pip",
