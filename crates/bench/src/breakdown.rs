@@ -12,7 +12,7 @@ use warpweave_overlap::{Operation, PlanError};
 
 use crate::candidate::{Build, Candidate, Implementation};
 use crate::error::Result;
-use crate::limit::product_alone;
+use crate::limit::gemm_alone;
 use crate::report::{Breakdown, Row};
 use crate::session::Session;
 use crate::timing::Times;
@@ -61,8 +61,8 @@ fn parts() -> [Implementation; 4] {
             operands: Box::new(shard_of_a),
             plan: Box::new(gather_plan),
         },
-        product_alone(
-            "CUTLASS product alone",
+        gemm_alone(
+            "CUTLASS GEMM alone",
             GemmProvider::Cutlass,
             Some(Operation::AllGatherMatmul),
         ),
@@ -118,14 +118,14 @@ pub fn breakdown<B: ExecuteBackend>(
         Ok(_) => times.next()?.single(),
         Err(_) => None,
     });
-    let [empty, handshake, gather, product] = std::array::from_fn(|_| spreads.next());
+    let [empty, handshake, gather, gemm] = std::array::from_fn(|_| spreads.next());
     let whole = rows.iter().find(|row| row.implementation == WHOLE)?;
     Some(Breakdown {
         implementation: whole.implementation.clone(),
         empty_ms: empty?,
         handshake_ms: handshake?,
         gather_ms: gather?,
-        product_ms: product?,
+        gemm_ms: gemm?,
         together_ms: whole.single_ms,
     })
 }

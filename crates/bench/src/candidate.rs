@@ -160,7 +160,7 @@ pub struct BoundCandidate<'a, B: ExecuteBackend> {
     /// The inputs, which change with every call.
     pub inputs: &'a InputSets<B>,
     /// Whether calls in a row and graph launches are timed too.
-    pub in_a_row: bool,
+    pub back_to_back: bool,
 }
 
 impl<B: ExecuteBackend> Contender for BoundCandidate<'_, B> {
@@ -171,8 +171,8 @@ impl<B: ExecuteBackend> Contender for BoundCandidate<'_, B> {
     fn measures(&self) -> Measures {
         Measures {
             single_replays: false,
-            in_a_row: self.in_a_row,
-            replays_in_a_row: self.in_a_row,
+            back_to_back: self.back_to_back,
+            replays_back_to_back: self.back_to_back,
         }
     }
 

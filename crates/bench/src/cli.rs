@@ -6,10 +6,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::DType;
 
-use crate::collectives::{self, Bytes};
+use crate::collectives;
 use crate::inject::InjectedFault;
 use crate::logging::LogFilter;
 use crate::shape::Shape;
+use crate::size::Bytes;
 use crate::suite::{self, Suite};
 
 /// Schedules that overlap communication and computation: measured, shown and proved.
@@ -206,6 +207,9 @@ pub struct ReportArgs {
     /// Also draw the collectives' times over sizes to this file as SVG, as `bench --plot` does.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
+    /// Also write each report without samples, as JSON and as one Markdown table, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub summaries: Option<PathBuf>,
 }
 
 /// What can be done with a plan.

@@ -83,7 +83,7 @@ impl<B: ExecuteBackend> Clock<B> {
                 session.backend.synchronize(&session.stream)?;
                 self.read(session, self.capacity())
             };
-            samples.extend(slowest(&session.settle_numbers("empty calls", mine())?));
+            samples.extend(slowest(&session.agree_numbers("empty calls", mine())?));
         }
         Ok(Spread::of(&samples))
     }

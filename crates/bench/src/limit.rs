@@ -1,5 +1,6 @@
 //! What no implementation can beat: the product alone, and the fewest bytes into a rank alone, both measured in the same run.
 
+use serde::{Deserialize, Serialize};
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
@@ -22,7 +23,7 @@ use crate::transport;
 ///
 /// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A, and its result, which is no part of
 /// C, is not verified.
-pub fn product_alone(
+pub fn gemm_alone(
     name: &str,
     provider: GemmProvider,
     operation: Option<Operation>,
@@ -31,16 +32,16 @@ pub fn product_alone(
     Implementation {
         name: name.to_owned(),
         operands: Box::new(move |_, world, problem| {
-            let mut operands = product_operands(operation, world, problem);
-            if product_of(operation, world, problem).2 < problem.k {
+            let mut operands = gemm_operands(operation, world, problem);
+            if gemm_of(operation, world, problem).2 < problem.k {
                 operands.retain(|operand| operand.role() != Role::Output);
             }
             operands
         }),
         plan: Box::new(move |rank, world, problem| {
             problem.validate(rank, world)?;
-            let operands = product_operands(operation, world, problem);
-            product_plan(
+            let operands = gemm_operands(operation, world, problem);
+            gemm_plan(
                 (&plan_name, provider),
                 (rank, world),
                 &operands,
@@ -51,7 +52,7 @@ pub fn product_alone(
 }
 
 /// Rows and columns of the product that a rank computes, and terms of its sums.
-pub fn product_of(
+pub fn gemm_of(
     operation: Option<Operation>,
     world: usize,
     problem: &Problem,
@@ -62,8 +63,8 @@ pub fn product_of(
     }
 }
 
-fn product_operands(operation: Option<Operation>, world: usize, problem: &Problem) -> Vec<Operand> {
-    let (m, n, k) = product_of(operation, world, problem);
+fn gemm_operands(operation: Option<Operation>, world: usize, problem: &Problem) -> Vec<Operand> {
+    let (m, n, k) = gemm_of(operation, world, problem);
     let theirs = operation.map_or(Vec::new(), |o| o.operands((0, world), problem, None));
     let of = |matrix| theirs.iter().find(move |operand| operand.matrix == matrix);
     let operand = |buffer, matrix, rows, cols| Operand {
@@ -84,7 +85,7 @@ fn product_operands(operation: Option<Operation>, world: usize, problem: &Proble
     operands
 }
 
-fn product_plan(
+fn gemm_plan(
     (name, provider): (&str, GemmProvider),
     (rank, world): (usize, usize),
     operands: &[Operand],
@@ -152,8 +153,8 @@ fn piece(kind: BackendKind) -> usize {
     }
 }
 
-/// How fast the links between the ranks were.
-#[derive(Clone, Debug)]
+/// The bandwidth of the links between the ranks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Links {
     /// All-gather traffic into each rank in GB/s.
     pub bandwidth_gb_s: f64,
@@ -188,7 +189,7 @@ pub fn push_bandwidth<B: ExecuteBackend>(
         bound.synchronize()?;
         clock.read(session, calls)
     };
-    let ranks = session.settle_numbers("copy-engine all-gather", mine())?;
+    let ranks = session.agree_numbers("copy-engine all-gather", mine())?;
     let ms = Spread::of(&slowest(&ranks)).map_or(f64::NAN, |spread| spread.median);
     Ok(Some(Links {
         bandwidth_gb_s: (world - 1) as f64 * piece as f64 / ms / 1e6,
@@ -206,19 +207,22 @@ pub fn limit(
     (gemm, algorithms): (Option<Spread>, Vec<String>),
     links: Option<&Links>,
 ) -> Result<Limit> {
-    let gemm = gemm.ok_or_else(|| BenchError::Usage("the product alone was not timed".into()))?;
+    let gemm = gemm.ok_or_else(|| BenchError::Usage("the GEMM alone was not timed".into()))?;
     let bytes = operation.bytes_in(world, problem).round();
     let bandwidth_gb_s = links.map(|links| links.bandwidth_gb_s);
     let transfer_ms = bandwidth_gb_s.map_or(0.0, |rate| bytes / rate / 1e6);
     Ok(Limit {
         ms: gemm.median.max(transfer_ms),
-        gemm_tflops: tflops(product_of(Some(operation), world, problem), gemm.median),
-        gemm_ms: gemm,
+        gemm_tflops: Some(tflops(
+            gemm_of(Some(operation), world, problem),
+            gemm.median,
+        )),
+        gemm_ms: Some(gemm),
         gemm_algorithms: algorithms,
         bytes: bytes as usize,
         transport: links.map(|links| links.transport.clone()),
         bandwidth_gb_s,
-        transfer_ms,
+        transfer_ms: Some(transfer_ms),
     })
 }
 
@@ -243,7 +247,7 @@ mod tests {
             assert!(report.holds(), "{report}");
             let operations = Operation::ALL.map(Some);
             for operation in operations.into_iter().chain([None]) {
-                let alone = product_alone("product", GemmProvider::CublasLt, operation);
+                let alone = gemm_alone("product", GemmProvider::CublasLt, operation);
                 let product: Vec<_> = (0..world)
                     .map(|rank| (alone.plan)(rank, world, &problem).unwrap())
                     .collect();
@@ -254,10 +258,10 @@ mod tests {
     }
 
     #[test]
-    fn the_product_alone_is_as_large_as_a_ranks_part_and_stored_alike() {
+    fn the_gemm_alone_is_as_large_as_a_ranks_part_and_stored_alike() {
         let problem = Problem::new(10, 6, 9, DType::F16);
         let part = |operation| {
-            let alone = product_alone("product", GemmProvider::CublasLt, Some(operation));
+            let alone = gemm_alone("product", GemmProvider::CublasLt, Some(operation));
             let stored: Vec<_> = (alone.operands)(0, 4, &problem)
                 .iter()
                 .map(|operand| (operand.buffer, operand.stored()))
@@ -291,13 +295,16 @@ mod tests {
         let gather = of(Operation::AllGatherMatmul, 4, Some(&slow)).unwrap();
         assert_eq!(
             (gather.bytes, gather.transfer_ms, gather.ms),
-            (1_500_000, 3.0, 3.0)
+            (1_500_000, Some(3.0), 3.0)
         );
         let reduce = of(Operation::MatmulAllReduce, 4, Some(&slow)).unwrap();
         assert_eq!((reduce.bytes, reduce.ms), (3_000_000, 6.0));
         // A quarter of the product is each rank's.
-        assert_eq!(reduce.gemm_tflops, 0.25);
+        assert_eq!(reduce.gemm_tflops, Some(0.25));
         let alone = of(Operation::AllGatherMatmul, 1, None).unwrap();
-        assert_eq!((alone.bytes, alone.ms, alone.gemm_tflops), (0, 2.0, 1.0));
+        assert_eq!(
+            (alone.bytes, alone.ms, alone.gemm_tflops),
+            (0, 2.0, Some(1.0))
+        );
     }
 }

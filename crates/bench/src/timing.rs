@@ -114,6 +114,17 @@ impl Times {
         }
     }
 
+    /// Single calls, single graph launches, calls back to back, graph launches back to back.
+    pub fn samples(&self) -> [&[f64]; 4] {
+        [
+            &self.single,
+            &self.single_replay,
+            &self.back_to_back,
+            &self.graph,
+        ]
+        .map(Vec::as_slice)
+    }
+
     /// One call, all ranks aligned before it.
     pub fn single(&self) -> Option<Spread> {
         Spread::of(&self.single)
@@ -150,9 +161,9 @@ pub struct Measures {
     /// Single graph launches.
     pub single_replays: bool,
     /// Calls that follow each other.
-    pub in_a_row: bool,
+    pub back_to_back: bool,
     /// Graph launches that follow each other.
-    pub replays_in_a_row: bool,
+    pub replays_back_to_back: bool,
 }
 
 /// What the clock can time: calls that all ranks make together, on the session's stream, with inputs that change.
@@ -203,7 +214,7 @@ pub struct Schedule {
     measures: Measures,
     singles: usize,
     /// Calls that follow each other.
-    in_a_row: usize,
+    back_to_back: usize,
     lead: Duration,
 }
 
@@ -215,10 +226,10 @@ impl Schedule {
         }
     }
 
-    fn has_row(&self, how: Call) -> bool {
+    fn repeats(&self, how: Call) -> bool {
         match how {
-            Call::Run => self.measures.in_a_row,
-            Call::Replay => self.measures.replays_in_a_row,
+            Call::Run => self.measures.back_to_back,
+            Call::Replay => self.measures.replays_back_to_back,
         }
     }
 }
@@ -253,15 +264,15 @@ impl<B: ExecuteBackend> Timing<'_, B> {
             let mine = self.round(round, contenders, &schedules);
             let ranks = self
                 .session
-                .settle_numbers(&format!("round {round}"), mine)?;
+                .agree_numbers(&format!("round {round}"), mine)?;
             let mut samples = slowest(&ranks).into_iter();
             for (times, schedule) in times.iter_mut().zip(&schedules) {
                 let samples = &mut samples;
                 for (times, count) in [
                     (&mut times.single, schedule.single(Call::Run)),
                     (&mut times.single_replay, schedule.single(Call::Replay)),
-                    (&mut times.back_to_back, schedule.has_row(Call::Run).into()),
-                    (&mut times.graph, schedule.has_row(Call::Replay).into()),
+                    (&mut times.back_to_back, schedule.repeats(Call::Run).into()),
+                    (&mut times.graph, schedule.repeats(Call::Replay).into()),
                 ] {
                     times.extend(samples.take(count));
                 }
@@ -287,8 +298,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         }
         for how in [Call::Run, Call::Replay] {
             for (i, (&contender, schedule)) in all() {
-                if schedule.has_row(how) {
-                    blocks[i].push(self.in_a_row(contender, schedule, round, how)?);
+                if schedule.repeats(how) {
+                    blocks[i].push(self.back_to_back(contender, schedule, round, how)?);
                 }
             }
         }
@@ -329,14 +340,14 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         self.clock.read(self.session, calls)
     }
 
-    fn in_a_row(
+    fn back_to_back(
         &self,
         contender: &dyn Contender,
         schedule: &Schedule,
         round: usize,
         how: Call,
     ) -> Result<f64> {
-        let calls = schedule.in_a_row;
+        let calls = schedule.back_to_back;
         contender.load(round)?;
         let lead = (schedule.lead * calls as u32).min(Duration::from_millis(20));
         self.clock.time(self.session, 0, lead, || {
@@ -369,7 +380,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
             Ok::<_, BenchError>(numbers)
         };
         let step = format!("first calls of {}", contender.name());
-        let ranks = slowest(&self.session.settle_numbers(&step, mine())?);
+        let ranks = slowest(&self.session.agree_numbers(&step, mine())?);
         let (calls, enqueuing) = ranks.split_at(PROBES.min(ranks.len()));
         let call =
             Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
@@ -383,7 +394,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         Schedule {
             measures,
             singles: wanted.div_ceil(effort.rounds),
-            in_a_row: fitting(effort.block, call).clamp(2, 20),
+            back_to_back: fitting(effort.block, call).clamp(2, 20),
             // Twice the cost of enqueuing: the next measurement is unlikely to take longer than that.
             lead: (enqueuing * 2 + Duration::from_micros(50)).min(Duration::from_millis(5)),
         }

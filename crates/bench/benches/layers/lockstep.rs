@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode};
-use warpweave_bench::command::part;
+use warpweave_bench::job;
 use warpweave_bench::session::Session;
 use warpweave_bench::statistics::slowest;
 use warpweave_bench::{BenchError, Result};
@@ -160,14 +160,14 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         let order = self.order(Some(Order::Time(calls)));
         match order.and_then(|_| self.time(calls)) {
             Ok(time) => time,
-            Err(error) => part::give_up(self.session, &error),
+            Err(error) => job::give_up(self.session, &error),
         }
     }
 
     /// Says, or hears, what comes next.
     fn order(&self, order: Option<Order>) -> Result<Order> {
         let word = order.map_or(Vec::new(), Order::encode);
-        let all = self.session.settle("what rank 0 wants", Ok(word))?;
+        let all = self.session.agree("what rank 0 wants", Ok(word))?;
         let heard = all.first().and_then(|word| Order::decode(word));
         heard.ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))
     }
@@ -189,7 +189,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             Err(error) if error.is_unavailable() => (Ok(error.to_string().into_bytes()), None),
             Err(error) => (Err(error), None),
         };
-        let all = self.session.settle(&entry.id(), word)?;
+        let all = self.session.agree(&entry.id(), word)?;
         let reason = all.iter().find(|reason| !reason.is_empty());
         if reason.is_none() {
             self.current.replace(timed);
@@ -208,7 +208,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             let now = left.min(CALLS as u64);
             let ranks = self
                 .session
-                .settle_numbers("times", timed.time(now as usize))?;
+                .agree_numbers("times", timed.time(now as usize))?;
             ms += slowest(&ranks).iter().sum::<f64>();
             left -= now;
         }

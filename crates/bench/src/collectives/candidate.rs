@@ -82,8 +82,8 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
             Err(error) if error.is_unavailable() => Ok(error.to_string().into_bytes()),
             other => other.map(|()| Vec::new()),
         };
-        let all = session.settle(&format!("first call of {}", self.name), mine)?;
-        if let Some(reason) = told(&all) {
+        let all = session.agree(&format!("first call of {}", self.name), mine)?;
+        if let Some(reason) = first_reason(&all) {
             return Ok(Err(reason));
         }
         let mut failed = None;
@@ -106,8 +106,8 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
             (_, Some(error)) => Ok(error.to_string().into_bytes()),
             (Err(error), None) => Ok(error.to_string().into_bytes()),
         };
-        let all = session.settle(&format!("capture of {}", self.name), mine)?;
-        let reason = told(&all);
+        let all = session.agree(&format!("capture of {}", self.name), mine)?;
+        let reason = first_reason(&all);
         if reason.is_some() {
             self.graph = None;
         }
@@ -148,7 +148,7 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
 }
 
 /// The first reason that a rank gave.
-pub(super) fn told(all: &[Vec<u8>]) -> Option<String> {
+pub(super) fn first_reason(all: &[Vec<u8>]) -> Option<String> {
     let reason = all.iter().find(|word| !word.is_empty())?;
     Some(String::from_utf8_lossy(reason).into_owned())
 }
@@ -160,9 +160,9 @@ impl<B: NcclBackend> Contender for Candidate<'_, B> {
 
     fn measures(&self) -> Measures {
         Measures {
-            in_a_row: true,
+            back_to_back: true,
             single_replays: self.has_graph(),
-            replays_in_a_row: self.has_graph(),
+            replays_back_to_back: self.has_graph(),
         }
     }
 

@@ -6,6 +6,7 @@ use warpweave_comm::collective::Operand;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DType, Exchange, Memory, Support, SymmetricBuffer};
 
+use super::candidate::first_reason;
 use super::nccl::NcclBackend;
 use super::numbers::Stream;
 use crate::error::Result;
@@ -68,7 +69,7 @@ impl<B: NcclBackend> Arena<B> {
             Ok(local) => (Ok(Vec::new()), Some(local)),
             Err(error) => (Err(error), None),
         };
-        session.settle("memory for the inputs", failure)?;
+        session.agree("memory for the inputs", failure)?;
         let (plain, sets) = local.unwrap_or_default();
         Ok(Self {
             multicast: multicast(session, &symmetric)?,
@@ -168,9 +169,9 @@ fn multicast<B: NcclBackend>(
         Support::Yes => String::new(),
         Support::No(why) => why.clone(),
     };
-    let all = session.settle("multicast of all ranks", Ok(mine.into_bytes()))?;
-    if let Some(reason) = all.iter().find(|reason| !reason.is_empty()) {
-        return Ok(Err(String::from_utf8_lossy(reason).into_owned()));
+    let all = session.agree("multicast of all ranks", Ok(mine.into_bytes()))?;
+    if let Some(reason) = first_reason(&all) {
+        return Ok(Err(reason));
     }
     let made = |buffer| MulticastBuffer::new(&session.backend, &session.exchange, buffer);
     Ok(Ok([made(&buffers[0])?, made(&buffers[1])?]))

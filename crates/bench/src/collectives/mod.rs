@@ -1,4 +1,4 @@
-//! The suite `collectives`: every variant of every operation over symmetric memory, beside NCCL, from kilobytes to hundreds of
+//! The suite `collectives`: every variant of every operation over symmetric memory, and NCCL, from kilobytes to hundreds of
 //! megabytes.
 //!
 //! The size of a row is what a rank brings: the input of an all-gather, of which the output is `world` times as large; the
@@ -6,15 +6,12 @@
 //! or a broadcast.
 
 mod candidate;
-mod limit;
 mod memory;
 mod nccl;
 mod numbers;
 mod operation;
 mod peers;
-pub mod report;
 mod run;
-mod size;
 mod stage;
 mod verify;
 mod way;
@@ -22,6 +19,5 @@ mod way;
 pub use nccl::NcclBackend;
 pub use operation::{DEFAULT_OPERATIONS, operation};
 pub use peers::read_peers;
-pub use run::{Settings, run};
-pub use size::Bytes;
+pub(crate) use run::{Setup, measure};
 pub use way::{catalogue, ways};

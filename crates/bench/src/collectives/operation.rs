@@ -83,6 +83,17 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_is_bytes_over_bandwidth() {
+        let limit = |operation| {
+            let bytes = least_bytes(operation, 400_000_000, 4);
+            let limit = crate::report::Limit::of_transfer(bytes, 400.0);
+            (limit.bytes, limit.ms)
+        };
+        assert_eq!(limit(AllGather), (1_200_000_000, 3.0));
+        assert_eq!(limit(AllReduce).1, 1.5);
+    }
+
+    #[test]
     fn operations_are_known_by_name() {
         for wanted in DEFAULT_OPERATIONS {
             assert_eq!(operation(wanted.name()), Ok(wanted));

@@ -5,9 +5,9 @@ use std::path::Path;
 use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::DType;
 
-use super::size::Bytes;
 use crate::error::Result;
 use crate::peers::Peers;
+use crate::size::Bytes;
 use crate::statistics::Spread;
 
 const KIND: &str = "collectives";

@@ -71,7 +71,7 @@ pub(super) fn verify<B: NcclBackend>(
         }
         Ok(findings.to_words())
     };
-    let all = session.settle(&format!("verification of {}", candidate.name), mine())?;
+    let all = session.agree(&format!("verification of {}", candidate.name), mine())?;
     Ok(Verdict::of_ranks(&all))
 }
 

@@ -3,6 +3,7 @@
 use warpweave_comm::collective::{Operation, Variant};
 
 use crate::error::{BenchError, Result};
+use crate::report::table::SELECT;
 
 /// A way to do an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,9 +15,6 @@ pub(super) enum Way {
     /// One of ours, on symmetric operands.
     Ours(Variant),
 }
-
-/// The row of what is chosen is the row of the variant itself: it is not timed twice.
-pub(super) const SELECT: &str = "select";
 
 impl Way {
     /// The name in tables and on the command line.
@@ -65,8 +63,8 @@ fn summary(variant: Variant) -> &'static str {
     match variant.name() {
         "packets" => "data with its epoch in packets, one launch",
         "packets-two-shot" => "all-reduce by packets in two steps",
-        "push" => "multiprocessors store to all outputs",
-        "pull" => "multiprocessors load from all inputs",
+        "push" => "SMs store to all outputs",
+        "pull" => "SMs load from all inputs",
         "push-tma" => "TMA bulk copies to all outputs",
         "pull-tma" => "TMA bulk copies from all inputs",
         "push-copy-engine" => "copy engines write to the peers",

@@ -38,7 +38,7 @@ pub struct Verdict {
     /// Elements of calls with integer inputs, which must be equal to the one right value.
     pub exact_elements: u64,
     /// ‖out − reference‖ / ‖reference‖ of the worst call with real inputs.
-    #[serde(deserialize_with = "finite_or_infinite")]
+    #[serde(default = "infinite", deserialize_with = "finite_or_infinite")]
     pub relative_error: f64,
     /// What `relative_error` may be.
     pub tolerance: f64,
@@ -59,6 +59,25 @@ impl Verdict {
     /// Whether all was right.
     pub fn is_right(&self) -> bool {
         self.wrong == 0 && self.relative_error <= self.tolerance
+    }
+
+    /// What was wrong first; `None` where all was right.
+    pub fn reason(&self) -> Option<String> {
+        if self.is_right() {
+            return None;
+        }
+        let Verdict {
+            elements, wrong, ..
+        } = self;
+        Some(match &self.first {
+            Some(Finding { rank, what }) => {
+                format!("{wrong} of {elements} elements; rank {rank}, {what}")
+            }
+            None => format!(
+                "relative error {:.2e}, at most {:.2e} is right",
+                self.relative_error, self.tolerance
+            ),
+        })
     }
 
     /// The verdict of all ranks, from what each has found.
@@ -90,7 +109,11 @@ impl Verdict {
     }
 }
 
-/// JSON knows no infinity and has `null` in its place.
+fn infinite() -> f64 {
+    f64::INFINITY
+}
+
+/// JSON has no infinity: it is `null`, or left out.
 fn finite_or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }

@@ -51,7 +51,7 @@ fn verdict(
                         let found = verifier.verify(&session, (&candidate, bound), &inputs, &ways);
                         verdict = verdict.and(found.unwrap().unwrap());
                     }
-                    session.settle("end", Ok(Vec::new())).unwrap();
+                    session.agree("end", Ok(Vec::new())).unwrap();
                     verdict
                 })
             })
@@ -317,7 +317,7 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
                     let verdict = found.unwrap().unwrap();
                     assert!(verdict.is_right() && verdict.calls == 4, "{verdict:?}");
                 }
-                session.settle("end", Ok(Vec::new())).unwrap();
+                session.agree("end", Ok(Vec::new())).unwrap();
             });
         }
     });

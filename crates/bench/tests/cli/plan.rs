@@ -168,7 +168,7 @@ fn what_was_measured_is_compared_with_what_is_predicted() {
     );
     assert!((row[2] / row[1] - row[3]).abs() < 0.01, "{row:?}");
     assert_eq!(
-        line("product alone (all-gather-matmul)", "8192x3584x8192").len(),
+        line("GEMM alone (all-gather-matmul)", "8192x3584x8192").len(),
         4
     );
     let last = out.lines().last().unwrap();

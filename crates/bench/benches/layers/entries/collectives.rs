@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;
-use warpweave_bench::collectives::{Bytes, DEFAULT_OPERATIONS, NcclBackend};
+use warpweave_bench::collectives::{DEFAULT_OPERATIONS, NcclBackend};
 use warpweave_bench::session::Session;
+use warpweave_bench::size::Bytes;
 use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call, CollectiveOptions, Operand, Operation};
 use warpweave_symm_mem::{DType, SymmetricBuffer};

@@ -107,7 +107,7 @@ impl<B: ExecuteBackend> PlanCalls<'_, B> {
             candidate: &self.candidate,
             bound: bound.map_err(|reason| BenchError::Usage(reason.clone()))?,
             inputs: &self.inputs,
-            in_a_row: false,
+            back_to_back: false,
         })
     }
 }

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;
-use warpweave_bench::collectives::{Bytes, NcclBackend};
+use warpweave_bench::collectives::NcclBackend;
 use warpweave_bench::session::Session;
+use warpweave_bench::size::Bytes;
 use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, Transport};
 use warpweave_symm_mem::SymmetricBuffer;
 

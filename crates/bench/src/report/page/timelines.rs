@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::parts;
 use crate::plot::{Axis, Bar, Lane, Lanes, Style};
-use crate::report::grid::Grid;
+use crate::report::table::Grid;
 use crate::trace::{Timeline, Trace};
 
 /// The heading, and what stands below it.
