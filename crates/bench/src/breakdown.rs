@@ -1,7 +1,9 @@
-//! Where the time of `threadloadGatherThenCutlass` goes: its parts as plans of their own, timed in the rounds of the rows.
+//! Where the time of `threadloadGatherThenCutlass` goes: its parts as plans of their own, timed in the rounds
+//! of the rows.
 //!
-//! The parts need not add up to the whole: each of them is measured with the clock's own cost, which is that of the empty
-//! call, and with the ranks aligned, while in the whole the product begins on each rank when its own gather ends.
+//! The parts need not add up to the whole: each of them is measured with the clock's own cost, which is that
+//! of the empty call, and with the ranks aligned, while in the whole the GEMM begins on each rank when its
+//! own gather ends.
 
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
@@ -23,11 +25,8 @@ pub const WHOLE: &str = "threadloadGatherThenCutlass";
 /// Bytes of a row that leaves nothing to a gather but its signals and waits: one load of a thread.
 const LEAST_ROW: usize = 16;
 
-/// The parts on this rank. Collective. Empty where there is nothing to take apart: one rank alone, or no row of [`WHOLE`] that
-/// can run.
-///
-/// # Errors
-/// As [`Candidate::bind`].
+/// The parts on this rank. Collective. Empty where there is nothing to take apart: one rank alone, or no row
+/// of [`WHOLE`] that can run.
 pub fn bind<B: ExecuteBackend>(
     session: &Session<B>,
     rows: &[Candidate<B>],
@@ -106,8 +105,8 @@ fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     plan.finish()
 }
 
-/// The breakdown of the row of [`WHOLE`], from the times of those of `parts` that are bound, in their order. `None` without
-/// that row or without parts.
+/// The breakdown of the row of [`WHOLE`], from the times of those of `parts` that are bound, in their order.
+/// `None` without that row or without parts.
 pub fn breakdown<B: ExecuteBackend>(
     rows: &[Row],
     parts: &[Candidate<B>],

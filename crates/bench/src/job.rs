@@ -1,4 +1,5 @@
-//! One rank of a job, from joining to leaving it: its device, its part, and the end of a process that has failed.
+//! One rank of a job, from joining to leaving it: its device, its part, and the end of a process that has
+//! failed.
 
 use std::io::Write;
 use std::time::Duration;
@@ -26,8 +27,8 @@ pub trait Part {
     fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<Self::Output>;
 }
 
-/// Joins `job` on the `device` that is asked for, does `part`, and leaves once all ranks have done theirs. After an
-/// error, which the other ranks receive, the process ends here.
+/// Joins `job` on the `device` that is asked for, does `part`, and leaves once all ranks have done theirs.
+/// After an error, which the other ranks receive, the process ends here.
 ///
 /// # Errors
 /// The job cannot be joined; [`BenchError::TooFewDevices`]; there is no GPU where one was asked for.
@@ -64,7 +65,8 @@ fn on<B: NcclBackend, P: Part>(
     }
 }
 
-/// Sends `error` to the other ranks and ends the process, with the status that tells a launcher which rank to name.
+/// Sends `error` to the other ranks and ends the process, with the status that tells a launcher which rank to
+/// name.
 pub fn give_up<B: ExecuteBackend>(session: &Session<B>, error: &BenchError) -> ! {
     session.abandon(error);
     fail(error)
@@ -109,10 +111,11 @@ unsafe extern "C" {
 
 /// Prints why this rank gives up, and ends the process with the status that tells a launcher so.
 ///
-/// Nothing is dropped and no exit handler runs. A lost peer leaves behind what a library cannot end in bounded time: an
-/// NCCL kernel that waits for it, or a thread inside NCCL's abort. Dropping a session may wait for the former, and the
-/// exit handlers of NCCL and CUDA free what the latter still uses: the process would die of a signal and its launcher
-/// blame the wrong rank. The operating system and the driver free everything all the same.
+/// Nothing is dropped and no exit handler runs. A lost peer leaves behind what a library cannot end in
+/// bounded time: an NCCL kernel that waits for it, or a thread inside NCCL's abort. Dropping a session may
+/// wait for the former, and the exit handlers of NCCL and CUDA free what the latter still uses: the process
+/// would die of a signal and its launcher blame the wrong rank. The operating system and the driver free
+/// everything all the same.
 pub(crate) fn fail(error: &BenchError) -> ! {
     // A reader that has closed the pipe needs no message.
     let told = matches!(error, BenchError::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe);

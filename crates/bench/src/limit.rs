@@ -1,4 +1,5 @@
-//! What no implementation can beat: the product alone, and the fewest bytes into a rank alone, both measured in the same run.
+//! What no implementation can beat: the GEMM alone, and the fewest bytes into a rank alone, both measured in
+//! the same run.
 
 use serde::{Deserialize, Serialize};
 use warpweave_overlap::execute::ExecuteBackend;
@@ -18,11 +19,11 @@ use crate::session::Session;
 use crate::statistics::{Spread, slowest};
 use crate::transport;
 
-/// The product that a rank computes in `operation`, with its operands at hand and the weight stored as there; of all of A
-/// and B without an operation.
+/// The GEMM that a rank computes in `operation`, with its operands at hand and the weight stored as there; of
+/// all of A and B without an operation.
 ///
-/// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A, and its result, which is no part of
-/// C, is not verified.
+/// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A, and its result,
+/// which is no part of C, is not verified.
 pub fn gemm_alone(
     name: &str,
     provider: GemmProvider,
@@ -51,7 +52,7 @@ pub fn gemm_alone(
     }
 }
 
-/// Rows and columns of the product that a rank computes, and terms of its sums.
+/// M, N and K of the GEMM that a rank computes.
 pub fn gemm_of(
     operation: Option<Operation>,
     world: usize,
@@ -99,7 +100,7 @@ fn gemm_plan(
     });
     if let (Some(a), Some(b), Some(c)) = (regions.next(), regions.next(), regions.next()) {
         let bias = regions.next();
-        let product = OpKind::Gemm {
+        let gemm = OpKind::Gemm {
             a,
             b,
             c,
@@ -108,13 +109,13 @@ fn gemm_plan(
             batch: Batch::ONE,
             provider,
         };
-        plan.push(StreamId::MAIN, product);
+        plan.push(StreamId::MAIN, gemm);
     }
     plan.finish()
 }
 
-/// Every rank pushes its part to all others by copy engine on one stream, and waits for theirs. Nobody reads what arrives,
-/// so calls need no credits.
+/// Every rank pushes its part to all others by copy engine on one stream, and waits for theirs. Nobody reads
+/// what arrives, so calls need no credits.
 fn push_plan(rank: usize, world: usize, rows: usize, cols: usize) -> Result<Plan, PlanError> {
     let mut plan = PlanBuilder::new("copyEngineAllGather", rank, world);
     let own = shard(rows, rank, world);
@@ -197,10 +198,10 @@ pub fn push_bandwidth<B: ExecuteBackend>(
     }))
 }
 
-/// The limit of a problem, from the product's time and the links' bandwidth.
+/// The limit of a problem, from the GEMM's time and the links' bandwidth.
 ///
 /// # Errors
-/// [`BenchError::Usage`] if the product was not timed.
+/// [`BenchError::Usage`] if the GEMM was not timed.
 pub fn limit(
     (operation, problem): (Operation, &Problem),
     world: usize,
@@ -226,7 +227,7 @@ pub fn limit(
     })
 }
 
-/// Two operations for each term of a product of these rows, columns and terms, over a time.
+/// Two operations for multiply-add of a GEMM of this size, over a time.
 pub fn tflops((m, n, k): (usize, usize, usize), ms: f64) -> f64 {
     2.0 * m as f64 * n as f64 * k as f64 / ms / 1e9
 }
@@ -247,11 +248,11 @@ mod tests {
             assert!(report.holds(), "{report}");
             let operations = Operation::ALL.map(Some);
             for operation in operations.into_iter().chain([None]) {
-                let alone = gemm_alone("product", GemmProvider::CublasLt, operation);
-                let product: Vec<_> = (0..world)
+                let alone = gemm_alone("GEMM", GemmProvider::CublasLt, operation);
+                let gemm: Vec<_> = (0..world)
                     .map(|rank| (alone.plan)(rank, world, &problem).unwrap())
                     .collect();
-                let report = check(&product, 3);
+                let report = check(&gemm, 3);
                 assert!(report.holds(), "{report}");
             }
         }
@@ -261,7 +262,7 @@ mod tests {
     fn the_gemm_alone_is_as_large_as_a_ranks_part_and_stored_alike() {
         let problem = Problem::new(10, 6, 9, DType::F16);
         let part = |operation| {
-            let alone = gemm_alone("product", GemmProvider::CublasLt, Some(operation));
+            let alone = gemm_alone("GEMM", GemmProvider::CublasLt, Some(operation));
             let stored: Vec<_> = (alone.operands)(0, 4, &problem)
                 .iter()
                 .map(|operand| (operand.buffer, operand.stored()))
@@ -299,7 +300,7 @@ mod tests {
         );
         let reduce = of(Operation::MatmulAllReduce, 4, Some(&slow)).unwrap();
         assert_eq!((reduce.bytes, reduce.ms), (3_000_000, 6.0));
-        // A quarter of the product is each rank's.
+        // A quarter of the GEMM is each rank's.
         assert_eq!(reduce.gemm_tflops, Some(0.25));
         let alone = of(Operation::AllGatherMatmul, 1, None).unwrap();
         assert_eq!(

@@ -61,9 +61,6 @@ pub struct HostMachine {
 
 impl Provenance {
     /// Of this run. Collective.
-    ///
-    /// # Errors
-    /// A rank was lost.
     pub fn of<B: ExecuteBackend>(session: &Session<B>) -> Result<Self> {
         let info = session.backend.device();
         // Each rank's device has a number; what counts is what they are.

@@ -90,17 +90,18 @@ impl<B: ExecuteBackend> Session<B> {
         self.injection.before_call()
     }
 
-    /// Ends a collective step: returns the values of all ranks, or an error on every rank if the step failed on any.
-    /// The error names the ranks that failed and those that did not arrive.
+    /// Ends a collective step: returns the values of all ranks, or an error on every rank if the step failed
+    /// on any. The error names the ranks that failed and those that did not arrive.
     ///
     /// # Errors
-    /// [`BenchError::Step`] if `mine` is an error, [`BenchError::Peers`] if another rank's is; both with all that is known.
+    /// [`BenchError::Step`] if `mine` is an error, [`BenchError::Peers`] if another rank's is; both with all
+    /// that is known.
     pub fn agree(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         self.attempt(step, mine)?
     }
 
-    /// As [`Session::agree`] of a step that may fail: if all ranks have arrived, a failure on some of them is the inner
-    /// error, and the ranks can go on.
+    /// As [`Session::agree`] of a step that may fail: if all ranks have arrived, a failure on some of them is
+    /// the inner error, and the ranks can go on.
     ///
     /// # Errors
     /// A rank did not arrive.
@@ -110,7 +111,8 @@ impl<B: ExecuteBackend> Session<B> {
             Err(error) => [&[1], error.to_string().as_bytes()].concat(),
         };
         let gathered = match &mine {
-            // Another rank has had a whole deadline already. If it lives, it comes soon: its own waits fail too.
+            // Another rank has had a whole deadline already. If it lives, it comes soon: its own waits fail
+            // too.
             Err(error) if error.blames_a_peer() => {
                 let soon = self.backend.timeout() / 4;
                 self.local.all_gather_within(step, &word, soon)
@@ -184,8 +186,8 @@ impl<B: ExecuteBackend> Session<B> {
         }
     }
 
-    /// Tells the other ranks why this one gives up, so that none waits for it. Rank 0 then closes the store, for the process
-    /// may end without dropping it.
+    /// Tells the other ranks why this one gives up, so that none waits for it. Rank 0 then closes the store,
+    /// for the process may end without dropping it.
     pub fn abandon(&self, error: &BenchError) {
         // The store may be what failed; then the others know already.
         let _ = self.store.abort(&error.to_string());

@@ -1,4 +1,5 @@
-//! What many times become: the slowest rank of each iteration, then the median and the spread over iterations.
+//! What many times become: the slowest rank of each iteration, then the median and the spread over
+//! iterations.
 
 use serde::{Deserialize, Serialize};
 

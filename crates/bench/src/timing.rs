@@ -1,4 +1,5 @@
-//! Times of candidates, taken in interleaved rounds: A B C A B C, never one after another, because long products throttle.
+//! Times of candidates, taken in interleaved rounds: A B C A B C, never one after another, because long GEMMs
+//! throttle.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ pub struct Effort {
     pub least: usize,
     /// About how long a candidate's back-to-back calls of one round may take.
     pub block: Duration,
-    /// About how long a candidate's single calls may take, over all rounds; there are `least` of them all the same.
+    /// About how long a candidate's single calls may take, over all rounds; there are `least` of them all the
+    /// same.
     pub singles: Duration,
 }
 
@@ -79,8 +81,8 @@ fn fitting(time: Duration, call: Duration) -> usize {
 
 /// The times of a contender: for each sample the slowest rank's, in milliseconds.
 ///
-/// In JSON files, where it stands as `samples` of a row, the fields bear the names of the row's spreads, and those without a
-/// time are left out.
+/// In JSON files, where it stands as `samples` of a row, the fields bear the names of the row's spreads, and
+/// those without a time are left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Times {
@@ -155,7 +157,7 @@ pub enum Call {
     Replay,
 }
 
-/// What is timed beside single calls.
+/// What is timed besides single calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measures {
     /// Single graph launches.
@@ -166,12 +168,13 @@ pub struct Measures {
     pub replays_back_to_back: bool,
 }
 
-/// What the clock can time: calls that all ranks make together, on the session's stream, with inputs that change.
+/// What the clock can time: calls that all ranks make together, on the session's stream, with inputs that
+/// change.
 pub trait Contender {
     /// Its name in errors.
     fn name(&self) -> &str;
 
-    /// What is timed beside single calls; the same on all ranks.
+    /// What is timed besides single calls; the same on all ranks.
     fn measures(&self) -> Measures {
         Measures::default()
     }
@@ -281,8 +284,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         Ok(times)
     }
 
-    /// One round on this rank: for each contender the times of its single calls, of its single graph launches, of a call in
-    /// a row, and of a graph launch in a row, as far as its schedule has them.
+    /// One round on this rank: for each contender the times of its single calls, of its single graph
+    /// launches, of a call in a row, and of a graph launch in a row, as far as its schedule has them.
     fn round(
         &self,
         round: usize,
@@ -319,8 +322,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         }
     }
 
-    /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks make them together;
-    /// no more than the clock has a place for.
+    /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks
+    /// make them together; no more than the clock has a place for.
     ///
     /// # Errors
     /// A call failed on this rank.
@@ -357,7 +360,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         Ok(self.clock.read(self.session, 1)?[0] / calls as f64)
     }
 
-    /// Prepares a contender, and finds out how long a call takes and how long it takes to enqueue it. Collective.
+    /// Prepares a contender, and finds out how long a call takes and how long it takes to enqueue it.
+    /// Collective.
     ///
     /// # Errors
     /// A call failed on some rank.

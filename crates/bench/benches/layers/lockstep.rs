@@ -1,7 +1,8 @@
 //! All ranks do what rank 0's criterion wants, as often as it wants.
 //!
-//! criterion decides by wall time how often to repeat what it measures, and two ranks would decide differently. So rank 0 runs
-//! it, and before each thing that all must do together it says over the job's exchange what that is.
+//! criterion decides by wall time how often to repeat what it measures, and two ranks would decide
+//! differently. So rank 0 runs it, and before each thing that all must do together it says over the job's
+//! exchange what that is.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use warpweave_bench::statistics::slowest;
 use warpweave_bench::{BenchError, Result};
 use warpweave_overlap::execute::ExecuteBackend;
 
-/// Something that all ranks do together and whose time each of them takes.
+/// A collective step whose time each rank takes.
 pub trait Timed {
     /// The times of `calls` calls on this rank, in ms.
     ///
@@ -112,7 +113,8 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             // Command-line options go above these.
             .configure_from_args();
         let mut number = 0;
-        // criterion does not say beforehand what its filter lets through, so all is made, and what cannot run is told once.
+        // criterion does not say beforehand what its filter lets through, so all is made, and what cannot run
+        // is told once.
         let mut not_run: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for entries in self.entries.chunk_by(|a, b| a.group == b.group) {
             let mut group = criterion.benchmark_group(&entries[0].group);
@@ -172,7 +174,8 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         heard.ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))
     }
 
-    /// Makes a benchmark, with one call to see whether it runs. A reason, the same on all ranks, if it cannot.
+    /// Makes a benchmark, with one call to see whether it runs. A reason, the same on all ranks, if it
+    /// cannot.
     fn make(&self, number: usize) -> Result<Option<String>> {
         self.current.replace(None);
         let entry = &self.entries[number];

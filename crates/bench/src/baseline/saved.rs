@@ -12,7 +12,6 @@ use crate::timing::Times;
 pub struct Saved {
     /// The file that it was read from.
     pub path: PathBuf,
-    /// The suite.
     pub suite: String,
     /// Machine and software of the run.
     pub provenance: Provenance,
@@ -51,9 +50,6 @@ fn kinds(times: &Times) -> [(&'static str, &[f64]); 4] {
 
 impl Saved {
     /// Reads a JSON file of `bench --json` or of a baseline.
-    ///
-    /// # Errors
-    /// [`BenchError::File`]; [`BenchError::Baseline`] for what is no report of this program, or has no samples.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|source| BenchError::File {
             path: path.into(),

@@ -10,9 +10,6 @@ use crate::report::terminal;
 use crate::statistics::Spread;
 
 /// Writes what was compared, what only one side has, and what follows.
-///
-/// # Errors
-/// What `out` reports.
 pub fn print(
     found: &Comparison,
     (old, new): (&[Saved], &[Saved]),

@@ -39,11 +39,8 @@ pub(super) struct Arena<B: NcclBackend> {
 }
 
 impl<B: NcclBackend> Arena<B> {
-    /// Allocates an input and an output of `bytes`, in plain memory too where `plain` is set, and fills the input sets.
-    /// Collective.
-    ///
-    /// # Errors
-    /// What the backend and the exchange report.
+    /// Allocates an input and an output of `bytes`, in plain memory too where `plain` is set, and fills the
+    /// input sets. Collective.
     pub fn new(session: &Session<B>, bytes: [usize; 2], dtype: DType, plain: bool) -> Result<Self> {
         let (backend, exchange): (_, &Arc<dyn Exchange>) = (&session.backend, &session.exchange);
         let shared = |name, bytes| SymmetricBuffer::new(backend, exchange, name, bytes);
@@ -82,9 +79,6 @@ impl<B: NcclBackend> Arena<B> {
     }
 
     /// Adds windows of `comm`. Collective.
-    ///
-    /// # Errors
-    /// What NCCL reports.
     pub fn open_windows(&mut self, session: &Session<B>, comm: &B::Comm) -> Result<()> {
         let open = |bytes| {
             let exchange = session.exchange.as_ref();
@@ -95,9 +89,6 @@ impl<B: NcclBackend> Arena<B> {
     }
 
     /// Input and output of these many bytes in `place`; `None` where there is no such memory.
-    ///
-    /// # Errors
-    /// More bytes than there are.
     pub fn operands(&self, place: Place, bytes: [usize; 2]) -> Result<Option<[Operand; 2]>> {
         let [input, output] = &self.symmetric;
         let (a, b) = match (place, &self.plain, &self.windows) {
@@ -141,9 +132,6 @@ impl<B: NcclBackend> Arena<B> {
     }
 
     /// Frees everything once all ranks have come here, with their work ended. Collective.
-    ///
-    /// # Errors
-    /// What the exchange and NCCL report.
     pub fn close(self, session: &Session<B>) -> Result<()> {
         let exchange = session.exchange.as_ref();
         for window in self.windows.into_iter().flatten() {

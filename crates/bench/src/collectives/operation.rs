@@ -13,9 +13,6 @@ pub const DEFAULT_OPERATIONS: [Operation; 5] = [
 ];
 
 /// The operation of this name.
-///
-/// # Errors
-/// Naming what there is.
 pub fn operation(name: &str) -> Result<Operation, String> {
     let found = DEFAULT_OPERATIONS.into_iter().find(|o| o.name() == name);
     found.ok_or_else(|| {
@@ -33,7 +30,8 @@ pub(super) fn place(operation: Operation) -> usize {
 /// Elements to which chunks are rounded down: whole vectors of 16 bytes, whatever the type.
 const VECTOR: usize = 8;
 
-/// The count of a call whose rank brings `bytes`, rounded down to what divides among the ranks; one element at least.
+/// The count of a call whose rank brings `bytes`, rounded down to what divides among the ranks; one element
+/// at least.
 pub(super) fn count(operation: Operation, dtype: DType, bytes: usize, world: usize) -> usize {
     let elements = bytes / dtype.size();
     let count = match operation {

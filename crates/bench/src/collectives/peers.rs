@@ -30,9 +30,6 @@ const NAMES: [(&str, Operation, &str); 5] = [
 ];
 
 /// Reads what a file has of collectives.
-///
-/// # Errors
-/// [`BenchError::Usage`](crate::BenchError::Usage) for a file that cannot be read or holds no figure of a collective.
 pub fn read_peers(path: &Path) -> Result<Peers> {
     Peers::of_kinds(path, &[KIND])
 }

@@ -4,10 +4,10 @@ use warpweave_comm::Collectives;
 use warpweave_comm::collective::CollectiveOptions;
 
 use super::candidate::first_reason;
+use super::method::{Method, wants};
 use super::nccl::{Library, NcclBackend};
 use super::operation::place;
 use super::stage::Stage;
-use super::way::{Way, wants};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::limit::Links;
@@ -44,8 +44,8 @@ pub(crate) fn measure<B: NcclBackend>(
     };
     let ours = Collectives::new(&session.backend, &session.exchange, "bench", options)?;
     setup.progress.at(0, 1, "NCCL");
-    let plain = library(setup, Way::Nccl)?;
-    let windows = library(setup, Way::NcclWindow)?;
+    let plain = library(setup, Method::Nccl)?;
+    let windows = library(setup, Method::NcclWindow)?;
     let mut results = Vec::new();
     for (i, &size) in settings.sizes.iter().enumerate() {
         let stage = Stage {
@@ -69,9 +69,9 @@ pub(crate) fn measure<B: NcclBackend>(
 }
 
 /// NCCL's communicator for a row, if it is wanted. Collective.
-fn library<B: NcclBackend>(setup: &Setup<'_, B>, way: Way) -> Result<Library<B::Comm>> {
+fn library<B: NcclBackend>(setup: &Setup<'_, B>, method: Method) -> Result<Library<B::Comm>> {
     let session = setup.session;
-    if !wants(&setup.settings.implementations, way.name()) {
+    if !wants(&setup.settings.implementations, method.name()) {
         return Ok(Library::default());
     }
     let (mine, comm) = match session.backend.nccl(&session.exchange) {
@@ -79,7 +79,7 @@ fn library<B: NcclBackend>(setup: &Setup<'_, B>, way: Way) -> Result<Library<B::
         Err(error) if error.is_unavailable() => (Ok(error.to_string().into_bytes()), None),
         Err(error) => (Err(error), None),
     };
-    let refusal = first_reason(&session.agree(&format!("start of {}", way.name()), mine)?);
+    let refusal = first_reason(&session.agree(&format!("start of {}", method.name()), mine)?);
     Ok(Library {
         comm: comm.filter(|_| refusal.is_none()),
         refusal,

@@ -6,12 +6,12 @@ use warpweave_symm_mem::DevicePtr;
 
 use super::candidate::{Candidate, Means, first_reason};
 use super::memory::{Arena, Place};
+use super::method::{Method, wants};
 use super::nccl::{Library, NcclBackend};
 use super::operation::{count, least_bytes};
 use super::peers;
 use super::run::Setup;
 use super::verify::{kept, verify};
-use super::way::{Way, wants};
 use crate::error::Result;
 use crate::report::table::SELECT;
 use crate::report::{Kind, Limit, Operands, Outcome, Row, Status};
@@ -58,9 +58,6 @@ impl<B: NcclBackend> Stage<'_, B> {
     }
 
     /// Measures every operation of this size. Collective.
-    ///
-    /// # Errors
-    /// What ends a run.
     pub fn measure(&self) -> Result<Vec<(Operation, Bytes, Outcome)>> {
         let session = self.setup.session;
         let span = tracing::info_span!("bench.size", size = %self.size);
@@ -128,26 +125,28 @@ impl<B: NcclBackend> Stage<'_, B> {
         let mut rows = Vec::new();
         let mut candidates = Vec::new();
         let selected = self.selected(means, call, bytes)?;
-        let mut ways = Way::of(operation, &self.setup.settings.implementations);
+        let mut methods = Method::of(operation, &self.setup.settings.implementations);
         // A choice has a row, also where only the choice was asked for.
-        let chosen = selected.map(Way::Ours).filter(|way| !ways.contains(way));
-        ways.extend(chosen);
-        for way in ways {
-            (self.progress)(&format!("{operation}, first call of {}", way.name()));
-            let (kind, reason) = match way {
-                Way::Nccl => (Kind::Nccl, &refusals[0]),
-                Way::NcclWindow => (Kind::Nccl, &refusals[1]),
-                Way::Ours(_) => (Kind::Ours, &None),
+        let chosen = selected
+            .map(Method::Ours)
+            .filter(|method| !methods.contains(method));
+        methods.extend(chosen);
+        for method in methods {
+            (self.progress)(&format!("{operation}, first call of {}", method.name()));
+            let (kind, reason) = match method {
+                Method::Nccl => (Kind::Nccl, &refusals[0]),
+                Method::NcclWindow => (Kind::Nccl, &refusals[1]),
+                Method::Ours(_) => (Kind::Ours, &None),
             };
             let made = match reason {
                 Some(reason) => Err(reason.clone()),
-                None => Candidate::new(means, way, call, bytes)?,
+                None => Candidate::new(means, method, call, bytes)?,
             };
             let made = match made {
                 Ok(mut candidate) => candidate.warm_up()?.map(|no_graph| (candidate, no_graph)),
                 Err(reason) => Err(reason),
             };
-            let row = |status, reason| Row::new(way.name(), kind, status, reason);
+            let row = |status, reason| Row::new(method.name(), kind, status, reason);
             match made {
                 Ok((candidate, no_graph)) => {
                     rows.push(row(Status::Ok, no_graph));

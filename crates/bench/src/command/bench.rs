@@ -18,8 +18,8 @@ use crate::report::{self, Document, Report};
 use crate::session::Session;
 use crate::suite::{self, Settings};
 
-/// Prints what there is to measure, and refuses options with which a run would be refused: a launcher can ask once,
-/// before it starts the ranks.
+/// Prints what there is to measure, and refuses options with which a run would be refused: a launcher can ask
+/// once, before it starts the ranks.
 pub(super) fn list(args: &BenchArgs, out: &mut impl Write) -> Result<bool> {
     settings(args)?;
     for suite in suite::ALL {
@@ -31,8 +31,8 @@ pub(super) fn list(args: &BenchArgs, out: &mut impl Write) -> Result<bool> {
     Ok(true)
 }
 
-/// Prints what peers are to measure in a run on `world` GPUs, a line a problem: the kind of its rows, the sizes, the
-/// element type.
+/// Prints what peers are to measure in a run on `world` GPUs, a line a problem: the kind of its rows, the
+/// sizes, the element type.
 pub(super) fn peer_problems(args: &BenchArgs, world: usize, out: &mut impl Write) -> Result<bool> {
     let settings = settings(args)?;
     let kind = BackendKind::Cuda;
@@ -98,7 +98,7 @@ fn settings(args: &BenchArgs) -> Result<Settings> {
     }
     let read_peers = match of_collectives {
         true => {
-            collectives::ways(&args.implementations)?;
+            collectives::methods(&args.implementations)?;
             collectives::read_peers
         }
         false => {

@@ -118,7 +118,8 @@ impl Case {
     }
 }
 
-/// Prints the simulated and the measured time of everything measured, the largest error first, and the median error.
+/// Prints the simulated and the measured time of everything measured, the largest error first, and the median
+/// error.
 pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
     let machine = machine(&args.machine)?;
     let measured = measured(&args.measured)?;
@@ -222,9 +223,6 @@ struct Gemm {
 }
 
 /// Reads all of the files.
-///
-/// # Errors
-/// A file that cannot be read or is neither.
 fn measured(paths: &[PathBuf]) -> Result<Measured> {
     let mut all = Measured {
         measurements: Measurements::none(),
@@ -246,8 +244,8 @@ fn usage(path: &Path, why: &dyn std::fmt::Display) -> BenchError {
     BenchError::Usage(format!("{}: {why}", path.display()))
 }
 
-/// What the clock itself cost, ms; 0 where the report does not know. Older reports know it of some problems only, from the
-/// breakdown.
+/// What the clock itself cost, ms; 0 where the report does not know. Older reports know it of some problems
+/// only, from the breakdown.
 fn clock(result: &Outcome, of_run: Option<Spread>) -> f64 {
     let empty = result.breakdown.as_ref().and_then(|b| b.empty_ms);
     of_run.or(empty).map_or(0.0, |spread| spread.median)

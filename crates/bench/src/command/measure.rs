@@ -1,5 +1,5 @@
-//! `warpweave measure`, and the figures of machines that are kept from one job to the next: `bench` and `measure` write
-//! them, `plan` reads them.
+//! `warpweave measure`, and the figures of machines that are kept from one job to the next: `bench` and
+//! `measure` write them, `plan` reads them.
 
 use std::io::Write;
 use std::path::Path;
@@ -53,7 +53,8 @@ impl Part for Measure<'_> {
 /// The machine of predictions where none is named and none was measured.
 const DEFAULT: &str = "h200x4";
 
-/// Keeps `costs`, by which collectives are selected from then on. Operations that they lack keep their figures.
+/// Keeps `costs`, by which collectives are selected from then on. Operations that they lack keep their
+/// figures.
 pub(super) fn keep_costs(measured: &Measured, costs: Costs) -> Result<()> {
     if costs.is_empty() {
         return Ok(());

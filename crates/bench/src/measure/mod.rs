@@ -1,8 +1,8 @@
 //! Measures the figures of a machine, as [`simulate`](warpweave_overlap::simulate()) takes them.
 //!
-//! Links, streams and signals are measured by plans of their own, in interleaved rounds of the one clock; products by the
-//! suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks cannot measure keeps the figure of
-//! the machine `h200x4`, and the file says so above it.
+//! Links, streams and signals are measured by plans of their own, in interleaved rounds of the one clock;
+//! GEMMs by the suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks
+//! cannot measure keeps the figure of the machine `h200x4`, and the file says so above it.
 
 mod alone;
 mod plans;
@@ -78,16 +78,13 @@ pub struct Measurement {
 }
 
 /// Measures this job's machine. Collective; every rank gets the same.
-///
-/// # Errors
-/// What ends a run of the suites.
 pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<Measurement> {
     let sizes = Sizes::of(B::KIND);
     let progress = Progress::new(session.rank());
     let mut found = Found::new(session)?;
     progress.at(0, 3, "streams and links");
     found.streams_and_links(session, &sizes)?;
-    progress.at(1, 3, "products");
+    progress.at(1, 3, "GEMMs");
     found.gemms(session, &sizes)?;
     progress.at(2, 3, "collectives");
     let costs = match session.world() {
@@ -196,7 +193,8 @@ impl Found {
             [Probe::SignalsThenWaits, Probe::Trips, Probe::Signals].map(|p| time(p, small).map(net))
         {
             let repeats = REPEATS as f64;
-            // Signals alone are on the path but for one trip and one wait at their end, as launches take no less than waits.
+            // Signals alone are on the path but for one link crossing and one wait at their end, as launches
+            // take no less than waits.
             let (pair, trip) = (both / repeats, (trips - both).max(0.0) / repeats);
             latency.signal_us = trip;
             latency.launch_us = ((signals - trip - pair) / (repeats - 1.0)).clamp(0.0, pair);
@@ -305,7 +303,7 @@ impl Found {
                     factors.sort_by(f64::total_cmp);
                     *rate *= factors[factors.len() / 2];
                 }
-                None => self.keep("product.sustained_tflops", "a product could not run"),
+                None => self.keep("product.sustained_tflops", "a GEMM could not run"),
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! A report without samples, in few bytes, as it is kept in `docs/results`.
 //!
-//! It is the same JSON with four changes. Numbers have five digits. A spread is `[median, p10, p90, samples]`, and a
-//! median alone where only that is shown. Of consecutive objects that are alike in `kind` and `status` the file has
-//! `{"columns": {…}}`: for each field a list of its values, or the value where all share it; inner fields are named
-//! `outer.inner`. What follows from the rest is left out.
+//! It is the same JSON with four changes. Numbers have five digits. A spread is `[median, p10, p90,
+//! samples]`, and a median alone where only that is shown. Of consecutive objects that are alike in `kind`
+//! and `status` the file has `{"columns": {…}}`: for each field a list of its values, or the value where all
+//! share it; inner fields are named `outer.inner`. What follows from the rest is left out.
 
 use serde_json::{Map, Number, Value};
 
@@ -11,7 +11,7 @@ use super::Report;
 use super::sentences::counted;
 
 /// Fields of which only the median is kept.
-const MEDIANS: [&str; 2] = ["back_to_back_ms", "graph_ms"];
+const MEDIANS: [&str; 3] = ["graph_single_ms", "back_to_back_ms", "graph_ms"];
 
 /// The report in its compact form; [`Document`](super::Document) reads it.
 pub fn pack(report: &Report) -> Value {

@@ -1,10 +1,12 @@
-//! What a run found, as data. Terminal tables, Markdown, the HTML page and the JSON file are views of a [`Report`].
+//! What a run found, as data. Terminal tables, Markdown, the HTML page and the JSON file are views of a
+//! [`Report`].
 //!
 //! # The JSON file
 //!
-//! One object whose fields are those of the types of this module; the crate's README lists them. `schema` names the
-//! layout; a change that breaks readers changes its number. Times are in milliseconds, rates in TFLOP/s per GPU and
-//! GB/s. A field that does not apply is left out. [`compact`] is the same without samples, in columns.
+//! One object whose fields are those of the types of this module; the crate's README lists them. `schema`
+//! names the layout; a change that breaks readers changes its number. Times are in milliseconds, rates in
+//! TFLOP/s per GPU and GB/s. A field that does not apply is left out. [`compact`] is the same without
+//! samples, in columns.
 
 pub mod compact;
 pub(crate) mod messages;
@@ -109,7 +111,8 @@ pub struct Outcome {
     /// What others published of this problem.
     #[serde(default)]
     pub published: Vec<Figure>,
-    /// The groups in which the implementations were measured, one after the other; one where memory allows it.
+    /// The groups in which the implementations were measured, one after the other; one where memory allows
+    /// it.
     #[serde(default)]
     pub groups: Vec<Group>,
     /// Collectives: the variant of ours whose single call is the fastest.
@@ -173,8 +176,8 @@ pub struct Limit {
     pub transfer_ms: Option<f64>,
 }
 
-/// The parts of an implementation that gathers and then multiplies, each timed alone in the rounds of the rows. A part
-/// that cannot run here has no time.
+/// The parts of an implementation that gathers and then multiplies, each timed alone in the rounds of the
+/// rows. A part that cannot run here has no time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Breakdown {
     /// The implementation.
@@ -440,8 +443,8 @@ impl Row {
         (self.times_baseline, self.efficiency) = (baseline, over(group.limit_ms));
     }
 
-    /// The place in `groups` of the group with whose baseline and limit it is compared: its own, for peers the
-    /// first. `None` where it was not timed.
+    /// The place in `groups` of the group with whose baseline and limit it is compared: its own, for peers
+    /// the first. `None` where it was not timed.
     pub fn compared_with(&self) -> Option<usize> {
         let peer = || (self.kind == Kind::Peer).then_some(0);
         self.single_ms.and(self.group.or_else(peer))

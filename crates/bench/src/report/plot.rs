@@ -1,4 +1,5 @@
-//! Collectives as drawings: µs over bytes, both logarithmic; a row of panels an operation, a line an implementation.
+//! Collectives as drawings: µs over bytes, both logarithmic; a row of panels an operation, a line an
+//! implementation.
 
 use maud::{Markup, html};
 
@@ -65,7 +66,8 @@ fn legend(sizes: &[Outcome], order: &[String]) -> Markup {
     plot::legend(lines.iter().map(|(name, style)| (name.as_str(), *style)))
 }
 
-/// The implementations with a time, and the limit. Each is drawn alike in all operations: `order` has the names of all.
+/// The implementations with a time, and the limit. Each is drawn alike in all operations: `order` has the
+/// names of all.
 pub(super) fn lines(sizes: &[Outcome], order: &[String]) -> Vec<(String, Style)> {
     let has_time = |row: &Row| {
         Metric::ALL
@@ -124,7 +126,7 @@ fn panel(
         Some(Point {
             x: bytes(outcome),
             y,
-            told: format!("{name}, {}: {words}", outcome.size()),
+            title: format!("{name}, {}: {words}", outcome.size()),
         })
     };
     let line = |(name, style): (String, Style)| Line {
@@ -202,7 +204,7 @@ mod tests {
         let report = Report::sample_of_collectives();
         let panel = ratios(&report.results, Metric::Single, &names(&report.results)).unwrap();
         let push = panel.lines.iter().find(|line| line.name == "push").unwrap();
-        assert_eq!(push.points[0].told, "push, 4K: 2.50 × NCCL");
+        assert_eq!(push.points[0].title, "push, 4K: 2.50 × NCCL");
         assert!(
             panel
                 .lines

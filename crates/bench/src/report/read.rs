@@ -25,7 +25,8 @@ impl Document {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`BenchError::File`]; [`BenchError::Usage`] for what `bench --json`, `timeline` or `plan trace` did not write.
+    /// [`BenchError::File`]; [`BenchError::Usage`] for what `bench --json`, `timeline` or `plan trace` did
+    /// not write.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|source| BenchError::File {
             path: path.to_owned(),
@@ -38,7 +39,7 @@ impl Document {
     /// From the text of a file.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it.
     pub fn from_json(text: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Head {

@@ -17,8 +17,8 @@ const LEAST_WIDTH: u16 = 60;
 /// The first column of the second table.
 const SECOND_HALF: &str = "graph";
 
-/// Columns to write for: `COLUMNS` if it is set, else those of the terminal at standard output or, as under a launcher that
-/// passes standard output on, at standard error, else 80.
+/// Columns to write for: `COLUMNS` if it is set, else those of the terminal at standard output or, as under a
+/// launcher that passes standard output on, at standard error, else 80.
 pub fn width() -> u16 {
     let set = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let terminal = || {

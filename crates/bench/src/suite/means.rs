@@ -3,7 +3,8 @@
 use crate::report::{Mean, Outcome, Row, Status};
 use crate::statistics::geometric_mean;
 
-/// The mean of each implementation but the first, for each element type, over the problems where both were right.
+/// The mean of each implementation but the first, for each element type, over the problems where both were
+/// right.
 pub(super) fn means(results: &[Outcome]) -> Vec<Mean> {
     let mut dtypes = Vec::new();
     for result in results {

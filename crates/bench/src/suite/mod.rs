@@ -33,7 +33,8 @@ pub struct Suite {
     pub name: &'static str,
     /// What it measures, and whose figures it reproduces.
     pub reproduces: &'static str,
-    /// What is computed; several where problems are measured for one after the other, none where nothing is communicated.
+    /// What is computed; several where problems are measured for one after the other, none where nothing is
+    /// communicated.
     pub operations: &'static [Operation],
     /// What it measures where nothing is asked for by name: of each operation the baseline first.
     entries: fn() -> Vec<Entry>,
@@ -151,8 +152,9 @@ impl Suite {
         self.name == suites::COLLECTIVES.name
     }
 
-    /// The implementations of these names in the order of the table, those that it does not have by themselves behind it;
-    /// all of the table without names. Any configuration of the suite's operations has a name.
+    /// The implementations of these names in the order of the table, those that it does not have by
+    /// themselves behind it; all of the table without names. Any configuration of the suite's operations has
+    /// a name.
     ///
     /// # Errors
     /// [`BenchError::Usage`] naming what there is; there is no algorithm of its operations.

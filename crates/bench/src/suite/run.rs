@@ -81,12 +81,12 @@ impl Settings {
     }
 }
 
-/// Measures and verifies. Collective; every rank gets the same report. `each` gets it as far as it is after each
-/// problem, so that what ends a run does not take all with it.
+/// Measures and verifies. Collective; every rank gets the same report. `each` gets it as far as it is after
+/// each problem, so that what ends a run does not take all with it.
 ///
 /// # Errors
-/// Ranks that were started with different settings, faults, and whatever else ends a run; what `each` reports. A wrong
-/// result or a missing capability is a row of the report instead.
+/// Ranks that were started with different settings, faults, and whatever else ends a run; what `each`
+/// reports. A wrong result or a missing capability is a row of the report instead.
 pub fn run<B: NcclBackend>(
     session: &Session<B>,
     settings: &Settings,

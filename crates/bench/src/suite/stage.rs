@@ -26,13 +26,13 @@ const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)
 /// Those that are verified where it takes long; two kinds, and still inputs that change.
 const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
 
-/// Elements of C that take the host tens of milliseconds to fetch and compare.
+/// Elements of C that take the host tens of milliseconds to download and compare.
 const LARGE: usize = 1 << 24;
 
 /// How an implementation is called for verification before the timing, and after it.
 const WAYS: [&[Call]; 2] = [&[Call::Run, Call::Replay]; 2];
 
-/// The same where it takes long: each way once, and still before and after.
+/// The same where it takes long: each form once, and still before and after.
 const FEW_WAYS: [&[Call]; 2] = [&[Call::Run], &[Call::Replay]];
 
 /// One problem of a run.
@@ -62,7 +62,7 @@ struct Bind<B: ExecuteBackend> {
     candidates: Vec<Candidate<B>>,
     /// Place of the baseline, if it was asked for.
     baseline: Option<usize>,
-    /// Place of the product alone, which is no row.
+    /// Place of the GEMM alone, which is no row.
     alone: Option<usize>,
     /// How many are in every group.
     kept: usize,
@@ -120,7 +120,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         Ok(report)
     }
 
-    /// Binds what is in every group: the baseline, and the product alone where there is a limit. Returns the others too.
+    /// Binds what is in every group: the baseline, and the GEMM alone where there is a limit. Returns the
+    /// others too.
     fn bind_kept<'i>(&self, all: &'i [Implementation]) -> Result<(Bind<B>, &'i [Implementation])> {
         let bind = |implementation| Candidate::bind(self.session, implementation, &self.problem);
         let mut candidates = Vec::new();
@@ -220,8 +221,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         self.measured(bound, (first, number), (times, verdicts), &parts)
     }
 
-    /// The verdicts of the candidates from the `first`-th on, in order. The product alone comes last: what fails is rather
-    /// found in a row.
+    /// The verdicts of the candidates from the `first`-th on, in order. The GEMM alone comes last: what fails
+    /// is rather found in a row.
     fn verify(
         &self,
         (all, first): (&mut Bind<B>, usize),
@@ -349,7 +350,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         with_role(&whole, Role::Output).any(|output| !own.contains(&output.matrix))
     }
 
-    /// Puts beside each row what others published, and behind them the rows of the peers.
+    /// Adds to each row what others published, and after them the rows of the peers.
     fn compare_with_others(&self, report: &mut Outcome) {
         for row in &mut report.rows {
             let figure = report

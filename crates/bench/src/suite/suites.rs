@@ -226,7 +226,8 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
         entries
     },
     problems: |kind, _| on_gpus(kind, &[WITH_GATHER]),
-    // Copy engines move the bytes of the last there too, but under NCCL's all-gather, which no row of ours runs.
+    // Copy engines move the bytes of the last there too, but under NCCL's all-gather, which no row of ours
+    // runs.
     figures: || {
         let three = [
             ("in sequence", 2.96, Beside::Row("besideInSequence")),
@@ -239,8 +240,8 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
 
 pub(super) const WITH_GATHER: Sizes = (Shape::new(8192, 8192, 8192), DType::F16);
 
-/// The GEMMs of the providers, without communication. Every rank computes all of C on its own device, all ranks at
-/// once, and the slowest counts; a job of one rank measures one GPU.
+/// The GEMMs of the providers, without communication. Every rank computes all of C on its own device, all
+/// ranks at once, and the slowest counts; a job of one rank measures one GPU.
 pub const GEMM: Suite = Suite {
     name: "gemm",
     reproduces: "the CUTLASS and the hand-written kernels against cuBLASLt, no communication, at symm-mem-recipes' \
@@ -320,8 +321,8 @@ const fn bf16(m: usize, n: usize, k: usize) -> Sizes {
     (Shape::new(m, n, k), DType::Bf16)
 }
 
-/// `problems` on GPUs. On the host every suite has the same: 131 rows do not divide by four, and no size is a multiple
-/// of anything.
+/// `problems` on GPUs. On the host every suite has the same: 131 rows do not divide by four, and no size is a
+/// multiple of anything.
 fn on_gpus(kind: BackendKind, problems: &[Sizes]) -> Vec<Sizes> {
     match kind {
         BackendKind::Cuda => problems.to_vec(),
@@ -338,8 +339,8 @@ fn all_of(operation: Operation) -> Vec<Entry> {
     candidates.map(Entry::Configured).collect()
 }
 
-/// The baseline of all-gather + matmul, and what is no row of nvFuser's table: each with its defaults and with one
-/// parameter changed. An algorithm for several nodes adds nothing on one.
+/// The baseline of all-gather + matmul, and what is no row of nvFuser's table: each with its defaults and
+/// with one parameter changed. An algorithm for several nodes adds nothing on one.
 fn pipelines() -> Vec<Entry> {
     let table = algorithms::table();
     let pipelines = algorithms::every().into_iter().filter(|candidate| {

@@ -1,5 +1,5 @@
-//! Whether a plan computes what it should: calls back to back with inputs that change and outputs poisoned before each,
-//! every element of every rank compared.
+//! Whether a plan computes what it should: calls back to back with inputs that change and outputs poisoned
+//! before each, every element of every rank compared.
 
 pub mod comparison;
 pub(crate) mod findings;
@@ -51,7 +51,7 @@ pub struct Verdict {
 pub struct Finding {
     /// The rank.
     pub rank: usize,
-    /// The element, in words.
+    /// The element.
     pub what: String,
 }
 
@@ -131,7 +131,7 @@ fn worst(a: f64, b: f64) -> f64 {
 pub struct Verifier<B: Backend> {
     matrices: Matrices,
     references: BTreeMap<(Numbers, usize), Reference>,
-    /// The outputs of calls that follow each other, one behind the other.
+    /// The outputs of calls that follow each other, one after the other.
     outputs: Option<B::Memory>,
     /// The outputs of one call on the host.
     downloaded: Vec<u8>,
@@ -146,9 +146,6 @@ struct Output<'a> {
 
 impl<B: ExecuteBackend> Verifier<B> {
     /// Computes the references of so many sets of each kind. Collective.
-    ///
-    /// # Errors
-    /// What the computation reports.
     pub fn new(
         session: &Session<B>,
         matrices: Matrices,
@@ -174,11 +171,8 @@ impl<B: ExecuteBackend> Verifier<B> {
         })
     }
 
-    /// Calls `candidate` with every set of `inputs` that there is a reference of, back to back, in each of `ways`, and
-    /// compares. Collective; the verdict is that of all ranks. What has no output is right.
-    ///
-    /// # Errors
-    /// A rank did not come; the inner one if a call failed on some rank. A wrong result is no error.
+    /// Calls `candidate` with every set of `inputs` that there is a reference of, back to back, in each of
+    /// `ways`, and compares. Collective; the verdict is that of all ranks. What has no output is right.
     pub fn verify(
         &mut self,
         session: &Session<B>,
@@ -234,8 +228,8 @@ impl<B: ExecuteBackend> Verifier<B> {
             inputs.load(session, plan, set)?;
             for output in outputs {
                 let to = address(bound, output.operand)?;
-                // SAFETY: `address` has checked that the buffer has that many bytes; the stream orders the plan's own work
-                // on it.
+                // SAFETY: `address` has checked that the buffer has that many bytes; the stream orders the
+                // plan's own work on it.
                 unsafe { backend.fill(&session.stream, to, POISON, output.bytes.len())? };
             }
             candidate.call(session, bound, how)?;
@@ -247,7 +241,8 @@ impl<B: ExecuteBackend> Verifier<B> {
                     unsafe { backend.fill(&session.stream, from, POISON, element)? };
                 }
                 let to = room.add(set * each + output.bytes.start);
-                // SAFETY: there is room for the outputs of as many calls as there are sets; the buffer as above.
+                // SAFETY: there is room for the outputs of as many calls as there are sets; the buffer as
+                // above.
                 unsafe { backend.copy(&session.stream, to, from, output.bytes.len())? };
             }
         }

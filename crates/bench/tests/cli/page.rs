@@ -14,7 +14,7 @@ pub struct Table {
 /// What is looked at of a page.
 pub struct Page {
     pub tables: Vec<Table>,
-    /// The words behind every mark of a drawing.
+    /// The title of every mark of a drawing.
     pub told: Vec<String>,
 }
 

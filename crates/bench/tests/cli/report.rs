@@ -155,15 +155,7 @@ fn a_run_writes_the_page_of_its_own_report() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, html) = (path("run.json"), path("run.html"));
-    let what = [
-        "bench",
-        "--device",
-        "host",
-        "--shape",
-        "16x16x16",
-        "--iterations",
-        "1",
-    ];
+    let what = job::args("bench --device host --shape 16x16x16 --iterations 1");
     let how = [
         "--impl",
         "naiveRemoteRead",

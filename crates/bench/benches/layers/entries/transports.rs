@@ -56,7 +56,7 @@ fn transfer<'a, B: NcclBackend>(
     }
     let [to_next, to_last] = [next, last].map(|peer| ends.channel(peer, 0, transport));
     let (to_next, to_last) = (to_next?, to_last?);
-    // What is sent, and behind it where something arrives.
+    // What is sent, then where it arrives.
     let buffer = SymmetricBuffer::new(backend, exchange, "bench", 2 * bytes)?;
     let [sent, arriving] = [0, bytes].map(|at| move |of| (of, at));
     let range = |(of, at)| MemoryRange::of(&buffer, of, at, bytes);
@@ -66,7 +66,8 @@ fn transfer<'a, B: NcclBackend>(
         range(sent(next))?,
         range(arriving(next))?,
     );
-    // By NCCL what is posted first holds up what follows it on the stream, so that two neighbours must not both send first.
+    // By NCCL what is posted first holds up what follows it on the stream, so that two neighbours must not
+    // both send first.
     let sends_first = match transport {
         Transport::Nccl => rank.is_multiple_of(2),
         _ => matches!(way, Way::Get),
@@ -76,9 +77,10 @@ fn transfer<'a, B: NcclBackend>(
     let enqueue = move || -> Result<()> {
         // Both live as long as what is enqueued on them.
         let _alive = (&buffer, &ends);
-        // SAFETY: the ranges lie in `buffer`, which lives as long as this closure, whose owner synchronises the stream after its
-        // calls. What is sent and what arrives do not overlap, nothing else touches them, all transfers of a rank are on one
-        // stream, and all ranks post the same ones of the same length.
+        // SAFETY: the ranges lie in `buffer`, which lives as long as this closure, whose owner synchronises
+        // the stream after its calls. What is sent and what arrives do not overlap, nothing else touches
+        // them, all transfers of a rank are on one stream, and all ranks post the same ones of the same
+        // length.
         let tokens = unsafe {
             let send = || match way {
                 Way::Get => to_last.expose(stream, mine),

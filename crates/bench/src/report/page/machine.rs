@@ -95,7 +95,7 @@ pub(super) fn section(sources: &[Source]) -> Option<Section> {
     })
 }
 
-/// What was wrong in any file, in words.
+/// What was wrong in any file.
 pub(super) fn wrong(sources: &[Source]) -> Vec<String> {
     let reports = sources.iter().filter_map(|source| match &source.document {
         Document::Report(report) => Some(report),

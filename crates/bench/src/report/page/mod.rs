@@ -1,8 +1,9 @@
 //! The report as one HTML page: tables, plots and the reasons of what is missing, of any number of files.
 //!
-//! The page needs nothing but itself: its style sheet and its drawings are in it, it has no script, and it asks for nothing over
-//! a network. It follows the reader's choice of light or dark ground. Every number of a plot is in a table too, and every row is
-//! in both: one that was wrong or did not run stands there with the reason.
+//! The page needs nothing but itself: its style sheet and its drawings are in it, it has no script, and it
+//! asks for nothing over a network. It follows the reader's choice of light or dark ground. Every number of a
+//! plot is in a table too, and every row is in both: one that was wrong or did not run stands there with the
+//! reason.
 
 mod machine;
 mod overview;
@@ -21,7 +22,7 @@ use crate::plot::{self, Panel};
 /// A document and the name of its file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The name.
+    /// Its name.
     pub name: String,
     /// What it holds.
     pub document: Document,

@@ -1,4 +1,4 @@
-//! All problems of a suite at a glance: the best of ours beside the baseline, the best of peers, and the limit.
+//! All problems of a suite at a glance: the best of ours, the baseline, the best of peers, and the limit.
 
 use maud::{Markup, html};
 
@@ -10,7 +10,7 @@ use crate::report::{Kind, Outcome, Report, Row, Status, sentences};
 /// What it is called, and the row that it is of.
 type Part = (&'static str, fn(&Outcome) -> Option<&Row>);
 
-/// What is told of each problem.
+/// What is shown of each problem.
 const OF: [Part; 3] = [
     ("baseline", |result| {
         result.rows.first().filter(|row| row.status == Status::Ok)
@@ -40,7 +40,7 @@ pub(super) fn of(report: &Report) -> Option<Markup> {
     })
 }
 
-/// The fastest row of this kind that was right, the baseline aside, and parts, which are the best way of nothing.
+/// The fastest row of this kind that was right, without the baseline and without parts.
 fn best(result: &Outcome, kind: Kind) -> Option<&Row> {
     let rows = result.rows.iter().skip(usize::from(kind == Kind::Ours));
     let timed = rows.filter(|row| row.kind == kind && !row.part && row.status == Status::Ok);
@@ -86,7 +86,7 @@ fn efficiencies(report: &Report) -> Option<Markup> {
             value,
             spread: None,
             style: Style::Series(number),
-            told: format!("{what}, {name}: {value:.3} of the limit"),
+            title: format!("{what}, {name}: {value:.3} of the limit"),
         })
     };
     let row = |result: &Outcome| Named {

@@ -48,7 +48,7 @@ fn times(result: &Outcome, title: &str) -> Option<Markup> {
             value: spread.median,
             spread: (number == 0).then_some((spread.p10, spread.p90)),
             style: Style::Series(number + 1),
-            told: format!(
+            title: format!(
                 "{}, {what}: {} ms{around}",
                 row.implementation,
                 ms(spread.median)
@@ -114,7 +114,7 @@ fn speed_up(result: &Outcome, title: &str) -> Option<Markup> {
                     value,
                     spread: None,
                     style: Style::Series(1),
-                    told: format!("{}: {value:.2} × {baseline}", row.implementation),
+                    title: format!("{}: {value:.2} × {baseline}", row.implementation),
                 })
                 .into_iter()
                 .collect(),

@@ -121,7 +121,7 @@ impl Case {
                     self.of(name, world).map(move |y| Point {
                         x: world as f64,
                         y,
-                        told: format!("{name}, {world} ranks: {} {}", rate(y), self.unit),
+                        title: format!("{name}, {world} ranks: {} {}", rate(y), self.unit),
                     })
                 })
                 .collect(),

@@ -39,7 +39,7 @@ fn of(timeline: &Timeline, kinds: &[&str]) -> Markup {
                 start: slice.start,
                 duration: slice.duration,
                 style: style(&slice.name),
-                told: format!(
+                title: format!(
                     "{}: {:.2} µs from {:.2} µs",
                     slice.name, slice.duration, slice.start
                 ),
