@@ -1,18 +1,20 @@
-//! Where the time of `threadloadGatherThenCutlass` goes: its parts as plans of their own, timed in the rounds of the rows.
+//! Where the time of `threadloadGatherThenCutlass` goes: its parts as plans of their own, timed in the rounds
+//! of the rows.
 //!
-//! The parts need not add up to the whole: each of them is measured with the clock's own cost, which is that of the empty
-//! call, and with the ranks aligned, while in the whole the product begins on each rank when its own gather ends.
+//! The parts need not add up to the whole: each of them is measured with the clock's own cost, which is that
+//! of the empty call, and with the ranks aligned, while in the whole the GEMM begins on each rank when its
+//! own gather ends.
 
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
-    Provider, Kernel, KernelShape, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
+    Kernel, KernelShape, Placement, Plan, PlanBuilder, Problem, Provider, Role, StreamId,
 };
 use warpweave_overlap::{Operation, PlanError};
 
 use crate::candidate::{Build, Candidate, Implementation};
 use crate::error::Result;
-use crate::limit::product_alone;
+use crate::limit::gemm_alone;
 use crate::report::{Breakdown, Row};
 use crate::session::Session;
 use crate::timing::Times;
@@ -23,11 +25,8 @@ pub const WHOLE: &str = "threadloadGatherThenCutlass";
 /// Bytes of a row that leaves nothing to a gather but its signals and waits: one load of a thread.
 const LEAST_ROW: usize = 16;
 
-/// The parts on this rank. Collective. Empty where there is nothing to take apart: one rank alone, or no row of [`WHOLE`] that
-/// can run.
-///
-/// # Errors
-/// As [`Candidate::bind`].
+/// The parts on this rank. Collective. Empty where there is nothing to take apart: one rank alone, or no row
+/// of [`WHOLE`] that can run.
 pub fn bind<B: ExecuteBackend>(
     session: &Session<B>,
     rows: &[Candidate<B>],
@@ -61,8 +60,8 @@ fn parts() -> [Implementation; 4] {
             operands: Box::new(shard_of_a),
             plan: Box::new(gather_plan),
         },
-        product_alone(
-            "CUTLASS product alone",
+        gemm_alone(
+            "CUTLASS GEMM alone",
             Provider::Cutlass,
             Some(Operation::AllGatherMatmul),
         ),
@@ -106,8 +105,8 @@ fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     plan.finish()
 }
 
-/// The breakdown of the row of [`WHOLE`], from the times of those of `parts` that are bound, in their order. `None` without
-/// that row or without parts.
+/// The breakdown of the row of [`WHOLE`], from the times of those of `parts` that are bound, in their order.
+/// `None` without that row or without parts.
 pub fn breakdown<B: ExecuteBackend>(
     rows: &[Row],
     parts: &[Candidate<B>],
@@ -118,14 +117,14 @@ pub fn breakdown<B: ExecuteBackend>(
         Ok(_) => times.next()?.single(),
         Err(_) => None,
     });
-    let [empty, handshake, gather, product] = std::array::from_fn(|_| spreads.next());
+    let [empty, handshake, gather, gemm] = std::array::from_fn(|_| spreads.next());
     let whole = rows.iter().find(|row| row.implementation == WHOLE)?;
     Some(Breakdown {
         implementation: whole.implementation.clone(),
         empty_ms: empty?,
         handshake_ms: handshake?,
         gather_ms: gather?,
-        product_ms: product?,
+        gemm_ms: gemm?,
         together_ms: whole.single_ms,
     })
 }

@@ -50,7 +50,8 @@ pub struct Candidate<B: ExecuteBackend> {
 }
 
 impl<B: ExecuteBackend> Candidate<B> {
-    /// Binds `implementation`. Collective; a missing capability is no error but a candidate that is not run, on all ranks.
+    /// Binds `implementation`. Collective; a missing capability is no error but a candidate that is not run,
+    /// on all ranks.
     ///
     /// # Errors
     /// Anything but a missing capability.
@@ -87,8 +88,8 @@ impl<B: ExecuteBackend> Candidate<B> {
         Ok(())
     }
 
-    /// Runs the plan once with the first set of `inputs`, lets it choose its algorithms, and captures it. Collective. What fails
-    /// is taken out, see [`Candidate::survive`].
+    /// Runs the plan once with the first set of `inputs`, lets it choose its algorithms, and captures it.
+    /// Collective. What fails is taken out, see [`Candidate::survive`].
     ///
     /// # Errors
     /// As [`Candidate::survive`]; a rank did not come.
@@ -116,8 +117,8 @@ impl<B: ExecuteBackend> Candidate<B> {
         self.survive(session, outcome.map(drop)).map(drop)
     }
 
-    /// After a call that failed on some rank though all of them came: makes whole again what the plan shares with others, and
-    /// takes the candidate out, with the reason. Collective; true if the call did fail.
+    /// After a call that failed on some rank though all of them came: makes whole again what the plan shares
+    /// with others, and takes the candidate out, with the reason. Collective; true if the call did fail.
     ///
     /// # Errors
     /// The failure, where a rank's device cannot go on either.
@@ -159,8 +160,8 @@ pub struct BoundCandidate<'a, B: ExecuteBackend> {
     pub bound: &'a Bound<B>,
     /// The inputs, which change with every call.
     pub inputs: &'a InputSets<B>,
-    /// Whether calls in a row and graph launches are timed too.
-    pub in_a_row: bool,
+    /// Whether calls and graph launches back to back are timed too.
+    pub back_to_back: bool,
 }
 
 impl<B: ExecuteBackend> Contender for BoundCandidate<'_, B> {
@@ -171,8 +172,8 @@ impl<B: ExecuteBackend> Contender for BoundCandidate<'_, B> {
     fn measures(&self) -> Measures {
         Measures {
             single_replays: false,
-            in_a_row: self.in_a_row,
-            replays_in_a_row: self.in_a_row,
+            back_to_back: self.back_to_back,
+            replays_back_to_back: self.back_to_back,
         }
     }
 

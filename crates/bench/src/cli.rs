@@ -6,10 +6,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::DType;
 
-use crate::collectives::{self, Bytes};
+use crate::collectives;
 use crate::inject::InjectedFault;
 use crate::logging::LogFilter;
 use crate::shape::Shape;
+use crate::size::Bytes;
 use crate::suite::{self, Suite};
 
 /// Schedules that overlap communication and computation: measured, shown and proved.
@@ -18,7 +19,7 @@ use crate::suite::{self, Suite};
 #[derive(Debug, Parser)]
 #[command(name = "warpweave", version)]
 pub struct Cli {
-    /// What the program says of itself.
+    /// Output while the program runs.
     #[command(flatten)]
     pub logging: LoggingArgs,
     /// What to do.
@@ -26,10 +27,11 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What the program says of itself while it runs.
+/// Output while the program runs.
 #[derive(Debug, Args)]
 pub struct LoggingArgs {
-    /// What is logged to standard error, as `info`, `warpweave_overlap=debug` or, by ranks, `warn;0:info;2-3:debug`.
+    /// What is logged to standard error, as `info`, `warpweave_overlap=debug` or, by ranks,
+    /// `warn;0:info;2-3:debug`.
     #[arg(
         long,
         global = true,
@@ -38,11 +40,12 @@ pub struct LoggingArgs {
         value_name = "FILTER"
     )]
     pub log: LogFilter,
-    /// Write when the spans of all layers ran to this file, for Perfetto; each of several ranks to its own, as
-    /// `FILE` with `.rank0` before its extension.
+    /// Write when the spans of all layers ran to this file, for Perfetto; each of several ranks to its own,
+    /// as `FILE` with `.rank0` before its extension.
     #[arg(long, global = true, value_name = "FILE")]
     pub spans: Option<PathBuf>,
-    /// Make NVTX ranges of the spans of all layers, for `nsys profile`; by the library of this file, else by CUDA's.
+    /// Make NVTX ranges of the spans of all layers, for `nsys profile`; by the library of this file, else by
+    /// CUDA's.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub nvtx: Option<Option<PathBuf>>,
 }
@@ -54,7 +57,7 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     /// Measure the figures of this machine that `plan simulate --machine` takes.
     Measure(MeasureArgs),
-    /// Run a plan once and write when each operation of each rank ran, beside the prediction, for Perfetto.
+    /// Run a plan once and write when each operation of each rank ran, with the prediction, for Perfetto.
     Timeline(TimelineArgs),
     /// Compare two baselines; ends with status 1 if a time of the second is slower, 3 if the machines differ.
     Compare(BaselineArgs),
@@ -118,7 +121,7 @@ pub struct BenchArgs {
     /// Suite collectives: also write the variants' times to this file, as the library's `select` takes them.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
-    /// Figures of PyTorch's operators on the same machine, as rows beside ours: what peers/torch_peers.py wrote.
+    /// Figures of PyTorch's operators on the same machine, as further rows: what peers/torch_peers.py wrote.
     #[arg(long, value_name = "FILE")]
     pub peers: Option<PathBuf>,
     /// Keep the report of this run, if every row was right, as the baseline of this name.
@@ -127,19 +130,20 @@ pub struct BenchArgs {
     /// The folder of the baselines.
     #[arg(long, value_name = "DIR", default_value = BASELINES)]
     pub baselines: PathBuf,
-    /// Name the suites, what they reproduce and their implementations, check the other options, and do nothing else.
+    /// Name the suites, what they reproduce and their implementations, check the other options, and do
+    /// nothing else.
     #[arg(long)]
     pub list: bool,
-    /// Print what peers are to measure beside a run on so many GPUs, a line a problem, and do nothing else.
+    /// Print what peers are to measure for a run on so many GPUs, a line a problem, and do nothing else.
     #[arg(long, hide = true, value_name = "RANKS")]
     pub peer_problems: Option<usize>,
-    /// Let a rank stall, die, miscalculate or take longer, as stall:RANK, kill:RANK, corrupt:RANK or slowLEAST-MOST:RANK in
-    /// µs a call: for tests of what becomes of that.
+    /// Let a rank stall, die, miscalculate or take longer, as stall:RANK, kill:RANK, corrupt:RANK or
+    /// slowLEAST-MOST:RANK in µs a call: for tests of what becomes of that.
     #[arg(long, hide = true)]
     pub inject: Option<InjectedFault>,
 }
 
-/// Where baselines are kept unless told otherwise; `cargo xtask` names a folder of its own.
+/// Where baselines are kept by default; `cargo xtask` names a folder of its own.
 const BASELINES: &str = "baselines";
 
 /// Arguments of `warpweave compare`.
@@ -183,7 +187,8 @@ pub struct TimelineArgs {
     /// Where to run.
     #[arg(long, value_enum, default_value = "auto")]
     pub device: Device,
-    /// The machine of the prediction: one of the crate, or a TOML file that describes one; no prediction without.
+    /// The machine of the prediction: one of the crate, or a TOML file that describes one; no prediction
+    /// without.
     #[arg(long, value_name = "NAME|FILE")]
     pub machine: Option<String>,
     /// The file, JSON in Chrome's trace event format.
@@ -206,6 +211,9 @@ pub struct ReportArgs {
     /// Also draw the collectives' times over sizes to this file as SVG, as `bench --plot` does.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
+    /// Also write each report without samples, as JSON and as one Markdown table, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub summaries: Option<PathBuf>,
 }
 
 /// What can be done with a plan.
@@ -239,9 +247,9 @@ pub enum PlanCommand {
         #[command(flatten)]
         problem: ProblemArgs,
     },
-    /// Predict how long the plans of all ranks take on a machine, and by way of what.
+    /// Predict how long the plans of all ranks take on a machine, and the critical path.
     Simulate(SimulateArgs),
-    /// Say which algorithm is the quickest for a problem on a machine, and why.
+    /// Say which algorithm is fastest for a problem on a machine, and why.
     Explain {
         /// What is computed, such as all-gather-matmul.
         operation: warpweave_overlap::Operation,
@@ -252,7 +260,7 @@ pub enum PlanCommand {
         #[command(flatten)]
         problem: ProblemArgs,
     },
-    /// Hold what would be chosen for each measured problem, without having seen it, against what was measured.
+    /// Compare what would be selected for each measured problem, without its measurement, with the fastest.
     Evaluate {
         /// Where and on what.
         #[command(flatten)]
@@ -261,7 +269,7 @@ pub enum PlanCommand {
         #[arg(long)]
         multicast: bool,
     },
-    /// Hold what is predicted against all that was measured, what is furthest off first.
+    /// Compare predictions with all measurements, the largest error first.
     Compare(CompareArgs),
     /// Write the predicted timeline of all ranks for Perfetto.
     Trace {
@@ -274,7 +282,7 @@ pub enum PlanCommand {
     },
 }
 
-/// On what a choice rests.
+/// The basis of a choice.
 #[derive(Clone, Debug, Args)]
 pub struct ChoiceArgs {
     /// A machine of the crate, or a TOML file that describes one [default: this one if it was measured, else
@@ -284,7 +292,8 @@ pub struct ChoiceArgs {
     /// Number of ranks; `evaluate` takes that of each measurement.
     #[arg(long, default_value_t = 4)]
     pub world: usize,
-    /// What was measured: reports of `bench --json`, or lines of configuration, world, MxNxK, element type and µs.
+    /// What was measured: reports of `bench --json`, or lines of configuration, world, MxNxK, element type
+    /// and µs.
     #[arg(long, value_name = "FILE,…", value_delimiter = ',')]
     pub measured: Vec<PathBuf>,
     /// The machine's GPUs are not of compute capability 9.0.
@@ -292,16 +301,17 @@ pub struct ChoiceArgs {
     pub no_sm90: bool,
 }
 
-/// What is held against what.
+/// What is compared.
 #[derive(Clone, Debug, Args)]
 pub struct CompareArgs {
     /// A machine of the crate, or a TOML file that describes one.
     #[arg(long, value_name = "NAME|FILE", default_value = "h200x4")]
     pub machine: String,
-    /// What was measured: reports of `bench --json`, or lines of configuration, world, MxNxK, element type and µs.
+    /// What was measured: reports of `bench --json`, or lines of configuration, world, MxNxK, element type
+    /// and µs.
     #[arg(long, value_name = "FILE,…", value_delimiter = ',', required = true)]
     pub measured: Vec<PathBuf>,
-    /// Rows at most, those that are furthest off.
+    /// Rows at most, those of the largest errors.
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     pub rows: usize,
 }

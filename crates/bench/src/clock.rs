@@ -1,4 +1,4 @@
-//! The one clock: events on the device, behind an alignment of all ranks on the device.
+//! The one clock: events on the device, after an alignment of all ranks on the device.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ const EMPTY_CALLS: usize = 20;
 
 /// Times work on a session's stream.
 ///
-/// A single call is timed like this: the stream is kept busy for as long as the host needs to enqueue what follows, so that
-/// no launch is waited for; then each rank signals every other and waits for all, so that no rank is late; then an event,
-/// the call, and an event. The time of a call is that of the slowest rank.
+/// A single call is timed like this: the stream is kept busy for as long as the host needs to enqueue what
+/// follows, so that no launch is waited for; then each rank signals every other and waits for all, so that no
+/// rank is late; then an event, the call, and an event. The time of a call is that of the slowest rank.
 #[derive(Debug)]
 pub struct Clock<B: Backend> {
     pad: SignalPad<B>,
@@ -44,7 +44,8 @@ impl<B: ExecuteBackend> Clock<B> {
         self.marks.len()
     }
 
-    /// Enqueues a timed `call`, the `index`-th since the last reading, with `lead` to hide the cost of enqueuing it.
+    /// Enqueues a timed `call`, the `index`-th since the last reading, with `lead` to hide the cost of
+    /// enqueuing it.
     ///
     /// # Errors
     /// What the backend and `call` report.
@@ -83,7 +84,7 @@ impl<B: ExecuteBackend> Clock<B> {
                 session.backend.synchronize(&session.stream)?;
                 self.read(session, self.capacity())
             };
-            samples.extend(slowest(&session.settle_numbers("empty calls", mine())?));
+            samples.extend(slowest(&session.agree_numbers("empty calls", mine())?));
         }
         Ok(Spread::of(&samples))
     }

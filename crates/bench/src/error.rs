@@ -33,7 +33,7 @@ pub enum BenchError {
         /// Its value.
         theirs: String,
     },
-    /// This rank failed in a step that all ranks take together.
+    /// This rank failed in a collective step.
     #[error("{step}: {cause}{}", rest(.peers))]
     Step {
         /// The step.
@@ -43,7 +43,7 @@ pub enum BenchError {
         /// What is known of the other ranks.
         peers: Vec<String>,
     },
-    /// Other ranks failed in a step that all ranks take together.
+    /// Other ranks failed in a collective step.
     #[error("{step} failed on other ranks{}", rest(.peers))]
     Peers {
         /// The step.
@@ -51,7 +51,7 @@ pub enum BenchError {
         /// What is known of them.
         peers: Vec<String>,
     },
-    /// A rank was told to fail, for tests of what the others do.
+    /// A rank was asked to fail, for tests of what the others do.
     #[error("rank {rank} {what}, as `--inject` asked")]
     Injected {
         /// The rank.
@@ -95,7 +95,7 @@ pub enum BenchError {
     /// The memory layer failed.
     #[error(transparent)]
     Memory(#[from] warpweave_symm_mem::Error),
-    /// A matrix product failed.
+    /// A GEMM failed.
     #[error(transparent)]
     Gemm(#[from] warpweave_gemm::Error),
     /// The job failed.
@@ -162,8 +162,8 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// The exit status of a process that this error ends. Launchers, `cargo xtask bench` among them, read from it which
-    /// rank to name:
+    /// The exit status of a process that this error ends. Launchers, `cargo xtask bench` among them, read
+    /// from it which rank to name:
     ///
     /// | status | meaning |
     /// |---|---|

@@ -71,8 +71,9 @@ pub struct Injection {
 }
 
 impl Injection {
-    /// The part of `fault` that concerns `rank`. It strikes before the fourth call of a plan: in the middle of calls that
-    /// follow each other back to back. A stalled rank outlives `patience`, by which the others must have noticed.
+    /// The part of `fault` that concerns `rank`. It strikes before the fourth call of a plan: in the middle
+    /// of calls that follow each other back to back. A stalled rank outlives `patience`, by which the others
+    /// must have noticed.
     pub fn new(fault: Option<InjectedFault>, rank: usize, patience: Duration) -> Self {
         let fault = fault.filter(|f| f.rank == rank).map(|f| f.fault);
         Self {
@@ -89,24 +90,21 @@ impl Injection {
         self.fault == Some(Fault::Corrupt)
     }
 
-    /// By how much the next call on this rank is to take longer. The times go up and down between the two of the fault without
-    /// a pattern, the same in every run and others on every rank.
+    /// By how much the next call on this rank is to take longer. The times go up and down between the two of
+    /// the fault without a pattern, the same in every run and others on every rank.
     pub fn delay(&self) -> Option<Duration> {
         let Some(Fault::Slow { least, most }) = self.fault else {
             return None;
         };
         let call = self.slowed.replace(self.slowed.get().wrapping_add(1));
-        // Multiples of the golden ratio, without their whole parts, are spread evenly, however many there are; where they
-        // begin depends on the rank.
+        // Multiples of the golden ratio, without their whole parts, are spread evenly, however many there
+        // are; where they begin depends on the rank.
         let place = (f64::from(call) * 0.618_033_988_749_895 + self.rank as f64 * 0.29).fract();
         let us = f64::from(least) + f64::from(most - least) * place;
         Some(Duration::from_secs_f64(us / 1e6))
     }
 
     /// Comes before each call of a plan.
-    ///
-    /// # Errors
-    /// [`BenchError::Injected`] on the rank that has stalled, once the others must have noticed.
     pub fn before_call(&self) -> Result<()> {
         let Some(fault @ (Fault::Stall | Fault::Kill)) = self.fault else {
             return Ok(());

@@ -1,52 +1,58 @@
-//! The bench: every implementation timed by one clock, with the same inputs and the same protocol, each result verified.
+//! The bench: every implementation timed by one clock, with the same inputs and the same protocol, each
+//! result verified.
 //!
-//! The binary `warpweave` runs on every rank of a job; `cargo xtask bench` starts it. This library is what it is made of.
+//! The binary `warpweave` runs on every rank of a job; `cargo xtask bench` starts it. This library is what it
+//! is made of.
 //!
 //! # Protocol
 //!
-//! - **Inputs** change with every verified call and every single timed call: sets made beforehand are copied into the
-//!   plan's input before it. Every element is a function of its place ([`inputs`]), so each rank makes what it needs.
-//! - **Verification** ([`verification`]) comes before and after the timing: calls back to back, outputs poisoned before
-//!   each, once as they are and once as a graph, every element of every rank compared. With small integers each element has
-//!   one right value; with reals ‖out − reference‖ / ‖reference‖ is given too. The reference is computed on the host.
-//! - **Times** ([`timing`], [`clock`]) are of device events, of the slowest rank, with the ranks aligned on the device
-//!   before each call and launches hidden behind a delay; medians over interleaved rounds. Beside them calls that follow
-//!   each other, and graph launches that do.
-//! - **The limit** ([`limit`]) of an operation on a problem is the larger of the product that a rank computes and the fewest
-//!   bytes that must come into it over the bandwidth of a copy-engine all-gather, both of the same run; efficiency is limit
-//!   over time.
-//! - **Groups**: where a suite has more plans than memory takes, they are bound, verified, timed and dropped in groups, with
-//!   the baseline and the product alone in the rounds of each.
+//! - **Inputs** change with every verified call and every single timed call: sets made beforehand are copied
+//!   into the plan's input before it. Every element is a function of its place ([`inputs`]), so each rank
+//!   makes what it needs.
+//! - **Verification** ([`verification`]) comes before and after the timing: calls back to back, outputs
+//!   poisoned before each, once as they are and once as a graph, every element of every rank compared. With
+//!   small integers each element has one right value; with reals ‖out − reference‖ / ‖reference‖ is given
+//!   too. The reference is computed on the host.
+//! - **Times** ([`timing`], [`clock`]) are of device events, of the slowest rank, with the ranks aligned on
+//!   the device before each call and launches hidden by a delay; medians over interleaved rounds. Calls and
+//!   graph launches back to back are timed too.
+//! - **The limit** ([`limit`]) of an operation on a problem is the larger of the GEMM that a rank computes
+//!   and the fewest bytes that must come into it over the bandwidth of a copy-engine all-gather, both of the
+//!   same run; efficiency is limit over time.
+//! - **Groups**: where a suite has more plans than memory takes, they are bound, verified, timed and dropped
+//!   in groups, with the baseline and the GEMM alone in the rounds of each.
 //! - **Collectives** ([`collectives`]) are calls and not plans; they share clock, rounds and verdicts.
-//! - **The breakdown** ([`breakdown`]) of one implementation times its parts as plans of their own, in the same rounds.
+//! - **The breakdown** of one implementation times its parts as plans of their own, in the same rounds.
 //!
 //! The report's views, and the JSON file among them, are described in [`report`].
 
-pub mod baseline;
-pub mod breakdown;
+mod baseline;
+mod breakdown;
 pub mod candidate;
 pub mod cli;
 pub mod clock;
 pub mod collectives;
 pub mod command;
 pub mod error;
-pub mod inject;
+mod inject;
 pub mod inputs;
+pub mod job;
 pub mod limit;
-pub mod logging;
-pub mod measure;
-pub mod peers;
-pub(crate) mod plot;
-pub mod progress;
-pub mod provenance;
+mod logging;
+mod measure;
+mod peers;
+mod plot;
+mod progress;
+mod provenance;
 pub mod report;
 pub mod session;
-pub mod shape;
+mod shape;
+pub mod size;
 pub mod statistics;
 pub mod suite;
 pub mod timing;
-pub mod trace;
-pub mod transport;
+mod trace;
+mod transport;
 pub mod verification;
 
 pub use error::{BenchError, Result};

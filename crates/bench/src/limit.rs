@@ -1,9 +1,11 @@
-//! What no implementation can beat: the product alone, and the fewest bytes into a rank alone, both measured in the same run.
+//! What no implementation can beat: the GEMM alone, and the fewest bytes into a rank alone, both measured in
+//! the same run.
 
+use serde::{Deserialize, Serialize};
 use warpweave_overlap::execute::ExecuteBackend;
 use warpweave_overlap::operation::{Matrix, Operand};
 use warpweave_overlap::plan::{
-    Batch, Provider, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId, Transport,
+    Batch, OpKind, Placement, Plan, PlanBuilder, Problem, Provider, Role, StreamId, Transport,
     shard,
 };
 use warpweave_overlap::{Operation, PlanError};
@@ -17,30 +19,26 @@ use crate::session::Session;
 use crate::statistics::{Spread, slowest};
 use crate::transport;
 
-/// The product that a rank computes in `operation`, with its operands at hand and the weight stored as there; of all of A
-/// and B without an operation.
+/// The GEMM that a rank computes in `operation`, with its operands at hand and the weight stored as there; of
+/// all of A and B without an operation.
 ///
-/// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A, and its result, which is no part of
-/// C, is not verified.
-pub fn product_alone(
-    name: &str,
-    provider: Provider,
-    operation: Option<Operation>,
-) -> Implementation {
+/// Where the operation sums over ranks, it is that of the first ⌈K / world⌉ columns of A, and its result,
+/// which is no part of C, is not verified.
+pub fn gemm_alone(name: &str, provider: Provider, operation: Option<Operation>) -> Implementation {
     let plan_name = name.to_owned();
     Implementation {
         name: name.to_owned(),
         operands: Box::new(move |_, world, problem| {
-            let mut operands = product_operands(operation, world, problem);
-            if product_of(operation, world, problem).2 < problem.k {
+            let mut operands = gemm_operands(operation, world, problem);
+            if gemm_of(operation, world, problem).2 < problem.k {
                 operands.retain(|operand| operand.role() != Role::Output);
             }
             operands
         }),
         plan: Box::new(move |rank, world, problem| {
             problem.validate(rank, world)?;
-            let operands = product_operands(operation, world, problem);
-            product_plan(
+            let operands = gemm_operands(operation, world, problem);
+            prepare_gemm(
                 (&plan_name, provider),
                 (rank, world),
                 &operands,
@@ -50,8 +48,8 @@ pub fn product_alone(
     }
 }
 
-/// Rows and columns of the product that a rank computes, and terms of its sums.
-pub fn product_of(
+/// M, N and K of the GEMM that a rank computes.
+pub fn gemm_of(
     operation: Option<Operation>,
     world: usize,
     problem: &Problem,
@@ -62,8 +60,8 @@ pub fn product_of(
     }
 }
 
-fn product_operands(operation: Option<Operation>, world: usize, problem: &Problem) -> Vec<Operand> {
-    let (m, n, k) = product_of(operation, world, problem);
+fn gemm_operands(operation: Option<Operation>, world: usize, problem: &Problem) -> Vec<Operand> {
+    let (m, n, k) = gemm_of(operation, world, problem);
     let theirs = operation.map_or(Vec::new(), |o| o.operands((0, world), problem, None));
     let of = |matrix| theirs.iter().find(move |operand| operand.matrix == matrix);
     let operand = |buffer, matrix, rows, cols| Operand {
@@ -84,7 +82,7 @@ fn product_operands(operation: Option<Operation>, world: usize, problem: &Proble
     operands
 }
 
-fn product_plan(
+fn prepare_gemm(
     (name, provider): (&str, Provider),
     (rank, world): (usize, usize),
     operands: &[Operand],
@@ -98,7 +96,7 @@ fn product_plan(
     });
     if let (Some(a), Some(b), Some(c)) = (regions.next(), regions.next(), regions.next()) {
         let bias = regions.next();
-        let product = OpKind::Gemm {
+        let gemm = OpKind::Gemm {
             a,
             b,
             c,
@@ -107,13 +105,13 @@ fn product_plan(
             batch: Batch::ONE,
             provider,
         };
-        plan.push(StreamId::MAIN, product);
+        plan.push(StreamId::MAIN, gemm);
     }
     plan.finish()
 }
 
-/// Every rank pushes its part to all others by copy engine on one stream, and waits for theirs. Nobody reads what arrives,
-/// so calls need no credits.
+/// Every rank pushes its part to all others by copy engine on one stream, and waits for theirs. Nobody reads
+/// what arrives, so calls need no credits.
 fn push_plan(rank: usize, world: usize, rows: usize, cols: usize) -> Result<Plan, PlanError> {
     let mut plan = PlanBuilder::new("copyEngineAllGather", rank, world);
     let own = shard(rows, rank, world);
@@ -152,8 +150,8 @@ fn piece(kind: BackendKind) -> usize {
     }
 }
 
-/// How fast the links between the ranks were.
-#[derive(Clone, Debug)]
+/// The bandwidth of the links between the ranks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Links {
     /// All-gather traffic into each rank in GB/s.
     pub bandwidth_gb_s: f64,
@@ -188,7 +186,7 @@ pub fn push_bandwidth<B: ExecuteBackend>(
         bound.synchronize()?;
         clock.read(session, calls)
     };
-    let ranks = session.settle_numbers("copy-engine all-gather", mine())?;
+    let ranks = session.agree_numbers("copy-engine all-gather", mine())?;
     let ms = Spread::of(&slowest(&ranks)).map_or(f64::NAN, |spread| spread.median);
     Ok(Some(Links {
         bandwidth_gb_s: (world - 1) as f64 * piece as f64 / ms / 1e6,
@@ -196,33 +194,36 @@ pub fn push_bandwidth<B: ExecuteBackend>(
     }))
 }
 
-/// The limit of a problem, from the product's time and the links' bandwidth.
+/// The limit of a problem, from the GEMM's time and the links' bandwidth.
 ///
 /// # Errors
-/// [`BenchError::Usage`] if the product was not timed.
+/// [`BenchError::Usage`] if the GEMM was not timed.
 pub fn limit(
     (operation, problem): (Operation, &Problem),
     world: usize,
     (gemm, algorithms): (Option<Spread>, Vec<String>),
     links: Option<&Links>,
 ) -> Result<Limit> {
-    let gemm = gemm.ok_or_else(|| BenchError::Usage("the product alone was not timed".into()))?;
+    let gemm = gemm.ok_or_else(|| BenchError::Usage("the GEMM alone was not timed".into()))?;
     let bytes = operation.bytes_in(world, problem).round();
     let bandwidth_gb_s = links.map(|links| links.bandwidth_gb_s);
     let transfer_ms = bandwidth_gb_s.map_or(0.0, |rate| bytes / rate / 1e6);
     Ok(Limit {
         ms: gemm.median.max(transfer_ms),
-        gemm_tflops: tflops(product_of(Some(operation), world, problem), gemm.median),
-        gemm_ms: gemm,
+        gemm_tflops: Some(tflops(
+            gemm_of(Some(operation), world, problem),
+            gemm.median,
+        )),
+        gemm_ms: Some(gemm),
         gemm_algorithms: algorithms,
         bytes: bytes as usize,
         transport: links.map(|links| links.transport.clone()),
         bandwidth_gb_s,
-        transfer_ms,
+        transfer_ms: Some(transfer_ms),
     })
 }
 
-/// Two operations for each term of a product of these rows, columns and terms, over a time.
+/// Two operations for multiply-add of a GEMM of this size, over a time.
 pub fn tflops((m, n, k): (usize, usize, usize), ms: f64) -> f64 {
     2.0 * m as f64 * n as f64 * k as f64 / ms / 1e9
 }
@@ -243,21 +244,21 @@ mod tests {
             assert!(report.holds(), "{report}");
             let operations = Operation::ALL.map(Some);
             for operation in operations.into_iter().chain([None]) {
-                let alone = product_alone("product", Provider::CublasLt, operation);
-                let product: Vec<_> = (0..world)
+                let alone = gemm_alone("GEMM", Provider::CublasLt, operation);
+                let gemm: Vec<_> = (0..world)
                     .map(|rank| (alone.plan)(rank, world, &problem).unwrap())
                     .collect();
-                let report = check(&product, 3);
+                let report = check(&gemm, 3);
                 assert!(report.holds(), "{report}");
             }
         }
     }
 
     #[test]
-    fn the_product_alone_is_as_large_as_a_ranks_part_and_stored_alike() {
+    fn the_gemm_alone_is_as_large_as_a_ranks_part_and_stored_alike() {
         let problem = Problem::new(10, 6, 9, DType::F16);
         let part = |operation| {
-            let alone = product_alone("product", Provider::CublasLt, Some(operation));
+            let alone = gemm_alone("GEMM", Provider::CublasLt, Some(operation));
             let stored: Vec<_> = (alone.operands)(0, 4, &problem)
                 .iter()
                 .map(|operand| (operand.buffer, operand.stored()))
@@ -291,13 +292,16 @@ mod tests {
         let gather = of(Operation::AllGatherMatmul, 4, Some(&slow)).unwrap();
         assert_eq!(
             (gather.bytes, gather.transfer_ms, gather.ms),
-            (1_500_000, 3.0, 3.0)
+            (1_500_000, Some(3.0), 3.0)
         );
         let reduce = of(Operation::MatmulAllReduce, 4, Some(&slow)).unwrap();
         assert_eq!((reduce.bytes, reduce.ms), (3_000_000, 6.0));
-        // A quarter of the product is each rank's.
-        assert_eq!(reduce.gemm_tflops, 0.25);
+        // A quarter of the GEMM is each rank's.
+        assert_eq!(reduce.gemm_tflops, Some(0.25));
         let alone = of(Operation::AllGatherMatmul, 1, None).unwrap();
-        assert_eq!((alone.bytes, alone.ms, alone.gemm_tflops), (0, 2.0, 1.0));
+        assert_eq!(
+            (alone.bytes, alone.ms, alone.gemm_tflops),
+            (0, 2.0, Some(1.0))
+        );
     }
 }

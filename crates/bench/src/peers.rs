@@ -1,14 +1,14 @@
-//! What another program measured of the same operations on the same machine, as rows beside ours: PyTorch's own operators,
-//! by `peers/torch_peers.py` of this crate.
+//! What another program measured of the same operations on the same machine, as further rows: PyTorch's own
+//! operators, by `peers/torch_peers.py` of this crate.
 //!
-//! A file is JSON: `{"torch": "2.11.0", "nccl": [2, 28, 9], "rows": [{"kind": "all-gather-matmul", "world": 4, "shape":
-//! "8192x3584x8192", "dtype": "bfloat16", "ms": {"torch-fused": {"median": 0.73, "p10": 0.72, "p90": 0.75, "samples": 15}}},
-//! …]}`. The `kind` is the name of an operation, whose shape is M×N×K, or `collectives`, whose shape is a size such as `64 KiB`;
-//! a suite passes over rows of other kinds. In the place of a spread there may be one number. A time with `"part": true` is of a
-//! part of the operation alone.
+//! A file is JSON: `{"torch": "2.11.0", "nccl": [2, 28, 9], "rows": [{"kind": "all-gather-matmul", "world":
+//! 4, "shape": "8192x3584x8192", "dtype": "bfloat16", "ms": {"torch-fused": {"median": 0.73, "p10": 0.72,
+//! "p90": 0.75, "samples": 15}}}, …]}`. The `kind` is the name of an operation, whose shape is M×N×K, or
+//! `collectives`, whose shape is a size such as `64 KiB`; a suite passes over rows of other kinds. In the
+//! place of a spread there may be one number. A time with `"part": true` is of a part of the operation alone.
 //!
-//! Of collectives there are also files of lines, `collectives 64 KiB all_gather 11.7us …`. What a file does not say, how many
-//! ranks there were or which type, it is taken at its word for.
+//! Of collectives there are also files of lines, `collectives 64 KiB all_gather 11.7us …`. What a file does
+//! not say, how many ranks there were or which type, it is assumed to match.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -57,7 +57,6 @@ enum Time {
 /// A time of a peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure<'a> {
-    /// Its name.
     pub name: &'a str,
     /// The time.
     pub ms: Spread,
@@ -67,9 +66,6 @@ pub struct Figure<'a> {
 
 impl Peers {
     /// Reads what a file has of operations.
-    ///
-    /// # Errors
-    /// [`BenchError::Usage`] for a file that cannot be read or holds no figure of an operation.
     pub fn read(path: &Path) -> Result<Self> {
         Self::of_kinds(path, &Operation::ALL.map(Operation::name))
     }

@@ -1,10 +1,12 @@
-//! Bars on the terminal of rank 0. Silent in pipes, and on every other rank; there `--log info` tells the same.
+//! Bars on the terminal of rank 0. Silent in pipes, and on every other rank; there `--log info` tells the
+//! same.
 
 use std::sync::LazyLock;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// All bars on standard error: what takes long may be part of what takes longer. Nothing is drawn where that is no terminal.
+/// All bars on standard error: what takes long may be part of what takes longer. Nothing is drawn where that
+/// is no terminal.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// Writes to the terminal without a bar in the way.

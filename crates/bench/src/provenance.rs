@@ -61,14 +61,11 @@ pub struct HostMachine {
 
 impl Provenance {
     /// Of this run. Collective.
-    ///
-    /// # Errors
-    /// A rank was lost.
     pub fn of<B: ExecuteBackend>(session: &Session<B>) -> Result<Self> {
         let info = session.backend.device();
         // Each rank's device has a number; what counts is what they are.
         let name = info.name.split(" (device").next().unwrap_or_default();
-        let names = session.settle("names of the devices", Ok(name.into()))?;
+        let names = session.agree("names of the devices", Ok(name.into()))?;
         let on_gpus = B::KIND == BackendKind::Cuda;
         let version = |of: fn() -> Option<String>| on_gpus.then(of).flatten();
         Ok(Self {

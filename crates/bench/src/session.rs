@@ -1,4 +1,4 @@
-//! One rank of a running job: its device, its peers, and the steps that all take together.
+//! One rank of a running job: its device, its peers, and collective steps.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct Session<B: ExecuteBackend> {
     pub injection: Injection,
     threads: usize,
     store: Arc<Store>,
-    meetings: Arc<LocalExchange>,
+    local: Arc<LocalExchange>,
 }
 
 impl<B: ExecuteBackend> Session<B> {
@@ -42,8 +42,8 @@ impl<B: ExecuteBackend> Session<B> {
     /// The device has no stream.
     pub fn new(store: Store, backend: B, injection: Injection) -> Result<Self> {
         let store = Arc::new(store);
-        let meetings = Arc::new(LocalExchange::new(store.clone(), "bench"));
-        let exchange: Arc<dyn Exchange> = meetings.clone();
+        let local = Arc::new(LocalExchange::new(store.clone(), "bench"));
+        let exchange: Arc<dyn Exchange> = local.clone();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             executor: Executor::new(&backend, &exchange)?,
@@ -53,7 +53,7 @@ impl<B: ExecuteBackend> Session<B> {
             exchange,
             injection,
             store,
-            meetings,
+            local,
         })
     }
 
@@ -90,30 +90,32 @@ impl<B: ExecuteBackend> Session<B> {
         self.injection.before_call()
     }
 
-    /// Ends a step that all ranks take: returns what every rank brought, or an error on every rank if it failed on any.
-    /// The error names the ranks that failed, and those that did not come.
+    /// Ends a collective step: returns the values of all ranks, or an error on every rank if the step failed
+    /// on any. The error names the ranks that failed and those that did not arrive.
     ///
     /// # Errors
-    /// [`BenchError::Step`] if `mine` is an error, [`BenchError::Peers`] if another rank's is; both with all that is known.
-    pub fn settle(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    /// [`BenchError::Step`] if `mine` is an error, [`BenchError::Peers`] if another rank's is; both with all
+    /// that is known.
+    pub fn agree(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         self.attempt(step, mine)?
     }
 
-    /// As [`Session::settle`] of a step that may fail: if all ranks have come, what failed on some of them is the inner
-    /// error, and the ranks can go on together.
+    /// As [`Session::agree`] of a step that may fail: if all ranks have arrived, a failure on some of them is
+    /// the inner error, and the ranks can go on.
     ///
     /// # Errors
-    /// A rank did not come.
+    /// A rank did not arrive.
     pub fn attempt(&self, step: &str, mine: Result<Vec<u8>>) -> Result<Result<Vec<Vec<u8>>>> {
         let word = match &mine {
             Ok(bytes) => [&[0], bytes.as_slice()].concat(),
             Err(error) => [&[1], error.to_string().as_bytes()].concat(),
         };
         let gathered = match &mine {
-            // Another rank has had a whole deadline already. If it lives, it comes soon: its own waits fail too.
+            // Another rank has had a whole deadline already. If it lives, it comes soon: its own waits fail
+            // too.
             Err(error) if error.blames_a_peer() => {
                 let soon = self.backend.timeout() / 4;
-                self.meetings.all_gather_within(step, &word, soon)
+                self.local.all_gather_within(step, &word, soon)
             }
             _ => self.exchange.all_gather(step, &word),
         };
@@ -153,25 +155,25 @@ impl<B: ExecuteBackend> Session<B> {
         }
     }
 
-    /// As [`Session::settle`], for times and other numbers.
+    /// As [`Session::agree`], for times and other numbers.
     ///
     /// # Errors
-    /// As [`Session::settle`].
-    pub fn settle_numbers(&self, step: &str, mine: Result<Vec<f64>>) -> Result<Vec<Vec<f64>>> {
+    /// As [`Session::agree`].
+    pub fn agree_numbers(&self, step: &str, mine: Result<Vec<f64>>) -> Result<Vec<Vec<f64>>> {
         let mine = mine.map(|numbers| numbers.iter().flat_map(|n| n.to_le_bytes()).collect());
         let decode = |bytes: Vec<u8>| {
             let (numbers, _) = bytes.as_chunks();
             numbers.iter().copied().map(f64::from_le_bytes).collect()
         };
-        Ok(self.settle(step, mine)?.into_iter().map(decode).collect())
+        Ok(self.agree(step, mine)?.into_iter().map(decode).collect())
     }
 
     /// Makes sure that all ranks have the same `value`.
     ///
     /// # Errors
     /// [`BenchError::Disagreement`] naming a rank and both values.
-    pub fn agree(&self, what: &'static str, value: &str) -> Result<()> {
-        let all = self.settle(what, Ok(value.into()))?;
+    pub fn require_same(&self, what: &'static str, value: &str) -> Result<()> {
+        let all = self.agree(what, Ok(value.into()))?;
         match all.iter().position(|theirs| theirs != value.as_bytes()) {
             None => Ok(()),
             Some(peer) => Err(BenchError::Disagreement {
@@ -184,8 +186,8 @@ impl<B: ExecuteBackend> Session<B> {
         }
     }
 
-    /// Tells the other ranks why this one gives up, so that none waits for it. Rank 0 then closes the store, for the process
-    /// may end without dropping it.
+    /// Tells the other ranks why this one gives up, so that none waits for it. Rank 0 then closes the store,
+    /// for the process may end without dropping it.
     pub fn abandon(&self, error: &BenchError) {
         // The store may be what failed; then the others know already.
         let _ = self.store.abort(&error.to_string());

@@ -22,7 +22,8 @@ impl Shape {
         Self { m, n, k }
     }
 
-    /// Whether the bytes of each matrix can be counted, with several input sets of four-byte elements side by side.
+    /// Whether the bytes of each matrix can be counted, with several input sets of four-byte elements side by
+    /// side.
     fn is_addressable(self) -> bool {
         const LARGEST: usize = usize::MAX >> 8;
         [(self.m, self.k), (self.k, self.n), (self.m, self.n)]

@@ -1,9 +1,13 @@
-//! What many times become: the slowest rank of each iteration, then the median and the spread over iterations.
+//! What many times become: the slowest rank of each iteration, then the median and the spread over
+//! iterations.
 
 use serde::{Deserialize, Serialize};
 
 /// The middle of a sample and its spread, in milliseconds.
+///
+/// It is written as an object, and also read as `[median, p10, p90, samples]` or as a median alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Written")]
 pub struct Spread {
     /// Median.
     pub median: f64,
@@ -13,6 +17,41 @@ pub struct Spread {
     pub p90: f64,
     /// How many times were taken.
     pub samples: usize,
+}
+
+/// A spread as files have it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Median(f64),
+    List(f64, f64, f64, usize),
+    Fields {
+        median: f64,
+        p10: f64,
+        p90: f64,
+        samples: usize,
+    },
+}
+
+impl From<Written> for Spread {
+    fn from(written: Written) -> Self {
+        let (median, p10, p90, samples) = match written {
+            Written::Median(median) => (median, median, median, 1),
+            Written::List(median, p10, p90, samples) => (median, p10, p90, samples),
+            Written::Fields {
+                median,
+                p10,
+                p90,
+                samples,
+            } => (median, p10, p90, samples),
+        };
+        Self {
+            median,
+            p10,
+            p90,
+            samples,
+        }
+    }
 }
 
 impl Spread {

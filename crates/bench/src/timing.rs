@@ -1,4 +1,5 @@
-//! Times of candidates, taken in interleaved rounds: A B C A B C, never one after another, because long products throttle.
+//! Times of candidates, taken in interleaved rounds: A B C A B C, never one after another, because long GEMMs
+//! throttle.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ pub struct Effort {
     pub least: usize,
     /// About how long a candidate's back-to-back calls of one round may take.
     pub block: Duration,
-    /// About how long a candidate's single calls may take, over all rounds; there are `least` of them all the same.
+    /// About how long a candidate's single calls may take, over all rounds; there are `least` of them all the
+    /// same.
     pub singles: Duration,
 }
 
@@ -79,8 +81,8 @@ fn fitting(time: Duration, call: Duration) -> usize {
 
 /// The times of a contender: for each sample the slowest rank's, in milliseconds.
 ///
-/// In JSON files, where it stands as `samples` of a row, the fields bear the names of the row's spreads, and those without a
-/// time are left out.
+/// In JSON files, where it stands as `samples` of a row, the fields bear the names of the row's spreads, and
+/// those without a time are left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Times {
@@ -114,6 +116,17 @@ impl Times {
         }
     }
 
+    /// Single calls, single graph launches, calls back to back, graph launches back to back.
+    pub fn samples(&self) -> [&[f64]; 4] {
+        [
+            &self.single,
+            &self.single_replay,
+            &self.back_to_back,
+            &self.graph,
+        ]
+        .map(Vec::as_slice)
+    }
+
     /// One call, all ranks aligned before it.
     pub fn single(&self) -> Option<Spread> {
         Spread::of(&self.single)
@@ -144,23 +157,24 @@ pub enum Call {
     Replay,
 }
 
-/// What is timed beside single calls.
+/// What is timed besides single calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measures {
     /// Single graph launches.
     pub single_replays: bool,
     /// Calls that follow each other.
-    pub in_a_row: bool,
+    pub back_to_back: bool,
     /// Graph launches that follow each other.
-    pub replays_in_a_row: bool,
+    pub replays_back_to_back: bool,
 }
 
-/// What the clock can time: calls that all ranks make together, on the session's stream, with inputs that change.
+/// What the clock can time: calls that all ranks make together, on the session's stream, with inputs that
+/// change.
 pub trait Contender {
     /// Its name in errors.
     fn name(&self) -> &str;
 
-    /// What is timed beside single calls; the same on all ranks.
+    /// What is timed besides single calls; the same on all ranks.
     fn measures(&self) -> Measures {
         Measures::default()
     }
@@ -203,7 +217,7 @@ pub struct Schedule {
     measures: Measures,
     singles: usize,
     /// Calls that follow each other.
-    in_a_row: usize,
+    back_to_back: usize,
     lead: Duration,
 }
 
@@ -215,10 +229,10 @@ impl Schedule {
         }
     }
 
-    fn has_row(&self, how: Call) -> bool {
+    fn repeats(&self, how: Call) -> bool {
         match how {
-            Call::Run => self.measures.in_a_row,
-            Call::Replay => self.measures.replays_in_a_row,
+            Call::Run => self.measures.back_to_back,
+            Call::Replay => self.measures.replays_back_to_back,
         }
     }
 }
@@ -253,15 +267,15 @@ impl<B: ExecuteBackend> Timing<'_, B> {
             let mine = self.round(round, contenders, &schedules);
             let ranks = self
                 .session
-                .settle_numbers(&format!("round {round}"), mine)?;
+                .agree_numbers(&format!("round {round}"), mine)?;
             let mut samples = slowest(&ranks).into_iter();
             for (times, schedule) in times.iter_mut().zip(&schedules) {
                 let samples = &mut samples;
                 for (times, count) in [
                     (&mut times.single, schedule.single(Call::Run)),
                     (&mut times.single_replay, schedule.single(Call::Replay)),
-                    (&mut times.back_to_back, schedule.has_row(Call::Run).into()),
-                    (&mut times.graph, schedule.has_row(Call::Replay).into()),
+                    (&mut times.back_to_back, schedule.repeats(Call::Run).into()),
+                    (&mut times.graph, schedule.repeats(Call::Replay).into()),
                 ] {
                     times.extend(samples.take(count));
                 }
@@ -270,8 +284,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         Ok(times)
     }
 
-    /// One round on this rank: for each contender the times of its single calls, of its single graph launches, of a call in
-    /// a row, and of a graph launch in a row, as far as its schedule has them.
+    /// One round on this rank: for each contender the times of its single calls, of its single graph
+    /// launches, of a call in a row, and of a graph launch in a row, as far as its schedule has them.
     fn round(
         &self,
         round: usize,
@@ -287,8 +301,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         }
         for how in [Call::Run, Call::Replay] {
             for (i, (&contender, schedule)) in all() {
-                if schedule.has_row(how) {
-                    blocks[i].push(self.in_a_row(contender, schedule, round, how)?);
+                if schedule.repeats(how) {
+                    blocks[i].push(self.back_to_back(contender, schedule, round, how)?);
                 }
             }
         }
@@ -308,8 +322,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         }
     }
 
-    /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks make them together;
-    /// no more than the clock has a place for.
+    /// The times of `calls` single calls on this rank in ms, with input sets from the `first` on. All ranks
+    /// make them together; no more than the clock has a place for.
     ///
     /// # Errors
     /// A call failed on this rank.
@@ -329,14 +343,14 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         self.clock.read(self.session, calls)
     }
 
-    fn in_a_row(
+    fn back_to_back(
         &self,
         contender: &dyn Contender,
         schedule: &Schedule,
         round: usize,
         how: Call,
     ) -> Result<f64> {
-        let calls = schedule.in_a_row;
+        let calls = schedule.back_to_back;
         contender.load(round)?;
         let lead = (schedule.lead * calls as u32).min(Duration::from_millis(20));
         self.clock.time(self.session, 0, lead, || {
@@ -346,7 +360,8 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         Ok(self.clock.read(self.session, 1)?[0] / calls as f64)
     }
 
-    /// Prepares a contender, and finds out how long a call takes and how long it takes to enqueue it. Collective.
+    /// Prepares a contender, and finds out how long a call takes and how long it takes to enqueue it.
+    /// Collective.
     ///
     /// # Errors
     /// A call failed on some rank.
@@ -369,7 +384,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
             Ok::<_, BenchError>(numbers)
         };
         let step = format!("first calls of {}", contender.name());
-        let ranks = slowest(&self.session.settle_numbers(&step, mine())?);
+        let ranks = slowest(&self.session.agree_numbers(&step, mine())?);
         let (calls, enqueuing) = ranks.split_at(PROBES.min(ranks.len()));
         let call =
             Duration::from_secs_f64(calls.iter().copied().fold(f64::MAX, f64::min).min(1e6) / 1e3);
@@ -383,7 +398,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
         Schedule {
             measures,
             singles: wanted.div_ceil(effort.rounds),
-            in_a_row: fitting(effort.block, call).clamp(2, 20),
+            back_to_back: fitting(effort.block, call).clamp(2, 20),
             // Twice the cost of enqueuing: the next measurement is unlikely to take longer than that.
             lead: (enqueuing * 2 + Duration::from_micros(50)).min(Duration::from_millis(5)),
         }

@@ -1,4 +1,5 @@
-//! Timelines from files, as `warpweave timeline` and `warpweave plan trace` write them in Chrome's trace event format.
+//! Timelines from files, as `warpweave timeline` and `warpweave plan trace` write them in Chrome's trace
+//! event format.
 
 use serde::Deserialize;
 
@@ -22,9 +23,7 @@ pub struct Timeline {
 /// What a timeline is of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct About {
-    /// The plan.
     pub plan: String,
-    /// The machine.
     pub machine: String,
     /// Where the times come from, as `measured` or `simulated`.
     pub times: String,

@@ -1,15 +1,15 @@
-//! What the ways between ranks are called in reports.
+//! The names of transports in reports.
 
 use warpweave_overlap::plan::{Plan, Transport};
 use warpweave_symm_mem::BackendKind;
 
-/// The ways by which a plan's bytes travel on a backend.
+/// The transports of a plan on a backend.
 pub fn names(kind: BackendKind, plan: &Plan) -> Vec<String> {
     let transports = plan.transports().into_iter();
     transports.map(|way| name(kind, way)).collect()
 }
 
-/// The name of a way on a backend; what stands in for it on the host bears its own name.
+/// The name of a transport on a backend; its substitute on the host has a name of its own.
 pub fn name(kind: BackendKind, transport: Transport) -> String {
     match (kind, transport) {
         (BackendKind::Cuda, Transport::CopyEngine) => "copy-engine push".into(),
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_on_the_host_bears_the_name_of_a_gpus_way() {
+    fn no_transport_of_the_host_has_the_name_of_a_gpus() {
         for way in [
             Transport::Nccl,
             Transport::CopyEngine,

@@ -62,9 +62,45 @@ fn files(text: &str) -> Vec<Value> {
             .join("docs/results")
             .join(file)
             .with_extension("json");
-        Some(serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap())
+        let file: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap();
+        Some(unpacked(file))
     });
     links.collect()
+}
+
+/// With an object for each of those that stand in columns: a list of values a field, or one that all share.
+fn unpacked(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            fields
+                .map(|(name, value)| (name, unpacked(value)))
+                .collect()
+        }
+        Value::Array(values) => {
+            let objects = values.into_iter().flat_map(|value| {
+                let Some(columns) = value["columns"].as_object() else {
+                    return vec![unpacked(value)];
+                };
+                let lengths = columns.values().filter_map(Value::as_array).map(Vec::len);
+                let object = |at: usize| {
+                    let cell = |value: &Value| value.get(at).unwrap_or(value).clone();
+                    columns
+                        .iter()
+                        .map(|(name, value)| (name.clone(), cell(value)))
+                        .collect()
+                };
+                (0..lengths.max().unwrap_or(0)).map(object).collect()
+            });
+            objects.collect()
+        }
+        other => other,
+    }
+}
+
+/// The median of a spread, which is the first number of a list, or stands alone.
+fn median(spread: &Value) -> Option<f64> {
+    spread.get(0).unwrap_or(spread).as_f64()
 }
 
 /// `M×N×K` and the element type, where `text` has them.
@@ -95,20 +131,20 @@ fn name(text: &str) -> Option<&str> {
     text.trim().strip_prefix('`')?.split('`').next()
 }
 
-/// The numbers of `value` but for samples and what verification found.
+/// The numbers of `value` but for what verification found.
 fn numbers(value: &Value, found: &mut Vec<f64>) {
     match value {
         Value::Number(number) => found.extend(number.as_f64()),
         Value::Array(values) => values.iter().for_each(|value| numbers(value, found)),
         Value::Object(fields) => fields
             .iter()
-            .filter(|(key, _)| !["samples", "verification"].contains(&key.as_str()))
+            .filter(|(key, _)| !key.starts_with("verification"))
             .for_each(|(_, value)| numbers(value, found)),
         _ => {}
     }
 }
 
-/// All that a row of a table may quote: numbers of its problem, and ratios of single calls.
+/// All that a row of a table may quote: numbers of its problem, and ratios of single calls and of single graph launches.
 fn known(files: &[Value], above: &str, row: &[String]) -> Vec<f64> {
     let problem = problem(&row[0]).or_else(|| problem(above));
     let mut found = Vec::new();
@@ -136,11 +172,10 @@ fn known(files: &[Value], above: &str, row: &[String]) -> Vec<f64> {
                 .for_each(|row| numbers(row, &mut found)),
             None => numbers(result, &mut found),
         }
-        let times: Vec<_> = rows
-            .iter()
-            .filter_map(|row| row["single_ms"]["median"].as_f64())
-            .collect();
-        found.extend(times.iter().flat_map(|a| times.iter().map(move |b| a / b)));
+        for field in ["single_ms", "graph_single_ms"] {
+            let times: Vec<_> = rows.iter().filter_map(|row| median(&row[field])).collect();
+            found.extend(times.iter().flat_map(|a| times.iter().map(move |b| a / b)));
+        }
     }
     found
 }

@@ -1,4 +1,5 @@
-//! What is timed on the device: by events, the ranks aligned before each call, as everything that the suites time.
+//! What is timed on the device: by events, the ranks aligned before each call, as everything that the suites
+//! time.
 
 use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;

@@ -8,7 +8,7 @@ use warpweave_overlap::execute::ExecuteBackend;
 
 use crate::lockstep::Timed;
 
-/// A step that all ranks take together.
+/// A collective step.
 pub struct OnHost<'a, B: ExecuteBackend, F> {
     session: &'a Session<B>,
     step: F,

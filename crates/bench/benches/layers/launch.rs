@@ -13,7 +13,7 @@ use crate::unusable;
 
 const DEVICE: &str = "WARPWEAVE_BENCH_DEVICE";
 const RANKS: &str = "WARPWEAVE_BENCH_RANKS";
-/// Says to a copy who started it.
+/// Names to a copy the process that started it.
 const PARENT: &str = "WARPWEAVE_BENCH_PARENT";
 
 /// A job whose ranks other than this one are running.
@@ -62,7 +62,8 @@ fn ranks() -> Result<usize> {
 /// [`BenchError::Usage`] for variables that make no sense; a process cannot be started.
 pub fn start() -> Result<Started> {
     let world = ranks()?;
-    // Rank 0 binds the port itself a moment later; another program gets it in between only by asking for its number.
+    // Rank 0 binds the port itself a moment later; another program gets it in between only by asking for its
+    // number.
     let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let token = JobToken::random()?;
     let token = String::from_utf8_lossy(token.as_bytes()).into_owned();

@@ -1,20 +1,21 @@
 //! All ranks do what rank 0's criterion wants, as often as it wants.
 //!
-//! criterion decides by wall time how often to repeat what it measures, and two ranks would decide differently. So rank 0 runs
-//! it, and before each thing that all must do together it says over the job's exchange what that is.
+//! criterion decides by wall time how often to repeat what it measures, and two ranks would decide
+//! differently. So rank 0 runs it, and before each thing that all must do together it says over the job's
+//! exchange what that is.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode};
-use warpweave_bench::command::part;
+use warpweave_bench::job;
 use warpweave_bench::session::Session;
 use warpweave_bench::statistics::slowest;
 use warpweave_bench::{BenchError, Result};
 use warpweave_overlap::execute::ExecuteBackend;
 
-/// Something that all ranks do together and whose time each of them takes.
+/// A collective step whose time each rank takes.
 pub trait Timed {
     /// The times of `calls` calls on this rank, in ms.
     ///
@@ -112,7 +113,8 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             // Command-line options go above these.
             .configure_from_args();
         let mut number = 0;
-        // criterion does not say beforehand what its filter lets through, so all is made, and what cannot run is told once.
+        // criterion does not say beforehand what its filter lets through, so all is made, and what cannot run
+        // is told once.
         let mut not_run: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for entries in self.entries.chunk_by(|a, b| a.group == b.group) {
             let mut group = criterion.benchmark_group(&entries[0].group);
@@ -160,19 +162,20 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
         let order = self.order(Some(Order::Time(calls)));
         match order.and_then(|_| self.time(calls)) {
             Ok(time) => time,
-            Err(error) => part::give_up(self.session, &error),
+            Err(error) => job::give_up(self.session, &error),
         }
     }
 
     /// Says, or hears, what comes next.
     fn order(&self, order: Option<Order>) -> Result<Order> {
         let word = order.map_or(Vec::new(), Order::encode);
-        let all = self.session.settle("what rank 0 wants", Ok(word))?;
+        let all = self.session.agree("what rank 0 wants", Ok(word))?;
         let heard = all.first().and_then(|word| Order::decode(word));
         heard.ok_or_else(|| BenchError::Usage("rank 0 gave no order".into()))
     }
 
-    /// Makes a benchmark, with one call to see whether it runs. A reason, the same on all ranks, if it cannot.
+    /// Makes a benchmark, with one call to see whether it runs. A reason, the same on all ranks, if it
+    /// cannot.
     fn make(&self, number: usize) -> Result<Option<String>> {
         self.current.replace(None);
         let entry = &self.entries[number];
@@ -189,7 +192,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             Err(error) if error.is_unavailable() => (Ok(error.to_string().into_bytes()), None),
             Err(error) => (Err(error), None),
         };
-        let all = self.session.settle(&entry.id(), word)?;
+        let all = self.session.agree(&entry.id(), word)?;
         let reason = all.iter().find(|reason| !reason.is_empty());
         if reason.is_none() {
             self.current.replace(timed);
@@ -208,7 +211,7 @@ impl<'a, B: ExecuteBackend> Lockstep<'a, B> {
             let now = left.min(CALLS as u64);
             let ranks = self
                 .session
-                .settle_numbers("times", timed.time(now as usize))?;
+                .agree_numbers("times", timed.time(now as usize))?;
             ms += slowest(&ranks).iter().sum::<f64>();
             left -= now;
         }

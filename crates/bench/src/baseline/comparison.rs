@@ -47,7 +47,6 @@ impl Verdict {
 /// A time of both runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// The suite.
     pub suite: String,
     /// The old time; its samples are the old ones.
     pub old: Time,
@@ -81,8 +80,9 @@ impl Comparison {
     }
 }
 
-/// The threshold where none is asked for, as a part of one. Two runs of the same program are 1 to 3% apart on GPUs whose
-/// clocks follow their power; on the host backend processes share cores with whatever else runs there.
+/// The threshold where none is asked for, as a part of one. Two runs of the same program are 1 to 3% apart on
+/// GPUs whose clocks follow their power; on the host backend processes share cores with whatever else runs
+/// there.
 pub fn default_threshold(runs: &[Saved]) -> f64 {
     let host = kind_name(BackendKind::Host);
     match runs.iter().any(|run| run.provenance.backend == host) {
@@ -92,10 +92,6 @@ pub fn default_threshold(runs: &[Saved]) -> f64 {
 }
 
 /// Compares the suites that both have, `new` with `old`; `names` are what they are called in notes.
-///
-/// # Errors
-/// [`BenchError::MachinesDiffer`] where a suite was measured on different machines; [`BenchError::Usage`] where they have
-/// nothing in common.
 pub fn compare(
     (old, new): (&[Saved], &[Saved]),
     names: [&str; 2],

@@ -1,10 +1,12 @@
 //! Runs that were kept under a name, and what has changed from one to another.
 //!
-//! A *baseline* is a folder of JSON reports, one for each suite: `DIR/NAME/SUITE.json`. A run is kept whole or not at all: a
-//! report with a wrong row is none to compare with. Keeping a suite again under the same name replaces it.
+//! A *baseline* is a folder of JSON reports, one for each suite: `DIR/NAME/SUITE.json`. A run is kept whole
+//! or not at all: a report with a wrong row is none to compare with. Keeping a suite again under the same
+//! name replaces it.
 //!
-//! [`compare`] holds two against each other, time by time, by [`ratio`](ratio()): a time is slower if both the ratio of the
-//! medians and the lower bound of an interval of that ratio lie above a threshold. Times of different machines are not compared.
+//! [`compare`] holds two against each other, time by time, by [`ratio`]: a time is slower if both
+//! the ratio of the medians and the lower bound of an interval of that ratio lie above a threshold. Times of
+//! different machines are not compared.
 
 mod comparison;
 mod ratio;
@@ -13,9 +15,8 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-pub use comparison::{Comparison, Line, Verdict, compare, default_threshold};
-pub use ratio::{CONFIDENCE, FEWEST_SAMPLES, Ratio, ratio};
-pub use saved::{Saved, Time};
+pub use comparison::{compare, default_threshold};
+pub use saved::Saved;
 pub use table::print;
 
 use crate::error::{BenchError, Result};
@@ -45,9 +46,6 @@ impl Baselines {
     }
 
     /// Where the report of `suite` is kept under `name`.
-    ///
-    /// # Errors
-    /// [`BenchError::Usage`] for what is no name: letters, digits, `.`, `_` and `-`, a letter or a digit first.
     pub fn place(&self, name: &str, suite: &str) -> Result<PathBuf> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain) {
@@ -58,10 +56,8 @@ impl Baselines {
         )))
     }
 
-    /// Keeps the report of `suite` under `name` and returns where. A reader sees the old report or the new one, never a part.
-    ///
-    /// # Errors
-    /// As [`Baselines::place`]; the folder cannot be written.
+    /// Keeps the report of `suite` under `name` and returns where. A reader sees the old report or the new
+    /// one, never a part.
     pub fn save(&self, name: &str, suite: &str, report: &[u8]) -> Result<PathBuf> {
         let place = self.place(name, suite)?;
         let unfinished = place.with_extension(format!("{}.part", std::process::id()));
@@ -76,11 +72,8 @@ impl Baselines {
         Ok(place)
     }
 
-    /// The reports of a baseline: those under a name, or, of what has a `/` or ends in `.json`, that file or the files of that
-    /// folder.
-    ///
-    /// # Errors
-    /// [`BenchError::NoBaseline`] naming what there is; [`BenchError::Baseline`] for a file that is no report.
+    /// The reports of a baseline: those under a name, or, of what has a `/` or ends in `.json`, that file or
+    /// the files of that folder.
     pub fn read(&self, what: &str) -> Result<Vec<Saved>> {
         let is_path = what.contains('/') || what.ends_with(".json");
         let path = match is_path {
@@ -123,7 +116,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let baselines = Baselines::new(folder.path().join("deep/down"));
         assert!(baselines.names().is_empty());
-        let json = serde_json::to_vec(&Report::sample()).unwrap();
+        let json = Report::sample().to_json().to_string().into_bytes();
         for name in ["b", "a.1"] {
             let place = baselines.save(name, "fused-matmul", &json).unwrap();
             assert_eq!(std::fs::read(place).unwrap(), json);

@@ -1,17 +1,22 @@
 //! How many times as long one sample of times is as another, and how sure that is.
 //!
-//! Times of calls are not normal: they have a floor, a long tail and now and then two humps. So the interval is one that
-//! assumes no distribution: that of Moses, the set of all factors which a rank-sum test (Mann and Whitney) at the same level does
-//! not reject. Its ends are order statistics of the ratios of all pairs, whose median is the estimator of Hodges and Lehmann. It
-//! is exact for small samples, needs no random numbers, and says so where samples are too few to say anything.
+//! Times of calls are not normal: they have a floor, a long tail and now and then two humps. So the interval
+//! is one that assumes no distribution: that of Moses, the set of all factors which a rank-sum test (Mann and
+//! Whitney) at the same level does not reject. Its ends are order statistics of the ratios of all pairs,
+//! whose median is the estimator of Hodges and Lehmann. It is exact for small samples, needs no random
+//! numbers, and says so where samples are too few to say anything.
 //!
-//! - J. L. Hodges, E. L. Lehmann: *Estimates of location based on rank tests*, Ann. Math. Statist. 34 (1963) 598–611.
-//! - E. L. Lehmann: *Nonparametric confidence intervals for a shift parameter*, Ann. Math. Statist. 34 (1963) 1507–1512.
-//! - D. F. Bauer: *Constructing confidence sets using rank statistics*, J. Amer. Statist. Assoc. 67 (1972) 687–690.
+//! - J. L. Hodges, E. L. Lehmann: *Estimates of location based on rank tests*, Ann. Math. Statist. 34 (1963)
+//!   598–611.
+//! - E. L. Lehmann: *Nonparametric confidence intervals for a shift parameter*, Ann. Math. Statist. 34 (1963)
+//!   1507–1512.
+//! - D. F. Bauer: *Constructing confidence sets using rank statistics*, J. Amer. Statist. Assoc. 67 (1972)
+//!   687–690.
 //! - M. Hollander, D. A. Wolfe, E. Chicken: *Nonparametric Statistical Methods*, 3rd ed. 2014, section 4.3.
 //!
-//! A shift of the logarithms of times is a factor of the times. What the interval cannot know is what differs between two runs
-//! and not within one: clocks, neighbours, the place of memory. That is what the threshold of a comparison is for.
+//! A shift of the logarithms of times is a factor of the times. What the interval cannot know is what differs
+//! between two runs and not within one: clocks, neighbours, the place of memory. That is what the threshold
+//! of a comparison is for.
 
 /// Confidence of the interval, two-sided: one bound alone is wrong once in 200 times.
 pub const CONFIDENCE: f64 = 0.99;
@@ -22,7 +27,8 @@ pub const FEWEST_SAMPLES: usize = 5;
 /// The quantile of the normal distribution that belongs to [`CONFIDENCE`].
 const NORMAL_QUANTILE: f64 = 2.575_829_303_548_901;
 
-/// Pairs of samples up to which the distribution of the rank sum is computed; beyond that it is taken to be normal.
+/// Pairs of samples up to which the distribution of the rank sum is computed; beyond that it is taken to be
+/// normal.
 const EXACT_PAIRS: usize = 1000;
 
 /// Samples of a side that are looked at: more would only make the pairs many.
@@ -64,8 +70,9 @@ fn thinned(times: &[f64]) -> Vec<f64> {
     times.iter().copied().step_by(step).collect()
 }
 
-/// The place of the lower bound among the sorted ratios of all pairs, from 0: the largest k for which a rank sum statistic of
-/// at most k is rarer than half of what [`CONFIDENCE`] leaves. `None` if even 0 is not rare enough.
+/// The place of the lower bound among the sorted ratios of all pairs, from 0: the largest k for which a rank
+/// sum statistic of at most k is rarer than half of what [`CONFIDENCE`] leaves. `None` if even 0 is not rare
+/// enough.
 fn lowest_pair(old: usize, new: usize) -> Option<usize> {
     let tail = (1.0 - CONFIDENCE) / 2.0;
     // A few samples against many have a distribution that is far from normal, and soon computed.
@@ -86,8 +93,8 @@ fn lowest_pair(old: usize, new: usize) -> Option<usize> {
     rare.count().checked_sub(1)
 }
 
-/// In how many orders of `old` and `new` distinct values the statistic of Mann and Whitney, the number of pairs in which the
-/// new value is the smaller, is 0, 1, … `old · new`.
+/// In how many orders of `old` and `new` distinct values the statistic of Mann and Whitney, the number of
+/// pairs in which the new value is the smaller, is 0, 1, … `old · new`.
 fn rank_sums(old: usize, new: usize) -> Vec<f64> {
     // By whether the largest value is an old one, above all new ones, or a new one, below no old one.
     let mut by_new = vec![vec![1.0]; new + 1];

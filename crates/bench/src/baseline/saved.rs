@@ -1,23 +1,17 @@
 //! What a report says of times, read back from its JSON file.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
-use crate::collectives::Bytes;
-use crate::collectives::report::SCHEMA as COLLECTIVES;
 use crate::error::{BenchError, Result};
 use crate::provenance::Provenance;
-use crate::report::SCHEMA as PLANS;
-use crate::shape::Shape;
+use crate::report::{Document, Kind, Outcome, Row, Status, ranks};
+use crate::timing::Times;
 
 /// A report of a suite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Saved {
     /// The file that it was read from.
     pub path: PathBuf,
-    /// The suite.
     pub suite: String,
     /// Machine and software of the run.
     pub provenance: Provenance,
@@ -32,7 +26,7 @@ pub struct Time {
     pub problem: String,
     /// The row.
     pub implementation: String,
-    /// What was timed: a call, a graph launch, either of several in a row.
+    /// What was timed: a call, a graph launch, either of several back to back.
     pub what: &'static str,
     /// Milliseconds, each of the slowest rank.
     pub samples: Vec<f64>,
@@ -47,49 +41,17 @@ impl Time {
     }
 }
 
-/// The fields of `samples` in a row, and what each is called in tables.
-const KINDS: [(&str, &str); 4] = [
-    ("single_ms", "call"),
-    ("graph_single_ms", "graph"),
-    ("back_to_back_ms", "in a row"),
-    ("graph_ms", "graphs in a row"),
-];
-
-#[derive(Deserialize)]
-struct Report {
-    suite: String,
-    provenance: Provenance,
-    results: Vec<Outcome>,
-}
-
-/// A problem, or an operation at a size.
-#[derive(Deserialize)]
-struct Outcome {
-    operation: Option<String>,
-    shape: Option<Shape>,
-    size: Option<usize>,
-    dtype: String,
-    world: usize,
-    rows: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    implementation: String,
-    kind: String,
-    status: String,
-    #[serde(default)]
-    samples: BTreeMap<String, Vec<f64>>,
+/// The samples of a row, by what each is called in tables.
+fn kinds(times: &Times) -> [(&'static str, &[f64]); 4] {
+    let names = ["call", "graph", "calls back to back", "graphs back to back"];
+    let mut samples = times.samples().into_iter();
+    names.map(|name| (name, samples.next().unwrap_or_default()))
 }
 
 impl Saved {
     /// Reads a JSON file of `bench --json` or of a baseline.
-    ///
-    /// # Errors
-    /// [`BenchError::File`]; [`BenchError::Baseline`] for what is no report, of a layout that this program does not know, or
-    /// from before samples were kept.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path).map_err(|source| BenchError::File {
+        let text = std::fs::read_to_string(path).map_err(|source| BenchError::File {
             path: path.into(),
             source,
         })?;
@@ -99,80 +61,55 @@ impl Saved {
         })
     }
 
-    fn parse(text: &[u8], path: &Path) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Layout {
-            schema: String,
-        }
-        // First the layout: of another one the fields may be anything.
-        let layout: Layout =
-            serde_json::from_slice(text).map_err(|error| format!("no report: {error}"))?;
-        if ![PLANS, COLLECTIVES].contains(&layout.schema.as_str()) {
-            return Err(format!(
-                "its schema is `{}`, and this program reads {PLANS} and {COLLECTIVES}: measure it again",
-                layout.schema
-            ));
-        }
-        let report: Report = serde_json::from_slice(text)
-            .map_err(|error| format!("no {}: {error}", layout.schema))?;
-        let ran = |row: &&Row| row.status == "ok" && row.kind != "peer";
+    fn parse(text: &str, path: &Path) -> Result<Self, String> {
+        let document = Document::from_json(text).map_err(|error| format!("no report: {error}"))?;
+        let Document::Report(report) = document else {
+            return Err("a timeline is no report".into());
+        };
+        let ran = |row: &Row| row.status == Status::Ok && row.kind != Kind::Peer;
         let mut times = Vec::new();
-        for outcome in &report.results {
-            let problem = outcome.problem();
-            for row in outcome.rows.iter().filter(ran) {
-                let mut samples = row.samples.clone();
-                let kept = KINDS.map(|(field, what)| Some((what, samples.remove(field)?)));
-                for (what, samples) in kept.into_iter().flatten() {
-                    times.push(Time {
-                        problem: problem.clone(),
-                        implementation: row.implementation.clone(),
-                        what,
-                        samples,
-                    });
-                }
-            }
+        for (outcome, row) in report.rows().filter(|(_, row)| ran(row)) {
+            let taken = kinds(&row.samples)
+                .into_iter()
+                .filter(|(_, samples)| !samples.is_empty());
+            times.extend(taken.map(|(what, samples)| Time {
+                problem: problem(outcome),
+                implementation: row.implementation.clone(),
+                what,
+                samples: samples.into(),
+            }));
         }
-        let rows = report.results.iter().flat_map(|outcome| &outcome.rows);
-        if times.is_empty() && rows.clone().any(|row| ran(&row)) {
-            return Err("it has no samples, as reports of older versions: measure it again".into());
+        if times.is_empty() && report.rows().any(|(_, row)| ran(row)) {
+            return Err("it has no samples, as summaries and old reports: measure it again".into());
         }
         Ok(Self {
             path: path.into(),
-            suite: report.suite,
+            suite: report.suite.into_owned(),
             provenance: report.provenance,
             times,
         })
     }
 }
 
-impl Outcome {
-    fn problem(&self) -> String {
-        let operation = self.operation.iter().cloned();
-        let shape = self.shape.iter().map(Shape::to_string);
-        let size = self.size.iter().map(|&size| Bytes(size).to_string());
-        let ranks = match self.world {
-            1 => "1 rank".to_owned(),
-            world => format!("{world} ranks"),
-        };
-        let words = operation.chain(shape).chain(size);
-        let words = words.chain([format!("{}, {ranks}", self.dtype)]);
-        words.collect::<Vec<_>>().join(" ")
-    }
+fn problem(outcome: &Outcome) -> String {
+    let operation = outcome.operation.iter().map(|o| o.to_string());
+    let parts = operation.chain([outcome.size(), outcome.dtype.to_string()]);
+    let problem = parts.collect::<Vec<_>>().join(" ");
+    format!("{problem}, {}", ranks(outcome.world))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collectives::report::Report as OfCollectives;
-    use crate::report::Report as OfPlans;
+    use crate::report::{PLANS, Report};
 
-    fn parsed(report: &impl serde::Serialize) -> Result<Saved, String> {
-        Saved::parse(&serde_json::to_vec(report).unwrap(), Path::new("x.json"))
+    fn parsed(report: &Report) -> Result<Saved, String> {
+        Saved::parse(&report.to_json().to_string(), Path::new("x.json"))
     }
 
     #[test]
     fn times_of_plans_are_read_and_those_of_peers_are_not() {
-        let saved = parsed(&OfPlans::sample()).unwrap();
+        let saved = parsed(&Report::sample()).unwrap();
         let found: Vec<_> = saved
             .times
             .iter()
@@ -183,8 +120,8 @@ mod tests {
             found,
             [
                 (name, "call", 3),
-                (name, "in a row", 1),
-                (name, "graphs in a row", 1)
+                (name, "calls back to back", 1),
+                (name, "graphs back to back", 1)
             ]
         );
         assert_eq!(
@@ -196,7 +133,7 @@ mod tests {
 
     #[test]
     fn times_of_collectives_are_read_by_size() {
-        let saved = parsed(&OfCollectives::sample()).unwrap();
+        let saved = parsed(&Report::sample_of_collectives()).unwrap();
         assert_eq!(saved.suite, "collectives");
         let last = saved.times.last().unwrap();
         assert_eq!(last.problem, "all-gather 16M bf16, 4 ranks");
@@ -208,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_compared_says_why() {
-        let fault = |text: &str| Saved::parse(text.as_bytes(), Path::new("x")).unwrap_err();
+        let fault = |text: &str| Saved::parse(text, Path::new("x")).unwrap_err();
         assert!(fault("not json").contains("no report"));
         assert!(fault("{}").contains("schema"));
         let newer = fault(r#"{"schema":"warpweave-bench/9"}"#);
@@ -217,7 +154,7 @@ mod tests {
             "{newer}"
         );
         assert!(fault(&format!(r#"{{"schema":"{PLANS}"}}"#)).contains("suite"));
-        let mut report = OfPlans::sample();
+        let mut report = Report::sample();
         for row in &mut report.results[0].rows {
             row.samples = Default::default();
         }

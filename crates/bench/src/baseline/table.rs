@@ -5,20 +5,17 @@ use std::io::{self, Write};
 use super::comparison::{Comparison, Line, Verdict};
 use super::ratio::CONFIDENCE;
 use super::saved::Saved;
-use crate::report::grid::Grid;
+use crate::report::table::Grid;
 use crate::report::terminal;
 use crate::statistics::Spread;
 
 /// Writes what was compared, what only one side has, and what follows.
-///
-/// # Errors
-/// What `out` reports.
 pub fn print(
     found: &Comparison,
     (old, new): (&[Saved], &[Saved]),
     names: [&str; 2],
     threshold: f64,
-    out: &mut impl Write,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     for (name, runs) in names.iter().zip([old, new]) {
         for run in runs {
@@ -37,11 +34,8 @@ pub fn print(
         "interval",
         "verdict",
     ];
-    let grid = Grid {
-        headings: headings.map(str::to_owned).into(),
-        rows: found.lines.iter().map(cells).collect(),
-    };
-    terminal::print(&grid, terminal::width(), out)?;
+    let grid = Grid::new(&headings, found.lines.iter().map(cells));
+    terminal::print_grid(&grid, terminal::width(), out)?;
     writeln!(out)?;
     for note in &found.notes {
         writeln!(out, "{note}")?;

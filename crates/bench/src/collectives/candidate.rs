@@ -1,12 +1,12 @@
-//! One row on this rank: a call by a way, ready to be enqueued and replayed.
+//! One row on this rank: a call by a method, ready to be enqueued and replayed.
 
 use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call as Collective, Variant};
 use warpweave_symm_mem::Memory;
 
 use super::memory::{Arena, Place};
+use super::method::Method;
 use super::nccl::NcclBackend;
-use super::way::Way;
 use crate::error::{BenchError, Result};
 use crate::session::Session;
 use crate::timing::{Call, Contender, Measures};
@@ -25,53 +25,49 @@ pub(super) struct Candidate<'a, B: NcclBackend> {
     pub name: String,
     pub call: Collective,
     means: &'a Means<'a, B>,
-    way: Way,
+    method: Method,
     bytes: [usize; 2],
     graph: Option<B::Graph>,
 }
 
 impl<'a, B: NcclBackend> Candidate<'a, B> {
-    /// `call` by `way`, with operands of `bytes` in the place that suits the way. `Err` says why it cannot be here.
-    ///
-    /// # Errors
-    /// What is wrong with the call itself.
+    /// `call` by `method`, with operands of `bytes` in the memory that it takes. `Err` says why it cannot run
+    /// here.
     pub fn new(
         means: &'a Means<'a, B>,
-        way: Way,
+        method: Method,
         mut call: Collective,
         bytes: [usize; 2],
     ) -> Result<Result<Self, String>> {
-        let place = match way {
-            Way::Nccl => Place::Plain,
-            Way::NcclWindow => Place::Window,
-            Way::Ours(Variant::Multimem | Variant::MulticastCopy) => Place::Multicast,
-            Way::Ours(_) => Place::Symmetric,
+        let place = match method {
+            Method::Nccl => Place::Plain,
+            Method::NcclWindow => Place::Window,
+            Method::Ours(Variant::Multimem | Variant::MulticastCopy) => Place::Multicast,
+            Method::Ours(_) => Place::Symmetric,
         };
         let Some([input, output]) = means.arena.operands(place, bytes)? else {
             return Ok(Err(means.arena.lacks(place)));
         };
         (call.input, call.output) = (input, output);
-        if let Way::Ours(variant) = way {
+        if let Method::Ours(variant) = method {
             match means.ours.validate(&call, variant) {
                 Err(error) if error.is_unavailable() => return Ok(Err(error.to_string())),
                 other => other?,
             }
         }
         Ok(Ok(Self {
-            name: way.name().into(),
+            name: method.name().into(),
             call,
             means,
-            way,
+            method,
             bytes,
             graph: None,
         }))
     }
 
-    /// Makes the first call and captures another. Collective; what the device lacks is `Err` with the reason on all ranks, and
-    /// without a graph only the columns of graphs stay empty, for which the reason is returned.
-    ///
-    /// # Errors
-    /// A call failed on some rank.
+    /// Makes the first call and captures another. Collective; what the device lacks is `Err` with the reason
+    /// on all ranks, and without a graph only the columns of graphs stay empty, for which the reason is
+    /// returned.
     pub fn warm_up(&mut self) -> Result<Result<Option<String>, String>> {
         let session = self.means.session;
         let mine = self
@@ -82,8 +78,8 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
             Err(error) if error.is_unavailable() => Ok(error.to_string().into_bytes()),
             other => other.map(|()| Vec::new()),
         };
-        let all = session.settle(&format!("first call of {}", self.name), mine)?;
-        if let Some(reason) = told(&all) {
+        let all = session.agree(&format!("first call of {}", self.name), mine)?;
+        if let Some(reason) = first_reason(&all) {
             return Ok(Err(reason));
         }
         let mut failed = None;
@@ -106,8 +102,8 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
             (_, Some(error)) => Ok(error.to_string().into_bytes()),
             (Err(error), None) => Ok(error.to_string().into_bytes()),
         };
-        let all = session.settle(&format!("capture of {}", self.name), mine)?;
-        let reason = told(&all);
+        let all = session.agree(&format!("capture of {}", self.name), mine)?;
+        let reason = first_reason(&all);
         if reason.is_some() {
             self.graph = None;
         }
@@ -119,7 +115,6 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
         self.graph.is_some()
     }
 
-    /// Bytes of the output.
     pub fn output_bytes(&self) -> usize {
         self.bytes[1]
     }
@@ -133,22 +128,22 @@ impl<'a, B: NcclBackend> Candidate<'a, B> {
         } = self.means;
         let stream = &session.stream;
         let by_nccl = |comm: &Option<&B::Comm>| match comm {
-            // SAFETY: as below; the operands are all plain, or all in windows, as the way asks.
+            // SAFETY: as below; the operands are all plain, or all in windows, as the method asks.
             Some(comm) => unsafe { session.backend.enqueue_nccl(comm, stream, &self.call) },
             None => Err(BenchError::Usage("there is no NCCL".into())),
         };
-        match self.way {
-            Way::Nccl => by_nccl(plain),
-            Way::NcclWindow => by_nccl(windows),
-            // SAFETY: the operands have these bytes and outlive the candidate; all ranks make the same calls in the same
-            // order, on the session's stream alone.
-            Way::Ours(variant) => unsafe { Ok(ours.enqueue(stream, &self.call, variant)?) },
+        match self.method {
+            Method::Nccl => by_nccl(plain),
+            Method::NcclWindow => by_nccl(windows),
+            // SAFETY: the operands have these bytes and outlive the candidate; all ranks make the same calls
+            // in the same order, on the session's stream alone.
+            Method::Ours(variant) => unsafe { Ok(ours.enqueue(stream, &self.call, variant)?) },
         }
     }
 }
 
 /// The first reason that a rank gave.
-pub(super) fn told(all: &[Vec<u8>]) -> Option<String> {
+pub(super) fn first_reason(all: &[Vec<u8>]) -> Option<String> {
     let reason = all.iter().find(|word| !word.is_empty())?;
     Some(String::from_utf8_lossy(reason).into_owned())
 }
@@ -160,9 +155,9 @@ impl<B: NcclBackend> Contender for Candidate<'_, B> {
 
     fn measures(&self) -> Measures {
         Measures {
-            in_a_row: true,
+            back_to_back: true,
             single_replays: self.has_graph(),
-            replays_in_a_row: self.has_graph(),
+            replays_back_to_back: self.has_graph(),
         }
     }
 
@@ -202,10 +197,10 @@ impl<B: NcclBackend> Contender for Candidate<'_, B> {
             nccl: [plain, windows],
             ..
         } = self.means;
-        let comm = match self.way {
-            Way::Nccl => *plain,
-            Way::NcclWindow => *windows,
-            Way::Ours(_) => None,
+        let comm = match self.method {
+            Method::Nccl => *plain,
+            Method::NcclWindow => *windows,
+            Method::Ours(_) => None,
         };
         if let Some(comm) = comm {
             session.backend.drain_nccl(comm, &session.stream)?;

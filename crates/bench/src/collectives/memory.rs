@@ -6,6 +6,7 @@ use warpweave_comm::collective::Operand;
 use warpweave_symm_mem::multicast::MulticastBuffer;
 use warpweave_symm_mem::{DType, Exchange, Memory, Support, SymmetricBuffer};
 
+use super::candidate::first_reason;
 use super::nccl::NcclBackend;
 use super::numbers::Stream;
 use crate::error::Result;
@@ -38,11 +39,8 @@ pub(super) struct Arena<B: NcclBackend> {
 }
 
 impl<B: NcclBackend> Arena<B> {
-    /// Allocates an input and an output of `bytes`, in plain memory too where `plain` is set, and fills the input sets.
-    /// Collective.
-    ///
-    /// # Errors
-    /// What the backend and the exchange report.
+    /// Allocates an input and an output of `bytes`, in plain memory too where `plain` is set, and fills the
+    /// input sets. Collective.
     pub fn new(session: &Session<B>, bytes: [usize; 2], dtype: DType, plain: bool) -> Result<Self> {
         let (backend, exchange): (_, &Arc<dyn Exchange>) = (&session.backend, &session.exchange);
         let shared = |name, bytes| SymmetricBuffer::new(backend, exchange, name, bytes);
@@ -68,7 +66,7 @@ impl<B: NcclBackend> Arena<B> {
             Ok(local) => (Ok(Vec::new()), Some(local)),
             Err(error) => (Err(error), None),
         };
-        session.settle("memory for the inputs", failure)?;
+        session.agree("memory for the inputs", failure)?;
         let (plain, sets) = local.unwrap_or_default();
         Ok(Self {
             multicast: multicast(session, &symmetric)?,
@@ -81,9 +79,6 @@ impl<B: NcclBackend> Arena<B> {
     }
 
     /// Adds windows of `comm`. Collective.
-    ///
-    /// # Errors
-    /// What NCCL reports.
     pub fn open_windows(&mut self, session: &Session<B>, comm: &B::Comm) -> Result<()> {
         let open = |bytes| {
             let exchange = session.exchange.as_ref();
@@ -94,9 +89,6 @@ impl<B: NcclBackend> Arena<B> {
     }
 
     /// Input and output of these many bytes in `place`; `None` where there is no such memory.
-    ///
-    /// # Errors
-    /// More bytes than there are.
     pub fn operands(&self, place: Place, bytes: [usize; 2]) -> Result<Option<[Operand; 2]>> {
         let [input, output] = &self.symmetric;
         let (a, b) = match (place, &self.plain, &self.windows) {
@@ -140,9 +132,6 @@ impl<B: NcclBackend> Arena<B> {
     }
 
     /// Frees everything once all ranks have come here, with their work ended. Collective.
-    ///
-    /// # Errors
-    /// What the exchange and NCCL report.
     pub fn close(self, session: &Session<B>) -> Result<()> {
         let exchange = session.exchange.as_ref();
         for window in self.windows.into_iter().flatten() {
@@ -168,9 +157,9 @@ fn multicast<B: NcclBackend>(
         Support::Yes => String::new(),
         Support::No(why) => why.clone(),
     };
-    let all = session.settle("multicast of all ranks", Ok(mine.into_bytes()))?;
-    if let Some(reason) = all.iter().find(|reason| !reason.is_empty()) {
-        return Ok(Err(String::from_utf8_lossy(reason).into_owned()));
+    let all = session.agree("multicast of all ranks", Ok(mine.into_bytes()))?;
+    if let Some(reason) = first_reason(&all) {
+        return Ok(Err(reason));
     }
     let made = |buffer| MulticastBuffer::new(&session.backend, &session.exchange, buffer);
     Ok(Ok([made(&buffers[0])?, made(&buffers[1])?]))

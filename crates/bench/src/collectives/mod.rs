@@ -1,27 +1,23 @@
-//! The suite `collectives`: every variant of every operation over symmetric memory, beside NCCL, from kilobytes to hundreds of
-//! megabytes.
+//! The suite `collectives`: every variant of every operation over symmetric memory, and NCCL, from kilobytes
+//! to hundreds of megabytes.
 //!
-//! The size of a row is what a rank brings: the input of an all-gather, of which the output is `world` times as large; the
-//! whole input of a reduce-scatter or an all-to-all, of which a rank keeps or sends `1 / world`; the tensor of an all-reduce
-//! or a broadcast.
+//! The size of a row is what a rank brings: the input of an all-gather, of which the output is `world` times
+//! as large; the whole input of a reduce-scatter or an all-to-all, of which a rank keeps or sends `1 /
+//! world`; the tensor of an all-reduce or a broadcast.
 
 mod candidate;
-mod limit;
 mod memory;
+mod method;
 mod nccl;
 mod numbers;
 mod operation;
 mod peers;
-pub mod report;
 mod run;
-mod size;
 mod stage;
 mod verify;
-mod way;
 
+pub use method::{catalogue, methods};
 pub use nccl::NcclBackend;
 pub use operation::{DEFAULT_OPERATIONS, operation};
 pub use peers::read_peers;
-pub use run::{Settings, run};
-pub use size::Bytes;
-pub use way::{catalogue, ways};
+pub(crate) use run::{Setup, measure};

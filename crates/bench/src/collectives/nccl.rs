@@ -57,7 +57,8 @@ pub trait NcclBackend: ExecuteBackend + CollectiveKernels + TransferBackend {
     /// Enqueues `call` by NCCL; may be captured in a graph.
     ///
     /// # Safety
-    /// As [`Collectives::enqueue`](warpweave_comm::Collectives::enqueue); operands that lie in a window do so on all ranks.
+    /// As [`Collectives::enqueue`](warpweave_comm::Collectives::enqueue); operands that lie in a window do so
+    /// on all ranks.
     unsafe fn enqueue_nccl(
         &self,
         comm: &Self::Comm,
@@ -187,7 +188,8 @@ impl NcclBackend for Cuda {
         let (send, recv) = (call.input.address().0, call.output.address().0);
         let (count, element) = (call.count, Element::try_from(call.dtype)?);
         let stream = stream.raw();
-        // SAFETY: the caller vouches for both ranges, the stream and the order of calls; NCCL counts as `Operation` does.
+        // SAFETY: the caller vouches for both ranges, the stream and the order of calls; NCCL counts as
+        // `Operation` does.
         unsafe {
             match call.operation {
                 Operation::AllGather => comm.all_gather(send, recv, count, element, stream)?,

@@ -1,4 +1,5 @@
-//! The numbers that go in, and what must come out: integers so small that every sum over the ranks is exact in every type.
+//! The numbers that go in, and what must come out: integers so small that every sum over the ranks is exact
+//! in every type.
 
 use half::f16;
 use warpweave_comm::collective::Operation;
@@ -17,8 +18,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Those of `rank` in input set `set`: from −128 to 127 for one or two ranks, half of that for up to four, and so on, so
-    /// that sums stay within 256 and are exact in bf16.
+    /// Those of `rank` in input set `set`: from −128 to 127 for one or two ranks, half of that for up to
+    /// four, and so on, so that sums stay within 256 and are exact in bf16.
     pub fn new(rank: usize, set: usize, world: usize) -> Self {
         let shift = world.next_power_of_two().ilog2().saturating_sub(1).min(6);
         Self {

@@ -13,9 +13,6 @@ pub const DEFAULT_OPERATIONS: [Operation; 5] = [
 ];
 
 /// The operation of this name.
-///
-/// # Errors
-/// Naming what there is.
 pub fn operation(name: &str) -> Result<Operation, String> {
     let found = DEFAULT_OPERATIONS.into_iter().find(|o| o.name() == name);
     found.ok_or_else(|| {
@@ -33,7 +30,8 @@ pub(super) fn place(operation: Operation) -> usize {
 /// Elements to which chunks are rounded down: whole vectors of 16 bytes, whatever the type.
 const VECTOR: usize = 8;
 
-/// The count of a call whose rank brings `bytes`, rounded down to what divides among the ranks; one element at least.
+/// The count of a call whose rank brings `bytes`, rounded down to what divides among the ranks; one element
+/// at least.
 pub(super) fn count(operation: Operation, dtype: DType, bytes: usize, world: usize) -> usize {
     let elements = bytes / dtype.size();
     let count = match operation {
@@ -80,6 +78,17 @@ mod tests {
             [12_000, 3000, 6000, 4000, 3000]
         );
         assert_eq!(DEFAULT_OPERATIONS.map(|o| least_bytes(o, 4000, 1)), [0; 5]);
+    }
+
+    #[test]
+    fn the_limit_is_bytes_over_bandwidth() {
+        let limit = |operation| {
+            let bytes = least_bytes(operation, 400_000_000, 4);
+            let limit = crate::report::Limit::of_transfer(bytes, 400.0);
+            (limit.bytes, limit.ms)
+        };
+        assert_eq!(limit(AllGather), (1_200_000_000, 3.0));
+        assert_eq!(limit(AllReduce).1, 1.5);
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::path::Path;
 use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::DType;
 
-use super::size::Bytes;
 use crate::error::Result;
 use crate::peers::Peers;
+use crate::size::Bytes;
 use crate::statistics::Spread;
 
 const KIND: &str = "collectives";
@@ -30,9 +30,6 @@ const NAMES: [(&str, Operation, &str); 5] = [
 ];
 
 /// Reads what a file has of collectives.
-///
-/// # Errors
-/// [`BenchError::Usage`](crate::BenchError::Usage) for a file that cannot be read or holds no figure of a collective.
 pub fn read_peers(path: &Path) -> Result<Peers> {
     Peers::of_kinds(path, &[KIND])
 }

@@ -1,73 +1,41 @@
-//! The suite from its first size to its report.
+//! The sizes of a run, one after the other.
 
 use warpweave_comm::Collectives;
-use warpweave_comm::collective::{CollectiveOptions, Operation};
-use warpweave_symm_mem::{BackendKind, DType};
+use warpweave_comm::collective::CollectiveOptions;
 
-use super::candidate::told;
+use super::candidate::first_reason;
+use super::method::{Method, wants};
 use super::nccl::{Library, NcclBackend};
-use super::operation::{DEFAULT_OPERATIONS, place};
-use super::report::{LinkSpeed, Report, SCHEMA};
-use super::size::Bytes;
+use super::operation::place;
 use super::stage::Stage;
-use super::way::{Way, wants};
 use crate::clock::Clock;
 use crate::error::Result;
-use crate::limit::push_bandwidth;
-use crate::peers::Peers;
+use crate::limit::Links;
 use crate::progress::Progress;
-use crate::provenance::{Provenance, kind_name};
+use crate::report::Report;
 use crate::session::Session;
+use crate::suite::Settings;
 use crate::timing::Effort;
 
-/// What is to be measured.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Names of rows; all without any.
-    pub implementations: Vec<String>,
-    /// Operations; [`DEFAULT_OPERATIONS`] without any.
-    pub operations: Vec<Operation>,
-    /// Sizes; what suits the backend without any.
-    pub sizes: Vec<Bytes>,
-    /// Element type.
-    pub dtype: DType,
-    /// Single calls of each row; what suits the backend without.
-    pub iterations: Option<usize>,
-    /// Figures of another program.
-    pub peers: Option<Peers>,
+/// What a run is made with.
+pub(crate) struct Setup<'a, B: NcclBackend> {
+    pub session: &'a Session<B>,
+    pub settings: &'a Settings,
+    pub clock: &'a Clock<B>,
+    pub effort: Effort,
+    pub links: Option<&'a Links>,
+    pub progress: &'a Progress,
 }
 
-impl Settings {
-    /// What is measured: each of the sizes that are given, or of those that suit the backend, once and in order.
-    pub fn sizes_on(&self, kind: BackendKind) -> Vec<Bytes> {
-        let mut sizes = match self.sizes.is_empty() {
-            true => Bytes::defaults(kind),
-            false => self.sizes.clone(),
-        };
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
-    }
-}
-
-/// Measures and verifies. Collective; every rank gets the same report.
-///
-/// # Errors
-/// Ranks that were started with different settings, faults, and whatever else ends a run. A wrong result or a missing
-/// capability is a row of the report instead.
-pub fn run<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<Report> {
-    let mut settings = settings.clone();
-    if settings.operations.is_empty() {
-        settings.operations = DEFAULT_OPERATIONS.into();
-    }
-    settings.sizes = settings.sizes_on(B::KIND);
-    agree(session, &settings)?;
-
-    let effort = Effort::of_collectives(B::KIND, settings.iterations);
-    let clock = Clock::new(session, effort.capacity())?;
-    let progress = Progress::new(session.rank());
-    progress.at(0, 1, "links");
-    let links = push_bandwidth(session, &clock)?;
+/// Adds the results of all sizes to `report`, by operation. Collective.
+pub(crate) fn measure<B: NcclBackend>(
+    setup: &Setup<'_, B>,
+    report: &mut Report,
+    each: &mut dyn FnMut(&Report) -> Result<()>,
+) -> Result<()> {
+    let Setup {
+        session, settings, ..
+    } = setup;
     let largest = settings.sizes.last().map_or(0, |size| size.0);
     let options = CollectiveOptions {
         // A rank's share of the largest message, rounded up, for each rank.
@@ -75,67 +43,35 @@ pub fn run<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<
         ..CollectiveOptions::default()
     };
     let ours = Collectives::new(&session.backend, &session.exchange, "bench", options)?;
-    progress.at(0, 1, "NCCL");
-    let plain = library(session, &settings, Way::Nccl)?;
-    let windows = library(session, &settings, Way::NcclWindow)?;
+    setup.progress.at(0, 1, "NCCL");
+    let plain = library(setup, Method::Nccl)?;
+    let windows = library(setup, Method::NcclWindow)?;
     let mut results = Vec::new();
     for (i, &size) in settings.sizes.iter().enumerate() {
-        let _span = tracing::info_span!("bench.size", %size).entered();
         let stage = Stage {
-            session,
-            settings: &settings,
-            clock: &clock,
-            effort,
-            links: links.as_ref(),
+            setup,
             ours: &ours,
             plain: &plain,
             windows: &windows,
             size,
-            progress: &|what: &str| progress.at(i, settings.sizes.len(), format!("{size}: {what}")),
+            progress: &|what: &str| {
+                let label = format!("{size}: {what}");
+                setup.progress.at(i, settings.sizes.len(), label);
+            },
         };
         results.extend(stage.measure()?);
+        results.sort_by_key(|(operation, size, _)| (place(*operation), *size));
+        let outcomes = results.iter().map(|(.., outcome)| outcome.clone());
+        report.results = outcomes.collect();
+        each(report)?;
     }
-    results.sort_by_key(|(operation, outcome)| (place(*operation), outcome.size));
-    ours.close(&session.stream, session.exchange.as_ref())?;
-    Ok(Report {
-        schema: SCHEMA.into(),
-        suite: "collectives".into(),
-        provenance: Provenance::of(session)?,
-        links: links.map(|links| LinkSpeed {
-            bandwidth_gb_s: links.bandwidth_gb_s,
-            transport: links.transport,
-        }),
-        peers: settings.peers.as_ref().map(|peers| peers.by.clone()),
-        results: results.into_iter().map(|(_, outcome)| outcome).collect(),
-        notes: notes(B::KIND),
-    })
+    Ok(ours.close(&session.stream, session.exchange.as_ref())?)
 }
 
-/// Ranks with different arguments would wait for each other in different places.
-fn agree<B: NcclBackend>(session: &Session<B>, settings: &Settings) -> Result<()> {
-    let list = |names: Vec<String>| names.join(", ");
-    let operations = settings.operations.iter().map(|o| o.name().to_owned());
-    let sizes = settings.sizes.iter().map(Bytes::to_string);
-    session.agree("the kind of device", kind_name(B::KIND))?;
-    session.agree("the suite", "collectives")?;
-    session.agree(
-        "the list of implementations",
-        &list(settings.implementations.clone()),
-    )?;
-    session.agree("the list of operations", &list(operations.collect()))?;
-    session.agree("the list of sizes", &list(sizes.collect()))?;
-    session.agree("the element type", settings.dtype.name())?;
-    let iterations = format!("{:?}", settings.iterations);
-    session.agree("the number of iterations", &iterations)
-}
-
-/// A communicator of NCCL's for a row, if it is wanted. Collective.
-fn library<B: NcclBackend>(
-    session: &Session<B>,
-    settings: &Settings,
-    way: Way,
-) -> Result<Library<B::Comm>> {
-    if !wants(&settings.implementations, way.name()) {
+/// NCCL's communicator for a row, if it is wanted. Collective.
+fn library<B: NcclBackend>(setup: &Setup<'_, B>, method: Method) -> Result<Library<B::Comm>> {
+    let session = setup.session;
+    if !wants(&setup.settings.implementations, method.name()) {
         return Ok(Library::default());
     }
     let (mine, comm) = match session.backend.nccl(&session.exchange) {
@@ -143,21 +79,9 @@ fn library<B: NcclBackend>(
         Err(error) if error.is_unavailable() => (Ok(error.to_string().into_bytes()), None),
         Err(error) => (Err(error), None),
     };
-    let refusal = told(&session.settle(&format!("start of {}", way.name()), mine)?);
+    let refusal = first_reason(&session.agree(&format!("start of {}", method.name()), mine)?);
     Ok(Library {
         comm: comm.filter(|_| refusal.is_none()),
         refusal,
     })
-}
-
-/// Findings that no table tells.
-fn notes(kind: BackendKind) -> Vec<String> {
-    match kind {
-        BackendKind::Cuda => Vec::new(),
-        BackendKind::Host => vec![
-            "Host backend: processes and memory of one machine. The results are verified; the times say nothing about \
-             GPUs, NVLink or NCCL."
-                .into(),
-        ],
-    }
 }

@@ -4,38 +4,30 @@ use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call, Operand, Operation, Variant};
 use warpweave_symm_mem::DevicePtr;
 
-use super::candidate::{Candidate, Means, told};
-use super::limit::limit;
+use super::candidate::{Candidate, Means, first_reason};
 use super::memory::{Arena, Place};
+use super::method::{Method, wants};
 use super::nccl::{Library, NcclBackend};
-use super::operation::count;
+use super::operation::{count, least_bytes};
 use super::peers;
-use super::report::{Kind, Outcome, Row};
-use super::run::Settings;
-use super::size::Bytes;
+use super::run::Setup;
 use super::verify::{kept, verify};
-use super::way::{SELECT, Way, wants};
-use crate::clock::Clock;
 use crate::error::Result;
-use crate::limit::Links;
-use crate::report::Status;
-use crate::session::Session;
-use crate::timing::{Contender, Effort, Times, Timing};
+use crate::report::table::SELECT;
+use crate::report::{Kind, Limit, Operands, Outcome, Row, Status};
+use crate::size::Bytes;
+use crate::timing::{Contender, Times, Timing};
 use crate::verification::Verdict;
 
 /// The rank whose data broadcasts spread.
 const ROOT: usize = 0;
 
-/// Outputs of at most so many bytes are verified again behind the timing.
+/// Outputs of at most so many bytes are verified again after the timing.
 const VERIFIED_TWICE: usize = 4 << 20;
 
 /// One size of a run.
 pub(super) struct Stage<'a, B: NcclBackend> {
-    pub session: &'a Session<B>,
-    pub settings: &'a Settings,
-    pub clock: &'a Clock<B>,
-    pub effort: Effort,
-    pub links: Option<&'a Links>,
+    pub setup: &'a Setup<'a, B>,
     pub ours: &'a Collectives<B>,
     pub plain: &'a Library<B::Comm>,
     pub windows: &'a Library<B::Comm>,
@@ -46,11 +38,11 @@ pub(super) struct Stage<'a, B: NcclBackend> {
 impl<B: NcclBackend> Stage<'_, B> {
     fn call(&self, operation: Operation) -> Call {
         let nothing = Operand::local(DevicePtr::NULL);
-        let dtype = self.settings.dtype;
+        let dtype = self.setup.settings.message_dtype();
         Call {
             operation,
             dtype,
-            count: count(operation, dtype, self.size.0, self.session.world()),
+            count: count(operation, dtype, self.size.0, self.setup.session.world()),
             root: ROOT,
             input: nothing,
             output: nothing,
@@ -59,20 +51,19 @@ impl<B: NcclBackend> Stage<'_, B> {
 
     /// Bytes of input and output.
     fn bytes(&self, call: &Call) -> [usize; 2] {
-        let (input, output) = call.operation.elements(call.count, self.session.world());
+        let (input, output) = call
+            .operation
+            .elements(call.count, self.setup.session.world());
         [input, output].map(|elements| elements * call.dtype.size())
     }
 
     /// Measures every operation of this size. Collective.
-    ///
-    /// # Errors
-    /// As [`run`](super::run()).
-    pub fn measure(&self) -> Result<Vec<(Operation, Outcome)>> {
-        let session = self.session;
+    pub fn measure(&self) -> Result<Vec<(Operation, Bytes, Outcome)>> {
+        let session = self.setup.session;
         let span = tracing::info_span!("bench.size", size = %self.size);
         let _entered = span.enter();
         (self.progress)("inputs");
-        let operations = self.settings.operations.iter();
+        let operations = self.setup.settings.operations.iter();
         let calls: Vec<_> = operations.map(|&o| self.call(o)).collect();
         let all = calls.iter().map(|call| self.bytes(call));
         let most = all
@@ -80,17 +71,17 @@ impl<B: NcclBackend> Stage<'_, B> {
             .fold([1, 1], |[a, b], [c, d]| [a.max(c), b.max(d)]);
         let most_kept = all.map(|[_, output]| kept(output)).max();
         let plain = self.plain.comm.is_some();
-        let mut arena = Arena::new(session, most, self.settings.dtype, plain)?;
+        let mut arena = Arena::new(session, most, self.setup.settings.message_dtype(), plain)?;
         let no_windows = match &self.windows.comm {
             Some(comm) => self.open_windows(&mut arena, comm)?,
             None => self.windows.refusal.clone(),
         };
-        // Outputs of calls that follow each other, one behind the other.
+        // Outputs of calls that follow each other, one after the other.
         let (mine, aside) = match session.backend.allocate(most_kept.unwrap_or(0).max(1)) {
             Ok(memory) => (Ok(Vec::new()), Some(memory)),
             Err(error) => (Err(error.into()), None),
         };
-        session.settle("memory for the outputs", mine)?;
+        session.agree("memory for the outputs", mine)?;
         let refusals = [self.plain.refusal.clone(), no_windows];
         let mut outcomes = Vec::new();
         if let Some(aside) = aside {
@@ -102,7 +93,7 @@ impl<B: NcclBackend> Stage<'_, B> {
             };
             for call in calls {
                 let outcome = self.operation(&means, call, &refusals, &aside)?;
-                outcomes.push((call.operation, outcome));
+                outcomes.push((call.operation, self.size, outcome));
             }
         }
         arena.close(session)?;
@@ -112,14 +103,13 @@ impl<B: NcclBackend> Stage<'_, B> {
     /// Why there are no windows of this size, if there are none on some rank.
     fn open_windows(&self, arena: &mut Arena<B>, comm: &B::Comm) -> Result<Option<String>> {
         // A lost peer is found by the step that follows.
-        let opened = arena.open_windows(self.session, comm);
+        let session = self.setup.session;
+        let opened = arena.open_windows(session, comm);
         let mine = opened
             .err()
             .map_or(String::new(), |error| error.to_string());
-        let all = self
-            .session
-            .settle("windows of NCCL", Ok(mine.into_bytes()))?;
-        Ok(told(&all))
+        let all = session.agree("windows of NCCL", Ok(mine.into_bytes()))?;
+        Ok(first_reason(&all))
     }
 
     /// One operation of this size.
@@ -135,26 +125,28 @@ impl<B: NcclBackend> Stage<'_, B> {
         let mut rows = Vec::new();
         let mut candidates = Vec::new();
         let selected = self.selected(means, call, bytes)?;
-        let mut ways = Way::of(operation, &self.settings.implementations);
+        let mut methods = Method::of(operation, &self.setup.settings.implementations);
         // A choice has a row, also where only the choice was asked for.
-        let chosen = selected.map(Way::Ours).filter(|way| !ways.contains(way));
-        ways.extend(chosen);
-        for way in ways {
-            (self.progress)(&format!("{operation}, first call of {}", way.name()));
-            let (kind, reason) = match way {
-                Way::Nccl => (Kind::Nccl, &refusals[0]),
-                Way::NcclWindow => (Kind::Nccl, &refusals[1]),
-                Way::Ours(_) => (Kind::Ours, &None),
+        let chosen = selected
+            .map(Method::Ours)
+            .filter(|method| !methods.contains(method));
+        methods.extend(chosen);
+        for method in methods {
+            (self.progress)(&format!("{operation}, first call of {}", method.name()));
+            let (kind, reason) = match method {
+                Method::Nccl => (Kind::Nccl, &refusals[0]),
+                Method::NcclWindow => (Kind::Nccl, &refusals[1]),
+                Method::Ours(_) => (Kind::Ours, &None),
             };
             let made = match reason {
                 Some(reason) => Err(reason.clone()),
-                None => Candidate::new(means, way, call, bytes)?,
+                None => Candidate::new(means, method, call, bytes)?,
             };
             let made = match made {
                 Ok(mut candidate) => candidate.warm_up()?.map(|no_graph| (candidate, no_graph)),
                 Err(reason) => Err(reason),
             };
-            let row = |status, reason| Row::new(way.name(), kind, status, reason);
+            let row = |status, reason| Row::new(method.name(), kind, status, reason);
             match made {
                 Ok((candidate, no_graph)) => {
                     rows.push(row(Status::Ok, no_graph));
@@ -172,21 +164,27 @@ impl<B: NcclBackend> Stage<'_, B> {
             }
         }
         for (((at, _), times), verdict) in candidates.iter().zip(times).zip(verdicts) {
-            fill(&mut rows[*at], &times, verdict);
+            rows[*at].fill(&times, verdict);
         }
         self.add_peers(operation, &mut rows);
-        let world = self.session.world();
-        Ok(Outcome {
-            operation: operation.name().into(),
+        let world = self.setup.session.world();
+        let on = Operands::Message {
             size: self.size,
             input_bytes: bytes[0],
             output_bytes: bytes[1],
-            dtype: call.dtype.name().into(),
-            world,
-            limit: limit(operation, bytes[0], world, self.links),
-            best: None,
+        };
+        let least = least_bytes(operation, bytes[0], world);
+        let links = self.setup.links.filter(|_| least > 0);
+        Ok(Outcome {
+            limit: links.map(|links| Limit::of_transfer(least, links.bandwidth_gb_s)),
             selected: selected.map(|variant| variant.name().into()),
             rows,
+            ..Outcome::new(
+                Some(operation.name().into()),
+                on,
+                call.dtype.name().into(),
+                world,
+            )
         }
         .compared())
     }
@@ -201,7 +199,7 @@ impl<B: NcclBackend> Stage<'_, B> {
                 "{}, verifying {}",
                 candidate.call.operation, candidate.name
             ));
-            verify(self.session, candidate, aside)
+            verify(self.setup.session, candidate, aside)
         });
         verdicts.collect()
     }
@@ -212,9 +210,9 @@ impl<B: NcclBackend> Stage<'_, B> {
         candidates: &[(usize, Candidate<'_, B>)],
     ) -> Result<Vec<Times>> {
         let timing = Timing {
-            session: self.session,
-            clock: self.clock,
-            effort: self.effort,
+            session: self.setup.session,
+            clock: self.setup.clock,
+            effort: self.setup.effort,
         };
         let contenders: Vec<_> = candidates
             .iter()
@@ -226,15 +224,18 @@ impl<B: NcclBackend> Stage<'_, B> {
     }
 
     fn add_peers(&self, operation: Operation, rows: &mut Vec<Row>) {
-        let Some(peers) = &self.settings.peers else {
+        let Some(peers) = &self.setup.settings.peers else {
             return;
         };
-        let world = self.session.world();
-        for (name, ms) in peers::of(peers, operation, self.size, world, self.settings.dtype) {
-            rows.push(Row {
-                single_ms: Some(ms),
-                ..Row::new(name, Kind::Peer, Status::Ok, None)
-            });
+        let world = self.setup.session.world();
+        for (name, ms) in peers::of(
+            peers,
+            operation,
+            self.size,
+            world,
+            self.setup.settings.message_dtype(),
+        ) {
+            rows.push(Row::of_peer(name, ms));
         }
     }
 
@@ -253,7 +254,7 @@ impl<B: NcclBackend> Stage<'_, B> {
             }
         }
         let Some([input, output]) =
-            operands.filter(|_| wants(&self.settings.implementations, SELECT))
+            operands.filter(|_| wants(&self.setup.settings.implementations, SELECT))
         else {
             return Ok(None);
         };
@@ -263,23 +264,4 @@ impl<B: NcclBackend> Stage<'_, B> {
             other => Ok(Some(other?)),
         }
     }
-}
-
-fn fill(row: &mut Row, times: &Times, verdict: Verdict) {
-    if !verdict.is_right() {
-        row.status = Status::Wrong;
-        row.reason = Some(match &verdict.first {
-            Some(first) => format!(
-                "{} of {} elements; rank {}, {}",
-                verdict.wrong, verdict.elements, first.rank, first.what
-            ),
-            None => format!("{} of {} elements", verdict.wrong, verdict.elements),
-        });
-    }
-    row.single_ms = times.single();
-    row.graph_single_ms = times.single_replay();
-    row.back_to_back_ms = times.back_to_back();
-    row.graph_ms = times.graph();
-    row.verification = Some(verdict);
-    row.samples = times.clone();
 }

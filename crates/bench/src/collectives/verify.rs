@@ -14,13 +14,14 @@ use crate::verification::comparison::{Comparison, WrongElement, decode};
 use crate::verification::findings::Findings;
 use crate::verification::{POISON, Verdict};
 
-/// Outputs that are kept side by side, for calls that follow each other without synchronisation, take this many bytes at
-/// the most, but for two calls.
+/// Outputs that are kept side by side, for calls that follow each other without synchronisation, take this
+/// many bytes at the most, but for two calls.
 const KEPT: usize = 256 << 20;
-/// Bytes that are fetched and compared at once.
+/// Bytes that are downloaded and compared at once.
 const PIECE: usize = 64 << 20;
 
-/// The calls that are verified, in order: as they are and as graphs, every set both ways where outputs are small.
+/// The calls that are verified, in order: as they are and as graphs, every set in both forms where outputs
+/// are small.
 fn calls(output_bytes: usize, has_graph: bool) -> Vec<(Call, usize)> {
     let all = [Call::Run, Call::Replay].into_iter();
     let all = all.flat_map(|how| (0..SETS).map(move |set| (how, set)));
@@ -41,11 +42,8 @@ pub(super) fn kept(output_bytes: usize) -> usize {
     calls(output_bytes, true).len() * output_bytes
 }
 
-/// Calls `candidate` again and again with inputs that change, poison in the output before each call, and compares. `aside`
-/// has at least [`kept`] bytes. Collective; the verdict is that of all ranks.
-///
-/// # Errors
-/// A call failed on some rank; a wrong result is no error.
+/// Calls `candidate` again and again with inputs that change, poison in the output before each call, and
+/// compares. `aside` has at least [`kept`] bytes. Collective; the verdict is that of all ranks.
 pub(super) fn verify<B: NcclBackend>(
     session: &Session<B>,
     candidate: &Candidate<'_, B>,
@@ -71,7 +69,7 @@ pub(super) fn verify<B: NcclBackend>(
         }
         Ok(findings.to_words())
     };
-    let all = session.settle(&format!("verification of {}", candidate.name), mine())?;
+    let all = session.agree(&format!("verification of {}", candidate.name), mine())?;
     Ok(Verdict::of_ranks(&all))
 }
 
@@ -85,8 +83,8 @@ fn call_all<B: NcclBackend>(
     let (out, bytes) = (candidate.call.output.address(), candidate.output_bytes());
     for (i, &(how, set)) in calls.iter().enumerate() {
         candidate.load(set)?;
-        // SAFETY: the whole of the output, which belongs to this rank between two calls: its peers write it only once this
-        // rank's next call has begun.
+        // SAFETY: the whole of the output, which belongs to this rank between two calls: its peers write it
+        // only once this rank's next call has begun.
         unsafe { backend.fill(stream, out, POISON, bytes)? };
         candidate.call(how)?;
         if session.injection.corrupts() {
@@ -124,7 +122,8 @@ fn compare<B: NcclBackend>(
     let mut comparison = Comparison::default();
     for at in (0..bytes).step_by(PIECE) {
         let piece = &mut piece[..(bytes - at).min(PIECE)];
-        // SAFETY: the candidate's stream was synchronised, and the range is inside the outputs that were kept.
+        // SAFETY: the candidate's stream was synchronised, and the range is inside the outputs that were
+        // kept.
         unsafe {
             session
                 .backend

@@ -1,17 +1,23 @@
-//! `warpweave plan explain` and `warpweave plan evaluate`.
+//! `warpweave plan explain`, `evaluate` and `compare`: predictions and choices against measurements.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use comfy_table::Table;
-use warpweave_overlap::Operation;
-use warpweave_overlap::algorithms::Capabilities;
-use warpweave_overlap::plan::Problem;
-use warpweave_overlap::select::{self, Evaluation, Request, select};
+use warpweave_overlap::algorithms::{self, Capabilities};
+use warpweave_overlap::plan::{Plan, Problem, Provider};
+use warpweave_overlap::select::{self, Evaluation, Measurement, Measurements, Request, select};
+use warpweave_overlap::{Machine, Operation, simulate};
 
-use super::kept::machine_or_measured;
-use super::measured::measured;
-use crate::cli::ChoiceArgs;
-use crate::error::Result;
+use super::measure::machine_or_measured;
+use super::plan::machine;
+use super::report::read_file;
+use crate::cli::{ChoiceArgs, CompareArgs};
+use crate::error::{BenchError, Result};
+use crate::limit::gemm_alone;
+use crate::report::{Document, Operands, Outcome, Status};
+use crate::shape::Shape;
+use crate::statistics::Spread;
 
 /// Prints the ranking of all that can run, and why the first stands first.
 pub(super) fn explain(
@@ -91,4 +97,209 @@ fn capabilities(args: &ChoiceArgs, multicast: bool) -> Capabilities {
         multicast,
         sm90: !args.no_sm90,
     }
+}
+
+/// A figure with what the model says of it.
+struct Case {
+    name: String,
+    world: usize,
+    problem: Problem,
+    measured: f64,
+    simulated: f64,
+}
+
+impl Case {
+    fn ratio(&self) -> f64 {
+        self.simulated / self.measured
+    }
+
+    fn error(&self) -> f64 {
+        (self.ratio() - 1.0).abs()
+    }
+}
+
+/// Prints the simulated and the measured time of everything measured, the largest error first, and the median
+/// error.
+pub(super) fn compare(args: &CompareArgs, out: &mut impl Write) -> Result<()> {
+    let machine = machine(&args.machine)?;
+    let measured = measured(&args.measured)?;
+    let mut cases = Vec::new();
+    for m in measured.measurements.iter() {
+        let plans = m.configuration.plans(m.world, &m.problem)?;
+        cases.push(Case {
+            name: m.configuration.to_string(),
+            world: m.world,
+            problem: m.problem,
+            measured: m.us,
+            simulated: total(&plans, &machine)?,
+        });
+    }
+    for gemm in &measured.gemms {
+        cases.push(alone(gemm, &machine)?);
+    }
+    cases.sort_by(|a, b| b.error().total_cmp(&a.error()));
+    let Some(worst) = cases.first().map(Case::error) else {
+        return Err(BenchError::Usage(
+            "nothing was measured: see --measured".into(),
+        ));
+    };
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header([
+        "implementation",
+        "ranks",
+        "problem",
+        "measured, µs",
+        "simulated, µs",
+        "simulated / measured",
+    ]);
+    for case in cases.iter().take(args.rows) {
+        let Problem { m, n, k, dtype, .. } = case.problem;
+        table.add_row([
+            case.name.clone(),
+            case.world.to_string(),
+            format!("{m}x{n}x{k} {dtype}"),
+            format!("{:.1}", case.measured),
+            format!("{:.1}", case.simulated),
+            format!("{:.3}", case.ratio()),
+        ]);
+    }
+    writeln!(out, "{table}")?;
+    writeln!(
+        out,
+        "{} figures on {}: median error {:.3}, worst {worst:.3}",
+        cases.len(),
+        machine.name,
+        median(&cases),
+    )?;
+    Ok(())
+}
+
+/// Of the errors of `cases`, which are in order; the upper one of two in the middle.
+fn median(cases: &[Case]) -> f64 {
+    cases[(cases.len() - 1) / 2].error()
+}
+
+fn total(plans: &[Plan], machine: &Machine) -> Result<f64> {
+    Ok(simulate(plans, machine, 1)?.total())
+}
+
+/// The GEMM alone as the bench runs it.
+fn alone(gemm: &Gemm, machine: &Machine) -> Result<Case> {
+    let Gemm {
+        operation,
+        world,
+        problem,
+        us,
+    } = *gemm;
+    let implementation = gemm_alone("GEMM alone", Provider::CublasLt, Some(operation));
+    let plans = (0..world)
+        .map(|rank| (implementation.plan)(rank, world, &problem))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(Case {
+        name: format!("GEMM alone ({operation})"),
+        world,
+        problem,
+        measured: us,
+        simulated: total(&plans, machine)?,
+    })
+}
+
+/// All that was measured, without what the clock itself costs where the report knows it.
+struct Measured {
+    /// Of configurations.
+    measurements: Measurements,
+    /// Of GEMMs alone.
+    gemms: Vec<Gemm>,
+}
+
+/// A GEMM alone, as a rank computes it in an operation.
+struct Gemm {
+    operation: Operation,
+    world: usize,
+    problem: Problem,
+    /// The median of single calls, µs.
+    us: f64,
+}
+
+/// Reads all of the files.
+fn measured(paths: &[PathBuf]) -> Result<Measured> {
+    let mut all = Measured {
+        measurements: Measurements::none(),
+        gemms: Vec::new(),
+    };
+    for path in paths {
+        let text = read_file(path)?;
+        if text.trim_start().starts_with('{') {
+            of_report(&text, path, &mut all)?;
+        } else {
+            let lines = Measurements::from_text(&text).map_err(|e| usage(path, &e))?;
+            lines.iter().for_each(|m| all.measurements.push(m.clone()));
+        }
+    }
+    Ok(all)
+}
+
+fn usage(path: &Path, why: &dyn std::fmt::Display) -> BenchError {
+    BenchError::Usage(format!("{}: {why}", path.display()))
+}
+
+/// What the clock itself cost, ms; 0 where the report does not know. Older reports know it of some problems
+/// only, from the breakdown.
+fn clock(result: &Outcome, of_run: Option<Spread>) -> f64 {
+    let empty = result.breakdown.as_ref().and_then(|b| b.empty_ms);
+    of_run.or(empty).map_or(0.0, |spread| spread.median)
+}
+
+/// The right rows whose names are those of algorithms, and the GEMMs alone.
+fn of_report(text: &str, path: &Path, all: &mut Measured) -> Result<()> {
+    let report = match Document::from_json(text) {
+        Ok(Document::Report(report)) if !report.is_of_collectives() => report,
+        Ok(_) => return Err(usage(path, &"there are no plans in it")),
+        Err(why) => return Err(usage(path, &why)),
+    };
+    for results in report.results {
+        let Operands::Matrices {
+            shape: Shape { m, n, k },
+        } = results.on
+        else {
+            continue;
+        };
+        let dtype = results
+            .dtype
+            .parse()
+            .map_err(|_| usage(path, &format!("`{}` is no element type", results.dtype)))?;
+        let (world, problem) = (results.world, Problem::new(m, n, k, dtype));
+        let clock = clock(&results, report.clock_ms);
+        let us = |spread: Spread| (spread.median - clock) * 1e3;
+        // What the rows compute; older reports do not name it.
+        let mut configured = results.rows.iter();
+        let operation = configured.find_map(|row| {
+            let found = algorithms::find(&row.implementation).ok()?;
+            Some(found.operation())
+        });
+        let alone = results.limit.as_ref().and_then(|limit| limit.gemm_ms);
+        if let (Some(operation), Some(alone)) = (operation, alone) {
+            all.gemms.push(Gemm {
+                operation,
+                world,
+                problem,
+                us: us(alone),
+            });
+        }
+        for row in results.rows.iter().filter(|row| row.status == Status::Ok) {
+            let (Ok(configuration), Some(spread)) =
+                (algorithms::find(&row.implementation), row.single_ms)
+            else {
+                continue;
+            };
+            all.measurements.push(Measurement {
+                configuration,
+                world,
+                problem,
+                us: us(spread),
+            });
+        }
+    }
+    Ok(())
 }

@@ -1,54 +1,97 @@
-//! `warpweave measure`.
+//! `warpweave measure`, and the figures of machines that are kept from one job to the next: `bench` and
+//! `measure` write them, `plan` reads them.
 
 use std::io::Write;
+use std::path::Path;
 
+use warpweave_comm::collective::Costs;
+use warpweave_comm::measured::Figures;
 use warpweave_comm::{Job, Measured};
-use warpweave_symm_mem::Host;
+use warpweave_overlap::Machine;
+use warpweave_symm_mem::{BackendKind, Cuda};
 
-use super::bench::check_place;
-use super::device::{self, Choice};
-use super::kept::{keep_costs, keep_machine};
-use super::part;
+use super::plan::machine;
+use super::report::{check_place, write_file};
 use crate::cli::MeasureArgs;
 use crate::collectives::NcclBackend;
-use crate::error::{BenchError, Result};
-use crate::inject::Injection;
+use crate::error::Result;
+use crate::job::{self, Part};
 use crate::measure;
+use crate::session::Session;
 
 /// Takes this rank's part in measuring the machine.
 pub(super) fn measure(args: &MeasureArgs) -> Result<bool> {
     if let Some(path) = &args.out {
         check_place("--out", path)?;
     }
-    let job = Job::from_env()?;
-    match device::choose(args.device, &job)? {
-        Choice::Host => take_part(args, &job, Host::with_timeout(device::timeout()?)),
-        Choice::Cuda(cuda) => take_part(args, &job, *cuda),
-    }
+    job::take_part(&Job::from_env()?, args.device, None, Measure(args))
 }
 
-fn take_part<B: NcclBackend>(args: &MeasureArgs, job: &Job, backend: B) -> Result<bool> {
-    let injection = Injection::new(None, job.rank(), job.timeout());
-    part::take(job, backend, injection, |session| {
+struct Measure<'a>(&'a MeasureArgs);
+
+impl Part for Measure<'_> {
+    type Output = bool;
+
+    fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
         let kept = Measured::of_ranks(&session.backend, session.exchange.as_ref())?;
         let found = measure::run(session)?;
-        if session.rank() == 0 {
-            write(&found.machine, args)?;
-            if let Some(kept) = kept {
-                keep_machine(&kept, &found.machine)?;
-                keep_costs(&kept, found.costs)?;
-            }
+        if session.rank() > 0 {
+            return Ok(true);
+        }
+        match &self.0.out {
+            Some(path) => write_file(path, &found.machine)?,
+            None => std::io::stdout().write_all(found.machine.as_bytes())?,
+        }
+        if let Some(kept) = kept {
+            keep_machine(&kept, &found.machine)?;
+            keep_costs(&kept, found.costs)?;
         }
         Ok(true)
-    })
+    }
 }
 
-fn write(text: &str, args: &MeasureArgs) -> Result<()> {
-    match &args.out {
-        Some(path) => std::fs::write(path, text).map_err(|source| BenchError::File {
-            path: path.clone(),
-            source,
-        }),
-        None => Ok(std::io::stdout().lock().write_all(text.as_bytes())?),
+/// The machine of predictions where none is named and none was measured.
+const DEFAULT: &str = "h200x4";
+
+/// Keeps `costs`, by which collectives are selected from then on. Operations that they lack keep their
+/// figures.
+pub(super) fn keep_costs(measured: &Measured, costs: Costs) -> Result<()> {
+    if costs.is_empty() {
+        return Ok(());
     }
+    let mut kept: Costs = measured
+        .read(Figures::Costs, str::parse)
+        .unwrap_or_default();
+    kept.replace(costs);
+    log(&measured.write(Figures::Costs, &kept.to_string())?);
+    Ok(())
+}
+
+/// Keeps the description of a machine.
+fn keep_machine(measured: &Measured, text: &str) -> Result<()> {
+    log(&measured.write(Figures::Machine, text)?);
+    Ok(())
+}
+
+fn log(path: &Path) {
+    tracing::info!("figures of this machine are kept in {}", path.display());
+}
+
+/// The machine of this name or file; without one, this machine with `world` ranks where it was measured.
+pub(super) fn machine_or_measured(name: Option<&str>, world: usize) -> Result<Machine> {
+    if let Some(name) = name {
+        return machine(name);
+    }
+    let (kind, devices) = match Cuda::installed() {
+        Ok(devices) if !devices.is_empty() => (BackendKind::Cuda, devices),
+        _ => {
+            let host = warpweave_symm_mem::Host::new();
+            let info = warpweave_symm_mem::Backend::device(&host);
+            let device = (info.name.clone(), info.driver.clone());
+            (BackendKind::Host, vec![device; world])
+        }
+    };
+    let devices = devices.get(..world).unwrap_or_default();
+    let measured = Measured::of(kind, devices).and_then(|kept| Machine::measured(&kept));
+    measured.map_or_else(|| machine(DEFAULT), Ok)
 }

@@ -1,48 +1,41 @@
-//! What the binary's subcommands do; and what every program needs that runs on the ranks of a job: its device, and its part.
+//! The subcommands of the binary.
 
-mod baseline;
 mod bench;
 mod choice;
-mod compare;
-pub mod device;
-mod exit;
-mod kept;
 mod measure;
-mod measured;
-pub mod part;
 mod plan;
 mod report;
-mod timeline;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
-use crate::logging;
+use crate::{job, logging};
 
 /// Runs the command of this process's arguments. Success means that everything was right.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Err(error) = logging::start(&cli.logging) {
-        exit::fail(&error);
+        job::fail(&error);
     }
+    let out = &mut std::io::stdout();
     let outcome = match &cli.command {
-        Command::Bench(args) if args.list => bench::list(args, &mut std::io::stdout().lock()),
+        Command::Bench(args) if args.list => bench::list(args, out),
         Command::Bench(args) => match args.peer_problems {
-            Some(world) => bench::peer_problems(args, world, &mut std::io::stdout().lock()),
+            Some(world) => bench::peer_problems(args, world, out),
             None => bench::bench(args),
         },
         Command::Measure(args) => measure::measure(args),
-        Command::Timeline(args) => timeline::timeline(args),
-        Command::Compare(args) => baseline::compare(args, &mut std::io::stdout().lock()),
-        Command::Report(args) => report::report(args, &mut std::io::stdout().lock()),
-        Command::Plan(command) => plan::plan(command, &mut std::io::stdout().lock()),
+        Command::Timeline(args) => plan::timeline(args),
+        Command::Compare(args) => report::compare(args, out),
+        Command::Report(args) => report::report(args, out),
+        Command::Plan(command) => plan::plan(command, out),
     };
     logging::finish();
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => exit::fail(&error),
+        Err(error) => job::fail(&error),
     }
 }

@@ -1,4 +1,4 @@
-//! `warpweave plan`.
+//! `warpweave plan` and `warpweave timeline`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,15 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
+use warpweave_comm::Job;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::plan::Problem;
 use warpweave_overlap::{Machine, Timeline, check, show, simulate, trace};
 
-use super::kept::machine_or_measured;
-use super::{choice, compare};
-use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs};
+use super::choice;
+use super::measure::machine_or_measured;
+use super::report::{check_place, read_file, write_file};
+use crate::cli::{PlanCommand, ProblemArgs, SimulateArgs, TimelineArgs};
+use crate::collectives::NcclBackend;
 use crate::error::{BenchError, Result};
+use crate::job::{self, Part};
 use crate::progress::{Progress, aside};
+use crate::session::Session;
 
 /// Prints what `command` asks for. False if a plan does not hold.
 pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> {
@@ -64,42 +69,35 @@ pub(super) fn plan(command: &PlanCommand, out: &mut impl Write) -> Result<bool> 
             Ok(true)
         }
         PlanCommand::Compare(args) => {
-            compare::compare(args, out)?;
+            choice::compare(args, out)?;
             Ok(true)
         }
         PlanCommand::Simulate(args) => {
-            write!(out, "{}", timeline(args)?)?;
+            write!(out, "{}", simulated(args)?)?;
             Ok(true)
         }
         PlanCommand::Trace {
             simulate,
             out: path,
         } => {
-            let text = trace(&[&timeline(simulate)?]);
+            let text = trace(&[&simulated(simulate)?]);
             write_trace(path, &text, out)?;
             Ok(true)
         }
     }
 }
 
-fn timeline(args: &SimulateArgs) -> Result<Timeline> {
+fn simulated(args: &SimulateArgs) -> Result<Timeline> {
     let algorithm = algorithms::find(&args.name)?;
     let plans = algorithm.plans(args.world, &of(&args.problem))?;
     let machine = machine_or_measured(args.machine.as_deref(), args.world)?;
     Ok(simulate(&plans, &machine, args.calls.into())?)
 }
 
-/// Writes a trace and says where.
-pub(super) fn write_trace(path: &Path, text: &str, out: &mut impl Write) -> Result<()> {
-    std::fs::write(path, text).map_err(|source| BenchError::File {
-        path: path.to_owned(),
-        source,
-    })?;
-    Ok(writeln!(
-        out,
-        "{}: open it in ui.perfetto.dev",
-        path.display()
-    )?)
+fn write_trace(path: &Path, text: &str, out: &mut impl Write) -> Result<()> {
+    write_file(path, text)?;
+    let path = path.display();
+    Ok(writeln!(out, "{path}: open it in ui.perfetto.dev")?)
 }
 
 /// A machine of the crate by its name, or else of a file.
@@ -108,11 +106,7 @@ pub(super) fn machine(name: &str) -> Result<Machine> {
     if Machine::names().contains(&name) || !path.exists() {
         return Ok(Machine::named(name)?);
     }
-    let text = std::fs::read_to_string(path).map_err(|source| BenchError::File {
-        path: path.to_owned(),
-        source,
-    })?;
-    Ok(Machine::from_toml(&text)?)
+    Ok(Machine::from_toml(&read_file(path)?)?)
 }
 
 /// Checks on all cores, and prints in the order of the algorithms.
@@ -159,7 +153,63 @@ fn check_all(
     })
 }
 
-pub(super) fn of(args: &ProblemArgs) -> Problem {
+fn of(args: &ProblemArgs) -> Problem {
     let shape = args.shape;
     Problem::new(shape.m, shape.n, shape.k, args.dtype).with_multicast(args.multicast)
+}
+
+/// Calls before the one that is timed.
+const WARM_UP: usize = 3;
+
+/// Takes this rank's part in a call that is timed operation by operation.
+pub(super) fn timeline(args: &TimelineArgs) -> Result<bool> {
+    check_place("--out", &args.out)?;
+    let part = Traced {
+        args,
+        configuration: algorithms::find(&args.name)?,
+        machine: args.machine.as_deref().map(machine).transpose()?,
+    };
+    job::take_part(&Job::from_env()?, args.device, None, part)
+}
+
+struct Traced<'a> {
+    args: &'a TimelineArgs,
+    configuration: Configuration,
+    machine: Option<Machine>,
+}
+
+impl Part for Traced<'_> {
+    type Output = bool;
+
+    fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<bool> {
+        let problem = of(&self.args.problem);
+        session.require_same("the algorithm", &self.configuration.name())?;
+        session.require_same("the problem", &format!("{problem:?}"))?;
+        let (rank, world) = (session.rank(), session.world());
+        let plan = self.configuration.plan(rank, world, &problem)?;
+        let mut bound = session.executor.bind(plan, &session.stream)?;
+        bound.run()?;
+        bound.synchronize()?;
+        bound.tune(&session.executor)?;
+        for _ in 0..WARM_UP {
+            bound.run()?;
+        }
+        bound.synchronize()?;
+        let measured = session.executor.timeline(&bound)?;
+        if rank > 0 {
+            return Ok(true);
+        }
+        let mut out = std::io::stdout();
+        let mut timelines = vec![measured];
+        if let Some(machine) = &self.machine {
+            let plans = self.configuration.plans(world, &problem)?;
+            timelines.insert(0, simulate(&plans, machine, 1)?);
+        }
+        for timeline in &timelines {
+            writeln!(out, "{timeline}")?;
+        }
+        let timelines: Vec<_> = timelines.iter().collect();
+        write_trace(&self.args.out, &trace(&timelines), &mut out)?;
+        Ok(true)
+    }
 }

@@ -1,15 +1,15 @@
-//! `warpweave report`, and how reports are written.
+//! `warpweave report` and `warpweave compare`, and how files are read and written.
 
 use std::io::Write;
 use std::path::Path;
 
-use super::bench::check_place;
-use crate::cli::ReportArgs;
+use crate::baseline::{self, Baselines, default_threshold};
+use crate::cli::{BaselineArgs, ReportArgs};
 use crate::error::{BenchError, Result};
-use crate::report::Document;
 use crate::report::page::{Source, page};
+use crate::report::{Document, compact, summary};
 
-/// Writes the page of all files, and the drawing of the first that has one, and says where.
+/// Writes the page of all files, the drawing of the first that has one, and their summaries, and says where.
 pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> Result<bool> {
     check_place("--out", &args.out)?;
     if let Some(path) = &args.plot {
@@ -22,20 +22,45 @@ pub(super) fn report(args: &ReportArgs, out: &mut impl Write) -> Result<bool> {
         })
     };
     let sources = args.files.iter().map(read).collect::<Result<Vec<_>>>()?;
-    write_file(&args.out, |bytes| {
-        bytes.write_all(page(&sources).as_bytes())
-    })?;
+    write_file(&args.out, page(&sources))?;
     writeln!(out, "{}: open it in a browser", args.out.display())?;
+    let reports = sources.iter().filter_map(|source| match &source.document {
+        Document::Report(report) => Some((&source.name, report)),
+        Document::Timelines(_) => None,
+    });
     if let Some(path) = &args.plot {
-        let mut drawings = sources.iter().filter_map(|source| source.document.plot());
-        let Some(drawing) = drawings.next() else {
+        let Some(drawing) = reports.clone().find_map(|(_, report)| report.plot()) else {
             let why = "--plot: none of the files is of the suite collectives".into();
             return Err(BenchError::Usage(why));
         };
-        write_file(path, |bytes| bytes.write_all(drawing.as_bytes()))?;
+        write_file(path, drawing)?;
         writeln!(out, "{}: times over sizes", path.display())?;
     }
+    if let Some(folder) = &args.summaries {
+        for (name, report) in reports {
+            let path = folder.join(name);
+            let mut table = Vec::new();
+            summary(report, &mut table)?;
+            write_file(&path, format!("{}\n", compact::pack(report)))?;
+            write_file(&path.with_extension("md"), table)?;
+            writeln!(out, "{}: without samples, and as a table", path.display())?;
+        }
+    }
     Ok(true)
+}
+
+/// Prints what has changed from one baseline to another. True if nothing is slower.
+pub(super) fn compare(args: &BaselineArgs, out: &mut impl Write) -> Result<bool> {
+    let baselines = Baselines::new(&args.baselines);
+    let (old, new) = (baselines.read(&args.old)?, baselines.read(&args.new)?);
+    let names = [args.old.as_str(), args.new.as_str()];
+    let threshold = match args.threshold {
+        Some(percent) => percent / 100.0,
+        None => default_threshold(&old),
+    };
+    let found = baseline::compare((&old, &new), names, threshold)?;
+    baseline::print(&found, (&old, &new), names, threshold, out)?;
+    Ok(found.holds())
 }
 
 /// The name of a file without its folder.
@@ -46,14 +71,32 @@ pub(super) fn file_name(path: &Path) -> String {
         .into()
 }
 
-/// Writes a file at once, when all of it is known.
-pub(super) fn write_file(
-    path: &Path,
-    fill: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>,
-) -> Result<()> {
-    let mut out = Vec::new();
-    let written = fill(&mut out).and_then(|()| std::fs::write(path, out));
-    written.map_err(|source| BenchError::File {
+/// Fails before a run, not after it, where a file cannot be written.
+pub(super) fn check_place(option: &str, path: &Path) -> Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let why = if path.is_dir() {
+        "it is a folder".into()
+    } else if !folder.is_dir() {
+        format!("there is no folder {}", folder.display())
+    } else {
+        return Ok(());
+    };
+    let path = path.display();
+    Err(BenchError::Usage(format!("{option} {path}: {why}")))
+}
+
+pub(super) fn read_file(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|source| BenchError::File {
+        path: path.into(),
+        source,
+    })
+}
+
+pub(super) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    std::fs::write(path, content).map_err(|source| BenchError::File {
         path: path.into(),
         source,
     })

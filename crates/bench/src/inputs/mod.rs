@@ -1,5 +1,5 @@
-//! The numbers that go in: every element a function of its matrix, its input set and its place, so that each rank makes the
-//! parts that it needs and no other.
+//! The numbers that go in: every element a function of its matrix, its input set and its place, so that each
+//! rank makes the parts that it needs and no other.
 
 mod sets;
 mod source;
@@ -19,9 +19,10 @@ pub(crate) use source::{encode, mix, rounded};
 /// What kind of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Numbers {
-    /// Integers from −2 to 2: every sum of products is exact in f32, so each element of C has one right value. Where partial
-    /// products are summed over the ranks, A has so few that are not 0 that every partial sum is exact in the element type;
-    /// where the product is large, so few that the reference takes a moment.
+    /// Integers from −2 to 2: every sum of products is exact in f32, so each element of C has one right
+    /// value. Where partial products are summed over the ranks, A has so few that are not 0 that every
+    /// partial sum is exact in the element type; where the GEMM is large, so few that the reference takes a
+    /// moment.
     Integers,
     /// Uniform in \[−1, 1\), rounded to the element type.
     Reals,
@@ -30,10 +31,10 @@ pub enum Numbers {
 /// The largest product of two of the integers.
 const LARGEST_PRODUCT: usize = 4;
 
-/// Multiply-adds of a product whose reference the host computes in a second or so with all of its cores.
+/// Multiply-adds of a GEMM whose reference the host computes in a second or so with all of its cores.
 const LARGE: usize = 1 << 38;
 
-/// Integers other than 0 in a row of A where the product is large.
+/// Integers other than 0 in a row of A where the GEMM is large.
 const FEW: usize = 64;
 
 /// The global matrices of an operation on a problem.
@@ -41,15 +42,15 @@ const FEW: usize = 64;
 pub struct Matrices {
     /// Sizes and element type.
     pub problem: Problem,
-    /// How many ranks each have a part of every sum, rounded to the element type before the parts are added; 1 where a sum
-    /// is made in one piece.
+    /// How many ranks each have a part of every sum, rounded to the element type before the parts are added;
+    /// 1 where a sum is made in one piece.
     pub summands: usize,
     /// Whether a bias is added to each row of C.
     pub biased: bool,
 }
 
 impl Matrices {
-    /// Those of `operation` among `world` ranks; of a product without communication if there is none.
+    /// Those of `operation` among `world` ranks; of a GEMM without communication if there is none.
     pub fn of(operation: Option<Operation>, world: usize, problem: &Problem) -> Self {
         let split = |operation: Operation| operation.gemm(world, problem).2 < problem.k;
         let biased = |operation: Operation| {
@@ -99,10 +100,11 @@ impl Matrices {
         m.saturating_mul(n).saturating_mul(k) > LARGE
     }
 
-    /// Of so many columns of A in a row, one holds integers other than 0.
+    /// Of so many adjacent columns of A, one holds integers other than 0.
     ///
-    /// With T terms of a sum that are not 0, every sum of some of them is an integer of at most 4·T. f16 holds all integers
-    /// up to 2¹¹, bf16 up to 2⁸, f32 up to 2²⁴: with T a quarter of that, whatever is rounded, in whatever order, is exact.
+    /// With T terms of a sum that are not 0, every sum of some of them is an integer of at most 4·T. f16
+    /// holds all integers up to 2¹¹, bf16 up to 2⁸, f32 up to 2²⁴: with T a quarter of that, whatever is
+    /// rounded, in whatever order, is exact.
     fn stride(&self) -> usize {
         if self.summands == 1 {
             return match self.is_large() {
@@ -143,7 +145,7 @@ impl Part {
         Self::boxed(matrix, rows, 0..cols)
     }
 
-    /// A box of rows in a row.
+    /// A box of contiguous rows.
     pub fn boxed(matrix: Matrix, rows: Range<usize>, cols: Range<usize>) -> Self {
         Self {
             matrix,

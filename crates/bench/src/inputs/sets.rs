@@ -77,7 +77,8 @@ impl<B: ExecuteBackend> InputSets<B> {
         self.stored.iter().find(|stored| stored.part == *part)
     }
 
-    /// Enqueues the copies of set `set`, counted round and round, into the inputs of `bound`, which are among `operands`.
+    /// Enqueues the copies of set `set`, counted round and round, into the inputs of `bound`, which are among
+    /// `operands`.
     ///
     /// # Errors
     /// [`BenchError::Operand`] if a buffer is not as its operand says; what the backend reports.
@@ -124,8 +125,9 @@ impl<B: ExecuteBackend> InputSets<B> {
             });
         };
         let from = stored.sets[set % stored.sets.len()].address();
-        // SAFETY: both ranges are as long as `address` has checked and outlive the stream's work, as memory waits for it when
-        // dropped. The plan's own work on the buffer is ordered by the stream, and its proof covers this write between calls.
+        // SAFETY: both ranges are as long as `address` has checked and outlive the stream's work, as memory
+        // waits for it when dropped. The plan's own work on the buffer is ordered by the stream, and its
+        // proof covers this write between calls.
         unsafe {
             session
                 .backend

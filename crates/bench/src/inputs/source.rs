@@ -19,7 +19,7 @@ pub struct Source {
     pub dtype: DType,
     /// Columns of the matrix.
     pub cols: usize,
-    /// Of so many columns in a row all but one, chosen by chance for each row, are 0.
+    /// Of so many adjacent columns all but one, chosen by chance for each row, are 0.
     pub stride: usize,
 }
 

@@ -188,7 +188,7 @@ fn the_operands_of_all_ranks_cover_their_matrices() {
 }
 
 #[test]
-fn integers_are_few_where_the_product_is_large() {
+fn integers_are_few_where_the_gemm_is_large() {
     let dense = Problem::new(8192, 3584, 8192, DType::Bf16);
     let large = Problem::new(32768, 8192, 16384, DType::Bf16);
     for (problem, few) in [(dense, false), (large, true)] {

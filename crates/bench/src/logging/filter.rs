@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 use tracing_subscriber::EnvFilter;
 
-/// Filters of `tracing`, such as `info` or `warn,warpweave_comm=trace`, separated by semicolons. One behind `RANK:` or
-/// `FIRST-LAST:` is of these ranks, and the last that is of a rank counts there: in `warn;0:info;2-3:debug` rank 1 has `warn`.
+/// Filters of `tracing`, such as `info` or `warn,warpweave_comm=trace`, separated by semicolons. One after
+/// `RANK:` or `FIRST-LAST:` is of these ranks, and the last that is of a rank counts there: in
+/// `warn;0:info;2-3:debug` rank 1 has `warn`.
 #[derive(Clone, Debug)]
 pub struct LogFilter {
     parts: Vec<(RangeInclusive<usize>, String)>,

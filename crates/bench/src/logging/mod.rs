@@ -1,8 +1,8 @@
-//! What the program says of itself while it runs: lines on standard error, spans for Perfetto, ranges for profilers.
+//! Output while the program runs: lines on standard error, spans for Perfetto, ranges for profilers.
 //!
-//! `--log`, or `RUST_LOG`, says what is logged on which rank ([`LogFilter`]); a line names its rank. `--spans FILE` writes when
-//! the spans of all layers ran, a file a rank ([`Spans`]). `--nvtx` makes NVTX ranges of the same spans ([`Nvtx`]). None of
-//! them costs anything where it is not asked for.
+//! `--log`, or `RUST_LOG`, says what is logged on which rank ([`LogFilter`]); a line names its rank. `--spans
+//! FILE` writes when the spans of all layers ran, a file a rank ([`Spans`]). `--nvtx` makes NVTX ranges of
+//! the same spans ([`Nvtx`]). None of them costs anything where it is not asked for.
 
 mod filter;
 mod nvtx;
@@ -34,12 +34,10 @@ const OWN: &str = "warpweave=trace";
 
 static SPANS: OnceLock<Spans> = OnceLock::new();
 
-/// Starts logging for this process, which is a rank if its environment says so. To be called once, before anything else.
-///
-/// # Errors
-/// [`BenchError::File`]: the file of spans cannot be made. [`BenchError::NoNvtx`].
+/// Starts logging for this process, which is a rank if its environment says so. To be called once, before
+/// anything else.
 pub fn start(args: &LoggingArgs) -> Result<()> {
-    // What is wrong with the environment is told by the command that needs it.
+    // The command that needs the environment reports what is wrong with it.
     let job = Job::from_env().ok().filter(|job| job.world() > 1);
     let rank = job.map(|job| job.rank());
     let spans = match &args.spans {

@@ -1,8 +1,9 @@
 //! Spans as NVTX ranges, which Nsight Systems shows above the kernels and copies that they enqueued.
 //!
-//! NVTX hands its calls to the tool that a program runs under, and does nothing where there is none. Version 3 is headers of C;
-//! programs in other languages load the library of the same functions that comes with CUDA. cudarc's binding knows only that of
-//! CUDA up to 12.8, and panics without it, so two functions are looked up here.
+//! NVTX hands its calls to the tool that a program runs under, and does nothing where there is none. Version
+//! 3 is headers of C; programs in other languages load the library of the same functions that comes with
+//! CUDA. cudarc's binding knows only that of CUDA up to 12.8, and panics without it, so two functions are
+//! looked up here.
 
 use std::error::Error;
 use std::ffi::{CString, c_char, c_int};
@@ -25,8 +26,8 @@ const NAMES: [&str; 2] = ["libnvtx3interop.so.1", "libnvToolsExt.so.1"];
 type Push = unsafe extern "C" fn(*const c_char) -> c_int;
 type Pop = unsafe extern "C" fn() -> c_int;
 
-/// The layer that opens a range of its thread where a span is entered, with the span's name and fields as the text, and closes
-/// it where the span is left.
+/// The layer that opens a range of its thread where a span is entered, with the span's name and fields as the
+/// text, and closes it where the span is left.
 #[derive(Clone, Copy, Debug)]
 pub struct Nvtx {
     push: Push,
@@ -35,9 +36,6 @@ pub struct Nvtx {
 
 impl Nvtx {
     /// Loads NVTX from the file that is `named`, or from where the system's loader finds it.
-    ///
-    /// # Errors
-    /// [`BenchError::NoNvtx`] with all that was tried.
     pub fn load(named: Option<&Path>) -> Result<Self> {
         let files = named.map_or_else(|| NAMES.map(PathBuf::from).into(), |path| vec![path.into()]);
         let mut tried = Vec::new();
@@ -57,7 +55,8 @@ impl Nvtx {
     }
 
     fn open(file: &Path) -> Result<Self, libloading::Error> {
-        // SAFETY: a shared library's constructors run here. The file is NVTX by its name, or the user's explicit wish.
+        // SAFETY: a shared library's constructors run here. The file is NVTX by its name, or the user's
+        // explicit wish.
         let library = unsafe { Library::new(file) }?;
         // SAFETY: nvtxRangePushA takes a string and gives the depth of the range, in every version of NVTX.
         let push = *unsafe { library.get::<Push>(b"nvtxRangePushA") }?;
@@ -118,7 +117,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Nvtx {
         if let Some(span) = context.span(id)
             && span.extensions().get::<Text>().is_some()
         {
-            // SAFETY: spans of a thread are left in the reverse order in which they were entered, so this ends the span's own.
+            // SAFETY: spans of a thread are left in the reverse order in which they were entered, so this
+            // ends the span's own.
             unsafe { (self.pop)() };
         }
     }

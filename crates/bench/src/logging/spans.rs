@@ -1,8 +1,8 @@
 //! When spans ran, in Chrome's trace event format, for Perfetto.
 //!
-//! A process of the trace is a rank, a thread a thread. Times are of the machine's clock, so that the files of ranks of one
-//! machine can be looked at together. An event is written when it happens: a rank that is killed leaves a file without its
-//! last bracket, which Perfetto reads all the same.
+//! A process of the trace is a rank, a thread a thread. Times are of the machine's clock, so that the files
+//! of ranks of one machine can be opened together. An event is written when it happens: a rank that is killed
+//! leaves a file without its last bracket, which Perfetto reads all the same.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -59,9 +59,6 @@ struct Entry<'a> {
 
 impl Spans {
     /// Makes the file.
-    ///
-    /// # Errors
-    /// What the file system reports.
     pub fn create(path: &Path, rank: usize) -> io::Result<Self> {
         let mut out = BufWriter::new(File::create(path)?);
         let name = format!("rank {rank}");

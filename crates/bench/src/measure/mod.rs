@@ -1,8 +1,8 @@
 //! Measures the figures of a machine, as [`simulate`](warpweave_overlap::simulate()) takes them.
 //!
-//! Links, streams and signals are measured by plans of their own, in interleaved rounds of the one clock; products by the
-//! suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks cannot measure keeps the figure of
-//! the machine `h200x4`, and the file says so above it.
+//! Links, streams and signals are measured by plans of their own, in interleaved rounds of the one clock;
+//! GEMMs by the suite `gemm` and collectives by the suite `collectives`, verified as ever. What the ranks
+//! cannot measure keeps the figure of the machine `h200x4`, and the file says so above it.
 
 mod alone;
 mod plans;
@@ -17,13 +17,14 @@ use warpweave_symm_mem::{BackendKind, DType};
 
 use self::alone::times;
 use self::plans::{Probe, REPEATS, plan};
-use crate::collectives::report::Outcome;
-use crate::collectives::{self, Bytes, NcclBackend};
-use crate::error::Result;
+use crate::collectives::NcclBackend;
+use crate::error::{BenchError, Result};
 use crate::progress::Progress;
+use crate::report::{Operands, Outcome};
 use crate::session::Session;
 use crate::shape::Shape;
-use crate::suite;
+use crate::size::Bytes;
+use crate::suite::{self, Settings};
 
 /// The machine whose figures stand for what was not measured.
 const DEFAULT: &str = "h200x4";
@@ -33,7 +34,7 @@ struct Sizes {
     /// A copy for which only its start-up counts, and one for which that does not.
     copies: [usize; 2],
     scalar: Shape,
-    products: Vec<(Shape, DType)>,
+    gemms: Vec<(Shape, DType)>,
     collectives: Vec<Bytes>,
     iterations: Option<usize>,
 }
@@ -45,7 +46,7 @@ impl Sizes {
             BackendKind::Host => Self {
                 copies: [4 << 10, 1 << 20],
                 scalar: square(64),
-                products: [DType::Bf16, DType::F16, DType::F32]
+                gemms: [DType::Bf16, DType::F16, DType::F32]
                     .map(|d| (square(96), d))
                     .into(),
                 collectives: [4 << 10, 64 << 10, 256 << 10].map(Bytes).into(),
@@ -54,7 +55,7 @@ impl Sizes {
             BackendKind::Cuda => Self {
                 copies: [4 << 10, 256 << 20],
                 scalar: Shape::new(4096, 3584, 4096),
-                products: vec![
+                gemms: vec![
                     (Shape::new(4096, 1792, 4096), DType::Bf16),
                     (Shape::new(4096, 3584, 8192), DType::Bf16),
                     (square(8192), DType::Bf16),
@@ -77,17 +78,14 @@ pub struct Measurement {
 }
 
 /// Measures this job's machine. Collective; every rank gets the same.
-///
-/// # Errors
-/// What ends a run of the suites.
 pub fn run<B: NcclBackend>(session: &Session<B>) -> Result<Measurement> {
     let sizes = Sizes::of(B::KIND);
     let progress = Progress::new(session.rank());
     let mut found = Found::new(session)?;
     progress.at(0, 3, "streams and links");
     found.streams_and_links(session, &sizes)?;
-    progress.at(1, 3, "products");
-    found.products(session, &sizes)?;
+    progress.at(1, 3, "GEMMs");
+    found.gemms(session, &sizes)?;
     progress.at(2, 3, "collectives");
     let costs = match session.world() {
         1 => Costs::default(),
@@ -195,7 +193,8 @@ impl Found {
             [Probe::SignalsThenWaits, Probe::Trips, Probe::Signals].map(|p| time(p, small).map(net))
         {
             let repeats = REPEATS as f64;
-            // Signals alone are on the path but for one trip and one wait at their end, as launches take no less than waits.
+            // Signals alone are on the path but for one link crossing and one wait at their end, as launches
+            // take no less than waits.
             let (pair, trip) = (both / repeats, (trips - both).max(0.0) / repeats);
             latency.signal_us = trip;
             latency.launch_us = ((signals - trip - pair) / (repeats - 1.0)).clamp(0.0, pair);
@@ -269,18 +268,16 @@ impl Found {
     }
 
     /// Fits the sustained rate of each element type: the median over its shapes, with the tiles as they are.
-    fn products<B: NcclBackend>(&mut self, session: &Session<B>, sizes: &Sizes) -> Result<()> {
-        let settings = suite::Settings {
-            suite: &suite::GEMM,
+    fn gemms<B: NcclBackend>(&mut self, session: &Session<B>, sizes: &Sizes) -> Result<()> {
+        let settings = Settings {
             implementations: vec!["cublasLt".into()],
-            problems: sizes.products.clone(),
-            dtype: None,
+            problems: sizes.gemms.clone(),
             iterations: sizes.iterations,
-            peers: None,
+            ..Settings::of(&suite::GEMM)
         };
-        let report = suite::run(session, &settings)?;
+        let report = suite::run(session, &settings, |_| Ok(()))?;
         let mut factors: BTreeMap<DType, Vec<f64>> = BTreeMap::new();
-        for (problem, &(shape, dtype)) in report.results.iter().zip(&sizes.products) {
+        for (problem, &(shape, dtype)) in report.results.iter().zip(&sizes.gemms) {
             let time = problem.rows.first().and_then(|row| row.single_ms);
             if let Some(time) = time {
                 let launch = self.machine.gemm.launch_us;
@@ -306,7 +303,7 @@ impl Found {
                     factors.sort_by(f64::total_cmp);
                     *rate *= factors[factors.len() / 2];
                 }
-                None => self.keep("gemm.sustained_tflops", "a product could not run"),
+                None => self.keep("gemm.sustained_tflops", "a GEMM could not run"),
             }
         }
         Ok(())
@@ -317,31 +314,34 @@ impl Found {
         session: &Session<B>,
         sizes: &Sizes,
     ) -> Result<Costs> {
-        let settings = collectives::Settings {
-            // All: what is picked among them goes by what is measured here.
-            implementations: Vec::new(),
-            operations: Vec::new(),
+        let collectives = suite::named("collectives").map_err(BenchError::Usage)?;
+        // All implementations: what is selected among them goes by what is measured here.
+        let settings = Settings {
             sizes: sizes.collectives.clone(),
-            dtype: DType::Bf16,
             iterations: sizes.iterations,
-            peers: None,
+            ..Settings::of(collectives)
         };
-        let report = collectives::run(session, &settings)?;
+        let report = suite::run(session, &settings, |_| Ok(()))?;
         let world = session.world();
         let (mut nccl, mut ours) = (BTreeMap::new(), BTreeMap::new());
         let modelled = |outcome: &&Outcome| {
             MODELLED
                 .iter()
-                .any(|operation| operation.name() == outcome.operation)
+                .any(|operation| outcome.operation.as_deref() == Some(operation.name()))
         };
         for outcome in report.results.iter().filter(modelled) {
             let time = |name: &str| {
-                let row = outcome.rows.iter().find(|row| row.implementation == name)?;
-                Some((row.single_ms?.median * 1e3 - self.clock).max(LEAST))
+                let ms = outcome.row(name)?.ms()?;
+                Some((ms * 1e3 - self.clock).max(LEAST))
             };
-            let bytes = outcome.input_bytes as f64;
+            let (Operands::Message { input_bytes, .. }, Some(operation)) =
+                (outcome.on, outcome.operation.as_deref())
+            else {
+                continue;
+            };
+            let bytes = input_bytes as f64;
             let note = |times: &mut BTreeMap<String, Vec<(f64, f64)>>, us: Option<f64>| {
-                let times = times.entry(outcome.operation.to_string()).or_default();
+                let times = times.entry(operation.to_owned()).or_default();
                 // Sizes that were rounded to the same bytes are one.
                 if times.last().is_none_or(|last| last.0 < bytes) {
                     times.extend(us.map(|us| (bytes, us)));
@@ -349,7 +349,7 @@ impl Found {
             };
             note(&mut nccl, time("nccl"));
             note(&mut ours, outcome.selected.as_deref().and_then(time));
-            if outcome.operation == Operation::AllGather.name() {
+            if operation == Operation::AllGather.name() {
                 let link = &mut self.machine.link;
                 for (name, gbs) in [
                     ("push", &mut link.sm_push_gbs),
@@ -357,7 +357,7 @@ impl Found {
                 ] {
                     // The last size is the largest, and counts.
                     if let Some(us) = time(name) {
-                        *gbs = rate((world - 1) * outcome.input_bytes, us);
+                        *gbs = rate((world - 1) * input_bytes, us);
                     }
                 }
             }

@@ -20,7 +20,7 @@ pub(super) enum Probe {
     Events,
     /// All signals to the right neighbour, then all waits for the left one's.
     SignalsThenWaits,
-    /// Signal and wait by turns: each is a trip.
+    /// Signal and wait in alternation: each pair is a link crossing.
     Trips,
     /// Even ranks signal, odd ranks wait, so that signals alone are on the path.
     Signals,

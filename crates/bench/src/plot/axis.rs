@@ -32,7 +32,8 @@ impl Axis {
         }
     }
 
-    /// Over all positive `values`, from and to one of 1, 2 and 5 times a power of ten; `None` where there are none.
+    /// Over all positive `values`, from and to one of 1, 2 and 5 times a power of ten; `None` where there are
+    /// none.
     pub fn logarithmic(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let positive = values.into_iter().filter(|&v| v > 0.0 && v.is_finite());
         let (low, high) = positive.fold((f64::INFINITY, 0.0), |(low, high), v| {

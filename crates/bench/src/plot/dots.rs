@@ -1,4 +1,4 @@
-//! Dots behind names, one name below the other.
+//! Dots after names, one name below the other.
 
 use maud::{Markup, html};
 
@@ -11,7 +11,6 @@ use super::{Size, short};
 pub(crate) struct Dots {
     /// What the axis is of.
     pub label: String,
-    /// The axis.
     pub axis: Axis,
     /// From top to bottom.
     pub rows: Vec<Named>,
@@ -22,7 +21,6 @@ pub(crate) struct Dots {
 /// What belongs to one name.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
-    /// The name.
     pub name: String,
     /// Why there are no dots, where there are none.
     pub note: Option<String>,
@@ -33,14 +31,13 @@ pub(crate) struct Named {
 /// A value.
 #[derive(Clone, Debug)]
 pub(crate) struct Dot {
-    /// The value.
     pub value: f64,
     /// Between what it spreads.
     pub spread: Option<(f64, f64)>,
     /// How it is drawn.
     pub style: Style,
-    /// The same in words.
-    pub told: String,
+    /// Its tooltip.
+    pub title: String,
 }
 
 /// A line through all rows.
@@ -71,7 +68,6 @@ impl Dots {
         LEFT + WIDTH * self.axis.place(value).clamp(0.0, 1.0)
     }
 
-    /// The drawing.
     pub fn draw(&self) -> Markup {
         let bottom = self.bottom();
         html! {
@@ -93,7 +89,7 @@ impl Dots {
                 text .label x=(LEFT) y=(top + 14.0) { (row.name) }
                 @for dot in &row.dots {
                     @let spread = dot.spread.map(|(low, high)| (self.x(low), self.x(high)));
-                    (dot.style.dot((self.x(dot.value), top + 26.0), spread, &dot.told))
+                    (dot.style.dot((self.x(dot.value), top + 26.0), spread, &dot.title))
                 }
                 @if let Some(note) = &row.note { text .quiet x=(LEFT) y=(top + 29.0) { (note) } }
             }
@@ -118,7 +114,7 @@ mod tests {
                         value: 1.0,
                         spread: Some((0.5, 2.0)),
                         style: Style::Series(1),
-                        told: "1 ms".into(),
+                        title: "1 ms".into(),
                     }],
                 },
                 Named {

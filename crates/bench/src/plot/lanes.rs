@@ -38,7 +38,7 @@ pub(crate) struct Bar {
     /// How it is drawn.
     pub style: Style,
     /// What it is.
-    pub told: String,
+    pub title: String,
 }
 
 const LEFT: f64 = 92.0;
@@ -66,7 +66,6 @@ impl Lanes {
         })
     }
 
-    /// The drawing.
     pub fn draw(&self) -> Markup {
         let bottom = self.height();
         let x = |value: f64| LEFT + WIDTH * self.axis.place(value);
@@ -82,7 +81,7 @@ impl Lanes {
                 text .quiet.end x=(LEFT - 6.0) y=(y + 11.0) { (lane.name) }
                 @for bar in &lane.bars {
                     @let from = x(bar.start);
-                    (bar.style.bar((from, y + 1.5), (x(bar.start + bar.duration) - from, LANE - 3.0), &bar.told))
+                    (bar.style.bar((from, y + 1.5), (x(bar.start + bar.duration) - from, LANE - 3.0), &bar.title))
                 }
             }
         }
@@ -102,7 +101,7 @@ mod tests {
                 start,
                 duration: 2.0,
                 style: Style::Series(1),
-                told: format!("at {start}"),
+                title: format!("at {start}"),
             }],
         };
         let lanes = Lanes {

@@ -24,8 +24,8 @@ pub(crate) struct Point {
     pub x: f64,
     /// Its value on the vertical axis.
     pub y: f64,
-    /// The same in words.
-    pub told: String,
+    /// Its tooltip.
+    pub title: String,
 }
 
 /// Lines over the same axes.
@@ -52,7 +52,6 @@ impl Panel {
     /// Of every panel.
     pub const SIZE: Size = (360.0, 272.0);
 
-    /// The drawing.
     pub fn draw(&self) -> Markup {
         let bottom = TOP + HEIGHT;
         html! {
@@ -79,7 +78,7 @@ impl Panel {
             .iter()
             .filter(|p| self.x.holds(p.x) && self.y.holds(p.y));
         let places: Vec<_> = inside
-            .map(|p| (self.x_of(p.x), self.y_of(p.y), p.told.as_str()))
+            .map(|p| (self.x_of(p.x), self.y_of(p.y), p.title.as_str()))
             .collect();
         match places.is_empty() {
             true => Markup::default(),
@@ -105,7 +104,7 @@ mod tests {
         let point = |x: f64, y: f64| Point {
             x,
             y,
-            told: format!("{x}, {y}"),
+            title: format!("{x}, {y}"),
         };
         let panel = Panel {
             x_label: "ranks".into(),

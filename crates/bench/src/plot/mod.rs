@@ -1,8 +1,9 @@
-//! Drawings as SVG: lines over two axes, dots behind names, lanes over time.
+//! Drawings as SVG: lines over two axes, dots by name, lanes over time.
 //!
-//! A drawing is markup without colours: its elements have classes, and [`css`] gives these their colours on light and on dark
-//! ground. It stands in a page that has that style sheet, by [`inline`], or in a file of its own, by [`file`]. What is
-//! drawn is told by words too: every mark has a `<title>`, and whoever draws puts the numbers into a table.
+//! A drawing is markup without colours: its elements have classes, and [`css`] gives these their colours on
+//! light and on dark ground. It stands in a page that has that style sheet, by [`inline`], or in a file of
+//! its own, by [`file`]. What is drawn has text too: every mark has a `<title>`, and whoever draws puts the
+//! numbers into a table.
 
 mod axis;
 mod dots;

@@ -1,7 +1,8 @@
 //! Colours, dashes and markers.
 //!
-//! Lines differ in colour, marker and dash, so that none is told by its colour alone. Of the colours on each ground any two
-//! are told apart with any kind of colour blindness too, and all stand out from the ground: the tests compute both.
+//! Lines differ in colour, marker and dash, so that none is known by its colour alone. Of the colours on each
+//! ground any two are distinct with any kind of colour blindness too, and all stand out from the ground:
+//! the tests compute both.
 
 use std::fmt::Write;
 
@@ -80,29 +81,33 @@ impl Style {
         html! {
             g class=(self.class()) {
                 polyline .line points=(points.join(" ")) {}
-                @for (x, y, told) in places { (self.marker((*x, *y), told)) }
+                @for (x, y, title) in places { (self.marker((*x, *y), title)) }
             }
         }
     }
 
     /// A dot, with how far times spread around it.
-    pub(super) fn dot(self, (x, y): (f64, f64), spread: Option<(f64, f64)>, told: &str) -> Markup {
+    pub(super) fn dot(self, (x, y): (f64, f64), spread: Option<(f64, f64)>, title: &str) -> Markup {
         html! {
             g class=(self.class()) {
                 @if let Some((low, high)) = spread {
                     line .whisker x1=(short(low)) x2=(short(high)) y1=(short(y)) y2=(short(y)) {}
                 }
-                (self.marker((x, y), told))
+                (self.marker((x, y), title))
             }
         }
     }
 
-    /// A bar.
-    pub(super) fn bar(self, (x, y): (f64, f64), (width, height): (f64, f64), told: &str) -> Markup {
+    pub(super) fn bar(
+        self,
+        (x, y): (f64, f64),
+        (width, height): (f64, f64),
+        title: &str,
+    ) -> Markup {
         html! {
             g class=(self.class()) {
                 rect .mark x=(short(x)) y=(short(y)) width=(short(width.max(0.5))) height=(short(height)) {
-                    @if !told.is_empty() { title { (told) } }
+                    @if !title.is_empty() { title { (title) } }
                 }
             }
         }
@@ -122,14 +127,14 @@ impl Style {
         }
     }
 
-    fn marker(self, (x, y): (f64, f64), told: &str) -> Markup {
+    fn marker(self, (x, y): (f64, f64), title: &str) -> Markup {
         let Style::Series(number) = self else {
             return Markup::default();
         };
         let place = format!("translate({} {})", short(x), short(y));
         html! {
             path .mark d=(MARKERS[number % MARKERS.len()]) transform=(place) {
-                @if !told.is_empty() { title { (told) } }
+                @if !title.is_empty() { title { (title) } }
             }
         }
     }
@@ -213,7 +218,8 @@ mod tests {
         a.max(b) / a.min(b)
     }
 
-    /// What is seen with each kind of colour blindness: Machado, Oliveira and Fernandes, IEEE TVCG 15(6), 2009, severity 1.
+    /// What is seen with each kind of colour blindness: Machado, Oliveira and Fernandes, IEEE TVCG 15(6),
+    /// 2009, severity 1.
     const SIGHTS: [[[f64; 3]; 3]; 4] = [
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
         [

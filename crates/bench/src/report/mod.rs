@@ -1,88 +1,48 @@
-//! What a run found, as data: the table, the Markdown and the JSON file are three views of a [`Report`].
+//! What a run found, as data. Terminal tables, Markdown, the HTML page and the JSON file are views of a
+//! [`Report`].
 //!
 //! # The JSON file
 //!
-//! One object: `schema` (`"warpweave-bench/2"`; a change that breaks readers changes the number), `suite`, `provenance`,
-//! `reproduces`, `results`, one for each problem and operation, `means` and `notes`. Times are in milliseconds, rates in TFLOP/s per GPU and GB/s; a
-//! field that does not apply is `null`. The fields are those of the types of this module, under the same names; the
-//! crate's README lists them.
+//! One object whose fields are those of the types of this module; the crate's README lists them. `schema`
+//! names the layout; a change that breaks readers changes its number. Times are in milliseconds, rates in
+//! TFLOP/s per GPU and GB/s. A field that does not apply is left out. [`compact`] is the same without
+//! samples, in columns.
 
-pub(crate) mod grid;
-pub(crate) mod markdown;
+pub mod compact;
+pub(crate) mod messages;
 pub mod page;
+mod plot;
 mod read;
+mod sections;
 mod sentences;
+pub(crate) mod table;
 pub(crate) mod terminal;
+mod text;
 
 use std::borrow::Cow;
-use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use crate::limit::Links;
 use crate::provenance::Provenance;
 use crate::shape::Shape;
+use crate::size::Bytes;
 use crate::statistics::Spread;
-#[cfg(test)]
-use crate::suite::Beside;
 use crate::suite::Figure;
 use crate::timing::Times;
 use crate::verification::Verdict;
 
-pub use markdown::markdown;
 pub use read::Document;
-pub use terminal::{terminal, width};
+pub(crate) use sentences::ranks;
+pub use terminal::{print, width};
+pub use text::{markdown, summary};
 
-/// What is written of a report, whichever suite it is of.
-pub trait View: Serialize {
-    /// Whether every row that ran was right.
-    fn is_right(&self) -> bool;
+/// The layout of a suite of plans.
+pub const PLANS: &str = "warpweave-bench/2";
 
-    /// For eyes, in at most `width` columns where words allow it.
-    ///
-    /// # Errors
-    /// What `out` reports.
-    fn terminal(&self, width: u16, out: &mut dyn Write) -> io::Result<()>;
-
-    /// As a Markdown document.
-    ///
-    /// # Errors
-    /// What `out` reports.
-    fn markdown(&self, out: &mut dyn Write) -> io::Result<()>;
-
-    /// As what a file of it is read as.
-    fn document(&self) -> Document;
-
-    /// As what the library chooses variants by, where the suite measures them.
-    fn costs(&self) -> Option<String> {
-        None
-    }
-
-    /// As a drawing in SVG, where the suite has one.
-    fn plot(&self) -> Option<String> {
-        None
-    }
-}
-
-impl View for Report {
-    fn is_right(&self) -> bool {
-        self.wrong().next().is_none()
-    }
-
-    fn terminal(&self, width: u16, out: &mut dyn Write) -> io::Result<()> {
-        terminal(self, width, out)
-    }
-
-    fn markdown(&self, out: &mut dyn Write) -> io::Result<()> {
-        markdown(self, out)
-    }
-
-    fn document(&self) -> Document {
-        Document::Plans(self.clone())
-    }
-}
-
-/// Identifies the layout of the JSON file.
-pub const SCHEMA: &str = "warpweave-bench/2";
+/// The layout of the suite `collectives`.
+pub const COLLECTIVES: &str = "warpweave-bench-collectives/1";
 
 /// A name: a constant where this program measures, text where it reads a file.
 pub type Name = Cow<'static, str>;
@@ -90,33 +50,29 @@ pub type Name = Cow<'static, str>;
 /// A run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// [`PLANS`] or [`COLLECTIVES`].
     pub schema: Name,
     /// Name of the suite.
-    pub suite: String,
+    pub suite: Name,
     /// What it measures, and whose figures it reproduces.
     #[serde(default)]
-    pub reproduces: String,
+    pub reproduces: Name,
     /// Where the numbers come from.
     pub provenance: Provenance,
-    /// What the clock itself costs, in each of the times: a single call of nothing.
+    /// A single call of nothing: what the clock itself costs, in each of the times.
     pub clock_ms: Option<Spread>,
-    /// One for each problem.
-    pub results: Vec<ProblemReport>,
+    /// Collectives: the links between the ranks; absent for one rank.
+    pub links: Option<Links>,
+    /// Collectives: who measured the rows of peers.
+    pub peers: Option<String>,
+    /// One for each problem and operation.
+    pub results: Vec<Outcome>,
     /// How implementations compare over all problems, where the suite asks for that.
+    #[serde(default)]
     pub means: Vec<Mean>,
-    /// Findings over all problems, in words.
+    /// Findings over all problems.
+    #[serde(default)]
     pub notes: Vec<String>,
-}
-
-impl Report {
-    /// The rows that ran and were wrong, with their problem.
-    pub fn wrong(&self) -> impl Iterator<Item = (&ProblemReport, &Row)> {
-        self.results
-            .iter()
-            .flat_map(|result| result.rows.iter().map(move |row| (result, row)))
-            .filter(|(_, row)| row.status == Status::Wrong)
-    }
 }
 
 /// An implementation against the suite's first one, over all problems of an element type.
@@ -136,29 +92,55 @@ pub struct Mean {
     pub times_baseline_back_to_back: Option<f64>,
 }
 
-/// One problem.
+/// An operation on a problem, or on messages of a size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ProblemReport {
-    /// M, N and K.
-    pub shape: Shape,
-    /// What is computed; `None` for products without communication.
+pub struct Outcome {
+    /// What is computed; absent for GEMMs without communication.
     pub operation: Option<Name>,
-    /// Element type of all matrices.
+    /// What it is computed on.
+    #[serde(flatten)]
+    pub on: Operands,
+    /// Element type.
     pub dtype: Name,
     /// Number of ranks.
     pub world: usize,
-    /// What no implementation can beat here, where it was measured, in the rounds of the first group.
+    /// What no implementation can beat, where it was measured, in the rounds of the first group.
     pub limit: Option<Limit>,
     /// Where the time of one of the implementations goes, where it ran on several ranks.
     pub breakdown: Option<Breakdown>,
     /// What others published of this problem.
     #[serde(default)]
     pub published: Vec<Figure>,
-    /// The groups in which the implementations were measured, one after the other; one where memory allows it.
+    /// The groups in which the implementations were measured, one after the other; one where memory allows
+    /// it.
     #[serde(default)]
     pub groups: Vec<Group>,
+    /// Collectives: the variant of ours whose single call is the fastest.
+    pub best: Option<String>,
+    /// Collectives: the variant that the library selects by size and machine.
+    pub selected: Option<String>,
     /// The implementations, those of a group interleaved in time, then those of peers.
     pub rows: Vec<Row>,
+}
+
+/// What an operation works on.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Operands {
+    /// The matrices of a GEMM.
+    Matrices {
+        /// M, N and K; M over all ranks.
+        shape: Shape,
+    },
+    /// A message.
+    Message {
+        /// What a rank brings, as asked for.
+        size: Bytes,
+        /// The same as measured: what ranks cannot share evenly is rounded down.
+        input_bytes: usize,
+        /// What a rank gets.
+        output_bytes: usize,
+    },
 }
 
 /// What rows are compared with: measured anew in the rounds of each group.
@@ -166,49 +148,49 @@ pub struct ProblemReport {
 pub struct Group {
     /// The baseline, single calls.
     pub baseline_ms: Option<Spread>,
-    /// The product alone, single calls.
+    /// The GEMM alone, single calls.
     pub gemm_ms: Option<Spread>,
     /// The limit.
     pub limit_ms: Option<f64>,
 }
 
-/// The larger of the product alone and the transfer alone, both of this run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What no implementation can beat: the larger of the GEMM alone and the transfer alone, both of this run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// The limit.
     pub ms: f64,
-    /// The product that a rank computes, with its operands at hand, by cuBLASLt's best (the host's own product on the host
-    /// backend).
-    pub gemm_ms: Spread,
+    /// Plans: the GEMM of one rank with its operands local, by cuBLASLt's best (on the host its own).
+    pub gemm_ms: Option<Spread>,
     /// Its rate.
-    pub gemm_tflops: f64,
-    /// The algorithms that the library's tuning chose.
+    pub gemm_tflops: Option<f64>,
+    /// The algorithms that tuning chose.
+    #[serde(default)]
     pub gemm_algorithms: Vec<String>,
     /// The fewest bytes that must come into a rank.
     pub bytes: usize,
-    /// How the speed of the links was measured: by copy engine, pushed on one stream, in large pieces; on the host backend by
-    /// what stands in for that.
+    /// How the bandwidth of the links was measured.
     pub transport: Option<String>,
     /// All-gather traffic into each rank, so measured.
     pub bandwidth_gb_s: Option<f64>,
-    /// `bytes` at that bandwidth; 0 for a rank alone.
-    pub transfer_ms: f64,
+    /// `bytes` at that bandwidth; 0 for one rank.
+    pub transfer_ms: Option<f64>,
 }
 
-/// The parts of an implementation that gathers and then multiplies, each timed alone by single calls in the rounds of the rows.
-/// A part that cannot run here has no time.
+/// The parts of an implementation that gathers and then multiplies, each timed alone in the rounds of the
+/// rows. A part that cannot run here has no time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Breakdown {
     /// The implementation.
     pub implementation: String,
     /// A call of nothing: the clock's own cost.
     pub empty_ms: Option<Spread>,
-    /// The gather of as many rows of 16 bytes: nothing but its launch, its signals and its waits.
+    /// The gather of as many rows of 16 bytes: its launch, its signals and its waits.
     pub handshake_ms: Option<Spread>,
     /// The gather.
     pub gather_ms: Option<Spread>,
-    /// The CUTLASS product with all of A at hand; the host's own product on the host backend.
-    pub product_ms: Option<Spread>,
+    /// The CUTLASS GEMM with all of A local; on the host backend its own GEMM.
+    #[serde(rename = "product_ms")]
+    pub gemm_ms: Option<Spread>,
     /// The implementation, as in its row.
     pub together_ms: Option<Spread>,
 }
@@ -232,7 +214,9 @@ pub enum Kind {
     /// This program, in this run.
     #[default]
     Ours,
-    /// Another program, on its own.
+    /// NCCL, called by this program in this run; suite `collectives` only.
+    Nccl,
+    /// Another program, on its own. Its results are taken to be right.
     Peer,
 }
 
@@ -244,34 +228,41 @@ pub struct Row {
     /// Who measured it.
     #[serde(default)]
     pub kind: Kind,
-    /// The group in whose rounds it was measured, by its place in `groups`; `None` for peers.
+    /// The group in whose rounds it was measured, by its place in `groups`; absent for peers.
     pub group: Option<usize>,
-    /// Whether it does a part of the operation alone, for orientation; where a file does not say so, it does the whole.
+    /// Whether it does only a part of the operation, for orientation.
     #[serde(default)]
     pub part: bool,
     /// Whether it ran, and was right.
     pub status: Status,
-    /// Why not.
+    /// Why not, or why there are no graphs.
     pub reason: Option<String>,
     /// How bytes travel between the ranks.
+    #[serde(default)]
     pub transport: Vec<String>,
-    /// Kernels, products and collectives of a call; copies by copy engine, signals and waits are not counted.
+    /// Kernels, GEMMs and collectives of a call; copies by copy engine, signals and waits are not counted.
     pub launches: Option<usize>,
     /// One call, the ranks aligned before it.
     pub single_ms: Option<Spread>,
-    /// Twice the terms of all sums that a rank computes, over the median of `single_ms`.
-    pub tflops: Option<f64>,
-    /// A call of several that follow each other.
+    /// Collectives: one graph launch, the ranks aligned before it.
+    pub graph_single_ms: Option<Spread>,
+    /// One of several calls back to back.
     pub back_to_back_ms: Option<Spread>,
-    /// A graph launch of several that follow each other.
+    /// One of several graph launches back to back.
     pub graph_ms: Option<Spread>,
+    /// Twice the multiply-adds of a rank over the median of `single_ms`.
+    pub tflops: Option<f64>,
     /// `single_ms` of the baseline in the same group over this one's.
     pub times_baseline: Option<f64>,
+    /// Collectives: NCCL's median over this row's.
+    #[serde(default)]
+    pub times_nccl: Ratios,
     /// The limit of the same group over `single_ms`.
     pub efficiency: Option<f64>,
     /// What was published of the same, on another machine.
     pub published_ms: Option<f64>,
-    /// The algorithms of the row's matrix products.
+    /// The algorithms of the row's GEMMs.
+    #[serde(default)]
     pub algorithms: Vec<String>,
     /// What the comparison with the reference gave, before and after the timing.
     pub verification: Option<Verdict>,
@@ -280,23 +271,137 @@ pub struct Row {
     pub samples: Times,
 }
 
+/// A ratio for each of a row's times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ratios {
+    /// Of `single_ms`.
+    pub single: Option<f64>,
+    /// Of `graph_single_ms`.
+    pub graph_single: Option<f64>,
+    /// Of `back_to_back_ms`.
+    pub back_to_back: Option<f64>,
+    /// Of `graph_ms`.
+    pub graph: Option<f64>,
+}
+
+/// Which of a row's times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// `single_ms`.
+    Single,
+    /// `graph_single_ms`.
+    GraphSingle,
+    /// `back_to_back_ms`.
+    BackToBack,
+    /// `graph_ms`.
+    Graph,
+}
+
+impl Metric {
+    /// All of them.
+    pub const ALL: [Metric; 4] = [
+        Metric::Single,
+        Metric::GraphSingle,
+        Metric::BackToBack,
+        Metric::Graph,
+    ];
+
+    /// What is timed.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Metric::Single => "one call",
+            Metric::GraphSingle => "one graph launch",
+            Metric::BackToBack => "calls back to back",
+            Metric::Graph => "graph launches back to back",
+        }
+    }
+}
+
+impl Report {
+    /// The file: all but what does not apply.
+    pub fn to_json(&self) -> Value {
+        let whole = serde_json::to_value(self).unwrap_or_default();
+        compact::without_nothing(whole)
+    }
+
+    /// Whether every row that ran was right.
+    pub fn is_right(&self) -> bool {
+        self.wrong().next().is_none()
+    }
+
+    /// The rows that ran and were wrong, with what they are of.
+    pub fn wrong(&self) -> impl Iterator<Item = (&Outcome, &Row)> {
+        self.rows().filter(|(_, row)| row.status == Status::Wrong)
+    }
+
+    /// All rows, with what they are of.
+    pub fn rows(&self) -> impl Iterator<Item = (&Outcome, &Row)> {
+        let results = self.results.iter();
+        results.flat_map(|outcome| outcome.rows.iter().map(move |row| (outcome, row)))
+    }
+
+    /// Whether it is of the suite `collectives`.
+    pub fn is_of_collectives(&self) -> bool {
+        self.schema == COLLECTIVES
+    }
+
+    /// As a drawing in SVG, where the suite has one.
+    pub fn plot(&self) -> Option<String> {
+        self.is_of_collectives().then(|| plot::svg(self))
+    }
+}
+
+impl Outcome {
+    /// Nothing measured yet.
+    pub fn new(operation: Option<Name>, on: Operands, dtype: Name, world: usize) -> Self {
+        Self {
+            operation,
+            on,
+            dtype,
+            world,
+            limit: None,
+            breakdown: None,
+            published: Vec::new(),
+            groups: Vec::new(),
+            best: None,
+            selected: None,
+            rows: Vec::new(),
+        }
+    }
+
+    /// The matrices, as `64x32x16`, or the size of the message, as `4K`.
+    pub fn size(&self) -> String {
+        match self.on {
+            Operands::Matrices { shape } => shape.to_string(),
+            Operands::Message { size, .. } => size.to_string(),
+        }
+    }
+
+    /// The row of this name.
+    pub fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.implementation == name)
+    }
+}
+
 impl Row {
-    /// A row of an implementation that cannot run here.
-    pub fn not_run(implementation: &str, reason: String) -> Self {
+    /// A row without times.
+    pub fn new(implementation: &str, kind: Kind, status: Status, reason: Option<String>) -> Self {
         Self {
             implementation: implementation.into(),
-            kind: Kind::Ours,
+            kind,
             group: None,
             part: false,
-            status: Status::NotRun,
-            reason: Some(reason),
+            status,
+            reason,
             transport: Vec::new(),
             launches: None,
             single_ms: None,
-            tflops: None,
+            graph_single_ms: None,
             back_to_back_ms: None,
             graph_ms: None,
+            tflops: None,
             times_baseline: None,
+            times_nccl: Ratios::default(),
             efficiency: None,
             published_ms: None,
             algorithms: Vec::new(),
@@ -305,15 +410,30 @@ impl Row {
         }
     }
 
+    /// A row of an implementation that cannot run here.
+    pub fn not_run(implementation: &str, reason: String) -> Self {
+        Self::new(implementation, Kind::Ours, Status::NotRun, Some(reason))
+    }
+
     /// A row that another program measured.
     pub fn of_peer(implementation: &str, single_ms: Spread) -> Self {
         Self {
-            kind: Kind::Peer,
-            status: Status::Ok,
-            reason: None,
             single_ms: Some(single_ms),
-            ..Self::not_run(implementation, String::new())
+            ..Self::new(implementation, Kind::Peer, Status::Ok, None)
         }
+    }
+
+    /// Fills in what was measured. The row is wrong where `verdict` is.
+    pub(crate) fn fill(&mut self, times: &Times, verdict: Verdict) {
+        if let Some(reason) = verdict.reason() {
+            (self.status, self.reason) = (Status::Wrong, Some(reason));
+        }
+        self.single_ms = times.single();
+        self.graph_single_ms = times.single_replay();
+        self.back_to_back_ms = times.back_to_back();
+        self.graph_ms = times.graph();
+        self.verification = Some(verdict);
+        self.samples = times.clone();
     }
 
     /// Compares it with what was measured in the rounds of its group.
@@ -323,8 +443,8 @@ impl Row {
         (self.times_baseline, self.efficiency) = (baseline, over(group.limit_ms));
     }
 
-    /// The place in `groups` of the group with whose baseline and limit it is compared: its own, for peers the
-    /// first. `None` where it was not timed.
+    /// The place in `groups` of the group with whose baseline and limit it is compared: its own, for peers
+    /// the first. `None` where it was not timed.
     pub fn compared_with(&self) -> Option<usize> {
         let peer = || (self.kind == Kind::Peer).then_some(0);
         self.single_ms.and(self.group.or_else(peer))
@@ -332,71 +452,24 @@ impl Row {
 
     /// Median of a single call.
     pub fn ms(&self) -> Option<f64> {
-        self.single_ms.map(|spread| spread.median)
+        self.median(Metric::Single)
+    }
+
+    /// The median of one of its times.
+    pub fn median(&self, metric: Metric) -> Option<f64> {
+        self.spread(metric).map(|spread| spread.median)
+    }
+
+    /// One of its times.
+    pub fn spread(&self, metric: Metric) -> Option<Spread> {
+        match metric {
+            Metric::Single => self.single_ms,
+            Metric::GraphSingle => self.graph_single_ms,
+            Metric::BackToBack => self.back_to_back_ms,
+            Metric::Graph => self.graph_ms,
+        }
     }
 }
 
 #[cfg(test)]
-impl Report {
-    /// A report with a row that ran, one that did not, and a mean.
-    pub(crate) fn sample() -> Self {
-        let ran = Row {
-            status: Status::Ok,
-            reason: None,
-            transport: vec!["copy-engine push".into()],
-            launches: Some(1),
-            single_ms: Spread::of(&[0.05, 0.06, 0.07]),
-            tflops: Some(412.3),
-            back_to_back_ms: Spread::of(&[0.0511]),
-            graph_ms: Spread::of(&[0.0498]),
-            times_baseline: Some(1.25),
-            efficiency: Some(0.912),
-            algorithms: vec!["blocked".into()],
-            samples: Times::sample(&[0.05, 0.06, 0.07], &[0.0511], &[0.0498]),
-            verification: Some(Verdict {
-                relative_error: 2.1e-4,
-                ..Verdict::default()
-            }),
-            ..Row::not_run("baselineCudaAllgatherMatmul", String::new())
-        };
-        let peer = Row::of_peer("torch-fused", Spread::of(&[0.04]).unwrap_or_default());
-        let not_run = Row::not_run(
-            "multimemGatherScalarCompute",
-            "multicast is off | `0`".into(),
-        );
-        Self {
-            schema: SCHEMA.into(),
-            suite: "fused-matmul".into(),
-            reproduces: "somebody's figures".into(),
-            provenance: Provenance::sample(),
-            clock_ms: None,
-            results: vec![ProblemReport {
-                shape: Shape::new(64, 32, 16),
-                operation: Some("all-gather-matmul".into()),
-                dtype: "f16".into(),
-                world: 4,
-                limit: None,
-                breakdown: None,
-                published: vec![Figure {
-                    shape: Shape::new(64, 32, 16),
-                    dtype: "f16".into(),
-                    what: "fused".into(),
-                    ms: 0.043,
-                    source: "8×H100, somebody".into(),
-                    beside: Beside::Nothing,
-                }],
-                groups: vec![Group::default()],
-                rows: vec![ran, not_run, peer],
-            }],
-            means: vec![Mean {
-                implementation: "second".into(),
-                baseline: "first".into(),
-                dtype: "bf16".into(),
-                problems: 10,
-                times_baseline: 0.99,
-                times_baseline_back_to_back: None,
-            }],
-            notes: vec![],
-        }
-    }
-}
+mod samples;

@@ -3,39 +3,30 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::{Report, SCHEMA, View};
-use crate::collectives::report as collectives;
+use super::{COLLECTIVES, PLANS, Report, compact};
 use crate::error::{BenchError, Result};
 use crate::trace::Trace;
 
 /// What a file holds.
 #[derive(Clone, Debug)]
 pub enum Document {
-    /// A suite of plans.
-    Plans(Report),
-    /// The suite of collectives.
-    Collectives(collectives::Report),
+    /// A report of a suite.
+    Report(Report),
     /// When operations ran.
     Timelines(Trace),
 }
 
-/// Layouts of suites of plans; what the first did not have is absent.
-const OF_PLANS: [&str; 2] = ["warpweave-bench/1", SCHEMA];
-
-/// What tells the kinds of files apart.
-#[derive(Deserialize)]
-struct Head {
-    schema: Option<String>,
-    #[serde(rename = "traceEvents")]
-    events: Option<serde::de::IgnoredAny>,
-}
+/// Layouts of reports; what the first did not have is absent.
+const LAYOUTS: [&str; 3] = ["warpweave-bench/1", PLANS, COLLECTIVES];
 
 impl Document {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`BenchError::File`]; [`BenchError::Usage`] for what `bench --json`, `timeline` or `plan trace` did not write.
+    /// [`BenchError::File`]; [`BenchError::Usage`] for what `bench --json`, `timeline` or `plan trace` did
+    /// not write.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|source| BenchError::File {
             path: path.to_owned(),
@@ -45,35 +36,44 @@ impl Document {
             .map_err(|why| BenchError::Usage(format!("{}: {why}", path.display())))
     }
 
-    /// A drawing in SVG, of what has one.
-    pub fn plot(&self) -> Option<String> {
-        match self {
-            Document::Collectives(report) => report.plot(),
-            Document::Plans(_) | Document::Timelines(_) => None,
-        }
-    }
-
     /// From the text of a file.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it.
     pub fn from_json(text: &str) -> Result<Self, String> {
-        fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
-            serde_json::from_str(text).map_err(|error| error.to_string())
+        #[derive(Deserialize)]
+        struct Head {
+            schema: Option<String>,
+            #[serde(rename = "traceEvents")]
+            events: Option<serde::de::IgnoredAny>,
         }
-        let head: Head = parse(text)?;
+        // First the layout: of another one the fields may be anything.
+        let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
         match (head.schema.as_deref(), head.events) {
-            (Some(schema), _) if OF_PLANS.contains(&schema) => parse(text).map(Document::Plans),
-            (Some(collectives::SCHEMA), _) => parse(text).map(Document::Collectives),
-            (None, Some(_)) => parse(text).map(Document::Timelines),
+            (Some(schema), _) if LAYOUTS.contains(&schema) => report(text).map(Document::Report),
             (Some(other), _) => Err(format!(
-                "`{other}` is a layout that this program does not read; it reads {}, {}",
-                OF_PLANS.join(", "),
-                collectives::SCHEMA
+                "its schema is `{other}`, and this program reads {}: measure it again",
+                LAYOUTS.join(", ")
             )),
-            (None, None) => Err("neither a report of `bench --json` nor a timeline".into()),
+            (None, Some(_)) => serde_json::from_str(text)
+                .map(Document::Timelines)
+                .map_err(|error| error.to_string()),
+            (None, None) => {
+                Err("no report of `bench --json`, which has a schema, and no timeline".into())
+            }
         }
     }
+}
+
+fn report(text: &str) -> Result<Report, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let report = serde_json::from_value(compact::unpack(value));
+    let mut report: Report = report.map_err(|error| error.to_string())?;
+    if report.is_of_collectives() {
+        let results = report.results.into_iter();
+        report.results = results.map(super::Outcome::compared).collect();
+    }
+    Ok(report)
 }
 
 #[cfg(test)]
@@ -82,6 +82,13 @@ mod tests {
     use crate::report::{Kind, Status};
     use crate::verification::Verdict;
 
+    fn read(text: &str) -> Report {
+        match Document::from_json(text).unwrap() {
+            Document::Report(report) => report,
+            Document::Timelines(_) => panic!("no report"),
+        }
+    }
+
     #[test]
     fn what_is_written_is_read_again() {
         let mut report = Report::sample();
@@ -89,30 +96,22 @@ mod tests {
             relative_error: f64::INFINITY,
             ..Verdict::default()
         });
-        let text = serde_json::to_string(&report).unwrap();
-        let Document::Plans(read) = Document::from_json(&text).unwrap() else {
-            panic!("not of plans")
-        };
-        assert_eq!(serde_json::to_string(&read).unwrap(), text);
-        let verdict = read.results[0].rows[0].verification.as_ref().unwrap();
+        let text = report.to_json().to_string();
+        let again = read(&text);
+        assert_eq!(again.to_json().to_string(), text);
+        let verdict = again.results[0].rows[0].verification.as_ref().unwrap();
         assert_eq!(verdict.relative_error, f64::INFINITY);
 
-        let text = serde_json::to_string(&collectives::Report::sample()).unwrap();
-        let Document::Collectives(read) = Document::from_json(&text).unwrap() else {
-            panic!("not of collectives")
-        };
-        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        let text = Report::sample_of_collectives().to_json().to_string();
+        assert_eq!(read(&text).to_json().to_string(), text);
     }
 
     #[test]
     fn the_first_layout_lacks_what_came_later() {
-        let text = include_str!("first_layout.json");
-        let Document::Plans(report) = Document::from_json(text).unwrap() else {
-            panic!("not of plans")
-        };
+        let report = read(include_str!("first_layout.json"));
         assert_eq!(
             (report.schema.as_ref(), report.results.len()),
-            (OF_PLANS[0], 3)
+            (LAYOUTS[0], 3)
         );
         let result = &report.results[0];
         assert_eq!((result.operation.as_ref(), result.groups.len()), (None, 0));
@@ -125,7 +124,7 @@ mod tests {
     #[test]
     fn other_files_are_refused_by_what_they_are() {
         for (text, why) in [
-            ("{}", "neither"),
+            ("{}", "no timeline"),
             ("[1]", "invalid"),
             (r#"{"schema": "warpweave-bench/99"}"#, "warpweave-bench/99"),
             (r#"{"schema": "warpweave-bench/2"}"#, "missing field"),

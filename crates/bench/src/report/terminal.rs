@@ -1,4 +1,4 @@
-//! The report for eyes: one table a problem where the terminal is wide enough, else two that fit.
+//! The report on a terminal: one table a problem where it is wide enough, else two that fit.
 
 use std::io::{self, Write};
 
@@ -6,18 +6,19 @@ use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets,
 };
 
-use super::grid::Grid;
+use super::sections::{View, sections};
+use super::table::Grid;
 use super::{Report, sentences};
 
-/// Columns of a terminal whose width nobody knows, as behind a pipe.
+/// Columns of a terminal of unknown width, as after a pipe.
 const UNKNOWN_WIDTH: u16 = 80;
 /// A table narrower than that is harder to read than one that the terminal wraps.
 const LEAST_WIDTH: u16 = 60;
 /// The first column of the second table.
 const SECOND_HALF: &str = "graph";
 
-/// Columns to write for: `COLUMNS` if it is set, else those of the terminal at standard output or, as under a launcher that
-/// passes standard output on, at standard error, else 80.
+/// Columns to write for: `COLUMNS` if it is set, else those of the terminal at standard output or, as under a
+/// launcher that passes standard output on, at standard error, else 80.
 pub fn width() -> u16 {
     let set = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let terminal = || {
@@ -29,39 +30,45 @@ pub fn width() -> u16 {
     known.unwrap_or(UNKNOWN_WIDTH).max(LEAST_WIDTH)
 }
 
-/// Writes `report` to `out`, in at most `width` columns where words allow it.
+/// Writes `report` in at most `width` columns where its text allows it.
 ///
 /// # Errors
 /// What `out` reports.
-pub fn terminal(report: &Report, width: u16, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+pub fn print(report: &Report, width: u16, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}: {}", report.suite, report.provenance)?;
-    writeln!(out, "{}", report.reproduces)?;
-    for result in &report.results {
-        writeln!(out, "\n{}", sentences::problem(result))?;
-        print(&Grid::of_problem(result), width, out)?;
-        for line in sentences::findings(result) {
+    if !report.reproduces.is_empty() {
+        writeln!(out, "{}", report.reproduces)?;
+    }
+    for section in sections(report) {
+        for table in section.tables(View::Terminal) {
+            match table.caption.as_str() {
+                "" => writeln!(out, "\n{}", section.title)?,
+                caption => writeln!(out, "\n{}: {caption}", section.title)?,
+            }
+            print_grid(&table.grid, width, out)?;
+        }
+        for line in section.findings {
             writeln!(out, "{line}")?;
         }
     }
     if let Some(overview) = Grid::of_all_problems(report) {
         writeln!(out, "\nall problems")?;
-        print(&overview, width, out)?;
+        print_grid(&overview, width, out)?;
     }
     writeln!(out)?;
-    for line in sentences::LEGEND {
+    for line in sentences::legend(report) {
         writeln!(out, "{line}")?;
     }
     let conclusions = sentences::conclusions(report);
     if !conclusions.is_empty() {
         writeln!(out)?;
     }
-    for line in conclusions {
-        writeln!(out, "{line}")?;
-    }
-    Ok(())
+    conclusions
+        .iter()
+        .try_for_each(|line| writeln!(out, "{line}"))
 }
 
-pub(crate) fn print(grid: &Grid, width: u16, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+pub(crate) fn print_grid(grid: &Grid, width: u16, out: &mut dyn Write) -> io::Result<()> {
     let whole = table(grid);
     let fits = |table: &Table| {
         let lines = table.lines();
@@ -96,7 +103,7 @@ fn table(grid: &Grid) -> Table {
     let last = grid.headings.len().saturating_sub(1);
     for (i, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, u16::from(i < last)));
-        if !grid.is_words(i) {
+        if !grid.is_text(i) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -113,7 +120,7 @@ fn shrink(table: &mut Table, width: u16) {
     }
 }
 
-fn write(table: &Table, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+fn write(table: &Table, out: &mut dyn Write) -> io::Result<()> {
     table
         .lines()
         .try_for_each(|line| writeln!(out, "{}", line.trim_end()))
@@ -125,7 +132,7 @@ mod tests {
 
     fn printed(width: u16) -> String {
         let mut out = Vec::new();
-        terminal(&Report::sample(), width, &mut out).unwrap();
+        print(&Report::sample(), width, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -144,6 +151,17 @@ mod tests {
         let lines = text.lines();
         let of_one = lines.filter(|line| line.starts_with("multimemGatherScalarCompute"));
         assert_eq!(of_one.count(), 2, "a row and the reason: {text}");
+    }
+
+    #[test]
+    fn a_collective_has_two_tables() {
+        let mut out = Vec::new();
+        print(&Report::sample_of_collectives(), 80, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.matches("\nimplementation").count(), 2, "{text}");
+        let mut lines = text.lines().skip(1);
+        assert!(lines.all(|line| line.chars().count() <= 110), "{text}");
+        assert!(Report::sample_of_collectives().is_right());
     }
 
     #[test]

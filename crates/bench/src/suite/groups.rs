@@ -1,5 +1,5 @@
-//! Which candidates are bound and timed together: as many as memory allows, so that what is compared is measured at the same
-//! moment. The baseline and the product alone are in every group.
+//! Which candidates are bound and timed together: as many as memory allows, so that what is compared is
+//! measured at the same moment. The baseline and the GEMM alone are in every group.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use warpweave_symm_mem::BackendKind;
 /// More rows than these are too far apart within a round.
 const MOST: usize = 16;
 
-/// Bytes of buffers that the plans of a group may have together, besides those that are in every group.
+/// Bytes of buffers that the plans of a group may have together, without those that are in every group.
 pub(super) fn budget(kind: BackendKind) -> usize {
     match kind {
         BackendKind::Cuda => 32 << 30,
@@ -16,7 +16,8 @@ pub(super) fn budget(kind: BackendKind) -> usize {
     }
 }
 
-/// Consecutive candidates of so many bytes each, in groups within `budget`; one that is larger is alone. Always one group.
+/// Consecutive candidates of so many bytes each, in groups within `budget`; one that is larger is alone.
+/// Always one group.
 pub(super) fn divide(bytes: &[usize], budget: usize) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let (mut start, mut used) = (0, 0usize);

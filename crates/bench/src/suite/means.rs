@@ -1,10 +1,11 @@
 //! Implementations against the baseline, over all problems of an element type.
 
-use crate::report::{Mean, ProblemReport, Row, Status};
+use crate::report::{Mean, Outcome, Row, Status};
 use crate::statistics::geometric_mean;
 
-/// The mean of each implementation but the first, for each element type, over the problems where both were right.
-pub(super) fn means(results: &[ProblemReport]) -> Vec<Mean> {
+/// The mean of each implementation but the first, for each element type, over the problems where both were
+/// right.
+pub(super) fn means(results: &[Outcome]) -> Vec<Mean> {
     let mut dtypes = Vec::new();
     for result in results {
         if !dtypes.contains(&&result.dtype) {
@@ -24,9 +25,9 @@ pub(super) fn means(results: &[ProblemReport]) -> Vec<Mean> {
                 continue;
             };
             let single: Vec<_> = pairs.iter().filter_map(|(_, r)| r.times_baseline).collect();
-            let in_a_row: Option<Vec<_>> = pairs
+            let back_to_back: Option<Vec<_>> = pairs
                 .iter()
-                .map(|(baseline, row)| in_a_row(baseline, row))
+                .map(|(baseline, row)| back_to_back(baseline, row))
                 .collect();
             means.extend(geometric_mean(&single).map(|times_baseline| Mean {
                 implementation: implementation.implementation.clone(),
@@ -34,43 +35,38 @@ pub(super) fn means(results: &[ProblemReport]) -> Vec<Mean> {
                 dtype: dtype.clone(),
                 problems: single.len(),
                 times_baseline,
-                times_baseline_back_to_back: in_a_row.and_then(|ratios| geometric_mean(&ratios)),
+                times_baseline_back_to_back:
+                    back_to_back.and_then(|ratios| geometric_mean(&ratios)),
             }));
         }
     }
     means
 }
 
-fn in_a_row(baseline: &Row, row: &Row) -> Option<f64> {
+fn back_to_back(baseline: &Row, row: &Row) -> Option<f64> {
     Some(baseline.back_to_back_ms?.median / row.back_to_back_ms?.median)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Operands;
     use crate::shape::Shape;
     use crate::statistics::Spread;
 
-    fn result(dtype: &'static str, ratio: Option<f64>) -> ProblemReport {
+    fn result(dtype: &'static str, ratio: Option<f64>) -> Outcome {
         let row = |name: &str, ms: Option<f64>| Row {
             status: ms.map_or(Status::NotRun, |_| Status::Ok),
             times_baseline: ms.map(|ms| 1.0 / ms),
             back_to_back_ms: ms.and_then(|ms| Spread::of(&[ms / 2.0])),
             ..Row::not_run(name, String::new())
         };
-        ProblemReport {
-            shape: Shape::new(8, 8, 8),
-            operation: None,
-            dtype: dtype.into(),
-            world: 1,
-            limit: None,
-            breakdown: None,
-            published: vec![],
-            groups: vec![],
-            rows: vec![
-                row("cublasLt", Some(1.0)),
-                row("cutlass", ratio.map(|ratio| 1.0 / ratio)),
-            ],
+        let shape = Shape::new(8, 8, 8);
+        let on = Operands::Matrices { shape };
+        let ours = row("cutlass", ratio.map(|ratio| 1.0 / ratio));
+        Outcome {
+            rows: vec![row("cublasLt", Some(1.0)), ours],
+            ..Outcome::new(None, on, dtype.into(), 1)
         }
     }
 

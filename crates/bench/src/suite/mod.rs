@@ -1,35 +1,27 @@
-//! What can be measured: suites of implementations of the same problems, a file each.
+//! What can be measured: suites of implementations of the same problems.
 
+use serde::{Deserialize, Serialize};
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteBackend;
-use warpweave_overlap::plan::{Provider, Problem};
+use warpweave_overlap::plan::{Problem, Provider};
 use warpweave_symm_mem::{BackendKind, DType};
 
 use crate::candidate::Implementation;
 use crate::error::{BenchError, Result};
-use crate::limit::product_alone;
+use crate::limit::gemm_alone;
+use crate::report::Name;
 use crate::shape::Shape;
 
-mod collectives;
-mod column_parallel;
-mod figure;
-mod fused_matmul;
-mod gemm;
+mod gather_alone;
 mod groups;
-mod matmul_reduce;
 mod means;
-mod overlap_all_gather;
-mod pipeline;
-mod quick;
-mod recipes;
-mod row_parallel;
 mod run;
 mod stage;
+mod suites;
 
-pub use figure::{Beside, Figure};
-pub use gemm::SUITE as GEMM;
-pub use run::{Settings, run, run_with};
+pub use run::{Settings, run};
+pub use suites::{ALL, GEMM};
 
 /// A problem of a suite: its sizes and its element type.
 pub type Sizes = (Shape, DType);
@@ -41,7 +33,8 @@ pub struct Suite {
     pub name: &'static str,
     /// What it measures, and whose figures it reproduces.
     pub reproduces: &'static str,
-    /// What is computed; several where problems are measured for one after the other, none where nothing is communicated.
+    /// What is computed; several where problems are measured for one after the other, none where nothing is
+    /// communicated.
     pub operations: &'static [Operation],
     /// What it measures where nothing is asked for by name: of each operation the baseline first.
     entries: fn() -> Vec<Entry>,
@@ -50,21 +43,6 @@ pub struct Suite {
     /// What others published of its problems.
     figures: fn() -> Vec<Figure>,
 }
-
-/// All suites, the one that is run without a name first.
-pub const ALL: [&Suite; 11] = [
-    &fused_matmul::SUITE,
-    &recipes::SUITE,
-    &pipeline::SUITE,
-    &row_parallel::SUITE,
-    &column_parallel::SUITE,
-    &matmul_reduce::SCATTER,
-    &matmul_reduce::ALL,
-    &overlap_all_gather::SUITE,
-    &gemm::SUITE,
-    &collectives::SUITE,
-    &quick::SUITE,
-];
 
 /// The suite of this name.
 ///
@@ -82,8 +60,8 @@ pub fn named(name: &str) -> Result<&'static Suite, String> {
 enum Entry {
     /// An algorithm with everything chosen.
     Configured(Configuration),
-    /// A product without communication, and the operation beside whose rows it stands.
-    Product {
+    /// A GEMM without communication, and the operation among whose rows it stands.
+    Gemm {
         name: &'static str,
         summary: &'static str,
         provider: Provider,
@@ -102,14 +80,14 @@ impl Entry {
     fn name(&self) -> String {
         match self {
             Entry::Configured(configuration) => configuration.name(),
-            Entry::Product { name, .. } | Entry::Own { name, .. } => (*name).to_owned(),
+            Entry::Gemm { name, .. } | Entry::Own { name, .. } => (*name).to_owned(),
         }
     }
 
     fn operation(&self) -> Option<Operation> {
         match self {
             Entry::Configured(configuration) => Some(configuration.operation()),
-            Entry::Product { operation, .. } => *operation,
+            Entry::Gemm { operation, .. } => *operation,
             Entry::Own { operation, .. } => Some(*operation),
         }
     }
@@ -117,12 +95,12 @@ impl Entry {
     fn implementation(&self) -> Implementation {
         match self {
             Entry::Configured(configuration) => configuration.clone().into(),
-            Entry::Product {
+            Entry::Gemm {
                 name,
                 provider,
                 operation,
                 ..
-            } => product_alone(name, *provider, *operation),
+            } => gemm_alone(name, *provider, *operation),
             Entry::Own { implementation, .. } => implementation(),
         }
     }
@@ -130,7 +108,7 @@ impl Entry {
 
 /// The implementations of one operation.
 pub struct Case {
-    /// What they compute; `None` for products without communication.
+    /// What they compute; `None` for GEMMs without communication.
     pub operation: Option<Operation>,
     /// In the order of the table.
     pub implementations: Vec<Implementation>,
@@ -142,8 +120,8 @@ impl Suite {
     /// What its table is made of, each with a sentence: algorithms once, with their parameters.
     pub fn catalogue(&self) -> Vec<(String, String)> {
         if self.is_of_collectives() {
-            let ways = crate::collectives::catalogue().into_iter();
-            return ways.map(|(n, s)| (n.to_owned(), s.to_owned())).collect();
+            let rows = crate::collectives::catalogue().into_iter();
+            return rows.map(|(n, s)| (n.to_owned(), s.to_owned())).collect();
         }
         let mut told: Vec<(String, String)> = Vec::new();
         for entry in (self.entries)() {
@@ -158,7 +136,7 @@ impl Suite {
                     };
                     (algorithm.name, format!("{}{choices}", algorithm.summary))
                 }
-                Entry::Product { name, summary, .. } | Entry::Own { name, summary, .. } => {
+                Entry::Gemm { name, summary, .. } | Entry::Own { name, summary, .. } => {
                     (*name, (*summary).to_owned())
                 }
             };
@@ -171,11 +149,12 @@ impl Suite {
 
     /// Whether it measures collectives, which are no plans.
     pub fn is_of_collectives(&self) -> bool {
-        self.name == collectives::SUITE.name
+        self.name == suites::COLLECTIVES.name
     }
 
-    /// The implementations of these names in the order of the table, those that it does not have by themselves behind it;
-    /// all of the table without names. Any configuration of the suite's operations has a name.
+    /// The implementations of these names in the order of the table, those that it does not have by
+    /// themselves behind it; all of the table without names. Any configuration of the suite's operations has
+    /// a name.
     ///
     /// # Errors
     /// [`BenchError::Usage`] naming what there is; there is no algorithm of its operations.
@@ -261,40 +240,57 @@ impl Suite {
     }
 }
 
-/// The problems of every suite on the host: 131 rows do not divide by four, and no size is a multiple of anything.
-fn on_host() -> Vec<Sizes> {
-    vec![
-        (Shape::new(256, 256, 256), DType::F16),
-        (Shape::new(131, 71, 90), DType::Bf16),
-    ]
+/// A time that others published.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// The problem.
+    pub shape: Shape,
+    /// Its element type.
+    pub dtype: Name,
+    /// What was measured.
+    pub what: Name,
+    /// Milliseconds.
+    pub ms: f64,
+    /// On what, and by whom.
+    pub source: Name,
+    /// What of ours it is compared with.
+    #[serde(skip)]
+    pub beside: Beside,
 }
 
-/// Everything that is worth a try for an operation.
-fn all_of(operation: Operation) -> Vec<Entry> {
-    let candidates = algorithms::candidates(operation).into_iter();
-    candidates.map(Entry::Configured).collect()
+/// What of ours a published time is compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Beside {
+    /// The configuration of this name.
+    Row(&'static str),
+    /// The GEMM alone.
+    Gemm,
+    /// Nothing that we have, or that a file tells.
+    #[default]
+    Nothing,
 }
 
-/// Every algorithm of an operation as it usually is, and what differs from that in one parameter.
-fn variations_of(operation: Operation) -> Vec<Entry> {
-    let every = algorithms::every().into_iter();
-    let own = every.filter(|configuration| configuration.operation() == operation);
-    own.map(Entry::Configured).collect()
-}
+impl Figure {
+    /// The figures of a problem, each by what it is of.
+    fn all<const N: usize>(
+        (shape, dtype): Sizes,
+        source: &'static str,
+        figures: [(&'static str, f64, Beside); N],
+    ) -> [Self; N] {
+        figures.map(|(what, ms, beside)| Self {
+            shape,
+            dtype: dtype.name().into(),
+            what: what.into(),
+            ms,
+            source: source.into(),
+            beside,
+        })
+    }
 
-/// The baseline of all-gather + matmul, and what is no row of nvFuser's table: each as usual, and what differs from that in
-/// one parameter. What is for several nodes adds nothing on one.
-fn pipelines() -> Vec<Entry> {
-    let table = algorithms::table();
-    let pipelines = algorithms::every().into_iter().filter(|candidate| {
-        candidate.operation() == Operation::AllGatherMatmul
-            && candidate.algorithm().name != "hierarchical"
-            && table
-                .iter()
-                .all(|own| own.algorithm() != candidate.algorithm())
-    });
-    let all = table.iter().take(1).cloned().chain(pipelines);
-    all.map(Entry::Configured).collect()
+    /// Whether it is compared with the row of this name.
+    fn is_of(&self, row: &str) -> bool {
+        matches!(self.beside, Beside::Row(name) if name == row)
+    }
 }
 
 /// The problem of a shape on this backend.

@@ -1,19 +1,21 @@
 //! A suite from its first problem to its report.
 
-use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_comm::collective::Operation;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::means::means;
 use super::stage::Stage;
-use super::{Case, Sizes, Suite, gemm, problem};
+use super::{Case, GEMM, Sizes, Suite, problem};
 use crate::clock::Clock;
+use crate::collectives::{self, DEFAULT_OPERATIONS, NcclBackend, Setup};
 use crate::error::Result;
 use crate::limit::push_bandwidth;
 use crate::peers::Peers;
 use crate::progress::Progress;
 use crate::provenance::{Provenance, kind_name};
-use crate::report::{Report, SCHEMA};
+use crate::report::{COLLECTIVES, PLANS, Report};
 use crate::session::Session;
+use crate::size::Bytes;
 use crate::timing::Effort;
 
 /// What is to be measured.
@@ -23,18 +25,36 @@ pub struct Settings {
     pub suite: &'static Suite,
     /// Names of implementations; all of the suite's table without any.
     pub implementations: Vec<String>,
-    /// Problems; the suite's own without any.
+    /// Plans: problems; the suite's own without any.
     pub problems: Vec<Sizes>,
-    /// Element type in place of that of the suite's own problems.
+    /// Collectives: operations; [`DEFAULT_OPERATIONS`] without any.
+    pub operations: Vec<Operation>,
+    /// Collectives: sizes; the backend's default without any.
+    pub sizes: Vec<Bytes>,
+    /// Element type in place of that of the suite's own problems; bf16 for collectives without.
     pub dtype: Option<DType>,
-    /// Single calls of each implementation; what suits the backend without.
+    /// Single calls of each implementation; the backend's default without.
     pub iterations: Option<usize>,
     /// Figures of another program.
     pub peers: Option<Peers>,
 }
 
 impl Settings {
-    /// What is measured: the problems that are given, or the suite's own among `world` ranks.
+    /// Everything that `suite` measures by default.
+    pub fn of(suite: &'static Suite) -> Self {
+        Self {
+            suite,
+            implementations: Vec::new(),
+            problems: Vec::new(),
+            operations: Vec::new(),
+            sizes: Vec::new(),
+            dtype: None,
+            iterations: None,
+            peers: None,
+        }
+    }
+
+    /// The problems that are given, or the suite's own among `world` ranks.
     pub fn problems_on(&self, kind: BackendKind, world: usize) -> Vec<Sizes> {
         if !self.problems.is_empty() {
             return self.problems.clone();
@@ -43,53 +63,100 @@ impl Settings {
         own.map(|(shape, dtype)| (shape, self.dtype.unwrap_or(dtype)))
             .collect()
     }
+
+    /// The sizes of messages that are given, or the backend's default, each once and in order.
+    pub fn sizes_on(&self, kind: BackendKind) -> Vec<Bytes> {
+        let mut sizes = match self.sizes.is_empty() {
+            true => Bytes::defaults(kind),
+            false => self.sizes.clone(),
+        };
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The element type of messages.
+    pub fn message_dtype(&self) -> DType {
+        self.dtype.unwrap_or(DType::Bf16)
+    }
 }
 
-/// Measures and verifies. Collective; every rank gets the same report.
+/// Measures and verifies. Collective; every rank gets the same report. `each` gets it as far as it is after
+/// each problem, so that what ends a run does not take all with it.
 ///
 /// # Errors
-/// Ranks that were started with different settings, faults, and whatever else ends a run. A wrong result or a missing
-/// capability is a row of the report instead.
-pub fn run<B: ExecuteBackend>(session: &Session<B>, settings: &Settings) -> Result<Report> {
-    run_with(session, settings, |_| Ok(()))
-}
-
-/// As [`run`]; `each` gets the report as far as it is, after each problem, so that what ends a run does not take all with it.
-///
-/// # Errors
-/// As [`run`], and what `each` reports.
-pub fn run_with<B: ExecuteBackend>(
+/// Ranks that were started with different settings, faults, and whatever else ends a run; what `each`
+/// reports. A wrong result or a missing capability is a row of the report instead.
+pub fn run<B: NcclBackend>(
     session: &Session<B>,
     settings: &Settings,
     mut each: impl FnMut(&Report) -> Result<()>,
 ) -> Result<Report> {
-    let suite = settings.suite;
-    let cases = suite.cases(&settings.implementations)?;
-    let problems = settings.problems_on(B::KIND, session.world());
-    agree(session, settings, &cases, &problems)?;
+    let (suite, kind) = (settings.suite, B::KIND);
+    let is_of_collectives = suite.is_of_collectives();
+    let cases = match is_of_collectives {
+        true => Vec::new(),
+        false => suite.cases(&settings.implementations)?,
+    };
+    let mut settings = settings.clone();
+    if is_of_collectives {
+        settings.sizes = settings.sizes_on(kind);
+        if settings.operations.is_empty() {
+            settings.operations = DEFAULT_OPERATIONS.into();
+        }
+    } else {
+        settings.problems = settings.problems_on(kind, session.world());
+    }
+    require_same(session, &settings, &cases)?;
 
-    let effort = Effort::of(B::KIND, settings.iterations);
+    let effort = match is_of_collectives {
+        true => Effort::of_collectives(kind, settings.iterations),
+        false => Effort::of(kind, settings.iterations),
+    };
     let clock = Clock::new(session, effort.capacity())?;
     let progress = Progress::new(session.rank());
     progress.at(0, 1, "links");
-    let links = match cases.iter().any(|case| case.operation.is_some()) {
+    let links = match is_of_collectives || cases.iter().any(|case| case.operation.is_some()) {
         true => push_bandwidth(session, &clock)?,
         false => None,
     };
     let mut report = Report {
-        schema: SCHEMA.into(),
+        schema: if is_of_collectives {
+            COLLECTIVES
+        } else {
+            PLANS
+        }
+        .into(),
         suite: suite.name.into(),
         reproduces: suite.reproduces.into(),
         provenance: Provenance::of(session)?,
         clock_ms: clock.cost(session)?,
+        links: links.clone().filter(|_| is_of_collectives),
+        peers: None,
         results: Vec::new(),
         means: Vec::new(),
-        notes: notes(B::KIND, settings.peers.as_ref()),
+        notes: host_note(kind).into_iter().collect(),
     };
-    for (i, &sizes) in problems.iter().enumerate() {
+    if is_of_collectives {
+        report.peers = settings.peers.as_ref().map(|peers| peers.by.clone());
+        let setup = Setup {
+            session,
+            settings: &settings,
+            clock: &clock,
+            effort,
+            links: links.as_ref(),
+            progress: &progress,
+        };
+        collectives::measure(&setup, &mut report, &mut each)?;
+        return Ok(report);
+    }
+    report.notes.extend(settings.peers.as_ref().map(|peers| {
+        let by = &peers.by;
+        format!("Rows torch-*: {by}, in a run of its own; what they compute is not verified here.")
+    }));
+    for (i, &sizes) in settings.problems.iter().enumerate() {
         for (j, case) in cases.iter().enumerate() {
             let (shape, dtype) = sizes;
-            let _span = tracing::info_span!("bench.problem", %shape, %dtype).entered();
             let stage = Stage {
                 session,
                 suite,
@@ -101,61 +168,67 @@ pub fn run_with<B: ExecuteBackend>(
                 sizes,
                 peers: settings.peers.as_ref(),
                 progress: &|what: &str| {
-                    let done = i * cases.len() + j;
                     let label = format!("{shape} {dtype}: {what}");
-                    progress.at(done, problems.len() * cases.len(), label);
+                    progress.at(
+                        i * cases.len() + j,
+                        settings.problems.len() * cases.len(),
+                        label,
+                    );
                 },
             };
             report.results.push(stage.measure()?);
             each(&report)?;
         }
     }
-    if suite.name == gemm::SUITE.name {
+    if suite.name == GEMM.name {
         report.means = means(&report.results);
     }
     Ok(report)
 }
 
 /// Ranks with different arguments would wait for each other in different places.
-fn agree<B: ExecuteBackend>(
+fn require_same<B: NcclBackend>(
     session: &Session<B>,
     settings: &Settings,
     cases: &[Case],
-    problems: &[Sizes],
 ) -> Result<()> {
-    let names: Vec<_> = cases
+    let names: Vec<_> = match settings.suite.is_of_collectives() {
+        true => settings.implementations.clone(),
+        false => cases
+            .iter()
+            .flat_map(|case| case.implementations.iter().map(|i| i.name.clone()))
+            .collect(),
+    };
+    let list = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
+    let mut shapes = settings
+        .problems
         .iter()
-        .flat_map(|case| case.implementations.iter().map(|i| i.name.as_str()))
-        .collect();
-    let shapes: Vec<_> = problems
-        .iter()
-        .map(|(shape, dtype)| format!("{shape} {dtype}"))
-        .collect();
-    session.agree("the kind of device", kind_name(B::KIND))?;
-    session.agree("the suite", settings.suite.name)?;
-    session.agree("the list of implementations", &names.join(", "))?;
-    session.agree("the list of shapes", &shapes.join(", "))?;
-    session.agree(
-        "the number of iterations",
-        &format!("{:?}", settings.iterations),
-    )
+        .map(|(shape, dtype)| format!("{shape} {dtype}"));
+    let mut operations = settings.operations.iter().map(|o| o.name().to_owned());
+    let mut sizes = settings.sizes.iter().map(Bytes::to_string);
+    for (what, value) in [
+        ("the kind of device", kind_name(B::KIND).to_owned()),
+        ("the suite", settings.suite.name.to_owned()),
+        ("the list of implementations", names.join(", ")),
+        ("the list of shapes", list(&mut shapes)),
+        ("the list of operations", list(&mut operations)),
+        ("the list of sizes", list(&mut sizes)),
+        ("the element type", format!("{:?}", settings.dtype)),
+        (
+            "the number of iterations",
+            format!("{:?}", settings.iterations),
+        ),
+    ] {
+        session.require_same(what, &value)?;
+    }
+    Ok(())
 }
 
-/// Findings that no table tells.
-fn notes(kind: BackendKind, peers: Option<&Peers>) -> Vec<String> {
-    let host = match kind {
-        BackendKind::Cuda => None,
-        BackendKind::Host => Some(
-            "Host backend: processes and memory of one machine. The results are verified; the times say nothing about \
-             GPUs, NVLink or NCCL."
-                .to_owned(),
-        ),
-    };
-    let peers = peers.map(|peers| {
-        format!(
-            "Rows torch-*: {}, in a run of its own; what they compute is not verified here.",
-            peers.by
-        )
-    });
-    host.into_iter().chain(peers).collect()
+/// A finding that no table shows.
+fn host_note(kind: BackendKind) -> Option<String> {
+    (kind == BackendKind::Host).then(|| {
+        "Host backend: processes and memory of one machine. The results are verified; the times say nothing about \
+         GPUs, NVLink or NCCL."
+            .into()
+    })
 }

@@ -3,7 +3,7 @@
 use warpweave_overlap::Operation;
 use warpweave_overlap::execute::{Bound, ExecuteBackend};
 use warpweave_overlap::operation::Matrix;
-use warpweave_overlap::plan::{Provider, Problem, Role};
+use warpweave_overlap::plan::{Problem, Provider, Role};
 
 use super::groups::{budget, divide};
 use super::{Case, Sizes, Suite};
@@ -12,9 +12,9 @@ use crate::candidate::{BoundCandidate, Candidate, Implementation};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::inputs::{InputSets, Matrices, Numbers, with_role};
-use crate::limit::{Links, limit, product_alone, product_of, tflops};
+use crate::limit::{Links, gemm_alone, gemm_of, limit, tflops};
 use crate::peers::Peers;
-use crate::report::{Breakdown, Group, Limit, ProblemReport, Row, Status};
+use crate::report::{Breakdown, Group, Kind, Limit, Operands, Outcome, Row, Status};
 use crate::session::Session;
 use crate::timing::{Call, Contender, Effort, Times, Timing};
 use crate::transport;
@@ -26,13 +26,13 @@ const SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 3), (Numbers::Reals, 2)
 /// Those that are verified where it takes long; two kinds, and still inputs that change.
 const FEW_SETS: [(Numbers, usize); 2] = [(Numbers::Integers, 2), (Numbers::Reals, 1)];
 
-/// Elements of C that take the host tens of milliseconds to fetch and compare.
+/// Elements of C that take the host tens of milliseconds to download and compare.
 const LARGE: usize = 1 << 24;
 
 /// How an implementation is called for verification before the timing, and after it.
 const WAYS: [&[Call]; 2] = [&[Call::Run, Call::Replay]; 2];
 
-/// The same where it takes long: each way once, and still before and after.
+/// The same where it takes long: each form once, and still before and after.
 const FEW_WAYS: [&[Call]; 2] = [&[Call::Run], &[Call::Replay]];
 
 /// One problem of a run.
@@ -62,7 +62,7 @@ struct Bind<B: ExecuteBackend> {
     candidates: Vec<Candidate<B>>,
     /// Place of the baseline, if it was asked for.
     baseline: Option<usize>,
-    /// Place of the product alone, which is no row.
+    /// Place of the GEMM alone, which is no row.
     alone: Option<usize>,
     /// How many are in every group.
     kept: usize,
@@ -77,7 +77,7 @@ struct Measured {
 }
 
 impl<B: ExecuteBackend> Stage<'_, B> {
-    pub fn measure(&self) -> Result<ProblemReport> {
+    pub fn measure(&self) -> Result<Outcome> {
         let (session, problem) = (self.session, &self.problem);
         let (shape, dtype) = self.sizes;
         let span = tracing::info_span!("bench.problem", shape = %shape, dtype = %dtype);
@@ -99,17 +99,10 @@ impl<B: ExecuteBackend> Stage<'_, B> {
             .iter()
             .map(|other| self.bytes_of(other))
             .collect::<Result<_>>()?;
-        let mut report = ProblemReport {
-            shape,
-            operation: self.case.operation.map(|o| o.name().into()),
-            dtype: dtype.name().into(),
-            world: session.world(),
-            limit: None,
-            breakdown: None,
-            published: self.suite.published(self.sizes),
-            groups: Vec::new(),
-            rows: Vec::new(),
-        };
+        let operation = self.case.operation.map(|o| o.name().into());
+        let on = Operands::Matrices { shape };
+        let mut report = Outcome::new(operation, on, dtype.name().into(), session.world());
+        report.published = self.suite.published(self.sizes);
         for group in divide(&bytes, budget(B::KIND)) {
             (self.progress)("allocating");
             for implementation in &others[group] {
@@ -127,7 +120,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         Ok(report)
     }
 
-    /// Binds what is in every group: the baseline, and the product alone where there is a limit. Returns the others too.
+    /// Binds what is in every group: the baseline, and the GEMM alone where there is a limit. Returns the
+    /// others too.
     fn bind_kept<'i>(&self, all: &'i [Implementation]) -> Result<(Bind<B>, &'i [Implementation])> {
         let bind = |implementation| Candidate::bind(self.session, implementation, &self.problem);
         let mut candidates = Vec::new();
@@ -141,9 +135,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let mut alone = None;
         if self.case.operation.is_some() {
             alone = Some(candidates.len());
-            let product =
-                product_alone("product alone", Provider::CublasLt, self.case.operation);
-            candidates.push(bind(&product)?);
+            let gemm = gemm_alone("GEMM alone", Provider::CublasLt, self.case.operation);
+            candidates.push(bind(&gemm)?);
         }
         let bound = Bind {
             kept: candidates.len(),
@@ -191,14 +184,14 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let mut verdicts = self.verify((bound, first), bench, before)?;
         let all = bound.candidates.iter().map(|candidate| (candidate, true));
         let all = all.chain(parts.iter().map(|part| (part, false)));
-        let contender = |(candidate, in_a_row)| {
+        let contender = |(candidate, back_to_back)| {
             let Candidate { bound, .. }: &Candidate<B> = candidate;
             Some(BoundCandidate {
                 session,
                 candidate,
                 bound: bound.as_ref().ok()?,
                 inputs: &bench.inputs[1],
-                in_a_row,
+                back_to_back,
             })
         };
         let contenders: Vec<_> = all.filter_map(contender).collect();
@@ -228,8 +221,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         self.measured(bound, (first, number), (times, verdicts), &parts)
     }
 
-    /// The verdicts of the candidates from the `first`-th on, in order. The product alone comes last: what fails is rather
-    /// found in a row.
+    /// The verdicts of the candidates from the `first`-th on, in order. The GEMM alone comes last: what fails
+    /// is rather found in a row.
     fn verify(
         &self,
         (all, first): (&mut Bind<B>, usize),
@@ -268,7 +261,7 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let mine = candidates.try_for_each(Candidate::recapture);
         let step = "capture after a failure";
         self.session
-            .settle(step, mine.map(|()| Vec::new()))
+            .agree(step, mine.map(|()| Vec::new()))
             .map(drop)
     }
 
@@ -333,41 +326,19 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         times: &Times,
         verdict: Verdict,
     ) -> Row {
-        let reason = (!verdict.is_right()).then(|| match &verdict.first {
-            Some(first) => format!(
-                "{} of {} elements; rank {}, {}",
-                verdict.wrong, verdict.elements, first.rank, first.what
-            ),
-            None => format!(
-                "relative error {:.2e}, at most {:.2e} is right",
-                verdict.relative_error, verdict.tolerance
-            ),
-        });
-        let product = product_of(self.case.operation, self.session.world(), &self.problem);
-        let rate = |ms| tflops(product, ms);
+        let gemm = gemm_of(self.case.operation, self.session.world(), &self.problem);
         // Parts that only move bytes have no rate.
         let multiplies = candidate.operands.iter().any(|o| o.matrix == Matrix::B);
-        Row {
-            status: if reason.is_none() {
-                Status::Ok
-            } else {
-                Status::Wrong
-            },
-            reason,
+        let mut row = Row {
             transport: transport::names(B::KIND, bound.plan()),
             launches: Some(bound.plan().launches()),
-            single_ms: times.single(),
-            tflops: times
-                .single()
-                .filter(|_| multiplies)
-                .map(|spread| rate(spread.median)),
-            back_to_back_ms: times.back_to_back(),
-            graph_ms: times.graph(),
             algorithms: bound.algorithms(),
-            verification: Some(verdict),
-            samples: times.clone(),
-            ..Row::not_run(&candidate.name, String::new())
-        }
+            ..Row::new(&candidate.name, Kind::Ours, Status::Ok, None)
+        };
+        row.fill(times, verdict);
+        let ms = row.ms().filter(|_| multiplies);
+        row.tflops = ms.map(|ms| tflops(gemm, ms));
+        row
     }
 
     /// Whether a candidate leaves some output of the operation to others.
@@ -379,8 +350,8 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         with_role(&whole, Role::Output).any(|output| !own.contains(&output.matrix))
     }
 
-    /// Puts beside each row what others published, and behind them the rows of the peers.
-    fn compare_with_others(&self, report: &mut ProblemReport) {
+    /// Adds to each row what others published, and after them the rows of the peers.
+    fn compare_with_others(&self, report: &mut Outcome) {
         for row in &mut report.rows {
             let figure = report
                 .published
@@ -391,11 +362,11 @@ impl<B: ExecuteBackend> Stage<'_, B> {
         let (Some(operation), Some(peers)) = (self.case.operation, self.peers) else {
             return;
         };
-        let product = product_of(Some(operation), report.world, &self.problem);
+        let gemm = gemm_of(Some(operation), report.world, &self.problem);
         for figure in peers.of(operation, self.sizes, report.world) {
             let mut row = Row::of_peer(figure.name, figure.ms);
             row.part = figure.part;
-            row.tflops = Some(tflops(product, figure.ms.median));
+            row.tflops = Some(tflops(gemm, figure.ms.median));
             report.groups.first().inspect(|group| row.compare(group));
             report.rows.push(row);
         }

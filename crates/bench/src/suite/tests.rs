@@ -19,28 +19,28 @@ fn rows(suite: &Suite, names: &[&str]) -> Result<Vec<String>> {
 #[test]
 fn without_shapes_each_problem_has_its_own_element_type() {
     assert_eq!(
-        texts(&fused_matmul::SUITE, 4),
+        texts(&suites::FUSED_MATMUL, 4),
         [
             "1024x1024x1024 f16",
             "8192x3584x8192 bf16",
             "1028x1160x1032 f16"
         ]
     );
-    let gemm = texts(&gemm::SUITE, 1);
+    let gemm = texts(&GEMM, 1);
     assert_eq!(
         gemm.iter().filter(|text| text.ends_with("bf16")).count(),
         10
     );
     assert_eq!(gemm[0], "4096x1792x4096 bf16");
     assert_eq!(gemm[9..], ["8192x8192x8192 bf16", "1024x1024x1024 f16"]);
-    assert_eq!(texts(&recipes::SUITE, 4), gemm[..9]);
-    assert_eq!(texts(&row_parallel::SUITE, 2), ["8192x8192x32768 bf16"]);
-    assert_eq!(texts(&row_parallel::SUITE, 4), ["8192x8192x8192 bf16"]);
+    assert_eq!(texts(&suites::RECIPES, 4), gemm[..9]);
+    assert_eq!(texts(&suites::ROW_PARALLEL, 2), ["8192x8192x32768 bf16"]);
+    assert_eq!(texts(&suites::ROW_PARALLEL, 4), ["8192x8192x8192 bf16"]);
 }
 
 #[test]
 fn names_choose_implementations_in_the_order_of_the_table() {
-    let suite = &fused_matmul::SUITE;
+    let suite = &suites::FUSED_MATMUL;
     let all = rows(suite, &[]).unwrap();
     assert_eq!(all.len(), 9);
     assert_eq!(all[0], "baselineNcclAllgatherMatmul");
@@ -55,7 +55,7 @@ fn names_choose_implementations_in_the_order_of_the_table() {
         rows(suite, &pipelines).unwrap(),
         ["naiveRemoteRead", "ringGet", "pushChunks:chunks=3"]
     );
-    let unknown = rows(&gemm::SUITE, &two).unwrap_err().to_string();
+    let unknown = rows(&GEMM, &two).unwrap_err().to_string();
     assert!(
         unknown.contains("naiveRemoteRead") && unknown.contains("cutlass"),
         "{unknown}"
@@ -65,9 +65,9 @@ fn names_choose_implementations_in_the_order_of_the_table() {
 #[test]
 fn configurations_of_other_operations_are_refused_and_of_an_unknown_parameter_explained() {
     let error = |suite, name| rows(suite, &[name]).unwrap_err().to_string();
-    let other = error(&row_parallel::SUITE, "ringGet");
+    let other = error(&suites::ROW_PARALLEL, "ringGet");
     assert!(other.contains("computes all-gather-matmul"), "{other}");
-    let option = error(&recipes::SUITE, "pushChunks:chunk=4");
+    let option = error(&suites::RECIPES, "pushChunks:chunk=4");
     assert!(option.contains("it takes chunks="), "{option}");
 }
 
@@ -97,7 +97,7 @@ fn a_suite_has_all_of_its_operation_or_says_that_there_is_nothing() {
 
 #[test]
 fn the_pipelines_stand_beside_one_baseline() {
-    let all = rows(&recipes::SUITE, &[]).unwrap();
+    let all = rows(&suites::RECIPES, &[]).unwrap();
     assert_eq!(all[0], "baselineNcclAllgatherMatmul");
     for name in ["directExchange", "ringGet", "pushChunks:chunks=", "fused"] {
         assert!(
@@ -106,7 +106,7 @@ fn the_pipelines_stand_beside_one_baseline() {
         );
     }
     assert!(!all.contains(&"naiveRemoteRead".to_owned()));
-    assert_eq!(rows(&pipeline::SUITE, &[]).unwrap(), all);
+    assert_eq!(rows(&suites::PIPELINE, &[]).unwrap(), all);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
             }
         }
     }
-    let large = pipeline::SUITE.published((Shape::new(32768, 8192, 16384), DType::Bf16));
+    let large = suites::PIPELINE.published((Shape::new(32768, 8192, 16384), DType::Bf16));
     assert!((large[0].ms - 12.97).abs() < 0.01, "{large:?}");
 }
 

@@ -11,8 +11,8 @@ use crate::inputs::{Numbers, rounded};
 pub struct Comparison {
     /// Elements compared.
     pub elements: u64,
-    /// Elements that are not what they must be: with integers not the one right value, with reals not finite or further
-    /// off than one rounding and the sums explain.
+    /// Elements that are not what they must be: with integers not the one right value, with reals not finite
+    /// or further off than one rounding and the sums explain.
     pub wrong: u64,
     /// The first wrong element.
     pub first: Option<WrongElement>,
@@ -65,18 +65,20 @@ impl Comparison {
 /// With u half a unit of the element type at 1, an element is right if it is within the sum of
 ///
 /// 1. **the last rounding**: u·|c|;
-/// 2. **the sums in f32**: 8·k/3·2⁻²⁴. A sum of k products of numbers below one has partial sums of around √(k/9), each
-///    addition rounds by half a unit there, and eight times this random walk leaves room for 10⁸ elements;
-/// 3. **the partial products**, where n ranks each round theirs to the element type and the results are added in it: with p
-///    the partial products and P = Σ|p|, which the reference knows for each element, the roundings of the p are off by u·P
-///    at the most. Whatever the order of the n − 1 additions, each partial sum is at most P; all but the last, which is (1),
-///    are rounded with at most u·P. That makes u·(n − 1)·P. It is a bound and no estimate, to first order in u; the factor
-///    1.001 covers the rest.
+/// 2. **the sums in f32**: 8·k/3·2⁻²⁴. A sum of k products of numbers below one has partial sums of around
+///    √(k/9), each addition rounds by half a unit there, and eight times this random walk leaves room for 10⁸
+///    elements;
+/// 3. **the partial results**, where n ranks each round theirs to the element type and the results are added
+///    in it: with p the partial results and P = Σ|p|, which the reference knows for each element, the
+///    roundings of the p are off by u·P at the most. Whatever the order of the n − 1 additions, each partial
+///    sum is at most P; all but the last, which is (1), are rounded with at most u·P. That makes u·(n − 1)·P.
+///    It is a bound and no estimate, to first order in u; the factor 1.001 covers the rest.
 ///
-/// ‖out − reference‖ / ‖reference‖ is held to less than such worst cases add up to, for roundings are independent of each
-/// other: the squares of what is rounded are 1/n of the reference's for each of the n partial products, and j/n for the sum of
-/// j of them, together 1 + (n + 1)/2 − 1/n times those of the reference, so that the error is at most u times the root of
-/// that. With one rank, where nothing is rounded but the result, the factor is 1.
+/// ‖out − reference‖ / ‖reference‖ is held to less than such worst cases add up to, for roundings are
+/// independent of each other: the squares of what is rounded are 1/n of the reference's for each of the n
+/// partial results, and j/n for the sum of j of them, together 1 + (n + 1)/2 − 1/n times those of the
+/// reference, so that the error is at most u times the root of that. With one rank, where nothing is rounded
+/// but the result, the factor is 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectation {
     /// What the inputs were.
@@ -90,8 +92,8 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// The largest ‖out − reference‖ / ‖reference‖ that is right for reals: the roundings to the element type, and a
-    /// random walk of roundings along a sum in f32.
+    /// The largest ‖out − reference‖ / ‖reference‖ that is right for reals: the roundings to the element
+    /// type, and a random walk of roundings along a sum in f32.
     pub fn tolerance(&self) -> f64 {
         if self.is_exact() {
             return 0.0;
@@ -112,8 +114,8 @@ impl Expectation {
         self.dtype.epsilon() / 2.0
     }
 
-    /// The largest |out − wanted| that is right for one element, whose partial products have absolute values that add up to
-    /// `magnitude`.
+    /// The largest |out − wanted| that is right for one element, whose partial results have absolute values
+    /// that add up to `magnitude`.
     fn slack(&self, wanted: f32, magnitude: f32) -> f64 {
         if self.is_exact() {
             return 0.0;
@@ -123,8 +125,9 @@ impl Expectation {
         (f64::from(wanted.abs()) + partial) * self.unit() * 1.001 + sums
     }
 
-    /// Compares elements of a row of the matrix from column `at.1` on: `got` with `wanted`, which is f32 that is exact for
-    /// integers. `magnitudes` belongs to each of them, where partial products are rounded, and is empty where none are.
+    /// Compares elements of a row of the matrix from column `at.1` on: `got` with `wanted`, which is f32 that
+    /// is exact for integers. `magnitudes` belongs to each of them, where partial results are rounded, and is
+    /// empty where none are.
     pub fn compare(
         &self,
         at: (usize, usize),
@@ -253,7 +256,7 @@ mod tests {
         assert!(wrong.relative_error() > copied.tolerance());
     }
 
-    /// Partial products that cancel, rounded and added in bf16 in every order of four ranks.
+    /// Partial results that cancel, rounded and added in bf16 in every order of four ranks.
     #[test]
     fn sums_of_rounded_parts_are_within_their_bound_in_any_order() {
         let expect = expect(Numbers::Reals, 4);

@@ -1,4 +1,4 @@
-//! What a rank found, and its way to the others.
+//! What a rank found, and its encoding for the others.
 
 use super::comparison::{Comparison, WrongElement};
 use super::{Finding, Verdict, worst};

@@ -1,5 +1,5 @@
-//! Whether a plan computes what it should: calls back to back with inputs that change and outputs poisoned before each,
-//! every element of every rank compared.
+//! Whether a plan computes what it should: calls back to back with inputs that change and outputs poisoned
+//! before each, every element of every rank compared.
 
 pub mod comparison;
 pub(crate) mod findings;
@@ -38,7 +38,7 @@ pub struct Verdict {
     /// Elements of calls with integer inputs, which must be equal to the one right value.
     pub exact_elements: u64,
     /// ‖out − reference‖ / ‖reference‖ of the worst call with real inputs.
-    #[serde(deserialize_with = "finite_or_infinite")]
+    #[serde(default = "infinite", deserialize_with = "finite_or_infinite")]
     pub relative_error: f64,
     /// What `relative_error` may be.
     pub tolerance: f64,
@@ -51,7 +51,7 @@ pub struct Verdict {
 pub struct Finding {
     /// The rank.
     pub rank: usize,
-    /// The element, in words.
+    /// The element.
     pub what: String,
 }
 
@@ -59,6 +59,25 @@ impl Verdict {
     /// Whether all was right.
     pub fn is_right(&self) -> bool {
         self.wrong == 0 && self.relative_error <= self.tolerance
+    }
+
+    /// What was wrong first; `None` where all was right.
+    pub fn reason(&self) -> Option<String> {
+        if self.is_right() {
+            return None;
+        }
+        let Verdict {
+            elements, wrong, ..
+        } = self;
+        Some(match &self.first {
+            Some(Finding { rank, what }) => {
+                format!("{wrong} of {elements} elements; rank {rank}, {what}")
+            }
+            None => format!(
+                "relative error {:.2e}, at most {:.2e} is right",
+                self.relative_error, self.tolerance
+            ),
+        })
     }
 
     /// The verdict of all ranks, from what each has found.
@@ -90,7 +109,11 @@ impl Verdict {
     }
 }
 
-/// JSON knows no infinity and has `null` in its place.
+fn infinite() -> f64 {
+    f64::INFINITY
+}
+
+/// JSON has no infinity: it is `null`, or left out.
 fn finite_or_infinite<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
@@ -108,7 +131,7 @@ fn worst(a: f64, b: f64) -> f64 {
 pub struct Verifier<B: Backend> {
     matrices: Matrices,
     references: BTreeMap<(Numbers, usize), Reference>,
-    /// The outputs of calls that follow each other, one behind the other.
+    /// The outputs of calls that follow each other, one after the other.
     outputs: Option<B::Memory>,
     /// The outputs of one call on the host.
     downloaded: Vec<u8>,
@@ -123,9 +146,6 @@ struct Output<'a> {
 
 impl<B: ExecuteBackend> Verifier<B> {
     /// Computes the references of so many sets of each kind. Collective.
-    ///
-    /// # Errors
-    /// What the computation reports.
     pub fn new(
         session: &Session<B>,
         matrices: Matrices,
@@ -151,11 +171,8 @@ impl<B: ExecuteBackend> Verifier<B> {
         })
     }
 
-    /// Calls `candidate` with every set of `inputs` that there is a reference of, back to back, in each of `ways`, and
-    /// compares. Collective; the verdict is that of all ranks. What has no output is right.
-    ///
-    /// # Errors
-    /// A rank did not come; the inner one if a call failed on some rank. A wrong result is no error.
+    /// Calls `candidate` with every set of `inputs` that there is a reference of, back to back, in each of
+    /// `ways`, and compares. Collective; the verdict is that of all ranks. What has no output is right.
     pub fn verify(
         &mut self,
         session: &Session<B>,
@@ -211,8 +228,8 @@ impl<B: ExecuteBackend> Verifier<B> {
             inputs.load(session, plan, set)?;
             for output in outputs {
                 let to = address(bound, output.operand)?;
-                // SAFETY: `address` has checked that the buffer has that many bytes; the stream orders the plan's own work
-                // on it.
+                // SAFETY: `address` has checked that the buffer has that many bytes; the stream orders the
+                // plan's own work on it.
                 unsafe { backend.fill(&session.stream, to, POISON, output.bytes.len())? };
             }
             candidate.call(session, bound, how)?;
@@ -224,7 +241,8 @@ impl<B: ExecuteBackend> Verifier<B> {
                     unsafe { backend.fill(&session.stream, from, POISON, element)? };
                 }
                 let to = room.add(set * each + output.bytes.start);
-                // SAFETY: there is room for the outputs of as many calls as there are sets; the buffer as above.
+                // SAFETY: there is room for the outputs of as many calls as there are sets; the buffer as
+                // above.
                 unsafe { backend.copy(&session.stream, to, from, output.bytes.len())? };
             }
         }

@@ -6,7 +6,7 @@ use crate::inject::Injection;
 use std::time::Duration;
 use warpweave_comm::Store;
 use warpweave_overlap::plan::{
-    Collective, Provider, Placement, Plan, PlanBuilder, StreamId, Transport,
+    Collective, Placement, Plan, PlanBuilder, Provider, StreamId, Transport,
 };
 use warpweave_overlap::{Operation, Problem};
 use warpweave_symm_mem::{DType, Host};
@@ -51,7 +51,7 @@ fn verdict(
                         let found = verifier.verify(&session, (&candidate, bound), &inputs, &ways);
                         verdict = verdict.and(found.unwrap().unwrap());
                     }
-                    session.settle("end", Ok(Vec::new())).unwrap();
+                    session.agree("end", Ok(Vec::new())).unwrap();
                     verdict
                 })
             })
@@ -114,7 +114,7 @@ fn turned(transposed: bool) -> Implementation {
             operand.transposed = true;
         }
         if !transposed {
-            // The same buffer of N × M elements, as if the rows of C lay in it one behind the other.
+            // The same buffer of N × M elements, as if the rows of C lay in it one after the other.
             all[2] = whole(Matrix::C, "c", n, m);
         }
         all.to_vec()
@@ -131,7 +131,7 @@ fn turned(transposed: bool) -> Implementation {
     }
 }
 
-/// All-gather + matmul of rows that are dealt out one by one; or put where rows in a row would belong.
+/// All-gather + matmul of rows that are dealt out one by one; or put where contiguous rows would belong.
 fn cyclic(dealt: bool) -> Implementation {
     let operands = |rank: usize, world: usize, problem: &Problem| {
         let Problem { m, n, k, .. } = *problem;
@@ -170,7 +170,7 @@ fn cyclic(dealt: bool) -> Implementation {
     }
 }
 
-/// A product, and an all-gather of X; or an all-gather that is left out.
+/// A GEMM, and an all-gather of X; or an all-gather that is left out.
 fn beside(gathers: bool) -> Implementation {
     let operands = |rank, world, problem: &Problem| {
         Operation::MatmulOverlappingAllGather.operands((rank, world), problem, None)
@@ -222,7 +222,7 @@ fn rows_dealt_out_one_by_one_are_rows_of_the_same_c() {
 }
 
 #[test]
-fn both_outputs_of_a_product_beside_an_all_gather_are_compared() {
+fn both_outputs_of_a_gemm_with_an_all_gather_are_compared() {
     let operation = Operation::MatmulOverlappingAllGather;
     let each = 9 * 4 + 4 * WORLD as u64 * 6;
     let right = verdict(operation, || beside(true), None);
@@ -263,7 +263,7 @@ fn a_buffer_of_another_shape_than_its_operand_is_an_error() {
     );
 }
 
-/// Every rank waits for a word that nobody sends.
+/// Every rank waits for a signal that nobody sends.
 fn stuck() -> Implementation {
     Implementation {
         name: "stuck".into(),
@@ -317,7 +317,7 @@ fn a_plan_whose_first_call_fails_is_taken_out_and_the_others_go_on() {
                     let verdict = found.unwrap().unwrap();
                     assert!(verdict.is_right() && verdict.calls == 4, "{verdict:?}");
                 }
-                session.settle("end", Ok(Vec::new())).unwrap();
+                session.agree("end", Ok(Vec::new())).unwrap();
             });
         }
     });

@@ -27,9 +27,7 @@ fn four_ranks_measure_and_verify_every_row() {
     let file = folder.path().join("report.json");
     let json = file.to_str().unwrap();
     let document = folder.path().join("report.md");
-    let args = [
-        "bench", "--device", "host", "--shape", "66x40x24", "--shape", "37x21x35",
-    ];
+    let args = job::args("bench --device host --shape 66x40x24 --shape 37x21x35");
     let args = [
         &args[..],
         &["--iterations", "4", "--dtype", "f16", "--json", json],
@@ -113,7 +111,8 @@ fn four_ranks_measure_and_verify_every_row() {
             for time in ["single_ms", "back_to_back_ms", "graph_ms"] {
                 assert!(row[time]["median"].as_f64().unwrap() > 0.0, "{name} {time}");
             }
-            // Before and after the timing, as calls and as replays, three sets of integers and two of reals; all ranks.
+            // Before and after the timing, as calls and as replays, three sets of integers and two of reals;
+            // all ranks.
             let verified = &row["verification"];
             assert_eq!(verified["calls"], 2 * 2 * 5, "{name}");
             assert_eq!(verified["elements"], 20 * 4 * m * n, "{name}");
@@ -136,9 +135,7 @@ fn four_ranks_measure_and_verify_every_row() {
 
 #[test]
 fn one_rank_alone_is_a_job_too() {
-    let args = [
-        "bench", "--device", "host", "--shape", "9x8x7", "--dtype", "f32",
-    ];
+    let args = job::args("bench --device host --shape 9x8x7 --dtype f32");
     let args = [
         &args[..],
         &["--iterations", "2", "--impl", "naiveRemoteRead"],
@@ -161,9 +158,7 @@ fn one_rank_alone_is_a_job_too() {
 
 #[test]
 fn the_gemm_suite_compares_providers() {
-    let args = [
-        "bench", "--device", "host", "--suite", "gemm", "--shape", "32x24x16",
-    ];
+    let args = job::args("bench --device host --suite gemm --shape 32x24x16");
     let args = [&args[..], &["--shape", "5x6x7", "--iterations", "2"]].concat();
     let outcome = job::run(&job::all(2, &args), PATIENT, LIMIT);
     assert!(

@@ -1,4 +1,5 @@
-//! The page in headless Chromium: how it looks on narrow and on wide screens, on light and on dark ground, and what it says.
+//! The page in headless Chromium: how it looks on narrow and on wide screens, on light and on dark ground,
+//! and what it says.
 //!
 //! `WARPWEAVE_CHROMIUM` names the browser where it is not on the path. Without one the tests say so and end.
 
@@ -73,7 +74,8 @@ fn browse(program: &Path, folder: &Path, file: &Path, more: &[&str]) -> String {
 const LIGHT: &str = "--blink-settings=preferredColorScheme=1";
 const DARK: &str = "--blink-settings=preferredColorScheme=0";
 
-/// Tells the frame around it how far the page is wider than the screen, and of which text the contrast is the least.
+/// Tells the frame around it how far the page is wider than the screen, and of which text the contrast is the
+/// least.
 const PROBE: &str = r"<script>
 addEventListener('load', () => {
   const light = c => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4 };

@@ -1,5 +1,5 @@
-//! Ranks that die, stall, disagree or miscalculate: the job ends in bounded time, and every surviving rank names the
-//! culprit. The same on both backends.
+//! Ranks that die, stall, disagree or miscalculate: the job ends in bounded time, and every surviving rank
+//! names the culprit. The same on both backends.
 
 use crate::job::{self, Patience};
 
@@ -25,7 +25,8 @@ struct Device {
     patience: Patience,
     /// For a whole run: every wait, and the time that an idle machine does not need.
     bound: Duration,
-    /// Implementations that wait on the device in different ways, each with what it needs of the device alone.
+    /// Implementations that wait on the device in different ways, each with what it needs of the device
+    /// alone.
     waiting: [&'static str; 2],
 }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the binary is: where `WARPWEAVE_BIN` says, where cargo put it, or, in a bundle, above this test program's folder.
+/// Where the binary is: where `WARPWEAVE_BIN` says, where cargo put it, or, in a bundle, above this test
+/// program's folder.
 fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("WARPWEAVE_BIN") {
         return path.into();
@@ -77,8 +78,8 @@ impl From<Duration> for Patience {
     }
 }
 
-/// Runs a rank for each list of arguments. Ranks that have not ended within `limit` are killed, which the caller sees in
-/// their status.
+/// Runs a rank for each list of arguments. Ranks that have not ended within `limit` are killed, which the
+/// caller sees in their status.
 pub fn run(args: &[Vec<String>], patience: impl Into<Patience>, limit: Duration) -> Outcome {
     run_with(args, &[], patience, limit, |_| ())
 }
@@ -160,12 +161,18 @@ pub fn run_with(
     }
 }
 
+/// Arguments without spaces, from one text.
+pub fn args(text: &str) -> Vec<&str> {
+    text.split(' ').collect()
+}
+
 /// The same arguments for every rank.
 pub fn all(world: usize, args: &[&str]) -> Vec<Vec<String>> {
     vec![args.iter().map(|arg| (*arg).to_owned()).collect(); world]
 }
 
-/// An address that nobody listens at. Another process may take it before the job does; the job then ends with an error.
+/// An address that nobody listens at. Another process may take it before the job does; the job then ends with
+/// an error.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -1,4 +1,4 @@
-//! What the program says while it runs: `--log`, `RUST_LOG`, `--spans`, and nothing unasked.
+//! Output while the program runs: `--log`, `RUST_LOG`, `--spans`, and nothing unasked.
 
 use std::time::Duration;
 

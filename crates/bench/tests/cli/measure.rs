@@ -116,15 +116,7 @@ fn what_was_measured_is_kept_and_used_without_being_asked() {
     let written = std::fs::read_to_string(machine).unwrap();
     assert!(written.ends_with(&std::fs::read_to_string(&out).unwrap()));
 
-    let bench = [
-        "bench",
-        "--suite",
-        "collectives",
-        "--device",
-        "host",
-        "--sizes",
-        "4K",
-    ];
+    let bench = job::args("bench --suite collectives --device host --sizes 4K");
     let log = run(&[&bench[..], &["--impl", "select", "--iterations", "1"]].concat());
     assert!(log.contains(costs.to_str().unwrap()), "{log}");
     assert_eq!(
@@ -134,13 +126,9 @@ fn what_was_measured_is_kept_and_used_without_being_asked() {
     );
 
     let simulated = job::warpweave()
-        .args([
-            "plan",
-            "simulate",
-            "baselineCudaAllgatherMatmul",
-            "--world",
-            "2",
-        ])
+        .args(job::args(
+            "plan simulate baselineCudaAllgatherMatmul --world 2",
+        ))
         .args(["--shape", "64x64x64"])
         .envs(environment)
         .output()

@@ -14,7 +14,7 @@ pub struct Table {
 /// What is looked at of a page.
 pub struct Page {
     pub tables: Vec<Table>,
-    /// The words behind every mark of a drawing.
+    /// The title of every mark of a drawing.
     pub told: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ impl Page {
                     ("TFLOP/s", &row["tflops"]),
                     ("× base", &row["times_baseline"]),
                     ("eff.", &row["efficiency"]),
-                    ("in a row", &row["back_to_back_ms"]["median"]),
+                    ("back to back", &row["back_to_back_ms"]["median"]),
                     ("graph", &row["graph_ms"]["median"]),
                 ] {
                     let cell = table.cell(row["implementation"].as_str().unwrap(), heading);
@@ -156,8 +156,8 @@ impl Page {
                 for (time, field) in [
                     ("one call", "single_ms"),
                     ("one graph launch", "graph_single_ms"),
-                    ("a call in a row", "back_to_back_ms"),
-                    ("a graph launch in a row", "graph_ms"),
+                    ("calls back to back", "back_to_back_ms"),
+                    ("graph launches back to back", "graph_ms"),
                 ] {
                     // Peers have single calls only.
                     if row[field].is_null() && row["kind"] == "peer" {

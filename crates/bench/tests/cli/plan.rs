@@ -23,14 +23,7 @@ fn all_plans_hold_at_two_and_four_ranks() {
 
 #[test]
 fn a_plan_is_shown_for_the_rank_that_was_asked_for() {
-    let args = [
-        "show",
-        "baselineCudaAllgatherMatmul",
-        "--world",
-        "3",
-        "--rank",
-        "2",
-    ];
+    let args = job::args("show baselineCudaAllgatherMatmul --world 3 --rank 2");
     let (code, out, err) = plan(&[&args[..], &["--shape", "30x20x10"]].concat());
     assert_eq!(code, Some(0), "{err}");
     assert!(
@@ -160,7 +153,8 @@ fn what_was_measured_is_compared_with_what_is_predicted() {
             .split('|');
         cells.filter_map(|cell| cell.trim().parse().ok()).collect()
     };
-    // Ranks, measured without the empty call of that problem (25.2 − 3.1 µs on one of the two), simulated, ratio.
+    // Ranks, measured without the empty call of that problem (25.2 − 3.1 µs on one of the two), simulated,
+    // ratio.
     let row = line("threadloadGatherThenCutlass", "1024x1024x1024");
     assert!(
         [2.0, 4.0].contains(&row[0]) && (10.0..24.0).contains(&row[1]),
@@ -168,7 +162,7 @@ fn what_was_measured_is_compared_with_what_is_predicted() {
     );
     assert!((row[2] / row[1] - row[3]).abs() < 0.01, "{row:?}");
     assert_eq!(
-        line("product alone (all-gather-matmul)", "8192x3584x8192").len(),
+        line("GEMM alone (all-gather-matmul)", "8192x3584x8192").len(),
         4
     );
     let last = out.lines().last().unwrap();

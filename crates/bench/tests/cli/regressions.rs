@@ -26,7 +26,8 @@ impl Folder {
         self.0.path().join(name).join(format!("{suite}.json"))
     }
 
-    /// Saves a run of two ranks in which calls are slowed down: so much that what else runs on the machine is no matter.
+    /// Saves a run of two ranks in which calls are slowed down: so much that what else runs on the machine is
+    /// no matter.
     fn save(&self, name: &str, suite: &[&str], slow: &str) {
         let mut args = vec!["bench", "--device", "host", "--iterations", "24"];
         args.extend(["--save-baseline", name, "--baselines", self.path()]);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use warpweave_bench::report::{Document, View};
+use warpweave_bench::report::{Document, compact, summary};
 
 use crate::job;
 use crate::page::Page;
@@ -20,6 +20,21 @@ fn recorded() -> Vec<PathBuf> {
     });
     files.sort();
     files
+}
+
+/// A timeline that was measured on two H200s.
+fn measured_timeline() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/measured_timeline.json")
+}
+
+/// The file as the types that write it have it, whichever layout it is in.
+fn read(path: &PathBuf) -> Value {
+    match Document::read(path).unwrap() {
+        Document::Report(report) => report.to_json(),
+        Document::Timelines(_) => {
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+        }
+    }
 }
 
 /// A page of all results of the project, of a timeline that was measured and of one that is predicted.
@@ -45,15 +60,14 @@ pub fn written() -> Written {
     let out = job::warpweave().args(traced).output().unwrap();
     assert!(out.status.success(), "{out:?}");
     let mut command = job::warpweave();
-    let files = [recorded(), vec![trace.into()]].concat();
+    let files = [recorded(), vec![measured_timeline(), trace.into()]].concat();
     command.arg("report").args(&files).args(["--out", &page]);
     let out = command.output().unwrap();
     assert!(out.status.success(), "{out:?}");
     assert!(String::from_utf8_lossy(&out.stdout).contains("report.html"));
-    let read = |path: &PathBuf| serde_json::from_str(&std::fs::read_to_string(path).unwrap());
     Written {
         page: page.into(),
-        files: files.iter().map(|path| read(path).unwrap()).collect(),
+        files: files.iter().map(read).collect(),
         folder,
     }
 }
@@ -141,15 +155,7 @@ fn a_run_writes_the_page_of_its_own_report() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, html) = (path("run.json"), path("run.html"));
-    let what = [
-        "bench",
-        "--device",
-        "host",
-        "--shape",
-        "16x16x16",
-        "--iterations",
-        "1",
-    ];
+    let what = job::args("bench --device host --shape 16x16x16 --iterations 1");
     let how = [
         "--impl",
         "naiveRemoteRead",
@@ -192,7 +198,7 @@ fn other_files_are_refused() {
 }
 
 #[test]
-fn the_drawing_of_recorded_collectives_is_what_their_file_gives() {
+fn recorded_collectives_have_a_drawing() {
     let folder = tempfile::tempdir().unwrap();
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
     let report = |file: &str| {
@@ -204,38 +210,44 @@ fn the_drawing_of_recorded_collectives_is_what_their_file_gives() {
     let out = report("gemm-1xh200.json");
     assert_eq!(out.status.code(), Some(2), "{out:?}");
     assert!(String::from_utf8_lossy(&out.stderr).contains("of the suite collectives"));
-    let out = report("collectives-4xh200.json");
+    let file = "collectives-4xh200.json";
+    let out = report(file);
     assert!(out.status.success(), "{out:?}");
     let drawn = std::fs::read_to_string(folder.path().join("times.svg")).unwrap();
-    let kept = std::fs::read_to_string(recorded.join("collectives-4xh200.svg")).unwrap();
-    assert!(
-        drawn == kept,
-        "draw it anew: cargo xtask report docs/results/collectives-4xh200.json --plot docs/results/collectives-4xh200.svg"
-    );
-}
-
-/// The tables that stand in `docs/results` are those of the files beside them.
-#[test]
-fn the_tables_of_recorded_results_are_what_their_files_give() {
-    let mut differ = Vec::new();
-    for path in recorded() {
-        let mut tables = Vec::new();
-        let known = match Document::read(&path).unwrap() {
-            Document::Plans(report) => report.markdown(&mut tables),
-            Document::Collectives(report) => report.markdown(&mut tables),
-            Document::Timelines(_) => continue,
-        };
-        known.unwrap();
-        let markdown = path.with_extension("md");
-        if std::env::var_os("WARPWEAVE_RECORD").is_some() {
-            std::fs::write(&markdown, &tables).unwrap();
-        }
-        if std::fs::read(&markdown).ok().as_ref() != Some(&tables) {
-            differ.push(markdown);
+    let Document::Report(report) = Document::read(&recorded.join(file)).unwrap() else {
+        panic!("no report")
+    };
+    assert_eq!(report.plot().as_ref(), Some(&drawn));
+    for (outcome, row) in report.rows() {
+        if let Some(ms) = row.ms().filter(|ms| *ms >= 0.1) {
+            let name = &row.implementation;
+            let told = format!(
+                "<title>{name}, {}: {:.0} µs</title>",
+                outcome.size(),
+                ms * 1e3
+            );
+            assert!(drawn.contains(&told), "{told}");
         }
     }
-    assert!(
-        differ.is_empty(),
-        "written anew where WARPWEAVE_RECORD=1 is set for this test: {differ:?}"
-    );
+}
+
+/// The files of `docs/results` are what `report --summaries` writes: JSON without samples, and its table.
+#[test]
+fn recorded_results_are_summaries() {
+    let mut differ = Vec::new();
+    for path in recorded() {
+        let Document::Report(report) = Document::read(&path).unwrap() else {
+            panic!("{path:?} is no report")
+        };
+        let mut table = Vec::new();
+        summary(&report, &mut table).unwrap();
+        let json = format!("{}\n", compact::pack(&report)).into_bytes();
+        for (path, content) in [(path.clone(), json), (path.with_extension("md"), table)] {
+            if std::fs::read(&path).ok().as_ref() != Some(&content) {
+                differ.push(path);
+            }
+        }
+    }
+    let again = "cargo xtask report docs/results/*.json --summaries docs/results";
+    assert!(differ.is_empty(), "{again} writes them anew: {differ:?}");
 }

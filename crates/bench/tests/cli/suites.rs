@@ -1,4 +1,5 @@
-//! Every suite of plans on the host backend, by real processes: all of it runs and is right, and what is wrong is found.
+//! Every suite of plans on the host backend, by real processes: all of it runs and is right, and what is
+//! wrong is found.
 
 use crate::job::{self, Outcome};
 
@@ -19,7 +20,8 @@ const SUITES: [&str; 10] = [
     "quick",
 ];
 
-/// The rows that a suite of many is represented by: of each algorithm one, and one with every parameter chosen otherwise.
+/// The rows that a suite of many is represented by: of each algorithm one, and one with every parameter
+/// chosen otherwise.
 fn representatives(suite: &str) -> Vec<&'static str> {
     match suite {
         "row-parallel" => vec![

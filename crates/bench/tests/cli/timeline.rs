@@ -40,14 +40,7 @@ fn a_call_of_four_host_ranks_is_traced_beside_its_prediction() {
 
 #[test]
 fn what_cannot_be_traced_is_an_error_on_every_rank() {
-    let args = [
-        "timeline",
-        "fastest",
-        "--device",
-        "host",
-        "--out",
-        "trace.json",
-    ];
+    let args = job::args("timeline fastest --device host --out trace.json");
     let outcome = job::run(&job::all(2, &args), PATIENT, LIMIT);
     for (rank, output) in outcome.ranks.iter().enumerate() {
         assert_eq!(output.status.code(), Some(1));

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;
-use warpweave_bench::collectives::{Bytes, DEFAULT_OPERATIONS, NcclBackend};
+use warpweave_bench::collectives::{DEFAULT_OPERATIONS, NcclBackend};
 use warpweave_bench::session::Session;
+use warpweave_bench::size::Bytes;
 use warpweave_comm::Collectives;
 use warpweave_comm::collective::{Call, CollectiveOptions, Operand, Operation};
 use warpweave_symm_mem::{DType, SymmetricBuffer};
@@ -102,8 +103,9 @@ fn ours<'a, B: NcclBackend>(
         session,
         name: operation.name(),
         enqueue: move || {
-            // SAFETY: the operands have the elements of the call and live as long as this closure, whose owner synchronises the
-            // stream after its calls; all ranks make the same calls in the same order, on the session's stream alone.
+            // SAFETY: the operands have the elements of the call and live as long as this closure, whose
+            // owner synchronises the stream after its calls; all ranks make the same calls in the same order,
+            // on the session's stream alone.
             unsafe { Ok(ours.enqueue(&session.stream, operands.call(), variant)?) }
         },
         end: move || end(session, || Ok(looked_at.check(&session.stream)?)),

@@ -1,4 +1,5 @@
-//! Symmetric memory: allocated and mapped anew and out of a pool, a user's memory registered anew and again, signals.
+//! Symmetric memory: allocated and mapped anew and out of a pool, a user's memory registered anew and again,
+//! signals.
 
 use warpweave_bench::clock::Clock;
 use warpweave_bench::session::Session;

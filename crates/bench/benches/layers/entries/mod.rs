@@ -41,7 +41,8 @@ fn sizes<B: ExecuteBackend>() -> [usize; 2] {
     }
 }
 
-/// Waits until the session's stream is empty, then looks for a fault, which tells more than a stream that did not end.
+/// Waits until the session's stream is empty, then looks for a fault, which tells more than a stream that did
+/// not end.
 fn end<B: ExecuteBackend>(session: &Session<B>, check: impl FnOnce() -> Result<()>) -> Result<()> {
     let ended = session.backend.synchronize(&session.stream);
     check()?;

@@ -1,4 +1,4 @@
-//! Matrix products of every provider, and every algorithm of every operation as it usually is.
+//! GEMMs of every provider, and every algorithm of every operation with its defaults.
 
 use warpweave_bench::candidate::{BoundCandidate, Candidate, Implementation};
 use warpweave_bench::clock::Clock;
@@ -27,7 +27,7 @@ pub fn entries<'a, B: ExecuteBackend>(
     let quick = suite::named("quick").map_err(BenchError::Usage)?;
     let mut entries = of_suite(session, clock, &suite::GEMM)?;
     let plans = of_suite(session, clock, quick)?;
-    // The products of `quick` are those of `gemm`.
+    // The GEMMs of `quick` are those of `gemm`.
     entries.extend(plans.into_iter().filter(|entry| entry.group != PRODUCTS));
     Ok(entries)
 }
@@ -107,7 +107,7 @@ impl<B: ExecuteBackend> PlanCalls<'_, B> {
             candidate: &self.candidate,
             bound: bound.map_err(|reason| BenchError::Usage(reason.clone()))?,
             inputs: &self.inputs,
-            in_a_row: false,
+            back_to_back: false,
         })
     }
 }

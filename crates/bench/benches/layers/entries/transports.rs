@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use warpweave_bench::Result;
 use warpweave_bench::clock::Clock;
-use warpweave_bench::collectives::{Bytes, NcclBackend};
+use warpweave_bench::collectives::NcclBackend;
 use warpweave_bench::session::Session;
+use warpweave_bench::size::Bytes;
 use warpweave_comm::p2p::{MemoryRange, Options, PointToPoint, TransferMethod};
 use warpweave_symm_mem::SymmetricBuffer;
 
@@ -13,7 +14,7 @@ use super::{Enqueued, end, sizes};
 use crate::lockstep::{Entry, Made};
 
 #[derive(Clone, Copy)]
-enum Way {
+enum Direction {
     Get,
     Put,
 }
@@ -21,13 +22,13 @@ enum Way {
 pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>) -> Vec<Entry<'a>> {
     let mut entries = Vec::new();
     for transport in TransferMethod::ALL {
-        for (way, name) in [(Way::Get, "get"), (Way::Put, "put")] {
+        for (direction, name) in [(Direction::Get, "get"), (Direction::Put, "put")] {
             for bytes in sizes::<B>() {
                 entries.push(Entry {
                     group: "transport".into(),
                     name: format!("{transport}/{name}/{}", Bytes(bytes)),
                     long: false,
-                    make: Box::new(move || transfer(session, clock, (transport, way), bytes)),
+                    make: Box::new(move || transfer(session, clock, (transport, direction), bytes)),
                 });
             }
         }
@@ -38,7 +39,7 @@ pub fn entries<'a, B: NcclBackend>(session: &'a Session<B>, clock: &'a Clock<B>)
 fn transfer<'a, B: NcclBackend>(
     session: &'a Session<B>,
     clock: &'a Clock<B>,
-    (transport, way): (TransferMethod, Way),
+    (transport, direction): (TransferMethod, Direction),
     bytes: usize,
 ) -> Made<'a> {
     let Session {
@@ -55,7 +56,7 @@ fn transfer<'a, B: NcclBackend>(
     }
     let [to_next, to_last] = [next, last].map(|peer| ends.channel(peer, 0, transport));
     let (to_next, to_last) = (to_next?, to_last?);
-    // What is sent, and behind it where something arrives.
+    // What is sent, then where it arrives.
     let buffer = SymmetricBuffer::new(backend, exchange, "bench", 2 * bytes)?;
     let [sent, arriving] = [0, bytes].map(|at| move |of| (of, at));
     let range = |(of, at)| MemoryRange::of(&buffer, of, at, bytes);
@@ -65,27 +66,29 @@ fn transfer<'a, B: NcclBackend>(
         range(sent(next))?,
         range(arriving(next))?,
     );
-    // By NCCL what is posted first holds up what follows it on the stream, so that two neighbours must not both send first.
+    // By NCCL what is posted first holds up what follows it on the stream, so that two neighbours must not
+    // both send first.
     let sends_first = match transport {
         TransferMethod::Nccl => rank.is_multiple_of(2),
-        _ => matches!(way, Way::Get),
+        _ => matches!(direction, Direction::Get),
     };
     let ends = Rc::new(ends);
     let looked_at = ends.clone();
     let enqueue = move || -> Result<()> {
         // Both live as long as what is enqueued on them.
         let _alive = (&buffer, &ends);
-        // SAFETY: the ranges lie in `buffer`, which lives as long as this closure, whose owner synchronises the stream after its
-        // calls. What is sent and what arrives do not overlap, nothing else touches them, all transfers of a rank are on one
-        // stream, and all ranks post the same ones of the same length.
+        // SAFETY: the ranges lie in `buffer`, which lives as long as this closure, whose owner synchronises
+        // the stream after its calls. What is sent and what arrives do not overlap, nothing else touches
+        // them, all transfers of a rank are on one stream, and all ranks post the same ones of the same
+        // length.
         let tokens = unsafe {
-            let send = || match way {
-                Way::Get => to_last.expose(stream, mine),
-                Way::Put => to_next.put(stream, mine, there),
+            let send = || match direction {
+                Direction::Get => to_last.expose(stream, mine),
+                Direction::Put => to_next.put(stream, mine, there),
             };
-            let receive = || match way {
-                Way::Get => to_next.get(stream, from, into),
-                Way::Put => to_last.accept(stream, into),
+            let receive = || match direction {
+                Direction::Get => to_next.get(stream, from, into),
+                Direction::Put => to_last.accept(stream, into),
             };
             match sends_first {
                 true => [send()?, receive()?],

@@ -13,7 +13,8 @@ impl Random {
         ((self.0 >> 12) as f64 + 0.5) / (1u64 << 52) as f64
     }
 
-    /// Times as calls take them: a floor, an exponential tail, and one call in twenty that something came between.
+    /// Times as calls take them: a floor, an exponential tail, and one call in twenty that something came
+    /// between.
     fn times(&mut self, count: usize, scale: f64) -> Vec<f64> {
         let mut one = || {
             let tail = -0.1 * self.unit().ln();
@@ -34,7 +35,8 @@ fn the_rank_sums_are_those_of_the_tables() {
     );
     // Every order once: the binomial coefficient of 20 over 10.
     assert_eq!(rank_sums(10, 10).iter().sum::<f64>(), 184_756.0);
-    // Critical values of the two-sided test at 1%, as in Hollander and Wolfe's and in Mann and Whitney's tables.
+    // Critical values of the two-sided test at 1%, as in Hollander and Wolfe's and in Mann and Whitney's
+    // tables.
     for (old, new, critical) in [(5, 5, 0), (6, 6, 2), (8, 8, 7), (10, 10, 16), (20, 20, 105)] {
         assert_eq!(lowest_pair(old, new), Some(critical), "{old} and {new}");
     }

@@ -3,10 +3,9 @@
 use maud::html;
 
 use super::{Section, Source, parts};
-use crate::collectives::report as collectives;
 use crate::provenance::Provenance;
-use crate::report::grid::Grid;
-use crate::report::{Document, Kind, Status, sentences};
+use crate::report::table::Grid;
+use crate::report::{Document, Kind, Operands, Status, sentences};
 
 /// How many rows there are of each kind.
 #[derive(Default)]
@@ -32,15 +31,9 @@ impl Count {
 fn of(document: &Document) -> Option<(&str, &Provenance, Count)> {
     let mut count = Count::default();
     match document {
-        Document::Plans(report) => {
-            for row in report.results.iter().flat_map(|result| &result.rows) {
+        Document::Report(report) => {
+            for (_, row) in report.rows() {
                 count.add(row.kind == Kind::Peer, row.status);
-            }
-            Some((&report.suite, &report.provenance, count))
-        }
-        Document::Collectives(report) => {
-            for row in report.results.iter().flat_map(|outcome| &outcome.rows) {
-                count.add(row.kind == collectives::Kind::Peer, row.status);
             }
             Some((&report.suite, &report.provenance, count))
         }
@@ -102,23 +95,20 @@ pub(super) fn section(sources: &[Source]) -> Option<Section> {
     })
 }
 
-/// What was wrong in any file, in words.
+/// What was wrong in any file.
 pub(super) fn wrong(sources: &[Source]) -> Vec<String> {
-    let mut told = Vec::new();
-    for source in sources {
-        let why =
-            |reason: &Option<String>| reason.clone().unwrap_or_else(|| "no reason known".into());
-        match &source.document {
-            Document::Plans(report) => told.extend(report.wrong().map(|(result, row)| {
-                let (name, why) = (&row.implementation, why(&row.reason));
-                format!("{}: {name}: {why}", sentences::problem(result))
-            })),
-            Document::Collectives(report) => told.extend(report.wrong().map(|(outcome, row)| {
-                let (name, why) = (&row.implementation, why(&row.reason));
-                format!("{} of {}: {name}: {why}", outcome.operation, outcome.size)
-            })),
-            Document::Timelines(_) => {}
+    let reports = sources.iter().filter_map(|source| match &source.document {
+        Document::Report(report) => Some(report),
+        Document::Timelines(_) => None,
+    });
+    let wrong = reports.flat_map(|report| report.wrong());
+    let told = wrong.map(|(outcome, row)| {
+        let why = row.reason.as_deref().unwrap_or("no reason known");
+        let (title, name) = (sentences::title(outcome), &row.implementation);
+        match outcome.on {
+            Operands::Matrices { .. } => format!("{title}: {name}: {why}"),
+            Operands::Message { size, .. } => format!("{title}, {size}: {name}: {why}"),
         }
-    }
-    told
+    });
+    told.collect()
 }

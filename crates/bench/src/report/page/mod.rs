@@ -1,27 +1,28 @@
 //! The report as one HTML page: tables, plots and the reasons of what is missing, of any number of files.
 //!
-//! The page needs nothing but itself: its style sheet and its drawings are in it, it has no script, and it asks for nothing over
-//! a network. It follows the reader's choice of light or dark ground. Every number of a plot is in a table too, and every row is
-//! in both: one that was wrong or did not run stands there with the reason.
+//! The page needs nothing but itself: its style sheet and its drawings are in it, it has no script, and it
+//! asks for nothing over a network. It follows the reader's choice of light or dark ground. Every number of a
+//! plot is in a table too, and every row is in both: one that was wrong or did not run stands there with the
+//! reason.
 
 mod machine;
 mod overview;
 pub(crate) mod parts;
-mod plans;
 mod problem;
 mod scaling;
 mod timelines;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::Document;
-use crate::collectives::report::section as collectives;
-use crate::plot;
+use super::sections::{self, View};
+use super::table::Grid;
+use super::{Document, Metric, Operands, Report, plot as drawings, sentences, table};
+use crate::plot::{self, Panel};
 
 /// A document and the name of its file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The name.
+    /// Its name.
     pub name: String,
     /// What it holds.
     pub document: Document,
@@ -80,8 +81,7 @@ fn title(sources: &[Source]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for source in sources {
         let name = match &source.document {
-            Document::Plans(report) => report.suite.as_str(),
-            Document::Collectives(_) => "collectives",
+            Document::Report(report) => &report.suite,
             Document::Timelines(_) => "timelines",
         };
         if !names.contains(&name) {
@@ -95,8 +95,10 @@ fn sections(sources: &[Source]) -> Vec<Section> {
     let own = sources.iter().enumerate().map(|(i, source)| {
         let id = format!("file-{}", i + 1);
         let (title, body) = match &source.document {
-            Document::Plans(report) => plans::body(report),
-            Document::Collectives(report) => collectives::body(report),
+            Document::Report(report) => {
+                let devices = report.provenance.devices();
+                (format!("{}, {devices}", report.suite), body(report))
+            }
             Document::Timelines(trace) => timelines::body(trace),
         };
         let body = html! { p .quiet { "File " (source.name) "." } (body) };
@@ -105,6 +107,64 @@ fn sections(sources: &[Source]) -> Vec<Section> {
     let machine = machine::section(sources).into_iter();
     let scaling = scaling::section(sources).into_iter();
     machine.chain(own).chain(scaling).collect()
+}
+
+fn body(report: &Report) -> Markup {
+    let order = table::names(&report.results);
+    html! {
+        @if !report.reproduces.is_empty() { p { (report.reproduces) } }
+        (parts::list(&sentences::conclusions(report)))
+        @match Grid::of_all_problems(report) {
+            Some(grid) => (parts::table("All problems", &grid)),
+            None => (overview::of(report).unwrap_or_default()),
+        }
+        @for section in sections::sections(report) { (part(&section, &order)) }
+        (parts::details("What rows and columns mean", &parts::list(sentences::legend(report))))
+    }
+}
+
+fn part(section: &sections::Section<'_>, order: &[String]) -> Markup {
+    let title = &section.title;
+    let captioned = |caption: &str| match caption {
+        "" => title.clone(),
+        caption => format!("{caption}: {title}"),
+    };
+    html! {
+        section {
+            h3 { (title) }
+            @match section.outcomes {
+                [one] if matches!(one.on, Operands::Matrices { .. }) => {
+                    div .figures { (problem::figures(one, title)) }
+                }
+                sizes => {
+                    div .figures {
+                        @for metric in Metric::ALL {
+                            @if let Some(panel) = drawings::times(sizes, metric, order) {
+                                (figure(&captioned(&format!("µs of {}", metric.title())), &panel))
+                            }
+                        }
+                        @if let Some(panel) = drawings::ratios(sizes, Metric::Single, order) {
+                            (figure(&captioned("Speed-up over NCCL, one call"), &panel))
+                        }
+                    }
+                    (parts::names(&drawings::lines(sizes, order)))
+                }
+            }
+            div .tables {
+                @for table in section.tables(View::Page) {
+                    (parts::table(&captioned(&table.caption), &table.grid))
+                }
+            }
+            (parts::list(&section.findings))
+            @if !section.algorithms.is_empty() {
+                (parts::details("Algorithms that tuning chose", &parts::list(&section.algorithms)))
+            }
+        }
+    }
+}
+
+fn figure(caption: &str, panel: &Panel) -> Markup {
+    parts::figure(caption, Panel::SIZE, &panel.draw(), &[])
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! All problems of a suite at a glance: the best of ours beside the baseline, the best of peers, and the limit.
+//! All problems of a suite at a glance: the best of ours, the baseline, the best of peers, and the limit.
 
 use maud::{Markup, html};
 
 use super::{parts, problem};
 use crate::plot::{Axis, Dot, Dots, Mark, Named, Style};
-use crate::report::grid::{Grid, ms};
-use crate::report::{Kind, ProblemReport, Report, Row, Status, sentences};
+use crate::report::table::{Grid, ms};
+use crate::report::{Kind, Outcome, Report, Row, Status, sentences};
 
 /// What it is called, and the row that it is of.
-type Part = (&'static str, fn(&ProblemReport) -> Option<&Row>);
+type Part = (&'static str, fn(&Outcome) -> Option<&Row>);
 
-/// What is told of each problem.
+/// What is shown of each problem.
 const OF: [Part; 3] = [
     ("baseline", |result| {
         result.rows.first().filter(|row| row.status == Status::Ok)
@@ -36,12 +36,12 @@ pub(super) fn of(report: &Report) -> Option<Markup> {
     Some(html! {
         h3 { "All problems at a glance" }
         (efficiencies(report).unwrap_or_default())
-        (parts::table("The limit, the baseline and what is quickest", &grid.without_empty_columns()))
+        (parts::table("The limit, the baseline and what is fastest", &grid.without_empty_columns()))
     })
 }
 
-/// The quickest row of this kind that was right, the baseline aside, and parts, which are the best way of nothing.
-fn best(result: &ProblemReport, kind: Kind) -> Option<&Row> {
+/// The fastest row of this kind that was right, without the baseline and without parts.
+fn best(result: &Outcome, kind: Kind) -> Option<&Row> {
     let rows = result.rows.iter().skip(usize::from(kind == Kind::Ours));
     let timed = rows.filter(|row| row.kind == kind && !row.part && row.status == Status::Ok);
     let timed = timed.filter_map(|row| Some((row.ms()?, row)));
@@ -51,14 +51,14 @@ fn best(result: &ProblemReport, kind: Kind) -> Option<&Row> {
 }
 
 /// How near to the limit. Older files do not have it of peers.
-fn efficiency(result: &ProblemReport, row: &Row) -> Option<f64> {
+fn efficiency(result: &Outcome, row: &Row) -> Option<f64> {
     let of_group = row.efficiency;
     of_group.or_else(|| Some(result.limit.as_ref()?.ms / row.ms()?))
 }
 
-fn cells(result: &ProblemReport) -> Vec<String> {
+fn cells(result: &Outcome) -> Vec<String> {
     let mut cells = vec![
-        sentences::problem(result).replacen("M×N×K = ", "", 1),
+        sentences::title(result).replacen("M×N×K = ", "", 1),
         result
             .limit
             .as_ref()
@@ -77,7 +77,7 @@ fn cells(result: &ProblemReport) -> Vec<String> {
 }
 
 fn efficiencies(report: &Report) -> Option<Markup> {
-    let dot = |result: &ProblemReport, number: usize| {
+    let dot = |result: &Outcome, number: usize| {
         let (what, of) = OF[number];
         let row = of(result)?;
         let value = efficiency(result, row)?;
@@ -86,11 +86,11 @@ fn efficiencies(report: &Report) -> Option<Markup> {
             value,
             spread: None,
             style: Style::Series(number),
-            told: format!("{what}, {name}: {value:.3} of the limit"),
+            title: format!("{what}, {name}: {value:.3} of the limit"),
         })
     };
-    let row = |result: &ProblemReport| Named {
-        name: sentences::problem(result).replacen("M×N×K = ", "", 1),
+    let row = |result: &Outcome| Named {
+        name: sentences::title(result).replacen("M×N×K = ", "", 1),
         note: None,
         dots: (0..OF.len())
             .filter_map(|number| dot(result, number))

@@ -3,11 +3,11 @@
 use maud::{Markup, html};
 
 use crate::plot::{self, Panel, Size, Style};
-use crate::report::grid::Grid;
+use crate::report::table::Grid;
 
 /// A table that scrolls by itself where the screen is narrow.
 pub(crate) fn table(caption: &str, grid: &Grid) -> Markup {
-    let class = |column: usize| grid.is_words(column).then_some("words");
+    let class = |column: usize| grid.is_text(column).then_some("text");
     let state = |cell: &str| match cell {
         cell if cell.starts_with("WRONG") => Some("alarm"),
         "not run" | "–" => Some("quiet"),

@@ -4,40 +4,20 @@ use maud::{Markup, html};
 
 use super::parts;
 use crate::plot::{Axis, Dot, Dots, Mark, Named, Style};
-use crate::report::grid::{Grid, ms};
-use crate::report::{Kind, ProblemReport, Row, Status, sentences};
-use crate::statistics::Spread;
+use crate::report::table::ms;
+use crate::report::{Kind, Metric, Outcome, Row, Status};
 
-/// One of a row's times.
-type Time = (&'static str, fn(&Row) -> Option<Spread>);
+const TIMES: [Metric; 3] = [Metric::Single, Metric::BackToBack, Metric::Graph];
 
-const TIMES: [Time; 3] = [
-    ("one call", |row| row.single_ms),
-    ("a call in a row", |row| row.back_to_back_ms),
-    ("a graph launch in a row", |row| row.graph_ms),
-];
-
-pub(super) fn of(result: &ProblemReport) -> Markup {
-    let algorithms = sentences::algorithms(result);
-    let title = sentences::problem(result);
+pub(super) fn figures(result: &Outcome, title: &str) -> Markup {
     html! {
-        section {
-            h3 { (title) }
-            div .figures {
-                (times(result, &title).unwrap_or_default())
-                (speed_up(result, &title).unwrap_or_default())
-            }
-            (parts::table(&title, &Grid::of_problem(result)))
-            (parts::list(&sentences::findings(result)))
-            @if !algorithms.is_empty() {
-                (parts::details("Algorithms that tuning chose", &parts::list(&algorithms)))
-            }
-        }
+        (times(result, title).unwrap_or_default())
+        (speed_up(result, title).unwrap_or_default())
     }
 }
 
 /// The baseline of the rows, and what it is called in headings.
-pub(super) fn baseline(result: &ProblemReport) -> &str {
+pub(super) fn baseline(result: &Outcome) -> &str {
     match result.rows.first().map(|row| row.implementation.as_str()) {
         Some(name) if name.to_lowercase().contains("nccl") => "NCCL",
         Some(name) => name,
@@ -54,10 +34,12 @@ fn note(row: &Row) -> Option<String> {
     }
 }
 
-fn times(result: &ProblemReport, title: &str) -> Option<Markup> {
+fn times(result: &Outcome, title: &str) -> Option<Markup> {
     let dot = |row: &Row, number: usize| {
-        let (what, of) = TIMES[number];
-        let spread = of(row).filter(|_| row.status == Status::Ok)?;
+        let what = TIMES[number].title();
+        let spread = row
+            .spread(TIMES[number])
+            .filter(|_| row.status == Status::Ok)?;
         let around = match number {
             0 => format!(" ({}–{})", ms(spread.p10), ms(spread.p90)),
             _ => String::new(),
@@ -66,7 +48,7 @@ fn times(result: &ProblemReport, title: &str) -> Option<Markup> {
             value: spread.median,
             spread: (number == 0).then_some((spread.p10, spread.p90)),
             style: Style::Series(number + 1),
-            told: format!(
+            title: format!(
                 "{}, {what}: {} ms{around}",
                 row.implementation,
                 ms(spread.median)
@@ -75,7 +57,7 @@ fn times(result: &ProblemReport, title: &str) -> Option<Markup> {
     };
     let row = |row: &Row| Named {
         name: match row.kind {
-            Kind::Ours => row.implementation.clone(),
+            Kind::Ours | Kind::Nccl => row.implementation.clone(),
             Kind::Peer => format!("{} (peer)", row.implementation),
         },
         note: note(row),
@@ -106,7 +88,7 @@ fn times(result: &ProblemReport, title: &str) -> Option<Markup> {
     let has = |number: usize| result.rows.iter().any(|row| dot(row, number).is_some());
     let legend: Vec<_> = (0..TIMES.len())
         .filter(|&number| has(number))
-        .map(|number| (TIMES[number].0.to_owned(), Style::Series(number + 1)))
+        .map(|number| (TIMES[number].title().to_owned(), Style::Series(number + 1)))
         .collect();
     let caption = match limit {
         Some(_) => format!("Time against the limit: {title}"),
@@ -120,7 +102,7 @@ fn times(result: &ProblemReport, title: &str) -> Option<Markup> {
     ))
 }
 
-fn speed_up(result: &ProblemReport, title: &str) -> Option<Markup> {
+fn speed_up(result: &Outcome, title: &str) -> Option<Markup> {
     let baseline = baseline(result);
     let row = |row: &Row| {
         let ratio = row.times_baseline.filter(|_| row.status == Status::Ok);
@@ -132,7 +114,7 @@ fn speed_up(result: &ProblemReport, title: &str) -> Option<Markup> {
                     value,
                     spread: None,
                     style: Style::Series(1),
-                    told: format!("{}: {value:.2} × {baseline}", row.implementation),
+                    title: format!("{}: {value:.2} × {baseline}", row.implementation),
                 })
                 .into_iter()
                 .collect(),

@@ -3,10 +3,9 @@
 use maud::{Markup, html};
 
 use super::{Section, Source, parts};
-use crate::collectives::report::{Metric, Outcome};
 use crate::plot::{Axis, Line, Panel, Point, Style};
-use crate::report::Document;
-use crate::report::grid::{Grid, rate};
+use crate::report::table::{Grid, rate};
+use crate::report::{Document, Metric, Operands};
 
 /// A number of an implementation on so many ranks.
 struct Value {
@@ -43,34 +42,33 @@ pub(super) fn section(sources: &[Source]) -> Option<Section> {
 }
 
 fn collect(document: &Document, cases: &mut Vec<Case>) {
-    match document {
-        Document::Plans(report) => {
-            for result in &report.results {
-                let title = format!(
-                    "{}, M×N×K = {}, {}",
-                    report.suite, result.shape, result.dtype
-                );
-                let case = of_title(cases, title, "TFLOP/s");
-                case.values.extend(result.rows.iter().filter_map(|row| {
-                    Some(Value {
-                        implementation: row.implementation.clone(),
-                        world: result.world,
-                        value: row.tflops?,
-                    })
-                }));
-            }
-        }
-        Document::Collectives(report) => {
-            for outcome in &report.results {
-                let title = format!(
-                    "{} of {}, {}",
-                    outcome.operation, outcome.size, outcome.dtype
-                );
-                let case = of_title(cases, title, "µs");
-                case.values.extend(times(outcome));
-            }
-        }
-        Document::Timelines(_) => {}
+    let Document::Report(report) = document else {
+        return;
+    };
+    for (outcome, row) in report.rows() {
+        let (size, dtype) = (outcome.size(), &outcome.dtype);
+        let (title, unit, value) = match outcome.on {
+            Operands::Matrices { .. } => (
+                format!("{}, M×N×K = {size}, {dtype}", report.suite),
+                "TFLOP/s",
+                row.tflops,
+            ),
+            Operands::Message { .. } => (
+                format!(
+                    "{} of {size}, {dtype}",
+                    outcome.operation.as_deref().unwrap_or_default()
+                ),
+                "µs",
+                row.median(Metric::Single).map(|ms| ms * 1e3),
+            ),
+        };
+        of_title(cases, title, unit)
+            .values
+            .extend(value.map(|value| Value {
+                implementation: row.implementation.clone(),
+                world: outcome.world,
+                value,
+            }));
     }
 }
 
@@ -85,17 +83,6 @@ fn of_title<'a>(cases: &'a mut Vec<Case>, title: String, unit: &'static str) -> 
         cases.len() - 1
     });
     &mut cases[at]
-}
-
-fn times(outcome: &Outcome) -> impl Iterator<Item = Value> {
-    let rows = outcome.rows.iter();
-    rows.filter_map(|row| {
-        Some(Value {
-            implementation: row.implementation.clone(),
-            world: outcome.world,
-            value: row.median(Metric::Single)? * 1e3,
-        })
-    })
 }
 
 impl Case {
@@ -134,7 +121,7 @@ impl Case {
                     self.of(name, world).map(move |y| Point {
                         x: world as f64,
                         y,
-                        told: format!("{name}, {world} ranks: {} {}", rate(y), self.unit),
+                        title: format!("{name}, {world} ranks: {} {}", rate(y), self.unit),
                     })
                 })
                 .collect(),

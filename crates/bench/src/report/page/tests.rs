@@ -1,11 +1,10 @@
 use super::*;
-use crate::collectives::report as collectives;
 use crate::report::{Report, Status};
 
-fn source(document: Document) -> Source {
+fn source(report: Report) -> Source {
     Source {
         name: "a.json".into(),
-        document,
+        document: Document::Report(report),
     }
 }
 
@@ -14,7 +13,7 @@ fn a_wrong_row_is_told_first_and_drawn_nowhere() {
     let mut report = Report::sample();
     let row = &mut report.results[0].rows[0];
     (row.status, row.reason) = (Status::Wrong, Some("rank 2: C[1, 2] <is> 3".into()));
-    let html = page(&[source(Document::Plans(report))]);
+    let html = page(&[source(report)]);
     let (head, body) = html.split_once("</header>").unwrap();
     for part in [
         "Results were wrong",
@@ -33,7 +32,7 @@ fn a_wrong_row_is_told_first_and_drawn_nowhere() {
 
 #[test]
 fn a_page_of_right_rows_says_so() {
-    let html = page(&[source(Document::Collectives(collectives::Report::sample()))]);
+    let html = page(&[source(Report::sample_of_collectives())]);
     for part in [
         "Every row that ran was right",
         "packets was not run at 16M: 16777216 bytes | too many",
@@ -49,7 +48,7 @@ fn worlds_of_different_files_are_put_together() {
     let of = |world: usize| {
         let mut report = Report::sample();
         report.results[0].world = world;
-        source(Document::Plans(report))
+        source(report)
     };
     let alone = page(&[of(4), of(4)]);
     assert!(!alone.contains("Scaling over ranks"), "{alone}");
@@ -67,6 +66,6 @@ fn worlds_of_different_files_are_put_together() {
 fn a_page_of_nothing_is_a_page() {
     let mut report = Report::sample();
     report.results.clear();
-    let html = page(&[source(Document::Plans(report))]);
+    let html = page(&[source(report)]);
     assert!(html.ends_with("</html>\n"), "{html}");
 }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::parts;
 use crate::plot::{Axis, Bar, Lane, Lanes, Style};
-use crate::report::grid::Grid;
+use crate::report::table::Grid;
 use crate::trace::{Timeline, Trace};
 
 /// The heading, and what stands below it.
@@ -39,7 +39,7 @@ fn of(timeline: &Timeline, kinds: &[&str]) -> Markup {
                 start: slice.start,
                 duration: slice.duration,
                 style: style(&slice.name),
-                told: format!(
+                title: format!(
                     "{}: {:.2} µs from {:.2} µs",
                     slice.name, slice.duration, slice.start
                 ),

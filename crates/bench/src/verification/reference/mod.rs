@@ -1,4 +1,4 @@
-//! What C must be: computed once by all ranks together, on the host, and shared. What Y must be is X.
+//! What C must be: computed once, by all ranks on their hosts, and shared. What Y must be is X.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,11 +15,12 @@ use super::comparison::{Comparison, Expectation, decode};
 use crate::error::Result;
 use crate::inputs::{Matrices, Numbers, Part, encode};
 
-/// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger products take the blocked one.
+/// Up to this many multiply-adds a rank computes by the definition with sums in f64; larger GEMMs take the
+/// blocked one.
 const BY_DEFINITION: usize = 1 << 24;
 
-/// What the outputs of one input set must be. C lies by rows in the ranks' host memory, mapped by all; where partial products
-/// are rounded, the sum of their absolute values lies behind it.
+/// What the outputs of one input set must be. C lies by rows in the ranks' host memory, mapped by all; where
+/// partial results are rounded, the sum of their absolute values lies after it.
 #[derive(Debug)]
 pub struct Reference {
     of: ReferenceOf,
@@ -49,7 +50,7 @@ impl ReferenceOf {
         }
     }
 
-    /// Whether the absolute values of partial products are needed.
+    /// Whether the absolute values of partial results are needed.
     fn has_magnitudes(&self) -> bool {
         self.numbers == Numbers::Reals && self.matrices.summands > 1
     }
@@ -72,7 +73,7 @@ impl ReferenceOf {
     ) -> Result<()> {
         let n = self.matrices.problem.n;
         if !self.has_magnitudes() {
-            self.product::<T>((rows.clone(), 0..self.matrices.problem.k), threads, out)?;
+            self.gemm::<T>((rows.clone(), 0..self.matrices.problem.k), threads, out)?;
         } else {
             let mut partial = vec![0.0; out.len()];
             for summand in 0..self.matrices.summands {
@@ -80,7 +81,7 @@ impl ReferenceOf {
                 if terms.is_empty() {
                     continue;
                 }
-                self.product::<T>((rows.clone(), terms), threads, &mut partial)?;
+                self.gemm::<T>((rows.clone(), terms), threads, &mut partial)?;
                 for ((sum, magnitude), part) in
                     out.iter_mut().zip(magnitudes.iter_mut()).zip(&partial)
                 {
@@ -102,7 +103,7 @@ impl ReferenceOf {
     }
 
     /// Rows of A · B with some of the terms.
-    fn product<T: Element + FromBytes>(
+    fn gemm<T: Element + FromBytes>(
         &self,
         (rows, terms): (Range<usize>, Range<usize>),
         threads: usize,
@@ -113,16 +114,16 @@ impl ReferenceOf {
         let a: Vec<T> = self.elements(&Part::boxed(Matrix::A, rows, terms.clone()), threads);
         let b: Vec<T> = self.elements(&Part::rows(Matrix::B, terms, n), threads);
         let source = self.matrices.source(Matrix::A, self.numbers, self.set);
-        let product = match source.stride {
-            1 => product::<T>,
-            _ => sparse_product::<T>,
+        let gemm = match source.stride {
+            1 => gemm::<T>,
+            _ => sparse_gemm::<T>,
         };
         let b = b.as_slice();
         std::thread::scope(|scope| {
             let parts: Vec<_> = a
                 .chunks(share * k)
                 .zip(out.chunks_mut(share * n))
-                .map(|(a, out)| scope.spawn(move || product(n, k, a, b, out)))
+                .map(|(a, out)| scope.spawn(move || gemm(n, k, a, b, out)))
                 .collect();
             parts.into_iter().try_for_each(|part| match part.join() {
                 Ok(result) => result,
@@ -134,9 +135,6 @@ impl ReferenceOf {
 
 impl Reference {
     /// Computes this rank's rows on `threads` threads and waits for the others'. Collective.
-    ///
-    /// # Errors
-    /// What the product and the symmetric memory report.
     pub fn compute(exchange: &Arc<dyn Exchange>, of: ReferenceOf, threads: usize) -> Result<Self> {
         let problem = of.matrices.problem;
         let world = exchange.world();
@@ -145,8 +143,8 @@ impl Reference {
         let parts = SymmetricBuffer::new(&Host::new(), exchange, "reference", bytes)?;
         let rows = problem.shard(exchange.rank(), world);
         let elements = rows.len() * problem.n;
-        // SAFETY: the part of this rank holds its rows in each plane, is aligned to a page, and only this rank writes it; the
-        // others read it behind the barrier.
+        // SAFETY: the part of this rank holds its rows in each plane, is aligned to a page, and only this
+        // rank writes it; the others read it after the barrier.
         let out = unsafe {
             std::slice::from_raw_parts_mut(parts.local().as_host::<f32>(), elements * planes)
         };
@@ -260,7 +258,8 @@ impl Reference {
         };
         let rows = shard(problem.m, rank, world);
         let planes = if self.of.has_magnitudes() { 2 } else { 1 };
-        // SAFETY: the part of that rank holds its rows in each plane, and nobody writes it since the barrier of `compute`.
+        // SAFETY: the part of that rank holds its rows in each plane, and nobody writes it since the barrier
+        // of `compute`.
         let held = unsafe {
             std::slice::from_raw_parts(
                 self.parts.peer(rank).as_host::<f32>().cast_const(),
@@ -273,9 +272,9 @@ impl Reference {
     }
 }
 
-/// The product where most of A is 0: each element of a row of A that is not adds its multiple of a row of B. The sums are
-/// those of integers, exact in any order.
-fn sparse_product<T: Element>(n: usize, k: usize, a: &[T], b: &[T], out: &mut [f32]) -> Result<()> {
+/// The GEMM where most of A is 0: each element of a row of A that is not adds its multiple of a row of B. The
+/// sums are those of integers, exact in any order.
+fn sparse_gemm<T: Element>(n: usize, k: usize, a: &[T], b: &[T], out: &mut [f32]) -> Result<()> {
     let (mut factors, mut row) = (vec![0.0; k], vec![0.0; n]);
     for (a, out) in a.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
         T::widen(a, &mut factors);
@@ -313,7 +312,7 @@ impl FromBytes for bf16 {
     }
 }
 
-fn product<T: Element>(n: usize, k: usize, a: &[T], b: &[T], out: &mut [f32]) -> Result<()> {
+fn gemm<T: Element>(n: usize, k: usize, a: &[T], b: &[T], out: &mut [f32]) -> Result<()> {
     let problem = GemmProblem::new(a.len() / k, n, k, T::DTYPE).with_output(DType::F32);
     if a.len() * n <= BY_DEFINITION {
         for (out, exact) in out.iter_mut().zip(reference(&problem, a, b)?) {

@@ -211,9 +211,10 @@ fn y_is_x_to_the_bit() {
     assert!(wrong.relative_error() > of.expectation(Matrix::Y).tolerance());
 }
 
-/// Most of A is 0 where partial products are summed, and where the product is large; each has its own way to the reference.
+/// Most of A is 0 where partial results are summed, and where the GEMM is large; each has its own reference
+/// code.
 #[test]
-fn a_sparse_product_is_that_of_the_definition() {
+fn a_sparse_gemm_is_that_of_the_definition() {
     for (operation, summands) in [
         (Operation::MatmulAllReduce, 3),
         (Operation::AllGatherMatmul, 1),
@@ -233,7 +234,7 @@ fn a_sparse_product_is_that_of_the_definition() {
         let wanted = by_definition(&of);
         assert!(wanted.iter().any(|c| *c != 0.0));
         let mut out = vec![f32::NAN; 7 * 5];
-        of.product::<bf16>((0..7, 0..300), 2, &mut out).unwrap();
+        of.gemm::<bf16>((0..7, 0..300), 2, &mut out).unwrap();
         assert_eq!(out, wanted);
     }
 }

@@ -195,16 +195,7 @@ fn sizes_that_ranks_cannot_share_and_other_types_are_right_too() {
 fn a_choice_has_its_row() {
     let outcome = run(
         2,
-        &[
-            "--sizes",
-            "1K",
-            "--iterations",
-            "1",
-            "--op",
-            "all-reduce",
-            "--impl",
-            "select",
-        ],
+        &job::args("--sizes 1K --iterations 1 --op all-reduce --impl select"),
     );
     let table = outcome.report();
     assert!(outcome.ranks[0].status.success(), "{}", outcome.errors(0));
@@ -215,16 +206,7 @@ fn a_choice_has_its_row() {
 
 #[test]
 fn a_wrong_element_is_a_wrong_row() {
-    let args = [
-        "--sizes",
-        "256",
-        "--iterations",
-        "1",
-        "--op",
-        "all-gather",
-        "--impl",
-        "packets",
-    ];
+    let args = job::args("--sizes 256 --iterations 1 --op all-gather --impl packets");
     let outcome = run(2, &[&args[..], &["--inject", "corrupt:1"]].concat());
     for rank in &outcome.ranks {
         assert_eq!(rank.status.code(), Some(1));
@@ -306,15 +288,7 @@ fn a_rank_that_dies_is_named_by_the_others_on_gpus() {
 fn gpus_measure_and_verify_every_operation() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
-    let args = [
-        "bench",
-        "--device",
-        "cuda",
-        "--suite",
-        "collectives",
-        "--sizes",
-        "4K,1M,1000000",
-    ];
+    let args = job::args("bench --device cuda --suite collectives --sizes 4K,1M,1000000");
     let more = ["--iterations", "8", "--json", file.to_str().unwrap()];
     let outcome = job::run(
         &job::all(gpus(), &[&args[..], &more].concat()),

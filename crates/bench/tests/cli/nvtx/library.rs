@@ -1,4 +1,4 @@
-//! In the place of NVTX: notes each call, behind the thread that made it, in a file of this process.
+//! In the place of NVTX: writes each call, after the thread that made it, to a file of this process.
 //!
 //! The test compiles it with the folder of these files as `FOLDER`.
 

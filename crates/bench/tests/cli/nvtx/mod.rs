@@ -12,8 +12,8 @@ use crate::job;
 
 const LIBRARY: &str = include_str!("library.rs");
 
-/// Compiles a library of NVTX's functions that keeps a journal for each process in the `folder`; `None`, and word of it, where
-/// there is no compiler, as in a bundle.
+/// Compiles a library of NVTX's functions that keeps a journal for each process in the `folder`; `None`, and
+/// word of it, where there is no compiler, as in a bundle.
 fn library(folder: &Path) -> Option<PathBuf> {
     let (source, file) = (folder.join("library.rs"), folder.join("libnvtx.so"));
     std::fs::write(&source, LIBRARY).unwrap();
@@ -46,7 +46,8 @@ fn entered(spans: &Path) -> BTreeMap<String, usize> {
     counts
 }
 
-/// How often a range of each name was opened, from a process's journal, in which each is closed on its thread.
+/// How often a range of each name was opened, from a process's journal, in which each is closed on its
+/// thread.
 fn opened(journal: &str) -> BTreeMap<String, usize> {
     let (mut counts, mut depths) = (BTreeMap::new(), BTreeMap::<_, usize>::new());
     for line in journal.lines() {

@@ -1,9 +1,10 @@
-//! The sweeps as drawings: µs over bytes, both logarithmic; a row of panels an operation, a line an implementation.
+//! Collectives as drawings: µs over bytes, both logarithmic; a row of panels an operation, a line an
+//! implementation.
 
 use maud::{Markup, html};
 
-use super::grid::{names, us};
-use super::{Metric, Outcome, Report, Row, sentences};
+use super::table::{names, us};
+use super::{Metric, Operands, Outcome, Report, Row, sentences};
 use crate::plot::{self, Axis, Line, Panel, Point, Style};
 
 const METRICS: [Metric; 2] = [Metric::Single, Metric::GraphSingle];
@@ -31,7 +32,7 @@ pub(super) fn svg(report: &Report) -> String {
             @let top = head + i as f64 * row;
             @for (j, metric) in METRICS.into_iter().enumerate() {
                 @if let Some(panel) = times(sizes, metric, &order) {
-                    @let title = format!("{}: {}", sentences::operation(sizes), metric.title());
+                    @let title = format!("{}: {}", sentences::title(&sizes[0]), metric.title());
                     text .heading x=(left(j)) y=(top + 14.0) { (title) }
                     (plot::at((left(j), top + HEADING - 10.0), &panel.draw()))
                 }
@@ -65,7 +66,8 @@ fn legend(sizes: &[Outcome], order: &[String]) -> Markup {
     plot::legend(lines.iter().map(|(name, style)| (name.as_str(), *style)))
 }
 
-/// The implementations with a time, and the limit. Each is drawn alike in all operations: `order` has the names of all.
+/// The implementations with a time, and the limit. Each is drawn alike in all operations: `order` has the
+/// names of all.
 pub(super) fn lines(sizes: &[Outcome], order: &[String]) -> Vec<(String, Style)> {
     let has_time = |row: &Row| {
         Metric::ALL
@@ -94,6 +96,7 @@ pub(super) fn times(sizes: &[Outcome], metric: Metric, order: &[String]) -> Opti
             Some(row) => row.median(metric).map(us),
             None => outcome
                 .limit
+                .as_ref()
                 .filter(|_| name == "limit")
                 .map(|limit| us(limit.ms)),
         }
@@ -121,9 +124,9 @@ fn panel(
             _ => format!("{y:.2} {y_label}"),
         };
         Some(Point {
-            x: outcome.size.0 as f64,
+            x: bytes(outcome),
             y,
-            told: format!("{name}, {}: {words}", outcome.size),
+            title: format!("{name}, {}: {words}", outcome.size()),
         })
     };
     let line = |(name, style): (String, Style)| Line {
@@ -140,10 +143,17 @@ fn panel(
     Some(Panel {
         x_label: "bytes that a rank brings".into(),
         y_label: y_label.into(),
-        x: Axis::doubling(sizes.iter().map(|o| (o.size.0 as f64, o.size.to_string())))?,
+        x: Axis::doubling(sizes.iter().map(|o| (bytes(o), o.size())))?,
         y: Axis::logarithmic(values)?,
         lines,
     })
+}
+
+fn bytes(outcome: &Outcome) -> f64 {
+    match outcome.on {
+        Operands::Message { size, .. } => size.0 as f64,
+        Operands::Matrices { .. } => f64::NAN,
+    }
 }
 
 #[cfg(test)]
@@ -152,7 +162,7 @@ mod tests {
 
     #[test]
     fn every_implementation_with_a_time_has_a_line() {
-        let svg = svg(&Report::sample());
+        let svg = svg(&Report::sample_of_collectives());
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         for part in [
             ">nccl<",
@@ -183,7 +193,7 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_an_empty_drawing() {
-        let mut report = Report::sample();
+        let mut report = Report::sample_of_collectives();
         report.results.truncate(1);
         report.results[0].rows.clear();
         assert!(svg(&report).ends_with("</svg>\n"));
@@ -191,10 +201,10 @@ mod tests {
 
     #[test]
     fn ratios_are_those_of_nccl() {
-        let report = Report::sample();
+        let report = Report::sample_of_collectives();
         let panel = ratios(&report.results, Metric::Single, &names(&report.results)).unwrap();
         let push = panel.lines.iter().find(|line| line.name == "push").unwrap();
-        assert_eq!(push.points[0].told, "push, 4K: 2.50 × NCCL");
+        assert_eq!(push.points[0].title, "push, 4K: 2.50 × NCCL");
         assert!(
             panel
                 .lines

@@ -3,11 +3,12 @@
 use warpweave_comm::collective::{Operation, Variant};
 
 use crate::error::{BenchError, Result};
+use crate::report::table::SELECT;
 
-/// A way to do an operation.
+/// An implementation of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// NCCL on memory that it was told nothing about.
+pub(super) enum Method {
+    /// NCCL on plain buffers.
     Nccl,
     /// NCCL on memory of its own in symmetric windows.
     NcclWindow,
@@ -15,26 +16,23 @@ pub(super) enum Way {
     Ours(Variant),
 }
 
-/// The row of what is chosen is the row of the variant itself: it is not timed twice.
-pub(super) const SELECT: &str = "select";
-
-impl Way {
+impl Method {
     /// The name in tables and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Way::Nccl => "nccl",
-            Way::NcclWindow => "nccl-window",
-            Way::Ours(variant) => variant.name(),
+            Method::Nccl => "nccl",
+            Method::NcclWindow => "nccl-window",
+            Method::Ours(variant) => variant.name(),
         }
     }
 
-    /// All ways to do `operation` that are among `wanted`; all of them where nothing is wanted.
+    /// All methods of `operation` that are among `wanted`; all of them where nothing is wanted.
     pub fn of(operation: Operation, wanted: &[String]) -> Vec<Self> {
-        let ours = Variant::of(operation).iter().map(|&v| Way::Ours(v));
-        [Way::Nccl, Way::NcclWindow]
+        let ours = Variant::of(operation).iter().map(|&v| Method::Ours(v));
+        [Method::Nccl, Method::NcclWindow]
             .into_iter()
             .chain(ours)
-            .filter(|way| wants(wanted, way.name()))
+            .filter(|method| wants(wanted, method.name()))
             .collect()
     }
 }
@@ -65,8 +63,8 @@ fn summary(variant: Variant) -> &'static str {
     match variant.name() {
         "packets" => "data with its epoch in packets, one launch",
         "packets-two-shot" => "all-reduce by packets in two steps",
-        "push" => "multiprocessors store to all outputs",
-        "pull" => "multiprocessors load from all inputs",
+        "push" => "SMs store to all outputs",
+        "pull" => "SMs load from all inputs",
         "push-tma" => "TMA bulk copies to all outputs",
         "pull-tma" => "TMA bulk copies from all inputs",
         "push-copy-engine" => "copy engines write to the peers",
@@ -76,7 +74,7 @@ fn summary(variant: Variant) -> &'static str {
         "two-shot-push" => "two-shot, chunks pushed to staging memory",
         "two-shot-tma" => "two-shot by TMA bulk copies",
         "scatter-all-gather" => "the root scatters, the others pass on",
-        "staged" => "any operands, in pieces by way of memory of ours",
+        "staged" => "any operands, in pieces by method of memory of ours",
         "tree" => "two binary trees of packets",
         "multimem" => "stores and loads by multicast, the switch adds",
         "multicast-copy" => "a copy engine writes to a multicast address",
@@ -85,10 +83,7 @@ fn summary(variant: Variant) -> &'static str {
 }
 
 /// Makes sure that every name of `wanted` is a row.
-///
-/// # Errors
-/// [`BenchError::Usage`] naming what there is.
-pub fn ways(wanted: &[String]) -> Result<()> {
+pub fn methods(wanted: &[String]) -> Result<()> {
     let known: Vec<_> = catalogue().into_iter().map(|(name, _)| name).collect();
     match wanted.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
@@ -105,24 +100,24 @@ mod tests {
 
     #[test]
     fn the_baseline_comes_first_and_names_choose() {
-        let all = Way::of(Operation::AllReduce, &[]);
-        assert_eq!(all[..2], [Way::Nccl, Way::NcclWindow]);
+        let all = Method::of(Operation::AllReduce, &[]);
+        assert_eq!(all[..2], [Method::Nccl, Method::NcclWindow]);
         assert_eq!(all.len(), 2 + Variant::of(Operation::AllReduce).len());
         let wanted = ["push", "nccl"].map(String::from);
-        let two = Way::of(Operation::AllGather, &wanted);
-        assert_eq!(two, [Way::Nccl, Way::Ours(Variant::Push)]);
+        let two = Method::of(Operation::AllGather, &wanted);
+        assert_eq!(two, [Method::Nccl, Method::Ours(Variant::Push)]);
         // An all-reduce has no variant `push`.
-        assert_eq!(Way::of(Operation::AllReduce, &wanted), [Way::Nccl]);
+        assert_eq!(Method::of(Operation::AllReduce, &wanted), [Method::Nccl]);
     }
 
     #[test]
     fn every_row_has_a_name_of_its_own() {
         let mut names: Vec<_> = catalogue().into_iter().map(|(name, _)| name).collect();
-        ways(&names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>()).unwrap();
+        methods(&names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>()).unwrap();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), 3 + Variant::ALL.len());
-        let error = ways(&["fastest".into()]).unwrap_err().to_string();
+        let error = methods(&["fastest".into()]).unwrap_err().to_string();
         assert!(error.contains("packets-two-shot"), "{error}");
     }
 }

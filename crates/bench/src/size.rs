@@ -30,7 +30,7 @@ impl Bytes {
 impl FromStr for Bytes {
     type Err = String;
 
-    /// As it is written, also with `B` or `iB` behind it.
+    /// As it is written, also followed by `B` or `iB`.
     fn from_str(text: &str) -> Result<Self, String> {
         let short = text.strip_suffix("iB").or(text.strip_suffix('B'));
         let short = short.unwrap_or(text);

@@ -1,0 +1,133 @@
+//! One rank of a job, from joining to leaving it: its device, its part, and the end of a process that has
+//! failed.
+
+use std::io::Write;
+use std::time::Duration;
+
+use warpweave_comm::Job;
+use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_symm_mem::{Cuda, Host};
+
+use crate::cli::Device;
+use crate::collectives::NcclBackend;
+use crate::error::{BenchError, Result};
+use crate::inject::{InjectedFault, Injection};
+use crate::logging;
+use crate::session::Session;
+
+/// What a rank does in a job, on either backend.
+pub trait Part {
+    /// What comes of it.
+    type Output;
+
+    /// Does it. Collective.
+    ///
+    /// # Errors
+    /// What ends the job.
+    fn run<B: NcclBackend>(self, session: &Session<B>) -> Result<Self::Output>;
+}
+
+/// Joins `job` on the `device` that is asked for, does `part`, and leaves once all ranks have done theirs.
+/// After an error, which the other ranks receive, the process ends here.
+///
+/// # Errors
+/// The job cannot be joined; [`BenchError::TooFewDevices`]; there is no GPU where one was asked for.
+pub fn take_part<P: Part>(
+    job: &Job,
+    device: Device,
+    fault: Option<InjectedFault>,
+    part: P,
+) -> Result<P::Output> {
+    match choose(device, job)? {
+        None => on(job, Host::with_timeout(timeout()?), fault, part),
+        Some(cuda) => on(job, cuda, fault, part),
+    }
+}
+
+fn on<B: NcclBackend, P: Part>(
+    job: &Job,
+    backend: B,
+    fault: Option<InjectedFault>,
+    part: P,
+) -> Result<P::Output> {
+    // A stalled rank must outlive both the waits on the device and the exchange in which it is missed.
+    let patience = backend.timeout() * 3 + job.timeout() + Duration::from_secs(1);
+    let session = Session::join(job, backend, Injection::new(fault, job.rank(), patience))?;
+    let outcome = part.run(&session).and_then(|value| {
+        // Rank 0 keeps the store until all have come this far.
+        session.agree("end", Ok(Vec::new()))?;
+        Ok(value)
+    });
+    match outcome {
+        Ok(value) => Ok(value),
+        // The session is alive here: dropping it may take longer than there is.
+        Err(error) => give_up(&session, &error),
+    }
+}
+
+/// Sends `error` to the other ranks and ends the process, with the status that tells a launcher which rank to
+/// name.
+pub fn give_up<B: ExecuteBackend>(session: &Session<B>, error: &BenchError) -> ! {
+    session.abandon(error);
+    fail(error)
+}
+
+/// How long a wait on the device may take: `WARPWEAVE_TIMEOUT_MS`, ten seconds without.
+pub(crate) fn timeout() -> Result<Duration> {
+    let Ok(text) = std::env::var("WARPWEAVE_TIMEOUT_MS") else {
+        return Ok(Duration::from_secs(10));
+    };
+    match text.trim().parse() {
+        Ok(ms @ 1..=86_400_000) => Ok(Duration::from_millis(ms)),
+        _ => Err(BenchError::Usage(format!(
+            "WARPWEAVE_TIMEOUT_MS is `{text}`, which is not a number of milliseconds from 1 to 86400000"
+        ))),
+    }
+}
+
+/// The GPU of this rank's number among the ranks of the host; `None` for the host backend.
+fn choose(wanted: Device, job: &Job) -> Result<Option<Cuda>> {
+    let devices = match (wanted, Cuda::device_count()) {
+        (Device::Host, _) | (Device::Auto, Ok(0)) => return Ok(None),
+        (Device::Auto, Err(error)) if error.is_unavailable() => {
+            tracing::info!("host backend: {error}");
+            return Ok(None);
+        }
+        (_, devices) => devices?,
+    };
+    let oversubscribe = std::env::var("WARPWEAVE_OVERSUBSCRIBE").is_ok_and(|v| v == "1");
+    let ordinal = match job.local_rank() {
+        rank if rank < devices => rank,
+        rank if oversubscribe && devices > 0 => rank % devices,
+        rank => return Err(BenchError::TooFewDevices { rank, devices }),
+    };
+    Ok(Some(Cuda::new(ordinal)?.with_timeout(timeout()?)))
+}
+
+unsafe extern "C" {
+    /// Ends the process at once (POSIX).
+    fn _exit(status: i32) -> !;
+}
+
+/// Prints why this rank gives up, and ends the process with the status that tells a launcher so.
+///
+/// Nothing is dropped and no exit handler runs. A lost peer leaves behind what a library cannot end in
+/// bounded time: an NCCL kernel that waits for it, or a thread inside NCCL's abort. Dropping a session may
+/// wait for the former, and the exit handlers of NCCL and CUDA free what the latter still uses: the process
+/// would die of a signal and its launcher blame the wrong rank. The operating system and the driver free
+/// everything all the same.
+pub(crate) fn fail(error: &BenchError) -> ! {
+    // A reader that has closed the pipe needs no message.
+    let told = matches!(error, BenchError::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe);
+    if !told {
+        let rank = std::env::var("WARPWEAVE_RANK").ok();
+        let who = rank.map_or(String::new(), |rank| format!(" (rank {rank})"));
+        // With standard error gone too, the exit status is all that is left.
+        let _ = writeln!(std::io::stderr(), "error{who}: {error}");
+    }
+    logging::finish();
+    let _ = std::io::stdout().flush();
+    let _ = std::io::stderr().flush();
+    // SAFETY: `_exit` takes any status, may be called by any thread at any time, and does not return.
+    unsafe { _exit(error.exit_status().into()) }
+}

@@ -1,0 +1,350 @@
+//! The suites: what each measures, at which problems, and what others published of the same.
+
+use warpweave_overlap::Operation;
+use warpweave_overlap::algorithms::{self, Configuration};
+use warpweave_overlap::plan::Provider;
+use warpweave_symm_mem::{BackendKind, DType};
+
+use super::gather_alone::gather_alone;
+use super::{Beside, Entry, Figure, Sizes, Suite};
+use crate::limit::tflops;
+use crate::shape::Shape;
+
+/// All suites, the one that runs without a name first.
+pub const ALL: [&Suite; 11] = [
+    &FUSED_MATMUL,
+    &RECIPES,
+    &PIPELINE,
+    &ROW_PARALLEL,
+    &COLUMN_PARALLEL,
+    &MATMUL_REDUCE_SCATTER,
+    &MATMUL_ALL_REDUCE,
+    &OVERLAP_ALL_GATHER,
+    &GEMM,
+    &COLLECTIVES,
+    &QUICK,
+];
+
+pub(super) const FUSED_MATMUL: Suite = Suite {
+    name: "fused-matmul",
+    reproduces: "all-gather + matmul in seven ways and in one launch; nvFuser PR 6002, 8×H100, M=N=K=1024 f16",
+    operations: &[Operation::AllGatherMatmul],
+    entries: || {
+        // In one launch, by each protocol, which is not in nvFuser's table.
+        let fused = ["fusedAllGather", "fusedAllGather:protocol=eager"];
+        let fused = |c: &Configuration| fused.contains(&c.name().as_str());
+        let fused = algorithms::every().into_iter().filter(fused);
+        let all = algorithms::table().into_iter().chain(fused);
+        all.map(Entry::Configured).collect()
+    },
+    problems: |kind, _| {
+        let large = bf16(8192, 3584, 8192);
+        on_gpus(
+            kind,
+            &[CUBE, large, (Shape::new(4 * 257, 1160, 1032), DType::F16)],
+        )
+    },
+    // The two baselines were timed by another clock there than the kernels; part of their gap is the clock.
+    figures: || {
+        let row = |name, ms| (name, ms, Beside::Row(name));
+        let seven = [
+            row("baselineNcclAllgatherMatmul", 0.052),
+            row("baselineCudaAllgatherMatmul", 0.093),
+            row("naiveRemoteRead", 0.808),
+            row("threadloadGatherScalarCompute", 0.531),
+            row("multimemGatherScalarCompute", 0.588),
+            row("threadloadGatherThenCutlass", 0.043),
+            row("multimemGatherThenCutlass", 0.043),
+        ];
+        Figure::all(CUBE, "8×H100, nvFuser PR 6002", seven).into()
+    },
+};
+
+pub(super) const RECIPES: Suite = Suite {
+    name: "recipes",
+    reproduces: "all-gather + matmul by pipelines at nine shapes; symm-mem-recipes' fused Triton kernel, 8×H100, bf16",
+    operations: &[Operation::AllGatherMatmul],
+    entries: pipelines,
+    problems: |kind, _| on_gpus(kind, &PUBLISHED.map(|(problem, ..)| problem)),
+    figures: || {
+        let of_shape = |&(problem, alone, separate, fused): &(Sizes, f64, f64, f64)| {
+            let three = [
+                ("cuBLAS alone", alone / 1e3, Beside::Gemm),
+                (
+                    "NCCL, then cuBLAS",
+                    separate / 1e3,
+                    Beside::Row("baselineNcclAllgatherMatmul"),
+                ),
+                ("fused Triton", fused / 1e3, Beside::Nothing),
+            ];
+            Figure::all(problem, "8×H100 HBM2e, symm-mem-recipes", three)
+        };
+        PUBLISHED.iter().flat_map(of_shape).collect()
+    },
+};
+
+/// Problems with the µs of cuBLAS alone, of NCCL and cuBLAS, and of the fused kernel.
+const PUBLISHED: [(Sizes, f64, f64, f64); 9] = [
+    (bf16(4096, 1792, 4096), 100.0, 223.0, 211.0),
+    (bf16(8192, 1792, 4096), 186.0, 393.0, 293.0),
+    (bf16(16384, 1792, 4096), 363.0, 748.0, 485.0),
+    (bf16(4096, 3584, 8192), 376.0, 587.0, 453.0),
+    (bf16(8192, 3584, 8192), 746.0, 1168.0, 821.0),
+    (bf16(16384, 3584, 8192), 1502.0, 2306.0, 1566.0),
+    (bf16(4096, 6656, 16384), 1358.0, 1858.0, 1615.0),
+    (bf16(8192, 6656, 16384), 2567.0, 3533.0, 2907.0),
+    (bf16(16384, 6656, 16384), 5249.0, 6982.0, 5814.0),
+];
+
+/// A size at which pipelines hide all of the transfer.
+pub(super) const PIPELINE: Suite = Suite {
+    name: "pipeline-32k",
+    reproduces: "all-gather + matmul by pipelines at M=32768 N=8192 K=16384 bf16; nvFuser's p2p pipeline, 8×H100",
+    operations: &[Operation::AllGatherMatmul],
+    entries: pipelines,
+    problems: |kind, _| on_gpus(kind, &[LARGE]),
+    // Published as TFLOP/s per GPU. All three overlap, NCCL's too, so that none is the baseline's.
+    figures: || {
+        let Shape { m, n, k } = LARGE.0;
+        // A rate is to a time what a time is to a rate.
+        let ms = |rate| tflops((m, n, k), rate);
+        let three = [
+            ("ring by p2p, 678 TFLOP/s", ms(678.0), Beside::Nothing),
+            (
+                "Transformer Engine, 660 TFLOP/s",
+                ms(660.0),
+                Beside::Nothing,
+            ),
+            (
+                "pipeline over NCCL, 560 TFLOP/s",
+                ms(560.0),
+                Beside::Nothing,
+            ),
+        ];
+        Figure::all(LARGE, "8×H100, nvFuser", three).into()
+    },
+};
+
+const LARGE: Sizes = bf16(32768, 8192, 16384);
+
+/// The linear layer whose output is reduced over the ranks, in every combination of its parameters.
+pub(super) const ROW_PARALLEL: Suite = Suite {
+    name: "row-parallel",
+    reproduces: "x[t, 4h/d] · W[h, 4h/d]ᵀ and its all-reduce, chunks × streams × reduce; nvFuser, 2 GPUs, h=t=8192 bf16",
+    operations: &[Operation::RowParallelLinear],
+    entries: || all_of(Operation::RowParallelLinear),
+    problems: |kind, world| match world {
+        2 => on_gpus(kind, &[LAYER]),
+        _ => on_gpus(kind, &[bf16(8192, 8192, 8192)]),
+    },
+    // The last has its output in a window of NCCL's; `output=symmetric` registers none.
+    figures: || {
+        let three = [
+            ("2 chunks", 3.31, Beside::Nothing),
+            (
+                "4 chunks on 2 streams",
+                3.09,
+                Beside::Row("rowParallelLinear"),
+            ),
+            (
+                "the same, output in NCCL symmetric memory",
+                3.07,
+                Beside::Nothing,
+            ),
+        ];
+        Figure::all(LAYER, "2 GPUs, nvFuser", three).into()
+    },
+};
+
+/// h = t = 8192, K = 4h.
+const LAYER: Sizes = bf16(8192, 8192, 32768);
+
+/// The linear layer whose input is gathered.
+pub(super) const COLUMN_PARALLEL: Suite = Suite {
+    name: "column-parallel",
+    reproduces: "all-gather, then A · Wᵀ + bias, at two of symm-mem-recipes' shapes",
+    operations: &[Operation::ColumnParallelLinear],
+    // Every algorithm with its defaults, and with one parameter changed.
+    entries: || {
+        let mut every = algorithms::every();
+        every.retain(|c| c.operation() == Operation::ColumnParallelLinear);
+        every.into_iter().map(Entry::Configured).collect()
+    },
+    problems: |kind, _| on_gpus(kind, &[bf16(8192, 3584, 8192), bf16(16384, 6656, 16384)]),
+    figures: Vec::new,
+};
+
+pub(super) const MATMUL_REDUCE_SCATTER: Suite = Suite {
+    name: "matmul-reduce-scatter",
+    reproduces: "x[M, K/d] · W[K/d, N], reduce-scatter; PyTorch's fused operator with --peers. ParallelKittens, \
+                 8×H100, 32768²×4096: 11.83 ms where the GEMM alone takes 11.78",
+    operations: &[Operation::MatmulReduceScatter],
+    entries: || all_of(Operation::MatmulReduceScatter),
+    problems: |kind, _| on_gpus(kind, &SPLIT_K),
+    figures: Vec::new,
+};
+
+pub(super) const MATMUL_ALL_REDUCE: Suite = Suite {
+    name: "matmul-all-reduce",
+    reproduces: "x[M, K/d] · W[K/d, N], all-reduce; PyTorch with --peers. ParallelKittens, 8×H100: 624 TFLOP/s by \
+                 multicast",
+    operations: &[Operation::MatmulAllReduce],
+    entries: || all_of(Operation::MatmulAllReduce),
+    problems: |kind, _| on_gpus(kind, &SPLIT_K),
+    figures: Vec::new,
+};
+
+const SPLIT_K: [Sizes; 3] = [
+    bf16(8192, 8192, 8192),
+    bf16(8192, 8192, 32768),
+    bf16(4096, 4096, 14336),
+];
+
+/// A GEMM while an all-gather runs that it has nothing to do with.
+pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
+    name: "overlap-allgather",
+    reproduces: "a GEMM of 8192³ f16 and an all-gather of 64 MiB a rank, in sequence and overlapped; nvFuser",
+    operations: &[Operation::MatmulOverlappingAllGather],
+    entries: || {
+        let operation = Operation::MatmulOverlappingAllGather;
+        let mut entries = all_of(operation);
+        // The parts are there for comparison with the whole.
+        if !entries.is_empty() {
+            entries.push(Entry::Gemm {
+                name: "productAlone",
+                summary: "only the GEMM, by cuBLASLt",
+                provider: Provider::CublasLt,
+                operation: Some(operation),
+            });
+            entries.push(Entry::Own {
+                name: "allGatherAlone",
+                summary: "only the all-gather, by NCCL",
+                operation,
+                implementation: gather_alone,
+            });
+        }
+        entries
+    },
+    problems: |kind, _| on_gpus(kind, &[WITH_GATHER]),
+    // Copy engines move the bytes of the last there too, but under NCCL's all-gather, which no row of ours
+    // runs.
+    figures: || {
+        let three = [
+            ("in sequence", 2.96, Beside::Row("sequentialAllGather")),
+            ("overlapped", 2.02, Beside::Row("overlappedAllGather")),
+            ("NCCL by copy engine (zero-CTA)", 1.77, Beside::Nothing),
+        ];
+        Figure::all(WITH_GATHER, "8 GPUs, nvFuser", three).into()
+    },
+};
+
+pub(super) const WITH_GATHER: Sizes = (Shape::new(8192, 8192, 8192), DType::F16);
+
+/// The GEMMs of the providers, without communication. Every rank computes all of C on its own device, all
+/// ranks at once, and the slowest counts; a job of one rank measures one GPU.
+pub const GEMM: Suite = Suite {
+    name: "gemm",
+    reproduces: "the CUTLASS and the hand-written kernels against cuBLASLt, no communication, at symm-mem-recipes' \
+                 nine shapes and two cubes",
+    operations: &[],
+    entries: || {
+        let sm90 = "the hand-written SM90 kernel, tile, cluster and order timed";
+        vec![CUBLASLT, CUTLASS, provider("sm90", sm90, Provider::Sm90)]
+    },
+    problems: |kind, _| {
+        let mut all = PUBLISHED.map(|(problem, ..)| problem).to_vec();
+        all.extend([bf16(8192, 8192, 8192), CUBE]);
+        on_gpus(kind, &all)
+    },
+    figures: Vec::new,
+};
+
+const CUBLASLT: Entry = provider(
+    "cublasLt",
+    "cuBLASLt, its heuristics' candidates timed; the host's own GEMM on the host",
+    Provider::CublasLt,
+);
+
+const CUTLASS: Entry = provider(
+    "cutlass",
+    "the CUTLASS SM90 kernels, tile and schedule timed",
+    Provider::Cutlass,
+);
+
+const fn provider(name: &'static str, summary: &'static str, provider: Provider) -> Entry {
+    Entry::Gemm {
+        name,
+        summary,
+        provider,
+        operation: None,
+    }
+}
+
+/// No plans: [`crate::collectives`] measures them.
+pub(super) const COLLECTIVES: Suite = Suite {
+    name: "collectives",
+    reproduces: "collectives over symmetric memory, NCCL's and, with --peers, PyTorch's, over sizes",
+    operations: &[],
+    entries: Vec::new,
+    problems: |_, _| Vec::new(),
+    figures: Vec::new,
+};
+
+/// A check that all of it runs and is right.
+pub(super) const QUICK: Suite = Suite {
+    name: "quick",
+    reproduces: "every algorithm of every operation once, small: for checks, not for figures",
+    operations: &Operation::ALL,
+    entries: || {
+        let defaults = algorithms::algorithms().map(Configuration::with_defaults);
+        let all = defaults.map(Entry::Configured);
+        all.chain([CUBLASLT, CUTLASS]).collect()
+    },
+    problems: |kind, _| {
+        let small = (Shape::new(64, 48, 40), DType::F16);
+        match kind {
+            BackendKind::Host => vec![small],
+            // Sizes whose rows TMA can take.
+            BackendKind::Cuda => vec![bf16(1024, 512, 512), small],
+        }
+    },
+    figures: Vec::new,
+};
+
+const CUBE: Sizes = (Shape::new(1024, 1024, 1024), DType::F16);
+
+const fn bf16(m: usize, n: usize, k: usize) -> Sizes {
+    (Shape::new(m, n, k), DType::Bf16)
+}
+
+/// `problems` on GPUs. On the host every suite has the same: 131 rows do not divide by four, and no size is a
+/// multiple of anything.
+fn on_gpus(kind: BackendKind, problems: &[Sizes]) -> Vec<Sizes> {
+    match kind {
+        BackendKind::Cuda => problems.to_vec(),
+        BackendKind::Host => vec![
+            (Shape::new(256, 256, 256), DType::F16),
+            (Shape::new(131, 71, 90), DType::Bf16),
+        ],
+    }
+}
+
+/// Every candidate for an operation.
+fn all_of(operation: Operation) -> Vec<Entry> {
+    let candidates = algorithms::candidates(operation).into_iter();
+    candidates.map(Entry::Configured).collect()
+}
+
+/// The baseline of all-gather + matmul, and what is no row of nvFuser's table: each with its defaults and
+/// with one parameter changed. An algorithm for several nodes adds nothing on one.
+fn pipelines() -> Vec<Entry> {
+    let table = algorithms::table();
+    let pipelines = algorithms::every().into_iter().filter(|candidate| {
+        let of_table = |own: &Configuration| own.algorithm() == candidate.algorithm();
+        candidate.operation() == Operation::AllGatherMatmul
+            && candidate.algorithm().name != "hierarchical"
+            && !table.iter().any(of_table)
+    });
+    let all = table.iter().take(1).cloned().chain(pipelines);
+    all.map(Entry::Configured).collect()
+}
