@@ -4,6 +4,7 @@ pub mod algorithms;
 pub mod check;
 pub mod error;
 pub mod execute;
+pub mod kernels;
 pub mod operation;
 pub mod plan;
 pub mod select;

@@ -174,7 +174,7 @@ impl<B: ExecuteBackend> Bound<B> {
                 product.provider,
                 B::gemm_algorithm(&product.plan)
             )),
-            Action::AllGatherMatmul(plan) => Some(B::all_gather_algorithm(plan)),
+            Action::Kernel { launch, .. } => launch.algorithm(),
             _ => None,
         });
         products.collect()

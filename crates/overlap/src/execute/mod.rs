@@ -75,14 +75,17 @@ use warpweave_gemm::{
     WaitingGemmBackend,
 };
 use warpweave_kernels::KernelBackend;
-use warpweave_symm_mem::{Exchange, SignalPad, agree};
+use warpweave_symm_mem::{Cuda, Exchange, Host, SignalPad, agree};
 
+use crate::kernels::Kernel;
 use crate::plan::{Placement, Plan};
 use bind::{Binder, Products};
 use buffers::{Buffers, LocalMemory};
 use collective::{Round, Team};
 use interface::same_interface;
 
+pub(crate) use bind::without_peers;
+pub use bind::{Binding, BoxedLaunch, Launch};
 pub use bound::Bound;
 pub use collective::{CollectiveBackend, NcclCall, NcclGroup};
 pub use error::{ExecuteError, Result};
@@ -97,16 +100,23 @@ pub trait ExecuteBackend:
     + ReducingGemmBackend
     + CollectiveBackend
 {
+    /// The launch of a kernel on this backend.
+    ///
+    /// # Errors
+    /// What the kernel needs and this plan or machine lacks.
+    fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>>;
 }
 
-impl<B> ExecuteBackend for B where
-    B: KernelBackend
-        + GemmBackend
-        + WaitingGemmBackend
-        + AllGatherGemmBackend
-        + ReducingGemmBackend
-        + CollectiveBackend
-{
+impl ExecuteBackend for Host {
+    fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
+        kernel.on_host(with)
+    }
+}
+
+impl ExecuteBackend for Cuda {
+    fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
+        kernel.on_cuda(with)
+    }
 }
 
 /// One rank's device with its peers, on which plans are bound.

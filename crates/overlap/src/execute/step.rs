@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{
-    AllGatherMatmul, GemmOperands, GemmProblem, Provider, ReducingMatmul, WaitingMatmul,
-};
-use warpweave_kernels::{GatherMatmul, NaiveRemoteRead, Sum};
+use warpweave_gemm::{GemmOperands, GemmProblem, Provider};
+use warpweave_kernels::Sum;
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
 use super::ExecuteBackend;
+use super::bind::BoxedLaunch;
 use super::collective::{Team, TeamCall};
 use super::error::Result;
 
@@ -54,11 +53,10 @@ pub(super) enum Action<B: ExecuteBackend> {
     },
     Gemm(Product<B>),
     Sum(Sum),
-    NaiveRemoteRead(NaiveRemoteRead),
-    GatherMatmul(GatherMatmul),
-    WaitingMatmul(B::WaitingPlan),
-    AllGatherMatmul(B::AllGatherPlan),
-    ReducingMatmul(B::ReducingPlan),
+    Kernel {
+        name: &'static str,
+        launch: BoxedLaunch<B>,
+    },
 }
 
 /// An action, where it stands in the plan, and its stream.
@@ -90,11 +88,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::Collective { .. } => "collective",
             Action::Gemm(_) => "gemm",
             Action::Sum(_) => Sum::NAME,
-            Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
-            Action::GatherMatmul(launch) => launch.name(),
-            Action::WaitingMatmul(_) => WaitingMatmul::NAME,
-            Action::AllGatherMatmul(_) => AllGatherMatmul::NAME,
-            Action::ReducingMatmul(_) => ReducingMatmul::NAME,
+            Action::Kernel { name, .. } => name,
         }
     }
 }
@@ -161,25 +155,9 @@ impl<B: ExecuteBackend> Step<B> {
                 // SAFETY: the caller's obligation; the boxes are regions, which *check* found apart or equal.
                 unsafe { backend.sum(stream, launch)? };
             }
-            Action::NaiveRemoteRead(launch) => {
-                // SAFETY: the caller's obligation; sizes were checked against the buffers.
-                unsafe { backend.naive_remote_read(stream, launch)? };
-            }
-            Action::GatherMatmul(launch) => {
-                // SAFETY: as above.
-                unsafe { backend.gather_matmul(stream, launch)? };
-            }
-            Action::WaitingMatmul(plan) => {
-                // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
-                unsafe { backend.waiting_matmul(stream, plan)? };
-            }
-            Action::AllGatherMatmul(plan) => {
-                // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their interfaces equal.
-                unsafe { backend.all_gather_matmul(stream, plan)? };
-            }
-            Action::ReducingMatmul(plan) => {
-                // SAFETY: as above; every rank's kernel has the same shards and groups, in slots of its own.
-                unsafe { backend.reducing_matmul(stream, plan)? };
+            Action::Kernel { launch, .. } => {
+                // SAFETY: the caller's obligation; the executor found the kernels of all ranks equal.
+                unsafe { launch.enqueue(backend, stream)? };
             }
         }
         Ok(())

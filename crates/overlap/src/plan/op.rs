@@ -1,8 +1,10 @@
 //! Operations, and the effects of a kernel's lanes.
 
-use super::{EventId, Kernel, MulticastRegion, Placement, Region, SlotId, StreamId, shard};
+use super::{EventId, MulticastRegion, Placement, Region, SlotId, StreamId, shard};
+use crate::kernels::AnyKernel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use warpweave_gemm::Layout;
 
 /// One operation on one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,8 +100,8 @@ pub enum OpKind {
     /// One kernel that declares what it does.
     Kernel {
         /// Which kernel, with its buffers and slots.
-        kernel: Kernel,
-        /// What it does, lane by lane; see [`Kernel::lanes`].
+        kernel: AnyKernel,
+        /// What it does, lane by lane; see [`AnyKernel::lanes`].
         lanes: Vec<Vec<Effect>>,
     },
 }
@@ -321,5 +323,13 @@ impl fmt::Display for GemmProvider {
             GemmProvider::Cutlass => "cutlass",
             GemmProvider::Sm90 => "sm90",
         })
+    }
+}
+
+/// How a weight is stored.
+pub(crate) fn layout_of(transposed: bool) -> Layout {
+    match transposed {
+        false => Layout::RowMajor,
+        true => Layout::Transposed,
     }
 }

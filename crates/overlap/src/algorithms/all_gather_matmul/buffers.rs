@@ -2,7 +2,8 @@
 
 use crate::operation::Operation;
 use crate::plan::{Batch, GemmProvider, SlotId, chunks, layout_of, shard};
-use crate::plan::{BufferId, KernelShape, Placement, PlanBuilder, Problem, Region, Role, StreamId};
+use crate::kernels::KernelShape;
+use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use std::ops::Range;
 
 /// A plan under construction, with its operands.

@@ -3,7 +3,8 @@
 use super::{PartialProduct, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
-use crate::plan::{Kernel, KernelShape, Placement, Plan, Problem, Reduction, StreamId};
+use crate::kernels::{KernelShape, ReducingMatmul};
+use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// How many rows are announced together, for [`fused()`].
 pub(in crate::algorithms) const ROWS: Parameter = Parameter {
@@ -64,20 +65,20 @@ pub(in crate::algorithms) fn fused(
     let summed = everyone.then(|| slots("summed"));
     let done = plan.builder.slot("done");
     let Problem { m, n, k, dtype, .. } = *problem;
-    let kernel = Kernel::ReducingMatmul(Reduction {
+    let kernel = ReducingMatmul {
         shape: KernelShape { m, n, k, dtype },
         a: plan.a,
         b: plan.b,
         b_transposed: stored == Stored::Transposed,
         c: plan.c,
         staging,
-        fetched,
+        pulled: fetched,
         ready,
-        summed,
+        reduced: summed,
         done,
         rows,
         groups,
-    });
+    };
     plan.builder.kernel(StreamId::MAIN, kernel);
     plan.builder.finish()
 }

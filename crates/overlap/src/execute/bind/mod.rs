@@ -16,6 +16,8 @@ use super::{ExecuteBackend, Executor};
 use crate::plan::{Op, OpKind, Plan, Region};
 
 pub(super) use collectives::{Teams, part_of};
+pub(crate) use kernels::without_peers;
+pub use kernels::{Binding, BoxedLaunch, Launch};
 pub(super) use products::{Products, products};
 
 /// What a plan's operations are bound to.
@@ -56,11 +58,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 },
                 OpKind::Record { event } => Action::Record(event.0),
                 OpKind::WaitEvent { event } => Action::WaitEvent(event.0),
-                OpKind::Sum { srcs, dst } => {
-                    let action = self.sum(srcs, dst)?;
-                    self.probe(&action)?;
-                    action
-                }
+                OpKind::Sum { srcs, dst } => self.sum(srcs, dst)?,
                 OpKind::Collective { .. } => match collective {
                     Some(collective) => collective,
                     None => continue,
@@ -89,11 +87,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                         Action::Zero(batch.of_c(c).iter().flat_map(|c| self.spans(c)).collect())
                     }
                 },
-                OpKind::Kernel { kernel, .. } => {
-                    let action = self.kernel(kernel)?;
-                    self.probe(&action)?;
-                    action
-                }
+                OpKind::Kernel { kernel, .. } => self.kernel(kernel)?,
             };
             steps.push(Step {
                 op: index,
