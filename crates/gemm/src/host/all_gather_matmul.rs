@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use warpweave_symm_mem::Host;
-use warpweave_symm_mem::host::{expect_signal, is_faulted, next_epoch, send_signal};
+use warpweave_symm_mem::host::{expect_signal, is_faulted, next_epoch, record, send_signal};
 
 use super::panels;
 use crate::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmOperands, Protocol};
@@ -80,7 +80,7 @@ unsafe fn fetch_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
                 let offset = (rows.start - product.shards[peer].start) * product.row_bytes();
                 let from = product.a[peer].add(offset).as_host::<u8>();
                 let to = product.staged(rank, rows.start, 0).as_host();
-                std::ptr::copy_nonoverlapping(from, to, rows.len() * product.row_bytes());
+                record::copy(from, to, rows.len() * product.row_bytes());
                 multiply(product, &rows, 0)?;
             }
         }
@@ -121,7 +121,7 @@ unsafe fn write_and_multiply(product: &AllGatherMatmul) -> Result<(), Error> {
             let from = product.a[rank].add(offset).as_host::<u8>();
             for peer in peers() {
                 let to = product.staged(peer, rows.start, parity).as_host();
-                std::ptr::copy_nonoverlapping(from, to, rows.len() * product.row_bytes());
+                record::copy(from, to, rows.len() * product.row_bytes());
                 send_signal(pad, slot + chunk, peer);
             }
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use warpweave_symm_mem::host::{expect_signal, is_noticed, send_signal};
+use warpweave_symm_mem::host::{expect_signal, is_noticed, record, send_signal};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
 use super::{Element, one_shot, panels};
@@ -158,9 +158,7 @@ pub(super) unsafe fn round_rows<'a, T: Element>(
 ) {
     for (row, values) in rows.zip(values) {
         // SAFETY: the caller's obligation.
-        T::round(values, unsafe {
-            std::slice::from_raw_parts_mut(row, values.len())
-        });
+        T::round(values, unsafe { record::write(row, values.len()) });
     }
 }
 
@@ -176,10 +174,7 @@ pub(super) unsafe fn add_rows<T: Element>(
     let mut terms = vec![0.0f32; width];
     for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
         // SAFETY: the caller's obligation.
-        T::widen(
-            unsafe { std::slice::from_raw_parts(row, width) },
-            &mut terms,
-        );
+        T::widen(unsafe { record::read(row, width) }, &mut terms);
         for (sum, term) in sums.iter_mut().zip(&terms) {
             *sum += term;
         }
@@ -214,7 +209,7 @@ unsafe fn copy<T: Element>(
     let rows = rows_at::<T>(product, from, group);
     for (from, to) in rows.zip(rows_at::<T>(product, to, group)) {
         // SAFETY: the caller's obligation; a row has n elements, and the two places are apart.
-        unsafe { from.copy_to_nonoverlapping(to, product.problem.n) };
+        unsafe { record::copy(from, to, product.problem.n) };
     }
 }
 

@@ -1,6 +1,6 @@
 //! The reference of `sum.cu`.
 
-use warpweave_symm_mem::host::Element;
+use warpweave_symm_mem::host::{Element, record};
 
 use crate::{Strided, Sum};
 
@@ -23,17 +23,15 @@ pub(super) unsafe fn sum<T: Element>(launch: &Sum) {
             let mut terms = [0.0f32; BATCH];
             for summand in launch.used() {
                 // SAFETY: as above, for all elements of a part of a row, which nothing writes meanwhile.
-                let summand = unsafe { std::slice::from_raw_parts(at(summand, row, col), count) };
+                let summand = unsafe { record::read(at(summand, row, col), count) };
                 T::widen(summand, &mut terms[..count]);
                 for (total, term) in total.iter_mut().zip(&terms[..count]) {
                     *total += term;
                 }
             }
-            let mut rounded = [T::default(); BATCH];
-            T::round(&total[..count], &mut rounded[..count]);
-            let dst = at(&launch.dst, row, col);
             // SAFETY: as above; all summands of these elements have been read, should the destination be one of them.
-            unsafe { std::ptr::copy_nonoverlapping(rounded.as_ptr(), dst, count) };
+            let dst = unsafe { record::write(at(&launch.dst, row, col), count) };
+            T::round(&total[..count], dst);
         }
     }
 }

@@ -63,6 +63,7 @@ mod collective;
 mod error;
 mod interface;
 mod pool;
+mod recorded;
 mod step;
 mod timed;
 mod validate;

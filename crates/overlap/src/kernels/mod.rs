@@ -16,6 +16,7 @@ mod owner_lane;
 mod reducing_matmul;
 mod registry;
 mod threadload_gather;
+pub mod twin;
 mod waiting_matmul;
 
 use std::fmt;

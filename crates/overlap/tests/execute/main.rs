@@ -11,6 +11,7 @@ mod pool;
 mod reductions;
 mod sums;
 mod timed;
+mod twins;
 mod waiting;
 
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Host;
 use super::stream::{HostStream, Item, Work};
+use super::{Host, record};
 use crate::error::Result;
 
 impl Host {
@@ -15,9 +15,10 @@ impl Host {
         name: &'static str,
         work: impl Fn() -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
+        let recorder = record::current();
         let work = Work {
             name,
-            run: Arc::new(work),
+            run: Arc::new(move || record::with(recorder.clone(), &work)),
         };
         self.0.streams.submit(stream, Item::Work(work))
     }

@@ -9,6 +9,7 @@ pub mod launch;
 mod memory;
 mod multicast;
 mod pointer;
+pub mod record;
 mod segment;
 mod signal;
 mod stream;

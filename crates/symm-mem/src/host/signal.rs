@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
+use super::record;
 use crate::backend::DevicePtr;
 use crate::pad::word::Word;
 use crate::pad::{Notice, PadView, StopFlags, word};
@@ -56,6 +57,7 @@ pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
         if is_stopped(pad) {
             return;
         }
+        record::note(record::Access::Signal { slot, peer });
         let epoch = atomic(pad.sent, pair)
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1);
@@ -81,7 +83,9 @@ pub unsafe fn expect_signal(pad: &PadView, slot: usize, peer: usize, lag: u32) -
             .wrapping_sub(lag);
         let word = word_at(pad, pad.rank as usize, slot, peer);
         let (noticed, stopped) = (|| is_noticed(pad), || is_stopped(pad));
-        match word::wait(word, wanted, timeout, noticed, stopped) {
+        let waited = word::wait(word, wanted, timeout, noticed, stopped);
+        record::note(record::Access::Wait { slot, peer, lag });
+        match waited {
             Ok(()) => true,
             Err(seen) => {
                 record_fault(pad, slot, peer, wanted, seen, start.elapsed());

@@ -1,8 +1,8 @@
 //! The buffers that the plans share, and products of parts of the rows.
 
+use crate::kernels::KernelShape;
 use crate::operation::Operation;
 use crate::plan::{Batch, GemmProvider, SlotId, chunks, layout_of, shard};
-use crate::kernels::KernelShape;
 use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use std::ops::Range;
 
