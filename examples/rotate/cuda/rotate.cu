@@ -1,7 +1,8 @@
-// Each rank puts its block into the receive buffer of its right neighbour, signals it, and copies what came from the left:
-// one launch.
+// Each rank puts its block into the receive buffer of its right neighbour, signals it, and copies what came
+// from the left: one launch.
 //
-// One block of threads, so that a barrier is all that the threads need among each other. `src/host.rs` is the twin.
+// One block of threads, so that a barrier is all that the threads need among each other. `src/host.rs` is the
+// twin.
 
 #include <cstdint>
 
@@ -36,15 +37,15 @@ extern "C" __global__ void __launch_bounds__(512) rotate(const __grid_constant__
   const bool leader = threadIdx.x == 0;
   __shared__ bool arrived;
 
-  // The neighbour emptied its receive buffer in the previous launch. A rank whose wait failed leaves: it writes nobody's
-  // memory and signals nothing, and its fault record ends the waits of the peers.
+  // The neighbour emptied its receive buffer in the previous launch. A rank whose wait failed leaves: it
+  // writes nobody's memory and signals nothing, and its fault record ends the waits of the peers.
   if (leader) arrived = await_peer(pad, p.taken, right, 1);
   __syncthreads();
   if (!arrived) return;
   copy(p.there, p.block, p.count);
 
-  // The barrier orders the stores of all threads before the leader's release at system scope, and its acquire before the
-  // loads of all threads.
+  // The barrier orders the stores of all threads before the leader's release at system scope, and its acquire
+  // before the loads of all threads.
   __syncthreads();
   if (leader) {
     signal_peer(pad, p.sent, right);

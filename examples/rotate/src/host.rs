@@ -13,8 +13,8 @@ pub unsafe fn rotate(launch: &RotateLaunch) {
     let (sent, taken) = (launch.sent as usize, launch.taken as usize);
     let [block, receive, there, out] =
         [launch.block, launch.receive, launch.there, launch.out].map(|at| at.as_host::<f32>());
-    // SAFETY: the ranges are the caller's obligation. A receive buffer is written between its owner's `taken` and the
-    // writer's `sent`, and read between the two the other way round.
+    // SAFETY: the ranges are the caller's obligation. A receive buffer is written between its owner's `taken`
+    // and the writer's `sent`, and read between the two the other way round.
     unsafe {
         if !expect_signal(pad, taken, right, 1) {
             return;

@@ -1,9 +1,10 @@
-//! A fused kernel of a project outside: device code, a host twin, and a plan that is shown, checked, simulated and run.
+//! A fused kernel of a project outside: device code, a host twin, and a plan that is shown, checked,
+//! simulated and run.
 //!
-//! `cuda/rotate.cu` is the device code, which `build.rs` compiles with the feature `nvcc`; `host.rs` is its twin, `launch.rs`
-//! what both take, and `kernel.rs` what a plan knows of it. The program runs the plan on all GPUs where there are two or more,
-//! else on four ranks of the host backend: calls follow each other with other blocks and no synchronisation between the ranks,
-//! and every element is compared.
+//! `cuda/rotate.cu` is the device code, which `build.rs` compiles with the feature `nvcc`; `host.rs` is its
+//! twin, `launch.rs` what both take, and `kernel.rs` what a plan knows of it. The program runs the plan on
+//! all GPUs where there are two or more, else on four ranks of the host backend: calls follow each other with
+//! other blocks and no synchronisation between the ranks, and every element is compared.
 
 mod host;
 mod kernel;
@@ -95,7 +96,9 @@ fn values(rank: usize, call: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warpweave_overlap::kernels::twin::departures;
     use warpweave_overlap::plan::{Effect, OpKind};
+    use warpweave_symm_mem::Backend;
 
     #[test]
     fn worlds_of_the_host_rotate_their_blocks() {
@@ -111,6 +114,40 @@ mod tests {
         let gpus = Cuda::device_count().unwrap().min(8);
         assert!(gpus > 1, "two GPUs at least, not {gpus}");
         assert_eq!(on_ranks(gpus, Cuda::new).unwrap().len(), gpus);
+    }
+
+    #[test]
+    fn the_host_twin_keeps_to_its_lane() {
+        let world = 3;
+        let threads: Vec<_> = ThreadExchange::group(world)
+            .into_iter()
+            .map(|exchange| {
+                std::thread::spawn(move || {
+                    let exchange: Arc<dyn Exchange> = Arc::new(exchange);
+                    let device = Host::new();
+                    let stream = device.stream(Default::default()).unwrap();
+                    let executor = Executor::new(&device, &exchange).unwrap();
+                    let plan = kernel::plan(exchange.rank(), world, 5).unwrap();
+                    let OpKind::Kernel { lanes, .. } = plan.ops[0].kind.clone() else {
+                        panic!("{plan:?}");
+                    };
+                    let bound = executor.bind(plan, &stream).unwrap();
+                    let trace = bound.run_recorded().unwrap().remove(0);
+                    exchange.barrier("end").unwrap();
+                    (lanes, trace)
+                })
+            })
+            .collect();
+        for thread in threads {
+            let (lanes, trace) = thread.join().unwrap();
+            let none: [String; 0] = [];
+            assert_eq!(departures(world, &lanes, &trace), none);
+            for index in 0..lanes[0].len() {
+                let mut changed = lanes.clone();
+                changed[0].remove(index);
+                assert_ne!(departures(world, &changed, &trace), none, "without {index}");
+            }
+        }
     }
 
     #[test]

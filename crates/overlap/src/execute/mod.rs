@@ -80,7 +80,7 @@ use warpweave_symm_mem::{Cuda, Exchange, Host, SignalPad, agree};
 
 use crate::kernels::Kernel;
 use crate::plan::{Placement, Plan};
-use bind::{Binder, Products};
+use bind::{Binder, Gemms};
 use buffers::{Buffers, LocalMemory};
 use collective::{Round, Team};
 use interface::same_interface;
@@ -160,7 +160,7 @@ impl<B: ExecuteBackend> Executor<B> {
         &self.exchange
     }
 
-    /// The device's matrix products, whose tuning all plans of this executor share.
+    /// The device's GEMMs, whose tuning all plans of this executor share.
     pub fn gemm(&self) -> &Gemm<B> {
         &self.gemm
     }
@@ -192,7 +192,7 @@ impl<B: ExecuteBackend> Executor<B> {
         let own = self.own_part(&plan, stream);
         let own = agree(exchange, "preparation of a plan", own)?;
         let OwnPart {
-            products,
+            gemms,
             local,
             streams,
             events,
@@ -214,7 +214,7 @@ impl<B: ExecuteBackend> Executor<B> {
             teams: &teams,
             interfaces: &interfaces,
         };
-        let steps = binder.steps(products);
+        let steps = binder.steps(gemms);
         let steps = agree(exchange, "binding of a plan", steps)?;
         Ok(Bound {
             captured: Default::default(),
@@ -248,7 +248,7 @@ impl<B: ExecuteBackend> Executor<B> {
         {
             self.backend.device().multicast.require("multicast")?;
         }
-        let products = bind::products(self, plan)?;
+        let gemms = bind::gemms(self, plan)?;
         let local = buffers::allocate_local(&self.backend, plan)?;
         let mut streams = vec![stream.clone()];
         streams.extend(self.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?);
@@ -256,7 +256,7 @@ impl<B: ExecuteBackend> Executor<B> {
             .map(|_| self.backend.event())
             .collect::<Result<_, _>>()?;
         Ok(OwnPart {
-            products,
+            gemms,
             local,
             streams,
             events,
@@ -266,7 +266,7 @@ impl<B: ExecuteBackend> Executor<B> {
 
 /// What a plan needs and a rank can make alone.
 struct OwnPart<B: ExecuteBackend> {
-    products: Products<B>,
+    gemms: Gemms<B>,
     local: LocalMemory<B>,
     streams: Vec<B::Stream>,
     events: Vec<B::Event>,

@@ -8,9 +8,10 @@ use super::error::Result;
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId};
 
 impl Bound<Host> {
-    /// Runs a call, waits for it, and gives for each operation what it did, in order: reads, writes, and signals and waits
-    /// with one peer each. Memory of no buffer, which a host kernel uses for itself, is left out; copies of an alternating
-    /// buffer are one. For tests: [`twin`](crate::kernels::twin) compares it with the lanes of a kernel.
+    /// Runs a call, waits for it, and gives for each operation what it did, in order: reads, writes, and
+    /// signals and waits with one peer each. Memory of no buffer, which a host kernel uses for itself, is
+    /// left out; copies of an alternating buffer are one. For tests: [`twin`](crate::kernels::twin) compares
+    /// it with the lanes of a kernel.
     ///
     /// Collective, as [`Bound::run`] and [`Bound::synchronize`].
     ///

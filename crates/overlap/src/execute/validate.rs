@@ -1,5 +1,5 @@
-//! What must be true of one rank's plan before addresses are made of it: that it is sound by itself, as *check* says, and
-//! what the executor asks for besides.
+//! What must hold for one rank's plan before it is bound: that it is sound by itself, as *check* finds, and
+//! what the executor needs in addition.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ impl Checker<'_> {
                 ..
             } => self.collective((src, dst), ranks, *transport),
             OpKind::Gemm { a, bias, .. } => ensure(bias.is_none() || !a.cols.is_empty(), || {
-                "a bias of a product of no terms".into()
+                "a bias of a GEMM of no terms".into()
             }),
             OpKind::Sum { srcs, .. } => ensure(srcs.len() <= MAX_SUMMANDS, || {
                 format!(
@@ -149,7 +149,7 @@ impl Checker<'_> {
                 )
             },
         )?;
-        // Of such buffers there are two of as many rows as the kernel takes, one after the other.
+        // Its two copies lie one after the other.
         let in_turn = buffer.alternating && buffer.rows == rows;
         ensure(!alternates || in_turn, || {
             format!(

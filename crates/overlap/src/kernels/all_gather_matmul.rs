@@ -13,8 +13,9 @@ use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs, Resource, micros};
 
-/// Gathers the rows of the others in staging, chunk after chunk, and computes C meanwhile: from this rank's rows where they
-/// lie and from the others' in staging, each chunk once it is there. The protocol says how they come.
+/// Gathers the rows of the others in staging, chunk after chunk, and computes C meanwhile: from this rank's
+/// rows where they lie and from the others' in staging, each chunk once it is there. The protocol says how
+/// they come.
 ///
 /// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,17 +45,18 @@ pub struct AllGatherMatmul {
 /// How rows come from their owners in [`AllGatherMatmul`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GatherProtocol {
-    /// They are pulled after `ready`, "my A may be read", which needs a symmetric `a`. Copies of the plan may push the first
-    /// of them; then the plan signals `ready` after those copies, from each rank that has any rows.
+    /// They are pulled after `ready`, "my A may be read", which needs a symmetric `a`. Copies of the plan may
+    /// push the first of them; then the plan signals `ready` after those copies, from each rank that has any
+    /// rows.
     Rendezvous {
         /// "I have read your A", and what you pushed.
         done: SlotId,
         /// The chunks of a shard, from its first, that copies of the plan push.
         pushed: usize,
     },
-    /// Their owner writes them into the staging of all others as soon as its launch begins, and signals each chunk in a slot
-    /// of its own, from `ready` on. To a plan those flags are one, that of the first chunk: a tile that waits for less than
-    /// all of them reads no other rows.
+    /// Their owner writes them into the staging of all others as soon as its launch begins, and signals each
+    /// chunk in a slot of its own, from `ready` on. To a plan those flags are one, that of the first chunk: a
+    /// tile that waits for less than all of them reads no other rows.
     Eager {
         /// Chunks of the largest shard.
         chunks: usize,
@@ -158,6 +160,9 @@ impl Kernel for AllGatherMatmul {
             GatherProtocol::Eager { .. } => {
                 self.eager_lanes((rank, world), |owner| self.chunks_of(owner))
             }
+            GatherProtocol::Rendezvous { done, pushed: 0 } => {
+                self.chunked_lanes((rank, world), done)
+            }
             GatherProtocol::Rendezvous { .. } => self.lanes(rank, world),
         }
     }
@@ -204,8 +209,8 @@ impl AllGatherMatmul {
         self.multiply(lane, lane.shard_rows(self.a, lane.rows()), lane.rows())
     }
 
-    /// One that works in chunks multiplies some before it has pulled them all. Nothing outside can tell: what it does after
-    /// its last signal is seen by this rank alone.
+    /// The GEMM comes last here. In truth it begins with the first chunk, as [`Self::chunked_lanes`] has it.
+    /// Nothing outside can tell: what follows the last signal is seen by this rank alone.
     fn pulling_lane(&self, lane: &OwnerLane, done: SlotId) -> Vec<Effect> {
         if lane.is_own() {
             return self.own_lane(lane);
@@ -216,9 +221,28 @@ impl AllGatherMatmul {
         effects
     }
 
-    /// Where rows are pushed, what is done for the other ranks: for each with any rows a lane for the wait for its pushed
-    /// rows, one for the GEMM on those and one for what is pulled, after all those waits; and one at the end, in which all
-    /// get theirs back.
+    /// For each peer a lane that pulls, one for the GEMM on what is pulled, and one that gives the rows back.
+    fn chunked_lanes(&self, (rank, world): (usize, usize), done: SlotId) -> Vec<Vec<Effect>> {
+        let all = OwnerLane::all(self.shape, (rank, world));
+        let (own, others): (Vec<_>, Vec<_>) = all.partition(OwnerLane::is_own);
+        let mut lanes = Vec::new();
+        for lane in others {
+            let after_pull = Effect::After(vec![lanes.len()]);
+            let mut pull = lane.pull((self.a, self.staging), (self.ready, done));
+            let signal = pull.pop();
+            let mut multiply = vec![after_pull.clone()];
+            multiply.extend(self.multiply_staged(&lane, lane.rows()));
+            let give_back = std::iter::once(after_pull).chain(signal);
+            let give_back = give_back.chain([lane.wait(done)]).collect();
+            lanes.extend([pull, multiply, give_back]);
+        }
+        lanes.extend(own.iter().map(|lane| self.own_lane(lane)));
+        lanes
+    }
+
+    /// Where rows are pushed, what is done for the other ranks: for each with any rows a lane for the wait
+    /// for its pushed rows, one for the GEMM on those and one for what is pulled, after all those waits; and
+    /// one at the end, in which all get theirs back.
     fn pushed_lanes(
         &self,
         others: &[OwnerLane],
@@ -269,8 +293,8 @@ impl AllGatherMatmul {
         lanes
     }
 
-    /// The owner writes its rows to all others piece by piece, and signals each; then the rows of each owner, after the waits
-    /// for its pieces. A rank without rows signals one empty piece.
+    /// The owner writes its rows to all others piece by piece, and signals each; then the rows of each owner,
+    /// after the waits for its pieces. A rank without rows signals one empty piece.
     fn eager_lanes(
         &self,
         (rank, world): (usize, usize),
@@ -338,9 +362,10 @@ impl AllGatherMatmul {
             .arriving()
     }
 
-    /// The GEMM on one rank's rows, which takes its part of the whole: no measurement shows that pulling slows it.
-    /// Rows of others, but what is pushed of each shard, end no earlier than a wave after the last of them. Of those that are
-    /// pulled, one chunk is there at the begin; the others share a link, and each is counted before the next is loaded.
+    /// The GEMM on one rank's rows, which takes its part of the whole: no measurement shows that pulling
+    /// slows it. Rows of others, but what is pushed of each shard, end no earlier than a wave after the last
+    /// of them. Of those that are pulled, one chunk is there at the begin; the others share a link, and each
+    /// is counted before the next is loaded.
     fn gemm_cost(&self, costs: &Costs<'_>, result: &Region) -> Cost {
         let (own, world) = (costs.plan.rank, costs.plan.world);
         let KernelShape { m, n, k, dtype } = self.shape;
@@ -416,8 +441,8 @@ struct Planned<B: ExecuteBackend>(B::AllGatherPlan);
 
 impl<B: ExecuteBackend> Launch<B> for Planned<B> {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
-        // SAFETY: the caller's obligation; all ranks enqueue plans with this kernel, whose interfaces the executor found
-        // equal.
+        // SAFETY: the caller's obligation; all ranks enqueue plans with this kernel, whose interfaces the
+        // executor found equal.
         Ok(unsafe { backend.all_gather_matmul(stream, &self.0)? })
     }
 

@@ -1,25 +1,26 @@
 //! The kernels that a plan can launch, each one module.
 //!
-//! A [`Kernel`] says all that the readers of a plan ask: its shape, its buffers and slots, what it does ([`Kernel::lanes`]),
-//! what it needs to be launched, what it costs, and how a backend launches it. *show*, *check*, *simulate*, *execute* and
-//! *select* ask the trait. The one list of all kernels is [`AnyKernel`].
+//! A [`Kernel`] says all that the readers of a plan ask: its shape, its buffers and slots, what it does
+//! ([`Kernel::lanes`]), what it needs to be launched, what it costs, and how a backend launches it. *show*,
+//! *check*, *simulate*, *execute* and *select* ask the trait. The one list of all kernels is [`AnyKernel`],
+//! below.
 //!
-//! To add a kernel, write a module here and add its line to the list. A project outside implements [`Kernel`] for a type of
-//! its own and puts it in a plan with [`AnyKernel::outside`]; `examples/rotate` does.
+//! To add a kernel, write a module here and add its line to the list. A project outside implements [`Kernel`]
+//! for a type of its own and puts it in a plan with [`AnyKernel::outside`]; `examples/rotate` does.
 
 mod all_gather_matmul;
+mod chunked_matmul;
+mod matmul_reduce;
 mod multimem_gather;
 mod naive_remote_read;
 mod one_shot_matmul;
 mod outside;
 mod owner_lane;
-mod reducing_matmul;
-mod registry;
 mod threadload_gather;
 pub mod twin;
-mod waiting_matmul;
 
 use std::fmt;
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use warpweave_symm_mem::{Cuda, DType, Host};
@@ -29,17 +30,16 @@ use crate::plan::{BufferId, Effect, Placement, SlotId, Transport};
 use crate::simulate::{Cost, Costs};
 
 pub use all_gather_matmul::{AllGatherMatmul, GatherProtocol};
+pub use chunked_matmul::ChunkedMatmul;
+pub use matmul_reduce::MatmulReduce;
 pub use multimem_gather::{MultimemGather, MultimemGatherMatmul};
 pub use naive_remote_read::NaiveRemoteRead;
 pub use one_shot_matmul::OneShotMatmul;
 pub use outside::{Outside, register};
-pub use reducing_matmul::ReducingMatmul;
-pub use registry::AnyKernel;
 pub use threadload_gather::{ThreadloadGather, ThreadloadGatherMatmul};
-pub use waiting_matmul::WaitingMatmul;
 
-/// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\]. A is sharded by rows, or by columns where partial results are
-/// reduced over the ranks.
+/// Sizes of a kernel's problem: C\[m,n\] = A\[m,k\] · B\[k,n\]. A is sharded by rows, or by columns where
+/// partial results are reduced over the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelShape {
     /// Rows over all ranks.
@@ -98,10 +98,11 @@ impl KernelBuffer {
 /// A kernel of a plan with the buffers and slots it is launched with.
 ///
 /// # Contract
-/// The lanes are what [`check`](crate::check::check()) proves, so the device code and its host twin must keep to them: each
-/// access, signal and wait is in a lane, in its order. A kernel may keep more order than its lanes have, never less. More
-/// order cannot add a race, but it can add a deadlock: a kernel that takes its lanes one after the other sends all signals
-/// that open a lane before it waits for anything, and keeps the waits that close a lane for the end.
+/// The lanes are what [`check`](crate::check::check()) proves, so the device code and its host twin must keep
+/// to them: each access, signal and wait is in a lane, in its order. A kernel may keep more order than its
+/// lanes have, never less. More order cannot add a race, but it can add a deadlock: a kernel that takes its
+/// lanes one after the other sends all signals that open a lane before it waits for anything, and keeps the
+/// waits that close a lane for the end.
 pub trait Kernel: fmt::Debug + Send + Sync {
     /// The kernel's name, the same as that of its host twin.
     fn name(&self) -> &'static str;
@@ -112,20 +113,22 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     /// How it moves data between ranks, or has it moved.
     fn transport(&self) -> Transport;
 
-    /// What it needs of its buffers on `rank` of `world`, which is at least 1. Which buffers, and their order, do not depend
-    /// on either. Sizes saturate: a plan from a file may say anything.
+    /// What it needs of its buffers on `rank` of `world`, which is at least 1. Which buffers, and their
+    /// order, do not depend on either. Sizes saturate: a plan from a file may say anything.
     fn operands(&self, rank: usize, world: usize) -> Vec<KernelBuffer>;
 
     /// The slots it signals or waits on, each once; at most 65536 of them.
     fn slots(&self) -> Vec<SlotId>;
 
-    /// What it does on `rank` of `world`: lanes that run concurrently, each a list of effects in order. Effects that touch
-    /// nothing, on empty shards or without peers, may be among them: [`AnyKernel::lanes`] drops them.
+    /// What it does on `rank` of `world`: lanes that run concurrently, each a list of effects in order.
+    /// Effects that touch nothing, on empty shards or without peers, may be among them: [`AnyKernel::lanes`]
+    /// drops them.
     fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>>;
 
-    /// The lanes with every slot that the kernel uses. They differ where a kernel signals pieces of a region in slots of
-    /// their own: to a plan these are one, so that [`Kernel::lanes`] has the slot of the first piece only. The host twin is
-    /// held to these.
+    /// The lanes in full detail, which the host twin is held to. They differ from [`Kernel::lanes`] where
+    /// - a kernel signals pieces of a region in slots of their own: to a plan these are one, with the slot of
+    ///   the first;
+    /// - work on the first pieces overlaps with a signal for the last one, and only this rank sees that.
     fn lanes_by_piece(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         self.lanes(rank, world)
     }
@@ -150,7 +153,8 @@ pub trait Kernel: fmt::Debug + Send + Sync {
         "nothing chosen".into()
     }
 
-    /// Refuses parameters that contradict each other on `rank` of `world`, besides what [`Kernel::operands`] says.
+    /// Refuses parameters that contradict each other on `rank` of `world`, besides what [`Kernel::operands`]
+    /// says.
     ///
     /// # Errors
     /// What is wrong.
@@ -158,7 +162,8 @@ pub trait Kernel: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// What the first effect of `rest` costs, where [`Costs::effect`] does not know it. `rest` is what is left of a lane.
+    /// What the first effect of `rest` costs, where [`Costs::effect`] does not know it. `rest` is what is
+    /// left of a lane.
     fn cost(&self, _costs: &Costs<'_>, _rest: &[Effect]) -> Option<Cost> {
         None
     }
@@ -174,6 +179,124 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     /// # Errors
     /// As [`Kernel::on_host`].
     fn on_cuda(&self, with: &Binding<'_, Cuda>) -> Result<BoxedLaunch<Cuda>>;
+}
+
+/// One line a kernel: its type, which is also its name in a plan's JSON.
+macro_rules! kernels {
+    ($($(#[$attribute:meta])* $name:ident,)*) => {
+        /// A kernel of a plan. It dereferences to its [`Kernel`].
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum AnyKernel {
+            $($(#[$attribute])* $name($name),)*
+            /// A kernel of a project outside.
+            Outside(Outside),
+        }
+
+        impl Deref for AnyKernel {
+            type Target = dyn Kernel;
+
+            fn deref(&self) -> &Self::Target {
+                match self {
+                    $(AnyKernel::$name(kernel) => kernel,)*
+                    AnyKernel::Outside(kernel) => kernel.kernel(),
+                }
+            }
+        }
+
+        impl AnyKernel {
+            /// The names of the kernels that this crate knows, as in a plan's JSON.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+        }
+
+        $(impl From<$name> for AnyKernel {
+            fn from(kernel: $name) -> Self {
+                AnyKernel::$name(kernel)
+            }
+        })*
+    };
+}
+
+kernels! {
+    /// Computes C, each element from its row of A on the rank that holds it.
+    NaiveRemoteRead,
+    /// Gathers A by loads and computes C.
+    ThreadloadGatherMatmul,
+    /// Gathers A by multicast stores and computes C.
+    MultimemGatherMatmul,
+    /// Gathers A by loads.
+    ThreadloadGather,
+    /// Gathers A by multicast stores.
+    MultimemGather,
+    /// The GEMM that waits per chunk.
+    #[serde(alias = "WaitingMatmul")]
+    ChunkedMatmul,
+    /// The all-gather GEMM.
+    AllGatherMatmul,
+    /// GEMM + reduction, by the owners of rows.
+    #[serde(alias = "ReducingMatmul")]
+    MatmulReduce,
+    /// GEMM + all-reduce in one shot.
+    OneShotMatmul,
+}
+
+impl AnyKernel {
+    /// A kernel of a project outside, and [registers](register) its type under its name.
+    ///
+    /// # Errors
+    /// Parameters that cannot be written as JSON.
+    pub fn outside<K>(kernel: K) -> Result<Self, serde_json::Error>
+    where
+        K: Kernel + Serialize + for<'de> Deserialize<'de> + 'static,
+    {
+        Ok(AnyKernel::Outside(Outside::new(kernel)?))
+    }
+
+    /// The buffers it is launched with, in the order of [`Kernel::operands`].
+    pub fn buffers(&self) -> Vec<BufferId> {
+        self.operands(0, 1).iter().map(|buffer| buffer.id).collect()
+    }
+
+    /// Whether calls use two copies of a buffer in turn.
+    pub(crate) fn alternates(&self, id: BufferId) -> bool {
+        let operands = self.operands(0, 1);
+        operands
+            .iter()
+            .any(|buffer| buffer.alternates && buffer.id == id)
+    }
+
+    /// What the kernel does on `rank` of `world`: see [`Kernel::lanes`]. No effect touches nothing, and no
+    /// lane is empty.
+    pub fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
+        without_void(self.deref().lanes(rank, world))
+    }
+
+    /// As [`AnyKernel::lanes`], of [`Kernel::lanes_by_piece`].
+    pub fn lanes_by_piece(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
+        without_void(self.deref().lanes_by_piece(rank, world))
+    }
+}
+
+fn without_void(mut lanes: Vec<Vec<Effect>>) -> Vec<Vec<Effect>> {
+    for effects in &mut lanes {
+        effects.retain(|e| !e.is_void());
+    }
+    // Where lanes come after others, each has something to wait for: none is void, and their numbers hold.
+    lanes.retain(|effects| !effects.is_empty());
+    lanes
+}
+
+impl Effect {
+    /// Whether it touches no element and no flag: empty shards and a world of one leave such effects.
+    fn is_void(&self) -> bool {
+        match self {
+            Effect::Read(region) | Effect::Write(region) => region.is_empty(),
+            Effect::WriteMulticast(region) => region.on(0).is_empty(),
+            Effect::Signal { to, .. } => to.is_empty(),
+            Effect::Wait { from, .. } => from.is_empty(),
+            Effect::After(lanes) => lanes.is_empty(),
+        }
+    }
 }
 
 /// Both launches of a kernel that is generic over the backend.

@@ -1,4 +1,5 @@
-//! Owners store their rows of A to every rank's staging by the multicast address; C is computed from there if asked for.
+//! Owners store their rows of A to every rank's staging by the multicast address; C is computed from there if
+//! asked for.
 
 use serde::{Deserialize, Serialize};
 use warpweave_kernels::GatherMode;
@@ -10,7 +11,8 @@ use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Result};
 use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, shard};
 use crate::simulate::{Cost, Costs};
 
-/// Each owner stores its rows of A to every rank's staging by the multicast address; all compute C from their own staging.
+/// Each owner stores its rows of A to every rank's staging by the multicast address; all compute C from their
+/// own staging.
 ///
 /// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

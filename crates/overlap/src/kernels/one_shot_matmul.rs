@@ -1,4 +1,5 @@
-//! GEMM + all-reduce in one shot: K is sharded, and every rank reduces all partial results itself in the same launch.
+//! GEMM + all-reduce in one shot: K is sharded, and every rank reduces all partial results itself in the same
+//! launch.
 
 use std::ops::Range;
 
@@ -8,17 +9,17 @@ use warpweave_gemm::reduction::{Sums, Units};
 use warpweave_gemm::{GemmProblem, Layout};
 use warpweave_symm_mem::DevicePtr;
 
-use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, reducing_matmul, slots_from};
+use super::{Kernel, KernelBuffer, KernelShape, matmul_reduce, on_both_backends, slots_from};
 use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs};
 
 /// Computes this rank's partial result of all of C, and reduces the partials of all ranks, for itself.
 ///
-/// K is sharded, so that each rank has a partial result of all of C. It writes this into the staging of every rank as soon as
-/// it is computed, and signals each unit of C in a slot of its own, from `ready` on. To a plan those flags are one, that of
-/// the first unit: the reduction of a unit reads only what its flags are for, and the own partials, which the launch has
-/// written before.
+/// K is sharded, so that each rank has a partial result of all of C. It writes this into the staging of every
+/// rank as soon as it is computed, and signals each unit of C in a slot of its own, from `ready` on. To a
+/// plan those flags are one, that of the first unit: the reduction of a unit reads only what its flags are
+/// for, and the own partials, which the launch has written before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OneShotMatmul {
     /// Sizes of the whole GEMM.
@@ -202,7 +203,7 @@ impl OneShotMatmul {
     fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let (rank, world) = (with.rank(), with.world());
         let KernelShape { m, n, dtype, .. } = self.shape;
-        reducing_matmul::launch(
+        matmul_reduce::launch(
             with,
             &gemm::ReducingMatmul {
                 problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)

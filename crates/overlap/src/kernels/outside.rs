@@ -23,7 +23,8 @@ type Read = fn(Value) -> serde_json::Result<Outside>;
 /// What reads the parameters of each registered kernel.
 static REGISTERED: RwLock<BTreeMap<String, Read>> = RwLock::new(BTreeMap::new());
 
-/// Registers a kernel, so that plans with it can be read from JSON. A later registration of the same name replaces it.
+/// Registers a kernel, so that plans with it can be read from JSON. A later registration of the same name
+/// replaces it.
 pub fn register<K>(name: &str)
 where
     K: Kernel + Serialize + for<'de> Deserialize<'de> + 'static,

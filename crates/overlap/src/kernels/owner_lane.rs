@@ -116,7 +116,8 @@ impl OwnerLane {
         ]
     }
 
-    /// The owner stores its rows everywhere once all peers have freed them, and signals; a peer waits for that.
+    /// The owner stores its rows everywhere once all peers have freed them, and signals; a peer waits for
+    /// that.
     pub fn multicast_or_wait(
         &self,
         (a, staging): (BufferId, BufferId),

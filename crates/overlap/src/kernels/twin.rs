@@ -1,7 +1,7 @@
 //! Whether a host twin keeps to the lanes of its kernel.
 //!
-//! *check* proves lanes; what runs is code. [`Bound::run_recorded`](crate::execute::Bound::run_recorded) says what the host
-//! twin of a kernel did in a call, and [`departures`] where that is not what the lanes declare.
+//! *check* proves lanes; what runs is code. [`Bound::run_recorded`](crate::execute::Bound::run_recorded) says
+//! what the host twin of a kernel did in a call, and [`departures`] where that is not what the lanes declare.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -53,10 +53,12 @@ struct Declared {
     before: usize,
 }
 
-/// The steps of a trace that its lanes do not allow, and those of the lanes that it lacks. None: every read, write, signal
-/// and wait of the trace is in a lane, in its order, and every signal and wait of the lanes is in the trace.
+/// The steps of a trace that its lanes do not allow, and those of the lanes that it lacks. None: every read,
+/// write, signal and wait of the trace is in a lane, in its order, and every signal and wait of the lanes is
+/// in the trace.
 ///
-/// `trace` is what one call did, each signal and wait with one peer. A kernel may keep more order than its lanes.
+/// `trace` is what one call did, each signal and wait with one peer. A kernel may keep more order than its
+/// lanes.
 pub fn departures(world: usize, lanes: &[Vec<Effect>], trace: &[Effect]) -> Vec<String> {
     let mut found = Vec::new();
     let declared = windows(world, lanes, trace, &mut found);

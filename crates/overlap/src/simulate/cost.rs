@@ -29,7 +29,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// So many µs during which nothing is used.
+    /// µs in which nothing is used.
     pub fn latency(latency: f64) -> Cost {
         Cost {
             latency,
@@ -37,9 +37,9 @@ impl Cost {
         }
     }
 
-    /// Such a part of a GPU's power too.
-    pub(crate) fn with_power(mut self, gpu: usize, part: f64) -> Cost {
-        self.loads.push((Resource::Power(gpu), part));
+    /// Takes this share of a GPU's power too.
+    pub(crate) fn with_power(mut self, gpu: usize, share: f64) -> Cost {
+        self.loads.push((Resource::Power(gpu), share));
         self
     }
 
@@ -49,7 +49,8 @@ impl Cost {
         self
     }
 
-    /// Of a transfer that one thread of each block makes for all peers: they share what one peer would get, or give.
+    /// Of a transfer that one thread of each block makes for all peers: they share what one peer would get,
+    /// or give.
     pub(crate) fn by_one_thread(mut self, link: Resource) -> Cost {
         for (resource, share) in &mut self.loads {
             if *resource == link {
@@ -60,8 +61,8 @@ impl Cost {
     }
 }
 
-/// The round trip of a bulk copy over a link, and the count of those of a launch. `docs/fused-kernel.md` measures it by
-/// clocks in the kernel.
+/// The round trip of a bulk copy over a link, and the count of those of a launch. `docs/fused-kernel.md`
+/// measures it by clocks in the kernel.
 const ARRIVAL_US: f64 = 3.0;
 
 /// Bytes over GB/s, in µs.
@@ -138,7 +139,7 @@ impl Costs<'_> {
                 provider,
                 ..
             } => {
-                // The tiles of a batch fill the device like those of one product with as many rows.
+                // The tiles of a batch fill the device like those of one GEMM with as many rows.
                 let shape = (c.rows.len() * batch.count, c.cols.len(), a.cols.len());
                 let dtype = self.plan.buffers[c.buffer.0].dtype;
                 let (mut time, busy) = self.machine.product(shape, dtype);
@@ -162,7 +163,7 @@ impl Costs<'_> {
                 let mut cost = self.local(self.bytes(dst) * (here.len() + 1) as f64 / 2.0);
                 cost.latency = t.launch_us;
                 cost.loads.push((Resource::Multiprocessors(own), 1.0));
-                // Loads from peers run beside those from here.
+                // Loads from peers overlap with local ones.
                 for src in there {
                     let pull = self.transfer(src.rank, &[own], self.bytes(src), link.sm_pull_gbs);
                     cost.time = cost.time.max(pull.time);
@@ -191,8 +192,8 @@ impl Costs<'_> {
         }
     }
 
-    /// Whether the plan pulls from more than one peer. Ranks that pull from one alone, as in a ring, are as quick as if they pushed;
-    /// those that go from one to the next come to meet at one that serves several.
+    /// Whether the plan pulls from more than one peer. Ranks that pull from one alone, as in a ring, are as
+    /// fast as if they pushed. Ranks that go from peer to peer end up at one that serves several.
     fn pulls_from_several(&self) -> bool {
         let pulled = |kind: &OpKind| match kind {
             OpKind::Copy { src, dst, .. } if src.rank != dst.rank && dst.rank == self.plan.rank => {
@@ -240,7 +241,8 @@ impl Costs<'_> {
         }
     }
 
-    /// What a transfer takes from products, by its part of the links: out of a GPU and into it one half each.
+    /// What a transfer takes from GEMMs, by its share of the links: one half each for out of a GPU and into
+    /// it.
     fn add_power(&self, loads: &mut Loads) {
         let taken = (1.0 / self.machine.product.beside_transfers - 1.0) / 2.0;
         let ends: Loads = loads
@@ -255,8 +257,8 @@ impl Costs<'_> {
         loads.extend(ends);
     }
 
-    /// What the first of these effects costs, which are the rest of a lane, where the kernel does not say otherwise: loads
-    /// from a peer and stores to one cross the link, own stores go through memory, own loads overlap with what uses them.
+    /// The default cost of the first of these effects, which are the rest of a lane: loads from a peer and
+    /// stores to one cross the link, own stores go through memory, own loads overlap with what uses them.
     pub fn effect(&self, rest: &[Effect]) -> Cost {
         let (own, link) = (self.plan.rank, &self.machine.link);
         let Some((effect, later)) = rest.split_first() else {
@@ -285,7 +287,7 @@ impl Costs<'_> {
         }
     }
 
-    /// A GEMM of the tensor cores that takes so many µs, and such a part of this GPU's SMs.
+    /// A GEMM on the tensor cores, in µs and as a share of this GPU's SMs.
     pub fn gemm(&self, time: f64, sms: f64) -> Cost {
         Cost {
             product: true,
@@ -293,7 +295,7 @@ impl Costs<'_> {
         }
     }
 
-    /// Work of this GPU's SMs that takes so many µs, and such a part of them.
+    /// Work on this GPU's SMs, in µs and as a share of them.
     pub fn on_sms(&self, time: f64, sms: f64) -> Cost {
         Cost {
             time,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use warpweave_overlap::algorithms;
 use warpweave_overlap::kernels::AnyKernel;
 use warpweave_overlap::kernels::twin::{departures, untouched};
-use warpweave_overlap::plan::{Effect, OpKind, Problem, Region};
+use warpweave_overlap::plan::{Effect, Op, OpKind, Plan, Problem, Region};
 use warpweave_symm_mem::DType;
 
 use crate::fixtures::on_ranks;
@@ -24,35 +24,49 @@ impl Launch {
         self.kernel.lanes_by_piece(self.rank, self.world)
     }
 
+    /// The kernel's name in a plan's JSON.
+    fn type_name(&self) -> String {
+        let json = serde_json::to_value(&self.kernel).unwrap();
+        json.as_object().unwrap().keys().next().unwrap().clone()
+    }
+
     fn departures(&self, lanes: &[Vec<Effect>]) -> Vec<String> {
         departures(self.world, lanes, &self.trace)
     }
 }
 
-/// Every plan with a kernel that differs in its protocol, with sizes that give the kernel several pieces.
-fn cases() -> Vec<(&'static str, [(usize, usize, usize); 2])> {
-    // Even and ragged shards.
+type Shape = (usize, usize, usize);
+
+fn has_kernel(plan: &Plan) -> bool {
+    let is_kernel = |op: &Op| matches!(op.kind, OpKind::Kernel { .. });
+    plan.ops.iter().any(is_kernel)
+}
+
+/// Every configuration whose plan has a kernel, and those that give a kernel several pieces. Even and ragged
+/// shards.
+fn cases() -> Vec<(String, [Shape; 2])> {
     let small = [(12, 5, 7), (10, 3, 6)];
-    vec![
-        ("naiveRemoteRead", small),
-        ("threadloadGatherScalarCompute", small),
-        ("threadloadGatherThenCutlass", small),
-        ("multimemGatherScalarCompute", small),
-        ("multimemGatherThenCutlass", small),
-        ("pushChunksWaitingGemm:chunks=2", small),
-        ("fusedAllGather", small),
-        ("fusedAllGather:protocol=eager", small),
+    let of_kernels = algorithms::every().into_iter().filter(|configuration| {
+        let (m, n, k) = small[0];
+        let plan = configuration.plan(0, 3, &Problem::new(m, n, k, DType::F32));
+        plan.is_ok_and(|plan| has_kernel(&plan))
+    });
+    let in_pieces = [
         // Chunks are whole tiles: several a shard.
         (
             "fusedAllGather:chunks=2:fetched=3",
             [(768, 3, 2), (700, 2, 3)],
         ),
-        ("fusedColumnParallelLinear", small),
         ("fusedReduceScatter:rows=2", small),
         ("fusedAllReduce:rows=2", small),
         // Units of 64 x 64.
         ("fusedAllReduce:shots=1", [(70, 72, 8), (130, 3, 7)]),
-    ]
+    ];
+    let in_pieces = in_pieces.map(|(name, shapes)| (name.to_owned(), shapes));
+    of_kernels
+        .map(|configuration| (configuration.name(), small))
+        .chain(in_pieces)
+        .collect()
 }
 
 /// The kernels of a plan in its `call`-th call, on all ranks.
@@ -96,41 +110,32 @@ fn every_access_signal_and_wait_of_a_twin_is_in_a_lane_in_its_order() {
         for world in 2..=4 {
             for shape in shapes {
                 for call in 0..2 {
-                    let launches = launches(name, world, shape, call);
+                    let launches = launches(&name, world, shape, call);
                     assert_eq!(launches.len(), world, "{name}");
                     for launch in launches {
                         let found = launch.departures(&launch.lanes());
                         let place = format!("{name}, rank {} of {world}", launch.rank);
                         assert!(found.is_empty(), "{place}, {shape:?}: {found:#?}");
-                        kernels.insert(launch.kernel.name());
+                        kernels.insert(launch.type_name());
                     }
                 }
             }
         }
     }
-    // All of the registry.
-    let all = [
-        "all_gather_matmul",
-        "multimem_gather",
-        "multimem_gather_matmul",
-        "naive_remote_read",
-        "one_shot_matmul",
-        "reducing_matmul",
-        "threadload_gather",
-        "threadload_gather_matmul",
-        "waiting_matmul",
-    ];
-    assert!(kernels.iter().copied().eq(all), "{kernels:?}");
+    let kernels: Vec<&str> = kernels.iter().map(String::as_str).collect();
+    let mut all = AnyKernel::NAMES.to_vec();
+    all.sort_unstable();
+    assert_eq!(kernels, all);
 }
 
 #[test]
 fn twins_touch_all_that_their_lanes_declare() {
     for (name, shapes) in cases() {
-        for launch in launches(name, 3, shapes[1], 0) {
+        for launch in launches(&name, 3, shapes[1], 0) {
             let left = untouched(3, &launch.lanes(), &launch.trace);
             // The CUTLASS kernel stages own rows that share a tile with others; the twin has no tiles.
             let is_staged = |effect: &Effect| match (&launch.kernel, effect) {
-                (AnyKernel::WaitingMatmul(of), Effect::Read(region) | Effect::Write(region)) => {
+                (AnyKernel::ChunkedMatmul(of), Effect::Read(region) | Effect::Write(region)) => {
                     region.buffer == of.staging
                 }
                 _ => false,
@@ -185,13 +190,13 @@ fn are_ordered(lanes: &[Vec<Effect>], lane: usize, index: usize) -> bool {
     }
 }
 
-/// What the test above would miss if it compared nothing: each effect of each lane is dropped, and each two that follow each
-/// other change places, where that makes other lanes of them.
+/// What the test above would miss if it compared nothing: each effect of each lane is dropped, and each two
+/// that follow each other change places, where that makes other lanes of them.
 #[test]
 fn a_lane_that_is_not_what_the_twin_does_is_found() {
     for (name, shapes) in cases() {
         let (mut dropped, mut late, mut swapped) = (0, 0, 0);
-        for launch in launches(name, 3, shapes[0], 1) {
+        for launch in launches(&name, 3, shapes[0], 1) {
             let lanes = launch.lanes();
             let idle = untouched(3, &lanes, &launch.trace);
             let expect = |changed: &[Vec<Effect>], what: &str, effect: &Effect| {
@@ -233,7 +238,7 @@ fn a_lane_that_is_not_what_the_twin_does_is_found() {
 #[test]
 fn lanes_by_piece_are_the_lanes_with_slots_of_their_own() {
     for (name, shapes) in cases() {
-        for launch in launches(name, 3, shapes[0], 0) {
+        for launch in launches(&name, 3, shapes[0], 0) {
             let (whole, pieces) = (
                 launch.kernel.lanes(launch.rank, launch.world),
                 launch.lanes(),

@@ -269,7 +269,7 @@ fn fused_kernels_take_own_groups_late() {
         let configuration = algorithms::find(&format!("{name}:rows=2")).unwrap();
         let plan = configuration.plan(1, 3, &problem(m)).unwrap();
         let OpKind::Kernel {
-            kernel: AnyKernel::ReducingMatmul(reduction),
+            kernel: AnyKernel::MatmulReduce(reduction),
             lanes,
         } = &plan.ops[0].kind
         else {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use warpweave_overlap::algorithms::{self, Algorithm, Configuration, Values};
-use warpweave_overlap::kernels::{KernelShape, ReducingMatmul};
+use warpweave_overlap::kernels::{KernelShape, MatmulReduce};
 use warpweave_overlap::plan::{Placement, PlanBuilder, Role, SlotId};
 use warpweave_overlap::plan::{Plan, Problem, StreamId, chunks};
 use warpweave_overlap::simulate::SimulateError;
@@ -140,7 +140,7 @@ fn a_kernel_of_too_many_lanes_is_refused_before_they_are_made() {
         let mut buffer = |name, placement, rows, cols| {
             plan.buffer(name, placement, Role::Staging, dtype, (rows, cols))
         };
-        let kernel = ReducingMatmul {
+        let kernel = MatmulReduce {
             shape: KernelShape { m, n, k, dtype },
             a: buffer("a", Placement::Local, m, k / 2),
             b: buffer("b", Placement::Local, k / 2, n),

@@ -1,7 +1,8 @@
 //! What host kernels do with memory and flags: the accesses, and a record of them for tests.
 //!
-//! Host kernels read and write device memory by [`read`], [`write`] and [`copy`]. While a [`Recorder`] is on, these leave a
-//! line each, as signals and waits do. So a test can compare a kernel with what its plan declares.
+//! Host kernels read and write device memory by [`read`], [`write`] and [`copy`]. While a [`Recorder`] is on,
+//! these leave a line each, as signals and waits do. So a test can compare a kernel with what its plan
+//! declares.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -120,7 +121,8 @@ pub unsafe fn write<'a, T>(at: *mut T, count: usize) -> &'a mut [T] {
 /// Copies `count` elements.
 ///
 /// # Safety
-/// They are there on both sides, aligned and apart; nothing writes the source or accesses the destination meanwhile.
+/// They are there on both sides, aligned and apart; nothing writes the source or accesses the destination
+/// meanwhile.
 pub unsafe fn copy<T>(from: *const T, to: *mut T, count: usize) {
     let bytes = count * size_of::<T>();
     note(Access::Read {

@@ -3,7 +3,7 @@
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
-use crate::kernels::WaitingMatmul;
+use crate::kernels::ChunkedMatmul;
 use crate::operation::Operation;
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
@@ -46,7 +46,7 @@ fn build(
 
     let pushes = plan.builder.fork();
     plan.push(pushes, staging, count, free, |_, _| ready);
-    let kernel = WaitingMatmul {
+    let kernel = ChunkedMatmul {
         shape: plan.shape(),
         a: plan.a,
         b: plan.b,

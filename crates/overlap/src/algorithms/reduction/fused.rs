@@ -3,7 +3,7 @@
 use super::{PartialProduct, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
-use crate::kernels::{KernelShape, ReducingMatmul};
+use crate::kernels::{KernelShape, MatmulReduce};
 use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// How many rows are announced together, for [`fused()`].
@@ -65,7 +65,7 @@ pub(in crate::algorithms) fn fused(
     let summed = everyone.then(|| slots("summed"));
     let done = plan.builder.slot("done");
     let Problem { m, n, k, dtype, .. } = *problem;
-    let kernel = ReducingMatmul {
+    let kernel = MatmulReduce {
         shape: KernelShape { m, n, k, dtype },
         a: plan.a,
         b: plan.b,

@@ -19,8 +19,8 @@ use crate::plan::{Collective, Op, OpKind, Placement, Plan, Region, Transport, sh
 pub(in crate::execute) type Teams<B> = Vec<(Round, Arc<Team<B>>)>;
 
 impl<B: ExecuteBackend> Executor<B> {
-    /// The teams of a plan, made where there are none that do for it. Collective: all ranks make the same decisions, from
-    /// what all share.
+    /// The teams of a plan, made where there are none that do for it. Collective: all ranks make the same
+    /// decisions, from what all share.
     pub(in crate::execute) fn teams(&self, plan: &Plan, all: &[Interface]) -> Result<Teams<B>> {
         let collectives = || all.iter().flat_map(|rank| &rank.collectives);
         let sets = collectives().map(|c| (c.transport, c.ranks.clone()));
@@ -49,7 +49,8 @@ impl<B: ExecuteBackend> Executor<B> {
         Ok(teams)
     }
 
-    /// This rank's team of a round that can do `bytes`: the one that an earlier plan had, if it is large enough. Collective.
+    /// This rank's team of a round that can do `bytes`: the one that an earlier plan had, if it is large
+    /// enough. Collective.
     fn team(&self, round: &Round, bytes: usize) -> Result<Arc<Team<B>>> {
         if let Some(team) = self.known_teams().get(round)
             && team.capacity() >= bytes
@@ -155,7 +156,9 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                         "a reduce-scatter of {rows} rows among {} ranks over symmetric memory",
                         ranks.len()
                     ),
-                    why: "shards must be equal there: use a number of rows that the ranks divide, or NCCL".into(),
+                    why: "shards must be equal there: use a number of rows that the ranks divide, \
+                          or NCCL"
+                        .into(),
                 }
                 .into());
             }

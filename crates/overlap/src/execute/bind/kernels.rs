@@ -38,12 +38,14 @@ impl<B: Backend> Binding<'_, B> {
         self.plan.world
     }
 
-    /// First address of this rank's copy of a buffer, of the first one where it alternates. The second follows it.
+    /// First address of this rank's copy of a buffer, of the first one where it alternates. The second
+    /// follows it.
     pub fn own(&self, id: BufferId) -> DevicePtr {
         self.copy_of(id, self.plan.rank)
     }
 
-    /// First address of `rank`'s copy of a symmetric buffer, as mapped here; this rank's own if the buffer is local.
+    /// First address of `rank`'s copy of a symmetric buffer, as mapped here; this rank's own if the buffer is
+    /// local.
     pub fn copy_of(&self, id: BufferId, rank: usize) -> DevicePtr {
         self.buffers.copy_of(id, rank)
     }
@@ -89,13 +91,14 @@ pub trait Launch<B: Backend>: Debug + Send + Sync {
     /// What the backend reports.
     ///
     /// # Safety
-    /// - The addresses of the [`Binding`] outlive the enqueued work, and nothing that is not ordered with the launch touches
-    ///   what the kernel's lanes name.
+    /// - The addresses of the [`Binding`] outlive the enqueued work, and nothing that is not ordered with the
+    ///   launch touches what the kernel's lanes name.
     /// - All ranks enqueue the same kernel, in the order of plans that belong together.
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()>;
 
-    /// Enqueues the kernel on a problem without rows and peers, which touches nothing. So what the device or the build lacks
-    /// is found before any rank waits for this one. Kernels that find it when they are bound have nothing to do.
+    /// Enqueues the kernel on a problem without rows and peers, which touches nothing. So what the device or
+    /// the build lacks is found before any rank waits for this one. Kernels that find it when they are bound
+    /// have nothing to do.
     ///
     /// # Errors
     /// What the device or the build lacks.

@@ -1,8 +1,8 @@
-//! From operations to steps: regions become addresses, products get algorithms.
+//! From operations to steps: regions become addresses, GEMMs get algorithms.
 
 mod collectives;
+mod gemms;
 mod kernels;
-mod products;
 mod runs;
 
 use warpweave_gemm::GemmOperands;
@@ -16,9 +16,9 @@ use super::{ExecuteBackend, Executor};
 use crate::plan::{Op, OpKind, Plan, Region};
 
 pub(super) use collectives::{Teams, part_of};
+pub(super) use gemms::{Gemms, gemms};
 pub(crate) use kernels::without_peers;
 pub use kernels::{Binding, BoxedLaunch, Launch};
-pub(super) use products::{Products, products};
 
 /// What a plan's operations are bound to.
 pub(super) struct Binder<'a, B: ExecuteBackend> {
@@ -33,17 +33,17 @@ pub(super) struct Binder<'a, B: ExecuteBackend> {
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// The steps of the plan. Nothing here is collective.
-    pub fn steps(&self, products: Products<B>) -> Result<Vec<Step<B>>> {
+    pub fn steps(&self, gemms: Gemms<B>) -> Result<Vec<Step<B>>> {
         let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. } | OpKind::Sum { .. });
         if self.plan.ops.iter().any(launches) {
-            // All ranks come together behind this, before any of them launches: ranks that share a context could not
-            // load kernels while one waits for another.
+            // All ranks meet in a barrier after this, before any of them launches: ranks that share a context
+            // could not load kernels while one waits for another.
             self.executor.backend.preload()?;
         }
         let mut steps = Vec::with_capacity(self.plan.ops.len());
         let collectives = self.collectives()?;
-        let ops = self.plan.ops.iter().zip(products).zip(collectives);
-        for (index, ((op, product), collective)) in ops.enumerate() {
+        let ops = self.plan.ops.iter().zip(gemms).zip(collectives);
+        for (index, ((op, gemm), collective)) in ops.enumerate() {
             let action = match &op.kind {
                 OpKind::Copy { src, dst, .. } => Action::Copy(self.runs(src, dst)),
                 OpKind::MulticastCopy { src, dst } => Action::Copy(self.multicast_runs(src, dst)),
@@ -70,7 +70,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     bias,
                     batch,
                     ..
-                } => match product {
+                } => match gemm {
                     Some((problem, provider, plan)) => Action::Gemm(Product {
                         problem,
                         provider,
@@ -82,7 +82,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                             bias: bias.as_ref().map_or(DevicePtr::NULL, |b| self.address(b)),
                         },
                     }),
-                    // A sum of no terms, where a rank holds no column of A.
+                    // A GEMM of no terms, where a rank holds no column of A.
                     None => {
                         Action::Zero(batch.of_c(c).iter().flat_map(|c| self.spans(c)).collect())
                     }

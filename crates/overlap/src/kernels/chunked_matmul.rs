@@ -1,4 +1,5 @@
-//! The GEMM that waits per chunk: copies of the plan bring the rows of the others, and tiles begin as their chunk arrives.
+//! The GEMM that waits per chunk: copies of the plan bring the rows of the others, and tiles begin as their
+//! chunk arrives.
 
 use std::ops::Range;
 
@@ -14,11 +15,11 @@ use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, chunks, shard}
 use crate::simulate::{Cost, Costs};
 
 /// Computes C from this rank's rows where they lie and from the others' in staging, in the order of
-/// [`WaitingMatmul::arrivals`], each chunk of rows after the signal of its owner.
+/// [`ChunkedMatmul::arrivals`], each chunk of rows after the signal of its owner.
 ///
 /// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct WaitingMatmul {
+pub struct ChunkedMatmul {
     /// Sizes.
     pub shape: KernelShape,
     /// Local.
@@ -35,7 +36,7 @@ pub struct WaitingMatmul {
     pub chunks: usize,
 }
 
-impl Kernel for WaitingMatmul {
+impl Kernel for ChunkedMatmul {
     fn name(&self) -> &'static str {
         gemm::WaitingMatmul::NAME
     }
@@ -102,9 +103,9 @@ impl Kernel for WaitingMatmul {
     on_both_backends!();
 }
 
-impl WaitingMatmul {
-    /// The chunks of rows that it waits for, with their owners: those of rank r − 1 first, which has this rank as the first
-    /// of its peers, then those of r − 2 and so on.
+impl ChunkedMatmul {
+    /// The chunks of rows that it waits for, with their owners: those of rank r − 1 first, which has this
+    /// rank as the first of its peers, then those of r − 2 and so on.
     pub fn arrivals(
         &self,
         rank: usize,
@@ -118,8 +119,9 @@ impl WaitingMatmul {
             })
     }
 
-    /// A flag counts, so that the waits for one owner are in order. The tiles of its chunks are not: those of two chunks may
-    /// overlap. Nothing outside can tell, because the kernel signals nothing and only its end releases C and staging.
+    /// A flag counts, so that the waits for one owner are in order. The tiles of its chunks are not: those of
+    /// two chunks may overlap. Nothing outside can tell, because the kernel signals nothing and only its end
+    /// releases C and staging.
     fn lane_of(&self, lane: &OwnerLane) -> Vec<Effect> {
         chunks(lane.rows(), self.chunks)
             .flat_map(|rows| {
@@ -144,8 +146,8 @@ impl WaitingMatmul {
         ]
     }
 
-    /// One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none ends before a
-    /// wave does. The chunks of a lane overlap, so only the last one shows that.
+    /// One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but
+    /// none ends before a wave does. The chunks of a lane overlap, so only the last one shows that.
     fn chunk_cost(&self, costs: &Costs<'_>, rows: usize, later: &[Effect]) -> Cost {
         let goes_on = |effect: &Effect| matches!(effect, Effect::Write(r) if r.buffer == self.c);
         let KernelShape { m, n, k, dtype } = self.shape;
@@ -187,7 +189,8 @@ struct Planned<B: ExecuteBackend>(B::WaitingPlan);
 
 impl<B: ExecuteBackend> Launch<B> for Planned<B> {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
-        // SAFETY: the caller's obligation; the peers' plans signal as often as this rank's kernel declares to wait.
+        // SAFETY: the caller's obligation; the peers' plans signal as often as this rank's kernel declares to
+        // wait.
         Ok(unsafe { backend.waiting_matmul(stream, &self.0)? })
     }
 }

@@ -1,4 +1,5 @@
-//! GEMM + reduction: K is sharded, and the owner of each row reduces all ranks' partial results in the same launch.
+//! GEMM + reduction: K is sharded, and the owner of each row reduces all ranks' partial results in the same
+//! launch.
 
 use std::ops::Range;
 
@@ -13,13 +14,15 @@ use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs, Resource};
 
-/// Computes this rank's partial result of all of C, and reduces the partial tiles of its own rows, for itself or for all.
+/// Computes this rank's partial result of all of C, and reduces the partial tiles of its own rows, for itself
+/// or for all.
 ///
-/// K is sharded, so that each rank has a partial result of all of C; the rows of C are sharded, and each rank reduces its
-/// own. A shard is cut into groups of rows from its first on. Each group is signalled in slots of its own, and has lanes of
-/// its own: neither the tiles of different groups nor the pulls are ordered. A rank writes its own memory alone.
+/// K is sharded, so that each rank has a partial result of all of C; the rows of C are sharded, and each rank
+/// reduces its own. A shard is cut into groups of rows from its first on. Each group is signalled in slots of
+/// its own, and has lanes of its own: neither the tiles of different groups nor the pulls are ordered. A rank
+/// writes its own memory alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ReducingMatmul {
+pub struct MatmulReduce {
     /// Sizes of the whole GEMM.
     pub shape: KernelShape,
     /// Local: this rank's columns of A.
@@ -30,7 +33,8 @@ pub struct ReducingMatmul {
     pub b_transposed: bool,
     /// Local with this rank's rows of C; or, where all get the result, symmetric with all rows.
     pub c: BufferId,
-    /// Symmetric: this rank's partials of the rows of each other rank, in order, with as many rows as the largest shard has.
+    /// Symmetric: this rank's partials of the rows of each other rank, in order, with as many rows as the
+    /// largest shard has.
     pub staging: BufferId,
     /// Local: of the same size, for the partials that this rank pulls.
     #[serde(alias = "fetched")]
@@ -48,7 +52,7 @@ pub struct ReducingMatmul {
     pub groups: usize,
 }
 
-impl Kernel for ReducingMatmul {
+impl Kernel for MatmulReduce {
     fn name(&self) -> &'static str {
         gemm::ReducingMatmul::NAME
     }
@@ -98,7 +102,7 @@ impl Kernel for ReducingMatmul {
     }
 
     fn validate(&self, _: usize, world: usize) -> Result<(), String> {
-        let ReducingMatmul { rows, groups, .. } = *self;
+        let MatmulReduce { rows, groups, .. } = *self;
         let needed = self.shape.m.div_ceil(world).div_ceil(rows.max(1));
         match groups == needed && rows > 0 {
             true => Ok(()),
@@ -114,9 +118,9 @@ impl Kernel for ReducingMatmul {
             .saturating_mul(8)
     }
 
-    /// The lanes are in the order in which the host takes them: of another rank's group one; of an own group one for the
-    /// partials of each other rank, and one; then one for the result of each group that is pulled, and one for the signal
-    /// that all is pulled.
+    /// The lanes are in the order in which the host takes them: of another rank's group one; of an own group
+    /// one for the partials of each other rank, and one; then one for the result of each group that is
+    /// pulled, and one for the signal that all is pulled.
     fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         let on = OnRank {
             kernel: self,
@@ -173,7 +177,7 @@ impl Kernel for ReducingMatmul {
 /// Rows of a tile.
 const TILE_ROWS: usize = 128;
 
-impl ReducingMatmul {
+impl MatmulReduce {
     /// Whether every rank gets the result.
     pub fn everyone(&self) -> bool {
         self.reduced.is_some()
@@ -197,8 +201,9 @@ impl ReducingMatmul {
         shard(self.shape.k, rank, world).len()
     }
 
-    /// The GEMM of a group of rows, where `region` is what it reads of A. One launch: the groups share the waves of tiles, so
-    /// that each holds its part of those that have its tiles, from the begin of the first to the end of the last.
+    /// The GEMM of a group of rows, where `region` is what it reads of A. One launch: the groups share the
+    /// waves of tiles, so that each holds its part of those that have its tiles, from the begin of the first
+    /// to the end of the last.
     fn group_cost(&self, costs: &Costs<'_>, region: &Region) -> Cost {
         let (own, shape) = (costs.plan.rank, self.shape);
         let depth = region.cols.len();
@@ -268,7 +273,8 @@ struct Planned<B: ExecuteBackend>(B::ReducingPlan);
 
 impl<B: ExecuteBackend> Launch<B> for Planned<B> {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
-        // SAFETY: the caller's obligation; every rank's kernel has the same shards and groups, in slots of its own.
+        // SAFETY: the caller's obligation; every rank's kernel has the same shards and groups, in slots of
+        // its own.
         Ok(unsafe { backend.reducing_matmul(stream, &self.0)? })
     }
 }
@@ -285,7 +291,7 @@ fn index_of(one: usize, without: usize) -> usize {
 
 /// One rank's launch.
 struct OnRank<'a> {
-    kernel: &'a ReducingMatmul,
+    kernel: &'a MatmulReduce,
     rank: usize,
     world: usize,
 }
@@ -324,7 +330,8 @@ impl OnRank<'_> {
         ]
     }
 
-    /// An own group: its GEMM, the partials of the others, pulled in the lanes `partials`, and their reduction.
+    /// An own group: its GEMM, the partials of the others, pulled in the lanes `partials`, and their
+    /// reduction.
     fn reduce(&self, group: &Group, partials: Vec<usize>) -> Vec<Effect> {
         let mut lane = self.multiply(group);
         lane.push(Effect::After(partials));
@@ -369,7 +376,7 @@ impl OnRank<'_> {
     }
 
     fn multiply(&self, group: &Group) -> Vec<Effect> {
-        let ReducingMatmul {
+        let MatmulReduce {
             a,
             b,
             b_transposed,
