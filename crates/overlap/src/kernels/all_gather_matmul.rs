@@ -141,7 +141,7 @@ impl Kernel for AllGatherMatmul {
         match self.protocol {
             GatherProtocol::Eager { .. } => {
                 let all = |owner: &OwnerLane| vec![(self.ready, owner.rows())];
-                self.eager_lanes((rank, world), all)
+                self.eager_lanes((rank, world), &[peers(rank, world).collect()], all)
             }
             GatherProtocol::Rendezvous { done, pushed: 0 } => {
                 lanes.map(|lane| self.pulling_lane(&lane, done)).collect()
@@ -158,7 +158,8 @@ impl Kernel for AllGatherMatmul {
     fn lanes_by_piece(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         match self.protocol {
             GatherProtocol::Eager { .. } => {
-                self.eager_lanes((rank, world), |owner| self.chunks_of(owner))
+                let each: Vec<_> = peers(rank, world).map(|peer| vec![peer]).collect();
+                self.eager_lanes((rank, world), &each, |owner| self.chunks_of(owner))
             }
             GatherProtocol::Rendezvous { done, pushed: 0 } => {
                 self.chunked_lanes((rank, world), done)
@@ -183,6 +184,11 @@ impl Kernel for AllGatherMatmul {
     }
 
     on_both_backends!();
+}
+
+/// The other ranks, the next one first.
+fn peers(rank: usize, world: usize) -> impl Iterator<Item = usize> {
+    (1..world).map(move |step| (rank + step) % world)
 }
 
 /// The lanes.
@@ -293,14 +299,14 @@ impl AllGatherMatmul {
         lanes
     }
 
-    /// The owner writes its rows to all others piece by piece, and signals each; then the rows of each owner,
-    /// after the waits for its pieces. A rank without rows signals one empty piece.
+    /// The owner writes its rows piece by piece to the peers of a group and signals each piece, group by group;
+    /// then the rows of each owner, after the waits for its pieces. A rank without rows signals one empty piece.
     fn eager_lanes(
         &self,
         (rank, world): (usize, usize),
+        groups: &[Vec<usize>],
         pieces: impl Fn(&OwnerLane) -> Vec<(SlotId, Range<usize>)>,
     ) -> Vec<Vec<Effect>> {
-        let peers: Vec<usize> = (1..world).map(|step| (rank + step) % world).collect();
         let (mut send, mut multiply) = (Vec::new(), Vec::new());
         for lane in OwnerLane::all(self.shape, (rank, world)) {
             if !lane.is_own() {
@@ -310,24 +316,36 @@ impl AllGatherMatmul {
                 multiply.push(effects);
                 continue;
             }
-            for (slot, rows) in pieces(&lane) {
-                send.push(Effect::Read(lane.shard_rows(self.a, rows.clone())));
-                let staged = lane.own_box(self.staging, rows, self.shape.k);
-                send.extend(peers.iter().map(|&peer| {
-                    Effect::Write(Region {
-                        rank: peer,
-                        ..staged.clone()
-                    })
-                }));
-                send.push(Effect::Signal {
-                    slot,
-                    to: peers.clone(),
-                });
-            }
+            let pieces = pieces(&lane);
+            send.extend(groups.iter().map(|to| self.push(&lane, to, &pieces)));
             multiply.push(self.own_lane(&lane));
         }
-        multiply.insert(0, send);
-        multiply
+        send.into_iter().chain(multiply).collect()
+    }
+
+    /// Writes own pieces to some peers, and signals each.
+    fn push(
+        &self,
+        lane: &OwnerLane,
+        to: &[usize],
+        pieces: &[(SlotId, Range<usize>)],
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for (slot, rows) in pieces {
+            effects.push(Effect::Read(lane.shard_rows(self.a, rows.clone())));
+            let staged = lane.own_box(self.staging, rows.clone(), self.shape.k);
+            effects.extend(to.iter().map(|&peer| {
+                Effect::Write(Region {
+                    rank: peer,
+                    ..staged.clone()
+                })
+            }));
+            effects.push(Effect::Signal {
+                slot: *slot,
+                to: to.to_vec(),
+            });
+        }
+        effects
     }
 
     /// The chunks of an owner's rows with their slots. A rank without rows signals the first all the same.

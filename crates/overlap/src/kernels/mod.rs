@@ -128,7 +128,10 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     /// The lanes in full detail, which the host twin is held to. They differ from [`Kernel::lanes`] where
     /// - a kernel signals pieces of a region in slots of their own: to a plan these are one, with the slot of
     ///   the first;
+    /// - it signals a peer before it has written to another one;
     /// - work on the first pieces overlaps with a signal for the last one, and only this rank sees that.
+    ///
+    /// Plans hold with these lanes too, as a test shows.
     fn lanes_by_piece(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
         self.lanes(rank, world)
     }

@@ -142,7 +142,7 @@ impl Plan {
         found
     }
 
-    /// Whether every kernel declares exactly the lanes that [`AnyKernel::lanes`](crate::kernels::AnyKernel::lanes) says it has on this rank.
+    /// Whether every kernel declares exactly its [lanes](crate::kernels::AnyKernel::lanes) on this rank.
     ///
     /// The lanes of a plan are what [`check`](crate::check::check()) proves, the kernel is what runs: an executor
     /// should refuse a plan of which this is not true.

@@ -199,6 +199,7 @@ fn a_lane_that_is_not_what_the_twin_does_is_found() {
         for launch in launches(&name, 3, shapes[0], 1) {
             let lanes = launch.lanes();
             let idle = untouched(3, &lanes, &launch.trace);
+            assert!(launch.departures(&lanes).is_empty(), "{name}");
             let expect = |changed: &[Vec<Effect>], what: &str, effect: &Effect| {
                 let found = launch.departures(changed);
                 let rank = launch.rank;
@@ -251,16 +252,19 @@ fn lanes_by_piece_are_the_lanes_with_slots_of_their_own() {
             assert!(left.is_empty(), "{name}: {left:?}");
             let first = launch.kernel.slots()[0];
             let peers = |lanes: &[Vec<Effect>]| {
-                let sync = |effect: Effect| match effect {
-                    Effect::Signal { slot, to } => Some((0, slot, to)),
-                    Effect::Wait { slot, from, .. } => Some((1, slot, from)),
-                    _ => None,
+                let of_effect = |effect: Effect| match effect {
+                    Effect::Signal { slot, to } => (true, slot, to),
+                    Effect::Wait { slot, from, .. } => (false, slot, from),
+                    _ => (false, first, Vec::new()),
                 };
-                let merged = |(kind, slot, peers)| match launch.kernel.counts_calls() {
-                    true => (kind, first, peers),
-                    false => (kind, slot, peers),
-                };
-                let all = of(lanes).into_iter().filter_map(sync).map(merged);
+                let all = of(lanes).into_iter().map(of_effect);
+                let all = all.flat_map(|(signals, slot, peers)| {
+                    let slot = match launch.kernel.counts_calls() {
+                        true => first,
+                        false => slot,
+                    };
+                    peers.into_iter().map(move |peer| (signals, slot, peer))
+                });
                 all.collect::<BTreeSet<_>>()
             };
             assert_eq!(peers(&whole), peers(&pieces), "{name}");
