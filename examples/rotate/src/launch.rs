@@ -40,7 +40,8 @@ impl Launch<Host> for RotateLaunch {
             unsafe { host::rotate(&launch) };
             Ok(())
         };
-        Ok(backend.launch(stream, "rotate", work)?)
+        backend.launch(stream, "rotate", work)?;
+        Ok(())
     }
 }
 
@@ -57,7 +58,8 @@ impl Launch<Cuda> for RotateLaunch {
         let mut launch = *self;
         let parameters = &mut [(&raw mut launch).cast()];
         // SAFETY: the kernel takes one parameter of this layout; the rest is the caller's obligation.
-        Ok(unsafe { Cuda::launch(backend, stream, &function, config, parameters)? })
+        unsafe { Cuda::launch(backend, stream, &function, config, parameters)? };
+        Ok(())
     }
 
     /// Loads the kernel, so that a build without it says so before any rank waits.

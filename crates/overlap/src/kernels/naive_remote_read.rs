@@ -110,7 +110,8 @@ impl NaiveRemoteRead {
 impl<B: ExecuteBackend> Launch<B> for Descriptor {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
         // SAFETY: the caller's obligation; sizes were checked against the buffers.
-        Ok(unsafe { backend.naive_remote_read(stream, self)? })
+        unsafe { backend.naive_remote_read(stream, self)? };
+        Ok(())
     }
 
     fn probe(&self, backend: &B, stream: &B::Stream) -> Result<()> {
@@ -120,6 +121,7 @@ impl<B: ExecuteBackend> Launch<B> for Descriptor {
             ..*self
         };
         // SAFETY: the launch reads and writes no row and signals no peer.
-        Ok(unsafe { backend.naive_remote_read(stream, &empty)? })
+        unsafe { backend.naive_remote_read(stream, &empty)? };
+        Ok(())
     }
 }

@@ -212,7 +212,8 @@ pub(super) fn scalar_gemm(
 impl<B: ExecuteBackend> Launch<B> for GatherMatmul {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
         // SAFETY: the caller's obligation; sizes were checked against the buffers.
-        Ok(unsafe { backend.gather_matmul(stream, self)? })
+        unsafe { backend.gather_matmul(stream, self)? };
+        Ok(())
     }
 
     fn probe(&self, backend: &B, stream: &B::Stream) -> Result<()> {
@@ -222,6 +223,7 @@ impl<B: ExecuteBackend> Launch<B> for GatherMatmul {
             ..*self
         };
         // SAFETY: the launch reads and writes no row and signals no peer.
-        Ok(unsafe { backend.gather_matmul(stream, &empty)? })
+        unsafe { backend.gather_matmul(stream, &empty)? };
+        Ok(())
     }
 }
