@@ -299,8 +299,9 @@ impl AllGatherMatmul {
         lanes
     }
 
-    /// The owner writes its rows piece by piece to the peers of a group and signals each piece, group by group;
-    /// then the rows of each owner, after the waits for its pieces. A rank without rows signals one empty piece.
+    /// The owner writes its rows piece by piece to the peers of a group and signals each piece, group by
+    /// group; then the rows of each owner, after the waits for its pieces. A rank without rows signals one
+    /// empty piece.
     fn eager_lanes(
         &self,
         (rank, world): (usize, usize),
