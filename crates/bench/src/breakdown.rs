@@ -6,10 +6,9 @@
 //! own gather ends.
 
 use warpweave_overlap::execute::ExecuteBackend;
+use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::operation::{Matrix, Operand};
-use warpweave_overlap::plan::{
-    Kernel, KernelShape, Placement, Plan, PlanBuilder, Problem, Provider, Role, StreamId,
-};
+use warpweave_overlap::plan::{Placement, Plan, PlanBuilder, Problem, Provider, Role, StreamId};
 use warpweave_overlap::{Operation, PlanError};
 
 use crate::candidate::{Build, Candidate, Implementation};
@@ -94,7 +93,7 @@ fn gather(name: &str, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let mut plan = PlanBuilder::new(name, rank, world);
     let own = (problem.max_shard(world), k);
     let (ready, done) = (plan.slot("ready"), plan.slot("done"));
-    let kernel = Kernel::ThreadloadGather {
+    let kernel = ThreadloadGather {
         shape: KernelShape { m, n: 0, k, dtype },
         a: plan.buffer("a", Placement::Symmetric, Role::Input, dtype, own),
         staging: plan.buffer("staging", Placement::Local, Role::Staging, dtype, (m, k)),

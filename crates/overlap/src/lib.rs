@@ -5,6 +5,7 @@ pub mod check;
 pub mod error;
 pub mod execute;
 mod former;
+pub mod kernels;
 pub mod operation;
 pub mod plan;
 pub mod select;

@@ -1,8 +1,9 @@
 //! Printing a plan, after the manner of nvFuser's `HostIrContainer`: buffers, streams and slots, then one
 //! line an operation.
 
+use crate::kernels::AnyKernel;
 use crate::plan::{
-    Batch, BufferId, Effect, Kernel, MulticastRegion, Op, OpKind, Plan, Region, SlotId, Transport,
+    Batch, BufferId, Effect, MulticastRegion, Op, OpKind, Plan, Region, SlotId, Transport,
 };
 use std::fmt::{self, Write};
 use std::ops::Range;
@@ -218,7 +219,7 @@ fn listed(numbers: &[usize]) -> String {
     numbers.join(", ")
 }
 
-fn kernel_line(plan: &Plan, kernel: &Kernel) -> String {
+fn kernel_line(plan: &Plan, kernel: &AnyKernel) -> String {
     let shape = kernel.shape();
     let buffers: Vec<&str> = kernel
         .buffers()

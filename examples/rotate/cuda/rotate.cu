@@ -1,6 +1,8 @@
-// Each rank puts its block into the inbox of its right neighbour, tells it so, and takes what came from the left: one launch.
+// Each rank puts its block into the receive buffer of its right neighbour, signals it, and copies what came
+// from the left: one launch.
 //
-// One block of threads, so that a barrier is all that the threads need among each other. `src/host.rs` is the twin.
+// One block of threads, so that a barrier is all that the threads need among each other. `src/host.rs` is the
+// twin.
 
 #include <cstdint>
 
@@ -8,11 +10,11 @@
 
 namespace warpweave {
 
-// `src/kernel.rs` has the same layout.
+// `src/launch.rs` has the same layout.
 struct Rotate {
   const float* block;
-  float* inbox;
-  float* there;  // the right neighbour's inbox
+  float* receive;
+  float* there;  // the right neighbour's receive buffer
   float* out;
   PadView pad;
   uint32_t count;
@@ -32,28 +34,28 @@ extern "C" __global__ void __launch_bounds__(512) rotate(const __grid_constant__
   const PadView& pad = p.pad;
   const uint32_t right = pad.rank + 1 < pad.world ? pad.rank + 1 : 0;
   const uint32_t left = pad.rank > 0 ? pad.rank - 1 : pad.world - 1;
-  const bool speaker = threadIdx.x == 0;
-  __shared__ bool come;
+  const bool leader = threadIdx.x == 0;
+  __shared__ bool arrived;
 
-  // The neighbour has emptied its inbox in the launch before. Whose wait failed leaves: it writes nobody's memory and
-  // signals nothing, and its notice ends the waits of the peers.
-  if (speaker) come = await_peer(pad, p.taken, right, 1);
+  // The neighbour emptied its receive buffer in the previous launch. A rank whose wait failed leaves: it
+  // writes nobody's memory and signals nothing, and its fault record ends the waits of the peers.
+  if (leader) arrived = await_peer(pad, p.taken, right, 1);
   __syncthreads();
-  if (!come) return;
+  if (!arrived) return;
   copy(p.there, p.block, p.count);
 
-  // The barrier puts the stores of all threads before the speaker's release at system scope, and its acquire before the
-  // loads of all threads.
+  // The barrier orders the stores of all threads before the leader's release at system scope, and its acquire
+  // before the loads of all threads.
   __syncthreads();
-  if (speaker) {
+  if (leader) {
     signal_peer(pad, p.sent, right);
-    come = await_peer(pad, p.sent, left);
+    arrived = await_peer(pad, p.sent, left);
   }
   __syncthreads();
-  if (!come) return;
-  copy(p.out, p.inbox, p.count);
+  if (!arrived) return;
+  copy(p.out, p.receive, p.count);
 
-  // The inbox has been read: the left neighbour may write it again.
+  // The receive buffer has been read: the left neighbour may write it again.
   __syncthreads();
-  if (speaker) signal_peer(pad, p.taken, left);
+  if (leader) signal_peer(pad, p.taken, left);
 }

@@ -1,42 +1,30 @@
 //! The twin of `cuda/rotate.cu`: the same steps on the thread of a host stream.
 
-use warpweave_symm_mem::host::{HostStream, expect_signal, send_signal};
-use warpweave_symm_mem::{Host, Result};
+use warpweave_symm_mem::host::{expect_signal, record, send_signal};
 
-use crate::kernel::{Rotate, RotateKernel};
-
-impl RotateKernel for Host {
-    unsafe fn rotate(&self, stream: &HostStream, launch: Rotate) -> Result<()> {
-        let work = move || {
-            // SAFETY: the caller's obligations are those of the twin, kept until the work has ended.
-            unsafe { rotate(&launch) };
-            Ok(())
-        };
-        self.launch(stream, "rotate", work)
-    }
-}
+use crate::launch::RotateLaunch;
 
 /// # Safety
-/// As for [`RotateKernel::rotate`].
-unsafe fn rotate(launch: &Rotate) {
-    let &Rotate { ref pad, count, .. } = launch;
+/// The addresses and the pad are as [`RotateLaunch`] says, and all ranks launch alike.
+pub unsafe fn rotate(launch: &RotateLaunch) {
+    let &RotateLaunch { ref pad, count, .. } = launch;
     let (rank, world) = (pad.rank as usize, pad.world as usize);
     let (right, left) = ((rank + 1) % world, (rank + world - 1) % world);
     let (sent, taken) = (launch.sent as usize, launch.taken as usize);
-    let [block, inbox, there, out] =
-        [launch.block, launch.inbox, launch.there, launch.out].map(|at| at.as_host::<f32>());
-    // SAFETY: the ranges are the caller's obligation. An inbox is written between its owner's `taken` and the writer's
-    // `sent`, and read between the two the other way round.
+    let [block, receive, there, out] =
+        [launch.block, launch.receive, launch.there, launch.out].map(|at| at.as_host::<f32>());
+    // SAFETY: the ranges are the caller's obligation. A receive buffer is written between its owner's `taken`
+    // and the writer's `sent`, and read between the two the other way round.
     unsafe {
         if !expect_signal(pad, taken, right, 1) {
             return;
         }
-        there.copy_from(block, count as usize);
+        record::copy(block, there, count as usize);
         send_signal(pad, sent, right);
         if !expect_signal(pad, sent, left, 0) {
             return;
         }
-        out.copy_from(inbox, count as usize);
+        record::copy(receive, out, count as usize);
         send_signal(pad, taken, left);
     }
 }

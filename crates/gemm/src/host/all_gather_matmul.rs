@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use warpweave_symm_mem::Host;
-use warpweave_symm_mem::host::{expect_signal, is_faulted, next_epoch, send_signal};
+use warpweave_symm_mem::host::{expect_signal, is_faulted, next_epoch, record, send_signal};
 
 use super::panels;
 use crate::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmOperands, Protocol};
@@ -81,7 +81,7 @@ unsafe fn pull_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
                 let offset = (rows.start - gemm.shards[peer].start) * gemm.row_bytes();
                 let from = gemm.a[peer].add(offset).as_host::<u8>();
                 let to = gemm.staged(rank, rows.start, 0).as_host();
-                std::ptr::copy_nonoverlapping(from, to, rows.len() * gemm.row_bytes());
+                record::copy(from, to, rows.len() * gemm.row_bytes());
                 multiply(gemm, &rows, 0)?;
             }
         }
@@ -124,7 +124,7 @@ unsafe fn write_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
             let from = gemm.a[rank].add(offset).as_host::<u8>();
             for peer in peers() {
                 let to = gemm.staged(peer, rows.start, parity).as_host();
-                std::ptr::copy_nonoverlapping(from, to, rows.len() * gemm.row_bytes());
+                record::copy(from, to, rows.len() * gemm.row_bytes());
                 send_signal(pad, slot + chunk, peer);
             }
         }

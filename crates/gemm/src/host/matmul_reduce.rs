@@ -1,7 +1,7 @@
 //! The host twin of GEMM + reduction: the same groups in the same order, by the same signals.
 
 use half::{bf16, f16};
-use warpweave_symm_mem::host::{expect_signal, is_noticed, send_signal};
+use warpweave_symm_mem::host::{expect_signal, is_noticed, record, send_signal};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
 use super::{Element, one_shot, panels, partials};
@@ -146,7 +146,7 @@ unsafe fn copy<T: Element>(gemm: &MatmulReduce, group: &Group, from: DevicePtr, 
     let rows = rows_at::<T>(gemm, from, group);
     for (from, to) in rows.zip(rows_at::<T>(gemm, to, group)) {
         // SAFETY: the caller's obligation; a row has n elements, and the two places are apart.
-        unsafe { from.copy_to_nonoverlapping(to, gemm.problem.n) };
+        unsafe { record::copy(from, to, gemm.problem.n) };
     }
 }
 

@@ -6,6 +6,7 @@
 
 use half::{bf16, f16};
 use warpweave_symm_mem::DType;
+use warpweave_symm_mem::host::record;
 
 use super::Element;
 use crate::{Error, GemmOperands, GemmProblem, Layout};
@@ -149,8 +150,7 @@ impl Panel {
         };
         for (i, to) in self.data.chunks_exact_mut(len).take(count).enumerate() {
             // SAFETY: stored row `first + i` holds `len` elements from `offset` on, inside the matrix.
-            let stored =
-                unsafe { std::slice::from_raw_parts(from.add((first + i) * ld + offset), len) };
+            let stored = unsafe { record::read(from.add((first + i) * ld + offset), len) };
             T::widen(stored, to);
         }
         (self.row_stride, self.col_stride) = match layout {
@@ -165,7 +165,7 @@ impl Panel {
 unsafe fn typed<T: Element, O: Element>(problem: &GemmProblem, operands: GemmOperands) {
     let bias: &[O] = if problem.bias {
         // SAFETY: the caller vouches for n elements at this aligned address, which nothing writes meanwhile.
-        unsafe { std::slice::from_raw_parts(operands.bias.as_host(), problem.n) }
+        unsafe { record::read(operands.bias.as_host(), problem.n) }
     } else {
         &[]
     };
@@ -230,8 +230,7 @@ unsafe fn blocked<T: Element, O: Element>(
                     *sum += bias;
                 }
                 // SAFETY: row `row + i` of C holds `cols` elements from `col` on, which are ours alone.
-                let to =
-                    unsafe { std::slice::from_raw_parts_mut(c.add((row + i) * p.ldc + col), cols) };
+                let to = unsafe { record::write(c.add((row + i) * p.ldc + col), cols) };
                 O::round(sum, to);
             }
         }

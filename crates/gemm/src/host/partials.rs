@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use warpweave_symm_mem::host::record;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::{Element, panels};
@@ -34,9 +35,7 @@ pub(super) unsafe fn round_rows<'a, T: Element>(
 ) {
     for (row, values) in rows.zip(values) {
         // SAFETY: the caller's obligation.
-        T::round(values, unsafe {
-            std::slice::from_raw_parts_mut(row, values.len())
-        });
+        T::round(values, unsafe { record::write(row, values.len()) });
     }
 }
 
@@ -52,10 +51,7 @@ pub(super) unsafe fn add_rows<T: Element>(
     let mut terms = vec![0.0f32; width];
     for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
         // SAFETY: the caller's obligation.
-        T::widen(
-            unsafe { std::slice::from_raw_parts(row, width) },
-            &mut terms,
-        );
+        T::widen(unsafe { record::read(row, width) }, &mut terms);
         for (sum, term) in sums.iter_mut().zip(&terms) {
             *sum += term;
         }

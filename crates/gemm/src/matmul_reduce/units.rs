@@ -47,7 +47,7 @@ impl Units {
     }
 
     /// Rows and columns of C of each.
-    pub(crate) fn all(&self) -> impl Iterator<Item = [Range<usize>; 2]> + use<> {
+    pub fn all(&self) -> impl Iterator<Item = [Range<usize>; 2]> + use<> {
         let Units { m, n, .. } = *self;
         let (rows, columns, across) = (self.rows, self.columns, self.across());
         (0..self.count()).map(move |unit| {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use warpweave_symm_mem::DevicePtr;
-use warpweave_symm_mem::host::{Element, expect_signal, send_signal};
+use warpweave_symm_mem::host::{Element, expect_signal, record, send_signal};
 
 use super::gemm::{Gemm, ROWS};
 use super::{entry, peers, rotation};
@@ -129,7 +129,7 @@ unsafe fn copy_rows<T: Element>(shard: *const T, staging: *mut T, rows: Range<us
         // SAFETY: the caller's obligations; rows are contiguous on both sides.
         unsafe {
             let to = staging.add((rows.start + first) * k);
-            std::ptr::copy_nonoverlapping(shard.add(first * k), to, count * k);
+            record::copy(shard.add(first * k), to, count * k);
         }
     }
 }

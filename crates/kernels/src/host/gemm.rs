@@ -4,7 +4,7 @@
 //! B is widened once per kernel into panels that the inner loop reads contiguously. Multiplications and
 //! additions are separate operations, so every CPU computes the same bits.
 
-use warpweave_symm_mem::host::Element;
+use warpweave_symm_mem::host::{Element, record};
 
 /// Columns of a panel: two AVX registers of f32.
 const COLUMNS: usize = 16;
@@ -29,10 +29,7 @@ impl Gemm {
         if n > 0 {
             for i in 0..k {
                 // SAFETY: row `i` is one of the caller's `k`.
-                T::widen(
-                    unsafe { std::slice::from_raw_parts(b.add(i * n), n) },
-                    &mut row,
-                );
+                T::widen(unsafe { record::read(b.add(i * n), n) }, &mut row);
                 for (panel, columns) in row.chunks(COLUMNS).enumerate() {
                     panels[panel * k + i][..columns.len()].copy_from_slice(columns);
                 }
@@ -58,7 +55,7 @@ impl Gemm {
             lanes.fill([0.0; ROWS]);
             for r in 0..count {
                 // SAFETY: row `first + r` is one of the caller's `rows`.
-                let row = unsafe { std::slice::from_raw_parts(a.add((first + r) * k), k) };
+                let row = unsafe { record::read(a.add((first + r) * k), k) };
                 T::widen(row, &mut wide);
                 for (lane, &value) in lanes.iter_mut().zip(&wide) {
                     lane[r] = value;
@@ -69,11 +66,8 @@ impl Gemm {
                 let sums = tile(&lanes, panel);
                 let width = COLUMNS.min(n - column);
                 for (r, sums) in sums.iter().enumerate().take(count) {
-                    // SAFETY: the elements lie in row `first + r` of C, from `column` on, `width` of them up
-                    // to its end.
-                    let c = unsafe {
-                        std::slice::from_raw_parts_mut(c.add((first + r) * n + column), width)
-                    };
+                    // SAFETY: the elements lie in row `first + r` of C, from `column` on, `width` of them up to its end.
+                    let c = unsafe { record::write(c.add((first + r) * n + column), width) };
                     T::round(&sums[..width], c);
                 }
             }

@@ -1,6 +1,6 @@
 //! The host reference of `sum.cu`.
 
-use warpweave_symm_mem::host::Element;
+use warpweave_symm_mem::host::{Element, record};
 
 use crate::{LocalReduce, Strided};
 
@@ -24,18 +24,15 @@ pub(super) unsafe fn local_reduce<T: Element>(launch: &LocalReduce) {
             let mut terms = [0.0f32; BATCH];
             for partial in launch.used() {
                 // SAFETY: as above, for all elements of a part of a row, which nothing writes meanwhile.
-                let partial = unsafe { std::slice::from_raw_parts(at(partial, row, col), count) };
+                let partial = unsafe { record::read(at(partial, row, col), count) };
                 T::widen(partial, &mut terms[..count]);
                 for (total, term) in total.iter_mut().zip(&terms[..count]) {
                     *total += term;
                 }
             }
-            let mut rounded = [T::default(); BATCH];
-            T::round(&total[..count], &mut rounded[..count]);
-            let dst = at(&launch.dst, row, col);
-            // SAFETY: as above; all partials of these elements have been read, should the destination be one
-            // of them.
-            unsafe { std::ptr::copy_nonoverlapping(rounded.as_ptr(), dst, count) };
+            // SAFETY: as above; all partials of these elements have been read, should the destination be one of them.
+            let dst = unsafe { record::write(at(&launch.dst, row, col), count) };
+            T::round(&total[..count], dst);
         }
     }
 }

@@ -176,7 +176,7 @@ impl<B: ExecuteBackend> Bound<B> {
                 gemm.provider,
                 B::gemm_algorithm(&gemm.plan)
             )),
-            Action::AllGatherMatmul(plan) => Some(B::all_gather_algorithm(plan)),
+            Action::Kernel { launch, .. } => launch.algorithm(),
             _ => None,
         });
         gemms.collect()

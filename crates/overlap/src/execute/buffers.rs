@@ -18,7 +18,7 @@ enum Storage<B: Backend> {
 
 /// One piece of memory for each buffer of a plan.
 #[derive(Debug)]
-pub(super) struct Buffers<B: Backend> {
+pub(crate) struct Buffers<B: Backend> {
     /// The first rank of the node, whose ranks reach each other's copies.
     first: usize,
     storage: Vec<Storage<B>>,

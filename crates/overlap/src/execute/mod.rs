@@ -65,6 +65,7 @@ mod collective;
 mod error;
 mod interface;
 mod pool;
+mod recorded;
 mod step;
 mod timed;
 mod validate;
@@ -77,14 +78,17 @@ use warpweave_gemm::{
     Provider,
 };
 use warpweave_kernels::KernelBackend;
-use warpweave_symm_mem::{Exchange, SignalPad, agree};
+use warpweave_symm_mem::{Cuda, Exchange, Host, SignalPad, agree};
 
+use crate::kernels::Kernel;
 use crate::plan::{Placement, Plan};
 use bind::{Binder, Gemms};
 use buffers::{Buffers, LocalMemory};
 use collective::{ProcessGroup, Round};
 use interface::same_interface;
 
+pub(crate) use bind::without_peers;
+pub use bind::{Binding, BoxedLaunch, Launch};
 pub use bound::Bound;
 pub use collective::{CollectiveBackend, NcclCall, NcclGroup};
 pub use error::{ExecuteError, Result};
@@ -99,16 +103,23 @@ pub trait ExecuteBackend:
     + GemmReduceBackend
     + CollectiveBackend
 {
+    /// The launch of a kernel on this backend.
+    ///
+    /// # Errors
+    /// What the kernel needs and this plan or machine lacks.
+    fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>>;
 }
 
-impl<B> ExecuteBackend for B where
-    B: KernelBackend
-        + GemmBackend
-        + ChunkedGemmBackend
-        + AllGatherGemmBackend
-        + GemmReduceBackend
-        + CollectiveBackend
-{
+impl ExecuteBackend for Host {
+    fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
+        kernel.on_host(with)
+    }
+}
+
+impl ExecuteBackend for Cuda {
+    fn bind_kernel(kernel: &dyn Kernel, with: &Binding<'_, Self>) -> Result<BoxedLaunch<Self>> {
+        kernel.on_cuda(with)
+    }
 }
 
 /// One rank's device with its peers, on which plans are bound.

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use warpweave_gemm::{
-    AllGatherMatmul, ChunkedMatmul, GemmOperands, GemmProblem, MatmulReduce, Provider,
-};
-use warpweave_kernels::{GatherMatmul, LocalReduce, NaiveRemoteRead};
+use warpweave_gemm::{GemmOperands, GemmProblem, Provider};
+use warpweave_kernels::LocalReduce;
 use warpweave_symm_mem::{DevicePtr, SignalPad};
 
 use super::ExecuteBackend;
+use super::bind::BoxedLaunch;
 use super::collective::{GroupCall, ProcessGroup};
 use super::error::Result;
 
@@ -54,11 +53,10 @@ pub(super) enum Action<B: ExecuteBackend> {
     },
     Gemm(Gemm<B>),
     Reduce(LocalReduce),
-    NaiveRemoteRead(NaiveRemoteRead),
-    GatherMatmul(GatherMatmul),
-    ChunkedMatmul(B::PreparedChunked),
-    AllGatherMatmul(B::PreparedAllGather),
-    MatmulReduce(B::PreparedReduce),
+    Kernel {
+        name: &'static str,
+        launch: BoxedLaunch<B>,
+    },
 }
 
 /// An action, where it stands in the plan, and its stream.
@@ -90,11 +88,7 @@ impl<B: ExecuteBackend> Action<B> {
             Action::Collective { .. } => "collective",
             Action::Gemm(_) => "gemm",
             Action::Reduce(_) => LocalReduce::NAME,
-            Action::NaiveRemoteRead(_) => NaiveRemoteRead::NAME,
-            Action::GatherMatmul(launch) => launch.name(),
-            Action::ChunkedMatmul(_) => ChunkedMatmul::NAME,
-            Action::AllGatherMatmul(_) => AllGatherMatmul::NAME,
-            Action::MatmulReduce(_) => MatmulReduce::NAME,
+            Action::Kernel { name, .. } => name,
         }
     }
 }
@@ -162,26 +156,9 @@ impl<B: ExecuteBackend> Step<B> {
                 // SAFETY: the caller's obligation; the boxes are regions, which *check* found apart or equal.
                 unsafe { backend.local_reduce(stream, launch)? };
             }
-            Action::NaiveRemoteRead(launch) => {
-                // SAFETY: the caller's obligation; sizes were checked against the buffers.
-                unsafe { backend.naive_remote_read(stream, launch)? };
-            }
-            Action::GatherMatmul(launch) => {
-                // SAFETY: as above.
-                unsafe { backend.gather_matmul(stream, launch)? };
-            }
-            Action::ChunkedMatmul(plan) => {
-                // SAFETY: as above; the peers' plans signal as often as this rank's kernel declares to wait.
-                unsafe { backend.chunked_matmul(stream, plan)? };
-            }
-            Action::AllGatherMatmul(plan) => {
-                // SAFETY: as above; all ranks enqueue plans with this kernel, and the executor found their
-                // interfaces equal.
-                unsafe { backend.all_gather_matmul(stream, plan)? };
-            }
-            Action::MatmulReduce(plan) => {
-                // SAFETY: as above; every rank's kernel has the same shards and groups, in slots of its own.
-                unsafe { backend.matmul_reduce(stream, plan)? };
+            Action::Kernel { launch, .. } => {
+                // SAFETY: the caller's obligation; the executor found the kernels of all ranks equal.
+                unsafe { launch.enqueue(backend, stream)? };
             }
         }
         Ok(())

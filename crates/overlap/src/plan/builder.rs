@@ -1,11 +1,12 @@
 //! Building a plan operation by operation.
 
 use super::{
-    Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId, Kernel, MulticastRegion, Op,
-    OpKind, Placement, Plan, Provider, Region, Role, Slot, SlotId, StreamId, Transport,
+    Batch, Buffer, BufferId, CALLER_STEPS, Collective, EventId, MulticastRegion, Op, OpKind,
+    Placement, Plan, Provider, Region, Role, Slot, SlotId, StreamId, Transport,
 };
 use crate::check;
 use crate::error::PlanError;
+use crate::kernels::AnyKernel;
 use std::ops::Range;
 use warpweave_symm_mem::{DType, Priority};
 
@@ -335,7 +336,8 @@ impl PlanBuilder {
     }
 
     /// Launches a kernel, declaring the lanes that it has on this rank.
-    pub fn kernel(&mut self, stream: StreamId, kernel: Kernel) -> &mut Self {
+    pub fn kernel(&mut self, stream: StreamId, kernel: impl Into<AnyKernel>) -> &mut Self {
+        let kernel = kernel.into();
         let Plan { rank, world, .. } = self.plan;
         let effects = kernel.about_effects(world);
         if effects > Plan::MOST_STEPS {

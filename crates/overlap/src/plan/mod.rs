@@ -40,7 +40,6 @@
 
 mod buffer;
 mod builder;
-mod kernel;
 mod op;
 mod problem;
 mod region;
@@ -51,8 +50,7 @@ use warpweave_symm_mem::Priority;
 
 pub use buffer::{Buffer, BufferId, EventId, Placement, Role, Slot, SlotId, StreamId};
 pub use builder::PlanBuilder;
-pub(crate) use kernel::layout_of;
-pub use kernel::{GatherProtocol, Kernel, KernelShape, OneShot, Reduction};
+pub(crate) use op::layout_of;
 pub use op::{Batch, Collective, Effect, Op, OpKind, Transport};
 pub use problem::{Problem, chunks, shard};
 pub use region::{MulticastRegion, Region};
@@ -150,7 +148,7 @@ impl Plan {
         found
     }
 
-    /// Whether every kernel declares exactly the lanes that [`Kernel::lanes`] says it has on this rank.
+    /// Whether every kernel declares exactly its [lanes](crate::kernels::AnyKernel::lanes) on this rank.
     ///
     /// The lanes of a plan are what [`check`](crate::check::check()) proves, the kernel is what runs: an
     /// executor should refuse a plan of which this is not true.

@@ -1,9 +1,10 @@
 //! Operations, and the effects of a kernel's lanes.
 
-use super::{EventId, Kernel, MulticastRegion, Placement, Region, SlotId, StreamId, shard};
+use super::{EventId, MulticastRegion, Placement, Region, SlotId, StreamId, shard};
+use crate::kernels::AnyKernel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use warpweave_gemm::Provider;
+use warpweave_gemm::{Layout, Provider};
 
 /// One operation on one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,8 +103,8 @@ pub enum OpKind {
     /// One kernel that declares what it does.
     Kernel {
         /// Which kernel, with its buffers and slots.
-        kernel: Kernel,
-        /// What it does, lane by lane; see [`Kernel::lanes`].
+        kernel: AnyKernel,
+        /// What it does, lane by lane; see [`AnyKernel::lanes`].
         lanes: Vec<Vec<Effect>>,
     },
 }
@@ -338,5 +339,13 @@ impl fmt::Display for Collective {
             Collective::ReduceScatter => "reduce-scatter",
             Collective::AllReduce => "all-reduce",
         })
+    }
+}
+
+/// How a weight is stored.
+pub(crate) fn layout_of(transposed: bool) -> Layout {
+    match transposed {
+        false => Layout::RowMajor,
+        true => Layout::Transposed,
     }
 }

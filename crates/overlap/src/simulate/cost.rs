@@ -6,44 +6,52 @@ use super::sharing::{Loads, Resource};
 use crate::check::Site;
 use crate::check::program::Node;
 use crate::plan::{
-    Collective, Effect, Kernel, MulticastRegion, OpKind, Plan, Provider, Region, Transport, shard,
+    BufferId, Collective, Effect, MulticastRegion, OpKind, Plan, Provider, Region, Transport,
 };
 
-/// What a step costs alone.
+/// What a step costs by itself.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cost {
+pub struct Cost {
     /// Before it runs, µs.
-    pub(super) latency: f64,
+    pub(crate) latency: f64,
     /// How long it runs at full speed, µs.
-    pub(super) time: f64,
+    pub(crate) time: f64,
     /// What it takes while it runs.
-    pub(super) loads: Loads,
+    pub(crate) loads: Loads,
     /// The peer of a copy between ranks that needs an engine of this rank; for a local copy the rank itself.
-    pub(super) engine: Option<usize>,
+    pub(crate) engine: Option<usize>,
     /// Whether that copy pulls.
-    pub(super) pulls: bool,
-    /// Whether it is a matrix product of the tensor cores, which heats.
-    pub(super) gemm: bool,
+    pub(crate) pulls: bool,
+    /// Whether it is a GEMM of the tensor cores, which draws power.
+    pub(crate) gemm: bool,
     /// Whether it is a signal or a wait that is an operation of a stream: a kernel of one block.
-    pub(super) handshake: bool,
+    pub(crate) handshake: bool,
 }
 
 impl Cost {
-    fn latency(latency: f64) -> Cost {
+    /// µs in which nothing is used.
+    pub fn latency(latency: f64) -> Cost {
         Cost {
             latency,
             ..Cost::default()
         }
     }
 
-    /// Of a transfer that somebody hears of once it has arrived.
-    pub(super) fn arriving(mut self) -> Cost {
+    /// Takes this share of a GPU's power too.
+    pub(crate) fn with_power(mut self, gpu: usize, share: f64) -> Cost {
+        self.loads.push((Resource::Power(gpu), share));
+        self
+    }
+
+    /// Of a transfer that is signalled once it has arrived.
+    pub(crate) fn arriving(mut self) -> Cost {
         self.latency += ARRIVAL_US;
         self
     }
 
-    /// Of a transfer that one thread of each block makes, for all peers: together they get, or give, what one would.
-    pub(super) fn by_one_thread(mut self, link: Resource) -> Cost {
+    /// Of a transfer that one thread of each block makes for all peers: they share what one peer would get,
+    /// or give.
+    pub(crate) fn by_one_thread(mut self, link: Resource) -> Cost {
         for (resource, share) in &mut self.loads {
             if *resource == link {
                 *share = 1.0;
@@ -53,18 +61,22 @@ impl Cost {
     }
 }
 
-/// The way of a bulk copy to the other end of a link and back, and what counts those of a launch: `docs/fused-kernel.md` has it by clocks
-/// in the kernel.
+/// The round trip of a bulk copy over a link, and the count of those of a launch. `docs/fused-kernel.md`
+/// measures it by clocks in the kernel.
 const ARRIVAL_US: f64 = 3.0;
 
 /// Bytes over GB/s, in µs.
-pub(super) fn micros(bytes: f64, gbs: f64) -> f64 {
+pub(crate) fn micros(bytes: f64, gbs: f64) -> f64 {
     bytes / (gbs * 1e3)
 }
 
-pub(super) struct Costs<'a> {
-    pub(super) machine: &'a Machine,
-    pub(super) plan: &'a Plan,
+/// What the steps of one rank cost on a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// The rank's plan.
+    pub plan: &'a Plan,
 }
 
 impl Costs<'_> {
@@ -77,7 +89,10 @@ impl Costs<'_> {
                 _ => Cost::default(),
             },
             Site::Effect { op, lane, index } => match &self.plan.ops[op].kind {
-                OpKind::Kernel { kernel, lanes } => self.effect(kernel, &lanes[lane][index..]),
+                OpKind::Kernel { kernel, lanes } => {
+                    let rest = &lanes[lane][index..];
+                    kernel.cost(self, rest).unwrap_or_else(|| self.effect(rest))
+                }
                 _ => Cost::default(),
             },
             Site::End(op) | Site::Op(op) => {
@@ -124,7 +139,7 @@ impl Costs<'_> {
                 provider,
                 ..
             } => {
-                // The tiles of a batch fill the device like those of one product with as many rows.
+                // The tiles of a batch fill the device like those of one GEMM with as many rows.
                 let shape = (c.rows.len() * batch.count, c.cols.len(), a.cols.len());
                 let dtype = self.plan.buffers[c.buffer.0].dtype;
                 let (mut time, busy) = self.machine.gemm_time(shape, dtype);
@@ -148,7 +163,7 @@ impl Costs<'_> {
                 let mut cost = self.local(self.bytes(dst) * (here.len() + 1) as f64 / 2.0);
                 cost.latency = t.launch_us;
                 cost.loads.push((Resource::Sms(own), 1.0));
-                // Loads from peers run beside those from here.
+                // Loads from peers overlap with local ones.
                 for src in there {
                     let pull = self.transfer(src.rank, &[own], self.bytes(src), link.sm_pull_gbs);
                     cost.time = cost.time.max(pull.time);
@@ -177,8 +192,8 @@ impl Costs<'_> {
         }
     }
 
-    /// Whether the plan pulls from more than one peer. Ranks that pull from one alone, as in a ring, are as quick as if they pushed;
-    /// those that go from one to the next come to meet at one that serves several.
+    /// Whether the plan pulls from more than one peer. Ranks that pull from one alone, as in a ring, are as
+    /// fast as if they pushed. Ranks that go from peer to peer end up at one that serves several.
     fn pulls_from_several(&self) -> bool {
         let pulled = |kind: &OpKind| match kind {
             OpKind::Copy { src, dst, .. } if src.rank != dst.rank && dst.rank == self.plan.rank => {
@@ -226,7 +241,8 @@ impl Costs<'_> {
         }
     }
 
-    /// What a transfer takes from products, by its part of the links: out of a GPU and into it one half each.
+    /// What a transfer takes from GEMMs, by its share of the links: one half each for out of a GPU and into
+    /// it.
     fn add_power(&self, loads: &mut Loads) {
         let taken = (1.0 / self.machine.gemm.during_transfers - 1.0) / 2.0;
         let ends: Loads = loads
@@ -241,27 +257,18 @@ impl Costs<'_> {
         loads.extend(ends);
     }
 
-    /// The first of these effects, which are the rest of a lane.
-    fn effect(&self, kernel: &Kernel, rest: &[Effect]) -> Cost {
+    /// The default cost of the first of these effects, which are the rest of a lane: loads from a peer and
+    /// stores to one cross the link, own stores go through memory, own loads overlap with what uses them.
+    pub fn effect(&self, rest: &[Effect]) -> Cost {
         let (own, link) = (self.plan.rank, &self.machine.link);
         let Some((effect, later)) = rest.split_first() else {
             return Cost::default();
         };
         match effect {
-            Effect::Read(region) if let Some(gemm) = self.group_gemm(kernel, region) => gemm,
-            Effect::Read(region) if region.rank != own => match *kernel {
-                Kernel::AllGatherMatmul { chunk_rows, .. } => self.first_chunk(region, chunk_rows),
-                _ => {
-                    let bytes = self.bytes(region);
-                    let cost = self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs);
-                    match kernel {
-                        Kernel::ReducingMatmul(_) => {
-                            cost.by_one_thread(Resource::LinkIn(own)).arriving()
-                        }
-                        _ => cost,
-                    }
-                }
-            },
+            Effect::Read(region) if region.rank != own => {
+                let bytes = self.bytes(region);
+                self.transfer(region.rank, &[own], bytes, link.sm_pull_gbs)
+            }
             Effect::Write(region) if region.rank != own => {
                 let bytes = self.bytes(region);
                 let cost = self.transfer(own, &[region.rank], bytes, link.sm_push_gbs);
@@ -272,11 +279,7 @@ impl Costs<'_> {
                     _ => cost.arriving(),
                 }
             }
-            Effect::Write(region) => match self.kernel_gemm(kernel, region, later) {
-                Some(gemm) => gemm,
-                None => self.local(self.bytes(region)),
-            },
-            // Loads stream beside whatever consumes them.
+            Effect::Write(region) => self.local(self.bytes(region)),
             Effect::Read(_) => Cost::default(),
             Effect::WriteMulticast(region) => self.multicast(region, own, link.sm_push_gbs),
             Effect::Signal { .. } | Effect::After(_) => Cost::default(),
@@ -284,82 +287,42 @@ impl Costs<'_> {
         }
     }
 
-    /// The product whose result `region` is, if it is one, and after which its lane does what is `later`.
-    fn kernel_gemm(&self, kernel: &Kernel, region: &Region, later: &[Effect]) -> Option<Cost> {
-        let sms = |time, held| Cost {
-            time,
-            loads: vec![(Resource::Sms(self.plan.rank), held)],
-            ..Cost::default()
-        };
-        let gemm = &self.machine.gemm;
-        let is_result = |region: &Region| kernel.result() == Some(region.buffer);
-        match *kernel {
-            Kernel::OneShotMatmul(ref of) => return Some(self.one_shot_sums(of, region)),
-            // What is written elsewhere, to staging, is not worth a figure.
-            Kernel::WaitingMatmul { .. }
-            | Kernel::AllGatherMatmul { .. }
-            | Kernel::ReducingMatmul(_)
-                if !is_result(region) || region.rows.is_empty() =>
-            {
-                return Some(Cost::default());
-            }
-            // Sums of others are written as they come.
-            Kernel::ReducingMatmul(reduction) if reduction.everyone() => {
-                let own = shard(reduction.shape.m, self.plan.rank, self.plan.world);
-                if !own.contains(&region.rows.start) {
-                    return Some(Cost::default());
-                }
-            }
-            Kernel::AllGatherMatmul {
-                chunk_rows,
-                protocol,
-                ..
-            } => {
-                let chunks = (chunk_rows, protocol);
-                return Some(self.gathered_gemm(kernel.shape(), chunks, region));
-            }
-            // One launch: its rows share the waves of tiles, so that each chunk takes its part of the whole, but none is over
-            // before a wave is: of a lane's chunks, which run beside each other, the last one shows it.
-            Kernel::WaitingMatmul { .. } => {
-                let goes_on = |effect: &Effect| matches!(effect, Effect::Write(r) if is_result(r));
-                let shape = kernel.shape();
-                let waves = self.machine.waves((shape.m, shape.n, shape.k), shape.dtype);
-                let part = region.rows.len() as f64 / shape.m as f64;
-                let share = part * waves.count() * waves.wave_us / gemm.cutlass;
-                let time = match later.iter().any(goes_on) {
-                    true => share,
-                    false => share.max(waves.wave_us / gemm.cutlass),
-                };
-                return Some(Cost {
-                    gemm: true,
-                    ..sms(time, share / time)
-                });
-            }
-            _ => {}
+    /// A GEMM on the tensor cores, in µs and as a share of this GPU's SMs.
+    pub fn gemm(&self, time: f64, sms: f64) -> Cost {
+        Cost {
+            gemm: true,
+            ..self.on_sms(time, sms)
         }
-        let (result, tflops) = match kernel {
-            Kernel::NaiveRemoteRead { c, .. } => (*c, gemm.naive_tflops),
-            Kernel::ThreadloadGatherMatmul { c, .. } | Kernel::MultimemGatherMatmul { c, .. } => {
-                (*c, gemm.scalar_tflops)
-            }
-            _ => return None,
-        };
-        let tile = match kernel {
-            Kernel::NaiveRemoteRead { .. } => 1,
-            // A row of threads computes so many columns, also where C has fewer.
-            _ => gemm.scalar_columns,
-        };
-        let columns = region.cols.len().next_multiple_of(tile);
-        let flops = 2.0 * (region.rows.len() * columns) as f64 * kernel.shape().k as f64;
-        (region.buffer == result).then(|| sms(flops / (tflops * 1e6), 1.0))
     }
 
-    pub(super) fn bytes(&self, region: &Region) -> f64 {
+    /// Work on this GPU's SMs, in µs and as a share of them.
+    pub fn on_sms(&self, time: f64, sms: f64) -> Cost {
+        Cost {
+            time,
+            loads: vec![(Resource::Sms(self.plan.rank), sms)],
+            ..Cost::default()
+        }
+    }
+
+    /// Rows of C at a rate in TFLOP/s without tensor cores, in tiles of so many columns.
+    pub(crate) fn scalar_gemm(&self, c: &Region, k: usize, (tile, tflops): (usize, f64)) -> Cost {
+        let columns = c.cols.len().next_multiple_of(tile);
+        let flops = 2.0 * (c.rows.len() * columns) as f64 * k as f64;
+        self.on_sms(flops / (tflops * 1e6), 1.0)
+    }
+
+    /// Whether a region is of this rank's copy of a buffer.
+    pub fn is_own(&self, region: &Region, buffer: BufferId) -> bool {
+        region.rank == self.plan.rank && region.buffer == buffer
+    }
+
+    /// Size of a region in bytes.
+    pub fn bytes(&self, region: &Region) -> f64 {
         region.len() as f64 * self.plan.buffers[region.buffer.0].dtype.size() as f64
     }
 
     /// A copy within this GPU reads and writes its memory.
-    pub(super) fn local(&self, bytes: f64) -> Cost {
+    pub fn local(&self, bytes: f64) -> Cost {
         Cost {
             time: micros(2.0 * bytes, self.machine.gpu.memory_gbs),
             loads: vec![(Resource::Memory(self.plan.rank), 1.0)],
@@ -373,7 +336,7 @@ impl Costs<'_> {
     }
 
     /// Bytes from one rank to others at once, at `rate` within a node.
-    pub(super) fn transfer(&self, from: usize, to: &[usize], bytes: f64, rate: f64) -> Cost {
+    pub fn transfer(&self, from: usize, to: &[usize], bytes: f64, rate: f64) -> Cost {
         let peers: Vec<usize> = to.iter().copied().filter(|&p| p != from).collect();
         if peers.is_empty() {
             return self.local(bytes);

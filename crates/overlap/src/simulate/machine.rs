@@ -304,12 +304,12 @@ impl Machine {
     }
 
     /// The waves of tiles of such a GEMM.
-    pub(super) fn waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+    pub(crate) fn waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         self.waves_of(|_| true, shape, dtype).unwrap_or_default()
     }
 
     /// The same in tiles of as many rows, or of as many columns, turned.
-    pub(super) fn waves_in(
+    pub(crate) fn waves_in(
         &self,
         shape: (usize, usize, usize),
         dtype: DType,
@@ -322,7 +322,7 @@ impl Machine {
     }
 
     /// The same where what would be one wave is computed in smaller tiles, since something comes after each.
-    pub(super) fn fast_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+    pub(crate) fn fast_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let waves = self.waves(shape, dtype);
         match waves.count() <= 1.0 {
             true => self.late_waves(shape, dtype),
@@ -332,7 +332,7 @@ impl Machine {
 
     /// The same where some rows come late: what would be one wave is computed in tiles smaller than the
     /// largest, so that something is left to do while they come.
-    pub(super) fn late_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
+    pub(crate) fn late_waves(&self, shape: (usize, usize, usize), dtype: DType) -> Waves {
         let area = |t: &Tile| t.rows * t.cols;
         let largest = self.gemm.tiles.iter().map(area).max();
         self.waves_of(|t| Some(area(t)) != largest, shape, dtype)
@@ -367,16 +367,16 @@ impl Machine {
 
 /// A GEMM as waves of tiles.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Waves {
+pub(crate) struct Waves {
     /// Its tiles, in waves; the last one may be partly filled.
-    pub(super) tiles: f64,
+    pub(crate) tiles: f64,
     /// How long one takes, µs.
-    pub(super) wave_us: f64,
+    pub(crate) wave_us: f64,
 }
 
 impl Waves {
     /// How many there are.
-    pub(super) fn count(self) -> f64 {
+    pub(crate) fn count(self) -> f64 {
         self.tiles.ceil()
     }
 

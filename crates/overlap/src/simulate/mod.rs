@@ -43,15 +43,16 @@ mod contention;
 mod cost;
 mod engine;
 mod error;
-mod gathering;
-mod groups;
 mod machine;
 mod sharing;
 mod write;
 
 pub use collectives::{CollectiveTimes, Collectives};
+pub(crate) use cost::micros;
+pub use cost::{Cost, Costs};
 pub use error::SimulateError;
 pub use machine::{Gemm, Gpu, Latency, Link, Machine, Network, Rates, Tile};
+pub(crate) use sharing::Resource;
 
 use crate::check::objections;
 use crate::check::program::{Program, steps_of};

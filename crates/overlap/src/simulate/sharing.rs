@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Something that several jobs can use at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Resource {
+pub(crate) enum Resource {
     /// The SMs of a GPU.
     Sms(usize),
     /// A GPU's memory.
@@ -26,7 +26,7 @@ pub(super) enum Resource {
 }
 
 /// The parts of resources that a job takes while it runs at full speed; none above 1.
-pub(super) type Loads = Vec<(Resource, f64)>;
+pub(crate) type Loads = Vec<(Resource, f64)>;
 
 /// The speeds of all jobs, as parts of full speed: max-min fair, so that none can be raised but at the cost
 /// of one that is not faster.

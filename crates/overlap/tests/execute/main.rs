@@ -13,6 +13,7 @@ mod nodes;
 mod pool;
 mod reductions;
 mod timed;
+mod twins;
 
 use std::time::Duration;
 
@@ -20,9 +21,10 @@ use fixtures::{calls, element, gemm, matrix, on_ranks};
 use warpweave_overlap::Operation;
 use warpweave_overlap::algorithms::{self, Configuration};
 use warpweave_overlap::execute::ExecuteError;
+use warpweave_overlap::kernels::AnyKernel;
 use warpweave_overlap::plan::{
-    Collective, Kernel, MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role,
-    StreamId, Transport,
+    Collective, MulticastRegion, OpKind, Placement, Plan, PlanBuilder, Problem, Role, StreamId,
+    Transport,
 };
 use warpweave_symm_mem::{Backend, DType, Host};
 
@@ -393,8 +395,8 @@ fn rows_come_eagerly_into_two_stagings_in_the_chunks_that_there_are() {
                 let OpKind::Kernel { kernel, .. } = &mut plan.ops[0].kind else {
                     panic!("{:?}", plan.ops[0]);
                 };
-                if let Kernel::AllGatherMatmul { chunk_rows, .. } = kernel {
-                    *chunk_rows = 3;
+                if let AnyKernel::AllGatherMatmul(of) = kernel {
+                    of.chunk_rows = 3;
                 }
             },
             "2 chunks of 3 rows, not 4",
@@ -419,7 +421,7 @@ fn parts_go_to_everyone_in_two_stagings_and_the_units_that_there_are() {
                 let OpKind::Kernel { kernel, .. } = &mut plan.ops[0].kind else {
                     panic!("{:?}", plan.ops[0]);
                 };
-                if let Kernel::OneShotMatmul(of) = kernel {
+                if let AnyKernel::OneShotMatmul(of) = kernel {
                     of.units = 3;
                 }
             },

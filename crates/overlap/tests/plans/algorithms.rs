@@ -68,6 +68,23 @@ fn kernels_that_take_their_lanes_in_turn_hold_too() {
 }
 
 #[test]
+fn lanes_by_piece_hold_too() {
+    for algorithm in &algorithms::every() {
+        for world in [2, 3] {
+            let mut plans = plans(algorithm, world, &problem(4 * world + 1));
+            for plan in &mut plans {
+                for op in &mut plan.ops {
+                    if let OpKind::Kernel { kernel, lanes } = &mut op.kind {
+                        *lanes = kernel.lanes_by_piece(plan.rank, world);
+                    }
+                }
+            }
+            holds(&check(&plans, 3));
+        }
+    }
+}
+
+#[test]
 fn kernels_that_take_whole_lanes_in_turn_deadlock() {
     // Each rank finishes with one peer before it turns to the next: with three ranks, all wait in a circle.
     let mut plans = plans(&algorithms::table()[2], 3, &problem(6));

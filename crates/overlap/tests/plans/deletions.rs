@@ -4,7 +4,8 @@ use crate::fixtures::{has_deadlock, has_race, holds, pipelines, plans, problem};
 use crate::interpreter::replay;
 use std::collections::BTreeSet;
 use warpweave_overlap::algorithms::Configuration;
-use warpweave_overlap::plan::{Effect, GatherProtocol, Kernel, Op, OpKind, Plan, SlotId};
+use warpweave_overlap::kernels::{AllGatherMatmul, AnyKernel, GatherProtocol};
+use warpweave_overlap::plan::{Effect, Op, OpKind, Plan, SlotId};
 use warpweave_overlap::{Report, algorithms, check};
 
 /// The plans that are taken apart: all algorithms, the multicast variant of the second, and a pipeline with
@@ -229,14 +230,14 @@ fn deleting_a_signal_with_its_wait_is_a_race() {
     }
 }
 
-/// Whether it has many flags where a plan has one.
-fn is_eager(kernel: &Kernel) -> bool {
+/// Whether it has many words where a plan has one.
+fn is_eager(kernel: &AnyKernel) -> bool {
     matches!(
         kernel,
-        Kernel::AllGatherMatmul {
+        AnyKernel::AllGatherMatmul(AllGatherMatmul {
             protocol: GatherProtocol::Eager { .. },
             ..
-        } | Kernel::OneShotMatmul(_)
+        }) | AnyKernel::OneShotMatmul(_)
     )
 }
 

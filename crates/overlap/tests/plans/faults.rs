@@ -2,9 +2,10 @@
 
 use crate::fixtures::{MAIN, Pair};
 use warpweave_overlap::check::{Fault, FaultKind};
+use warpweave_overlap::kernels::{KernelShape, ThreadloadGather};
 use warpweave_overlap::plan::{
-    BufferId, Collective, Effect, EventId, Kernel, KernelShape, MulticastRegion, OpKind, Placement,
-    Plan, PlanBuilder, Provider, Role, SlotId, StreamId, Transport,
+    BufferId, Collective, Effect, EventId, MulticastRegion, OpKind, Placement, Plan, PlanBuilder,
+    Provider, Role, SlotId, StreamId, Transport,
 };
 use warpweave_overlap::{PlanError, Violation, check};
 use warpweave_symm_mem::{DType, Priority};
@@ -81,7 +82,7 @@ fn things_that_do_not_exist() {
             k: 4,
             dtype: DType::F32,
         };
-        let kernel = Kernel::ThreadloadGather {
+        let kernel = ThreadloadGather {
             shape,
             a: BufferId(7),
             staging: p.mailbox,
@@ -92,7 +93,7 @@ fn things_that_do_not_exist() {
         p.builder.push(
             MAIN,
             OpKind::Kernel {
-                kernel,
+                kernel: kernel.into(),
                 lanes: vec![],
             },
         );
@@ -261,7 +262,7 @@ fn effects_of_lanes_are_inspected_too() {
         expect(kind, |p| {
             let slot = p.builder.slot("slot");
             let (a, staging) = (p.input, p.mailbox);
-            let kernel = Kernel::ThreadloadGather {
+            let kernel = ThreadloadGather {
                 shape,
                 a,
                 staging,
@@ -269,7 +270,13 @@ fn effects_of_lanes_are_inspected_too() {
                 done: slot,
             };
             let lanes = vec![vec![effect(p)]];
-            p.builder.push(MAIN, OpKind::Kernel { kernel, lanes });
+            p.builder.push(
+                MAIN,
+                OpKind::Kernel {
+                    kernel: kernel.into(),
+                    lanes,
+                },
+            );
         });
     };
     lane(|p| Effect::Read(p.at(1, p.input)), FaultKind::Unreachable);

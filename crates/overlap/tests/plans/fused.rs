@@ -2,9 +2,8 @@
 
 use crate::fixtures::{has_race, holds, plans, problem};
 use warpweave_overlap::check::{FaultKind, Violation};
-use warpweave_overlap::plan::{
-    BufferId, Effect, Kernel, Op, OpKind, Plan, Region, Role, SlotId, StreamId,
-};
+use warpweave_overlap::kernels::AnyKernel;
+use warpweave_overlap::plan::{BufferId, Effect, Op, OpKind, Plan, Region, Role, SlotId, StreamId};
 use warpweave_overlap::{algorithms, check};
 
 const FUSED: [&str; 3] = [
@@ -272,7 +271,7 @@ fn fused_kernels_take_own_groups_late() {
         let configuration = algorithms::find(&format!("{name}:rows=2")).unwrap();
         let plan = configuration.plan(1, 3, &problem(m)).unwrap();
         let OpKind::Kernel {
-            kernel: Kernel::ReducingMatmul(reduction),
+            kernel: AnyKernel::MatmulReduce(reduction),
             lanes,
         } = &plan.ops[0].kind
         else {

@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use warpweave_overlap::algorithms::{self, Algorithm, Configuration, Values};
-use warpweave_overlap::plan::{Kernel, KernelShape, Placement, PlanBuilder, Role, SlotId};
-use warpweave_overlap::plan::{Plan, Problem, Reduction, StreamId, chunks};
+use warpweave_overlap::kernels::{KernelShape, MatmulReduce};
+use warpweave_overlap::plan::{Placement, PlanBuilder, Role, SlotId};
+use warpweave_overlap::plan::{Plan, Problem, StreamId, chunks};
 use warpweave_overlap::simulate::SimulateError;
 use warpweave_overlap::{Machine, PlanError, Violation, check, simulate};
 use warpweave_symm_mem::DType;
@@ -139,20 +140,20 @@ fn a_kernel_of_too_many_lanes_is_refused_before_they_are_made() {
         let mut buffer = |name, placement, rows, cols| {
             plan.buffer(name, placement, Role::Staging, dtype, (rows, cols))
         };
-        let kernel = Kernel::ReducingMatmul(Reduction {
+        let kernel = MatmulReduce {
             shape: KernelShape { m, n, k, dtype },
             a: buffer("a", Placement::Local, m, k / 2),
             b: buffer("b", Placement::Local, k / 2, n),
             b_transposed: false,
             c: buffer("c", Placement::Local, m / 2, n),
             staging: buffer("staging", Placement::Symmetric, m / 2, n),
-            pulled: buffer("pulled", Placement::Local, m / 2, n),
+            pulled: buffer("fetched", Placement::Local, m / 2, n),
             ready: SlotId(0),
-            summed: None,
+            reduced: None,
             done: SlotId(1),
             rows,
             groups: m / 2,
-        });
+        };
         plan.slot("ready");
         plan.slot("done");
         plan.kernel(StreamId::MAIN, kernel);

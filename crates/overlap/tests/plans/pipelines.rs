@@ -3,7 +3,8 @@
 use crate::fixtures::{holds, plans, problem};
 use warpweave_gemm::AllGatherMatmul;
 use warpweave_overlap::algorithms::{self, Capabilities, Configuration};
-use warpweave_overlap::plan::{Effect, Kernel, OpKind, Plan, Problem, Transport};
+use warpweave_overlap::kernels::AnyKernel;
+use warpweave_overlap::plan::{Effect, OpKind, Plan, Problem, Transport};
 use warpweave_overlap::{Operation, PlanError, check, show};
 use warpweave_symm_mem::DType;
 
@@ -151,12 +152,12 @@ fn streams_and_chunks_are_those_of_the_name() {
         );
         let plan = at(&name, 4);
         assert_eq!((plan.streams.len(), plan.ops.len()), (1, 1));
-        let OpKind::Kernel { kernel, .. } = plan.ops[0].kind else {
+        let OpKind::Kernel { kernel, .. } = &plan.ops[0].kind else {
             panic!("{:?}", plan.ops[0]);
         };
         // Whole tiles, so that small shards have fewer chunks.
         let rows = AllGatherMatmul::chunk_rows(16, chunks);
-        assert!(matches!(kernel, Kernel::AllGatherMatmul { chunk_rows, .. } if chunk_rows == rows));
+        assert!(matches!(kernel, AnyKernel::AllGatherMatmul(of) if of.chunk_rows == rows));
     }
     // Eighths of the chunks there are are pushed, whole ones.
     for (name, chunks, pushed) in [

@@ -1,9 +1,10 @@
 //! Random small plans of two ranks, sound and unsound ones.
 
 use proptest::prelude::*;
+use warpweave_overlap::kernels::{AnyKernel, KernelShape, NaiveRemoteRead};
 use warpweave_overlap::plan::{
-    Collective, Effect, Kernel, KernelShape, OpKind, Placement, Plan, PlanBuilder, Region, Role,
-    SlotId, StreamId, Transport,
+    Collective, Effect, OpKind, Placement, Plan, PlanBuilder, Region, Role, SlotId, StreamId,
+    Transport,
 };
 use warpweave_symm_mem::DType;
 
@@ -157,7 +158,7 @@ fn plan(
             },
             Draft::Kernel(lanes) => OpKind::Kernel {
                 // Which kernel it is does not matter to the proof: its lanes do.
-                kernel: Kernel::NaiveRemoteRead {
+                kernel: AnyKernel::NaiveRemoteRead(NaiveRemoteRead {
                     shape: KernelShape {
                         m: 2,
                         n: 1,
@@ -169,7 +170,7 @@ fn plan(
                     c: output,
                     ready: SlotId(2),
                     done: SlotId(2),
-                },
+                }),
                 lanes: lanes
                     .iter()
                     .map(|lane| {

@@ -8,6 +8,7 @@ mod ipc;
 mod memory;
 mod multicast;
 mod pointer;
+pub mod record;
 mod segment;
 mod signal;
 mod stream;

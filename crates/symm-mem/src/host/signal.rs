@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
+use super::record;
 use crate::backend::DevicePtr;
 use crate::pad::flag::Flag;
 use crate::pad::{Notice, PadView, StopFlags, flag};
@@ -57,6 +58,7 @@ pub unsafe fn send_signal(pad: &PadView, slot: usize, peer: usize) {
         if is_stopped(pad) {
             return;
         }
+        record::note(record::Access::Signal { slot, peer });
         let epoch = atomic(pad.sent, pair)
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1);
@@ -82,7 +84,9 @@ pub unsafe fn expect_signal(pad: &PadView, slot: usize, peer: usize, lag: u32) -
             .wrapping_sub(lag);
         let flag = flag_at(pad, pad.rank as usize, slot, peer);
         let (noticed, stopped) = (|| is_noticed(pad), || is_stopped(pad));
-        match flag::wait(flag, wanted, timeout, noticed, stopped) {
+        let waited = flag::wait(flag, wanted, timeout, noticed, stopped);
+        record::note(record::Access::Wait { slot, peer, lag });
+        match waited {
             Ok(()) => true,
             Err(seen) => {
                 record_fault(pad, slot, peer, wanted, seen, start.elapsed());

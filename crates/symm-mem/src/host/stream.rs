@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Host;
 use super::event::HostEvent;
+use super::{Host, record};
 use crate::error::{Error, Result};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Condvar, Instant, Mutex};
@@ -112,9 +112,10 @@ impl Host {
         name: &'static str,
         work: impl Fn() -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
+        let recorder = record::current();
         let work = Work {
             name,
-            run: Arc::new(work),
+            run: Arc::new(move || record::with(recorder.clone(), &work)),
         };
         self.0.streams.submit(stream, Item::Work(work))
     }

@@ -1,8 +1,9 @@
 //! The buffers that the plans share, and GEMMs of parts of the rows.
 
+use crate::kernels::KernelShape;
 use crate::operation::Operation;
 use crate::plan::{Batch, Provider, SlotId, chunks, layout_of, shard};
-use crate::plan::{BufferId, KernelShape, Placement, PlanBuilder, Problem, Region, Role, StreamId};
+use crate::plan::{BufferId, Placement, PlanBuilder, Problem, Region, Role, StreamId};
 use std::ops::Range;
 
 /// A plan under construction, with its operands.

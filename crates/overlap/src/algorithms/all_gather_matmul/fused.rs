@@ -4,9 +4,10 @@
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
+use crate::kernels::{AllGatherMatmul, GatherProtocol};
 use crate::operation::Operation;
-use crate::plan::{GatherProtocol, Kernel, Placement, Plan, Problem, StreamId};
-use warpweave_gemm::AllGatherMatmul;
+use crate::plan::{Placement, Plan, Problem, StreamId};
+use warpweave_gemm as gemm;
 
 /// One hand-written kernel. A warp of each block pulls peers' rows by bulk copies while the other warps
 /// compute the GEMM. The tiles take this rank's rows first, then the chunks of the others in the order of
@@ -86,8 +87,8 @@ pub(in crate::algorithms) fn build(
     }
     let shard = problem.max_shard(world);
     let chunk_rows = match is_eager {
-        true => AllGatherMatmul::eager_chunk_rows(shard),
-        false => AllGatherMatmul::chunk_rows(shard, options.count("chunks")),
+        true => gemm::AllGatherMatmul::eager_chunk_rows(shard),
+        false => gemm::AllGatherMatmul::chunk_rows(shard, options.count("chunks")),
     };
     let chunks = shard.div_ceil(chunk_rows);
     let pushed = match is_eager {
@@ -113,7 +114,7 @@ pub(in crate::algorithms) fn build(
             (ready, GatherProtocol::Rendezvous { done, pushed })
         }
     };
-    let kernel = Kernel::AllGatherMatmul {
+    let kernel = AllGatherMatmul {
         shape: plan.shape(),
         a: plan.a,
         b: plan.b,

@@ -3,8 +3,9 @@
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::kernels::MultimemGather;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, Provider, StreamId};
+use crate::plan::{Placement, Plan, Problem, Provider, StreamId};
 
 /// The gather kernel, which ends when all rows have arrived, then the CUTLASS GEMM, then `free`, which only
 /// now is true.
@@ -27,7 +28,7 @@ fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Pl
     let staging = plan.staging(Placement::Multicast);
     let ready = plan.builder.slot("ready");
     let free = plan.builder.slot("free");
-    let kernel = Kernel::MultimemGather {
+    let kernel = MultimemGather {
         shape: plan.gather_shape(),
         a: plan.a,
         staging,

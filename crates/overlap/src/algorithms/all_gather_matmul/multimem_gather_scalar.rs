@@ -3,8 +3,9 @@
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::kernels::MultimemGatherMatmul;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
+use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// One kernel in which each owner stores its rows to all stagings at once and all compute from the unicast
 /// alias of their own.
@@ -27,7 +28,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Local);
-    let kernel = Kernel::MultimemGatherMatmul {
+    let kernel = MultimemGatherMatmul {
         shape: plan.shape(),
         a: plan.a,
         b: plan.b,

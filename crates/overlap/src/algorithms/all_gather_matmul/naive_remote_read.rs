@@ -3,8 +3,9 @@
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::kernels::NaiveRemoteRead;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
+use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// One kernel that reads each row of A from its owner, once for every element of C.
 ///
@@ -23,7 +24,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
-    let kernel = Kernel::NaiveRemoteRead {
+    let kernel = NaiveRemoteRead {
         shape: plan.shape(),
         a: plan.a,
         b: plan.b,

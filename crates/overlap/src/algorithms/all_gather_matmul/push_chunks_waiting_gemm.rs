@@ -3,8 +3,9 @@
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options, Parameter, Values};
 use crate::error::PlanError;
+use crate::kernels::ChunkedMatmul;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
+use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// The pushes of `pushChunks`, with one launch in place of its GEMMs, so that only the last wave of tiles is
 /// partly filled. Its tiles take this rank's rows first, then the chunks in the order of arrival.
@@ -45,7 +46,7 @@ fn build(
 
     let pushes = plan.builder.fork();
     plan.push(pushes, staging, count, free, |_, _| ready);
-    let kernel = Kernel::WaitingMatmul {
+    let kernel = ChunkedMatmul {
         shape: plan.shape(),
         a: plan.a,
         b: plan.b,

@@ -3,8 +3,9 @@
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::kernels::ThreadloadGather;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, Provider, StreamId};
+use crate::plan::{Placement, Plan, Problem, Provider, StreamId};
 
 /// The gather kernel, then the CUTLASS GEMM: two launches on one stream. `ready` and `done` as in
 /// [`naive_remote_read`](super::naive_remote_read).
@@ -22,7 +23,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
     let staging = plan.staging(Placement::Local);
-    let kernel = Kernel::ThreadloadGather {
+    let kernel = ThreadloadGather {
         shape: plan.gather_shape(),
         a: plan.a,
         staging,

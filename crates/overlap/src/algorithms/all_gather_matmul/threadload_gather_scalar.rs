@@ -3,8 +3,9 @@
 use super::buffers::Operands;
 use crate::algorithms::{Algorithm, Capabilities, Options};
 use crate::error::PlanError;
+use crate::kernels::ThreadloadGatherMatmul;
 use crate::operation::Operation;
-use crate::plan::{Kernel, Placement, Plan, Problem, StreamId};
+use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// One kernel that gathers A into local staging and computes from there; `ready` and `done` as in
 /// [`naive_remote_read`](super::naive_remote_read).
@@ -21,7 +22,7 @@ pub const ALGORITHM: Algorithm = Algorithm {
 
 fn build(_: &Options, rank: usize, world: usize, problem: &Problem) -> Result<Plan, PlanError> {
     let mut plan = Operands::new(ALGORITHM.name, (rank, world), problem, Placement::Symmetric);
-    let kernel = Kernel::ThreadloadGatherMatmul {
+    let kernel = ThreadloadGatherMatmul {
         shape: plan.shape(),
         a: plan.a,
         b: plan.b,

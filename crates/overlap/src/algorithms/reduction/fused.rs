@@ -3,7 +3,8 @@
 use super::{PartialGemm, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
-use crate::plan::{Kernel, KernelShape, Placement, Plan, Problem, Reduction, StreamId};
+use crate::kernels::{KernelShape, MatmulReduce};
+use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// How many rows share a flag, for [`fused()`].
 pub(in crate::algorithms) const ROWS: Parameter = Parameter {
@@ -64,7 +65,7 @@ pub(in crate::algorithms) fn fused(
     let summed = everyone.then(|| slots("reduced"));
     let done = plan.builder.slot("done");
     let Problem { m, n, k, dtype, .. } = *problem;
-    let kernel = Kernel::ReducingMatmul(Reduction {
+    let kernel = MatmulReduce {
         shape: KernelShape { m, n, k, dtype },
         a: plan.a,
         b: plan.b,
@@ -73,11 +74,11 @@ pub(in crate::algorithms) fn fused(
         staging,
         pulled,
         ready,
-        summed,
+        reduced: summed,
         done,
         rows,
         groups,
-    });
+    };
     plan.builder.kernel(StreamId::MAIN, kernel);
     plan.builder.finish()
 }

@@ -4,7 +4,8 @@ use super::fused::{ROWS, ROWS_OF_A_GROUP, fused};
 use super::{PartialGemm, Reach, Stored};
 use crate::algorithms::{Options, Parameter, Values};
 use crate::error::PlanError;
-use crate::plan::{Kernel, KernelShape, OneShot, Placement, Plan, Problem, StreamId};
+use crate::kernels::{KernelShape, OneShotMatmul};
+use crate::plan::{Placement, Plan, Problem, StreamId};
 
 /// Whether everyone gets the result by [`fused()`](super::fused()) or by [`one_shot()`].
 pub(in crate::algorithms) const SHOTS: Parameter = Parameter {
@@ -63,13 +64,13 @@ fn one_shot(
     plan.builder.alternate(staging);
     let Problem { m, n, k, dtype, .. } = *problem;
     let shape = KernelShape { m, n, k, dtype };
-    let units = OneShot::units(shape);
+    let units = OneShotMatmul::units(shape);
     let ready = plan.builder.slot("arrived");
     for _ in 1..units {
         plan.builder.slot("arrived");
     }
     let calls = plan.builder.slot("calls");
-    let kernel = Kernel::OneShotMatmul(OneShot {
+    let kernel = OneShotMatmul {
         shape,
         a: plan.a,
         b: plan.b,
@@ -79,7 +80,7 @@ fn one_shot(
         ready,
         units,
         calls,
-    });
+    };
     plan.builder.kernel(StreamId::MAIN, kernel);
     plan.builder.finish()
 }

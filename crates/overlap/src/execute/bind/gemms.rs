@@ -1,4 +1,4 @@
-//! The matrix products of a plan: problems with their algorithms.
+//! The GEMMs of a plan: problems with their algorithms.
 
 use warpweave_gemm::{GemmBackend, GemmBatch, GemmProblem, Layout};
 use warpweave_symm_mem::BackendKind;
@@ -7,11 +7,11 @@ use crate::execute::error::Result;
 use crate::execute::{ExecuteBackend, Executor};
 use crate::plan::{OpKind, Plan, Provider, Region, layout_of};
 
-/// For each operation of a plan its product, if it is one and not empty.
+/// For each operation of a plan its GEMM, if it is one and not empty.
 pub(in crate::execute) type Gemms<B> =
     Vec<Option<(GemmProblem, Provider, <B as GemmBackend>::PreparedGemm)>>;
 
-/// Plans the product of an operation, in the order of the operations; `None` for other operations and empty products.
+/// Prepares the GEMMs of a plan, in the order of the operations; `None` for other operations and empty GEMMs.
 /// Nothing here is collective.
 pub(in crate::execute) fn gemms<B: ExecuteBackend>(
     executor: &Executor<B>,
@@ -27,9 +27,9 @@ pub(in crate::execute) fn gemms<B: ExecuteBackend>(
     plan.ops.iter().map(|op| gemm(&op.kind)).collect()
 }
 
-/// What an operation multiplies, and whose kernel does; `None` if it is no product or an empty one.
+/// The problem of a GEMM, and who provides its kernel; `None` for other operations and empty GEMMs.
 ///
-/// The one place where products of plans become problems of `warpweave-gemm`.
+/// The one place where GEMMs of plans become problems of `warpweave-gemm`.
 fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProblem, Provider)> {
     let OpKind::Gemm {
         a,
@@ -63,7 +63,7 @@ fn problem_of<B: ExecuteBackend>(plan: &Plan, kind: &OpKind) -> Option<(GemmProb
         ldb: buffer(b).cols,
         ldc: buffer(c).cols,
         bias: bias.is_some(),
-        // The strides of a single product may be any.
+        // The strides of a single GEMM may be any.
         batch: match batch.count {
             1 => GemmBatch::ONE,
             count => GemmBatch {

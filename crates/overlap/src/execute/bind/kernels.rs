@@ -1,22 +1,77 @@
 //! The kernels of a plan: what their launches are told, and whether they can be launched at all.
 
-use warpweave_gemm::chunked_matmul::Arrival;
-use warpweave_gemm::matmul_reduce::ReduceOutput;
-use warpweave_gemm::{AllGatherMatmul, ChunkedMatmul, GemmProblem, Layout, MatmulReduce, Protocol};
-use warpweave_kernels::{GatherMatmul, GatherMode, LocalReduce, NaiveRemoteRead, Strided};
-use warpweave_symm_mem::{DevicePtr, PadView, SignalPad};
+use std::fmt::Debug;
+
+use warpweave_kernels::{LocalReduce, Strided};
+use warpweave_symm_mem::{Backend, DevicePtr, PadView, SignalPad};
 
 use super::Binder;
 use crate::execute::ExecuteBackend;
+use crate::execute::buffers::Buffers;
 use crate::execute::error::{ExecuteError, Result};
 use crate::execute::step::Action;
-use crate::plan::{
-    BufferId, GatherProtocol, Kernel, KernelShape, OneShot, Reduction, Region, SlotId, layout_of,
-    shard,
-};
+use crate::kernels::AnyKernel;
+use crate::plan::{BufferId, Plan, Region};
 
-impl<B: ExecuteBackend> Binder<'_, B> {
-    fn pad_view(&self) -> Result<PadView> {
+/// What a plan's kernel is bound to: memory, signals and a device.
+#[derive(Debug)]
+pub struct Binding<'a, B: Backend> {
+    backend: &'a B,
+    plan: &'a Plan,
+    buffers: &'a Buffers<B>,
+    pad: Option<&'a SignalPad<B>>,
+}
+
+impl<B: Backend> Binding<'_, B> {
+    /// The device.
+    pub fn backend(&self) -> &B {
+        self.backend
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.plan.rank
+    }
+
+    /// How many ranks take part.
+    pub fn world(&self) -> usize {
+        self.plan.world
+    }
+
+    /// First address of this rank's copy of a buffer, of the first one where it alternates. The second
+    /// follows it.
+    pub fn own(&self, id: BufferId) -> DevicePtr {
+        self.copy_of(id, self.plan.rank)
+    }
+
+    /// First address of `rank`'s copy of a symmetric buffer, as mapped here; this rank's own if the buffer is
+    /// local.
+    pub fn copy_of(&self, id: BufferId, rank: usize) -> DevicePtr {
+        self.buffers.copy_of(id, rank)
+    }
+
+    /// [`Binding::copy_of`] each rank.
+    pub fn copies(&self, id: BufferId) -> Vec<DevicePtr> {
+        (0..self.world())
+            .map(|rank| self.copy_of(id, rank))
+            .collect()
+    }
+
+    /// Device address of the table of all copies' addresses; null for a local buffer.
+    pub fn table(&self, id: BufferId) -> DevicePtr {
+        self.buffers.table(id)
+    }
+
+    /// The multicast address; null on the host backend, and for buffers without one.
+    pub fn multicast(&self, id: BufferId) -> DevicePtr {
+        self.buffers.multicast(id)
+    }
+
+    /// The pad of the plan's slots.
+    ///
+    /// # Errors
+    /// [`ExecuteError::InvalidPlan`] for a plan without slots.
+    pub fn pad(&self) -> Result<PadView> {
         self.pad
             .map(SignalPad::view)
             .ok_or_else(|| ExecuteError::InvalidPlan {
@@ -26,305 +81,86 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 why: "a kernel that signals needs a signal pad".into(),
             })
     }
+}
 
-    /// A sum of boxes where they lie.
+/// A kernel with its addresses, ready to be enqueued.
+pub trait Launch<B: Backend>: Debug + Send + Sync {
+    /// Enqueues one call on `stream`.
+    ///
+    /// # Errors
+    /// What the backend reports.
+    ///
+    /// # Safety
+    /// - The addresses of the [`Binding`] outlive the enqueued work, and nothing that is not ordered with the
+    ///   launch touches what the kernel's lanes name.
+    /// - All ranks enqueue the same kernel, in the order of plans that belong together.
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()>;
+
+    /// Enqueues the kernel on a problem without rows and peers, which touches nothing. So what the device or
+    /// the build lacks is found before any rank waits for this one. Kernels that find it when they are bound
+    /// have nothing to do.
+    ///
+    /// # Errors
+    /// What the device or the build lacks.
+    fn probe(&self, _backend: &B, _stream: &B::Stream) -> Result<()> {
+        Ok(())
+    }
+
+    /// The algorithm that was chosen for it, where there is a choice: for tables and logs.
+    fn algorithm(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A launch of some kernel.
+pub type BoxedLaunch<B> = Box<dyn Launch<B>>;
+
+/// The pad of a launch without peers, for [`Launch::probe`].
+pub(crate) fn without_peers(pad: PadView) -> PadView {
+    PadView {
+        rank: 0,
+        world: 1,
+        ..pad
+    }
+}
+
+impl<B: ExecuteBackend> Binder<'_, B> {
+    /// The launch of a kernel, which has been probed.
+    pub(super) fn kernel(&self, kernel: &AnyKernel) -> Result<Action<B>> {
+        let backend = &self.executor.backend;
+        let launch = B::bind_kernel(
+            &**kernel,
+            &Binding {
+                backend,
+                plan: self.plan,
+                buffers: self.buffers,
+                pad: self.pad,
+            },
+        )?;
+        let stream = backend.setup_stream()?;
+        launch.probe(backend, &stream)?;
+        backend.synchronize(&stream)?;
+        let name = kernel.name();
+        Ok(Action::Kernel { name, launch })
+    }
+
+    /// The reduction of boxes where they are, which has been probed.
     pub(super) fn sum(&self, srcs: &[Region], dst: &Region) -> Result<Action<B>> {
         let buffer = |region: &Region| &self.plan.buffers[region.buffer.0];
         let strided = |region: &Region| Strided {
             address: self.address(region),
             row_stride: buffer(region).cols,
         };
-        let summands: Vec<_> = srcs.iter().map(strided).collect();
+        let partials: Vec<_> = srcs.iter().map(strided).collect();
         let shape = (dst.rows.len(), dst.cols.len());
         let (rank, dtype) = (self.plan.rank, buffer(dst).dtype);
-        Ok(Action::Reduce(LocalReduce::new(
-            rank,
-            &summands,
-            strided(dst),
-            shape,
-            dtype,
-        )?))
-    }
-
-    /// Launches a kernel on a problem of no rows with no peers, which touches nothing: what the device or the build lacks
-    /// is found before any rank waits for this one.
-    pub(super) fn probe(&self, action: &Action<B>) -> Result<()> {
+        let launch = LocalReduce::new(rank, &partials, strided(dst), shape, dtype)?;
         let backend = &self.executor.backend;
         let stream = backend.setup_stream()?;
-        let alone = |pad: PadView| PadView {
-            rank: 0,
-            world: 1,
-            ..pad
-        };
-        match action {
-            Action::NaiveRemoteRead(launch) => {
-                let empty = NaiveRemoteRead {
-                    m: 0,
-                    pad: alone(launch.pad),
-                    ..*launch
-                };
-                // SAFETY: the launch reads and writes no row and signals no peer.
-                unsafe { backend.naive_remote_read(&stream, &empty)? };
-            }
-            Action::GatherMatmul(launch) => {
-                let empty = GatherMatmul {
-                    m: 0,
-                    pad: alone(launch.pad),
-                    ..*launch
-                };
-                // SAFETY: as above.
-                unsafe { backend.gather_matmul(&stream, &empty)? };
-            }
-            Action::Reduce(launch) => {
-                let empty = LocalReduce { rows: 0, ..*launch };
-                // SAFETY: as above.
-                unsafe { backend.local_reduce(&stream, &empty)? };
-            }
-            _ => {}
-        }
-        Ok(backend.synchronize(&stream)?)
-    }
-
-    pub(super) fn kernel(&self, kernel: &Kernel) -> Result<Action<B>> {
-        let pad = self.pad_view()?;
-        let shape = kernel.shape();
-        let own = |id| self.buffers.copy_of(id, self.plan.rank);
-        let gather = |mode, a, staging, (b, c), ready| GatherMatmul {
-            mode,
-            a,
-            staging,
-            b,
-            c,
-            m: shape.m,
-            n: shape.n,
-            k: shape.k,
-            dtype: shape.dtype,
-            pad,
-            ready,
-            max_blocks: None,
-        };
-        let nothing = (DevicePtr::NULL, DevicePtr::NULL);
-        let thread_load = |a, done: SlotId| GatherMode::ThreadLoad {
-            a_peers: self.buffers.table(a),
-            done: done.0,
-        };
-        let multimem = |staging, free: SlotId, signal_free| GatherMode::Multimem {
-            address: self.buffers.multicast(staging),
-            staging_peers: self.buffers.table(staging),
-            free: free.0,
-            signal_free,
-        };
-        let launch = match *kernel {
-            Kernel::NaiveRemoteRead {
-                a,
-                b,
-                c,
-                ready,
-                done,
-                ..
-            } => {
-                let launch = NaiveRemoteRead {
-                    a_peers: self.buffers.table(a),
-                    b: own(b),
-                    c: own(c),
-                    m: shape.m,
-                    n: shape.n,
-                    k: shape.k,
-                    dtype: shape.dtype,
-                    pad,
-                    ready: ready.0,
-                    done: done.0,
-                    max_blocks: None,
-                };
-                return Ok(Action::NaiveRemoteRead(launch));
-            }
-            Kernel::ThreadloadGatherMatmul {
-                a,
-                b,
-                c,
-                staging,
-                ready,
-                done,
-                ..
-            } => gather(
-                thread_load(a, done),
-                own(a),
-                own(staging),
-                (own(b), own(c)),
-                ready.0,
-            ),
-            Kernel::ThreadloadGather {
-                a,
-                staging,
-                ready,
-                done,
-                ..
-            } => gather(thread_load(a, done), own(a), own(staging), nothing, ready.0),
-            Kernel::MultimemGatherMatmul {
-                a,
-                b,
-                c,
-                staging,
-                ready,
-                free,
-                ..
-            } => {
-                let mode = multimem(staging, free, true);
-                gather(mode, own(a), own(staging), (own(b), own(c)), ready.0)
-            }
-            Kernel::MultimemGather {
-                a,
-                staging,
-                ready,
-                free,
-                ..
-            } => gather(
-                multimem(staging, free, false),
-                own(a),
-                own(staging),
-                nothing,
-                ready.0,
-            ),
-            Kernel::WaitingMatmul {
-                a,
-                b,
-                c,
-                staging,
-                ready,
-                ..
-            } => {
-                let (rank, world) = (self.plan.rank, self.plan.world);
-                let arrivals = kernel.arrivals(rank, world).into_iter();
-                let gemm = ChunkedMatmul {
-                    problem: GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype),
-                    own: shard(shape.m, rank, world),
-                    arrivals: arrivals
-                        .map(|(from, rows)| Arrival { rows, from })
-                        .collect(),
-                    a: own(a),
-                    staging: own(staging),
-                    b: own(b),
-                    c: own(c),
-                    pad,
-                    ready: ready.0,
-                };
-                let planned = self.executor.backend.prepare_chunked(&gemm)?;
-                return Ok(Action::ChunkedMatmul(planned));
-            }
-            Kernel::AllGatherMatmul {
-                a,
-                b,
-                b_transposed,
-                bias,
-                c,
-                staging,
-                ready,
-                chunk_rows,
-                protocol,
-                ..
-            } => {
-                let ranks = 0..self.plan.world;
-                let shards = ranks.map(|r| shard(shape.m, r, self.plan.world));
-                // Where rows come eagerly nobody says that they have been read.
-                let (done, protocol) = match protocol {
-                    GatherProtocol::Rendezvous { done, pushed } => {
-                        (done.0, Protocol::Rendezvous { pushed })
-                    }
-                    GatherProtocol::Eager { .. } => (0, Protocol::Eager),
-                };
-                let gemm = AllGatherMatmul {
-                    problem: GemmProblem {
-                        bias: bias.is_some(),
-                        ..GemmProblem::new(shape.m, shape.n, shape.k, shape.dtype)
-                            .with_layouts(Layout::RowMajor, layout_of(b_transposed))
-                    },
-                    shards: shards.collect(),
-                    chunk_rows,
-                    a: self.copies(a),
-                    staging: self.copies(staging),
-                    b: own(b),
-                    c: own(c),
-                    bias: bias.map_or(DevicePtr::NULL, own),
-                    pad,
-                    ready: ready.0,
-                    done,
-                    protocol,
-                    tiling: None,
-                    max_blocks: None,
-                };
-                let planned = self.executor.backend.prepare_all_gather(&gemm)?;
-                return Ok(Action::AllGatherMatmul(planned));
-            }
-            Kernel::ReducingMatmul(reduction) => {
-                let gemm = self.reducing(&reduction, pad);
-                let planned = self.executor.backend.prepare_reduce(&gemm)?;
-                return Ok(Action::MatmulReduce(planned));
-            }
-            Kernel::OneShotMatmul(one_shot) => {
-                let gemm = self.one_shot(&one_shot, pad);
-                let planned = self.executor.backend.prepare_reduce(&gemm)?;
-                return Ok(Action::MatmulReduce(planned));
-            }
-        };
-        Ok(Action::GatherMatmul(launch))
-    }
-
-    /// The copies of a buffer, by rank.
-    fn copies(&self, id: BufferId) -> Vec<DevicePtr> {
-        let ranks = 0..self.plan.world;
-        ranks.map(|rank| self.buffers.copy_of(id, rank)).collect()
-    }
-
-    fn reducing(&self, reduction: &Reduction, pad: PadView) -> MatmulReduce {
-        let (rank, world) = (self.plan.rank, self.plan.world);
-        let KernelShape { m, n, dtype, .. } = reduction.shape;
-        let own = |id| self.buffers.copy_of(id, rank);
-        MatmulReduce {
-            problem: GemmProblem::new(m, n, reduction.depth(rank, world), dtype)
-                .with_layouts(Layout::RowMajor, layout_of(reduction.b_transposed)),
-            shards: reduction.shards(world),
-            a: own(reduction.a),
-            b: own(reduction.b),
-            bias: DevicePtr::NULL,
-            c: match reduction.everyone() {
-                false => ReduceOutput::Owner(own(reduction.c)),
-                true => ReduceOutput::Everyone(self.copies(reduction.c)),
-            },
-            staging: self.copies(reduction.staging),
-            pulled: own(reduction.pulled),
-            pad,
-            ready: reduction.ready.0,
-            // Where only owners get the sums, no slot is looked at.
-            summed: reduction.summed.unwrap_or(reduction.ready).0,
-            done: reduction.done.0,
-            group_rows: reduction.rows,
-            tiling: None,
-            max_blocks: None,
-        }
-    }
-
-    fn one_shot(&self, one_shot: &OneShot, pad: PadView) -> MatmulReduce {
-        let (rank, world) = (self.plan.rank, self.plan.world);
-        let KernelShape { m, n, dtype, .. } = one_shot.shape;
-        let own = |id| self.buffers.copy_of(id, rank);
-        MatmulReduce {
-            problem: GemmProblem::new(m, n, one_shot.depth(rank, world), dtype)
-                .with_layouts(Layout::RowMajor, layout_of(one_shot.b_transposed)),
-            a: own(one_shot.a),
-            b: own(one_shot.b),
-            bias: DevicePtr::NULL,
-            c: ReduceOutput::Each(own(one_shot.c)),
-            staging: self.copies(one_shot.staging),
-            pad,
-            ready: one_shot.ready.0,
-            done: one_shot.calls.0,
-            tiling: None,
-            max_blocks: None,
-            // What only owners of rows have.
-            shards: Vec::new(),
-            pulled: DevicePtr::NULL,
-            summed: one_shot.calls.0,
-            group_rows: 0,
-        }
+        let empty = LocalReduce { rows: 0, ..launch };
+        // SAFETY: the launch reads and writes no row.
+        unsafe { backend.local_reduce(&stream, &empty)? };
+        backend.synchronize(&stream)?;
+        Ok(Action::Reduce(launch))
     }
 }

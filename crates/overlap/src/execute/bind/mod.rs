@@ -1,4 +1,4 @@
-//! From operations to steps: regions become addresses, products get algorithms.
+//! From operations to steps: regions become addresses, GEMMs get algorithms.
 
 mod collectives;
 mod gemms;
@@ -17,6 +17,8 @@ use crate::plan::{Op, OpKind, Plan, Region};
 
 pub(super) use collectives::{ProcessGroups, part_of};
 pub(super) use gemms::{Gemms, gemms};
+pub(crate) use kernels::without_peers;
+pub use kernels::{Binding, BoxedLaunch, Launch};
 
 /// What a plan's operations are bound to.
 pub(super) struct Binder<'a, B: ExecuteBackend> {
@@ -34,8 +36,8 @@ impl<B: ExecuteBackend> Binder<'_, B> {
     pub fn steps(&self, gemms: Gemms<B>) -> Result<Vec<Step<B>>> {
         let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. } | OpKind::Reduce { .. });
         if self.plan.ops.iter().any(launches) {
-            // All ranks come together behind this, before any of them launches: ranks that share a context could not
-            // load kernels while one waits for another.
+            // All ranks meet in a barrier after this, before any of them launches: ranks that share a context
+            // could not load kernels while one waits for another.
             self.executor.backend.preload()?;
         }
         let mut steps = Vec::with_capacity(self.plan.ops.len());
@@ -56,11 +58,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 },
                 OpKind::Record { event } => Action::Record(event.0),
                 OpKind::WaitEvent { event } => Action::WaitEvent(event.0),
-                OpKind::Reduce { srcs, dst } => {
-                    let action = self.sum(srcs, dst)?;
-                    self.probe(&action)?;
-                    action
-                }
+                OpKind::Reduce { srcs, dst } => self.sum(srcs, dst)?,
                 OpKind::Collective { .. } => match collective {
                     Some(collective) => collective,
                     None => continue,
@@ -84,16 +82,12 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                             bias: bias.as_ref().map_or(DevicePtr::NULL, |b| self.address(b)),
                         },
                     }),
-                    // A sum of no terms, where a rank holds no column of A.
+                    // A GEMM of no terms, where a rank holds no column of A.
                     None => {
                         Action::Zero(batch.of_c(c).iter().flat_map(|c| self.spans(c)).collect())
                     }
                 },
-                OpKind::Kernel { kernel, .. } => {
-                    let action = self.kernel(kernel)?;
-                    self.probe(&action)?;
-                    action
-                }
+                OpKind::Kernel { kernel, .. } => self.kernel(kernel)?,
             };
             steps.push(Step {
                 op: index,

@@ -1,0 +1,472 @@
+//! The all-gather GEMM: gathers the rows of the others chunk by chunk and computes C meanwhile.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use warpweave_gemm as gemm;
+use warpweave_gemm::{GemmProblem, Layout, Protocol};
+use warpweave_symm_mem::DevicePtr;
+
+use super::owner_lane::OwnerLane;
+use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
+use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
+use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
+use crate::simulate::{Cost, Costs, Resource, micros};
+
+/// Gathers the rows of the others in staging, chunk after chunk, and computes C meanwhile: from this rank's
+/// rows where they lie and from the others' in staging, each chunk once it is there. The protocol says how
+/// they come.
+///
+/// `a` is the rank's own shard, in rows 0 .. shard length; `staging` holds all M rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AllGatherMatmul {
+    /// Sizes.
+    pub shape: KernelShape,
+    /// Symmetric where peers pull, else local.
+    pub a: BufferId,
+    /// Local.
+    pub b: BufferId,
+    /// Whether `b` is stored n × k.
+    pub b_transposed: bool,
+    /// Local: what is added to each row of C.
+    pub bias: Option<BufferId>,
+    /// Local.
+    pub c: BufferId,
+    /// Symmetric where peers write, else local. Alternating with the eager protocol.
+    pub staging: BufferId,
+    /// What a rank signals about its rows: see [`GatherProtocol`].
+    pub ready: SlotId,
+    /// Rows of a chunk; the last of a shard may have fewer.
+    pub chunk_rows: usize,
+    /// How rows come.
+    pub protocol: GatherProtocol,
+}
+
+/// How rows come from their owners in [`AllGatherMatmul`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum GatherProtocol {
+    /// They are pulled after `ready`, "my A may be read", which needs a symmetric `a`. Copies of the plan may
+    /// push the first of them; then the plan signals `ready` after those copies, from each rank that has any
+    /// rows.
+    Rendezvous {
+        /// "I have read your A", and what you pushed.
+        done: SlotId,
+        /// The chunks of a shard, from its first, that copies of the plan push.
+        pushed: usize,
+    },
+    /// Their owner writes them into the staging of all others as soon as its launch begins, and signals each
+    /// chunk in a slot of its own, from `ready` on. To a plan those flags are one, that of the first chunk: a
+    /// tile that waits for less than all of them reads no other rows.
+    Eager {
+        /// Chunks of the largest shard.
+        chunks: usize,
+    },
+}
+
+impl Kernel for AllGatherMatmul {
+    fn name(&self) -> &'static str {
+        gemm::AllGatherMatmul::NAME
+    }
+
+    fn shape(&self) -> KernelShape {
+        self.shape
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::ThreadLoads
+    }
+
+    fn operands(&self, rank: usize, world: usize) -> Vec<KernelBuffer> {
+        let KernelShape { m, n, k, .. } = self.shape;
+        let (b_rows, b_cols) = layout_of(self.b_transposed).stored(k, n);
+        let staging = KernelBuffer::new(self.staging, m, k);
+        let (a, staging) = match self.protocol {
+            GatherProtocol::Eager { .. } => (
+                KernelBuffer::new(self.a, shard(m, rank, world).len(), k),
+                staging.placed(Placement::Symmetric).alternating(),
+            ),
+            GatherProtocol::Rendezvous { pushed, .. } => (
+                KernelBuffer::new(self.a, m.div_ceil(world), k).placed(Placement::Symmetric),
+                match pushed {
+                    0 => staging,
+                    _ => staging.placed(Placement::Symmetric),
+                },
+            ),
+        };
+        let bias = self.bias.map(|bias| KernelBuffer::new(bias, 1, n));
+        [a, KernelBuffer::new(self.b, b_rows, b_cols)]
+            .into_iter()
+            .chain(bias)
+            .chain([KernelBuffer::new(self.c, m, n), staging])
+            .collect()
+    }
+
+    fn result(&self) -> Option<BufferId> {
+        Some(self.c)
+    }
+
+    fn slots(&self) -> Vec<SlotId> {
+        match self.protocol {
+            GatherProtocol::Rendezvous { done, .. } => vec![self.ready, done],
+            GatherProtocol::Eager { chunks } => slots_from(self.ready, chunks).collect(),
+        }
+    }
+
+    fn counts_calls(&self) -> bool {
+        matches!(self.protocol, GatherProtocol::Eager { .. })
+    }
+
+    fn agreed(&self) -> String {
+        let how = match self.protocol {
+            GatherProtocol::Rendezvous { pushed, .. } => format!("{pushed} pushed"),
+            GatherProtocol::Eager { .. } => "eager".into(),
+        };
+        format!("chunks of {} rows, {how}", self.chunk_rows)
+    }
+
+    fn validate(&self, _: usize, world: usize) -> Result<(), String> {
+        let GatherProtocol::Eager { chunks } = self.protocol else {
+            return Ok(());
+        };
+        let rows = self.chunk_rows;
+        let needed = self.shape.m.div_ceil(world).div_ceil(rows.max(1));
+        match chunks == needed && rows > 0 {
+            true => Ok(()),
+            false => Err(format!("{needed} chunks of {rows} rows, not {chunks}")),
+        }
+    }
+
+    fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
+        let lanes = OwnerLane::all(self.shape, (rank, world));
+        match self.protocol {
+            GatherProtocol::Eager { .. } => {
+                let all = |owner: &OwnerLane| vec![(self.ready, owner.rows())];
+                self.eager_lanes((rank, world), &[peers(rank, world).collect()], all)
+            }
+            GatherProtocol::Rendezvous { done, pushed: 0 } => {
+                lanes.map(|lane| self.pulling_lane(&lane, done)).collect()
+            }
+            GatherProtocol::Rendezvous { done, pushed } => {
+                let (own, others): (Vec<_>, _) = lanes.partition(OwnerLane::is_own);
+                let mut lanes = self.pushed_lanes(&others, (done, pushed));
+                lanes.extend(own.iter().map(|lane| self.own_lane(lane)));
+                lanes
+            }
+        }
+    }
+
+    fn lanes_by_piece(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
+        match self.protocol {
+            GatherProtocol::Eager { .. } => {
+                let each: Vec<_> = peers(rank, world).map(|peer| vec![peer]).collect();
+                self.eager_lanes((rank, world), &each, |owner| self.chunks_of(owner))
+            }
+            GatherProtocol::Rendezvous { done, pushed: 0 } => {
+                self.chunked_lanes((rank, world), done)
+            }
+            GatherProtocol::Rendezvous { .. } => self.lanes(rank, world),
+        }
+    }
+
+    fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
+        let own = costs.plan.rank;
+        match rest.first()? {
+            Effect::Read(region) if region.rank != own => Some(self.first_chunk(costs, region)),
+            Effect::Write(region) if region.rank == own => {
+                match costs.is_own(region, self.c) && !region.rows.is_empty() {
+                    true => Some(self.gemm_cost(costs, region)),
+                    // What is written to staging is not worth a figure.
+                    false => Some(Cost::default()),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    on_both_backends!();
+}
+
+/// The other ranks, the next one first.
+fn peers(rank: usize, world: usize) -> impl Iterator<Item = usize> {
+    (1..world).map(move |step| (rank + step) % world)
+}
+
+/// The lanes.
+impl AllGatherMatmul {
+    /// A GEMM on `rows` of A in the buffer `a`, and of C.
+    fn multiply(&self, lane: &OwnerLane, a: Region, rows: Range<usize>) -> Vec<Effect> {
+        let mut effects = vec![Effect::Read(a), lane.read_weight(self.b, self.b_transposed)];
+        let n = self.shape.n;
+        effects.extend(
+            self.bias
+                .map(|bias| Effect::Read(lane.own_box(bias, 0..1, n))),
+        );
+        effects.push(Effect::Write(lane.own_box(self.c, rows, n)));
+        effects
+    }
+
+    fn multiply_staged(&self, lane: &OwnerLane, rows: Range<usize>) -> Vec<Effect> {
+        let a = lane.own_box(self.staging, rows.clone(), self.shape.k);
+        self.multiply(lane, a, rows)
+    }
+
+    /// This rank's rows are read where they lie.
+    fn own_lane(&self, lane: &OwnerLane) -> Vec<Effect> {
+        self.multiply(lane, lane.shard_rows(self.a, lane.rows()), lane.rows())
+    }
+
+    /// The GEMM comes last here. In truth it begins with the first chunk, as [`Self::chunked_lanes`] has it.
+    /// Nothing outside can tell: what follows the last signal is seen by this rank alone.
+    fn pulling_lane(&self, lane: &OwnerLane, done: SlotId) -> Vec<Effect> {
+        if lane.is_own() {
+            return self.own_lane(lane);
+        }
+        let mut effects = lane.pull((self.a, self.staging), (self.ready, done));
+        effects.extend(self.multiply_staged(lane, lane.rows()));
+        effects.push(lane.wait(done));
+        effects
+    }
+
+    /// For each peer a lane that pulls, one for the GEMM on what is pulled, and one that gives the rows back.
+    fn chunked_lanes(&self, (rank, world): (usize, usize), done: SlotId) -> Vec<Vec<Effect>> {
+        let all = OwnerLane::all(self.shape, (rank, world));
+        let (own, others): (Vec<_>, Vec<_>) = all.partition(OwnerLane::is_own);
+        let mut lanes = Vec::new();
+        for lane in others {
+            let after_pull = Effect::After(vec![lanes.len()]);
+            let mut pull = lane.pull((self.a, self.staging), (self.ready, done));
+            let signal = pull.pop();
+            let mut multiply = vec![after_pull.clone()];
+            multiply.extend(self.multiply_staged(&lane, lane.rows()));
+            let give_back = std::iter::once(after_pull).chain(signal);
+            let give_back = give_back.chain([lane.wait(done)]).collect();
+            lanes.extend([pull, multiply, give_back]);
+        }
+        lanes.extend(own.iter().map(|lane| self.own_lane(lane)));
+        lanes
+    }
+
+    /// Where rows are pushed, what is done for the other ranks: for each with any rows a lane for the wait
+    /// for its pushed rows, one for the GEMM on those and one for what is pulled, after all those waits; and
+    /// one at the end, in which all get theirs back.
+    fn pushed_lanes(
+        &self,
+        others: &[OwnerLane],
+        (done, pushed): (SlotId, usize),
+    ) -> Vec<Vec<Effect>> {
+        let pushed_rows = pushed.saturating_mul(self.chunk_rows);
+        let middle = |lane: &OwnerLane| {
+            let Range { start, end } = lane.rows();
+            end.min(start.saturating_add(pushed_rows))
+        };
+        let present: Vec<&OwnerLane> = others
+            .iter()
+            .filter(|lane| !lane.rows().is_empty())
+            .collect();
+        let waits = 0..present.len();
+        let mut lanes: Vec<Vec<Effect>> = present
+            .iter()
+            .map(|lane| vec![lane.wait(self.ready)])
+            .collect();
+        for (wait, lane) in present.iter().enumerate() {
+            let mut effects = vec![Effect::After(vec![wait])];
+            effects.extend(self.multiply_staged(lane, lane.rows().start..middle(lane)));
+            lanes.push(effects);
+        }
+        for lane in &present {
+            let rows = middle(lane)..lane.rows().end;
+            let mut effects = vec![
+                Effect::After(waits.clone().collect()),
+                Effect::Read(lane.shard_rows(self.a, rows.clone())),
+                Effect::Write(lane.own_box(self.staging, rows.clone(), self.shape.k)),
+            ];
+            effects.extend(self.multiply_staged(lane, rows));
+            lanes.push(effects);
+        }
+        let to: Vec<usize> = others.iter().map(|lane| lane.owner).collect();
+        lanes.push(vec![
+            Effect::After((waits.end..lanes.len()).collect()),
+            Effect::Signal {
+                slot: done,
+                to: to.clone(),
+            },
+            Effect::Wait {
+                slot: done,
+                from: to,
+                lag: 0,
+            },
+        ]);
+        lanes
+    }
+
+    /// The owner writes its rows piece by piece to the peers of a group and signals each piece, group by
+    /// group; then the rows of each owner, after the waits for its pieces. A rank without rows signals one
+    /// empty piece.
+    fn eager_lanes(
+        &self,
+        (rank, world): (usize, usize),
+        groups: &[Vec<usize>],
+        pieces: impl Fn(&OwnerLane) -> Vec<(SlotId, Range<usize>)>,
+    ) -> Vec<Vec<Effect>> {
+        let (mut send, mut multiply) = (Vec::new(), Vec::new());
+        for lane in OwnerLane::all(self.shape, (rank, world)) {
+            if !lane.is_own() {
+                let waits = pieces(&lane).into_iter().map(|(slot, _)| lane.wait(slot));
+                let mut effects: Vec<Effect> = waits.collect();
+                effects.extend(self.multiply_staged(&lane, lane.rows()));
+                multiply.push(effects);
+                continue;
+            }
+            let pieces = pieces(&lane);
+            send.extend(groups.iter().map(|to| self.push(&lane, to, &pieces)));
+            multiply.push(self.own_lane(&lane));
+        }
+        send.into_iter().chain(multiply).collect()
+    }
+
+    /// Writes own pieces to some peers, and signals each.
+    fn push(
+        &self,
+        lane: &OwnerLane,
+        to: &[usize],
+        pieces: &[(SlotId, Range<usize>)],
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for (slot, rows) in pieces {
+            effects.push(Effect::Read(lane.shard_rows(self.a, rows.clone())));
+            let staged = lane.own_box(self.staging, rows.clone(), self.shape.k);
+            effects.extend(to.iter().map(|&peer| {
+                Effect::Write(Region {
+                    rank: peer,
+                    ..staged.clone()
+                })
+            }));
+            effects.push(Effect::Signal {
+                slot: *slot,
+                to: to.to_vec(),
+            });
+        }
+        effects
+    }
+
+    /// The chunks of an owner's rows with their slots. A rank without rows signals the first all the same.
+    fn chunks_of(&self, owner: &OwnerLane) -> Vec<(SlotId, Range<usize>)> {
+        let Range { start, end } = owner.rows();
+        let step = self.chunk_rows.max(1);
+        let count = (end - start).div_ceil(step).max(1);
+        slots_from(self.ready, count)
+            .enumerate()
+            .map(|(chunk, slot)| {
+                let first = end.min(start.saturating_add(chunk.saturating_mul(step)));
+                (slot, first..end.min(first.saturating_add(step)))
+            })
+            .collect()
+    }
+}
+
+/// The cost.
+impl AllGatherMatmul {
+    /// Of a peer's shard, read in chunks, the first: it precedes the GEMM, the others overlap with it.
+    fn first_chunk(&self, costs: &Costs<'_>, shard: &Region) -> Cost {
+        let own = costs.plan.rank;
+        let end = shard.rows.start.saturating_add(self.chunk_rows);
+        let first = Region {
+            rows: shard.rows.start..end.min(shard.rows.end),
+            ..shard.clone()
+        };
+        let rate = costs.machine.link.sm_pull_gbs;
+        costs
+            .transfer(shard.rank, &[own], costs.bytes(&first), rate)
+            .by_one_thread(Resource::LinkIn(own))
+            .arriving()
+    }
+
+    /// The GEMM on one rank's rows, which takes its part of the whole: no measurement shows that pulling
+    /// slows it. Rows of others, but what is pushed of each shard, end no earlier than a wave after the last
+    /// of them. Of those that are pulled, one chunk is there at the begin; the others share a link, and each
+    /// is counted before the next is loaded.
+    fn gemm_cost(&self, costs: &Costs<'_>, result: &Region) -> Cost {
+        let (own, world) = (costs.plan.rank, costs.plan.world);
+        let KernelShape { m, n, k, dtype } = self.shape;
+        let waves = match self.counts_calls() {
+            true => costs.machine.late_waves((m, n, k), dtype),
+            false => costs.machine.fast_waves((m, n, k), dtype),
+        };
+        let rows = result.rows.len();
+        let time = rows as f64 / m as f64 * waves.count() * waves.wave_us;
+        let first = result.rows.start;
+        let owner = (0..world).find(|&rank| shard(m, rank, world).contains(&first));
+        let arrival = match (owner.filter(|&owner| owner != own), self.protocol) {
+            (None, _) => None,
+            (_, GatherProtocol::Eager { .. }) => Some(0.0),
+            (Some(owner), GatherProtocol::Rendezvous { pushed, .. }) => {
+                let pushed = pushed.saturating_mul(self.chunk_rows);
+                let rest = rows.saturating_sub(self.chunk_rows) * k * dtype.size();
+                let bytes = (world - 1) as f64 * rest as f64;
+                let pulling = micros(bytes, costs.machine.link.sm_pull_gbs);
+                let is_pulled = first >= shard(m, owner, world).start.saturating_add(pushed);
+                is_pulled.then_some(pulling + costs.machine.latency.signal_us)
+            }
+        };
+        let others = (world - 1) as f64 * time;
+        let latency = arrival.map_or(0.0, |arrival| (waves.wave_us + arrival - others).max(0.0));
+        Cost {
+            latency,
+            ..costs.gemm(time, 1.0)
+        }
+    }
+}
+
+/// The launch.
+impl AllGatherMatmul {
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        let KernelShape { m, n, k, dtype } = self.shape;
+        let world = with.world();
+        // With the eager protocol nobody signals that rows have been read.
+        let (done, protocol) = match self.protocol {
+            GatherProtocol::Rendezvous { done, pushed } => {
+                (done.0, Protocol::Rendezvous { pushed })
+            }
+            GatherProtocol::Eager { .. } => (0, Protocol::Eager),
+        };
+        let descriptor = gemm::AllGatherMatmul {
+            problem: GemmProblem {
+                bias: self.bias.is_some(),
+                ..GemmProblem::new(m, n, k, dtype)
+                    .with_layouts(Layout::RowMajor, layout_of(self.b_transposed))
+            },
+            shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
+            chunk_rows: self.chunk_rows,
+            a: with.copies(self.a),
+            staging: with.copies(self.staging),
+            b: with.own(self.b),
+            c: with.own(self.c),
+            bias: self.bias.map_or(DevicePtr::NULL, |bias| with.own(bias)),
+            pad: with.pad()?,
+            ready: self.ready.0,
+            done,
+            protocol,
+            tiling: None,
+            max_blocks: None,
+        };
+        Ok(Box::new(Planned::<B>(
+            with.backend().prepare_all_gather(&descriptor)?,
+        )))
+    }
+}
+
+#[derive(Debug)]
+struct Planned<B: ExecuteBackend>(B::PreparedAllGather);
+
+impl<B: ExecuteBackend> Launch<B> for Planned<B> {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
+        // SAFETY: the caller's obligation; all ranks enqueue plans with this kernel, whose interfaces the
+        // executor found equal.
+        unsafe { backend.all_gather_matmul(stream, &self.0)? };
+        Ok(())
+    }
+
+    fn algorithm(&self) -> Option<String> {
+        Some(B::all_gather_algorithm(&self.0))
+    }
+}

@@ -1,0 +1,440 @@
+//! GEMM + reduction: K is sharded, and the owner of each row reduces all ranks' partial results in the same
+//! launch.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use warpweave_gemm as gemm;
+use warpweave_gemm::matmul_reduce::{Group, ReduceOutput, order};
+use warpweave_gemm::{GemmProblem, Layout};
+use warpweave_symm_mem::DevicePtr;
+
+use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
+use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
+use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
+use crate::simulate::{Cost, Costs, Resource};
+
+/// Computes this rank's partial result of all of C, and reduces the partial tiles of its own rows, for itself
+/// or for all.
+///
+/// K is sharded, so that each rank has a partial result of all of C; the rows of C are sharded, and each rank
+/// reduces its own. A shard is cut into groups of rows from its first on. Each group is signalled in slots of
+/// its own, and has lanes of its own: neither the tiles of different groups nor the pulls are ordered. A rank
+/// writes its own memory alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MatmulReduce {
+    /// Sizes of the whole GEMM.
+    pub shape: KernelShape,
+    /// Local: this rank's columns of A.
+    pub a: BufferId,
+    /// Local: this rank's rows of B.
+    pub b: BufferId,
+    /// Whether `b` is stored transposed.
+    pub b_transposed: bool,
+    /// Local with this rank's rows of C; or, where all get the result, symmetric with all rows.
+    pub c: BufferId,
+    /// Symmetric: this rank's partials of the rows of each other rank, in order, with as many rows as the
+    /// largest shard has.
+    pub staging: BufferId,
+    /// Local: of the same size, for the partials that this rank pulls.
+    #[serde(alias = "fetched")]
+    pub pulled: BufferId,
+    /// First of `groups` slots: "my partials of the group may be pulled".
+    pub ready: SlotId,
+    /// Where all get the result, first of `groups` slots: "my group is reduced, and may be pulled from my C".
+    #[serde(alias = "summed")]
+    pub reduced: Option<SlotId>,
+    /// "I have pulled everything of yours."
+    pub done: SlotId,
+    /// Rows of a group, but the last of a shard.
+    pub rows: usize,
+    /// Groups of the largest shard.
+    pub groups: usize,
+}
+
+impl Kernel for MatmulReduce {
+    fn name(&self) -> &'static str {
+        gemm::MatmulReduce::NAME
+    }
+
+    fn shape(&self) -> KernelShape {
+        self.shape
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::ThreadLoads
+    }
+
+    fn operands(&self, rank: usize, world: usize) -> Vec<KernelBuffer> {
+        let KernelShape { m, n, .. } = self.shape;
+        let depth = self.depth(rank, world);
+        let (b_rows, b_cols) = layout_of(self.b_transposed).stored(depth, n);
+        let partials = m.div_ceil(world).saturating_mul(world - 1);
+        let c = match self.everyone() {
+            false => KernelBuffer::new(self.c, shard(m, rank, world).len(), n),
+            true => KernelBuffer::new(self.c, m, n).placed(Placement::Symmetric),
+        };
+        vec![
+            KernelBuffer::new(self.a, m, depth),
+            KernelBuffer::new(self.b, b_rows, b_cols),
+            c,
+            KernelBuffer::new(self.staging, partials, n).placed(Placement::Symmetric),
+            KernelBuffer::new(self.pulled, partials, n),
+        ]
+    }
+
+    fn result(&self) -> Option<BufferId> {
+        Some(self.c)
+    }
+
+    fn slots(&self) -> Vec<SlotId> {
+        let reduced = self.reduced.into_iter();
+        let reduced = reduced.flat_map(|first| slots_from(first, self.groups));
+        slots_from(self.ready, self.groups)
+            .chain(reduced)
+            .chain([self.done])
+            .collect()
+    }
+
+    fn agreed(&self) -> String {
+        let to = if self.everyone() { "all" } else { "owners" };
+        format!("groups of {} rows, result to {to}", self.rows)
+    }
+
+    fn validate(&self, _: usize, world: usize) -> Result<(), String> {
+        let MatmulReduce { rows, groups, .. } = *self;
+        let needed = self.shape.m.div_ceil(world).div_ceil(rows.max(1));
+        match groups == needed && rows > 0 {
+            true => Ok(()),
+            false => Err(format!("{needed} groups of {rows} rows, not {groups}")),
+        }
+    }
+
+    fn about_effects(&self, world: usize) -> usize {
+        let rows = self.shape.m.div_ceil(world.max(1));
+        // Of each group of each rank: what is waited for, read, written and signalled.
+        rows.div_ceil(self.rows.max(1))
+            .saturating_mul(world)
+            .saturating_mul(8)
+    }
+
+    /// The lanes are in the order in which the host takes them: of another rank's group one; of an own group
+    /// one for the partials of each other rank, and one; then one for the result of each group that is
+    /// pulled, and one for the signal that all is pulled.
+    fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
+        let on = OnRank {
+            kernel: self,
+            rank,
+            world,
+        };
+        let order = self.order(rank, world);
+        let (mut lanes, mut pulls) = (Vec::new(), Vec::new());
+        for group in &order {
+            if group.owner != rank {
+                lanes.push(on.offer(group));
+                continue;
+            }
+            let partials: Vec<usize> = (lanes.len()..).take(world - 1).collect();
+            let peers = on.peers().into_iter().rev();
+            lanes.extend(peers.map(|peer| on.pull_partials(group, peer)));
+            lanes.push(on.reduce(group, partials.clone()));
+            pulls.extend(partials);
+        }
+        if let Some(reduced) = self.reduced {
+            for group in order.iter().filter(|group| group.owner != rank) {
+                pulls.push(lanes.len());
+                lanes.push(on.pull_result(group, reduced));
+            }
+        }
+        lanes.push(on.done(pulls));
+        lanes
+    }
+
+    fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
+        let own = costs.plan.rank;
+        match rest.first()? {
+            Effect::Read(region) if region.buffer == self.a => Some(self.group_cost(costs, region)),
+            Effect::Read(region) if region.rank != own => {
+                let rate = costs.machine.link.sm_pull_gbs;
+                let pull = costs.transfer(region.rank, &[own], costs.bytes(region), rate);
+                Some(pull.by_one_thread(Resource::LinkIn(own)).arriving())
+            }
+            Effect::Write(region) if region.rank == own => {
+                let is_result = costs.is_own(region, self.c) && !region.rows.is_empty();
+                let rows = shard(self.shape.m, own, costs.plan.world);
+                // Results of others are written as they come, and what goes to staging is not worth a figure.
+                let is_reduced =
+                    is_result && (!self.everyone() || rows.contains(&region.rows.start));
+                (!is_reduced).then(Cost::default)
+            }
+            _ => None,
+        }
+    }
+
+    on_both_backends!();
+}
+
+/// Rows of a tile.
+const TILE_ROWS: usize = 128;
+
+impl MatmulReduce {
+    /// Whether every rank gets the result.
+    pub fn everyone(&self) -> bool {
+        self.reduced.is_some()
+    }
+
+    /// The rows of C that each rank owns.
+    pub fn shards(&self, world: usize) -> Vec<Range<usize>> {
+        (0..world)
+            .map(|rank| shard(self.shape.m, rank, world))
+            .collect()
+    }
+
+    /// The groups in the order in which `rank` takes them.
+    pub fn order(&self, rank: usize, world: usize) -> Vec<Group> {
+        let shards = self.shards(world);
+        order(&shards, rank, self.rows.max(1), self.everyone())
+    }
+
+    /// Columns of A that `rank` has.
+    pub fn depth(&self, rank: usize, world: usize) -> usize {
+        shard(self.shape.k, rank, world).len()
+    }
+
+    /// The GEMM of a group of rows, where `region` is what it reads of A. One launch: the groups share the
+    /// waves of tiles, so that each holds its part of those that have its tiles, from the begin of the first
+    /// to the end of the last.
+    fn group_cost(&self, costs: &Costs<'_>, region: &Region) -> Cost {
+        let (own, shape) = (costs.plan.rank, self.shape);
+        let depth = region.cols.len();
+        let order = self.order(own, costs.plan.world);
+        // No tile has rows of two groups.
+        let padded = |rows: usize| rows.next_multiple_of(TILE_ROWS);
+        let all: usize = order.iter().map(|group| padded(group.rows.len())).sum();
+        let waves = costs
+            .machine
+            .waves_in((all, shape.n, depth), shape.dtype, TILE_ROWS);
+        let earlier = order
+            .iter()
+            .take_while(|group| group.rows.start != region.rows.start);
+        let before: usize = earlier.map(|group| padded(group.rows.len())).sum();
+        let wave_of = |rows: usize| waves.tiles * rows as f64 / all as f64;
+        let (from, to) = (wave_of(before), wave_of(before + padded(region.rows.len())));
+        // Groups that share a wave begin and end with it.
+        let (took, held) = ((to - from).max(1.0), (to - from).min(1.0));
+        Cost {
+            latency: (to.ceil() - took) * waves.wave_us,
+            ..costs.gemm(took * waves.wave_us, held).with_power(own, held)
+        }
+    }
+
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        let (rank, world) = (with.rank(), with.world());
+        let KernelShape { m, n, dtype, .. } = self.shape;
+        launch(
+            with,
+            &gemm::MatmulReduce {
+                problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
+                    .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
+                shards: self.shards(world),
+                a: with.own(self.a),
+                b: with.own(self.b),
+                bias: DevicePtr::NULL,
+                c: match self.everyone() {
+                    false => ReduceOutput::Owner(with.own(self.c)),
+                    true => ReduceOutput::Everyone(with.copies(self.c)),
+                },
+                staging: with.copies(self.staging),
+                pulled: with.own(self.pulled),
+                pad: with.pad()?,
+                ready: self.ready.0,
+                // Where only owners get the result, the slot is not used.
+                summed: self.reduced.unwrap_or(self.ready).0,
+                done: self.done.0,
+                group_rows: self.rows,
+                tiling: None,
+                max_blocks: None,
+            },
+        )
+    }
+}
+
+/// The launch of a GEMM + reduction, by owners or in one shot.
+pub(super) fn launch<B: ExecuteBackend>(
+    with: &Binding<'_, B>,
+    descriptor: &gemm::MatmulReduce,
+) -> Result<BoxedLaunch<B>> {
+    let planned = with.backend().prepare_reduce(descriptor)?;
+    Ok(Box::new(Planned::<B>(planned)))
+}
+
+#[derive(Debug)]
+struct Planned<B: ExecuteBackend>(B::PreparedReduce);
+
+impl<B: ExecuteBackend> Launch<B> for Planned<B> {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
+        // SAFETY: the caller's obligation; every rank's kernel has the same shards and groups, in slots of
+        // its own.
+        unsafe { backend.matmul_reduce(stream, &self.0)? };
+        Ok(())
+    }
+}
+
+/// The slot of a group.
+fn slot(first: SlotId, group: usize) -> SlotId {
+    SlotId(first.0.saturating_add(group))
+}
+
+/// The index of `one` among all ranks but `without`.
+fn index_of(one: usize, without: usize) -> usize {
+    one - usize::from(one > without)
+}
+
+/// One rank's launch.
+struct OnRank<'a> {
+    kernel: &'a MatmulReduce,
+    rank: usize,
+    world: usize,
+}
+
+impl OnRank<'_> {
+    /// The other ranks, the next one first.
+    fn peers(&self) -> Vec<usize> {
+        (1..self.world)
+            .map(|step| (self.rank + step) % self.world)
+            .collect()
+    }
+
+    /// Another rank's group: the partials, left where their owner pulls them.
+    fn offer(&self, group: &Group) -> Vec<Effect> {
+        let mut lane = self.multiply(group);
+        lane.extend([
+            Effect::Write(self.staged(self.rank, group)),
+            Effect::Signal {
+                slot: slot(self.kernel.ready, group.index),
+                to: vec![group.owner],
+            },
+        ]);
+        lane
+    }
+
+    /// The partials that `peer` has of an own group.
+    fn pull_partials(&self, group: &Group, peer: usize) -> Vec<Effect> {
+        vec![
+            Effect::Wait {
+                slot: slot(self.kernel.ready, group.index),
+                from: vec![peer],
+                lag: 0,
+            },
+            Effect::Read(self.staged(peer, group)),
+            Effect::Write(self.pulled(peer, group)),
+        ]
+    }
+
+    /// An own group: its GEMM, the partials of the others, pulled in the lanes `partials`, and their
+    /// reduction.
+    fn reduce(&self, group: &Group, partials: Vec<usize>) -> Vec<Effect> {
+        let mut lane = self.multiply(group);
+        lane.push(Effect::After(partials));
+        let sources = (0..self.world).filter(|&source| source != self.rank);
+        lane.extend(sources.map(|source| Effect::Read(self.pulled(source, group))));
+        lane.push(Effect::Write(self.result(self.rank, group)));
+        lane.extend(self.kernel.reduced.map(|reduced| Effect::Signal {
+            slot: slot(reduced, group.index),
+            to: self.peers(),
+        }));
+        lane
+    }
+
+    /// The result of another rank's group.
+    fn pull_result(&self, group: &Group, reduced: SlotId) -> Vec<Effect> {
+        vec![
+            Effect::Wait {
+                slot: slot(reduced, group.index),
+                from: vec![group.owner],
+                lag: 0,
+            },
+            Effect::Read(self.result(group.owner, group)),
+            Effect::Write(self.result(self.rank, group)),
+        ]
+    }
+
+    /// What follows the lanes that pull: a call ends when nobody will read this rank's memory any more.
+    fn done(&self, pulls: Vec<usize>) -> Vec<Effect> {
+        let (slot, peers) = (self.kernel.done, self.peers());
+        vec![
+            Effect::After(pulls),
+            Effect::Signal {
+                slot,
+                to: peers.clone(),
+            },
+            Effect::Wait {
+                slot,
+                from: peers,
+                lag: 0,
+            },
+        ]
+    }
+
+    fn multiply(&self, group: &Group) -> Vec<Effect> {
+        let MatmulReduce {
+            a,
+            b,
+            b_transposed,
+            shape,
+            ..
+        } = *self.kernel;
+        let depth = self.kernel.depth(self.rank, self.world);
+        let stored = layout_of(b_transposed).stored(depth, shape.n);
+        let own = |buffer, rows, cols| {
+            Effect::Read(Region {
+                rank: self.rank,
+                buffer,
+                rows,
+                cols: 0..cols,
+            })
+        };
+        vec![
+            own(a, group.rows.clone(), depth),
+            own(b, 0..stored.0, stored.1),
+        ]
+    }
+
+    /// Where the partials of `source` are in its staging.
+    fn staged(&self, source: usize, group: &Group) -> Region {
+        let rows = self.rows_at(index_of(group.owner, source), group);
+        self.all_columns(source, self.kernel.staging, rows)
+    }
+
+    /// Where the partials of `source` of an own group are pulled to.
+    fn pulled(&self, source: usize, group: &Group) -> Region {
+        let rows = self.rows_at(index_of(source, self.rank), group);
+        self.all_columns(self.rank, self.kernel.pulled, rows)
+    }
+
+    /// The result of a group in the C of `rank`: an own group, where only owners have it.
+    fn result(&self, rank: usize, group: &Group) -> Region {
+        let rows = match self.kernel.everyone() {
+            true => group.rows.clone(),
+            false => self.rows_at(0, group),
+        };
+        self.all_columns(rank, self.kernel.c, rows)
+    }
+
+    /// The rows of a group after `above` shards of the largest size.
+    fn rows_at(&self, above: usize, group: &Group) -> Range<usize> {
+        let m = self.kernel.shape.m;
+        let first = shard(m, group.owner, self.world).start;
+        let start = above * m.div_ceil(self.world) + group.rows.start - first;
+        start..start + group.rows.len()
+    }
+
+    fn all_columns(&self, rank: usize, buffer: BufferId, rows: Range<usize>) -> Region {
+        Region {
+            rank,
+            buffer,
+            rows,
+            cols: 0..self.kernel.shape.n,
+        }
+    }
+}

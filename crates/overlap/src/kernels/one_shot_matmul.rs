@@ -1,0 +1,229 @@
+//! GEMM + all-reduce in one shot: K is sharded, and every rank reduces all partial results itself in the same
+//! launch.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use warpweave_gemm as gemm;
+use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
+use warpweave_gemm::{GemmProblem, Layout};
+use warpweave_symm_mem::DevicePtr;
+
+use super::{Kernel, KernelBuffer, KernelShape, matmul_reduce, on_both_backends, slots_from};
+use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Result};
+use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
+use crate::simulate::{Cost, Costs};
+
+/// Computes this rank's partial result of all of C, and reduces the partials of all ranks, for itself.
+///
+/// K is sharded, so that each rank has a partial result of all of C. It writes this into the staging of every
+/// rank as soon as it is computed, and signals each unit of C in a slot of its own, from `ready` on. To a
+/// plan those flags are one, that of the first unit: the reduction of a unit reads only what its flags are
+/// for, and the own partials, which the launch has written before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OneShotMatmul {
+    /// Sizes of the whole GEMM.
+    pub shape: KernelShape,
+    /// Local: this rank's columns of A.
+    pub a: BufferId,
+    /// Local: this rank's rows of B.
+    pub b: BufferId,
+    /// Whether `b` is stored transposed.
+    pub b_transposed: bool,
+    /// Local: all rows of C.
+    pub c: BufferId,
+    /// Symmetric and alternating: the partials of all ranks, in their order, each as large as C.
+    pub staging: BufferId,
+    /// First of `units` slots: "my partials of the unit are in your staging".
+    pub ready: SlotId,
+    /// Units of C.
+    pub units: usize,
+    /// A slot without signals: the launch counts its calls there.
+    pub calls: SlotId,
+}
+
+/// A piece of C, signalled in a slot of its own.
+type Piece = (SlotId, [Range<usize>; 2]);
+
+impl Kernel for OneShotMatmul {
+    fn name(&self) -> &'static str {
+        "one_shot_matmul"
+    }
+
+    fn shape(&self) -> KernelShape {
+        self.shape
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::ThreadLoads
+    }
+
+    fn operands(&self, rank: usize, world: usize) -> Vec<KernelBuffer> {
+        let KernelShape { m, n, .. } = self.shape;
+        let depth = self.depth(rank, world);
+        let (b_rows, b_cols) = layout_of(self.b_transposed).stored(depth, n);
+        vec![
+            KernelBuffer::new(self.a, m, depth),
+            KernelBuffer::new(self.b, b_rows, b_cols),
+            KernelBuffer::new(self.c, m, n),
+            KernelBuffer::new(self.staging, m.saturating_mul(world), n)
+                .placed(Placement::Symmetric)
+                .alternating(),
+        ]
+    }
+
+    fn result(&self) -> Option<BufferId> {
+        Some(self.c)
+    }
+
+    fn slots(&self) -> Vec<SlotId> {
+        slots_from(self.ready, self.units.min(Units::MOST))
+            .chain([self.calls])
+            .collect()
+    }
+
+    fn counts_calls(&self) -> bool {
+        true
+    }
+
+    fn validate(&self, _: usize, _: usize) -> Result<(), String> {
+        let units = Self::units(self.shape);
+        match self.units == units {
+            true => Ok(()),
+            false => Err(format!("{units} units, not {}", self.units)),
+        }
+    }
+
+    /// One lane that multiplies and sends, and one that reduces.
+    fn lanes(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
+        let KernelShape { m, n, .. } = self.shape;
+        self.lanes_of((rank, world), &[(self.ready, [0..m, 0..n])])
+    }
+
+    fn lanes_by_piece(&self, rank: usize, world: usize) -> Vec<Vec<Effect>> {
+        let units = Units::of(self.shape.m, self.shape.n).all();
+        let slots = slots_from(self.ready, self.units);
+        let pieces: Vec<Piece> = slots.zip(units).collect();
+        self.lanes_of((rank, world), &pieces)
+    }
+
+    fn cost(&self, costs: &Costs<'_>, rest: &[Effect]) -> Option<Cost> {
+        let own = costs.plan.rank;
+        match rest.first()? {
+            // All of the GEMM.
+            Effect::Read(region) if region.buffer == self.a => {
+                let KernelShape { m, n, dtype, .. } = self.shape;
+                let waves = costs.machine.fast_waves((m, n, region.cols.len()), dtype);
+                let gemm = costs.gemm(waves.count() * waves.wave_us, 1.0);
+                Some(gemm.with_power(own, waves.tiles.min(1.0)))
+            }
+            // All partials are read, and their reduction is written.
+            Effect::Write(region) if costs.is_own(region, self.c) => {
+                let matrices = costs.plan.world + 1;
+                Some(costs.local(costs.bytes(region) * matrices as f64 / 2.0))
+            }
+            // This rank's partials in its own staging.
+            Effect::Write(region) if region.rank == own => Some(Cost::default()),
+            _ => None,
+        }
+    }
+
+    on_both_backends!();
+}
+
+impl OneShotMatmul {
+    /// The units of a C of this size, each with a slot of its own.
+    pub fn units(shape: KernelShape) -> usize {
+        Units::of(shape.m, shape.n).count()
+    }
+
+    /// Columns of A that `rank` has.
+    pub fn depth(&self, rank: usize, world: usize) -> usize {
+        shard(self.shape.k, rank, world).len()
+    }
+
+    /// The lanes where each of `pieces` is signalled by itself.
+    fn lanes_of(&self, (rank, world): (usize, usize), pieces: &[Piece]) -> Vec<Vec<Effect>> {
+        let KernelShape { m, n, .. } = self.shape;
+        let depth = self.depth(rank, world);
+        let (b_rows, b_cols) = layout_of(self.b_transposed).stored(depth, n);
+        let own = |buffer, rows, cols| Region {
+            rank,
+            buffer,
+            rows,
+            cols,
+        };
+        // The partials of `source` in the staging of `on`.
+        let partials = |on: usize, source: usize, [rows, cols]: &[Range<usize>; 2]| {
+            let above = source.saturating_mul(m);
+            let down = |row: usize| row.saturating_add(above);
+            Region {
+                rank: on,
+                ..own(self.staging, down(rows.start)..down(rows.end), cols.clone())
+            }
+        };
+        let peers: Vec<usize> = (1..world).map(|step| (rank + step) % world).collect();
+        let mut send = vec![
+            Effect::Read(own(self.a, 0..m, 0..depth)),
+            Effect::Read(own(self.b, 0..b_rows, 0..b_cols)),
+        ];
+        let mut lanes = Vec::new();
+        for (slot, piece) in pieces {
+            let ranks = peers.iter().chain([&rank]);
+            send.extend(ranks.map(|&to| Effect::Write(partials(to, rank, piece))));
+            send.push(Effect::Signal {
+                slot: *slot,
+                to: peers.clone(),
+            });
+            let mut reduce = vec![
+                Effect::After(vec![0]),
+                Effect::Wait {
+                    slot: *slot,
+                    from: peers.clone(),
+                    lag: 0,
+                },
+            ];
+            let sources = (0..world).map(|source| partials(rank, source, piece));
+            match pieces {
+                [_] => reduce.push(Effect::Read(own(
+                    self.staging,
+                    0..world.saturating_mul(m),
+                    0..n,
+                ))),
+                _ => reduce.extend(sources.map(Effect::Read)),
+            }
+            let [rows, cols] = piece;
+            reduce.push(Effect::Write(own(self.c, rows.clone(), cols.clone())));
+            lanes.push(reduce);
+        }
+        lanes.insert(0, send);
+        lanes
+    }
+
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        let (rank, world) = (with.rank(), with.world());
+        let KernelShape { m, n, dtype, .. } = self.shape;
+        matmul_reduce::launch(
+            with,
+            &gemm::MatmulReduce {
+                problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
+                    .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
+                a: with.own(self.a),
+                b: with.own(self.b),
+                bias: DevicePtr::NULL,
+                c: ReduceOutput::Each(with.own(self.c)),
+                staging: with.copies(self.staging),
+                pad: with.pad()?,
+                ready: self.ready.0,
+                done: self.calls.0,
+                tiling: None,
+                max_blocks: None,
+                // What only owners of rows have.
+                shards: Vec::new(),
+                pulled: DevicePtr::NULL,
+                summed: self.calls.0,
+                group_rows: 0,
+            },
+        )
+    }
+}
