@@ -36,6 +36,7 @@ pub struct Provenance {
     /// The commit that was built, with `+` if files had been changed.
     pub commit: Name,
     /// The cargo features it was built with.
+    #[serde(default)]
     pub features: Vec<Name>,
 }
 

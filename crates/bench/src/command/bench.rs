@@ -152,7 +152,7 @@ impl Part for Bench<'_> {
 }
 
 fn json(report: &Report) -> Result<Vec<u8>> {
-    let mut json = serde_json::to_vec_pretty(&report.to_json()).map_err(std::io::Error::from)?;
+    let mut json = serde_json::to_vec_pretty(report).map_err(std::io::Error::from)?;
     json.push(b'\n');
     Ok(json)
 }

@@ -5,7 +5,7 @@
 //!
 //! One object whose fields are those of the types of this module; the crate's README lists them. `schema`
 //! names the layout; a change that breaks readers changes its number. Times are in milliseconds, rates in
-//! TFLOP/s per GPU and GB/s. A field that does not apply is left out. [`compact`] is the same without
+//! TFLOP/s per GPU and GB/s. A field that does not apply is `null`. [`compact`] is the same without
 //! samples, in columns.
 
 pub mod compact;
@@ -61,11 +61,12 @@ pub struct Report {
     pub provenance: Provenance,
     /// A single call of nothing: what the clock itself costs, in each of the times.
     pub clock_ms: Option<Spread>,
-    /// Collectives: the links between the ranks; absent for one rank.
+    /// Collectives: the links between the ranks; `null` for one rank.
     pub links: Option<Links>,
     /// Collectives: who measured the rows of peers.
     pub peers: Option<String>,
     /// One for each problem and operation.
+    #[serde(default)]
     pub results: Vec<Outcome>,
     /// How implementations compare over all problems, where the suite asks for that.
     #[serde(default)]
@@ -95,7 +96,7 @@ pub struct Mean {
 /// An operation on a problem, or on messages of a size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What is computed; absent for GEMMs without communication.
+    /// What is computed; `null` for GEMMs without communication.
     pub operation: Option<Name>,
     /// What it is computed on.
     #[serde(flatten)]
@@ -120,6 +121,7 @@ pub struct Outcome {
     /// Collectives: the variant that the library selects by size and machine.
     pub selected: Option<String>,
     /// The implementations, those of a group interleaved in time, then those of peers.
+    #[serde(default)]
     pub rows: Vec<Row>,
 }
 
@@ -228,7 +230,7 @@ pub struct Row {
     /// Who measured it.
     #[serde(default)]
     pub kind: Kind,
-    /// The group in whose rounds it was measured, by its place in `groups`; absent for peers.
+    /// The group in whose rounds it was measured, by its place in `groups`; `null` for peers.
     pub group: Option<usize>,
     /// Whether it does only a part of the operation, for orientation.
     #[serde(default)]
@@ -318,7 +320,7 @@ impl Metric {
 }
 
 impl Report {
-    /// The file: all but what does not apply.
+    /// As JSON, without what does not apply.
     pub fn to_json(&self) -> Value {
         let whole = serde_json::to_value(self).unwrap_or_default();
         compact::without_nothing(whole)
