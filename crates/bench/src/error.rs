@@ -196,7 +196,8 @@ impl BenchError {
             BenchError::Peers { .. } => true,
             BenchError::Step { cause, .. } => cause.blames_a_peer(),
             BenchError::Execute(error) => match error {
-                ExecuteError::CollectiveTimeout { .. } => true,
+                // A wait is for a peer, and so is the one that stopped the device.
+                ExecuteError::CollectiveTimeout { .. } | ExecuteError::Stopped { .. } => true,
                 ExecuteError::Memory(error) => memory_blames_a_peer(error),
                 ExecuteError::Comm(error) => comm_blames_a_peer(error),
                 ExecuteError::Exchange(error) => exchange_blames_a_peer(error),
@@ -288,6 +289,9 @@ mod tests {
             peers,
             BenchError::Exchange(lost()),
             BenchError::Execute(of_memory),
+            BenchError::Execute(ExecuteError::Stopped {
+                plan: "ring".into(),
+            }),
             step(BenchError::Exchange(lost())),
         ] {
             assert_eq!(error.exit_status(), 76, "{error}");

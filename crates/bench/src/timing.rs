@@ -285,7 +285,7 @@ impl<B: ExecuteBackend> Timing<'_, B> {
     }
 
     /// One round on this rank: for each contender the times of its single calls, of its single graph
-    /// launches, of a call in a row, and of a graph launch in a row, as far as its schedule has them.
+    /// launches, of a call back to back, and of a graph launch back to back, as far as its schedule has them.
     fn round(
         &self,
         round: usize,

@@ -43,7 +43,7 @@ fn rank(ordinal: usize, exchange: Arc<dyn Exchange>) -> Outcome<String> {
     // What the project has: nothing of it knows Warpweave.
     let context = CudaContext::new(ordinal)?;
     let stream = context.new_stream()?;
-    let inbox = stream.alloc_zeros::<f32>(ELEMENTS)?;
+    let received = stream.alloc_zeros::<f32>(ELEMENTS)?;
     let outbox = stream.clone_htod(&vec![me as f32 + 0.5; ELEMENTS])?;
     // A peer writes as soon as it can: the slice must be zero, and the pool have given it out, before that.
     stream.synchronize()?;
@@ -53,7 +53,7 @@ fn rank(ordinal: usize, exchange: Arc<dyn Exchange>) -> Outcome<String> {
     let device = Cuda::adopt(context)?;
     let queue = device.adopt_stream(stream.clone())?;
     let cache = IpcCache::new(&device)?;
-    let (at, bytes) = device.address_of(&inbox, &queue)?;
+    let (at, bytes) = device.address_of(&received, &queue)?;
     let shared = cache.register(exchange.as_ref(), at, bytes)?;
 
     // Put the outbox into the peer's slice, and wait until the peer has done the same. (With the feature
@@ -66,7 +66,7 @@ fn rank(ordinal: usize, exchange: Arc<dyn Exchange>) -> Outcome<String> {
     exchange.barrier("written")?;
 
     // Back in the project's own terms, on its own stream.
-    let got = stream.clone_dtoh(&inbox)?;
+    let got = stream.clone_dtoh(&received)?;
     stream.synchronize()?;
     // Closed by both ranks before either frees its slice.
     cache.release(exchange.as_ref(), shared)?;

@@ -10,7 +10,7 @@ const ERRORS: [(&str, &str); 12] = [
     ("symm-mem/src/error.rs", "Error"),
     ("symm-mem/src/exchange.rs", "ExchangeError"),
     ("comm/src/error.rs", "CommError"),
-    ("comm/src/store/wire.rs", "Refusal"),
+    ("comm/src/store/refusal.rs", "Refusal"),
     ("kernels/src/error.rs", "Error"),
     ("gemm/src/error.rs", "Error"),
     ("overlap/src/error.rs", "PlanError"),

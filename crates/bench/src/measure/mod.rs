@@ -252,8 +252,8 @@ impl Found {
             }
         }
         let flops = 2.0 * (m * n * k) as f64;
-        let product = &mut self.machine.gemm;
-        let scalar = [&mut product.naive_tflops, &mut product.scalar_tflops];
+        let gemm = &mut self.machine.gemm;
+        let scalar = [&mut gemm.naive_tflops, &mut gemm.scalar_tflops];
         let keys = ["gemm.naive_tflops", "gemm.scalar_tflops"];
         for ((rate, us), key) in scalar.into_iter().zip(&times[probes.len()..]).zip(keys) {
             match us {

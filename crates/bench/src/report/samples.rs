@@ -1,7 +1,7 @@
 //! Reports for tests.
 
 use super::*;
-use crate::suite::Beside;
+use crate::suite::Against;
 
 impl Report {
     /// Plans: a row that ran, one that did not, and a mean.
@@ -46,7 +46,7 @@ impl Report {
                     what: "fused".into(),
                     ms: 0.043,
                     source: "8×H100, somebody".into(),
-                    beside: Beside::Nothing,
+                    against: Against::Nothing,
                 }],
                 groups: vec![Group::default()],
                 rows: vec![ran, not_run, peer],

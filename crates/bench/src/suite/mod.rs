@@ -255,12 +255,12 @@ pub struct Figure {
     pub source: Name,
     /// What of ours it is compared with.
     #[serde(skip)]
-    pub beside: Beside,
+    pub against: Against,
 }
 
 /// What of ours a published time is compared with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Beside {
+pub enum Against {
     /// The configuration of this name.
     Row(&'static str),
     /// The GEMM alone.
@@ -275,21 +275,21 @@ impl Figure {
     fn all<const N: usize>(
         (shape, dtype): Sizes,
         source: &'static str,
-        figures: [(&'static str, f64, Beside); N],
+        figures: [(&'static str, f64, Against); N],
     ) -> [Self; N] {
-        figures.map(|(what, ms, beside)| Self {
+        figures.map(|(what, ms, against)| Self {
             shape,
             dtype: dtype.name().into(),
             what: what.into(),
             ms,
             source: source.into(),
-            beside,
+            against,
         })
     }
 
     /// Whether it is compared with the row of this name.
     fn is_of(&self, row: &str) -> bool {
-        matches!(self.beside, Beside::Row(name) if name == row)
+        matches!(self.against, Against::Row(name) if name == row)
     }
 }
 

@@ -6,7 +6,7 @@ use warpweave_overlap::plan::Provider;
 use warpweave_symm_mem::{BackendKind, DType};
 
 use super::gather_alone::gather_alone;
-use super::{Beside, Entry, Figure, Sizes, Suite};
+use super::{Against, Entry, Figure, Sizes, Suite};
 use crate::limit::tflops;
 use crate::shape::Shape;
 
@@ -46,7 +46,7 @@ pub(super) const FUSED_MATMUL: Suite = Suite {
     },
     // The two baselines were timed by another clock there than the kernels; part of their gap is the clock.
     figures: || {
-        let row = |name, ms| (name, ms, Beside::Row(name));
+        let row = |name, ms| (name, ms, Against::Row(name));
         let seven = [
             row("baselineNcclAllgatherMatmul", 0.052),
             row("baselineCudaAllgatherMatmul", 0.093),
@@ -69,13 +69,13 @@ pub(super) const RECIPES: Suite = Suite {
     figures: || {
         let of_shape = |&(problem, alone, separate, fused): &(Sizes, f64, f64, f64)| {
             let three = [
-                ("cuBLAS alone", alone / 1e3, Beside::Gemm),
+                ("cuBLAS alone", alone / 1e3, Against::Gemm),
                 (
                     "NCCL, then cuBLAS",
                     separate / 1e3,
-                    Beside::Row("baselineNcclAllgatherMatmul"),
+                    Against::Row("baselineNcclAllgatherMatmul"),
                 ),
-                ("fused Triton", fused / 1e3, Beside::Nothing),
+                ("fused Triton", fused / 1e3, Against::Nothing),
             ];
             Figure::all(problem, "8×H100 HBM2e, symm-mem-recipes", three)
         };
@@ -109,16 +109,16 @@ pub(super) const PIPELINE: Suite = Suite {
         // A rate is to a time what a time is to a rate.
         let ms = |rate| tflops((m, n, k), rate);
         let three = [
-            ("ring by p2p, 678 TFLOP/s", ms(678.0), Beside::Nothing),
+            ("ring by p2p, 678 TFLOP/s", ms(678.0), Against::Nothing),
             (
                 "Transformer Engine, 660 TFLOP/s",
                 ms(660.0),
-                Beside::Nothing,
+                Against::Nothing,
             ),
             (
                 "pipeline over NCCL, 560 TFLOP/s",
                 ms(560.0),
-                Beside::Nothing,
+                Against::Nothing,
             ),
         ];
         Figure::all(LARGE, "8×H100, nvFuser", three).into()
@@ -140,16 +140,16 @@ pub(super) const ROW_PARALLEL: Suite = Suite {
     // The last has its output in a window of NCCL's; `output=symmetric` registers none.
     figures: || {
         let three = [
-            ("2 chunks", 3.31, Beside::Nothing),
+            ("2 chunks", 3.31, Against::Nothing),
             (
                 "4 chunks on 2 streams",
                 3.09,
-                Beside::Row("rowParallelLinear"),
+                Against::Row("rowParallelLinear"),
             ),
             (
                 "the same, output in NCCL symmetric memory",
                 3.07,
-                Beside::Nothing,
+                Against::Nothing,
             ),
         ];
         Figure::all(LAYER, "2 GPUs, nvFuser", three).into()
@@ -230,9 +230,9 @@ pub(super) const OVERLAP_ALL_GATHER: Suite = Suite {
     // runs.
     figures: || {
         let three = [
-            ("in sequence", 2.96, Beside::Row("sequentialAllGather")),
-            ("overlapped", 2.02, Beside::Row("overlappedAllGather")),
-            ("NCCL by copy engine (zero-CTA)", 1.77, Beside::Nothing),
+            ("in sequence", 2.96, Against::Row("sequentialAllGather")),
+            ("overlapped", 2.02, Against::Row("overlappedAllGather")),
+            ("NCCL by copy engine (zero-CTA)", 1.77, Against::Nothing),
         ];
         Figure::all(WITH_GATHER, "8 GPUs, nvFuser", three).into()
     },

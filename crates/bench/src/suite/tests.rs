@@ -120,7 +120,7 @@ fn published_figures_are_of_problems_that_the_suite_has_and_rows_that_exist() {
         assert!(told >= (suite.figures)().len(), "{}", suite.name);
         for figure in (suite.figures)() {
             assert!(figure.ms > 0.0 && figure.ms < 20.0, "{figure:?}");
-            if let Beside::Row(name) = figure.beside {
+            if let Against::Row(name) = figure.against {
                 let rows: Vec<_> = (suite.entries)().iter().map(Entry::name).collect();
                 let known = rows.iter().any(|row| figure.is_of(row));
                 assert!(known || rows.is_empty(), "{name}: {rows:?}");
@@ -147,7 +147,7 @@ fn a_published_figure_stands_beside_its_own_row() {
     let mut found = Vec::new();
     for suite in ALL {
         for figure in (suite.figures)() {
-            let Beside::Row(row) = figure.beside else {
+            let Against::Row(row) = figure.against else {
                 continue;
             };
             // nvFuser's seven have the names of our rows.

@@ -171,12 +171,12 @@ fn cyclic(dealt: bool) -> Implementation {
 }
 
 /// A GEMM, and an all-gather of X; or an all-gather that is left out.
-fn beside(gathers: bool) -> Implementation {
+fn with_all_gather(gathers: bool) -> Implementation {
     let operands = |rank, world, problem: &Problem| {
         Operation::MatmulOverlappingAllGather.operands((rank, world), problem, None)
     };
     Implementation {
-        name: "beside".into(),
+        name: "with all-gather".into(),
         operands: Box::new(operands),
         plan: Box::new(move |rank, world, problem| {
             plan((rank, world), &operands(rank, world, problem), |plan| {
@@ -225,14 +225,14 @@ fn rows_dealt_out_one_by_one_are_rows_of_the_same_c() {
 fn both_outputs_of_a_gemm_with_an_all_gather_are_compared() {
     let operation = Operation::MatmulOverlappingAllGather;
     let each = 9 * 4 + 4 * WORLD as u64 * 6;
-    let right = verdict(operation, || beside(true), None);
+    let right = verdict(operation, || with_all_gather(true), None);
     assert!(right.is_right(), "{right:?}");
     assert_eq!((right.calls, right.elements), (6, elements(each)));
-    let wrong = verdict(operation, || beside(false), None);
+    let wrong = verdict(operation, || with_all_gather(false), None);
     let first = wrong.first.as_ref().unwrap();
     assert!(first.what.contains(": Y["), "{first:?}");
     // One element of each output of one rank in each call.
-    let corrupt = verdict(operation, || beside(true), Some("corrupt:1"));
+    let corrupt = verdict(operation, || with_all_gather(true), Some("corrupt:1"));
     assert_eq!(corrupt.wrong, 3 * 2 * 2, "{corrupt:?}");
     let first = corrupt.first.unwrap();
     assert_eq!(first.rank, 1);

@@ -193,7 +193,7 @@ fn a_stopped_rank_costs_the_others_one_deadline(device: &Device) {
         }
         let after = start.elapsed() - stopped;
         println!("the others ended {after:?} after rank {culprit} was stopped");
-        // If it was stopped on its way to a meeting, the others wait for as long as that does.
+        // If it was stopped on its way to a barrier, the others wait for as long as that does.
         let Patience { device, exchange } = device.patience;
         assert!(after < device + exchange, "{after:?}");
         kill_process(pid, Signal::CONT).unwrap();

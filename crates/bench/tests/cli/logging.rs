@@ -1,4 +1,4 @@
-//! Output while the program runs: `--log`, `RUST_LOG`, `--spans`, and nothing unasked.
+//! Output while the program runs: `--log`, `RUST_LOG`, `--spans`, and nothing that was not asked for.
 
 use std::time::Duration;
 

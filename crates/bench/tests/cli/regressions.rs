@@ -89,11 +89,11 @@ const COLLECTIVES: [&str; 8] = [
 #[test]
 fn a_slowdown_is_caught_and_noise_is_not() {
     let folder = Folder::new();
-    // Calls take 2 to 6 ms, in another order where the other rank is the slow one; then twice as long.
+    // Calls take 2 to 6 ms, in another order where the other rank is the slow one; then three times as long.
     for suite in [&GEMM[..], &COLLECTIVES[..]] {
         folder.save("before", suite, "slow2000-6000:1");
         folder.save("noise", suite, "slow2000-6000:0");
-        folder.save("after", suite, "slow4000-12000:1");
+        folder.save("after", suite, "slow6000-18000:1");
     }
     let (status, table, errors) = folder.compare(&["before", "noise", "--threshold", "5"]);
     assert_eq!(status, Some(0), "{table}{errors}");

@@ -24,7 +24,7 @@ impl<B: ExecuteBackend> Executor<B> {
     /// Runs one call with an event before and after every operation, and gives the timeline of all ranks on
     /// every rank. Waits until the call has ended.
     ///
-    /// Times count from a meeting of a node's ranks on their devices, so that those of different ranks are
+    /// Times count from a barrier of a node's ranks on their devices, so that those of different ranks are
     /// apart by no more than a signal takes; nodes meet on their hosts only. An operation begins when its
     /// stream has come to it: a wait, or a collective, lasts from then on. The events cost time themselves,
     /// some 1 to 2 µs an operation on GPUs: what calls take is the bench's to say. Run the plan before, so
@@ -67,7 +67,7 @@ impl<B: ExecuteBackend> Executor<B> {
         })
     }
 
-    /// One call of this rank, from a meeting of all.
+    /// One call of this rank, from a barrier of all.
     fn timed_call(&self, bound: &Bound<B>, pad: &SignalPad<B>) -> Result<Vec<Mark>> {
         let (backend, plan) = (&self.backend, bound.plan());
         let mut events = Vec::with_capacity(bound.steps.len());

@@ -90,7 +90,7 @@ fn a_wait_ends_after_the_signal_that_it_waits_for() {
         });
         assert_eq!((signals.len(), waits.len()), (WORLD - 1, WORLD - 1));
         for ((began, _), (_, ended)) in signals.iter().zip(&waits) {
-            // Ranks agree on the time up to what a meeting on the host leaves apart.
+            // Ranks agree on the time up to what a barrier on the host leaves apart.
             assert!(ended + 20_000.0 > *began, "{began} {ended}");
         }
     }

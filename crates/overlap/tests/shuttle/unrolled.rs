@@ -183,8 +183,8 @@ impl<'a> Unroller<'a> {
                 let (reads, writes) = (kind.reads(), kind.writes(self.plan.world));
                 self.accesses(stream, (call, Site::Begin(index)), &reads, &writes);
                 if self.order.is_none() {
-                    let meeting = self.meeting(ranks);
-                    self.push(stream, meeting);
+                    let barrier = self.barrier(ranks);
+                    self.push(stream, barrier);
                 }
                 self.accesses(stream, (call, Site::End(index)), &reads, &writes);
             }
@@ -197,8 +197,8 @@ impl<'a> Unroller<'a> {
         }
     }
 
-    /// A collective of which nothing but the meeting is of interest.
-    fn meeting(&self, ranks: &[usize]) -> OpKind {
+    /// A collective of which nothing but the barrier is of interest.
+    fn barrier(&self, ranks: &[usize]) -> OpKind {
         let all = |buffer, rows| self.own(buffer, 0..rows, 1);
         OpKind::Collective {
             collective: Collective::AllGather,

@@ -28,11 +28,11 @@ pub fn entries<'a, B: ExecuteBackend>(
     let mut entries = of_suite(session, clock, &suite::GEMM)?;
     let plans = of_suite(session, clock, quick)?;
     // The GEMMs of `quick` are those of `gemm`.
-    entries.extend(plans.into_iter().filter(|entry| entry.group != PRODUCTS));
+    entries.extend(plans.into_iter().filter(|entry| entry.group != GEMMS));
     Ok(entries)
 }
 
-const PRODUCTS: &str = "gemm";
+const GEMMS: &str = "gemm";
 
 fn of_suite<'a, B: ExecuteBackend>(
     session: &'a Session<B>,
@@ -49,7 +49,7 @@ fn of_suite<'a, B: ExecuteBackend>(
             entries.push(Entry {
                 group: case
                     .operation
-                    .map_or(PRODUCTS.into(), |operation| format!("plan/{operation}")),
+                    .map_or(GEMMS.into(), |operation| format!("plan/{operation}")),
                 name: format!("{}/{shape} {dtype}", implementation.name),
                 long: true,
                 make: Box::new(move || {

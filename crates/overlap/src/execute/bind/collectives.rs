@@ -1,4 +1,4 @@
-//! The collectives of a plan: teams, and calls with their addresses.
+//! The collectives of a plan: process groups, and calls with their addresses.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::execute::step::Action;
 use crate::execute::{ExecuteBackend, Executor};
 use crate::plan::{Collective, Op, OpKind, Placement, Plan, Region, Transport, shard};
 
-/// The teams of a plan, one of each round.
+/// The process groups of a plan, one for each round.
 pub(in crate::execute) type ProcessGroups<B> = Vec<(Round, Arc<ProcessGroup<B>>)>;
 
 impl<B: ExecuteBackend> Executor<B> {
-    /// The teams of a plan, made where there are none that do for it. Collective: all ranks make the same decisions, from
+    /// The process groups of a plan. Makes those that no earlier plan left. Collective: all ranks decide alike, from
     /// what all share.
     pub(in crate::execute) fn groups(
         &self,
@@ -53,7 +53,8 @@ impl<B: ExecuteBackend> Executor<B> {
         Ok(groups)
     }
 
-    /// This rank's team of a round that can do `bytes`: the one that an earlier plan had, if it is large enough. Collective.
+    /// This rank's process group that can do `bytes`: that of an earlier plan, if it is large enough.
+    /// Collective.
     fn group(&self, round: &Round, bytes: usize) -> Result<Arc<ProcessGroup<B>>> {
         if let Some(group) = self.known_groups().get(round)
             && group.capacity() >= bytes
@@ -109,7 +110,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         self.plan.ops.iter().map(&mut bind).collect()
     }
 
-    /// The collective `number` of its team.
+    /// The collective `number` of its group.
     fn group_call(
         &self,
         group: &ProcessGroup<B>,

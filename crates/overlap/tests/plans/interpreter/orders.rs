@@ -99,7 +99,7 @@ impl<'a> Rules<'a> {
     pub(super) fn is_ambiguous(&self, done: &Done) -> bool {
         let crowded =
             |atoms: &Vec<usize>| atoms.iter().filter(|&&a| self.reached(done, a)).count() > 1;
-        let meeting = |mine: &Vec<(usize, usize, Vec<usize>)>| {
+        let matched = |mine: &Vec<(usize, usize, Vec<usize>)>| {
             let under_way = |c: &&(usize, usize, Vec<usize>)| self.under_way(done, (c.0, c.1));
             mine.iter().filter(under_way).count() > 1
         };
@@ -107,6 +107,6 @@ impl<'a> Rules<'a> {
             .values()
             .chain(self.waits.values())
             .any(crowded)
-            || self.machine.collectives.iter().any(meeting)
+            || self.machine.collectives.iter().any(matched)
     }
 }
