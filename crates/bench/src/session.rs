@@ -82,7 +82,7 @@ impl<B: ExecuteBackend> Session<B> {
     /// Comes before each call that is timed or verified: what a test does to this rank.
     ///
     /// # Errors
-    /// As [`Injection::before_call`]; what the backend reports.
+    /// What an injected fault reports; what the backend reports.
     pub fn before_call(&self) -> Result<()> {
         if let Some(delay) = self.injection.delay() {
             self.backend.delay(&self.stream, delay)?;

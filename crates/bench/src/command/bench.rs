@@ -183,7 +183,7 @@ fn write(report: &Report, args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.report {
         let source = Source {
             name: args.json.as_deref().map_or("none".into(), file_name),
-            document: Document::Report(report.clone()),
+            document: Document::Report(Box::new(report.clone())),
         };
         write_file(path, page(&[source]))?;
     }

@@ -220,7 +220,7 @@ mod tests {
 
     fn read(packed: &Value) -> Report {
         match Document::from_json(&packed.to_string()).unwrap() {
-            Document::Report(report) => report,
+            Document::Report(report) => *report,
             Document::Timelines(_) => panic!("no report"),
         }
     }

@@ -13,7 +13,7 @@ use crate::trace::Trace;
 #[derive(Clone, Debug)]
 pub enum Document {
     /// A report of a suite.
-    Report(Report),
+    Report(Box<Report>),
     /// When operations ran.
     Timelines(Trace),
 }
@@ -50,7 +50,9 @@ impl Document {
         // First the layout: of another one the fields may be anything.
         let head: Head = serde_json::from_str(text).map_err(|error| error.to_string())?;
         match (head.schema.as_deref(), head.events) {
-            (Some(schema), _) if LAYOUTS.contains(&schema) => report(text).map(Document::Report),
+            (Some(schema), _) if LAYOUTS.contains(&schema) => {
+                report(text).map(|found| Document::Report(Box::new(found)))
+            }
             (Some(other), _) => Err(format!(
                 "its schema is `{other}`, and this program reads {}: measure it again",
                 LAYOUTS.join(", ")
@@ -84,7 +86,7 @@ mod tests {
 
     fn read(text: &str) -> Report {
         match Document::from_json(text).unwrap() {
-            Document::Report(report) => report,
+            Document::Report(report) => *report,
             Document::Timelines(_) => panic!("no report"),
         }
     }

@@ -123,7 +123,7 @@ impl Grid {
             line("select / best", sizes, |o| ratio(selected(o).zip(best(o)))),
             line("eff. of best", sizes, |o| ratio(limit(o).zip(best(o)))),
         ];
-        rows.extend(lines.into_iter().filter(has_cells));
+        rows.extend(lines.into_iter().filter(|line| has_cells(line)));
         Some(over_sizes(sizes, rows))
     }
 
@@ -136,7 +136,7 @@ impl Grid {
                     .map(|spread| format!("{}–{}", us(spread.p10), us(spread.p90)))
             })
         });
-        over_sizes(sizes, rows.filter(has_cells).collect())
+        over_sizes(sizes, rows.filter(|line| has_cells(line)).collect())
     }
 
     /// NCCL's time over each row's; `None` where NCCL did not run.
@@ -341,7 +341,7 @@ fn line(name: &str, sizes: &[Outcome], cell: impl Fn(&Outcome) -> Option<String>
     std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
-fn has_cells(line: &Vec<String>) -> bool {
+fn has_cells(line: &[String]) -> bool {
     line[1..].iter().any(|cell| !cell.is_empty())
 }
 

@@ -81,7 +81,7 @@ impl Cuda {
         Ok(count as usize)
     }
 
-    /// Name and driver of every GPU that this process may use, as in [`DeviceInfo`](crate::DeviceInfo) but
+    /// Name and driver of every GPU that this process may use, as in [`DeviceInfo`] but
     /// without the device's number.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ pub struct PadView {
     pub expected: DevicePtr,
     /// `[slots][world]` u32: counters for the blocks of a grid, zero between kernels.
     pub tickets: DevicePtr,
-    /// This rank's [`FaultRecord`], after the flags: a peer's is at the same distance from the peer's flags.
+    /// This rank's fault record, after the flags: a peer's is at the same distance from the peer's flags.
     pub fault: DevicePtr,
     /// The [`StopFlags`] of this rank's device.
     pub stop: StopFlags,

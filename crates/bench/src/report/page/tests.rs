@@ -4,7 +4,7 @@ use crate::report::{Report, Status};
 fn source(report: Report) -> Source {
     Source {
         name: "a.json".into(),
-        document: Document::Report(report),
+        document: Document::Report(Box::new(report)),
     }
 }
 
