@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(512) rotate(const __grid_constant__
 
   // The neighbour emptied its receive buffer in the previous launch. A rank whose wait failed leaves: it
   // writes nobody's memory and signals nothing, and its fault record ends the waits of the peers.
-  if (leader) arrived = await_peer(pad, p.taken, right, 1);
+  if (leader) arrived = wait_peer(pad, p.taken, right, 1);
   __syncthreads();
   if (!arrived) return;
   copy(p.there, p.block, p.count);
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(512) rotate(const __grid_constant__
   __syncthreads();
   if (leader) {
     signal_peer(pad, p.sent, right);
-    arrived = await_peer(pad, p.sent, left);
+    arrived = wait_peer(pad, p.sent, left);
   }
   __syncthreads();
   if (!arrived) return;
