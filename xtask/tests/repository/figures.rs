@@ -144,7 +144,8 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
     }
 }
 
-/// All that a row of a table may quote: numbers of its problem, and ratios of single calls and of single graph launches.
+/// All that a row of a table may quote: numbers of its problem, and ratios of single calls and of single
+/// graph launches.
 fn known(files: &[Value], above: &str, row: &[String]) -> Vec<f64> {
     let problem = problem(&row[0]).or_else(|| problem(above));
     let mut found = Vec::new();

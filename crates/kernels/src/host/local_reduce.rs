@@ -30,7 +30,8 @@ pub(super) unsafe fn local_reduce<T: Element>(launch: &LocalReduce) {
                     *total += term;
                 }
             }
-            // SAFETY: as above; all partials of these elements have been read, should the destination be one of them.
+            // SAFETY: as above; all partials of these elements have been read, should the destination be one
+            // of them.
             let dst = unsafe { record::write(at(&launch.dst, row, col), count) };
             T::round(&total[..count], dst);
         }

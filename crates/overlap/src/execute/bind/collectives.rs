@@ -19,8 +19,8 @@ use crate::plan::{Collective, Op, OpKind, Placement, Plan, Region, Transport, sh
 pub(in crate::execute) type ProcessGroups<B> = Vec<(Round, Arc<ProcessGroup<B>>)>;
 
 impl<B: ExecuteBackend> Executor<B> {
-    /// The process groups of a plan. Makes those that no earlier plan left. Collective: all ranks decide alike, from
-    /// what all share.
+    /// The process groups of a plan. Makes those that no earlier plan left. Collective: all ranks decide
+    /// alike, from what all share.
     pub(in crate::execute) fn groups(
         &self,
         plan: &Plan,
