@@ -58,6 +58,7 @@
 //! }
 //! ```
 
+mod addresses;
 mod bind;
 mod bound;
 mod buffers;
@@ -65,6 +66,7 @@ mod collective;
 mod error;
 mod interface;
 mod pool;
+mod program;
 mod recorded;
 mod step;
 mod timed;
@@ -78,7 +80,7 @@ use warpweave_gemm::{
     Provider,
 };
 use warpweave_kernels::KernelBackend;
-use warpweave_symm_mem::{Cuda, Exchange, Host, SignalPad, agree};
+use warpweave_symm_mem::{BackendKind, Cuda, Exchange, Host, SignalPad, agree};
 
 use crate::kernels::Kernel;
 use crate::plan::{Placement, Plan};
@@ -86,7 +88,9 @@ use bind::{Binder, Gemms};
 use buffers::{Buffers, LocalMemory};
 use collective::{ProcessGroup, Round};
 use interface::same_interface;
+use program::Program;
 
+pub use addresses::Addresses;
 pub(crate) use bind::without_peers;
 pub use bind::{Binding, BoxedLaunch, Launch};
 pub use bound::Bound;
@@ -193,7 +197,7 @@ impl<B: ExecuteBackend> Executor<B> {
         agree(exchange, "plan validation", valid)?;
         let interfaces = same_interface(exchange, &plan)?;
 
-        let own = self.own_part(&plan, stream);
+        let own = self.own_part(&plan);
         let own = agree(exchange, "preparation of a plan", own)?;
         let OwnPart {
             gemms,
@@ -213,24 +217,28 @@ impl<B: ExecuteBackend> Executor<B> {
         let binder = Binder {
             executor: self,
             plan: &plan,
-            buffers: &buffers,
-            pad: pad.as_ref(),
+            pad: pad.as_ref().map(SignalPad::view),
             groups: &groups,
             interfaces: &interfaces,
+            probe: B::KIND == BackendKind::Cuda,
         };
         let steps = binder.steps(gemms);
         let steps = agree(exchange, "binding of a plan", steps)?;
         Ok(Bound {
             captured: Default::default(),
-            steps,
+            locations: buffers.locations(&plan),
+            program: Program {
+                plan,
+                steps,
+                streams,
+                events,
+                groups: groups.into_iter().map(|(_, group)| group).collect(),
+            },
             pad,
-            groups: groups.into_iter().map(|(_, group)| group).collect(),
-            buffers,
-            streams,
-            events,
+            _buffers: buffers,
+            stream: stream.clone(),
             backend: self.backend.clone(),
             node,
-            plan,
         })
     }
 
@@ -245,7 +253,7 @@ impl<B: ExecuteBackend> Executor<B> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn own_part(&self, plan: &Plan, stream: &B::Stream) -> Result<OwnPart<B>> {
+    fn own_part(&self, plan: &Plan) -> Result<OwnPart<B>> {
         if plan
             .buffers
             .iter()
@@ -255,8 +263,7 @@ impl<B: ExecuteBackend> Executor<B> {
         }
         let gemms = bind::gemms(self, plan)?;
         let local = buffers::allocate_local(&self.backend, plan)?;
-        let mut streams = vec![stream.clone()];
-        streams.extend(self.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?);
+        let streams = self.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
         let events = (0..plan.events)
             .map(|_| self.backend.event())
             .collect::<Result<_, _>>()?;

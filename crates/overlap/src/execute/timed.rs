@@ -70,8 +70,8 @@ impl<B: ExecuteBackend> Executor<B> {
     /// One call of this rank, from a barrier of all.
     fn timed_call(&self, bound: &Bound<B>, pad: &SignalPad<B>) -> Result<Vec<Mark>> {
         let (backend, plan) = (&self.backend, bound.plan());
-        let mut events = Vec::with_capacity(bound.steps.len());
-        for _ in &bound.steps {
+        let mut events = Vec::with_capacity(bound.program.steps.len());
+        for _ in &bound.program.steps {
             events.push((backend.event()?, backend.event()?));
         }
         let start = backend.event()?;
@@ -80,12 +80,12 @@ impl<B: ExecuteBackend> Executor<B> {
         pad.wait(bound.stream(), 0, &everybody, 0)?;
         backend.record(&start, bound.stream())?;
         // An idle stream would come to its first event before the others have met.
-        for stream in &bound.streams[1..] {
+        for stream in &bound.program.streams {
             backend.wait_event(stream, &start)?;
         }
         let resources = bound.resources();
-        for (step, (before, after)) in bound.steps.iter().zip(&events) {
-            let stream = &bound.streams[step.stream];
+        for (step, (before, after)) in bound.program.steps.iter().zip(&events) {
+            let stream = resources.stream(step.stream);
             backend.record(before, stream)?;
             // SAFETY: as in `Bound::run`: the plan's steps in the plan's order.
             unsafe { step.enqueue(&resources)? };
@@ -93,14 +93,14 @@ impl<B: ExecuteBackend> Executor<B> {
         }
         bound.synchronize()?;
         // The last event of a stream stands after its join.
-        for stream in &bound.streams[1..] {
+        for stream in &bound.program.streams {
             backend.synchronize(stream)?;
         }
         pad.check(bound.stream())?;
         let micros = |event: &B::Event| -> Result<f64> {
             Ok(backend.elapsed(&start, event)?.as_secs_f64() * 1e6)
         };
-        let marks = bound.steps.iter().zip(&events);
+        let marks = bound.program.steps.iter().zip(&events);
         let marks = marks.map(|(step, (before, after))| {
             Ok(Mark {
                 op: step.op,

@@ -9,7 +9,7 @@ use warpweave_symm_mem::DevicePtr;
 
 use super::owner_lane::OwnerLane;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
+use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs, Resource, micros};
 
@@ -419,7 +419,11 @@ impl AllGatherMatmul {
 
 /// The launch.
 impl AllGatherMatmul {
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(*self))
+    }
+
+    fn descriptor(&self, with: &Addresses<'_>) -> Result<gemm::AllGatherMatmul> {
         let KernelShape { m, n, k, dtype } = self.shape;
         let world = with.world();
         // With the eager protocol nobody signals that rows have been read.
@@ -449,24 +453,15 @@ impl AllGatherMatmul {
             tiling: None,
             max_blocks: None,
         };
-        Ok(Box::new(Planned::<B>(
-            with.backend().prepare_all_gather(&descriptor)?,
-        )))
+        Ok(descriptor)
     }
 }
 
-#[derive(Debug)]
-struct Planned<B: ExecuteBackend>(B::PreparedAllGather);
-
-impl<B: ExecuteBackend> Launch<B> for Planned<B> {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
-        // SAFETY: the caller's obligation; all ranks enqueue plans with this kernel, whose interfaces the
-        // executor found equal.
-        unsafe { backend.all_gather_matmul(stream, &self.0)? };
+impl<B: ExecuteBackend> Launch<B> for AllGatherMatmul {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let prepared = backend.prepare_all_gather(&self.descriptor(at)?)?;
+        // SAFETY: the caller's obligation.
+        unsafe { backend.all_gather_matmul(stream, &prepared)? };
         Ok(())
-    }
-
-    fn algorithm(&self) -> Option<String> {
-        Some(B::all_gather_algorithm(&self.0))
     }
 }

@@ -10,7 +10,7 @@ use warpweave_gemm::chunked_matmul::Arrival;
 
 use super::owner_lane::OwnerLane;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
+use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, chunks, shard};
 use crate::simulate::{Cost, Costs};
 
@@ -161,7 +161,11 @@ impl ChunkedMatmul {
         costs.gemm(time, share / time)
     }
 
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn descriptor(&self, with: &Addresses<'_>) -> Result<gemm::ChunkedMatmul> {
         let KernelShape { m, n, k, dtype } = self.shape;
         let (rank, world) = (with.rank(), with.world());
         let arrivals = self.arrivals(rank, world);
@@ -178,20 +182,15 @@ impl ChunkedMatmul {
             pad: with.pad()?,
             ready: self.ready.0,
         };
-        Ok(Box::new(Planned::<B>(
-            with.backend().prepare_chunked(&descriptor)?,
-        )))
+        Ok(descriptor)
     }
 }
 
-#[derive(Debug)]
-struct Planned<B: ExecuteBackend>(B::PreparedChunked);
-
-impl<B: ExecuteBackend> Launch<B> for Planned<B> {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
-        // SAFETY: the caller's obligation; the peers' plans signal as often as this rank's kernel declares to
-        // wait.
-        unsafe { backend.chunked_matmul(stream, &self.0)? };
+impl<B: ExecuteBackend> Launch<B> for ChunkedMatmul {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let prepared = backend.prepare_chunked(&self.descriptor(at)?)?;
+        // SAFETY: the caller's obligation.
+        unsafe { backend.chunked_matmul(stream, &prepared)? };
         Ok(())
     }
 }

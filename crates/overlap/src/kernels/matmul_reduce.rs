@@ -10,7 +10,7 @@ use warpweave_gemm::{GemmProblem, Layout};
 use warpweave_symm_mem::DevicePtr;
 
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
+use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs, Resource};
 
@@ -228,55 +228,35 @@ impl MatmulReduce {
         }
     }
 
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(*self))
+    }
+
+    fn descriptor(&self, with: &Addresses<'_>) -> Result<gemm::MatmulReduce> {
         let (rank, world) = (with.rank(), with.world());
         let KernelShape { m, n, dtype, .. } = self.shape;
-        launch(
-            with,
-            &gemm::MatmulReduce {
-                problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
-                    .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
-                shards: self.shards(world),
-                a: with.own(self.a),
-                b: with.own(self.b),
-                bias: DevicePtr::NULL,
-                c: match self.everyone() {
-                    false => ReduceOutput::Owner(with.own(self.c)),
-                    true => ReduceOutput::Everyone(with.copies(self.c)),
-                },
-                staging: with.copies(self.staging),
-                pulled: with.own(self.pulled),
-                pad: with.pad()?,
-                ready: self.ready.0,
-                // Where only owners get the result, the slot is not used.
-                summed: self.reduced.unwrap_or(self.ready).0,
-                done: self.done.0,
-                group_rows: self.rows,
-                tiling: None,
-                max_blocks: None,
+        Ok(gemm::MatmulReduce {
+            problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
+                .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
+            shards: self.shards(world),
+            a: with.own(self.a),
+            b: with.own(self.b),
+            bias: DevicePtr::NULL,
+            c: match self.everyone() {
+                false => ReduceOutput::Owner(with.own(self.c)),
+                true => ReduceOutput::Everyone(with.copies(self.c)),
             },
-        )
-    }
-}
-
-/// The launch of a GEMM + reduction, by owners or in one shot.
-pub(super) fn launch<B: ExecuteBackend>(
-    with: &Binding<'_, B>,
-    descriptor: &gemm::MatmulReduce,
-) -> Result<BoxedLaunch<B>> {
-    let planned = with.backend().prepare_reduce(descriptor)?;
-    Ok(Box::new(Planned::<B>(planned)))
-}
-
-#[derive(Debug)]
-struct Planned<B: ExecuteBackend>(B::PreparedReduce);
-
-impl<B: ExecuteBackend> Launch<B> for Planned<B> {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
-        // SAFETY: the caller's obligation; every rank's kernel has the same shards and groups, in slots of
-        // its own.
-        unsafe { backend.matmul_reduce(stream, &self.0)? };
-        Ok(())
+            staging: with.copies(self.staging),
+            pulled: with.own(self.pulled),
+            pad: with.pad()?,
+            ready: self.ready.0,
+            // Where only owners get the result, the slot is not used.
+            summed: self.reduced.unwrap_or(self.ready).0,
+            done: self.done.0,
+            group_rows: self.rows,
+            tiling: None,
+            max_blocks: None,
+        })
     }
 }
 
@@ -436,5 +416,14 @@ impl OnRank<'_> {
             rows,
             cols: 0..self.kernel.shape.n,
         }
+    }
+}
+
+impl<B: ExecuteBackend> Launch<B> for MatmulReduce {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let prepared = backend.prepare_reduce(&self.descriptor(at)?)?;
+        // SAFETY: the caller's obligation.
+        unsafe { backend.matmul_reduce(stream, &prepared)? };
+        Ok(())
     }
 }

@@ -9,8 +9,8 @@ use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
 use warpweave_gemm::{GemmProblem, Layout};
 use warpweave_symm_mem::DevicePtr;
 
-use super::{Kernel, KernelBuffer, KernelShape, matmul_reduce, on_both_backends, slots_from};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Result};
+use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
+use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs};
 
@@ -200,30 +200,40 @@ impl OneShotMatmul {
         lanes
     }
 
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(*self))
+    }
+
+    fn descriptor(&self, with: &Addresses<'_>) -> Result<gemm::MatmulReduce> {
         let (rank, world) = (with.rank(), with.world());
         let KernelShape { m, n, dtype, .. } = self.shape;
-        matmul_reduce::launch(
-            with,
-            &gemm::MatmulReduce {
-                problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
-                    .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
-                a: with.own(self.a),
-                b: with.own(self.b),
-                bias: DevicePtr::NULL,
-                c: ReduceOutput::Each(with.own(self.c)),
-                staging: with.copies(self.staging),
-                pad: with.pad()?,
-                ready: self.ready.0,
-                done: self.calls.0,
-                tiling: None,
-                max_blocks: None,
-                // What only owners of rows have.
-                shards: Vec::new(),
-                pulled: DevicePtr::NULL,
-                summed: self.calls.0,
-                group_rows: 0,
-            },
-        )
+        Ok(gemm::MatmulReduce {
+            problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
+                .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
+            a: with.own(self.a),
+            b: with.own(self.b),
+            bias: DevicePtr::NULL,
+            c: ReduceOutput::Each(with.own(self.c)),
+            staging: with.copies(self.staging),
+            pad: with.pad()?,
+            ready: self.ready.0,
+            done: self.calls.0,
+            tiling: None,
+            max_blocks: None,
+            // What only owners of rows have.
+            shards: Vec::new(),
+            pulled: DevicePtr::NULL,
+            summed: self.calls.0,
+            group_rows: 0,
+        })
+    }
+}
+
+impl<B: ExecuteBackend> Launch<B> for OneShotMatmul {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let prepared = backend.prepare_reduce(&self.descriptor(at)?)?;
+        // SAFETY: the caller's obligation.
+        unsafe { backend.matmul_reduce(stream, &prepared)? };
+        Ok(())
     }
 }
