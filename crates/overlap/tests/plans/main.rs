@@ -17,6 +17,7 @@ mod parameters;
 mod pipelines;
 mod printed;
 mod reductions;
+mod schedule;
 mod sequences;
 mod sketch;
 mod values;
