@@ -152,14 +152,15 @@ impl<B: ExecuteBackend> Bound<B> {
                 problem, provider, ..
             } = *gemm;
             let operands = gemm.operands(&at);
-            let mut tuned = executor.tuned();
+            let mut tuned = executor.0.tuned.lock();
             gemm.plan = if tuned.contains(&(problem, provider)) {
-                executor.gemm.prepare(&problem, provider)?
+                executor.0.gemm.prepare(&problem, provider)?
             } else {
                 // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the
                 // stream is idle.
                 unsafe {
                     executor
+                        .0
                         .gemm
                         .tune(&self.stream, &problem, provider, operands)?
                 }
@@ -171,20 +172,7 @@ impl<B: ExecuteBackend> Bound<B> {
 
     /// The algorithms of the plan's GEMMs, in order, for tables and logs.
     pub fn algorithms(&self) -> Vec<String> {
-        let gemms = self
-            .program
-            .steps
-            .iter()
-            .filter_map(|step| match &step.action {
-                Action::Gemm(gemm) => Some(format!(
-                    "{}: {}",
-                    gemm.provider,
-                    B::gemm_algorithm(&gemm.plan)
-                )),
-                Action::Kernel { launch, .. } => launch.algorithm(),
-                _ => None,
-            });
-        gemms.collect()
+        self.program.algorithms()
     }
 
     /// Waits until everything enqueued so far has ended, and reports what went wrong in it.

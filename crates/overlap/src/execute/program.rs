@@ -8,7 +8,7 @@ use super::ExecuteBackend;
 use super::addresses::{Addresses, Location};
 use super::collective::ProcessGroup;
 use super::error::Result;
-use super::step::{Resources, Step};
+use super::step::{Action, Resources, Step};
 use crate::plan::Plan;
 
 /// A plan's steps with what they use besides memory.
@@ -44,6 +44,20 @@ impl<B: ExecuteBackend> Program<B> {
                 pad: pad.map(SignalPad::view),
             },
         }
+    }
+
+    /// The algorithms of the plan's GEMMs, in order, for tables and logs.
+    pub fn algorithms(&self) -> Vec<String> {
+        let gemms = self.steps.iter().filter_map(|step| match &step.action {
+            Action::Gemm(gemm) => Some(format!(
+                "{}: {}",
+                gemm.provider,
+                B::gemm_algorithm(&gemm.plan)
+            )),
+            Action::Kernel { launch, .. } => launch.algorithm(),
+            _ => None,
+        });
+        gemms.collect()
     }
 
     /// Enqueues one call.

@@ -36,8 +36,8 @@ impl<B: ExecuteBackend> Executor<B> {
     /// As [`Bound::synchronize`] on this rank; another rank's failure is one on all.
     pub fn timeline(&self, bound: &Bound<B>) -> Result<Timeline> {
         let plan = bound.plan();
-        let exchange = self.exchange.as_ref();
-        let pad = SignalPad::new(&self.backend, &bound.node, "timeline", 1)?;
+        let exchange = self.0.exchange.as_ref();
+        let pad = SignalPad::new(&self.0.backend, &bound.node, "timeline", 1)?;
         exchange.barrier("timeline")?;
         let marks = agree(exchange, "a timed call", self.timed_call(bound, &pad))?;
         let marks = serde_json::to_vec(&marks).unwrap_or_default();
@@ -60,7 +60,7 @@ impl<B: ExecuteBackend> Executor<B> {
         }
         Ok(Timeline {
             plan: plan.name.clone(),
-            machine: self.backend.device().name.clone(),
+            machine: self.0.backend.device().name.clone(),
             origin: Origin::Measured,
             world: plan.world,
             spans,
@@ -69,7 +69,7 @@ impl<B: ExecuteBackend> Executor<B> {
 
     /// One call of this rank, from a barrier of all.
     fn timed_call(&self, bound: &Bound<B>, pad: &SignalPad<B>) -> Result<Vec<Mark>> {
-        let (backend, plan) = (&self.backend, bound.plan());
+        let (backend, plan) = (&self.0.backend, bound.plan());
         let mut events = Vec::with_capacity(bound.program.steps.len());
         for _ in &bound.program.steps {
             events.push((backend.event()?, backend.event()?));

@@ -58,18 +58,18 @@ impl<B: ExecuteBackend> Executor<B> {
     /// This rank's process group that can do `bytes`: that of an earlier plan, if it is large enough.
     /// Collective.
     fn group(&self, round: &Round, bytes: usize) -> Result<Arc<ProcessGroup<B>>> {
-        if let Some(group) = self.known_groups().get(round)
+        if let Some(group) = self.0.groups.lock().get(round)
             && group.capacity() >= bytes
         {
             return Ok(group.clone());
         }
-        let exchange = &self.exchange;
+        let exchange = &self.0.exchange;
         let ranks = round.group_of(exchange.rank());
         let made = part_of(exchange, ranks).and_then(|part| {
-            ProcessGroup::new(&self.backend, &part, ranks, round.transport, bytes)
+            ProcessGroup::new(&self.0.backend, &part, ranks, round.transport, bytes)
         });
         let group = Arc::new(agree(exchange.as_ref(), "collectives", made)?);
-        self.known_groups().insert(round.clone(), group.clone());
+        self.0.groups.lock().insert(round.clone(), group.clone());
         Ok(group)
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn without_peers(pad: PadView) -> PadView {
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// The launch of a kernel, which has been probed.
     pub(super) fn kernel(&self, kernel: &AnyKernel) -> Result<Action<B>> {
-        let (backend, plan) = (&self.executor.backend, self.plan);
+        let (backend, plan) = (&self.executor.0.backend, self.plan);
         let launch = B::bind_kernel(&**kernel, &Binding { backend, plan })?;
         if self.probe {
             let stream = backend.setup_stream()?;
@@ -107,7 +107,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         let nowhere = Nowhere::of(self.plan, self.pad);
         let launch = reduction.launch(&nowhere.addresses(self.plan))?;
         if self.probe {
-            let backend = &self.executor.backend;
+            let backend = &self.executor.0.backend;
             let stream = backend.setup_stream()?;
             let empty = LocalReduce { rows: 0, ..launch };
             // SAFETY: the launch reads and writes no row.

@@ -38,7 +38,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         if self.probe && self.plan.ops.iter().any(launches) {
             // All ranks meet in a barrier after this, before any of them launches: ranks that share a context
             // could not load kernels while one waits for another.
-            self.executor.backend.preload()?;
+            self.executor.0.backend.preload()?;
         }
         let mut steps = Vec::with_capacity(self.plan.ops.len());
         let collectives = self.collectives()?;
