@@ -1,6 +1,6 @@
 //! Classes of plans that have the same proof.
 
-use super::closing::Entry;
+use super::closing::{Closing, Copies};
 use crate::check::Proof;
 use crate::plan::{BufferId, Effect, MulticastRegion, OpKind, Plan, Region};
 use std::collections::{HashMap, VecDeque};
@@ -25,9 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Class(Box<[u8]>);
 
 impl Class {
-    /// Of plans indexed by rank, whose boxes name buffers that exist. `copies_in` of them are known to the
-    /// transformations that follow.
-    pub(super) fn of(plans: &[Plan], copies_in: &[usize]) -> Self {
+    /// Of plans indexed by rank without faults, and what [`Closing::apply`] knows of them besides.
+    pub(super) fn of(plans: &[Plan], copies: &[Copies]) -> Self {
         let mut places = Places::of(plans);
         places.sort();
         let mut writer = Writer {
@@ -35,7 +34,7 @@ impl Class {
             places,
             sizes: Vec::new(),
         };
-        for (plan, &copies) in plans.iter().zip(copies_in) {
+        for (plan, copies) in plans.iter().zip(copies) {
             writer.plan(plan, copies);
         }
         Class(writer.bytes.into())
@@ -159,7 +158,7 @@ impl Writer {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    fn plan(&mut self, plan: &Plan, copies_in: usize) {
+    fn plan(&mut self, plan: &Plan, copies: &Copies) {
         let Plan {
             rank,
             world,
@@ -173,7 +172,8 @@ impl Writer {
         } = plan;
         let counts = [*rank, *world, *node_size, streams.len(), *events];
         self.numbers(&counts);
-        self.numbers(&[copies_in, slots.len(), buffers.len(), ops.len()]);
+        self.numbers(&[copies.first, copies.last]);
+        self.numbers(&[slots.len(), buffers.len(), ops.len()]);
         for (id, buffer) in buffers.iter().enumerate() {
             let whole = Region {
                 rank: *rank,
@@ -281,10 +281,10 @@ impl Writer {
     }
 }
 
-/// What is known of a class: what its plans begin with, and the proof of them then.
+/// What is known of a class: what closes its calls, and the proof of its plans then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    pub(super) entry: Entry,
+    pub(super) closing: Closing,
     pub(super) proof: Proof,
 }
 

@@ -20,5 +20,6 @@ mod reductions;
 mod schedule;
 mod sequences;
 mod sketch;
+mod starvation;
 mod values;
 mod violations;
