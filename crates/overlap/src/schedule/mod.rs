@@ -166,7 +166,8 @@ impl Schedule {
             class::remember(class, Known { closing, proof });
             return Ok(Arc::new(checked));
         };
-        let plans = staged.closed_by(closing);
+        let mut plans = staged.plans;
+        closing.apply(&mut plans, &staged.copies);
         // What depends on sizes: see `Class`.
         match objections(&plans).is_empty() {
             true => Ok(Arc::new(Checked::known(plans, proof))),
