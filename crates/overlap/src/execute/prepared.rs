@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use warpweave_symm_mem::sync::Mutex;
-use warpweave_symm_mem::{Exchange, SignalPad, SymmetricBuffer, agree};
+use warpweave_symm_mem::{BackendKind, Exchange, SignalPad, SymmetricBuffer, agree};
 
 use super::addresses::{Addresses, Location};
 use super::arena::{ArenaSize, Spot, layout};
@@ -63,8 +63,6 @@ struct Bound<B: ExecuteBackend> {
     spots: Vec<Spot>,
     /// For each buffer, if it is an operand: the fewest bytes, and whether peers reach it.
     operands: Vec<Option<(usize, bool)>>,
-    /// Bytes of each half for the buffers that alternate.
-    half: usize,
 }
 
 /// Pads of what an executor has prepared, in the order in which all ranks did.
@@ -168,7 +166,8 @@ impl<B: ExecuteBackend> Executor<B> {
             }),
         };
         // Finds what the device or the build lacks before any rank waits for another.
-        let bound = prepared.bound(&largest[0], true);
+        let m = schedule.problem().m;
+        let bound = prepared.bound(m, true);
         let bound = agree(exchange.as_ref(), "preparation of a schedule", bound)?;
         let m = schedule.problem().m;
         prepared
@@ -431,7 +430,7 @@ impl<B: ExecuteBackend> Prepared<B> {
         }
         let bound = match state.captured.get(&m) {
             Some(bound) => bound.clone(),
-            None => Arc::new(self.bound(self.schedule.checked(m)?.as_ref(), false)?),
+            None => Arc::new(self.bound(m, false)?),
         };
         if state.programs.len() == MOST_PROGRAMS {
             self.forget_one(state, stream)?;
@@ -460,7 +459,8 @@ impl<B: ExecuteBackend> Prepared<B> {
     }
 
     /// Resolves this rank's plan into steps. Not collective.
-    fn bound(&self, checked: &Checked, probe: bool) -> Result<Bound<B>> {
+    fn bound(&self, m: usize, probe: bool) -> Result<Bound<B>> {
+        let checked = self.schedule.checked(m)?;
         let executor = &self.executor;
         let shared = &executor.0;
         let plan = checked.plan(shared.exchange.rank()).clone();
@@ -485,27 +485,32 @@ impl<B: ExecuteBackend> Prepared<B> {
             );
             return Err(too_small("memory", why));
         }
-        let interfaces = interfaces(checked);
+        let interfaces = interfaces(&checked);
         let binder = Binder {
             executor,
             plan: &plan,
             pad: self.pad.as_ref().map(|pad| pad.view()),
             groups: &self.groups,
             interfaces: &interfaces,
-            probe,
+            probe: probe && B::KIND == BackendKind::Cuda,
         };
         let steps = binder.steps(gemms(executor, &plan)?)?;
         let streams = shared.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
         let events = (0..plan.events).map(|_| shared.backend.event());
         let events = events.collect::<Result<_, _>>()?;
-        let operands = plan.buffers.iter().map(|buffer| match buffer.role {
-            Role::Staging => None,
-            _ => Some((buffer.bytes(), buffer.placement != Placement::Local)),
+        let given = self.schedule.operands(plan.rank, m)?;
+        let operands = plan.buffers.iter().map(|buffer| {
+            let operand = given.iter().find(|operand| operand.buffer == buffer.name)?;
+            let (rows, cols) = operand.stored();
+            // Shards may differ by a row, and peers see memory of the largest.
+            Some(match buffer.placement {
+                Placement::Local => (rows * cols * buffer.dtype.size(), false),
+                _ => (buffer.bytes(), true),
+            })
         });
         Ok(Bound {
             operands: operands.collect(),
             spots,
-            half,
             program: Program {
                 steps,
                 streams,

@@ -1,6 +1,6 @@
 //! Classes of plans that have the same proof.
 
-use super::closing::Entry;
+use super::closing::{Closing, Copies};
 use crate::check::Proof;
 use crate::plan::{BufferId, Effect, MulticastRegion, OpKind, Plan, Region};
 use std::collections::{HashMap, VecDeque};
@@ -25,9 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) struct Class(Box<[u8]>);
 
 impl Class {
-    /// Of plans indexed by rank, whose boxes name buffers that exist. `copies_in` of them are known to the
-    /// transformations that follow.
-    pub(super) fn of(plans: &[Plan], copies_in: &[usize]) -> Self {
+    /// Of plans indexed by rank without faults, and what [`Closing::apply`] knows of them besides.
+    pub(super) fn of(plans: &[Plan], copies: &[Copies]) -> Self {
         let mut places = Places::of(plans);
         places.sort();
         let mut writer = Writer {
@@ -35,7 +34,7 @@ impl Class {
             places,
             sizes: Vec::new(),
         };
-        for (plan, &copies) in plans.iter().zip(copies_in) {
+        for (plan, copies) in plans.iter().zip(copies) {
             writer.plan(plan, copies);
         }
         Class(writer.bytes.into())
@@ -159,7 +158,7 @@ impl Writer {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    fn plan(&mut self, plan: &Plan, copies_in: usize) {
+    fn plan(&mut self, plan: &Plan, copies: &Copies) {
         let Plan {
             rank,
             world,
@@ -173,7 +172,8 @@ impl Writer {
         } = plan;
         let counts = [*rank, *world, *node_size, streams.len(), *events];
         self.numbers(&counts);
-        self.numbers(&[copies_in, slots.len(), buffers.len(), ops.len()]);
+        self.numbers(&[copies.first, copies.last]);
+        self.numbers(&[slots.len(), buffers.len(), ops.len()]);
         for (id, buffer) in buffers.iter().enumerate() {
             let whole = Region {
                 rank: *rank,
@@ -234,8 +234,9 @@ impl Writer {
                 self.numbers(&[7, reads, writes]);
             }
             OpKind::Reduce { srcs, .. } => self.numbers(&[8, srcs.len()]),
-            OpKind::Kernel { lanes, .. } => {
-                self.numbers(&[9, lanes.len()]);
+            OpKind::Kernel { kernel, lanes } => {
+                // Which changes are possible depends on it.
+                self.numbers(&[9, usize::from(kernel.counts_calls()), lanes.len()]);
                 for effects in lanes {
                     self.number(effects.len());
                     effects.iter().for_each(|effect| self.effect(effect));
@@ -281,10 +282,10 @@ impl Writer {
     }
 }
 
-/// What is known of a class: what its plans begin with, and the proof of them then.
+/// What is known of a class: what closes its calls, and the proof of its plans then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    pub(super) entry: Entry,
+    pub(super) closing: Closing,
     pub(super) proof: Proof,
 }
 
@@ -322,5 +323,97 @@ pub(super) fn remember(class: Class, known: Known) {
         };
         memory.known.remove(&oldest);
         memory.bytes -= oldest.0.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Placement, PlanBuilder, Role, StreamId};
+    use proptest::prelude::*;
+    use warpweave_symm_mem::DType;
+
+    type Ranges = [Range<usize>; 2];
+
+    /// The most rows, and columns.
+    const MOST: usize = 6;
+
+    fn ranges() -> impl Strategy<Value = Ranges> {
+        let range = || (0..MOST, 0..MOST).prop_map(|(one, other)| one.min(other)..one.max(other));
+        (range(), range()).prop_map(|(rows, cols)| [rows, cols])
+    }
+
+    fn region([rows, cols]: &Ranges) -> Region {
+        Region {
+            rank: 0,
+            buffer: BufferId(0),
+            rows: rows.clone(),
+            cols: cols.clone(),
+        }
+    }
+
+    /// The class of a plan that reads these boxes of one buffer.
+    fn class(boxes: &[Ranges]) -> Class {
+        let mut plan = PlanBuilder::new("boxes", 0, 1);
+        let extent = (2 * MOST, 2 * MOST);
+        plan.buffer("x", Placement::Local, Role::Staging, DType::F32, extent);
+        let srcs = boxes.iter().map(region).collect();
+        let dst = region(&[0..0, 0..0]);
+        plan.push(StreamId::MAIN, OpKind::Reduce { srcs, dst });
+        Class::of(&[plan.draft().clone()], &[Copies::default()])
+    }
+
+    /// All that the proof asks about boxes.
+    fn relations(boxes: &[Ranges]) -> Vec<bool> {
+        let regions: Vec<Region> = boxes.iter().map(region).collect();
+        let mut answers = Vec::new();
+        for (place, one) in regions.iter().enumerate() {
+            answers.push(one.is_empty());
+            answers.extend(regions.iter().map(|other| one.overlaps(other)));
+            // Whether some others hold all of it.
+            answers.push(one.minus_all(&regions[..place]).is_empty());
+            answers.push(one.minus_all(&regions[place + 1..]).is_empty());
+        }
+        answers
+    }
+
+    proptest! {
+        #[test]
+        fn one_class_has_one_answer_to_every_question(
+            one in prop::collection::vec(ranges(), 3),
+            other in prop::collection::vec(ranges(), 3),
+        ) {
+            if class(&one) == class(&other) {
+                prop_assert_eq!(relations(&one), relations(&other));
+            }
+        }
+
+        #[test]
+        fn sizes_alone_do_not_change_the_class(
+            boxes in prop::collection::vec(ranges(), 4),
+            gaps in prop::collection::vec(1usize..4, MOST),
+        ) {
+            // Every endpoint moves, none meets another or the buffer's end.
+            let moved = |endpoint: usize| match endpoint {
+                0 => 0,
+                _ => gaps[..endpoint].iter().sum::<usize>() * 2 / 3 + endpoint,
+            };
+            let stretched: Vec<Ranges> = boxes
+                .iter()
+                .map(|ranges| ranges.clone().map(|r| moved(r.start).min(11)..moved(r.end).min(11)))
+                .collect();
+            let kept = stretched.iter().flatten().all(|r| r.end < 11);
+            if kept {
+                prop_assert_eq!(class(&boxes), class(&stretched));
+            }
+        }
+    }
+
+    #[test]
+    fn boxes_that_touch_are_not_boxes_that_overlap() {
+        let apart = class(&[[0..2, 0..4], [2..4, 0..4]]);
+        assert_eq!(apart, class(&[[0..1, 0..3], [1..5, 0..3]]));
+        assert_ne!(apart, class(&[[0..3, 0..4], [2..4, 0..4]]));
+        assert_ne!(apart, class(&[[0..2, 0..4], [3..4, 0..4]]));
     }
 }

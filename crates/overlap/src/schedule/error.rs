@@ -48,7 +48,7 @@ pub enum ScheduleError {
         schedule: String,
         /// Rows of A and C.
         m: usize,
-        /// What is wrong with the plans that begin with a barrier.
+        /// What is wrong with the plans after the last change that was tried.
         report: Box<Report>,
     },
 }

@@ -9,8 +9,8 @@
 //!   see them. A caller that holds the operand in symmetric memory [says so](Schedule::symmetric), and
 //!   nothing is copied.
 //! - Calls are [closed](Checked::is_closed), so that calls of any schedules and any M follow each other on one
-//!   arena of staging memory. Most algorithms are as they are; for others credits become grants, or the call
-//!   begins with a barrier ([`Entry`]).
+//!   arena of staging memory. Many algorithms are as they are; for others credits become grants or
+//!   acknowledgements, or the call begins with a barrier ([`Closing`]).
 //!
 //! # Every M is proved
 //!
@@ -36,7 +36,8 @@ use class::{Class, Known};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub use closing::Entry;
+pub use closing::Closing;
+use closing::Copies;
 pub use error::ScheduleError;
 
 /// A configuration for every M up to a maximum: see the [module](self).
@@ -48,10 +49,10 @@ pub struct Schedule {
     symmetric: BTreeSet<&'static str>,
 }
 
-/// Plans of all ranks with staging, and how many copies each begins with.
+/// Plans of all ranks with staging, and how many copies each has.
 struct Staged {
     plans: Vec<Plan>,
-    copies_in: Vec<usize>,
+    copies: Vec<Copies>,
 }
 
 impl Schedule {
@@ -158,14 +159,15 @@ impl Schedule {
     /// is no proof.
     pub fn checked(&self, m: usize) -> Result<Arc<Checked>, ScheduleError> {
         let staged = self.staged(m)?;
-        let class = Class::of(&staged.plans, &staged.copies_in);
-        let Some(Known { entry, proof }) = class::known(&class) else {
-            let (entry, checked) = self.prove(m, &staged)?;
+        let class = Class::of(&staged.plans, &staged.copies);
+        let Some(Known { closing, proof }) = class::known(&class) else {
+            let (closing, checked) = self.prove(m, &staged)?;
             let proof = checked.proof();
-            class::remember(class, Known { entry, proof });
+            class::remember(class, Known { closing, proof });
             return Ok(Arc::new(checked));
         };
-        let plans = staged.entered_by(entry);
+        let mut plans = staged.plans;
+        closing.apply(&mut plans, &staged.copies);
         // What depends on sizes: see `Class`.
         match objections(&plans).is_empty() {
             true => Ok(Arc::new(Checked::known(plans, proof))),
@@ -173,14 +175,14 @@ impl Schedule {
         }
     }
 
-    /// What the calls at M = `m` begin with.
+    /// What closes the calls at M = `m`.
     ///
     /// # Errors
     /// As [`Schedule::checked`].
-    pub fn entry(&self, m: usize) -> Result<Entry, ScheduleError> {
+    pub fn closing(&self, m: usize) -> Result<Closing, ScheduleError> {
         let staged = self.staged(m)?;
-        match class::known(&Class::of(&staged.plans, &staged.copies_in)) {
-            Some(known) => Ok(known.entry),
+        match class::known(&Class::of(&staged.plans, &staged.copies)) {
+            Some(known) => Ok(known.closing),
             None => Ok(self.prove(m, &staged)?.0),
         }
     }
@@ -194,19 +196,24 @@ impl Schedule {
             let operands = self.configuration.operands(plan.rank, self.world, &problem);
             staging::stage(plan, &operands, &symmetric)
         };
-        let copies_in = plans.iter_mut().map(stage).collect::<Result<_, _>>()?;
-        Ok(Staged { plans, copies_in })
+        let copies = plans.iter_mut().map(stage).collect::<Result<_, _>>()?;
+        Ok(Staged { plans, copies })
     }
 
-    /// The first of the entries with which the calls are closed.
-    fn prove(&self, m: usize, staged: &Staged) -> Result<(Entry, Checked), ScheduleError> {
-        for entry in Entry::ALL {
-            match Checked::prove(staged.entered_by(entry)) {
-                Ok(checked) if checked.is_closed() => return Ok((entry, checked)),
+    /// The first change with which the calls are closed.
+    fn prove(&self, m: usize, staged: &Staged) -> Result<(Closing, Checked), ScheduleError> {
+        let mut last = Vec::new();
+        for closing in Closing::ALL {
+            if !closing.is_possible(&staged.plans) {
+                continue;
+            }
+            last = staged.closed_by(closing);
+            match Checked::prove(last.clone()) {
+                Ok(checked) if checked.is_closed() => return Ok((closing, checked)),
                 _ => {}
             }
         }
-        Err(self.unproved(m, &staged.entered_by(Entry::Barrier)))
+        Err(self.unproved(m, &last))
     }
 
     fn unproved(&self, m: usize, plans: &[Plan]) -> ScheduleError {
@@ -219,9 +226,9 @@ impl Schedule {
 }
 
 impl Staged {
-    fn entered_by(&self, entry: Entry) -> Vec<Plan> {
+    fn closed_by(&self, closing: Closing) -> Vec<Plan> {
         let mut plans = self.plans.clone();
-        entry.apply(&mut plans, &self.copies_in);
+        closing.apply(&mut plans, &self.copies);
         plans
     }
 }

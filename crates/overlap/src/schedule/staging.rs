@@ -1,6 +1,7 @@
 //! Copies between a caller's local memory and what peers reach.
 
 use super::ScheduleError;
+use super::closing::Copies;
 use crate::operation::Operand;
 use crate::plan::{Buffer, BufferId, Op, OpKind, Placement, Plan, Region, Role, StreamId};
 
@@ -8,13 +9,13 @@ use crate::plan::{Buffer, BufferId, Op, OpKind, Placement, Plan, Region, Role, S
 ///
 /// The algorithm's buffer becomes staging under the name `NAME.staged`; a new local operand takes its name and
 /// role. An input is copied in at the start, an output out at the end, both on stream 0, as many rows as the
-/// rank holds. Gives the number of copies at the start.
+/// rank holds.
 pub(super) fn stage(
     plan: &mut Plan,
     operands: &[Operand],
     symmetric: &[&str],
-) -> Result<usize, ScheduleError> {
-    let mut copies_in = 0;
+) -> Result<Copies, ScheduleError> {
+    let mut copies = Copies::default();
     for operand in operands {
         let Some(BufferId(id)) = plan.buffer_named(operand.buffer) else {
             continue;
@@ -63,12 +64,15 @@ pub(super) fn stage(
             kind: OpKind::Copy { src, dst },
         };
         match role {
-            Role::Output => plan.ops.push(copy(staged, local)),
+            Role::Output => {
+                plan.ops.push(copy(staged, local));
+                copies.last += 1;
+            }
             _ => {
-                plan.ops.insert(copies_in, copy(local, staged));
-                copies_in += 1;
+                plan.ops.insert(copies.first, copy(local, staged));
+                copies.first += 1;
             }
         }
     }
-    Ok(copies_in)
+    Ok(copies)
 }

@@ -1,6 +1,7 @@
 //! Plans, what *show* prints of them and what *check* proves about them.
 
 mod algorithms;
+
 mod candidates;
 mod column_parallel;
 mod deletions;
@@ -20,5 +21,6 @@ mod reductions;
 mod schedule;
 mod sequences;
 mod sketch;
+mod starvation;
 mod values;
 mod violations;
