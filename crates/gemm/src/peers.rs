@@ -29,7 +29,7 @@ impl Peers {
 
     /// Each address plus `bytes`.
     #[must_use]
-    pub fn add(mut self, bytes: usize) -> Self {
+    pub fn offset(mut self, bytes: usize) -> Self {
         for address in &mut self.addresses[..self.count] {
             *address = address.add(bytes);
         }
@@ -109,10 +109,10 @@ mod tests {
         let given = [DevicePtr(16), DevicePtr(32)];
         let peers = Peers::from(&given[..]);
         assert_eq!(
-            (&*peers, &*peers.add(8)),
+            (&*peers, &*peers.offset(8)),
             (&given[..], &[DevicePtr(24), DevicePtr(40)][..])
         );
-        assert_ne!(peers, peers.add(1));
+        assert_ne!(peers, peers.offset(1));
         assert_eq!(peers, given.into_iter().collect());
         assert_eq!(&*Peers::from(DevicePtr(16)), &given[..1]);
         let too_many = (0..40).map(DevicePtr).collect::<Peers>();

@@ -15,8 +15,9 @@ pub trait AllGatherGemmBackend: GemmBackend {
     /// A GEMM ready to be launched, with its tables.
     type PreparedAllGather: Debug + Send + Sync;
 
-    /// Prepares a GEMM: checks it, chooses a kernel and stores the order of its tiles on the device, in memory
-    /// that `handle` has. Knows no operands. Not collective. May be called while another stream is captured.
+    /// Prepares a GEMM: checks it, chooses a kernel and stores the order of its tiles on the device, in
+    /// memory that `handle` has. Knows no operands. Not collective. May be called while another stream is
+    /// captured.
     ///
     /// # Errors
     /// - [`Error::InvalidProblem`] for a descriptor that contradicts itself.

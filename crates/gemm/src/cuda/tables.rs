@@ -161,7 +161,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_apart_and_come_back(steps in prop::collection::vec((1usize..40, any::<prop::sample::Index>()), 1..200)) {
+        fn ranges_are_apart_and_come_back(
+            steps in prop::collection::vec((1usize..40, any::<prop::sample::Index>()), 1..200),
+        ) {
             const BYTES: usize = 256;
             let mut free = Free::new(BYTES);
             let mut taken: Vec<Range<usize>> = Vec::new();
@@ -170,7 +172,8 @@ mod tests {
                     Some(range) => {
                         prop_assert_eq!(range.len(), bytes);
                         prop_assert!(range.end <= BYTES);
-                        let is_apart = |other: &Range<usize>| range.end <= other.start || other.end <= range.start;
+                        let is_apart =
+                            |other: &Range<usize>| range.end <= other.start || other.end <= range.start;
                         prop_assert!(taken.iter().all(is_apart));
                         taken.push(range);
                     }

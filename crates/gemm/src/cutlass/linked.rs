@@ -108,8 +108,8 @@ pub struct Prepared {
 
 type Create = unsafe extern "C" fn(i32, *const RawProblem, *mut *mut RawPlan) -> i32;
 
-/// What a plan of the library is bound to: addresses of A, B, C and the workspace; of plans that wait also the
-/// address of own rows and the pad.
+/// What a plan of the library is bound to: addresses of A, B, C and the workspace; of plans that wait also
+/// the address of own rows and the pad.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     addresses: [u64; 4],
@@ -121,8 +121,8 @@ struct Key {
 #[derive(Debug)]
 struct Plan(NonNull<RawPlan>);
 
-// SAFETY: the library's plan is plain host memory without thread affinity, and a mutex lets one thread in at a
-// time.
+// SAFETY: the library's plan is plain host memory without thread affinity, and a mutex lets one thread in at
+// a time.
 unsafe impl Send for Plan {}
 
 impl Prepared {
