@@ -129,10 +129,8 @@ impl Addresses<'_> {
     }
 
     /// [`Addresses::copy_of`] each rank of the world.
-    pub fn copies(&self, id: BufferId) -> Vec<DevicePtr> {
-        (0..self.plan.world)
-            .map(|rank| self.copy_of(id, rank))
-            .collect()
+    pub fn copies(&self, id: BufferId) -> impl Iterator<Item = DevicePtr> {
+        (0..self.plan.world).map(move |rank| self.copy_of(id, rank))
     }
 
     /// Bytes from the first to the second of an alternating buffer.

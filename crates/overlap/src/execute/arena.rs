@@ -163,6 +163,12 @@ impl<B: Backend> Arenas<B> {
         found.map(|(_, arena)| arena)
     }
 
+    /// How large that is.
+    pub fn size(&self, node_size: usize) -> ArenaSize {
+        self.current(node_size)
+            .map_or_else(ArenaSize::default, |arena| arena.size)
+    }
+
     /// Makes the arena of nodes of `node_size` ranks hold `size`. A larger one takes the place of one that is
     /// too small, which stays for as long as a captured graph may use it. Collective; `exchange` is that of
     /// the node.
@@ -173,8 +179,7 @@ impl<B: Backend> Arenas<B> {
         node_size: usize,
         size: ArenaSize,
     ) -> Result<()> {
-        let present = self.current(node_size).map(|arena| arena.size);
-        let present = present.unwrap_or_default();
+        let present = self.size(node_size);
         if present.holds(size) {
             return Ok(());
         }

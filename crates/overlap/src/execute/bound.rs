@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_symm_mem::sync::Mutex;
-use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
+use warpweave_symm_mem::{DevicePtr, Exchange, Memory, SignalPad};
 
-use super::addresses::{Addresses, Location};
+use super::addresses::Location;
 use super::buffers::Buffers;
 use super::error::{ExecuteError, Result};
 use super::program::Program;
-use super::step::{Action, Gemm, Resources};
+use super::step::Resources;
 use super::{ExecuteBackend, Executor};
 use crate::plan::{Buffer, BufferId, Plan};
 
@@ -31,11 +31,24 @@ pub struct Bound<B: ExecuteBackend> {
     pub(super) pad: Option<SignalPad<B>>,
     /// Where the buffers lie.
     pub(super) locations: Vec<Location>,
+    /// Scratch memory of GEMMs.
+    pub(super) scratch: Option<B::Memory>,
     pub(super) _buffers: Buffers<B>,
     pub(super) stream: B::Stream,
     pub(super) backend: B,
     /// The ranks of the node.
     pub(super) node: Arc<dyn Exchange>,
+}
+
+/// Scratch memory for the GEMMs of a plan.
+pub(super) fn scratch<B: ExecuteBackend>(
+    backend: &B,
+    program: &Program<B>,
+) -> Result<Option<B::Memory>> {
+    match program.scratch_bytes() {
+        0 => Ok(None),
+        bytes => Ok(Some(backend.allocate(bytes)?)),
+    }
 }
 
 /// A captured call, and the generations of the plan's groups that it was captured for.
@@ -137,36 +150,14 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
         *self.captured.lock() = None;
         self.backend.synchronize(&self.stream)?;
-        let Program { plan, steps, .. } = &mut self.program;
-        let at = Addresses {
-            plan,
-            first_rank: plan.node_of(plan.rank).start,
-            locations: &self.locations,
-            pad: None,
+        // SAFETY: the operands are those of the steps, whose regions lie inside the buffers; the stream is
+        // idle.
+        unsafe {
+            self.program
+                .tune(executor, &self.stream, &self.resources().at)?
         };
-        for step in steps {
-            let Action::Gemm(gemm) = &mut step.action else {
-                continue;
-            };
-            let Gemm {
-                problem, provider, ..
-            } = *gemm;
-            let operands = gemm.operands(&at);
-            let mut tuned = executor.0.tuned.lock();
-            gemm.plan = if tuned.contains(&(problem, provider)) {
-                executor.0.gemm.prepare(&problem, provider)?
-            } else {
-                // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the
-                // stream is idle.
-                unsafe {
-                    executor
-                        .0
-                        .gemm
-                        .tune(&self.stream, &problem, provider, operands)?
-                }
-            };
-            tuned.insert((problem, provider));
-        }
+        self.program.prepare_again(executor)?;
+        self.scratch = scratch(&self.backend, &self.program)?;
         Ok(())
     }
 
@@ -297,8 +288,12 @@ impl<B: ExecuteBackend> Bound<B> {
 
     pub(super) fn resources(&self) -> Resources<'_, B> {
         let pad = self.pad.as_ref();
+        let scratch = self
+            .scratch
+            .as_ref()
+            .map_or(DevicePtr::NULL, Memory::address);
         self.program
-            .resources(&self.backend, &self.stream, pad, &self.locations)
+            .resources(&self.backend, &self.stream, pad, &self.locations, scratch)
     }
 }
 

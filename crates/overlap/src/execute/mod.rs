@@ -243,17 +243,17 @@ impl<B: ExecuteBackend> Executor<B> {
             probe: B::KIND == BackendKind::Cuda,
         };
         let steps = binder.steps(gemms);
-        let steps = agree(exchange, "binding of a plan", steps)?;
+        let groups = groups.into_iter().map(|(_, group)| group).collect();
+        let program = steps.and_then(|steps| {
+            let program = Program::new(plan, steps, streams, events, groups);
+            Ok((bound::scratch(&self.0.backend, &program)?, program))
+        });
+        let (scratch, program) = agree(exchange, "binding of a plan", program)?;
         Ok(Bound {
             captured: Default::default(),
-            locations: buffers.locations(&plan),
-            program: Program {
-                plan,
-                steps,
-                streams,
-                events,
-                groups: groups.into_iter().map(|(_, group)| group).collect(),
-            },
+            locations: buffers.locations(&program.plan),
+            program,
+            scratch,
             pad,
             _buffers: buffers,
             stream: stream.clone(),

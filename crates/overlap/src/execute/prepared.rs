@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use warpweave_symm_mem::sync::Mutex;
-use warpweave_symm_mem::{BackendKind, Exchange, SignalPad, SymmetricBuffer, agree};
+use warpweave_symm_mem::{BackendKind, DevicePtr, Exchange, SignalPad, SymmetricBuffer, agree};
 
 use super::addresses::{Addresses, Location};
 use super::arena::{ArenaSize, Spot, layout};
@@ -14,7 +14,6 @@ use super::error::{ExecuteError, Result};
 use super::interface::Interface;
 use super::operands::{DeviceSlice, Operands};
 use super::program::Program;
-use super::step::Action;
 use super::{ExecuteBackend, Executor, validate};
 use crate::check::Checked;
 use crate::plan::{Placement, Plan, Role};
@@ -63,6 +62,10 @@ struct Bound<B: ExecuteBackend> {
     spots: Vec<Spot>,
     /// For each buffer, if it is an operand: the fewest bytes, and whether peers reach it.
     operands: Vec<Option<(usize, bool)>>,
+    /// What it needs of an arena, whose local part ends with the scratch memory of GEMMs.
+    size: ArenaSize,
+    /// Where that begins.
+    scratch: usize,
 }
 
 /// Pads of what an executor has prepared, in the order in which all ranks did.
@@ -91,18 +94,16 @@ impl<B: ExecuteBackend> Executor<B> {
         let largest = self.largest(schedule);
         let largest = agree(exchange.as_ref(), "proof of a schedule", largest)?;
         same(exchange.as_ref(), schedule)?;
-        let plan = largest[0].plan(rank).clone();
+        let plan = largest[0].1.plan(rank).clone();
         if world != plan.world {
             return Err(validate::wrong_ranks(&plan, rank, world));
         }
         let node = part_of(&exchange, &plan.node_of(rank).collect::<Vec<_>>())?;
 
-        let mut size = ArenaSize::default();
         let (mut half, mut slots) = (0, 0);
         let mut groups = ProcessGroups::new();
-        for checked in &largest {
-            let (_, needs, of_a_half) = layout(checked.plan(rank));
-            size = size.or(needs);
+        for (_, checked) in &largest {
+            let (_, _, of_a_half) = layout(checked.plan(rank));
             half = half.max(of_a_half);
             slots = slots.max(checked.plan(rank).slots.len());
             let interfaces = interfaces(checked);
@@ -121,10 +122,6 @@ impl<B: ExecuteBackend> Executor<B> {
             let multicast = self.0.backend.device().multicast.require("multicast");
             agree(exchange.as_ref(), "multicast", multicast)?;
         }
-        let backend = &self.0.backend;
-        let mut arenas = self.0.arenas.lock();
-        arenas.reserve(backend, &node, plan.node_size, size)?;
-        drop(arenas);
         let pad = match slots {
             0 => None,
             slots => Some(Arc::new(SignalPad::new(
@@ -166,21 +163,30 @@ impl<B: ExecuteBackend> Executor<B> {
             }),
         };
         // Finds what the device or the build lacks before any rank waits for another.
-        let m = schedule.problem().m;
-        let bound = prepared.bound(m, true);
-        let bound = agree(exchange.as_ref(), "preparation of a schedule", bound)?;
-        let m = schedule.problem().m;
-        prepared
-            .state
-            .lock()
-            .programs
-            .insert(m, (0, Arc::new(bound)));
+        let bounds = largest.iter().enumerate().map(|(index, (m, _))| {
+            match prepared.bound(*m, index == 0) {
+                Ok(bound) => Ok(Some((*m, Arc::new(bound)))),
+                // Other values of M may do: calls with this one will say so.
+                Err(error) if index > 0 && error.is_unavailable() => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        let bounds = bounds.filter_map(Result::transpose);
+        let bounds = bounds.collect::<Result<Vec<_>>>();
+        let bounds = agree(exchange.as_ref(), "preparation of a schedule", bounds)?;
+        let size = bounds.iter().map(|(_, bound)| bound.size);
+        let size = size.fold(ArenaSize::default(), ArenaSize::or);
+        let mut arenas = self.0.arenas.lock();
+        arenas.reserve(&self.0.backend, &node, plan.node_size, size)?;
+        drop(arenas);
+        let programs = bounds.into_iter().map(|(m, bound)| (m, (0, bound)));
+        prepared.state.lock().programs.extend(programs);
         Ok(prepared)
     }
 
     /// The plans of the largest M, and of those just below: with fewer rows a rank may have more groups to
     /// talk to, or a buffer more padding.
-    fn largest(&self, schedule: &Schedule) -> Result<Vec<Arc<Checked>>> {
+    fn largest(&self, schedule: &Schedule) -> Result<Vec<(usize, Arc<Checked>)>> {
         let m = schedule.problem().m;
         let mut some: Vec<usize> = (m.saturating_sub(schedule.world()).max(1)..=m)
             .rev()
@@ -190,7 +196,7 @@ impl<B: ExecuteBackend> Executor<B> {
                 .map(|power| 1 << power)
                 .take_while(|&power| power < m),
         );
-        let checked = some.into_iter().map(|m| Ok(schedule.checked(m)?));
+        let checked = some.into_iter().map(|m| Ok((m, schedule.checked(m)?)));
         checked.collect()
     }
 
@@ -257,6 +263,16 @@ fn same(exchange: &dyn Exchange, schedule: &Schedule) -> Result<()> {
     }
 }
 
+/// That the plan of some M needs more than those that `prepare` looked at.
+fn unforeseen(plan: &Plan, needs: String, has: String) -> ExecuteError {
+    ExecuteError::InvalidPlan {
+        plan: plan.name.clone(),
+        rank: plan.rank,
+        place: "memory".into(),
+        why: format!("it needs {needs}, and the schedule was prepared with {has}"),
+    }
+}
+
 /// What all ranks share.
 fn interfaces(checked: &Checked) -> Vec<Interface> {
     checked.plans().iter().map(Interface::of).collect()
@@ -307,9 +323,12 @@ impl<B: ExecuteBackend> Prepared<B> {
         }
         let mut locations = std::mem::take(&mut state.locations);
         let located = self.locate(&bound, operands, captures, &mut locations);
-        let enqueued = located.and_then(|()| {
+        let enqueued = located.and_then(|located| {
             let pad = self.pad.as_deref();
-            let resources = bound.program.resources(backend, stream, pad, &locations);
+            let (locations, scratch) = (&locations, located);
+            let resources = bound
+                .program
+                .resources(backend, stream, pad, locations, scratch);
             // SAFETY: the steps were made from regions of the plan's buffers; operands are as large as the
             // plan says and live as `DeviceSlice` promises; the arena and what is of this schedule alone wait
             // for the work when they are dropped. The calls of the executor are enqueued one by one.
@@ -349,20 +368,8 @@ impl<B: ExecuteBackend> Prepared<B> {
             locations: &locations,
             pad: None,
         };
-        for step in &bound.program.steps {
-            let Action::Gemm(gemm) = &step.action else {
-                continue;
-            };
-            if shared.tuned.lock().insert((gemm.problem, gemm.provider)) {
-                let operands = gemm.operands(&at);
-                // SAFETY: the operands are those of a call; the stream is idle.
-                unsafe {
-                    shared
-                        .gemm
-                        .tune(stream, &gemm.problem, gemm.provider, operands)?
-                };
-            }
-        }
+        // SAFETY: the operands are those of a call; the stream is idle.
+        unsafe { bound.program.tune(&self.executor, stream, &at)? };
         shared.backend.synchronize(stream)?;
         state.programs.remove(&m);
         self.at(&mut state, stream, m).map(|_| ())
@@ -432,6 +439,15 @@ impl<B: ExecuteBackend> Prepared<B> {
             Some(bound) => bound.clone(),
             None => Arc::new(self.bound(m, false)?),
         };
+        let has = self.executor.0.arenas.lock().size(self.node_size);
+        if !has.holds(bound.size) {
+            let needs = format!("an arena of {:?}", bound.size);
+            return Err(unforeseen(
+                &bound.program.plan,
+                needs,
+                format!("one of {has:?}"),
+            ));
+        }
         if state.programs.len() == MOST_PROGRAMS {
             self.forget_one(state, stream)?;
         }
@@ -466,24 +482,11 @@ impl<B: ExecuteBackend> Prepared<B> {
         let plan = checked.plan(shared.exchange.rank()).clone();
         validate::validate(&plan, shared.exchange.rank(), shared.exchange.world())?;
         let (spots, size, half) = layout(&plan);
-        let too_small = |place: &str, why: String| ExecuteError::InvalidPlan {
-            plan: plan.name.clone(),
-            rank: plan.rank,
-            place: place.into(),
-            why,
-        };
-        let arenas = shared.arenas.lock();
-        let has = arenas.current(self.node_size).map(|arena| arena.size);
-        drop(arenas);
-        let has = has.unwrap_or_default();
         let slots = self.pad.as_ref().map_or(0, |pad| pad.slots());
         let own = self.own_bytes() / 2;
-        if !has.holds(size) || plan.slots.len() > slots || half > own {
-            let why = format!(
-                "it needs an arena of {size:?}, {} slots and {half} bytes that alternate; it has {has:?}, {slots} and {own}",
-                plan.slots.len()
-            );
-            return Err(too_small("memory", why));
+        if plan.slots.len() > slots || half > own {
+            let what = format!("{} slots and {half} bytes that alternate", plan.slots.len());
+            return Err(unforeseen(&plan, what, format!("{slots} and {own}")));
         }
         let interfaces = interfaces(&checked);
         let binder = Binder {
@@ -508,27 +511,32 @@ impl<B: ExecuteBackend> Prepared<B> {
                 _ => (buffer.bytes(), true),
             })
         });
+        let (operands, groups) = (
+            operands.collect(),
+            self.groups.iter().map(|(_, g)| g.clone()),
+        );
+        let groups = groups.collect();
+        let program = Program::new(plan, steps, streams, events, groups);
         Ok(Bound {
-            operands: operands.collect(),
+            operands,
             spots,
-            program: Program {
-                steps,
-                streams,
-                events,
-                groups: self.groups.iter().map(|(_, group)| group.clone()).collect(),
-                plan,
+            scratch: size.local,
+            size: ArenaSize {
+                local: size.local + program.scratch_bytes(),
+                ..size
             },
+            program,
         })
     }
 
-    /// Where the buffers of a call lie.
+    /// Where the buffers of a call lie, and the scratch memory of its GEMMs.
     fn locate(
         &self,
         bound: &Bound<B>,
         operands: &Operands<'_>,
         captures: bool,
         locations: &mut Vec<Location>,
-    ) -> Result<()> {
+    ) -> Result<DevicePtr> {
         locations.clear();
         let arenas = self.executor.0.arenas.lock();
         let arena = arenas.current(self.node_size);
@@ -551,11 +559,12 @@ impl<B: ExecuteBackend> Prepared<B> {
                 _ => arena.and_then(|arena| arena.location(*spot)),
             };
             // What a plan needs and is not there `bound` has refused.
-            locations
-                .push(location.unwrap_or(Location::local(warpweave_symm_mem::DevicePtr::NULL)));
+            locations.push(location.unwrap_or(Location::local(DevicePtr::NULL)));
         }
+        let scratch = arena.and_then(|arena| arena.location(Spot::Local(bound.scratch)));
         drop(arenas);
-        self.apart(bound, operands)
+        self.apart(bound, operands)?;
+        Ok(scratch.map_or(DevicePtr::NULL, |location| location.first))
     }
 
     fn operand(

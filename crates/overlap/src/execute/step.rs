@@ -119,6 +119,9 @@ pub(super) struct Resources<'a, B: ExecuteBackend> {
     pub events: &'a [B::Event],
     pub pad: Option<&'a SignalPad<B>>,
     pub at: Addresses<'a>,
+    /// Scratch memory of GEMMs, and where in it each stream has its own.
+    pub scratch: DevicePtr,
+    pub scratch_of: &'a [usize],
 }
 
 impl<B: ExecuteBackend> Resources<'_, B> {
@@ -149,6 +152,14 @@ impl<B: ExecuteBackend> Action<B> {
 }
 
 impl<B: ExecuteBackend> Step<B> {
+    /// The GEMM, if it is one.
+    pub fn gemm(&self) -> Option<&Gemm<B>> {
+        match &self.action {
+            Action::Gemm(gemm) => Some(gemm),
+            _ => None,
+        }
+    }
+
     /// Enqueues the step.
     ///
     /// # Safety
@@ -199,8 +210,10 @@ impl<B: ExecuteBackend> Step<B> {
                 unsafe { group.enqueue(stream, call, at)? };
             }
             Action::Gemm(gemm) => {
+                // GEMMs of one stream, which has its own scratch memory, follow each other.
+                let scratch = with.scratch.add(with.scratch_of[self.stream]);
                 // SAFETY: the caller's obligation; the problem's extents are those of the regions.
-                unsafe { backend.gemm(stream, &gemm.plan, gemm.operands(at))? };
+                unsafe { backend.gemm(stream, &gemm.plan, gemm.operands(at), scratch)? };
             }
             Action::Reduce(reduction) => {
                 // SAFETY: the caller's obligation; the boxes are regions, which *check* found apart or equal.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
+use warpweave_gemm::all_gather_matmul::AllGatherOperands;
 use warpweave_gemm::{GemmProblem, Layout, Protocol};
 use warpweave_symm_mem::DevicePtr;
 
@@ -419,11 +420,7 @@ impl AllGatherMatmul {
 
 /// The launch.
 impl AllGatherMatmul {
-    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
-        Ok(Box::new(*self))
-    }
-
-    fn descriptor(&self, with: &Addresses<'_>) -> Result<gemm::AllGatherMatmul> {
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let KernelShape { m, n, k, dtype } = self.shape;
         let world = with.world();
         // With the eager protocol nobody signals that rows have been read.
@@ -441,27 +438,48 @@ impl AllGatherMatmul {
             },
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
             chunk_rows: self.chunk_rows,
-            a: with.copies(self.a),
-            staging: with.copies(self.staging),
-            b: with.own(self.b),
-            c: with.own(self.c),
-            bias: self.bias.map_or(DevicePtr::NULL, |bias| with.own(bias)),
-            pad: with.pad()?,
+            rank: with.rank(),
+            world,
             ready: self.ready.0,
             done,
             protocol,
             tiling: None,
             max_blocks: None,
         };
-        Ok(descriptor)
+        Ok(Box::new(Prepared::<B> {
+            kernel: *self,
+            gemm: with
+                .backend()
+                .prepare_all_gather(with.gemm(), &descriptor)?,
+        }))
     }
 }
 
-impl<B: ExecuteBackend> Launch<B> for AllGatherMatmul {
+#[derive(Debug)]
+struct Prepared<B: ExecuteBackend> {
+    kernel: AllGatherMatmul,
+    gemm: B::PreparedAllGather,
+}
+
+impl<B: ExecuteBackend> Launch<B> for Prepared<B> {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
-        let prepared = backend.prepare_all_gather(&self.descriptor(at)?)?;
-        // SAFETY: the caller's obligation.
-        unsafe { backend.all_gather_matmul(stream, &prepared)? };
+        let kernel = &self.kernel;
+        let operands = AllGatherOperands {
+            a: at.copies(kernel.a).collect(),
+            staging: at.copies(kernel.staging).collect(),
+            staging_stride: at.alternate(kernel.staging),
+            b: at.own(kernel.b),
+            c: at.own(kernel.c),
+            bias: kernel.bias.map_or(DevicePtr::NULL, |bias| at.own(bias)),
+            pad: at.pad()?,
+        };
+        // SAFETY: the caller's obligation; all ranks enqueue plans with this kernel, whose interfaces the
+        // executor found equal.
+        unsafe { backend.all_gather_matmul(stream, &self.gemm, &operands)? };
         Ok(())
+    }
+
+    fn algorithm(&self) -> Option<String> {
+        Some(B::all_gather_algorithm(&self.gemm))
     }
 }

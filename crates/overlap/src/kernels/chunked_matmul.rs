@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
 use warpweave_gemm::GemmProblem;
-use warpweave_gemm::chunked_matmul::Arrival;
+use warpweave_gemm::chunked_matmul::{Arrival, ChunkedOperands};
 
 use super::owner_lane::OwnerLane;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends};
@@ -161,11 +161,7 @@ impl ChunkedMatmul {
         costs.gemm(time, share / time)
     }
 
-    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
-        Ok(Box::new(self.clone()))
-    }
-
-    fn descriptor(&self, with: &Addresses<'_>) -> Result<gemm::ChunkedMatmul> {
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let KernelShape { m, n, k, dtype } = self.shape;
         let (rank, world) = (with.rank(), with.world());
         let arrivals = self.arrivals(rank, world);
@@ -175,22 +171,35 @@ impl ChunkedMatmul {
             arrivals: arrivals
                 .map(|(from, rows)| Arrival { rows, from })
                 .collect(),
-            a: with.own(self.a),
-            staging: with.own(self.staging),
-            b: with.own(self.b),
-            c: with.own(self.c),
-            pad: with.pad()?,
+            rank,
+            world,
             ready: self.ready.0,
         };
-        Ok(descriptor)
+        Ok(Box::new(Prepared::<B> {
+            kernel: *self,
+            gemm: with.backend().prepare_chunked(with.gemm(), &descriptor)?,
+        }))
     }
 }
 
-impl<B: ExecuteBackend> Launch<B> for ChunkedMatmul {
+#[derive(Debug)]
+struct Prepared<B: ExecuteBackend> {
+    kernel: ChunkedMatmul,
+    gemm: B::PreparedChunked,
+}
+
+impl<B: ExecuteBackend> Launch<B> for Prepared<B> {
     unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
-        let prepared = backend.prepare_chunked(&self.descriptor(at)?)?;
-        // SAFETY: the caller's obligation.
-        unsafe { backend.chunked_matmul(stream, &prepared)? };
+        let operands = ChunkedOperands {
+            a: at.own(self.kernel.a),
+            staging: at.own(self.kernel.staging),
+            b: at.own(self.kernel.b),
+            c: at.own(self.kernel.c),
+            pad: at.pad()?,
+        };
+        // SAFETY: the caller's obligation; the peers' plans signal as often as this rank's kernel declares to
+        // wait.
+        unsafe { backend.chunked_matmul(stream, &self.gemm, &operands)? };
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
 use warpweave_gemm::matmul_reduce::{Group, ReduceOutput, order};
-use warpweave_gemm::{GemmProblem, Layout};
+use warpweave_gemm::{GemmProblem, Layout, ReduceOperands};
 use warpweave_symm_mem::DevicePtr;
 
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
@@ -228,27 +228,19 @@ impl MatmulReduce {
         }
     }
 
-    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
-        Ok(Box::new(*self))
-    }
-
-    fn descriptor(&self, with: &Addresses<'_>) -> Result<gemm::MatmulReduce> {
+    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let (rank, world) = (with.rank(), with.world());
         let KernelShape { m, n, dtype, .. } = self.shape;
-        Ok(gemm::MatmulReduce {
+        let descriptor = gemm::MatmulReduce {
             problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
                 .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
             shards: self.shards(world),
-            a: with.own(self.a),
-            b: with.own(self.b),
-            bias: DevicePtr::NULL,
             c: match self.everyone() {
-                false => ReduceOutput::Owner(with.own(self.c)),
-                true => ReduceOutput::Everyone(with.copies(self.c)),
+                false => ReduceOutput::Owner,
+                true => ReduceOutput::Everyone,
             },
-            staging: with.copies(self.staging),
-            pulled: with.own(self.pulled),
-            pad: with.pad()?,
+            rank,
+            world,
             ready: self.ready.0,
             // Where only owners get the result, the slot is not used.
             summed: self.reduced.unwrap_or(self.ready).0,
@@ -256,7 +248,51 @@ impl MatmulReduce {
             group_rows: self.rows,
             tiling: None,
             max_blocks: None,
+        };
+        Ok(Box::new(Prepared::<B, _> {
+            kernel: *self,
+            gemm: with.backend().prepare_reduce(with.gemm(), &descriptor)?,
+        }))
+    }
+}
+
+/// A GEMM + reduction, by owners or in one shot, ready to be launched.
+#[derive(Debug)]
+pub(super) struct Prepared<B: ExecuteBackend, K> {
+    pub kernel: K,
+    pub gemm: B::PreparedReduce,
+}
+
+/// What tells where a launch has its operands.
+pub(super) trait ReduceLaunch: std::fmt::Debug + Send + Sync {
+    fn operands(&self, at: &Addresses<'_>) -> Result<ReduceOperands>;
+}
+
+impl ReduceLaunch for MatmulReduce {
+    fn operands(&self, at: &Addresses<'_>) -> Result<ReduceOperands> {
+        Ok(ReduceOperands {
+            a: at.own(self.a),
+            b: at.own(self.b),
+            bias: DevicePtr::NULL,
+            c: match self.everyone() {
+                false => [at.own(self.c)].into_iter().collect(),
+                true => at.copies(self.c).collect(),
+            },
+            staging: at.copies(self.staging).collect(),
+            staging_stride: 0,
+            pulled: at.own(self.pulled),
+            pad: at.pad()?,
         })
+    }
+}
+
+impl<B: ExecuteBackend, K: ReduceLaunch> Launch<B> for Prepared<B, K> {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let operands = self.kernel.operands(at)?;
+        // SAFETY: the caller's obligation; every rank's kernel has the same shards and groups, in slots of
+        // its own.
+        unsafe { backend.matmul_reduce(stream, &self.gemm, &operands)? };
+        Ok(())
     }
 }
 
@@ -416,14 +452,5 @@ impl OnRank<'_> {
             rows,
             cols: 0..self.kernel.shape.n,
         }
-    }
-}
-
-impl<B: ExecuteBackend> Launch<B> for MatmulReduce {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
-        let prepared = backend.prepare_reduce(&self.descriptor(at)?)?;
-        // SAFETY: the caller's obligation.
-        unsafe { backend.matmul_reduce(stream, &prepared)? };
-        Ok(())
     }
 }

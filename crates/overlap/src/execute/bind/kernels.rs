@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use warpweave_gemm::{Gemm, GemmBackend};
 use warpweave_kernels::LocalReduce;
 use warpweave_symm_mem::{Backend, PadView};
 
@@ -15,15 +16,20 @@ use crate::plan::{Plan, Region};
 
 /// What a plan's kernel is prepared for: a device, and this rank of a world.
 #[derive(Debug)]
-pub struct Binding<'a, B: Backend> {
-    backend: &'a B,
+pub struct Binding<'a, B: GemmBackend> {
+    gemm: &'a Gemm<B>,
     plan: &'a Plan,
 }
 
-impl<B: Backend> Binding<'_, B> {
+impl<B: GemmBackend> Binding<'_, B> {
     /// The device.
     pub fn backend(&self) -> &B {
-        self.backend
+        self.gemm.backend()
+    }
+
+    /// What the GEMMs of the device share.
+    pub fn gemm(&self) -> &B::GemmHandle {
+        self.gemm.handle()
     }
 
     /// This rank.
@@ -81,8 +87,9 @@ pub(crate) fn without_peers(pad: PadView) -> PadView {
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// The launch of a kernel, which has been probed.
     pub(super) fn kernel(&self, kernel: &AnyKernel) -> Result<Action<B>> {
-        let (backend, plan) = (&self.executor.0.backend, self.plan);
-        let launch = B::bind_kernel(&**kernel, &Binding { backend, plan })?;
+        let (gemm, plan) = (&self.executor.0.gemm, self.plan);
+        let backend = gemm.backend();
+        let launch = B::bind_kernel(&**kernel, &Binding { gemm, plan })?;
         if self.probe {
             let stream = backend.setup_stream()?;
             let nowhere = Nowhere::of(plan, self.pad);
