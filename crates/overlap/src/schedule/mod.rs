@@ -208,9 +208,8 @@ impl Schedule {
                 continue;
             }
             last = staged.closed_by(closing);
-            match Checked::prove(last.clone()) {
-                Ok(checked) if checked.is_closed() => return Ok((closing, checked)),
-                _ => {}
+            if let Some(checked) = Checked::prove_closed(last.clone()) {
+                return Ok((closing, checked));
             }
         }
         Err(self.unproved(m, &last))

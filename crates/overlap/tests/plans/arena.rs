@@ -4,7 +4,7 @@
 use crate::fixtures::{MAIN, problem};
 use proptest::prelude::*;
 use warpweave_overlap::algorithms::{self, Configuration};
-use warpweave_overlap::check::{Sequence, Site};
+use warpweave_overlap::check::{Sequence, Site, check_closed};
 use warpweave_overlap::kernels::{AnyKernel, KernelShape, NaiveRemoteRead};
 use warpweave_overlap::plan::{
     BufferId, Effect, EventId, MulticastRegion, Op, OpKind, Placement, Plan, PlanBuilder, Region,
@@ -16,35 +16,37 @@ use warpweave_symm_mem::DType;
 /// All staging memory of a rank: one element, so that whatever touches any of it touches all.
 const ARENA: BufferId = BufferId(0);
 
+/// The two copies of what alternates, of one element each too.
+const COPIES: [BufferId; 2] = [BufferId(1), BufferId(2)];
+
 /// Several calls as one plan.
 struct Calls {
     plan: Plan,
     /// The first operation of each call.
     first: Vec<usize>,
-    /// Operands of the calls before.
-    operands: usize,
+    /// How many copies calls take in turn.
+    copies: usize,
 }
 
 impl Calls {
-    fn new(rank: usize, world: usize) -> Self {
+    fn new(rank: usize, world: usize, copies: usize) -> Self {
         let mut builder = PlanBuilder::new("calls", rank, world);
-        builder.buffer(
-            "arena",
-            Placement::Multicast,
-            Role::Staging,
-            DType::F32,
-            (1, 1),
-        );
+        for name in ["arena", "copy 0", "copy 1"] {
+            let one = (Placement::Multicast, Role::Staging, (1, 1));
+            builder.buffer(name, one.0, one.1, DType::F32, one.2);
+        }
         Calls {
             plan: builder.draft().clone(),
             first: Vec::new(),
-            operands: 0,
+            copies,
         }
     }
 
     /// Appends a call.
     fn add(&mut self, plan: &Plan) {
         let all = &mut self.plan;
+        let call = self.first.len();
+        let copy = COPIES[call % self.copies];
         self.first.push(all.ops.len());
         let (streams, events) = (all.streams.len(), all.events);
         while all.slots.len() < plan.slots.len() {
@@ -59,15 +61,18 @@ impl Calls {
         let of_call = all.buffers.len();
         for buffer in &plan.buffers {
             let mut buffer = buffer.clone();
-            buffer.name = format!("{} {}", self.operands, buffer.name);
+            buffer.name = format!("{call} {}", buffer.name);
+            buffer.alternating = false;
             all.buffers.push(buffer);
         }
-        self.operands += 1;
         let region = |region: &Region| match plan.buffers[region.buffer.0].role {
             Role::Staging => Region {
                 rows: 0..usize::from(!region.is_empty()),
                 cols: 0..1,
-                buffer: ARENA,
+                buffer: match plan.buffers[region.buffer.0].alternating {
+                    true => copy,
+                    false => ARENA,
+                },
                 ..region.clone()
             },
             _ => Region {
@@ -149,10 +154,12 @@ fn kernel(lanes: Vec<Vec<Effect>>) -> OpKind {
     OpKind::Kernel { kernel, lanes }
 }
 
-/// What goes wrong between calls of the plans, made once with staging as they are and once closed.
-fn between_calls(calls: &[Vec<Plan>]) -> Vec<Violation> {
+/// What goes wrong between calls of the plans, which take `copies` copies of what alternates in turn.
+fn between_calls(calls: &[Vec<Plan>], copies: usize) -> Vec<Violation> {
     let world = calls[0].len();
-    let mut all: Vec<Calls> = (0..world).map(|rank| Calls::new(rank, world)).collect();
+    let mut all: Vec<Calls> = (0..world)
+        .map(|rank| Calls::new(rank, world, copies))
+        .collect();
     for plans in calls {
         for (calls, plan) in all.iter_mut().zip(plans) {
             calls.add(plan);
@@ -208,6 +215,15 @@ fn closed(configuration: &Configuration, world: usize, m: usize) -> Vec<Plan> {
     schedule.plans(m).unwrap()
 }
 
+fn texts(violations: &[Violation]) -> String {
+    let texts: Vec<String> = violations.iter().map(Violation::to_string).collect();
+    texts.join("\n")
+}
+
+fn is_race(violation: &Violation) -> bool {
+    matches!(violation, Violation::Race { .. })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
 
@@ -219,10 +235,93 @@ proptest! {
     ) {
         let calls = configurations.iter().zip(ms);
         let calls: Vec<_> = calls.map(|(c, m)| closed(c, world, m)).collect();
-        let violations = between_calls(&calls);
-        let texts: Vec<String> = violations.iter().map(Violation::to_string).collect();
-        prop_assert!(violations.is_empty(), "{}", texts.join("\n"));
+        let violations = between_calls(&calls, 2);
+        prop_assert!(violations.is_empty(), "{}", texts(&violations));
     }
+
+    /// Whatever rows two calls touch, every second one may have the same copy.
+    #[test]
+    fn calls_whose_buffers_alternate_follow_each_other_at_any_m(
+        configuration in prop::sample::select(alternating()),
+        world in 2usize..5,
+        ms in prop::collection::vec(1usize..20, 4),
+    ) {
+        let calls: Vec<_> = ms.into_iter().map(|m| closed(&configuration, world, m)).collect();
+        let violations = between_calls(&calls, 2);
+        prop_assert!(violations.is_empty(), "{}", texts(&violations));
+        // One copy would not do.
+        prop_assert!(between_calls(&calls, 1).iter().any(is_race));
+    }
+}
+
+/// Those with buffers that alternate.
+fn alternating() -> Vec<Configuration> {
+    let alternates = |configuration: &Configuration| {
+        let plan = configuration.plan(0, 2, &problem(9)).unwrap();
+        plan.buffers.iter().any(|b| b.alternating)
+    };
+    let found: Vec<_> = algorithms::every().into_iter().filter(alternates).collect();
+    assert_eq!(found.len(), 4);
+    found
+}
+
+fn slot_named(plan: &Plan, name: &str) -> Option<SlotId> {
+    let place = plan.slots.iter().position(|slot| slot.name == name);
+    place.map(SlotId)
+}
+
+/// The flag by which a kernel counts its calls is the same at every M.
+#[test]
+fn kernels_that_count_calls_keep_their_counter() {
+    for configuration in alternating() {
+        let counter = |m: usize| {
+            let plans = closed(&configuration, 2, m);
+            match slot_named(&plans[0], "calls") {
+                Some(slot) => slot,
+                None => slot_named(&plans[0], "arrived").expect("it counts by the first flag"),
+            }
+        };
+        let counters: Vec<SlotId> = (1..=40).map(counter).collect();
+        assert!(
+            counters.iter().all(|&slot| slot == SlotId(0)),
+            "{configuration}"
+        );
+    }
+}
+
+/// With three ranks, of which 1 and 2 do not hear from each other, 1 may be two calls ahead of 2.
+#[test]
+fn a_rank_that_does_not_hear_from_another_is_reported_where_a_buffer_alternates() {
+    let configuration = algorithms::find("fusedAllGather:protocol=eager").unwrap();
+    let mut plans = configuration.plans(3, &problem(9)).unwrap();
+    assert!(check_closed(&plans, 3).holds());
+    for (rank, deaf) in [(1, 2), (2, 1)] {
+        for op in &mut plans[rank].ops {
+            let OpKind::Kernel { lanes, .. } = &mut op.kind else {
+                continue;
+            };
+            for effect in lanes.iter_mut().flatten() {
+                match effect {
+                    Effect::Signal { to: peers, .. } | Effect::Wait { from: peers, .. } => {
+                        peers.retain(|&peer| peer != deaf);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    let report = check_closed(&plans, 3);
+    let mut unheard: Vec<(usize, usize)> = Vec::new();
+    for violation in &report.violations {
+        match violation {
+            Violation::Unheard { rank, peer, buffer } => {
+                assert_eq!(buffer, "staging");
+                unheard.push((*rank, *peer));
+            }
+            other => assert!(is_race(other), "{report}"),
+        }
+    }
+    assert_eq!(unheard, [(1, 2), (2, 1)], "{report}");
 }
 
 /// The test above finds what is not closed: every algorithm that is changed races with another as it is.
@@ -239,9 +338,8 @@ fn calls_that_are_not_closed_race() {
         if !changed || staged.count() > 0 {
             continue;
         }
-        let violations = between_calls(&[closed(&other, 3, 12), built]);
-        let race = |v: &Violation| matches!(v, Violation::Race { .. });
-        assert!(violations.iter().any(race), "{configuration}");
+        let violations = between_calls(&[closed(&other, 3, 12), built], 2);
+        assert!(violations.iter().any(is_race), "{configuration}");
         found += 1;
     }
     assert!(found >= 8, "{found}");
