@@ -74,8 +74,8 @@ impl Checked {
     ///
     /// Closed calls compose. Take any sequence of closed calls, of any schedules and of any M, which all
     /// ranks make in the same order. Let *x* be an access to a rank's memory in one call, *y* another to the
-    /// same memory in a later call. *x* precedes the rank's exit from its call, that precedes the rank's entry
-    /// into the later call, and that precedes *y*. So accesses of different calls never race, wherever
+    /// same memory in a later call. *x* precedes the rank's exit from its call, that precedes the rank's
+    /// entry into the later call, and that precedes *y*. So accesses of different calls never race, wherever
     /// each call has its buffers in the rank's staging memory: one arena serves all of them. Within a call
     /// order comes from signals of this call alone, because an order that goes through another call never
     /// comes back. And no call waits for a later one. So no further proof is needed of pairs of calls.
