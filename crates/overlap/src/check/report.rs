@@ -378,8 +378,8 @@ impl fmt::Display for Violation {
             ),
             Violation::Unheard { rank, peer, buffer } => write!(
                 f,
-                "`{buffer}` alternates, and rank {rank} may leave a call that rank {peer} has not entered: two \
-                 calls later it may write what rank {peer} still reads"
+                "`{buffer}` alternates, and rank {rank} may leave a call that rank {peer} has not entered: \
+                 two calls later it may write what rank {peer} still reads"
             ),
             Violation::Unwritten { read, missing } => write!(
                 f,
