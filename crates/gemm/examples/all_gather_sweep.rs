@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use sweep::{Result, Shape};
 use warpweave_gemm::{
-    AllGatherGemmBackend, AllGatherMatmul, Gemm, GemmOperands, GemmProblem, Protocol, Provider,
-    sm90,
+    AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Gemm, GemmBackend, GemmOperands,
+    GemmProblem, Protocol, Provider, sm90,
 };
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
@@ -54,6 +54,16 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
         gemm.tune(&stream, problem, Provider::CublasLt, operands)?
     };
 
+    let handle = cuda.gemm_handle()?;
+    let gathered = AllGatherOperands {
+        a: a.addresses().into(),
+        staging: staging.addresses().into(),
+        staging_stride: a_bytes,
+        b: b.address(),
+        c: c.address(),
+        bias: DevicePtr::NULL,
+        pad: pad.view(),
+    };
     let mut names = vec!["cuBLASLt alone".to_owned()];
     let mut launches = Vec::new();
     let largest = shards[0].len();
@@ -70,12 +80,8 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
                 problem: *problem,
                 shards: shards.clone(),
                 chunk_rows,
-                a: a.addresses(),
-                staging: staging.addresses(),
-                b: b.address(),
-                c: c.address(),
-                bias: DevicePtr::NULL,
-                pad: pad.view(),
+                rank: exchange.rank(),
+                world,
                 ready,
                 done: 0,
                 protocol,
@@ -83,7 +89,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
                 max_blocks: None,
             };
             let chunks = gemm.chunks();
-            let prepared = cuda.prepare_all_gather(&gemm)?;
+            let prepared = cuda.prepare_all_gather(&handle, &gemm)?;
             let chosen = if tiling.is_none() {
                 ", the default choice"
             } else {
@@ -104,7 +110,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
         unsafe {
             match index.checked_sub(1) {
                 None => gemm.launch(&stream, &alone, operands)?,
-                Some(index) => cuda.all_gather_matmul(&stream, &launches[index])?,
+                Some(index) => cuda.all_gather_matmul(&stream, &launches[index], &gathered)?,
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release --example gemm_sweep --features cutlass`. Takes about a minute on an H200.
 
+use std::cell::RefCell;
 use std::error::Error;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ struct Sweep {
     backend: Cuda,
     gemm: CudaGemm,
     stream: Stream,
+    /// Of the launches, which follow each other.
+    workspace: RefCell<Option<<Cuda as Backend>::Memory>>,
     configs: &'static [cutlass::Config],
 }
 
@@ -76,6 +79,7 @@ impl Sweep {
             backend,
             gemm,
             stream,
+            workspace: RefCell::default(),
         })
     }
 
@@ -110,11 +114,21 @@ impl Sweep {
         prepared: &CudaPrepared,
         operands: &Operands,
     ) -> Result<(), warpweave_gemm::Error> {
-        // SAFETY: the operands have the plan's sizes and outlive the work: every path waits for the stream
-        // before they are dropped; all work is on one stream.
+        let mut workspace = self.workspace.borrow_mut();
+        let needed = prepared.workspace_bytes();
+        if workspace.as_ref().map_or(0, |memory| memory.bytes()) < needed {
+            // Launches that use the one that is dropped have ended.
+            self.backend.synchronize(&self.stream)?;
+            *workspace = Some(self.backend.allocate(needed)?);
+        }
+        let scratch = workspace
+            .as_ref()
+            .map_or(DevicePtr::NULL, |memory| memory.address());
+        // SAFETY: the operands and the workspace have the sizes that are needed and outlive the work: every
+        // path waits for the stream before they are dropped; all work is on one stream.
         unsafe {
             self.backend
-                .gemm(&self.stream, prepared, operands.addresses())
+                .gemm(&self.stream, prepared, operands.addresses(), scratch)
         }
     }
 

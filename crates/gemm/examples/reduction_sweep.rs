@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use sweep::{Result, Shape};
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
-use warpweave_gemm::{Gemm, GemmOperands, GemmProblem, GemmReduceBackend, MatmulReduce, Provider};
+use warpweave_gemm::{
+    Gemm, GemmBackend, GemmOperands, GemmProblem, GemmReduceBackend, MatmulReduce, Provider,
+    ReduceOperands,
+};
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, Priority, SignalPad, SymmetricBuffer,
 };
@@ -79,6 +82,7 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
     };
 
     let mut names = vec!["cuBLASLt alone".to_owned()];
+    let handle = cuda.gemm_handle()?;
     let mut prepared = Vec::new();
     let mut free = 0;
     for &(way, group_rows) in &ways {
@@ -88,17 +92,13 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
         let gemm = MatmulReduce {
             problem: *problem,
             shards: shards.clone(),
-            a: a.address(),
-            b: b.address(),
-            bias: DevicePtr::NULL,
             c: match way {
-                Way::Owners => ReduceOutput::Owner(copies.local()),
-                Way::Everyone => ReduceOutput::Everyone(copies.addresses()),
-                Way::OneShot => ReduceOutput::Each(copies.local()),
+                Way::Owners => ReduceOutput::Owner,
+                Way::Everyone => ReduceOutput::Everyone,
+                Way::OneShot => ReduceOutput::Each,
             },
-            staging: staging.addresses(),
-            pulled: pulled.address(),
-            pad: pad.view(),
+            rank: exchange.rank(),
+            world,
             ready,
             summed: ready + count,
             done: ready + 2 * count,
@@ -111,14 +111,30 @@ fn shape(cuda: &Cuda, exchange: &Arc<dyn Exchange>, [m, n, k]: Shape) -> Result<
             Way::Everyone => format!("sums to all, groups of {group_rows} rows"),
             Way::OneShot => "sums to all in one shot".into(),
         });
-        prepared.push(cuda.prepare_reduce(&gemm)?);
+        let operands = ReduceOperands {
+            a: a.address(),
+            b: b.address(),
+            bias: DevicePtr::NULL,
+            c: match way {
+                Way::Everyone => copies.addresses().into(),
+                Way::Owners | Way::OneShot => copies.local().into(),
+            },
+            staging: staging.addresses().into(),
+            staging_stride: world * c_bytes,
+            pulled: pulled.address(),
+            pad: pad.view(),
+        };
+        prepared.push((cuda.prepare_reduce(&handle, &gemm)?, operands));
     }
     let launch = |index: usize| -> Result<()> {
         // SAFETY: as above; all ranks launch the same plans in the same order.
         unsafe {
             match index.checked_sub(1) {
                 None => gemm.launch(&stream, &alone, operands)?,
-                Some(index) => cuda.matmul_reduce(&stream, &prepared[index])?,
+                Some(index) => {
+                    let (gemm, operands) = &prepared[index];
+                    cuda.matmul_reduce(&stream, gemm, operands)?
+                }
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use warpweave_symm_mem::{Backend, DType, DevicePtr};
+use warpweave_symm_mem::{Backend, DType, DevicePtr, Memory};
 
 use crate::{Error, GemmProblem, Provider};
 
@@ -76,20 +76,21 @@ impl GemmOperands {
 
 /// A backend that can multiply matrices.
 ///
-/// Planning chooses an algorithm and allocates its workspace; launching does neither, waits for nothing and
-/// may be captured in a graph. A plan owns its workspace: launches of one plan must be ordered by streams or
-/// events, as launches that write the same C must be anyway.
+/// Preparing chooses an algorithm; launching does not, allocates nothing, waits for nothing and may be
+/// captured in a graph. Neither a prepared GEMM nor its handle holds a workspace: a launch is given one, of
+/// [`workspace_bytes`](Self::workspace_bytes). Launches that are not ordered need workspaces of their own.
 pub trait GemmBackend: Backend {
-    /// What plans of one device share: library handles and the choices that tuning has made.
+    /// What prepared GEMMs of one device share: library handles, memory for tables, and the choices that
+    /// tuning has made.
     type GemmHandle: Debug + Send + Sync;
-    /// A problem with its algorithm and workspace.
+    /// A problem with its algorithm.
     type PreparedGemm: Debug + Send + Sync;
 
-    /// Prepares the device for GEMMs. Libraries are looked for when a plan first needs them.
+    /// Prepares the device for GEMMs. Libraries are looked for when a GEMM first needs them.
     fn gemm_handle(&self) -> Result<Self::GemmHandle, Error>;
 
-    /// Plans `problem` with the choice that [`gemm_tune`](Self::gemm_tune) made for it on this handle, else
-    /// with the provider's heuristic.
+    /// Prepares `problem` with the choice that [`gemm_tune`](Self::gemm_tune) made for it on this handle,
+    /// else with the provider's heuristic. Allocates no device memory.
     fn prepare_gemm(
         &self,
         handle: &Self::GemmHandle,
@@ -97,8 +98,9 @@ pub trait GemmBackend: Backend {
         provider: Provider,
     ) -> Result<Self::PreparedGemm, Error>;
 
-    /// Times every candidate of `provider` on the device, in interleaved rounds, and returns a plan with the
-    /// fastest, which later plans of the same problem take over. Waits for the stream.
+    /// Times every candidate of `provider` on the device, in interleaved rounds, and prepares the fastest,
+    /// which later calls of [`prepare_gemm`](Self::prepare_gemm) take over. Allocates a workspace meanwhile,
+    /// and waits for the stream.
     ///
     /// # Safety
     /// As [`gemm`](Self::gemm). C is overwritten.
@@ -111,27 +113,85 @@ pub trait GemmBackend: Backend {
         operands: GemmOperands,
     ) -> Result<Self::PreparedGemm, Error>;
 
-    /// Enqueues C = A·B, with the bias if the problem has one, on `stream`.
+    /// Bytes of workspace that a launch needs, at a multiple of 256.
+    fn workspace_bytes(prepared: &Self::PreparedGemm) -> usize;
+
+    /// Enqueues C = A·B, with the bias if the problem has one, on `stream`, with scratch memory at
+    /// `workspace`, which is ignored, and may be null, where none is needed. Operands and workspace may differ
+    /// between the launches of one prepared GEMM: on a GPU the tensor maps of the last 256 different ones are
+    /// kept, and others are encoded.
     ///
-    /// To capture a plan in a graph, launch it once before: a provider may load its code at the first launch.
+    /// To capture a launch in a graph, launch the prepared GEMM once before: a provider may load its code at
+    /// the first launch.
+    ///
+    /// # Errors
+    /// [`Error::Operand`] for a missing or misaligned address; those of launching.
     ///
     /// # Safety
     /// - A, B, C and the bias hold [`GemmProblem::a_len`], [`GemmProblem::b_len`], [`GemmProblem::c_len`] and
-    ///   [`GemmProblem::bias_len`] elements and stay mapped until the GEMM has ended; C overlaps none of the
-    ///   others.
-    /// - No unordered work writes A, B or the bias, accesses C, or launches the same plan.
+    ///   [`GemmProblem::bias_len`] elements, and `workspace` [`workspace_bytes`](Self::workspace_bytes)
+    ///   bytes. All stay mapped until the GEMM has ended; C and the workspace overlap none of the others.
+    /// - No unordered work writes A, B or the bias, or accesses C or the workspace.
     unsafe fn gemm(
         &self,
         stream: &Self::Stream,
         prepared: &Self::PreparedGemm,
         operands: GemmOperands,
+        workspace: DevicePtr,
     ) -> Result<(), Error>;
 
-    /// The problem that a plan computes.
+    /// The problem that a prepared GEMM computes.
     fn gemm_problem(prepared: &Self::PreparedGemm) -> &GemmProblem;
 
-    /// The algorithm that a plan has chosen, for tables and logs.
+    /// The algorithm that was chosen, for tables and logs.
     fn gemm_algorithm(prepared: &Self::PreparedGemm) -> String;
+}
+
+/// A prepared GEMM with a workspace of its own: its launches must be ordered by streams or events, as launches
+/// that write the same C must be anyway.
+#[derive(Debug)]
+pub struct PreparedGemm<B: GemmBackend> {
+    prepared: B::PreparedGemm,
+    workspace: Option<B::Memory>,
+}
+
+impl<B: GemmBackend> PreparedGemm<B> {
+    /// Allocates the workspace of a prepared GEMM.
+    ///
+    /// # Errors
+    /// Those of allocating.
+    pub fn new(backend: &B, prepared: B::PreparedGemm) -> Result<Self, Error> {
+        let workspace = match B::workspace_bytes(&prepared) {
+            0 => None,
+            bytes => Some(backend.allocate(bytes)?),
+        };
+        Ok(Self {
+            prepared,
+            workspace,
+        })
+    }
+
+    /// Without the workspace.
+    pub fn prepared(&self) -> &B::PreparedGemm {
+        &self.prepared
+    }
+
+    /// Address of the workspace; null where none is needed.
+    pub fn workspace(&self) -> DevicePtr {
+        self.workspace
+            .as_ref()
+            .map_or(DevicePtr::NULL, Memory::address)
+    }
+
+    /// The problem that it computes.
+    pub fn problem(&self) -> &GemmProblem {
+        B::gemm_problem(&self.prepared)
+    }
+
+    /// The algorithm that was chosen, for tables and logs.
+    pub fn algorithm(&self) -> String {
+        B::gemm_algorithm(&self.prepared)
+    }
 }
 
 /// The GEMMs of one device: a backend with its handle.
@@ -155,21 +215,22 @@ impl<B: GemmBackend> Gemm<B> {
         &self.backend
     }
 
-    /// What its plans share; on a GPU the way to single algorithms, [`CudaGemm`](crate::cuda::CudaGemm).
+    /// What its prepared GEMMs share; on a GPU the way to single algorithms, [`CudaGemm`](crate::cuda::CudaGemm).
     pub fn handle(&self) -> &B::GemmHandle {
         &self.handle
     }
 
-    /// See [`GemmBackend::prepare_gemm`].
+    /// See [`GemmBackend::prepare_gemm`]. Allocates the workspace.
     pub fn prepare(
         &self,
         problem: &GemmProblem,
         provider: Provider,
-    ) -> Result<B::PreparedGemm, Error> {
-        self.backend.prepare_gemm(&self.handle, problem, provider)
+    ) -> Result<PreparedGemm<B>, Error> {
+        let prepared = self.backend.prepare_gemm(&self.handle, problem, provider)?;
+        PreparedGemm::new(&self.backend, prepared)
     }
 
-    /// See [`GemmBackend::gemm_tune`].
+    /// See [`GemmBackend::gemm_tune`]. Allocates the workspace.
     ///
     /// # Safety
     /// As for [`GemmBackend::gemm_tune`].
@@ -179,25 +240,32 @@ impl<B: GemmBackend> Gemm<B> {
         problem: &GemmProblem,
         provider: Provider,
         operands: GemmOperands,
-    ) -> Result<B::PreparedGemm, Error> {
+    ) -> Result<PreparedGemm<B>, Error> {
         // SAFETY: the caller gives the guarantees that this method asks for.
-        unsafe {
+        let prepared = unsafe {
             self.backend
-                .gemm_tune(&self.handle, stream, problem, provider, operands)
-        }
+                .gemm_tune(&self.handle, stream, problem, provider, operands)?
+        };
+        PreparedGemm::new(&self.backend, prepared)
     }
 
     /// See [`GemmBackend::gemm`].
     ///
     /// # Safety
-    /// As for [`GemmBackend::gemm`].
+    /// As for [`GemmBackend::gemm`]. No unordered work launches the same prepared GEMM, whose workspace it
+    /// uses, and it lives until the GEMM has ended.
     pub unsafe fn launch(
         &self,
         stream: &B::Stream,
-        prepared: &B::PreparedGemm,
+        gemm: &PreparedGemm<B>,
         operands: GemmOperands,
     ) -> Result<(), Error> {
-        // SAFETY: the caller gives the guarantees that this method asks for.
-        unsafe { self.backend.gemm(stream, prepared, operands) }
+        let workspace = gemm.workspace();
+        // SAFETY: the caller gives the guarantees that this method asks for; the workspace has the size that
+        // is asked for.
+        unsafe {
+            self.backend
+                .gemm(stream, &gemm.prepared, operands, workspace)
+        }
     }
 }

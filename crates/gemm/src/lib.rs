@@ -8,18 +8,21 @@ pub mod cuda;
 pub mod cutlass;
 mod error;
 pub mod host;
+mod launches;
 pub mod matmul_reduce;
+mod peers;
 mod problem;
 #[cfg(test)]
 mod protocols;
 pub mod sm90;
 pub mod timing;
 
-pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul, Protocol};
-pub use backend::{Gemm, GemmBackend, GemmOperands};
-pub use chunked_matmul::{ChunkedGemmBackend, ChunkedMatmul};
+pub use all_gather_matmul::{AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Protocol};
+pub use backend::{Gemm, GemmBackend, GemmOperands, PreparedGemm};
+pub use chunked_matmul::{ChunkedGemmBackend, ChunkedMatmul, ChunkedOperands};
 pub use error::Error;
-pub use matmul_reduce::{GemmReduceBackend, MatmulReduce};
+pub use matmul_reduce::{GemmReduceBackend, MatmulReduce, ReduceOperands};
+pub use peers::Peers;
 pub use problem::{GemmBatch, GemmProblem, Layout, Provider, Tiling};
 
 /// The pad of a rank of a world in tests that launch nothing.

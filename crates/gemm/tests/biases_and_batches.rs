@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use warpweave_gemm::host::{Element, reference_with_bias};
 use warpweave_gemm::{
-    Error, Gemm, GemmBackend, GemmBatch, GemmOperands, GemmProblem, Layout, Provider,
+    Error, Gemm, GemmBackend, GemmBatch, GemmOperands, GemmProblem, Layout, PreparedGemm, Provider,
 };
 use warpweave_symm_mem::{Cuda, DType, Host, Memory, Priority};
 
@@ -83,7 +83,7 @@ impl<B: GemmBackend, T: Element, O: Element> Case<B, T, O> {
         }
     }
 
-    fn launch(&self, prepared: &B::PreparedGemm, operands: GemmOperands) -> Result<(), Error> {
+    fn launch(&self, prepared: &PreparedGemm<B>, operands: GemmOperands) -> Result<(), Error> {
         // SAFETY: the operands lie inside the allocation with the problem's sizes; all work is on one stream,
         // and each test waits for it.
         unsafe { self.gemm.launch(&self.stream, prepared, operands) }
@@ -127,7 +127,7 @@ impl<B: GemmBackend, T: Element, O: Element> Case<B, T, O> {
         }
     }
 
-    fn run(&self, prepared: &B::PreparedGemm) {
+    fn run(&self, prepared: &PreparedGemm<B>) {
         self.poison();
         self.launch(prepared, self.operands).unwrap();
         self.check(&self.bias);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 use warpweave_gemm::chunked_matmul::Arrival;
-use warpweave_gemm::{ChunkedGemmBackend, ChunkedMatmul, Error, GemmProblem};
+use warpweave_gemm::{ChunkedGemmBackend, ChunkedMatmul, ChunkedOperands, Error, GemmProblem};
 use warpweave_symm_mem::{
     Cuda, DType, DevicePtr, Exchange, Host, Memory, SignalPad, ThreadExchange,
 };
@@ -23,6 +23,8 @@ struct Job<B: ChunkedGemmBackend> {
     side: B::Stream,
     pad: SignalPad<B>,
     gemm: ChunkedMatmul,
+    operands: ChunkedOperands,
+    handle: B::GemmHandle,
     prepared: B::PreparedChunked,
     /// All of A for each call, then a, staging, B and C.
     memory: B::Memory,
@@ -68,20 +70,27 @@ impl<B: ChunkedGemmBackend> Job<B> {
             problem,
             own: own.clone(),
             arrivals: arrivals.collect(),
+            rank: 0,
+            world: 1,
+            ready: READY,
+        };
+        let operands = ChunkedOperands {
             a,
             staging,
             b,
             c: b.add(part(b_bytes)),
             pad: pad.view(),
-            ready: READY,
         };
-        let prepared = backend.prepare_chunked(&gemm).unwrap();
+        let handle = backend.gemm_handle().unwrap();
+        let prepared = backend.prepare_chunked(&handle, &gemm).unwrap();
         let job = Job {
             main: backend.stream(Default::default()).unwrap(),
             side: backend.stream(Default::default()).unwrap(),
             exchange,
             pad,
             gemm,
+            operands,
+            handle,
             prepared,
             memory,
             backend,
@@ -116,6 +125,7 @@ impl<B: ChunkedGemmBackend> Job<B> {
             main,
             side,
             gemm,
+            operands,
             ..
         } = self;
         let GemmProblem { m, n, k, .. } = gemm.problem;
@@ -125,18 +135,20 @@ impl<B: ChunkedGemmBackend> Job<B> {
         unsafe {
             if !gemm.own.is_empty() {
                 let own = self.source(call, gemm.own.start);
-                backend.copy(main, gemm.a, own, 2 * gemm.own.len() * k)?;
+                backend.copy(main, operands.a, own, 2 * gemm.own.len() * k)?;
             }
-            backend.fill(main, gemm.c, 0xff, 2 * m * n)?;
+            backend.fill(main, operands.c, 0xff, 2 * m * n)?;
             backend.record(&fork, main)?;
             backend.wait_event(side, &fork)?;
             for Arrival { rows, .. } in &gemm.arrivals {
                 backend.delay(side, late)?;
-                let to = gemm.staging.add(2 * rows.start * k);
+                let to = operands.staging.add(2 * rows.start * k);
                 backend.copy(side, to, self.source(call, rows.start), 2 * rows.len() * k)?;
                 self.pad.signal(side, READY, &[0])?;
             }
-            backend.chunked_matmul(main, &self.prepared).unwrap();
+            backend
+                .chunked_matmul(main, &self.prepared, operands)
+                .unwrap();
             backend.record(&join, side)?;
             backend.wait_event(main, &join)
         }
@@ -147,7 +159,7 @@ impl<B: ChunkedGemmBackend> Job<B> {
         let mut bytes = vec![0; 2 * m * n];
         // SAFETY: C lies in the job's memory.
         unsafe {
-            let c = self.gemm.c;
+            let c = self.operands.c;
             self.backend.download(&self.main, c, &mut bytes).unwrap();
         }
         self.pad.check(&self.main).unwrap();
@@ -231,12 +243,15 @@ fn silence<B: ChunkedGemmBackend>(backend: &B) {
     let mut job = Job::new(backend.clone(), problem, 100..200, 90);
     let patience = Duration::from_millis(200);
     job.pad.set_timeout(patience);
-    job.gemm.pad = job.pad.view();
-    job.prepared = backend.prepare_chunked(&job.gemm).unwrap();
+    job.operands.pad = job.pad.view();
     job.calls(Duration::ZERO);
     let start = Instant::now();
     // SAFETY: the operands are the job's; no rows come, and what becomes of C is not looked at.
-    unsafe { backend.chunked_matmul(&job.main, &job.prepared).unwrap() };
+    unsafe {
+        backend
+            .chunked_matmul(&job.main, &job.prepared, &job.operands)
+            .unwrap()
+    };
     backend.synchronize(&job.main).unwrap();
     assert!(start.elapsed() < Duration::from_secs(5), "ended late");
     let fault = job.pad.check(&job.main).unwrap_err();
@@ -271,11 +286,13 @@ fn contradictions_are_refused_before_the_launch() {
     let job = Job::new(host.clone(), GemmProblem::new(8, 8, 8, DType::F16), 0..4, 2);
     let mut gemm = job.gemm.clone();
     gemm.arrivals.pop();
-    let error = host.prepare_chunked(&gemm).unwrap_err();
+    let error = host.prepare_chunked(&job.handle, &gemm).unwrap_err();
     assert!(matches!(error, Error::InvalidProblem { .. }), "{error}");
-    gemm = job.gemm.clone();
-    gemm.staging = DevicePtr(1);
-    let error = host.prepare_chunked(&gemm).unwrap_err();
+    let mut operands = job.operands;
+    operands.staging = DevicePtr(1);
+    // SAFETY: the launch is refused before anything is enqueued.
+    let refused = unsafe { host.chunked_matmul(&job.main, &job.prepared, &operands) };
+    let error = refused.unwrap_err();
     assert!(matches!(error, Error::Operand { .. }), "{error}");
     job.close();
 }

@@ -5,7 +5,7 @@ use warpweave_gemm::cuda::{Choice, CudaGemm, CudaPrepared};
 use warpweave_gemm::host::{Element, multiply_with_bias};
 use warpweave_gemm::sm90::{CONFIGS, Tiling};
 use warpweave_gemm::{GemmBackend, GemmOperands, GemmProblem, Layout, Provider};
-use warpweave_symm_mem::{Backend, Cuda, DType, Memory, Priority};
+use warpweave_symm_mem::{Backend, Cuda, DType, DevicePtr, Memory, Priority};
 
 /// Rows, columns and depth: one tile of each size, less than a tile, ragged edges on each side, an odd number
 /// of tiles, a ring that is not filled, several turns of the ring, several tiles for a block.
@@ -112,7 +112,7 @@ impl<T: Element> Case<T> {
         // SAFETY: the operands lie inside the allocation with the problem's sizes; all work is on one stream.
         unsafe {
             self.cuda
-                .gemm(&self.stream, prepared, self.operands)
+                .gemm(&self.stream, prepared, self.operands, DevicePtr::NULL)
                 .unwrap()
         };
     }
@@ -233,8 +233,10 @@ fn a_chain_of_gemms_is_ordered() {
         for _ in 0..50 {
             let [there, back] =
                 [(a, c), (c, a)].map(|(from, to)| GemmOperands::new(from, at_b, to));
-            cuda.gemm(&case.stream, &prepared[0], there).unwrap();
-            cuda.gemm(&case.stream, &prepared[1], back).unwrap();
+            for (prepared, operands) in prepared.iter().zip([there, back]) {
+                cuda.gemm(&case.stream, prepared, operands, DevicePtr::NULL)
+                    .unwrap();
+            }
         }
         let mut end = vec![f16::ZERO; 512 * 512];
         let to = std::slice::from_raw_parts_mut(end.as_mut_ptr().cast(), 2 * end.len());

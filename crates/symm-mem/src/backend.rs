@@ -330,6 +330,10 @@ pub trait Backend: Clone + Debug + Send + Sync + Sized + 'static {
         enqueue: impl FnOnce() -> Result<()>,
     ) -> Result<Self::Graph>;
 
+    /// Whether work that is enqueued on `stream` now is recorded in a graph. The host backend goes by the
+    /// thread.
+    fn is_capturing(&self, stream: &Self::Stream) -> Result<bool>;
+
     /// Runs captured work on `stream`. Launches of the same graph are ordered.
     ///
     /// ```compile_fail,E0133

@@ -1,7 +1,7 @@
 //! The kernel as a plan knows it: operands, lanes and launches.
 
 use serde::{Deserialize, Serialize};
-use warpweave_overlap::execute::{Binding, BoxedLaunch, Result};
+use warpweave_overlap::execute::{Addresses, Binding, BoxedLaunch, Result};
 use warpweave_overlap::kernels::{AnyKernel, Kernel, KernelBuffer, KernelShape};
 use warpweave_overlap::plan::{
     BufferId, Effect, Placement, Region, Role, SlotId, StreamId, Transport,
@@ -93,24 +93,25 @@ impl Kernel for Rotate {
         ]]
     }
 
-    fn on_host(&self, with: &Binding<'_, Host>) -> Result<BoxedLaunch<Host>> {
-        Ok(Box::new(self.launch(with)?))
+    fn on_host(&self, _: &Binding<'_, Host>) -> Result<BoxedLaunch<Host>> {
+        Ok(Box::new(*self))
     }
 
-    fn on_cuda(&self, with: &Binding<'_, Cuda>) -> Result<BoxedLaunch<Cuda>> {
-        Ok(Box::new(self.launch(with)?))
+    fn on_cuda(&self, _: &Binding<'_, Cuda>) -> Result<BoxedLaunch<Cuda>> {
+        Ok(Box::new(*self))
     }
 }
 
 impl Rotate {
-    fn launch<B: Backend>(&self, with: &Binding<'_, B>) -> Result<RotateLaunch> {
-        let right = (with.rank() + 1) % with.world();
+    /// What a launch is told at the addresses of a call.
+    pub fn launch(&self, at: &Addresses<'_>) -> Result<RotateLaunch> {
+        let right = (at.rank() + 1) % at.world();
         Ok(RotateLaunch {
-            block: with.own(self.block),
-            receive: with.own(self.receive),
-            there: with.copy_of(self.receive, right),
-            out: with.own(self.out),
-            pad: with.pad()?,
+            block: at.own(self.block),
+            receive: at.own(self.receive),
+            there: at.copy_of(self.receive, right),
+            out: at.own(self.out),
+            pad: at.pad()?,
             count: self.count as u32,
             sent: self.sent.0 as u32,
             taken: self.taken.0 as u32,

@@ -1,6 +1,8 @@
 //! One launch: what the kernel takes, and how each backend launches it.
 
-use warpweave_overlap::execute::{Launch, Result};
+use warpweave_overlap::execute::{Addresses, Launch, Result};
+
+use crate::kernel::Rotate;
 use warpweave_symm_mem::cuda::{CudaStream, Image, LaunchConfig};
 use warpweave_symm_mem::host::HostStream;
 use warpweave_symm_mem::{Cuda, DevicePtr, Host, PadView, device_image};
@@ -32,9 +34,14 @@ pub struct RotateLaunch {
 }
 const _: () = assert!(size_of::<RotateLaunch>() == 128);
 
-impl Launch<Host> for RotateLaunch {
-    unsafe fn enqueue(&self, backend: &Host, stream: &HostStream) -> Result<()> {
-        let launch = *self;
+impl Launch<Host> for Rotate {
+    unsafe fn enqueue(
+        &self,
+        backend: &Host,
+        stream: &HostStream,
+        at: &Addresses<'_>,
+    ) -> Result<()> {
+        let launch = self.launch(at)?;
         let work = move || {
             // SAFETY: the caller's obligations are those of the twin, kept until the work has ended.
             unsafe { host::rotate(&launch) };
@@ -51,11 +58,16 @@ static ROTATE: Image = device_image!("rotate", sm_90a, compute_80);
 /// One block, as the kernel asks.
 const THREADS: u32 = 512;
 
-impl Launch<Cuda> for RotateLaunch {
-    unsafe fn enqueue(&self, backend: &Cuda, stream: &CudaStream) -> Result<()> {
+impl Launch<Cuda> for Rotate {
+    unsafe fn enqueue(
+        &self,
+        backend: &Cuda,
+        stream: &CudaStream,
+        at: &Addresses<'_>,
+    ) -> Result<()> {
         let function = backend.function(&ROTATE, "rotate")?;
         let config = LaunchConfig::linear(1, THREADS);
-        let mut launch = *self;
+        let mut launch = self.launch(at)?;
         let parameters = &mut [(&raw mut launch).cast()];
         // SAFETY: the kernel takes one parameter of this layout; the rest is the caller's obligation.
         unsafe { Cuda::launch(backend, stream, &function, config, parameters)? };
@@ -63,7 +75,7 @@ impl Launch<Cuda> for RotateLaunch {
     }
 
     /// Loads the kernel, so that a build without it says so before any rank waits.
-    fn probe(&self, backend: &Cuda, _: &CudaStream) -> Result<()> {
+    fn probe(&self, backend: &Cuda, _: &CudaStream, _: &Addresses<'_>) -> Result<()> {
         backend.function(&ROTATE, "rotate")?;
         Ok(())
     }

@@ -50,13 +50,14 @@ struct alignas(128) OneShotParams {
   TensorMap a;
   TensorMap last_a;
   TensorMap b;
-  // By rank its stagings, as a stack of matrices: the partial of each rank in the first, then those in the
-  // second.
-  TensorMap partials[kMostRanks];
+  // By staging and rank: the partials of all ranks, as a stack of matrices.
+  TensorMap partials[2][kMostRanks];
   PadView pad;
-  // This rank's.
+  // This rank's first.
   const char* staging;
   char* c;
+  // Bytes from the first staging to the second: the same for calls of any number of rows.
+  uint64_t staging_stride;
   // Bytes from a partial in `staging` to the next.
   uint64_t partial_bytes;
   // Bytes from a row of C or a partial to the next.
@@ -76,10 +77,8 @@ struct alignas(128) OneShotParams {
   Bias bias;
 
   __device__ __forceinline__ CallCounter calls() const { return call_counter(pad, end); }
-  // The index of the first partial of a call.
-  __device__ __forceinline__ uint32_t first_partial(uint32_t call) const { return (call & 1) * pad.world; }
 };
-static_assert(sizeof(OneShotParams) == 1664, "as in Rust");
+static_assert(sizeof(OneShotParams) == 2688, "as in Rust");
 
 // The units that a consumer's rows of a tile lie in: a lane for each unit and each rank.
 template <class Tile>
@@ -122,10 +121,10 @@ __device__ __forceinline__ void store_partial(const OneShotParams& p, uint32_t c
                                               uint32_t row, const char* box) {
   const PadView& pad = p.pad;
   if (row >= p.rows || column >= p.columns) return;
-  const int32_t partial = int32_t(p.first_partial(call) + pad.rank);
   // The next rank first: at any time every rank receives from another.
   for (uint32_t step = 1; step <= pad.world; ++step) {
-    store_box(&p.partials[(pad.rank + step) % pad.world], int32_t(column), int32_t(row), partial, box);
+    const TensorMap& partials = p.partials[call & 1][(pad.rank + step) % pad.world];
+    store_box(&partials, int32_t(column), int32_t(row), int32_t(pad.rank), box);
   }
 }
 
@@ -170,7 +169,7 @@ __device__ __forceinline__ void reduce_box(const OneShotParams& p, uint32_t call
   const uint32_t world = p.pad.world;
   const uint32_t x = column + threadIdx.x % (kBox / kPack) * kPack;
   if (x >= p.columns) return;
-  const char* partials = p.staging + p.first_partial(call) * p.partial_bytes;
+  const char* partials = p.staging + (call & 1) * p.staging_stride;
   const uint32_t first = top + threadIdx.x % kWarpgroup / (kBox / kPack);
   for (uint32_t i = 0; i < kRows; i += kAtATime) {
     uint4 loaded[kAtATime][kMostRanks];

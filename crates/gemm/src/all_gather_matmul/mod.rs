@@ -31,16 +31,17 @@ mod backend;
 mod table;
 
 use std::cmp::Ordering;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
-use warpweave_symm_mem::{DevicePtr, PadView};
+use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
-use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Tiling};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Tiling};
 
 pub use backend::AllGatherGemmBackend;
 pub(crate) use table::groups;
 
-/// C = A·B on every rank, with a bias if the problem has one, where each rank has a shard of the rows of A.
+/// C = A·B on every rank, with a bias if the problem has one, where each rank has a shard of the rows of A:
+/// what all launches of one prepared GEMM share. [`AllGatherOperands`] are a launch's own.
 ///
 /// A and C are row-major. All ranks describe the same rows of A, chunks and slots; B, C and how they are
 /// computed are each rank's own.
@@ -53,23 +54,10 @@ pub struct AllGatherMatmul {
     /// Rows of a chunk; the last of a shard may have fewer. Best whole tiles of a cluster
     /// ([`AllGatherMatmul::chunk_rows`]).
     pub chunk_rows: usize,
-    /// Address of the first row of each rank's shard, as mapped here. Symmetric, because peers read it; with
-    /// the eager protocol only this rank's is read, and it may be local.
-    pub a: Vec<DevicePtr>,
-    /// Address of row 0 of A in each rank's staging, as mapped here; the rows of a rank's own shard are
-    /// neither read nor written there. Symmetric where peers write: with pushes and with the eager protocol.
-    /// Otherwise any device memory of this rank, and the others' are ignored. With the eager protocol each is
-    /// two, one after the other.
-    pub staging: Vec<DevicePtr>,
-    /// Address of B.
-    pub b: DevicePtr,
-    /// Address of C.
-    pub c: DevicePtr,
-    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. Ignored by a
-    /// problem without one.
-    pub bias: DevicePtr,
-    /// The signal pad, which gives rank and world size.
-    pub pad: PadView,
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world: usize,
     /// Slot for "my shard may be read", with pushes also "and my pushed rows are in your staging". With the
     /// eager protocol the first of [`chunks`](AllGatherMatmul::chunks) slots, "the chunk is in your staging".
     pub ready: usize,
@@ -84,6 +72,31 @@ pub struct AllGatherMatmul {
     /// On a GPU: the most blocks of the launch, all of which must be resident at once. `None` takes every SM;
     /// ranks that share a device divide it.
     pub max_blocks: Option<u32>,
+}
+
+/// Where the matrices of a launch lie, and the pad that it signals by.
+#[derive(Clone, Copy, Debug)]
+pub struct AllGatherOperands {
+    /// Address of the first row of each rank's shard, as mapped here. Symmetric, because peers read it; with
+    /// the eager protocol only this rank's is read, and it may be local.
+    pub a: Peers,
+    /// Address of row 0 of A in each rank's staging, as mapped here; the rows of a rank's own shard are
+    /// neither read nor written there. Symmetric where peers write: with pushes and with the eager protocol.
+    /// Otherwise any device memory of this rank, and the others' are ignored.
+    pub staging: Peers,
+    /// With the eager protocol each staging is two: bytes from row 0 in the first to row 0 in the second, at
+    /// least m rows and on a GPU a multiple of 16. The same on all ranks and in all calls that share a
+    /// staging, whatever their m. Otherwise ignored.
+    pub staging_stride: usize,
+    /// Address of B.
+    pub b: DevicePtr,
+    /// Address of C.
+    pub c: DevicePtr,
+    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. Ignored by a
+    /// problem without one.
+    pub bias: DevicePtr,
+    /// The signal pad, of the rank and world of the GEMM.
+    pub pad: PadView,
 }
 
 /// How rows get from their owners to the ranks that multiply them.
@@ -122,7 +135,7 @@ impl AllGatherMatmul {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "all_gather_matmul";
 
-    /// Most ranks of a group.
+    /// Most ranks of a group on a GPU.
     pub const MAX_WORLD: usize = 8;
 
     /// Most chunks of a shard with the eager protocol, as
@@ -177,16 +190,6 @@ impl AllGatherMatmul {
         }
     }
 
-    /// This rank, as the pad says.
-    pub(crate) fn rank(&self) -> usize {
-        self.pad.rank as usize
-    }
-
-    /// Number of ranks, as the pad says.
-    pub(crate) fn world(&self) -> usize {
-        self.pad.world as usize
-    }
-
     /// The rows of chunk `index` of the shard of `rank`; none after its last chunk.
     pub(crate) fn chunk(&self, rank: usize, index: usize) -> Range<usize> {
         let Range { start, end } = self.shards[rank];
@@ -208,50 +211,10 @@ impl AllGatherMatmul {
         self.problem.lda * self.problem.dtype.size()
     }
 
-    /// The stagings that this rank's launch touches.
-    pub(crate) fn own_stagings(&self) -> &[DevicePtr] {
-        match self.protocol {
-            Protocol::Rendezvous { .. } => std::slice::from_ref(&self.staging[self.rank()]),
-            Protocol::Eager => &self.staging,
-        }
-    }
-
-    /// The place of a row in the staging of `rank`, of two in the one of `parity`.
-    pub(crate) fn staged(&self, rank: usize, row: usize, parity: usize) -> DevicePtr {
-        self.staging[rank].add(row * self.row_bytes() + parity * self.staging_bytes())
-    }
-
-    /// From a place in the first staging to that in the second.
-    pub(crate) fn staging_bytes(&self) -> usize {
-        self.problem.m * self.row_bytes()
-    }
-
-    /// Where a row of A lies: this rank's in `a`, the others in staging, of two in the one of `parity`.
-    pub(crate) fn row(&self, row: usize, parity: usize) -> DevicePtr {
-        let own = &self.shards[self.rank()];
-        match own.contains(&row) {
-            true => self.a[self.rank()].add((row - own.start) * self.row_bytes()),
-            false => self.staged(self.rank(), row, parity),
-        }
-    }
-
-    /// The GEMM of some rows of one shard, with its operands, those of others in the staging of `parity`.
-    pub(crate) fn part(&self, rows: &Range<usize>, parity: usize) -> (GemmProblem, GemmOperands) {
-        let problem = GemmProblem {
-            m: rows.len(),
-            ..self.problem
-        };
-        let c = self
-            .c
-            .add(rows.start * self.problem.ldc * self.problem.out.size());
-        let operands = GemmOperands::new(self.row(rows.start, parity), self.b, c);
-        (problem, operands.with_bias(self.bias))
-    }
-
     /// Refuses contradictory values.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         self.problem.validate()?;
-        let (rank, world) = (self.rank(), self.world());
+        let (rank, world) = (self.rank, self.world);
         let refuse = |reason: String| {
             Err(Error::InvalidProblem {
                 problem: Box::new(self.problem),
@@ -264,11 +227,11 @@ impl AllGatherMatmul {
         if self.problem.batch != GemmBatch::ONE {
             return refuse("it is one GEMM".into());
         }
-        let counts = [self.shards.len(), self.a.len(), self.staging.len()];
-        if rank >= world || counts != [world; 3] {
-            let [shards, addresses, stagings] = counts;
+        if rank >= world || world > Peers::MOST || self.shards.len() != world {
             return refuse(format!(
-                "{shards} shards at {addresses} addresses with {stagings} stagings in a world of {world}"
+                "{} shards in a world of {world}, {} ranks at most",
+                self.shards.len(),
+                Peers::MOST
             ));
         }
         if self.chunk_rows == 0 || self.chunk_rows > i32::MAX as usize {
@@ -306,18 +269,129 @@ impl AllGatherMatmul {
                 "{stagings} stagings of {bytes} bytes do not fit into an address space"
             ));
         }
-        let (slots, ready, done) = (self.pad.slots as usize, self.ready, self.done);
         match self.protocol {
-            Protocol::Rendezvous { .. } if ready >= slots || done >= slots || ready == done => {
-                refuse(format!(
-                    "slots {ready} and {done} of a pad with {slots} slots"
-                ))
+            Protocol::Rendezvous { .. } if self.ready == self.done => {
+                refuse(format!("one slot, {}, for `ready` and `done`", self.ready))
             }
-            Protocol::Eager if ready >= slots || self.chunks() > slots - ready => refuse(format!(
-                "{} slots from {ready} on of a pad with {slots} slots",
-                self.chunks()
-            )),
             _ => Ok(()),
         }
+    }
+}
+
+/// A valid GEMM with the operands of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch<'a> {
+    pub gemm: &'a AllGatherMatmul,
+    pub operands: &'a AllGatherOperands,
+}
+
+impl Deref for Launch<'_> {
+    type Target = AllGatherMatmul;
+
+    fn deref(&self) -> &AllGatherMatmul {
+        self.gemm
+    }
+}
+
+impl Launch<'_> {
+    /// The stagings that this rank's launch touches.
+    pub fn own_stagings(&self) -> &[DevicePtr] {
+        match self.protocol {
+            Protocol::Rendezvous { .. } => std::slice::from_ref(&self.operands.staging[self.rank]),
+            Protocol::Eager => &self.operands.staging,
+        }
+    }
+
+    /// The place of a row in the staging of `rank`, of two in the one of `parity`.
+    pub fn staged(&self, rank: usize, row: usize, parity: usize) -> DevicePtr {
+        let second = parity * self.operands.staging_stride;
+        self.operands.staging[rank].add(row * self.row_bytes() + second)
+    }
+
+    /// Where a row of A lies: this rank's in `a`, the others in staging, of two in the one of `parity`.
+    pub fn row(&self, row: usize, parity: usize) -> DevicePtr {
+        let own = &self.shards[self.rank];
+        match own.contains(&row) {
+            true => self.operands.a[self.rank].add((row - own.start) * self.row_bytes()),
+            false => self.staged(self.rank, row, parity),
+        }
+    }
+
+    /// The GEMM of some rows of one shard, with its operands, those of others in the staging of `parity`.
+    pub fn part(&self, rows: &Range<usize>, parity: usize) -> (GemmProblem, GemmOperands) {
+        let problem = GemmProblem {
+            m: rows.len(),
+            ..self.problem
+        };
+        let AllGatherOperands { b, c, bias, .. } = *self.operands;
+        let c = c.add(rows.start * self.problem.ldc * self.problem.out.size());
+        let operands = GemmOperands::new(self.row(rows.start, parity), b, c);
+        (problem, operands.with_bias(bias))
+    }
+
+    /// Checks the pad, and that the addresses are there, at multiples of `alignment` bytes of their type.
+    ///
+    /// # Errors
+    /// [`Error::InvalidProblem`]; [`Error::Operand`] for an address.
+    pub fn check(&self, alignment: impl Fn(DType) -> u64) -> Result<(), Error> {
+        let (rank, world) = (self.rank, self.world);
+        let refuse = |reason: String| {
+            Err(Error::InvalidProblem {
+                problem: Box::new(self.problem),
+                reason: format!("{} on rank {rank}: {reason}", AllGatherMatmul::NAME),
+            })
+        };
+        let AllGatherOperands {
+            a,
+            staging,
+            staging_stride,
+            b,
+            c,
+            bias,
+            pad,
+        } = self.operands;
+        let (slots, ready, done) = (pad.slots as usize, self.ready, self.done);
+        if (pad.rank as usize, pad.world as usize) != (rank, world) {
+            return refuse(format!("the pad is of rank {} of {}", pad.rank, pad.world));
+        }
+        let [addresses, stagings] = [a.len(), staging.len()];
+        if [addresses, stagings] != [world; 2] {
+            return refuse(format!(
+                "{addresses} addresses with {stagings} stagings in a world of {world}"
+            ));
+        }
+        match self.protocol {
+            Protocol::Rendezvous { .. } if ready >= slots || done >= slots => {
+                return refuse(format!(
+                    "slots {ready} and {done} of a pad with {slots} slots"
+                ));
+            }
+            Protocol::Eager if ready >= slots || self.chunks() > slots - ready => {
+                return refuse(format!(
+                    "{} slots from {ready} on of a pad with {slots} slots",
+                    self.chunks()
+                ));
+            }
+            _ => {}
+        }
+        let bytes = self.problem.m * self.row_bytes();
+        if self.protocol == Protocol::Eager && world > 1 {
+            let room = isize::MAX as usize - bytes;
+            let alignment = alignment(self.problem.dtype);
+            let is_aligned = (*staging_stride as u64).is_multiple_of(alignment);
+            if !(bytes..=room).contains(staging_stride) || !is_aligned {
+                return refuse(format!(
+                    "staging_stride = {staging_stride} must be at least the {bytes} bytes of A, and a \
+                     multiple of {alignment}"
+                ));
+            }
+        }
+        let stagings = self.own_stagings().iter().filter(|_| world > 1);
+        for &a in a.iter().chain(stagings) {
+            GemmOperands::new(a, *b, *c)
+                .with_bias(*bias)
+                .check(&self.problem, &alignment)?;
+        }
+        Ok(())
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn groups(
     (height, columns): (usize, usize),
     most: usize,
 ) -> Result<Vec<SwizzleGroup>, Error> {
-    let (rank, world) = (gemm.rank(), gemm.world());
+    let (rank, world) = (gemm.rank, gemm.world);
     let mut groups = Vec::new();
     let mut end = 0u64;
     let mut push = |shard: usize, rows: std::ops::Range<usize>| {

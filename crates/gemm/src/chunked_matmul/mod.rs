@@ -11,11 +11,11 @@
 mod backend;
 mod table;
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
-use warpweave_symm_mem::{DevicePtr, PadView};
+use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
-use crate::{Error, GemmBatch, GemmProblem, Layout};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout};
 
 pub use backend::ChunkedGemmBackend;
 pub(crate) use table::Table;
@@ -29,7 +29,8 @@ pub struct Arrival {
     pub from: usize,
 }
 
-/// C = A·B, where this rank has some rows of A and the others arrive.
+/// C = A·B, where this rank has some rows of A and the others arrive: what all launches of one prepared GEMM
+/// share. [`ChunkedOperands`] are a launch's own.
 ///
 /// A and C are row-major. A call consumes one signal in the slot `ready` for each entry of `arrivals`: the
 /// n-th entry of a rank is signalled by its n-th signal of the call. Only calls of this kind wait in that
@@ -42,19 +43,28 @@ pub struct ChunkedMatmul {
     pub own: Range<usize>,
     /// The other rows, in the order in which they are multiplied; ideally the order of arrival.
     pub arrivals: Vec<Arrival>,
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world: usize,
+    /// Slot for "the next of my rows are in your staging".
+    pub ready: usize,
+}
+
+/// Where the matrices of a launch lie, and the pad whose flags it waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkedOperands {
     /// Address of the first of the rows `own`.
     pub a: DevicePtr,
     /// Address of row 0 of A in staging, which has room for every row. Own rows that share a tile with others
-    /// are copied there.
+    /// are copied there. Ignored if no rows arrive.
     pub staging: DevicePtr,
     /// Address of B.
     pub b: DevicePtr,
     /// Address of C.
     pub c: DevicePtr,
-    /// The signal pad, which gives rank and world size.
+    /// The signal pad, of the rank and world of the GEMM.
     pub pad: PadView,
-    /// Slot for "the next of my rows are in your staging".
-    pub ready: usize,
 }
 
 impl ChunkedMatmul {
@@ -64,7 +74,7 @@ impl ChunkedMatmul {
     /// Refuses contradictory values.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         self.problem.validate()?;
-        let (rank, world) = (self.pad.rank as usize, self.pad.world as usize);
+        let (rank, world) = (self.rank, self.world);
         let refuse = |reason: String| {
             Err(Error::InvalidProblem {
                 problem: Box::new(self.problem),
@@ -77,9 +87,8 @@ impl ChunkedMatmul {
         if self.problem.bias || self.problem.batch != GemmBatch::ONE {
             return refuse("it is one GEMM without a bias".into());
         }
-        if self.ready >= self.pad.slots as usize {
-            let slots = self.pad.slots;
-            return refuse(format!("slot {} of a pad with {slots} slots", self.ready));
+        if rank >= world {
+            return refuse(format!("a world of {world}"));
         }
         if let Some(arrival) = self.arrivals.iter().find(|a| a.from >= world) {
             return refuse(format!("rank {} in a world of {world}", arrival.from));
@@ -107,13 +116,26 @@ impl ChunkedMatmul {
         }
         Ok(())
     }
+}
 
+/// A valid GEMM with the operands of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch<'a> {
+    pub gemm: &'a ChunkedMatmul,
+    pub operands: &'a ChunkedOperands,
+}
+
+impl Deref for Launch<'_> {
+    type Target = ChunkedMatmul;
+
+    fn deref(&self) -> &ChunkedMatmul {
+        self.gemm
+    }
+}
+
+impl Launch<'_> {
     /// The GEMM of some rows, and the addresses of their A and C.
-    pub(crate) fn part(
-        &self,
-        rows: &Range<usize>,
-        own: bool,
-    ) -> (GemmProblem, DevicePtr, DevicePtr) {
+    pub fn part(&self, rows: &Range<usize>, own: bool) -> (GemmProblem, DevicePtr, DevicePtr) {
         let GemmProblem {
             lda,
             ldc,
@@ -125,10 +147,44 @@ impl ChunkedMatmul {
             m: rows.len(),
             ..self.problem
         };
+        let ChunkedOperands { a, staging, c, .. } = *self.operands;
         let a = match own {
-            true => self.a,
-            false => self.staging.add(rows.start * lda * dtype.size()),
+            true => a,
+            false => staging.add(rows.start * lda * dtype.size()),
         };
-        (problem, a, self.c.add(rows.start * ldc * out.size()))
+        (problem, a, c.add(rows.start * ldc * out.size()))
+    }
+
+    /// Checks the pad, and that the addresses are there, at multiples of `alignment` bytes of their type.
+    ///
+    /// # Errors
+    /// [`Error::InvalidProblem`]; [`Error::Operand`] for an address.
+    pub fn check(&self, alignment: impl Fn(DType) -> u64) -> Result<(), Error> {
+        let ChunkedOperands {
+            a,
+            staging,
+            b,
+            c,
+            pad,
+        } = *self.operands;
+        let (rank, world, slots) = (self.rank, self.world, pad.slots as usize);
+        let refuse = |reason: String| {
+            Err(Error::InvalidProblem {
+                problem: Box::new(self.problem),
+                reason: format!("{} on rank {rank}: {reason}", ChunkedMatmul::NAME),
+            })
+        };
+        if (pad.rank as usize, pad.world as usize) != (rank, world) {
+            return refuse(format!("the pad is of rank {} of {}", pad.rank, pad.world));
+        }
+        if self.ready >= slots {
+            return refuse(format!("slot {} of a pad with {slots} slots", self.ready));
+        }
+        let given = (!self.own.is_empty()).then_some(a);
+        let arrives = (!self.arrivals.is_empty()).then_some(staging);
+        for a in given.into_iter().chain(arrives) {
+            GemmOperands::new(a, b, c).check(&self.problem, &alignment)?;
+        }
+        Ok(())
     }
 }

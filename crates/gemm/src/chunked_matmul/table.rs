@@ -81,7 +81,7 @@ impl Table {
             }
         }
 
-        let mut signals = vec![0; gemm.pad.world as usize];
+        let mut signals = vec![0; gemm.world];
         for arrival in &gemm.arrivals {
             signals[arrival.from] += 1;
         }

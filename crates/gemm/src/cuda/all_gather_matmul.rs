@@ -2,16 +2,20 @@
 
 use warpweave_symm_mem::Cuda;
 
-use super::handle;
+use super::{CudaGemm, handle};
 use crate::sm90::PreparedAllGather;
-use crate::{AllGatherGemmBackend, AllGatherMatmul, Error};
+use crate::{AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Error};
 
 impl AllGatherGemmBackend for Cuda {
     type PreparedAllGather = PreparedAllGather;
 
-    fn prepare_all_gather(&self, gemm: &AllGatherMatmul) -> Result<PreparedAllGather, Error> {
+    fn prepare_all_gather(
+        &self,
+        handle: &CudaGemm,
+        gemm: &AllGatherMatmul,
+    ) -> Result<PreparedAllGather, Error> {
         gemm.validate()?;
-        PreparedAllGather::new(self, gemm)
+        PreparedAllGather::new(self, handle, gemm)
     }
 
     fn all_gather_algorithm(prepared: &PreparedAllGather) -> String {
@@ -22,9 +26,10 @@ impl AllGatherGemmBackend for Cuda {
         &self,
         stream: &Self::Stream,
         prepared: &PreparedAllGather,
+        operands: &AllGatherOperands,
     ) -> Result<(), Error> {
         handle::bind(self)?;
         // SAFETY: the caller's obligation.
-        unsafe { prepared.launch(self, stream) }
+        unsafe { prepared.launch(self, stream, operands) }
     }
 }

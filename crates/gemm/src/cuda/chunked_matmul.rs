@@ -1,79 +1,53 @@
 //! GEMMs that wait on a GPU: a CUTLASS kernel with the tables of the GEMM.
 
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
+use std::ops::Range;
 
-use super::handle;
-use crate::chunked_matmul::Table;
-use crate::cutlass::{self, Arrivals};
+use warpweave_symm_mem::{Backend, Cuda};
+
+use super::{CudaGemm, Relaxed, Table, handle};
+use crate::chunked_matmul::{ChunkedOperands, Launch};
+use crate::cutlass::{self, ADDRESS_ALIGNMENT, Arrivals};
 use crate::sm90::sms_left_by_signals;
-use crate::{ChunkedGemmBackend, ChunkedMatmul, Error, GemmOperands};
+use crate::{ChunkedGemmBackend, ChunkedMatmul, Error, GemmOperands, chunked_matmul};
 
 /// A GEMM that waits, with its tables in device memory.
 #[derive(Debug)]
 pub struct CudaPreparedChunked {
+    gemm: ChunkedMatmul,
     kernel: cutlass::Prepared,
-    operands: GemmOperands,
-    /// Own rows that are copied to staging: destination, source, bytes.
-    shared: Vec<(DevicePtr, DevicePtr, usize)>,
-    /// What the kernel's arrivals point to.
-    _table: <Cuda as Backend>::Memory,
+    /// Own rows that are copied to staging.
+    shared: Vec<Range<usize>>,
+    /// What the kernel's arrivals point to, and the place of each part.
+    table: Table,
+    offsets: [usize; 4],
 }
 
 impl ChunkedGemmBackend for Cuda {
     type PreparedChunked = CudaPreparedChunked;
 
-    fn prepare_chunked(&self, gemm: &ChunkedMatmul) -> Result<CudaPreparedChunked, Error> {
+    fn prepare_chunked(
+        &self,
+        handle: &CudaGemm,
+        gemm: &ChunkedMatmul,
+    ) -> Result<CudaPreparedChunked, Error> {
         gemm.validate()?;
-        let (problem, own) = (&gemm.problem, &gemm.own);
+        let problem = &gemm.problem;
         cutlass::check_problem(problem)?;
         let configs = cutlass::chunked_configs()?;
         cutlass::check_device(self.device())?;
         handle::bind(self)?;
+        let _relaxed = Relaxed::begin()?;
 
         let sms = sms_left_by_signals(self.device());
         let tiling = cutlass::select(configs, problem, sms).ok_or(Error::NoCandidate)?;
-        let table = Table::new(gemm, &configs[tiling.config])?;
+        let table = chunked_matmul::Table::new(gemm, &configs[tiling.config])?;
         let (image, at) = table.image();
-        let memory = self.allocate(image.len())?;
-        let stream = self.setup_stream()?;
-        // SAFETY: the memory has the image's size and is this plan's alone.
-        unsafe { self.upload(&stream, memory.address(), &image)? };
-
-        let row = problem.lda * problem.dtype.size();
-        let staging = match gemm.arrivals.is_empty() {
-            true => gemm.a,
-            false => gemm.staging,
-        };
-        // Tensor maps of no rows do not exist; where there are no own rows, no tile reads them.
-        let (first_row, own_end) = match own.is_empty() {
-            true => (staging.0, problem.m),
-            false => (gemm.a.0.wrapping_sub((own.start * row) as u64), own.end),
-        };
-        let arrivals = Arrivals {
-            pad: gemm.pad,
-            slot: gemm.ready,
-            own: first_row,
-            own_end,
-            tables: [at.groups, at.tiles, at.waits, at.signals]
-                .map(|part| memory.address().add(part).0),
-        };
-        let kernel = cutlass::Prepared::waiting(
-            tiling.config,
-            problem,
-            handle::ordinal(self),
-            sms,
-            &arrivals,
-        )?;
-        let shared = table.shared(own).into_iter().map(|rows| {
-            let src = gemm.a.add((rows.start - own.start) * row);
-            let last = (rows.len() - 1) * row + problem.k * problem.dtype.size();
-            (gemm.staging.add(rows.start * row), src, last)
-        });
         Ok(CudaPreparedChunked {
-            shared: shared.collect(),
-            kernel,
-            operands: GemmOperands::new(staging, gemm.b, gemm.c),
-            _table: memory,
+            kernel: cutlass::Prepared::waiting(tiling.config, problem, handle::ordinal(self), sms)?,
+            shared: table.shared(&gemm.own),
+            table: handle.tables().upload_bytes(&image)?,
+            offsets: [at.groups, at.tiles, at.waits, at.signals],
+            gemm: gemm.clone(),
         })
     }
 
@@ -81,17 +55,51 @@ impl ChunkedGemmBackend for Cuda {
         &self,
         stream: &Self::Stream,
         prepared: &CudaPreparedChunked,
+        operands: &ChunkedOperands,
     ) -> Result<(), Error> {
-        for &(dst, src, bytes) in &prepared.shared {
+        let gemm = &prepared.gemm;
+        Launch { gemm, operands }.check(|_| ADDRESS_ALIGNMENT)?;
+        let ChunkedOperands {
+            a,
+            staging,
+            b,
+            c,
+            pad,
+        } = *operands;
+        let (problem, own) = (&gemm.problem, &gemm.own);
+        let row = problem.lda * problem.dtype.size();
+        for rows in &prepared.shared {
+            let from = a.add((rows.start - own.start) * row);
+            let bytes = (rows.len() - 1) * row + problem.k * problem.dtype.size();
             // SAFETY: the caller vouches for own rows, in `a` and in staging.
-            unsafe { self.copy(stream, dst, src, bytes)? };
+            unsafe { self.copy(stream, staging.add(rows.start * row), from, bytes)? };
         }
+        let staging = match gemm.arrivals.is_empty() {
+            true => a,
+            false => staging,
+        };
+        // Tensor maps of no rows do not exist; where there are no own rows, no tile reads them.
+        let (first_row, own_end) = match own.is_empty() {
+            true => (staging.0, problem.m),
+            false => (a.0.wrapping_sub((own.start * row) as u64), own.end),
+        };
+        let arrivals = Arrivals {
+            pad,
+            slot: gemm.ready,
+            own: first_row,
+            own_end,
+            tables: prepared
+                .offsets
+                .map(|part| prepared.table.address().add(part).0),
+        };
+        let operands = GemmOperands::new(staging, b, c);
         handle::bind(self)?;
-        // SAFETY: the caller vouches for the matrices and the pad; the tables live with the plan.
+        // SAFETY: the caller vouches for the matrices and the pad, and that the tables live until the GEMM
+        // has ended.
         unsafe {
             prepared
                 .kernel
-                .launch(prepared.operands, 0, handle::raw(stream))
+                .launch_waiting(operands, &arrivals, handle::raw(stream))
         }
     }
 }

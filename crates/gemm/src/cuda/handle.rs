@@ -1,4 +1,4 @@
-//! What the plans of one device share, and how plans are made.
+//! What the prepared GEMMs of one device share, and how they are made.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -7,7 +7,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use warpweave_symm_mem::{Backend, Cuda};
 
+use super::capture::Relaxed;
 use super::prepared::{CudaPrepared, Kernel};
+use super::tables::Tables;
 use crate::cublaslt::{self, Algorithm, Library, Matmul, WORKSPACE_LIMIT};
 use crate::cutlass::{self, Tiling};
 use crate::sm90;
@@ -27,15 +29,29 @@ pub enum Choice {
     Sm90(sm90::Tiling),
 }
 
-/// What the plans of one device share: the cuBLASLt handle, made when first needed, and the choices of
-/// tuning.
-#[derive(Debug, Default)]
+/// What the prepared GEMMs of one device share: the cuBLASLt handle, made when first needed, the choices of
+/// tuning, and memory for tables, of which 4 MiB are allocated ahead and more when these are full.
+#[derive(Debug)]
 pub struct CudaGemm {
+    tables: Tables,
     cublaslt: Mutex<Option<Arc<cublaslt::Handle>>>,
     tuned: Mutex<HashMap<(GemmProblem, Provider), Choice>>,
 }
 
 impl CudaGemm {
+    pub(super) fn new(backend: &Cuda) -> Result<Self, Error> {
+        Ok(Self {
+            tables: Tables::new(backend)?,
+            cublaslt: Mutex::default(),
+            tuned: Mutex::default(),
+        })
+    }
+
+    /// Memory for the tables of prepared GEMMs.
+    pub(crate) fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
     /// Every algorithm that tuning would try for `problem`, the provider's favourite first where it has one.
     ///
     /// # Errors
@@ -105,10 +121,10 @@ impl CudaGemm {
         }
     }
 
-    /// A plan that uses `choice`, which came from [`choices`](Self::choices) for the same problem.
+    /// `problem` prepared with `choice`, which came from [`choices`](Self::choices) for the same problem.
     ///
     /// # Errors
-    /// As [`choices`](Self::choices), and those of allocating the workspace.
+    /// As [`choices`](Self::choices).
     pub fn prepare(
         &self,
         backend: &Cuda,
@@ -119,11 +135,10 @@ impl CudaGemm {
         prepared.pop().ok_or(Error::NoCandidate)
     }
 
-    /// Plans for all `choices` that can be planned, with one workspace for all: only one of them may run at a
-    /// time.
+    /// `problem` prepared with each of `choices` with which it can be.
     ///
     /// # Errors
-    /// The first choice's error if none can be planned.
+    /// The first choice's error if there is none.
     pub fn contenders(
         &self,
         backend: &Cuda,
@@ -132,6 +147,7 @@ impl CudaGemm {
     ) -> Result<Vec<CudaPrepared>, Error> {
         problem.validate()?;
         bind(backend)?;
+        let _relaxed = Relaxed::begin()?;
         let mut prepared = Vec::new();
         let mut failure = None;
         let mut matmul = None;
@@ -146,17 +162,6 @@ impl CudaGemm {
         }
         if prepared.is_empty() {
             return Err(failure.unwrap_or(Error::NoCandidate));
-        }
-        let bytes = prepared
-            .iter()
-            .map(CudaPrepared::workspace_bytes)
-            .max()
-            .unwrap_or(0);
-        if bytes > 0 {
-            let workspace = Arc::new(backend.allocate(bytes)?);
-            for prepared in &mut prepared {
-                prepared.use_workspace(workspace.clone());
-            }
         }
         Ok(prepared)
     }

@@ -2,11 +2,12 @@
 
 use warpweave_symm_mem::Cuda;
 
+use super::{CudaGemm, handle};
 use crate::matmul_reduce::ReduceOutput;
 use crate::sm90::{PreparedOneShot, PreparedReduction};
-use crate::{Error, GemmReduceBackend, MatmulReduce};
+use crate::{Error, GemmReduceBackend, MatmulReduce, ReduceOperands};
 
-/// A plan of either kernel.
+/// A prepared launch of either kernel.
 #[derive(Debug)]
 pub enum CudaPreparedReduce {
     /// Owners reduce.
@@ -18,10 +19,14 @@ pub enum CudaPreparedReduce {
 impl GemmReduceBackend for Cuda {
     type PreparedReduce = CudaPreparedReduce;
 
-    fn prepare_reduce(&self, gemm: &MatmulReduce) -> Result<CudaPreparedReduce, Error> {
+    fn prepare_reduce(
+        &self,
+        handle: &CudaGemm,
+        gemm: &MatmulReduce,
+    ) -> Result<CudaPreparedReduce, Error> {
         Ok(match gemm.c {
-            ReduceOutput::Each(_) => CudaPreparedReduce::OneShot(PreparedOneShot::new(self, gemm)?),
-            _ => CudaPreparedReduce::ByOwners(PreparedReduction::new(self, gemm)?),
+            ReduceOutput::Each => CudaPreparedReduce::OneShot(PreparedOneShot::new(self, gemm)?),
+            _ => CudaPreparedReduce::ByOwners(PreparedReduction::new(self, handle, gemm)?),
         })
     }
 
@@ -29,12 +34,14 @@ impl GemmReduceBackend for Cuda {
         &self,
         stream: &Self::Stream,
         prepared: &CudaPreparedReduce,
+        operands: &ReduceOperands,
     ) -> Result<(), Error> {
+        handle::bind(self)?;
         // SAFETY: the caller gives the guarantees that this method asks for.
         unsafe {
             match prepared {
-                CudaPreparedReduce::ByOwners(prepared) => prepared.launch(self, stream),
-                CudaPreparedReduce::OneShot(prepared) => prepared.launch(self, stream),
+                CudaPreparedReduce::ByOwners(prepared) => prepared.launch(self, stream, operands),
+                CudaPreparedReduce::OneShot(prepared) => prepared.launch(self, stream, operands),
             }
         }
     }

@@ -1,17 +1,21 @@
 //! GEMMs on a GPU: cuBLASLt, CUTLASS and the hand-written kernel as implementations of [`GemmBackend`].
 
 mod all_gather_matmul;
+mod capture;
 mod chunked_matmul;
 mod handle;
 mod matmul_reduce;
 mod prepared;
+mod tables;
 
-use warpweave_symm_mem::Cuda;
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory};
 
+pub(crate) use capture::Relaxed;
 pub use chunked_matmul::CudaPreparedChunked;
 pub use handle::{Choice, CudaGemm};
 pub use matmul_reduce::CudaPreparedReduce;
 pub use prepared::CudaPrepared;
+pub(crate) use tables::Table;
 
 use crate::backend::{GemmBackend, GemmOperands};
 use crate::timing;
@@ -22,7 +26,7 @@ impl GemmBackend for Cuda {
     type PreparedGemm = CudaPrepared;
 
     fn gemm_handle(&self) -> Result<CudaGemm, Error> {
-        Ok(CudaGemm::default())
+        CudaGemm::new(self)
     }
 
     fn prepare_gemm(
@@ -48,19 +52,28 @@ impl GemmBackend for Cuda {
     ) -> Result<CudaPrepared, Error> {
         let _span = tracing::debug_span!("gemm.tune", %problem, %provider).entered();
         let choices = handle.choices(self, problem, provider)?;
-        let contenders = handle.contenders(self, problem, &choices)?;
+        let mut contenders = handle.contenders(self, problem, &choices)?;
+        let bytes = contenders.iter().map(CudaPrepared::workspace_bytes).max();
+        let workspace = match bytes.unwrap_or(0) {
+            0 => None,
+            bytes => Some(self.allocate(bytes)?),
+        };
+        let scratch = workspace
+            .as_ref()
+            .map_or(DevicePtr::NULL, |memory| memory.address());
         let winner = timing::fastest(self, stream, contenders.len(), |index| {
             // SAFETY: the caller vouches for the matrices; the contenders follow each other on one stream, so
-            // that they can share C and the workspace.
-            unsafe { self.gemm(stream, &contenders[index], operands) }
+            // that they can share C and the workspace, which has the size of the largest.
+            unsafe { self.gemm(stream, &contenders[index], operands, scratch) }
         })?;
-        let choice = contenders[winner].choice();
-        // The contenders share the largest workspace of all; the plan to keep gets one of its own size.
-        drop(contenders);
-        let prepared = handle.prepare(self, problem, choice)?;
-        handle.remember(problem, provider, choice);
+        let prepared = contenders.swap_remove(winner);
+        handle.remember(problem, provider, prepared.choice());
         tracing::debug!(algorithm = %prepared.algorithm(), "chosen");
         Ok(prepared)
+    }
+
+    fn workspace_bytes(prepared: &CudaPrepared) -> usize {
+        prepared.workspace_bytes()
     }
 
     unsafe fn gemm(
@@ -68,10 +81,11 @@ impl GemmBackend for Cuda {
         stream: &Self::Stream,
         prepared: &CudaPrepared,
         operands: GemmOperands,
+        workspace: DevicePtr,
     ) -> Result<(), Error> {
         handle::bind(self)?;
-        // SAFETY: the caller vouches for the matrices; the device's context is current now.
-        unsafe { prepared.launch(self, stream, operands) }
+        // SAFETY: the caller vouches for the matrices and the workspace; the device's context is current now.
+        unsafe { prepared.launch(self, stream, operands, workspace) }
     }
 
     fn gemm_problem(prepared: &CudaPrepared) -> &GemmProblem {

@@ -1,23 +1,22 @@
-//! A problem with its algorithm and workspace on a GPU.
+//! A problem with its algorithm on a GPU.
 
 use std::sync::Arc;
 
-use warpweave_symm_mem::{Backend, Cuda, Memory};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use super::{Choice, handle};
 use crate::cublaslt::{Algorithm, Matmul};
 use crate::cutlass::{self, Tiling};
 use crate::{Error, GemmOperands, GemmProblem, sm90};
 
-/// Device memory that one or several plans use as scratch.
-pub(super) type Workspace = Arc<<Cuda as Backend>::Memory>;
+/// Bytes that the address of a workspace must be a multiple of.
+const WORKSPACE_ALIGNMENT: u64 = 256;
 
 /// A GEMM ready to be launched.
 #[derive(Debug)]
 pub struct CudaPrepared {
     problem: GemmProblem,
     kernel: Kernel,
-    workspace: Option<Workspace>,
 }
 
 #[derive(Debug)]
@@ -37,11 +36,7 @@ pub(super) enum Kernel {
 
 impl CudaPrepared {
     pub(super) fn new(problem: GemmProblem, kernel: Kernel) -> Self {
-        Self {
-            problem,
-            kernel,
-            workspace: None,
-        }
+        Self { problem, kernel }
     }
 
     /// Bytes of workspace that a launch needs.
@@ -51,10 +46,6 @@ impl CudaPrepared {
             Kernel::Cutlass { prepared, .. } => prepared.workspace(),
             Kernel::Sm90(_) => 0,
         }
-    }
-
-    pub(super) fn use_workspace(&mut self, workspace: Workspace) {
-        self.workspace = Some(workspace);
     }
 
     /// The algorithm that it uses.
@@ -97,11 +88,22 @@ impl CudaPrepared {
         cuda: &Cuda,
         stream: &<Cuda as Backend>::Stream,
         operands: GemmOperands,
+        workspace: DevicePtr,
     ) -> Result<(), Error> {
-        let workspace = self
-            .workspace
-            .as_ref()
-            .map_or(0, |memory| memory.address().0);
+        let workspace = match self.workspace_bytes() {
+            0 => 0,
+            _ if workspace.0 == 0 || !workspace.0.is_multiple_of(WORKSPACE_ALIGNMENT) => {
+                return Err(Error::Operand {
+                    operand: "workspace",
+                    problem: Box::new(self.problem),
+                    reason: format!(
+                        "address {:#x} must be a multiple of {WORKSPACE_ALIGNMENT} bytes and not null",
+                        workspace.0
+                    ),
+                });
+            }
+            _ => workspace.0,
+        };
         match &self.kernel {
             Kernel::CublasLt {
                 matmul,
@@ -112,12 +114,12 @@ impl CudaPrepared {
                     u64::from(*alignment).max(dtype.size() as u64)
                 })?;
                 // SAFETY: the caller vouches for the matrices and the context; the algorithm was proposed for
-                // this problem and the workspace has its size.
+                // this problem and the caller vouches for the workspace's size.
                 unsafe { matmul.launch(algorithm, operands, workspace, handle::raw(stream)) }
             }
             Kernel::Cutlass { prepared, .. } => {
-                // SAFETY: the caller vouches for the matrices and the context; the workspace has the plan's
-                // size.
+                // SAFETY: the caller vouches for the matrices and the context; he vouches for the
+                // workspace too.
                 unsafe { prepared.launch(operands, workspace, handle::raw(stream)) }
             }
             Kernel::Sm90(prepared) => {

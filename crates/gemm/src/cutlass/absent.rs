@@ -27,13 +27,7 @@ impl Prepared {
     }
 
     /// Always [`Error::MissingFeature`].
-    pub(crate) fn waiting(
-        _: usize,
-        _: &GemmProblem,
-        _: i32,
-        _: u32,
-        _: &Arrivals,
-    ) -> Result<Self, Error> {
+    pub(crate) fn waiting(_: usize, _: &GemmProblem, _: i32, _: u32) -> Result<Self, Error> {
         Err(missing())
     }
 
@@ -47,6 +41,19 @@ impl Prepared {
     /// # Safety
     /// None to uphold: no value of this type exists.
     pub unsafe fn launch(&self, _: GemmOperands, _: u64, _: *mut c_void) -> Result<(), Error> {
+        match self.0 {}
+    }
+
+    /// Enqueues a GEMM that waits.
+    ///
+    /// # Safety
+    /// None to uphold: no value of this type exists.
+    pub(crate) unsafe fn launch_waiting(
+        &self,
+        _: GemmOperands,
+        _: &Arrivals,
+        _: *mut c_void,
+    ) -> Result<(), Error> {
         match self.0 {}
     }
 }

@@ -3,7 +3,7 @@
 use warpweave_symm_mem::PadView;
 
 /// Where the rows of A are and which flags publish them.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(feature = "cutlass"),
     expect(dead_code, reason = "no kernel reads it")

@@ -6,11 +6,12 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
-use warpweave_symm_mem::DType;
+use warpweave_symm_mem::{DType, PadView};
 
 use super::requirements::{ADDRESS_ALIGNMENT, check_problem};
 use super::{Arrivals, Config, Raster, Tiling};
+use crate::cuda::Relaxed;
+use crate::launches::Launches;
 use crate::{Error, GemmOperands, GemmProblem};
 
 pub use chunked::chunked_configs;
@@ -24,6 +25,7 @@ struct RawConfig {
     stream_k: i32,
 }
 
+#[derive(Debug)]
 #[repr(C)]
 struct RawProblem {
     m: i32,
@@ -92,25 +94,36 @@ unsafe fn read_configs(
         .collect()
 }
 
-/// A kernel bound to a problem on the device whose context was current when it was made.
+/// A kernel for a problem on the device whose context was current when it was made.
 #[derive(Debug)]
 pub struct Prepared {
     config: &'static str,
     problem: GemmProblem,
     workspace: usize,
-    state: Mutex<State>,
+    create: Create,
+    index: i32,
+    raw_problem: RawProblem,
+    launches: Launches<Key, Plan>,
 }
 
-/// The library's plan with the addresses that its tensor maps were encoded for.
+type Create = unsafe extern "C" fn(i32, *const RawProblem, *mut *mut RawPlan) -> i32;
+
+/// What a plan of the library is bound to: addresses of A, B, C and the workspace; of plans that wait also
+/// the address of own rows and the pad.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    addresses: [u64; 4],
+    own: u64,
+    pad: Option<[u64; 10]>,
+}
+
+/// The library's plan, bound to the operands of a launch.
 #[derive(Debug)]
-struct State {
-    raw: NonNull<RawPlan>,
-    bound: Option<[u64; 4]>,
-}
+struct Plan(NonNull<RawPlan>);
 
-// SAFETY: the library's plan is plain host memory without thread affinity, and the mutex lets one thread in
-// at a time.
-unsafe impl Send for State {}
+// SAFETY: the library's plan is plain host memory without thread affinity, and a mutex lets one thread in at
+// a time.
+unsafe impl Send for Plan {}
 
 impl Prepared {
     /// Prepares `tiling` for `problem` on CUDA device `device`, using at most `sms` of its SMs. The device's
@@ -125,10 +138,10 @@ impl Prepared {
         Self::create(configs()?, ww_cutlass_plan_create, tiling, problem, place)
     }
 
-    /// A plan of one of the tables of the library, by its function.
+    /// A kernel of one of the tables of the library, by its function.
     fn create(
         configs: &'static [Config],
-        create: unsafe extern "C" fn(i32, *const RawProblem, *mut *mut RawPlan) -> i32,
+        create: Create,
         tiling: Tiling,
         problem: &GemmProblem,
         (device, sms): (i32, u32),
@@ -154,19 +167,30 @@ impl Prepared {
             device,
             sm_count: sms as i32,
         };
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the problem is readable and `raw` a place for one plan; the library checks the index.
-        let status = unsafe { create(tiling.config as i32, &raw_problem, &mut raw) };
-        check(config, "creating the plan", status)?;
-        let raw = NonNull::new(raw).ok_or(Error::NoCandidate)?;
-        // SAFETY: the plan was just created.
-        let workspace = unsafe { ww_cutlass_plan_workspace(raw.as_ptr()) };
-        Ok(Self {
+        let mut prepared = Self {
             config,
             problem: *problem,
-            workspace,
-            state: Mutex::new(State { raw, bound: None }),
-        })
+            workspace: 0,
+            create,
+            index: tiling.config as i32,
+            raw_problem,
+            launches: Launches::default(),
+        };
+        // That it can be made is known now, and what a launch needs.
+        let plan = prepared.plan()?;
+        // SAFETY: the plan was just created.
+        prepared.workspace = unsafe { ww_cutlass_plan_workspace(plan.0.as_ptr()) };
+        Ok(prepared)
+    }
+
+    fn plan(&self) -> Result<Plan, Error> {
+        // Sets attributes of the kernel, which stricter modes of a capture may refuse.
+        let _relaxed = Relaxed::begin()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the problem is readable and `raw` a place for one plan; the library checks the index.
+        let status = unsafe { (self.create)(self.index, &self.raw_problem, &mut raw) };
+        check(self.config, "creating the plan", status)?;
+        NonNull::new(raw).map(Plan).ok_or(Error::NoCandidate)
     }
 
     /// Bytes of device workspace that a launch needs.
@@ -174,8 +198,8 @@ impl Prepared {
         self.workspace
     }
 
-    /// Enqueues the GEMM on `stream`, a `CUstream`. Tensor maps are encoded again only when an address has
-    /// changed.
+    /// Enqueues the GEMM on `stream`, a `CUstream`. Tensor maps of the last 256 different operands are kept,
+    /// others are encoded.
     ///
     /// # Errors
     /// [`Error::Operand`] for addresses that are not multiples of 16; [`Error::Cutlass`].
@@ -184,35 +208,88 @@ impl Prepared {
     /// - `operands` are device addresses of the problem's matrices and `workspace` of [`Prepared::workspace`]
     ///   bytes (or 0 where none are needed), all mapped until the GEMM has ended.
     /// - No unordered work conflicts with any of them; C overlaps neither A nor B.
-    /// - The context in which the plan was made is current.
+    /// - The context in which the kernel was prepared is current.
     pub unsafe fn launch(
         &self,
         operands: GemmOperands,
         workspace: u64,
         stream: *mut c_void,
     ) -> Result<(), Error> {
+        // SAFETY: the caller's obligation.
+        unsafe { self.launch_plan(operands, workspace, None, stream) }
+    }
+
+    /// As [`launch`](Self::launch), of a GEMM that waits for `arrivals` if there are any.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch), and of a GEMM that waits as for
+    /// [`launch_waiting`](Self::launch_waiting).
+    unsafe fn launch_plan(
+        &self,
+        operands: GemmOperands,
+        workspace: u64,
+        arrivals: Option<&Arrivals>,
+        stream: *mut c_void,
+    ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
         let [a, b, c] = [operands.a, operands.b, operands.c].map(|address| address.0);
-        let mut state = self.state.lock();
-        let addresses = [a, b, c, workspace];
-        if state.bound != Some(addresses) {
-            state.bound = None;
-            // SAFETY: the plan lives and no other thread is in it; encoding reads no device memory.
-            let status = unsafe { ww_cutlass_plan_bind(state.raw.as_ptr(), a, b, c, workspace) };
+        let key = Key {
+            addresses: [a, b, c, workspace],
+            own: arrivals.map_or(0, |arrivals| arrivals.own),
+            pad: arrivals.map(|arrivals| words_of(&arrivals.pad)),
+        };
+        let encode = || {
+            let plan = self.plan()?;
+            if let Some(arrivals) = arrivals {
+                self.wait_for(&plan, arrivals)?;
+            }
+            // SAFETY: the plan lives and no other thread knows it; encoding reads no device memory.
+            let status = unsafe { ww_cutlass_plan_bind(plan.0.as_ptr(), a, b, c, workspace) };
             check(self.config, "encoding the tensor maps", status)?;
-            state.bound = Some(addresses);
-        }
-        // SAFETY: the plan lives and is bound to what the caller vouches for.
-        let status = unsafe { ww_cutlass_plan_run(state.raw.as_ptr(), stream) };
-        check(self.config, "launching", status)
+            Ok(plan)
+        };
+        self.launches.with(&key, encode, |plan| {
+            // SAFETY: the plan lives, is in this thread alone, and is bound to what the caller vouches for.
+            let status = unsafe { ww_cutlass_plan_run(plan.0.as_ptr(), stream) };
+            check(self.config, "launching", status)
+        })
     }
 }
 
-impl Drop for State {
+/// All that a pad is, to compare it by.
+fn words_of(pad: &PadView) -> [u64; 10] {
+    let PadView {
+        peers,
+        sent,
+        expected,
+        tickets,
+        fault,
+        stop,
+        timeout_ns,
+        rank,
+        world,
+        slots,
+        reserved: _,
+    } = *pad;
+    [
+        peers.0,
+        sent.0,
+        expected.0,
+        tickets.0,
+        fault.0,
+        stop.device.0,
+        stop.host.0,
+        timeout_ns,
+        u64::from(rank) << 32 | u64::from(world),
+        slots.into(),
+    ]
+}
+
+impl Drop for Plan {
     fn drop(&mut self) {
         // SAFETY: the plan was created by the library and is not used again; a launch has copied its
         // parameters.
-        unsafe { ww_cutlass_plan_destroy(self.raw.as_ptr()) };
+        unsafe { ww_cutlass_plan_destroy(self.0.as_ptr()) };
     }
 }
 

@@ -1,47 +1,56 @@
 //! The host twin of the all-gather GEMM: the same flags, chunk by chunk.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use warpweave_symm_mem::Host;
 use warpweave_symm_mem::host::{expect_signal, is_faulted, next_epoch, record, send_signal};
 
-use super::panels;
-use crate::{AllGatherGemmBackend, AllGatherMatmul, Error, GemmOperands, Protocol};
+use super::{panels, stream_error};
+use crate::all_gather_matmul::{AllGatherOperands, Launch};
+use crate::{AllGatherGemmBackend, AllGatherMatmul, Error, Protocol};
 
 impl AllGatherGemmBackend for Host {
-    type PreparedAllGather = AllGatherMatmul;
+    type PreparedAllGather = Arc<AllGatherMatmul>;
 
-    fn prepare_all_gather(&self, gemm: &AllGatherMatmul) -> Result<AllGatherMatmul, Error> {
+    fn prepare_all_gather(
+        &self,
+        _: &(),
+        gemm: &AllGatherMatmul,
+    ) -> Result<Arc<AllGatherMatmul>, Error> {
         gemm.validate()?;
-        for &a in gemm.a.iter().chain(gemm.own_stagings()) {
-            let operands = GemmOperands::new(a, gemm.b, gemm.c).with_bias(gemm.bias);
-            panels::check_addresses(&gemm.problem, operands)?;
-        }
-        Ok(gemm.clone())
+        Ok(Arc::new(gemm.clone()))
     }
 
-    fn all_gather_algorithm(_: &AllGatherMatmul) -> String {
+    fn all_gather_algorithm(_: &Arc<AllGatherMatmul>) -> String {
         "host panels".into()
     }
 
     unsafe fn all_gather_matmul(
         &self,
         stream: &Self::Stream,
-        prepared: &AllGatherMatmul,
+        prepared: &Arc<AllGatherMatmul>,
+        operands: &AllGatherOperands,
     ) -> Result<(), Error> {
-        let gemm = prepared.clone();
+        let launch = Launch {
+            gemm: prepared,
+            operands,
+        };
+        launch.check(panels::alignment)?;
+        let (gemm, operands) = (prepared.clone(), *operands);
         self.launch(stream, AllGatherMatmul::NAME, move || {
+            let launch = Launch {
+                gemm: &gemm,
+                operands: &operands,
+            };
             // SAFETY: the obligations of these are those of this method, kept until the work has ended.
             let multiplied = unsafe {
                 match gemm.protocol {
-                    Protocol::Rendezvous { .. } => pull_and_multiply(&gemm),
-                    Protocol::Eager => write_and_multiply(&gemm),
+                    Protocol::Rendezvous { .. } => pull_and_multiply(launch),
+                    Protocol::Eager => write_and_multiply(launch),
                 }
             };
-            multiplied.map_err(|error| warpweave_symm_mem::Error::Stream {
-                device: "host".into(),
-                cause: error.to_string(),
-            })
+            multiplied.map_err(stream_error)
         })?;
         Ok(())
     }
@@ -52,22 +61,22 @@ impl AllGatherGemmBackend for Host {
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`].
-unsafe fn pull_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
-    let (rank, world) = (gemm.rank(), gemm.world());
+unsafe fn pull_and_multiply(gemm: Launch<'_>) -> Result<(), Error> {
+    let (rank, world, pad) = (gemm.rank, gemm.world, &gemm.operands.pad);
     let peers = || (1..world).map(|step| (rank + world - step) % world);
     // SAFETY: slots and ranks were checked. Every wait runs, whatever the others saw: each advances its own
     // epoch. Rows are read after their owner's flag, and before the flag that gives them back.
     unsafe {
         let pushed = gemm.pushed_chunks();
         for peer in peers().filter(|_| pushed == 0) {
-            send_signal(&gemm.pad, gemm.ready, peer);
+            send_signal(pad, gemm.ready, peer);
         }
         multiply(gemm, &gemm.shards[rank], 0)?;
         // Where rows are pushed, who has none says nothing.
         let speaks = |peer: usize| pushed == 0 || !gemm.shards[peer].is_empty();
         let mut open = Vec::new();
         for peer in peers().filter(|&peer| speaks(peer)) {
-            if expect_signal(&gemm.pad, gemm.ready, peer, 0) {
+            if expect_signal(pad, gemm.ready, peer, 0) {
                 open.push(peer);
                 multiply(gemm, &gemm.pushed_rows(peer), 0)?;
             }
@@ -79,17 +88,17 @@ unsafe fn pull_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
                     continue;
                 }
                 let offset = (rows.start - gemm.shards[peer].start) * gemm.row_bytes();
-                let from = gemm.a[peer].add(offset).as_host::<u8>();
+                let from = gemm.operands.a[peer].add(offset).as_host::<u8>();
                 let to = gemm.staged(rank, rows.start, 0).as_host();
                 record::copy(from, to, rows.len() * gemm.row_bytes());
                 multiply(gemm, &rows, 0)?;
             }
         }
         for peer in peers() {
-            send_signal(&gemm.pad, gemm.done, peer);
+            send_signal(pad, gemm.done, peer);
         }
         for peer in peers() {
-            expect_signal(&gemm.pad, gemm.done, peer, 0);
+            expect_signal(pad, gemm.done, peer, 0);
         }
     }
     Ok(())
@@ -100,9 +109,9 @@ unsafe fn pull_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`].
-unsafe fn write_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
-    let (rank, world) = (gemm.rank(), gemm.world());
-    let (pad, slot) = (&gemm.pad, gemm.ready);
+unsafe fn write_and_multiply(gemm: Launch<'_>) -> Result<(), Error> {
+    let (rank, world) = (gemm.rank, gemm.world);
+    let (pad, slot) = (&gemm.operands.pad, gemm.ready);
     let peers = || (1..world).map(|step| (rank + world - step) % world);
     // Who has no rows gives the first flag all the same.
     let chunks = |owner: usize| {
@@ -121,7 +130,7 @@ unsafe fn write_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
         for chunk in chunks(rank).filter(|_| !is_faulted(pad)) {
             let rows = gemm.chunk(rank, chunk);
             let offset = (rows.start - gemm.shards[rank].start) * gemm.row_bytes();
-            let from = gemm.a[rank].add(offset).as_host::<u8>();
+            let from = gemm.operands.a[rank].add(offset).as_host::<u8>();
             for peer in peers() {
                 let to = gemm.staged(peer, rows.start, parity).as_host();
                 record::copy(from, to, rows.len() * gemm.row_bytes());
@@ -146,11 +155,7 @@ unsafe fn write_and_multiply(gemm: &AllGatherMatmul) -> Result<(), Error> {
 ///
 /// # Safety
 /// As for [`AllGatherGemmBackend::all_gather_matmul`], and the rows are here.
-unsafe fn multiply(
-    gemm: &AllGatherMatmul,
-    rows: &Range<usize>,
-    parity: usize,
-) -> Result<(), Error> {
+unsafe fn multiply(gemm: Launch<'_>, rows: &Range<usize>, parity: usize) -> Result<(), Error> {
     let (problem, operands) = gemm.part(rows, parity);
     match problem.m {
         0 => Ok(()),

@@ -1,8 +1,8 @@
 //! GEMMs on the host backend, where the reference stands in for every provider.
 
-use warpweave_symm_mem::Host;
+use warpweave_symm_mem::{DevicePtr, Host};
 
-use super::panels;
+use super::{panels, stream_error};
 use crate::backend::{GemmBackend, GemmOperands};
 use crate::{Error, GemmProblem, Provider};
 
@@ -41,21 +41,22 @@ impl GemmBackend for Host {
         self.prepare_gemm(handle, problem, provider)
     }
 
+    fn workspace_bytes(_: &HostPrepared) -> usize {
+        0
+    }
+
     unsafe fn gemm(
         &self,
         stream: &Self::Stream,
         prepared: &HostPrepared,
         operands: GemmOperands,
+        _: DevicePtr,
     ) -> Result<(), Error> {
         let problem = prepared.problem;
         panels::check_addresses(&problem, operands)?;
         self.launch(stream, "gemm", move || {
             // SAFETY: the caller of `gemm` vouches for the ranges until the stream has run this.
-            let gemm = unsafe { panels::multiply_raw(&problem, operands) };
-            gemm.map_err(|error| warpweave_symm_mem::Error::Stream {
-                device: "host".into(),
-                cause: error.to_string(),
-            })
+            unsafe { panels::multiply_raw(&problem, operands) }.map_err(stream_error)
         })?;
         Ok(())
     }

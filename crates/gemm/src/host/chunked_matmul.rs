@@ -1,38 +1,41 @@
 //! The host twin of the GEMM that waits per chunk: chunk by chunk, each after its flag.
 
+use std::sync::Arc;
+
 use warpweave_symm_mem::Host;
 use warpweave_symm_mem::host::expect_signal;
 
-use super::panels;
+use super::{panels, stream_error};
+use crate::chunked_matmul::{ChunkedOperands, Launch};
 use crate::{ChunkedGemmBackend, ChunkedMatmul, Error, GemmOperands};
 
 impl ChunkedGemmBackend for Host {
-    type PreparedChunked = ChunkedMatmul;
+    type PreparedChunked = Arc<ChunkedMatmul>;
 
-    fn prepare_chunked(&self, gemm: &ChunkedMatmul) -> Result<ChunkedMatmul, Error> {
+    fn prepare_chunked(&self, _: &(), gemm: &ChunkedMatmul) -> Result<Arc<ChunkedMatmul>, Error> {
         gemm.validate()?;
-        let operands = GemmOperands::new(gemm.a, gemm.b, gemm.c);
-        panels::check_addresses(&gemm.problem, operands)?;
-        if !gemm.arrivals.is_empty() {
-            let a = gemm.staging;
-            panels::check_addresses(&gemm.problem, GemmOperands { a, ..operands })?;
-        }
-        Ok(gemm.clone())
+        Ok(Arc::new(gemm.clone()))
     }
 
     unsafe fn chunked_matmul(
         &self,
         stream: &Self::Stream,
-        prepared: &ChunkedMatmul,
+        prepared: &Arc<ChunkedMatmul>,
+        operands: &ChunkedOperands,
     ) -> Result<(), Error> {
-        let gemm = prepared.clone();
+        let launch = Launch {
+            gemm: prepared,
+            operands,
+        };
+        launch.check(panels::alignment)?;
+        let (gemm, operands) = (prepared.clone(), *operands);
         self.launch(stream, ChunkedMatmul::NAME, move || {
+            let launch = Launch {
+                gemm: &gemm,
+                operands: &operands,
+            };
             // SAFETY: the obligations of `multiply` are those of this method, kept until the work has ended.
-            let done = unsafe { multiply(&gemm) };
-            done.map_err(|error| warpweave_symm_mem::Error::Stream {
-                device: "host".into(),
-                cause: error.to_string(),
-            })
+            unsafe { multiply(launch) }.map_err(stream_error)
         })?;
         Ok(())
     }
@@ -40,7 +43,7 @@ impl ChunkedGemmBackend for Host {
 
 /// # Safety
 /// As for [`ChunkedGemmBackend::chunked_matmul`].
-unsafe fn multiply(gemm: &ChunkedMatmul) -> Result<(), Error> {
+unsafe fn multiply(gemm: Launch<'_>) -> Result<(), Error> {
     let own = (!gemm.own.is_empty()).then_some((&gemm.own, None));
     let arrivals = gemm
         .arrivals
@@ -51,8 +54,8 @@ unsafe fn multiply(gemm: &ChunkedMatmul) -> Result<(), Error> {
         // SAFETY: the slot and the source were checked; a part is read after the flag that publishes it.
         // Every wait runs, whatever the others saw: each advances its own epoch.
         unsafe {
-            if from.is_none_or(|from| expect_signal(&gemm.pad, gemm.ready, from, 0)) {
-                panels::multiply_raw(&problem, GemmOperands::new(a, gemm.b, c))?;
+            if from.is_none_or(|from| expect_signal(&gemm.operands.pad, gemm.ready, from, 0)) {
+                panels::multiply_raw(&problem, GemmOperands::new(a, gemm.operands.b, c))?;
             }
         }
     }

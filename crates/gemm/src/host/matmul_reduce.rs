@@ -1,55 +1,49 @@
 //! The host twin of GEMM + reduction: the same groups in the same order, by the same signals.
 
+use std::sync::Arc;
+
 use half::{bf16, f16};
 use warpweave_symm_mem::host::{expect_signal, is_noticed, record, send_signal};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
-use super::{Element, one_shot, panels, partials};
-use crate::matmul_reduce::{Group, ReduceOutput};
-use crate::{Error, GemmOperands, GemmReduceBackend, MatmulReduce};
+use super::{Element, one_shot, panels, partials, stream_error};
+use crate::matmul_reduce::{Group, Launch, ReduceOperands, ReduceOutput};
+use crate::{Error, GemmReduceBackend, MatmulReduce};
 
 impl GemmReduceBackend for Host {
-    type PreparedReduce = MatmulReduce;
+    type PreparedReduce = Arc<MatmulReduce>;
 
-    fn prepare_reduce(&self, gemm: &MatmulReduce) -> Result<MatmulReduce, Error> {
+    fn prepare_reduce(&self, _: &(), gemm: &MatmulReduce) -> Result<Arc<MatmulReduce>, Error> {
         gemm.validate()?;
-        let problem = gemm.with_terms();
-        let staging = gemm.staging.iter().copied();
-        let parts: Vec<DevicePtr> = match gemm.c {
-            ReduceOutput::Each(_) => staging.collect(),
-            _ if gemm.world() > 1 => staging.chain([gemm.pulled]).collect(),
-            _ => Vec::new(),
-        };
-        let copies = match &gemm.c {
-            ReduceOutput::Owner(c) | ReduceOutput::Each(c) => std::slice::from_ref(c),
-            ReduceOutput::Everyone(copies) => copies,
-        };
-        for &c in copies.iter().chain(&parts) {
-            let operands = GemmOperands::new(gemm.a, gemm.b, c).with_bias(gemm.bias);
-            panels::check_addresses(&problem, operands)?;
-        }
-        Ok(gemm.clone())
+        Ok(Arc::new(gemm.clone()))
     }
 
     unsafe fn matmul_reduce(
         &self,
         stream: &Self::Stream,
-        prepared: &MatmulReduce,
+        prepared: &Arc<MatmulReduce>,
+        operands: &ReduceOperands,
     ) -> Result<(), Error> {
-        let gemm = prepared.clone();
+        let launch = Launch {
+            gemm: prepared,
+            operands,
+        };
+        launch.check(panels::alignment)?;
+        let (gemm, operands) = (prepared.clone(), *operands);
         self.launch(stream, MatmulReduce::NAME, move || {
+            let launch = Launch {
+                gemm: &gemm,
+                operands: &operands,
+            };
             // SAFETY: the obligations of `reduce` are those of this method, kept until the work has ended.
             let done = unsafe {
                 match gemm.problem.dtype {
-                    DType::F16 => reduce::<f16>(&gemm),
-                    DType::Bf16 => reduce::<bf16>(&gemm),
-                    DType::F32 => reduce::<f32>(&gemm),
+                    DType::F16 => reduce::<f16>(&launch),
+                    DType::Bf16 => reduce::<bf16>(&launch),
+                    DType::F32 => reduce::<f32>(&launch),
                 }
             };
-            done.map_err(|error| warpweave_symm_mem::Error::Stream {
-                device: "host".into(),
-                cause: error.to_string(),
-            })
+            done.map_err(stream_error)
         })?;
         Ok(())
     }
@@ -57,13 +51,13 @@ impl GemmReduceBackend for Host {
 
 /// # Safety
 /// As for [`GemmReduceBackend::matmul_reduce`], with `T` the problem's type.
-unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error> {
-    if let ReduceOutput::Each(_) = gemm.c {
+unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
+    if gemm.c == ReduceOutput::Each {
         // SAFETY: the caller's obligation.
         return unsafe { one_shot::reduce::<T>(gemm) };
     }
-    let (pad, own) = (&gemm.pad, gemm.rank());
-    let everyone = matches!(gemm.c, ReduceOutput::Everyone(_));
+    let (pad, own) = (&gemm.operands.pad, gemm.rank);
+    let everyone = gemm.c == ReduceOutput::Everyone;
     let order = gemm.order();
     for group in &order {
         let Group { owner, index, .. } = *group;
@@ -99,7 +93,8 @@ unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error> {
     }
     // SAFETY: as above.
     unsafe {
-        if let ReduceOutput::Everyone(copies) = &gemm.c {
+        if everyone {
+            let copies = &gemm.operands.c;
             for group in order.iter().filter(|group| group.owner != own) {
                 let Group { owner, index, .. } = *group;
                 expect_signal(pad, gemm.summed + index, owner, 0);
@@ -121,7 +116,7 @@ unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error> {
 }
 
 /// The rows of a group within what lies for the whole shard from `base` on.
-fn rows_at<T>(gemm: &MatmulReduce, base: DevicePtr, group: &Group) -> impl Iterator<Item = *mut T> {
+fn rows_at<T>(gemm: &Launch<'_>, base: DevicePtr, group: &Group) -> impl Iterator<Item = *mut T> {
     let first = gemm.shards[group.owner].start;
     let rows = group.rows.start - first..group.rows.end - first;
     rows.map(move |row| gemm.row_from(base, row).as_host::<T>())
@@ -131,7 +126,7 @@ fn rows_at<T>(gemm: &MatmulReduce, base: DevicePtr, group: &Group) -> impl Itera
 ///
 /// # Safety
 /// They are there, with elements of type `T`, and nothing else accesses them meanwhile.
-unsafe fn store<T: Element>(gemm: &MatmulReduce, base: DevicePtr, group: &Group, values: &[f32]) {
+unsafe fn store<T: Element>(gemm: &Launch<'_>, base: DevicePtr, group: &Group, values: &[f32]) {
     let values = values.chunks_exact(gemm.problem.n);
     // SAFETY: the caller's obligation; a row has n elements.
     unsafe { partials::round_rows(rows_at::<T>(gemm, base, group), values) };
@@ -142,7 +137,7 @@ unsafe fn store<T: Element>(gemm: &MatmulReduce, base: DevicePtr, group: &Group,
 /// # Safety
 /// They are in both places, with elements of type `T`, and nothing writes the first or accesses the second
 /// meanwhile.
-unsafe fn copy<T: Element>(gemm: &MatmulReduce, group: &Group, from: DevicePtr, to: DevicePtr) {
+unsafe fn copy<T: Element>(gemm: &Launch<'_>, group: &Group, from: DevicePtr, to: DevicePtr) {
     let rows = rows_at::<T>(gemm, from, group);
     for (from, to) in rows.zip(rows_at::<T>(gemm, to, group)) {
         // SAFETY: the caller's obligation; a row has n elements, and the two places are apart.
@@ -155,16 +150,16 @@ unsafe fn copy<T: Element>(gemm: &MatmulReduce, group: &Group, from: DevicePtr, 
 ///
 /// # Safety
 /// The parts of all others have been pulled, and nothing writes them meanwhile.
-unsafe fn sum<T: Element>(gemm: &MatmulReduce, group: &Group, partial: Vec<f32>) -> Vec<f32> {
+unsafe fn sum<T: Element>(gemm: &Launch<'_>, group: &Group, partial: Vec<f32>) -> Vec<f32> {
     let n = gemm.problem.n;
     let mut sums = partial;
-    for source in (0..gemm.world()).filter(|&source| source != gemm.rank()) {
+    for source in (0..gemm.world).filter(|&source| source != gemm.rank) {
         let rows = rows_at::<T>(gemm, gemm.pulled(source), group);
         // SAFETY: rows of n elements, by the caller's obligation.
         unsafe { partials::add_rows(&mut sums, n, rows) };
     }
     if gemm.problem.bias {
-        let bias = std::iter::repeat(gemm.bias.as_host::<T>());
+        let bias = std::iter::repeat(gemm.operands.bias.as_host::<T>());
         // SAFETY: the bias has n elements, as the caller of the launch vouches.
         unsafe { partials::add_rows(&mut sums, n, bias) };
     }

@@ -6,7 +6,8 @@ use warpweave_symm_mem::DevicePtr;
 use warpweave_symm_mem::host::{expect_signal, is_faulted, is_noticed, next_epoch, send_signal};
 
 use super::{Element, partials};
-use crate::{Error, MatmulReduce};
+use crate::Error;
+use crate::matmul_reduce::Launch;
 
 /// Rows and columns of C.
 type Tile = [Range<usize>; 2];
@@ -14,8 +15,8 @@ type Tile = [Range<usize>; 2];
 /// # Safety
 /// As for [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce), with `T` the
 /// problem's type.
-pub(super) unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error> {
-    let (pad, own, ready) = (&gemm.pad, gemm.rank(), gemm.ready);
+pub(super) unsafe fn reduce<T: Element>(gemm: &Launch<'_>) -> Result<(), Error> {
+    let (pad, own, ready) = (&gemm.operands.pad, gemm.rank, gemm.ready);
     let partial = partials::partial(gemm, &(0..gemm.problem.m))?;
     // SAFETY: slots and ranks were checked. A peer's staging of this parity was read two calls ago, before it
     // gave the flags that this rank has waited for in the call before. After a fault no peer is written to or
@@ -52,7 +53,7 @@ pub(super) unsafe fn reduce<T: Element>(gemm: &MatmulReduce) -> Result<(), Error
 
 /// The elements of each row of `place` in the matrix, as large as C, that begins at `base`.
 fn rows_at<T>(
-    gemm: &MatmulReduce,
+    gemm: &Launch<'_>,
     base: DevicePtr,
     [rows, columns]: &Tile,
 ) -> impl Iterator<Item = *mut T> {
@@ -65,7 +66,7 @@ fn rows_at<T>(
 ///
 /// # Safety
 /// The place is there, with elements of type `T`, and nothing else accesses it meanwhile.
-unsafe fn store<T: Element>(gemm: &MatmulReduce, base: DevicePtr, place: &Tile, partial: &[f32]) {
+unsafe fn store<T: Element>(gemm: &Launch<'_>, base: DevicePtr, place: &Tile, partial: &[f32]) {
     let [rows, columns] = place;
     let n = gemm.problem.n;
     let values = rows.clone().map(|row| &partial[row * n..][columns.clone()]);
@@ -77,19 +78,19 @@ unsafe fn store<T: Element>(gemm: &MatmulReduce, base: DevicePtr, place: &Tile, 
 ///
 /// # Safety
 /// They are in this rank's staging, and nothing writes them meanwhile.
-unsafe fn sum<T: Element>(gemm: &MatmulReduce, parity: usize, place: &Tile) {
+unsafe fn sum<T: Element>(gemm: &Launch<'_>, parity: usize, place: &Tile) {
     let [rows, columns] = place;
     let width = columns.len();
     let mut sums = vec![0.0f32; rows.len() * width];
-    for source in 0..gemm.world() {
-        let parts = gemm.left(source, gemm.rank(), parity);
+    for source in 0..gemm.world {
+        let parts = gemm.left(source, gemm.rank, parity);
         // SAFETY: `width` elements of each row, by the caller's obligation.
         unsafe { partials::add_rows(&mut sums, width, rows_at::<T>(gemm, parts, place)) };
     }
     // SAFETY: the bias has n elements, as the caller of the launch vouches; C is this rank's own.
     unsafe {
         if gemm.problem.bias {
-            let bias = gemm.bias.as_host::<T>().add(columns.start);
+            let bias = gemm.operands.bias.as_host::<T>().add(columns.start);
             partials::add_rows(&mut sums, width, std::iter::repeat(bias));
         }
         let c = rows_at::<T>(gemm, gemm.own_sums(), place);

@@ -99,7 +99,12 @@ pub unsafe fn multiply_raw(problem: &GemmProblem, operands: GemmOperands) -> Res
 }
 
 pub(super) fn check_addresses(problem: &GemmProblem, operands: GemmOperands) -> Result<(), Error> {
-    operands.check(problem, |dtype| dtype.size() as u64)
+    operands.check(problem, alignment)
+}
+
+/// Bytes that the addresses of elements are multiples of.
+pub(super) fn alignment(dtype: DType) -> u64 {
+    dtype.size() as u64
 }
 
 pub(super) fn check_len(

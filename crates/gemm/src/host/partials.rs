@@ -6,10 +6,11 @@ use warpweave_symm_mem::host::record;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::{Element, panels};
-use crate::{Error, GemmOperands, MatmulReduce};
+use crate::matmul_reduce::Launch;
+use crate::{Error, GemmOperands};
 
 /// This rank's GEMM of some rows, not rounded, contiguous.
-pub(super) fn partial(gemm: &MatmulReduce, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
+pub(super) fn partial(gemm: &Launch<'_>, rows: &Range<usize>) -> Result<Vec<f32>, Error> {
     let (problem, a) = gemm.part(rows);
     let mut sums = vec![0.0f32; problem.m * problem.n];
     if problem.k > 0 {
@@ -19,7 +20,7 @@ pub(super) fn partial(gemm: &MatmulReduce, rows: &Range<usize>) -> Result<Vec<f3
         let c = DevicePtr(sums.as_mut_ptr() as u64);
         // SAFETY: the caller of the launch vouches for A and B; `sums` has the GEMM's size and is this
         // function's own.
-        unsafe { panels::multiply_raw(&wide, GemmOperands::new(a, gemm.b, c))? };
+        unsafe { panels::multiply_raw(&wide, GemmOperands::new(a, gemm.operands.b, c))? };
     }
     Ok(sums)
 }

@@ -49,28 +49,29 @@ mod backend;
 mod order;
 mod units;
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
-use warpweave_symm_mem::{DevicePtr, PadView};
+use warpweave_symm_mem::{DType, DevicePtr, PadView};
 
-use crate::{Error, GemmBatch, GemmProblem, Layout, Tiling};
+use crate::{Error, GemmBatch, GemmOperands, GemmProblem, Layout, Peers, Tiling};
 
 pub use backend::GemmReduceBackend;
 pub use order::{Group, order};
 pub use units::Units;
 
-/// Who gets the result, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Who gets the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceOutput {
-    /// Each rank gets its shard: the address of its first row.
-    Owner(DevicePtr),
-    /// Each rank gets all of C: for each rank the address of row 0 of its C, as mapped here.
-    Everyone(Vec<DevicePtr>),
-    /// Each rank gets all of C and reduces it by itself, in one shot: the address of row 0 of its C.
-    Each(DevicePtr),
+    /// Each rank gets its shard.
+    Owner,
+    /// Each rank gets all of C, from the owners of its rows.
+    Everyone,
+    /// Each rank gets all of C and reduces it by itself, in one shot.
+    Each,
 }
 
-/// C = the sum of A·B over all ranks, with a bias if the problem has one, or this rank's rows of it.
+/// C = the sum of A·B over all ranks, with a bias if the problem has one, or this rank's rows of it: what all
+/// launches of one prepared GEMM share. [`ReduceOperands`] are a launch's own.
 #[derive(Clone, Debug)]
 pub struct MatmulReduce {
     /// This rank's partial GEMM: all rows and columns of C, this rank's part of K. K may be empty, which
@@ -78,24 +79,12 @@ pub struct MatmulReduce {
     pub problem: GemmProblem,
     /// The contiguous rows of C that each rank owns, by rank. Ignored in one shot.
     pub shards: Vec<Range<usize>>,
-    /// Address of this rank's columns of A, m × k, row-major.
-    pub a: DevicePtr,
-    /// Address of this rank's rows of B, k × n.
-    pub b: DevicePtr,
-    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. The owner of a
-    /// row adds it once. Ignored by a problem without one.
-    pub bias: DevicePtr,
-    /// Where the result goes.
+    /// Who gets the result.
     pub c: ReduceOutput,
-    /// For each rank the address of its staging, as mapped here: its partials of the rows of each other rank,
-    /// in the order of ranks, with room for as many rows of `ldc` elements each as the largest shard. In one
-    /// shot each staging is two, one after the other: the partials of all ranks, in their order, of all rows
-    /// of C, which peers write.
-    pub staging: Vec<DevicePtr>,
-    /// Address of as much memory of this rank alone, for the partials that it pulls. Unused in one shot.
-    pub pulled: DevicePtr,
-    /// The signal pad, which gives rank and world size.
-    pub pad: PadView,
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world: usize,
     /// First of the slots for "my partial of the group may be pulled", one for each group of the largest
     /// shard. In one shot, for "my partial of the unit is in your staging", one for each of [`Units`].
     pub ready: usize,
@@ -112,28 +101,50 @@ pub struct MatmulReduce {
     pub max_blocks: Option<u32>,
 }
 
+/// Where the matrices of a launch lie, and the pad that it signals by.
+#[derive(Clone, Copy, Debug)]
+pub struct ReduceOperands {
+    /// Address of this rank's columns of A, m × k, row-major.
+    pub a: DevicePtr,
+    /// Address of this rank's rows of B, k × n.
+    pub b: DevicePtr,
+    /// Address of the bias: n elements of the type of C, on a GPU at a multiple of 16 bytes. The owner of a
+    /// row adds it once. Ignored by a problem without one.
+    pub bias: DevicePtr,
+    /// Where the result goes. [`ReduceOutput::Owner`]: one address, of the first row of this rank's shard;
+    /// [`Each`](ReduceOutput::Each): one, of row 0 of this rank's C;
+    /// [`Everyone`](ReduceOutput::Everyone): for each rank that of row 0 of its C, as mapped here.
+    pub c: Peers,
+    /// For each rank the address of its staging, as mapped here: its partials of the rows of each other rank,
+    /// in the order of ranks, with room for as many rows of `ldc` elements each as the largest shard. In one
+    /// shot each staging is two, and each holds the partials of all ranks, in their order, of all rows of C,
+    /// which peers write.
+    pub staging: Peers,
+    /// In one shot the bytes from the first of the two to the second: at least world · m rows, and on a GPU a
+    /// multiple of 16. The same on all ranks and in all calls that share a staging, whatever their m.
+    /// Otherwise ignored.
+    pub staging_stride: usize,
+    /// Address of memory of this rank alone, for the partials that it pulls: as much as a staging that is not
+    /// two. Unused in one shot.
+    pub pulled: DevicePtr,
+    /// The signal pad, of the rank and world of the GEMM.
+    pub pad: PadView,
+}
+
 impl MatmulReduce {
     /// The kernel's name, the same on the host and in device code.
     pub const NAME: &'static str = "reducing_matmul";
 
-    pub(crate) fn rank(&self) -> usize {
-        self.pad.rank as usize
-    }
-
-    pub(crate) fn world(&self) -> usize {
-        self.pad.world as usize
-    }
-
     /// The other ranks, the next one first.
     pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
-        let (rank, world) = (self.rank(), self.world());
+        let (rank, world) = (self.rank, self.world);
         (1..world).map(move |step| (rank + step) % world)
     }
 
     /// The groups in the order in which this rank takes them.
     pub(crate) fn order(&self) -> Vec<Group> {
-        let everyone = matches!(self.c, ReduceOutput::Everyone(_));
-        order(&self.shards, self.rank(), self.group_rows, everyone)
+        let everyone = self.c == ReduceOutput::Everyone;
+        order(&self.shards, self.rank, self.group_rows, everyone)
     }
 
     /// Groups of the largest shard.
@@ -146,42 +157,9 @@ impl MatmulReduce {
         self.shards.iter().map(Range::len).max().unwrap_or(0)
     }
 
-    /// Where the partial of `source` of the rows of `owner` lies, in the staging of `source`.
-    pub(crate) fn staged(&self, source: usize, owner: usize) -> DevicePtr {
-        self.place_of(owner, source, self.staging[source])
-    }
-
-    /// Where the partial of `source` of this rank's rows is pulled to.
-    pub(crate) fn pulled(&self, source: usize) -> DevicePtr {
-        self.place_of(source, self.rank(), self.pulled)
-    }
-
-    /// The place of `one` among those that belong to all ranks but `without`.
-    fn place_of(&self, one: usize, without: usize, first: DevicePtr) -> DevicePtr {
-        let place = one - usize::from(one > without);
-        self.row_from(first, place * self.most_rows())
-    }
-
     /// The units of C, in one shot.
     pub(crate) fn units(&self) -> Units {
         Units::of(self.problem.m, self.problem.n)
-    }
-
-    /// In one shot, where the partial of `source` begins in the staging of `rank`, in the half of `parity`.
-    pub(crate) fn left(&self, source: usize, rank: usize, parity: usize) -> DevicePtr {
-        let parts = parity * self.world() + source;
-        self.row_from(self.staging[rank], parts * self.problem.m)
-    }
-
-    /// Where the rows of C that this rank reduces lie.
-    pub(crate) fn own_sums(&self) -> DevicePtr {
-        match &self.c {
-            ReduceOutput::Owner(c) | ReduceOutput::Each(c) => *c,
-            ReduceOutput::Everyone(copies) => {
-                let rank = self.rank();
-                self.row_from(copies[rank], self.shards[rank].start)
-            }
-        }
     }
 
     /// Bytes of a row of C and of a partial.
@@ -192,16 +170,6 @@ impl MatmulReduce {
     /// `row` rows of C after `address`.
     pub(crate) fn row_from(&self, address: DevicePtr, row: usize) -> DevicePtr {
         address.add(row * self.row_bytes())
-    }
-
-    /// The problem of `rows` of A, and where these begin.
-    pub(crate) fn part(&self, rows: &Range<usize>) -> (GemmProblem, DevicePtr) {
-        let GemmProblem { lda, dtype, .. } = self.problem;
-        let problem = GemmProblem {
-            m: rows.len(),
-            ..self.problem
-        };
-        (problem, self.a.add(rows.start * lda * dtype.size()))
     }
 
     /// The problem, or one with a term where it has none.
@@ -218,7 +186,7 @@ impl MatmulReduce {
     /// Refuses contradictory values.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         self.with_terms().validate()?;
-        let (rank, world, problem) = (self.rank(), self.world(), &self.problem);
+        let (rank, world, problem) = (self.rank, self.world, &self.problem);
         let refuse = |reason: String| {
             Err(Error::InvalidProblem {
                 problem: Box::new(*problem),
@@ -231,25 +199,18 @@ impl MatmulReduce {
         if problem.batch != GemmBatch::ONE || problem.out != problem.dtype {
             return refuse("it is one GEMM, stored in its own type".into());
         }
-        let (copies, shards) = match &self.c {
-            ReduceOutput::Owner(_) => (world, self.shards.len()),
-            ReduceOutput::Everyone(copies) => (copies.len(), self.shards.len()),
-            ReduceOutput::Each(_) => (world, world),
-        };
-        for (what, count) in [
-            ("shards", shards),
-            ("copies of C", copies),
-            ("stagings", self.staging.len()),
-        ] {
-            if count != world {
-                return refuse(format!("{count} {what} in a world of {world}"));
-            }
+        if rank >= world || world > Peers::MOST {
+            return refuse(format!("a world of {world}, {} ranks at most", Peers::MOST));
         }
-        if !matches!(self.c, ReduceOutput::Each(_)) {
+        if self.c != ReduceOutput::Each && self.shards.len() != world {
+            let count = self.shards.len();
+            return refuse(format!("{count} shards in a world of {world}"));
+        }
+        if self.c != ReduceOutput::Each {
             self.validate_shards().or_else(refuse)?;
         }
         let staged_rows = match self.c {
-            ReduceOutput::Each(_) => (2 * world).saturating_mul(problem.m),
+            ReduceOutput::Each => (2 * world).saturating_mul(problem.m),
             _ => world.saturating_mul(self.most_rows()),
         };
         if staged_rows.saturating_mul(self.row_bytes()) > isize::MAX as usize {
@@ -257,28 +218,29 @@ impl MatmulReduce {
                 "a staging of {staged_rows} rows does not fit into an address space"
             ));
         }
-        let ready = match self.c {
-            ReduceOutput::Each(_) => self.units().count(),
-            _ => self.groups(),
-        };
-        let mut slots = vec![("ready", self.ready, ready), ("done", self.done, 1)];
-        if matches!(self.c, ReduceOutput::Everyone(_)) {
-            slots.push(("summed", self.summed, ready));
-        }
+        let slots = self.slots();
         for (i, &(what, first, count)) in slots.iter().enumerate() {
-            let (most, last) = (self.pad.slots as usize, first.saturating_add(count));
-            if last > most {
-                return refuse(format!(
-                    "{what} takes slots {first}..{last} of a pad with {most}"
-                ));
-            }
+            let last = first.saturating_add(count);
             for &(other, from, also) in &slots[..i] {
-                if first < from + also && from < last {
+                if first < from.saturating_add(also) && from < last {
                     return refuse(format!("{other} and {what} share slots"));
                 }
             }
         }
         Ok(())
+    }
+
+    /// The slots of the pad that it uses: what for, the first, and how many.
+    fn slots(&self) -> Vec<(&'static str, usize, usize)> {
+        let ready = match self.c {
+            ReduceOutput::Each => self.units().count(),
+            _ => self.groups(),
+        };
+        let mut slots = vec![("ready", self.ready, ready), ("done", self.done, 1)];
+        if self.c == ReduceOutput::Everyone {
+            slots.push(("summed", self.summed, ready));
+        }
+        slots
     }
 
     fn validate_shards(&self) -> Result<(), String> {
@@ -299,6 +261,136 @@ impl MatmulReduce {
                 self.group_rows,
                 i32::MAX
             ));
+        }
+        Ok(())
+    }
+}
+
+/// A valid GEMM with the operands of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch<'a> {
+    pub gemm: &'a MatmulReduce,
+    pub operands: &'a ReduceOperands,
+}
+
+impl Deref for Launch<'_> {
+    type Target = MatmulReduce;
+
+    fn deref(&self) -> &MatmulReduce {
+        self.gemm
+    }
+}
+
+impl Launch<'_> {
+    /// Where the partial of `source` of the rows of `owner` lies, in the staging of `source`.
+    pub fn staged(&self, source: usize, owner: usize) -> DevicePtr {
+        self.place_of(owner, source, self.operands.staging[source])
+    }
+
+    /// Where the partial of `source` of this rank's rows is pulled to.
+    pub fn pulled(&self, source: usize) -> DevicePtr {
+        self.place_of(source, self.rank, self.operands.pulled)
+    }
+
+    /// The place of `one` among those that belong to all ranks but `without`.
+    fn place_of(&self, one: usize, without: usize, first: DevicePtr) -> DevicePtr {
+        let place = one - usize::from(one > without);
+        self.row_from(first, place * self.most_rows())
+    }
+
+    /// In one shot, where the partial of `source` begins in the staging of `rank`, in the copy of `parity`.
+    pub fn left(&self, source: usize, rank: usize, parity: usize) -> DevicePtr {
+        let copy = self.operands.staging[rank].add(parity * self.operands.staging_stride);
+        self.row_from(copy, source * self.problem.m)
+    }
+
+    /// Where the rows of C that this rank reduces lie.
+    pub fn own_sums(&self) -> DevicePtr {
+        match self.c {
+            ReduceOutput::Owner | ReduceOutput::Each => self.operands.c[0],
+            ReduceOutput::Everyone => {
+                self.row_from(self.operands.c[self.rank], self.shards[self.rank].start)
+            }
+        }
+    }
+
+    /// The problem of `rows` of A, and where these begin.
+    pub fn part(&self, rows: &Range<usize>) -> (GemmProblem, DevicePtr) {
+        let GemmProblem { lda, dtype, .. } = self.problem;
+        let problem = GemmProblem {
+            m: rows.len(),
+            ..self.problem
+        };
+        let first = rows.start * lda * dtype.size();
+        (problem, self.operands.a.add(first))
+    }
+
+    /// Checks the pad, and that the addresses are there, at multiples of `alignment` bytes of their type.
+    ///
+    /// # Errors
+    /// [`Error::InvalidProblem`]; [`Error::Operand`] for an address.
+    pub fn check(&self, alignment: impl Fn(DType) -> u64) -> Result<(), Error> {
+        let (rank, world, problem) = (self.rank, self.world, &self.problem);
+        let refuse = |reason: String| {
+            Err(Error::InvalidProblem {
+                problem: Box::new(*problem),
+                reason: format!("{} on rank {rank}: {reason}", MatmulReduce::NAME),
+            })
+        };
+        let ReduceOperands {
+            a,
+            b,
+            bias,
+            c,
+            staging,
+            staging_stride,
+            pulled,
+            pad,
+        } = self.operands;
+        if (pad.rank as usize, pad.world as usize) != (rank, world) {
+            return refuse(format!("the pad is of rank {} of {}", pad.rank, pad.world));
+        }
+        let most = pad.slots as usize;
+        for (what, first, count) in self.slots() {
+            let last = first.saturating_add(count);
+            if last > most {
+                return refuse(format!(
+                    "{what} takes slots {first}..{last} of a pad with {most}"
+                ));
+            }
+        }
+        let copies = match self.c {
+            ReduceOutput::Everyone => world,
+            ReduceOutput::Owner | ReduceOutput::Each => 1,
+        };
+        for (what, count, wanted) in [
+            ("copies of C", c.len(), copies),
+            ("stagings", staging.len(), world),
+        ] {
+            if count != wanted {
+                return refuse(format!("{count} {what} in a world of {world}"));
+            }
+        }
+        if self.c == ReduceOutput::Each {
+            let bytes = world * problem.m * self.row_bytes();
+            let room = isize::MAX as usize - bytes;
+            let alignment = alignment(problem.dtype);
+            let is_aligned = (*staging_stride as u64).is_multiple_of(alignment);
+            if !(bytes..=room).contains(staging_stride) || !is_aligned {
+                return refuse(format!(
+                    "staging_stride = {staging_stride} must be at least the {bytes} bytes of all partials, \
+                     and a multiple of {alignment}"
+                ));
+            }
+        }
+        let stagings = staging
+            .iter()
+            .filter(|_| world > 1 || self.c == ReduceOutput::Each);
+        let pulls = world > 1 && self.c != ReduceOutput::Each;
+        for &c in c.iter().chain(stagings).chain(pulls.then_some(pulled)) {
+            GemmOperands::new(*a, *b, c)
+                .with_bias(*bias)
+                .check(&self.with_terms(), &alignment)?;
         }
         Ok(())
     }

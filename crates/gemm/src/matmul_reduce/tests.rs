@@ -6,17 +6,12 @@ use warpweave_symm_mem::DType;
 /// Shards of `m` rows as even as can be.
 pub(crate) fn gemm(m: usize, (rank, world): (usize, usize), group_rows: usize) -> MatmulReduce {
     let start = |i: usize| i * (m / world) + i.min(m % world);
-    let copies = vec![DevicePtr(1 << 20); world];
     MatmulReduce {
         problem: GemmProblem::new(m, 520, 64, DType::Bf16),
         shards: (0..world).map(|i| start(i)..start(i + 1)).collect(),
-        a: DevicePtr(1 << 20),
-        b: DevicePtr(1 << 20),
-        bias: DevicePtr::NULL,
-        c: ReduceOutput::Owner(DevicePtr(1 << 20)),
-        staging: copies,
-        pulled: DevicePtr(1 << 20),
-        pad: crate::pad_nowhere((rank, world), 65),
+        c: ReduceOutput::Owner,
+        rank,
+        world,
         ready: 0,
         summed: 32,
         done: 64,
@@ -29,12 +24,43 @@ pub(crate) fn gemm(m: usize, (rank, world): (usize, usize), group_rows: usize) -
 /// The GEMM with sums for everyone, or for owners alone.
 pub(crate) fn of(everyone: bool, mut gemm: MatmulReduce) -> MatmulReduce {
     if everyone {
-        gemm.c = ReduceOutput::Everyone(gemm.staging.clone());
+        gemm.c = ReduceOutput::Everyone;
     }
     gemm
 }
 
-fn every_job(check: impl Fn(&[MatmulReduce])) {
+/// The operands of a launch of the GEMM, whose pad has 65 slots.
+fn operands(gemm: &MatmulReduce) -> ReduceOperands {
+    let address = DevicePtr(1 << 20);
+    let on_all: Peers = std::iter::repeat_n(address, gemm.world).collect();
+    ReduceOperands {
+        a: address,
+        b: address,
+        bias: DevicePtr::NULL,
+        c: match gemm.c {
+            ReduceOutput::Everyone => on_all,
+            ReduceOutput::Owner | ReduceOutput::Each => address.into(),
+        },
+        staging: on_all,
+        staging_stride: gemm.world * gemm.problem.m * gemm.row_bytes(),
+        pulled: address,
+        pad: crate::pad_nowhere((gemm.rank, gemm.world), 65),
+    }
+}
+
+/// Checks a GEMM with operands that fit it, but for `change`.
+fn check(gemm: &MatmulReduce, change: impl FnOnce(&mut ReduceOperands)) -> Result<(), Error> {
+    gemm.validate()?;
+    let mut operands = operands(gemm);
+    change(&mut operands);
+    let launch = Launch {
+        gemm,
+        operands: &operands,
+    };
+    launch.check(|_| 16)
+}
+
+fn every_job(each: impl Fn(&[MatmulReduce])) {
     for world in 1..=8 {
         for m in [1usize, 7, 64, 97, 8 * world, 300] {
             for group_rows in [1000, 7, 16] {
@@ -45,8 +71,8 @@ fn every_job(check: impl Fn(&[MatmulReduce])) {
                     let job: Vec<_> = (0..world)
                         .map(|rank| of(everyone, gemm(m, (rank, world), group_rows)))
                         .collect();
-                    job.iter().for_each(|rank| rank.validate().unwrap());
-                    check(&job);
+                    job.iter().for_each(|rank| check(rank, |_| {}).unwrap());
+                    each(&job);
                 }
             }
         }
@@ -114,6 +140,11 @@ fn ranks_that_wait_for_each_other_all_end() {
 fn parts_lie_apart() {
     every_job(|job| {
         for (rank, gemm) in job.iter().enumerate() {
+            let operands = operands(gemm);
+            let gemm = Launch {
+                gemm,
+                operands: &operands,
+            };
             let row = gemm.row_from(DevicePtr(0), 1).0;
             let most = gemm.most_rows() as u64;
             let apart = |place: &dyn Fn(usize) -> DevicePtr, first: DevicePtr| {
@@ -122,8 +153,8 @@ fn parts_lie_apart() {
                 let wanted: Vec<_> = (0..places.len() as u64).map(|i| i * most).collect();
                 assert_eq!(places, wanted);
             };
-            apart(&|owner| gemm.staged(rank, owner), gemm.staging[rank]);
-            apart(&|source| gemm.pulled(source), gemm.pulled);
+            apart(&|owner| gemm.staged(rank, owner), operands.staging[rank]);
+            apart(&|source| gemm.pulled(source), operands.pulled);
         }
     });
 }
@@ -133,20 +164,36 @@ fn parts_lie_apart() {
 fn parts_of_all_ranks_lie_apart() {
     let gemm = gemm(10, (1, 3), 4);
     let part = gemm.row_from(DevicePtr(0), 10).0;
-    let places = (0..2).flat_map(|parity| (0..3).map(move |source| (source, parity)));
-    for (place, (source, parity)) in places.enumerate() {
-        let at = gemm.left(source, 2, parity);
-        assert_eq!(at.0, gemm.staging[2].0 + place as u64 * part);
+    let places = || (0..2).flat_map(|parity| (0..3).map(move |source| (source, parity)));
+    for gap in [0, 4096] {
+        let mut operands = operands(&gemm);
+        operands.staging_stride += gap;
+        let launch = Launch {
+            gemm: &gemm,
+            operands: &operands,
+        };
+        for (place, (source, parity)) in places().enumerate() {
+            let at = launch.left(source, 2, parity);
+            let beyond = (parity * gap) as u64;
+            assert_eq!(at.0, operands.staging[2].0 + place as u64 * part + beyond);
+        }
     }
 }
 
 #[test]
 fn sums_go_where_the_rows_belong() {
     let mut gemm = gemm(10, (1, 2), 4);
-    assert_eq!(gemm.own_sums(), DevicePtr(1 << 20));
-    gemm.c = ReduceOutput::Everyone(vec![DevicePtr(4096), DevicePtr(8192)]);
+    let mut operands = operands(&gemm);
+    let sums = |gemm: &MatmulReduce, operands: &ReduceOperands| {
+        let launch = Launch { gemm, operands };
+        launch.check(|_| 16).unwrap();
+        launch.own_sums()
+    };
+    assert_eq!(sums(&gemm, &operands), DevicePtr(1 << 20));
+    gemm.c = ReduceOutput::Everyone;
+    operands.c = [DevicePtr(4096), DevicePtr(8192)].into_iter().collect();
     gemm.validate().unwrap();
-    assert_eq!(gemm.own_sums(), DevicePtr(8192 + 5 * 520 * 2));
+    assert_eq!(sums(&gemm, &operands), DevicePtr(8192 + 5 * 520 * 2));
 }
 
 #[test]
@@ -155,37 +202,49 @@ fn descriptors_that_contradict_themselves_are_refused() {
     let refused = |change: &dyn Fn(&mut MatmulReduce), needle: &str| {
         let mut bad = good.clone();
         change(&mut bad);
-        let text = bad.validate().unwrap_err().to_string();
+        let text = check(&bad, |_| {}).unwrap_err().to_string();
+        assert!(text.contains(needle), "{text}");
+    };
+    let misplaced = |change: &dyn Fn(&mut ReduceOperands), needle: &str| {
+        let everyone = of(true, good.clone());
+        let text = check(&everyone, change).unwrap_err().to_string();
         assert!(text.contains(needle), "{text}");
     };
     refused(&|p| p.shards[1] = 33..64, "row 32 is not the first");
     refused(&|p| p.problem.m = 65, "64 rows are owned, 65");
     refused(&|p| p.shards.truncate(1), "1 shards in a world of 2");
-    refused(&|p| p.staging.truncate(1), "1 stagings");
-    refused(
-        &|p| p.c = ReduceOutput::Everyone(Vec::new()),
-        "0 copies of C",
-    );
+    misplaced(&|o| o.staging = DevicePtr(1 << 20).into(), "1 stagings");
+    misplaced(&|o| o.c = Peers::NONE, "0 copies of C");
+    misplaced(&|o| o.pad.rank = 1, "the pad is of rank 1 of 2");
+    misplaced(&|o| o.pulled = DevicePtr(8), "address 0x8 must be");
+    refused(&|p| p.rank = 2, "a world of 2");
+    refused(&|p| p.world = 17, "16 ranks at most");
     refused(&|p| p.group_rows = 0, "group_rows = 0");
     refused(
-        &|p| p.ready = 62,
+        &|p| (p.ready, p.done) = (62, 0),
         "ready takes slots 62..66 of a pad with 65",
     );
     refused(&|p| p.done = 65, "done takes slots 65..66");
     refused(&|p| p.done = 3, "ready and done share slots");
     let everyone = |summed| {
         move |p: &mut MatmulReduce| {
-            p.c = ReduceOutput::Everyone(p.staging.clone());
+            p.c = ReduceOutput::Everyone;
             p.summed = summed;
         }
     };
-    refused(&everyone(62), "summed takes slots 62..66");
+    refused(
+        &|p| {
+            everyone(62)(p);
+            p.done = 61;
+        },
+        "summed takes slots 62..66",
+    );
     refused(&everyone(3), "ready and summed share slots");
     refused(&everyone(61), "done and summed share slots");
     // Where only owners get the sums nobody looks at it.
     let mut unused = good.clone();
     unused.summed = usize::MAX;
-    unused.validate().unwrap();
+    check(&unused, |_| {}).unwrap();
     refused(
         &|p| (p.problem.batch.count, p.problem.batch.c_stride) = (2, 1 << 20),
         "it is one GEMM, stored in its own type",
@@ -196,11 +255,18 @@ fn descriptors_that_contradict_themselves_are_refused() {
     );
     // In one shot shards and groups say nothing. C, 64 × 520, has nine units.
     let each = |p: &mut MatmulReduce| {
-        (p.c, p.shards, p.group_rows) = (ReduceOutput::Each(DevicePtr(1 << 20)), Vec::new(), 0);
+        (p.c, p.shards, p.group_rows) = (ReduceOutput::Each, Vec::new(), 0);
     };
     let mut shot = good.clone();
     each(&mut shot);
-    shot.validate().unwrap();
+    check(&shot, |_| {}).unwrap();
+    // Two partials of 64 rows of 1040 bytes.
+    let stride = |bytes| check(&shot, |o| o.staging_stride = bytes);
+    for (bytes, needle) in [(133_104, "133120 bytes"), (133_128, "multiple of 16")] {
+        let text = stride(bytes).unwrap_err().to_string();
+        assert!(text.contains(needle), "{text}");
+    }
+    stride(1 << 20).unwrap();
     let each_from = |ready, done| {
         move |p: &mut MatmulReduce| {
             each(p);
@@ -228,7 +294,7 @@ fn groups_of_no_rows_and_of_absurdly_many_are_refused() {
     }
     // In one shot there are none.
     let mut each = gemm(64, (0, 2), 0);
-    (each.c, each.done) = (ReduceOutput::Each(DevicePtr(16)), 40);
+    (each.c, each.done) = (ReduceOutput::Each, 40);
     each.validate().unwrap();
 }
 

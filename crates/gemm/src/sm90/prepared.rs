@@ -1,6 +1,5 @@
 //! A configuration bound to a problem on a device.
 
-use parking_lot::Mutex;
 use warpweave_symm_mem::cuda::{CudaStream, Function, Image, LaunchConfig};
 use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
@@ -9,6 +8,7 @@ use super::tensor_map::{BOX_COLUMNS, Matrix, NoMap, TensorMap};
 use super::{Raster, check_device, check_problem};
 use crate::Tiling;
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config, unsupported};
+use crate::launches::Launches;
 use crate::{Error, GemmOperands, GemmProblem, Layout, Provider};
 
 /// `Bias` in `cuda/sm90/epilogue.cuh`.
@@ -57,14 +57,14 @@ pub struct Prepared {
     function: Function,
     blocks: u32,
     raster: Raster,
-    bound: Mutex<Option<(Addresses, Gemm)>>,
+    launches: Launches<Addresses, Gemm>,
 }
 
 /// Addresses of A, B, C and the bias.
 type Addresses = [DevicePtr; 4];
 
 impl Prepared {
-    /// Prepares `tiling` for `problem` on the device of `cuda`. Tensor maps are made at the first launch.
+    /// Prepares `tiling` for `problem` on the device of `cuda`. Tensor maps are made by launches.
     ///
     /// # Errors
     /// [`Error::MissingFeature`] without the feature `nvcc`; [`Error::Device`] unless the device is a Hopper;
@@ -87,7 +87,7 @@ impl Prepared {
             function: cuda.function(image, name)?,
             blocks: clusters * cluster,
             raster,
-            bound: Mutex::default(),
+            launches: Launches::default(),
         })
     }
 
@@ -96,7 +96,8 @@ impl Prepared {
         self.tiling
     }
 
-    /// Enqueues the GEMM on `stream`. Tensor maps are encoded again only when an address has changed.
+    /// Enqueues the GEMM on `stream`. Tensor maps of the last 256 different operands are kept, others are
+    /// encoded.
     ///
     /// # Errors
     /// [`Error::Operand`] for addresses that are not multiples of 16 or that the driver refuses; those of
@@ -111,7 +112,11 @@ impl Prepared {
         operands: GemmOperands,
     ) -> Result<(), Error> {
         operands.check(&self.problem, |_| ADDRESS_ALIGNMENT)?;
-        let gemm = self.bind([operands.a, operands.b, operands.c, operands.bias])?;
+        let bias = match self.problem.bias {
+            true => operands.bias,
+            false => DevicePtr::NULL,
+        };
+        let addresses = [operands.a, operands.b, operands.c, bias];
         let [along_m, along_n] = self.config.cluster;
         let cluster = along_m * along_n;
         let launch = LaunchConfig {
@@ -120,19 +125,16 @@ impl Prepared {
             programmatic: true,
             ..LaunchConfig::linear(self.blocks, THREADS)
         };
-        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
-        // kernel waits for the kernel before it in the stream before it touches them.
-        unsafe { launch_with(cuda, stream, &self.function, launch, &gemm) }
+        let encode = || self.encode(addresses);
+        self.launches.with(&addresses, encode, |gemm| {
+            // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices, and the
+            // kernel waits for the kernel before it in the stream before it touches them.
+            unsafe { launch_with(cuda, stream, &self.function, launch, gemm) }
+        })
     }
 
     /// The parameter for operands at these addresses.
-    fn bind(&self, addresses: Addresses) -> Result<Gemm, Error> {
-        let mut bound = self.bound.lock();
-        if let Some((to, gemm)) = &*bound
-            && *to == addresses
-        {
-            return Ok(*gemm);
-        }
+    fn encode(&self, addresses: Addresses) -> Result<Gemm, Error> {
         let (a, [b, c]) = boxes(&self.problem, &self.config);
         let refused = |operand| refused(&self.problem, operand);
         let at = |matrix, address| Matrix { address, ..matrix };
@@ -140,7 +142,7 @@ impl Prepared {
             TensorMap::encode(at(matrix, address), box_rows).map_err(refused(operand))
         };
         let [a, last_a] = maps_of_a(at(a, addresses[0]), &self.config).map_err(refused("A"))?;
-        let gemm = Gemm {
+        Ok(Gemm {
             a,
             last_a,
             b: map("B", b, addresses[1])?,
@@ -149,9 +151,7 @@ impl Prepared {
             steps: self.problem.k.div_ceil(STEP) as u32,
             rows: self.problem.m as u32,
             bias: Bias::new(&self.problem, addresses[3]),
-        };
-        *bound = Some((addresses, gemm));
-        Ok(gemm)
+        })
     }
 }
 

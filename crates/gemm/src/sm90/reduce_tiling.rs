@@ -108,11 +108,11 @@ fn sums(config: &Config, gemm: &MatmulReduce, sms: u32) -> f64 {
     // No tile has rows of two shards.
     let tiles = |rows: usize| (rows.div_ceil(height) * problem.n.div_ceil(width)) as u64;
     let peers = || gemm.peers().map(|peer| gemm.shards[peer].len());
-    let own = tiles(gemm.shards[gemm.rank()].len());
+    let own = tiles(gemm.shards[gemm.rank].len());
     let others: u64 = peers().map(tiles).sum();
     let round: u64 = peers().map(|rows| tiles(rows.min(gemm.group_rows))).sum();
     let group = tiles(gemm.group_rows.min(gemm.most_rows()));
-    let everyone = matches!(gemm.c, ReduceOutput::Everyone(_));
+    let everyone = gemm.c == ReduceOutput::Everyone;
     // As much for partials as for results.
     let link = (peers().sum::<usize>() * gemm.row_bytes()) as f64 / rate(config, everyone);
     let computed = waves.end(own + others);

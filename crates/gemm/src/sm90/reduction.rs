@@ -1,19 +1,20 @@
-//! GEMM + reduction: `cuda/sm90/reduction.cu` bound to a problem and its memory.
+//! GEMM + reduction: `cuda/sm90/reduction.cu` for a problem.
 
 use std::ops::Range;
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
-use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Memory, PadView};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr, PadView};
 
-use super::all_gather::upload;
 use super::config::{self, CONFIGS, Family, PULLING_BYTES, STEP};
 use super::prepared::{Bias, boxes, check_compiled, launch_with, refused, resident, rows_of_box};
 use super::requirements::check_reduction;
 use super::tensor_map::{BOX_COLUMNS, Matrix, TensorMap};
 use super::{RANKS, check_device, reduce_tiling};
+use crate::cuda::{CudaGemm, Relaxed, Table};
 use crate::cutlass::{ADDRESS_ALIGNMENT, Config};
-use crate::matmul_reduce::{Group, ReduceOutput};
-use crate::{Error, GemmOperands, MatmulReduce};
+use crate::launches::Launches;
+use crate::matmul_reduce::{Group, Launch, ReduceOutput};
+use crate::{Error, MatmulReduce, Peers, ReduceOperands};
 
 /// The parameter of the kernels: `ReductionParams` in `cuda/sm90/reduction.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -48,26 +49,39 @@ struct Reduction {
 const _: () =
     assert!(size_of::<Reduction>() == 2048 && std::mem::offset_of!(Reduction, bias) == 1936);
 
+/// What a parameter is made of, but for the pad.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Addresses {
+    c: Peers,
+    staging: Peers,
+    matrices: [DevicePtr; 4],
+}
+
 /// A GEMM + reduction, ready to be launched.
 #[derive(Debug)]
 pub struct PreparedReduction {
+    gemm: MatmulReduce,
+    config: &'static Config,
+    launches: Launches<Addresses, Box<Reduction>>,
     function: Function,
     launch: LaunchConfig,
-    parameter: Box<Reduction>,
-    /// What `units` and `arrived` point to.
-    _tables: [<Cuda as Backend>::Memory; 2],
+    unit_count: u32,
+    /// The order of the tiles, and counters of what has arrived.
+    units: Table,
+    arrived: Table,
 }
 
 impl PreparedReduction {
-    /// Chooses a kernel, encodes the tensor maps, and stores the order of the groups on the device of `cuda`.
+    /// Chooses a kernel, and stores the order of the groups on the device of `cuda`.
     ///
     /// # Errors
     /// As [`GemmReduceBackend::prepare_reduce`](crate::GemmReduceBackend::prepare_reduce).
-    pub fn new(cuda: &Cuda, gemm: &MatmulReduce) -> Result<Self, Error> {
+    pub fn new(cuda: &Cuda, handle: &CudaGemm, gemm: &MatmulReduce) -> Result<Self, Error> {
         gemm.validate()?;
         check_compiled(Family::Reduction.image())?;
         check_device(cuda.device())?;
         check_reduction(gemm)?;
+        let _relaxed = Relaxed::begin()?;
 
         let blocks = cuda.device().sms;
         let blocks = blocks.min(gemm.max_blocks.unwrap_or(blocks));
@@ -83,13 +97,54 @@ impl PreparedReduction {
         let mut launch = resident(&function, problem, (config, PULLING_BYTES), blocks)?;
         let units = units(gemm, config)?;
         launch.grid.0 = launch.grid.0.min(units.len() as u32);
+        let zeros = std::iter::repeat_n(0, gemm.groups() + 1);
+        Ok(Self {
+            gemm: gemm.clone(),
+            config,
+            launches: Launches::default(),
+            function,
+            launch,
+            unit_count: units.len() as u32,
+            units: handle.tables().upload(words(&units))?,
+            arrived: handle.tables().upload(zeros)?,
+        })
+    }
 
-        let (rank, world) = (gemm.rank(), gemm.world());
-        let groups = gemm.groups();
-        let tables = [
-            upload(cuda, words(&units))?,
-            upload(cuda, std::iter::repeat_n(0, groups + 1))?,
-        ];
+    /// Enqueues the GEMM on `stream`.
+    ///
+    /// # Errors
+    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce).
+    ///
+    /// # Safety
+    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device
+    /// of [`PreparedReduction::new`].
+    pub unsafe fn launch(
+        &self,
+        cuda: &Cuda,
+        stream: &CudaStream,
+        operands: &ReduceOperands,
+    ) -> Result<(), Error> {
+        let gemm = Launch {
+            gemm: &self.gemm,
+            operands,
+        };
+        gemm.check(|_| ADDRESS_ALIGNMENT)?;
+        let addresses = Addresses {
+            c: operands.c,
+            staging: operands.staging,
+            matrices: [operands.a, operands.b, operands.bias, operands.pulled],
+        };
+        let encode = || self.encode(&gemm);
+        self.launches.with(&addresses, encode, |parameter| {
+            parameter.pad = operands.pad;
+            // SAFETY: the structure is the kernel's parameter, whose tables live as long as this; the caller
+            // vouches for the matrices and the pad.
+            unsafe { launch_with(cuda, stream, &self.function, self.launch, &**parameter) }
+        })
+    }
+
+    fn encode(&self, gemm: &Launch<'_>) -> Result<Box<Reduction>, Error> {
+        let (rank, world, operands) = (gemm.rank, gemm.world, gemm.operands);
         let of_peers = |at: &dyn Fn(usize) -> DevicePtr| {
             std::array::from_fn(|peer| match peer < world && peer != rank {
                 true => at(peer),
@@ -99,56 +154,38 @@ impl PreparedReduction {
         let of_shards = |of: fn(&Range<usize>) -> usize| {
             std::array::from_fn(|rank| gemm.shards.get(rank).map_or(0, of) as u32)
         };
-        let maps = Maps::new(gemm, config)?;
-        Ok(Self {
-            function,
-            launch,
-            parameter: Box::new(Reduction {
-                a: maps.a,
-                b: maps.b,
-                c: maps.c,
-                outgoing: maps.outgoing,
-                incoming: maps.incoming,
-                pad: gemm.pad,
-                from: of_peers(&|source| gemm.staged(source, rank)),
-                to: of_peers(&|source| gemm.pulled(source)),
-                sums: std::array::from_fn(|rank| match &gemm.c {
-                    ReduceOutput::Everyone(copies) if rank < world => copies[rank],
-                    _ => DevicePtr::NULL,
-                }),
-                units: tables[0].address(),
-                arrived: tables[1].address(),
-                starts: of_shards(|rows| rows.start),
-                rows: of_shards(Range::len),
-                group_rows: gemm.group_rows as u32,
-                groups: groups as u32,
-                row_stride: gemm.row_bytes() as u32,
-                row_bytes: (gemm.problem.n * gemm.problem.dtype.size()) as u32,
-                unit_count: units.len() as u32,
-                steps: gemm.problem.k.div_ceil(STEP) as u32,
-                ready: gemm.ready as u32,
-                summed: gemm.summed as u32,
-                done: gemm.done as u32,
-                everyone: matches!(gemm.c, ReduceOutput::Everyone(_)).into(),
-                most_rows: gemm.most_rows() as u32,
-                bias: Bias::new(&gemm.problem, gemm.bias),
+        let everyone = gemm.c == ReduceOutput::Everyone;
+        let maps = Maps::new(gemm, self.config)?;
+        Ok(Box::new(Reduction {
+            a: maps.a,
+            b: maps.b,
+            c: maps.c,
+            outgoing: maps.outgoing,
+            incoming: maps.incoming,
+            pad: operands.pad,
+            from: of_peers(&|source| gemm.staged(source, rank)),
+            to: of_peers(&|source| gemm.pulled(source)),
+            sums: std::array::from_fn(|rank| match everyone && rank < world {
+                true => operands.c[rank],
+                false => DevicePtr::NULL,
             }),
-            _tables: tables,
-        })
-    }
-
-    /// Enqueues the GEMM on `stream`.
-    ///
-    /// # Errors
-    /// Those of launching.
-    ///
-    /// # Safety
-    /// As [`GemmReduceBackend::matmul_reduce`](crate::GemmReduceBackend::matmul_reduce). `cuda` is the device
-    /// of [`PreparedReduction::new`].
-    pub unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
-        // SAFETY: the structure is the kernel's parameter; the caller vouches for the matrices and the pad,
-        // and the tables live with the plan.
-        unsafe { launch_with(cuda, stream, &self.function, self.launch, &*self.parameter) }
+            units: self.units.address(),
+            arrived: self.arrived.address(),
+            starts: of_shards(|rows| rows.start),
+            rows: of_shards(Range::len),
+            group_rows: gemm.group_rows as u32,
+            groups: gemm.groups() as u32,
+            row_stride: gemm.row_bytes() as u32,
+            row_bytes: (gemm.problem.n * gemm.problem.dtype.size()) as u32,
+            unit_count: self.unit_count,
+            steps: gemm.problem.k.div_ceil(STEP) as u32,
+            ready: gemm.ready as u32,
+            summed: gemm.summed as u32,
+            done: gemm.done as u32,
+            everyone: everyone.into(),
+            most_rows: gemm.most_rows() as u32,
+            bias: Bias::new(&gemm.problem, operands.bias),
+        }))
     }
 }
 
@@ -228,17 +265,13 @@ struct Maps {
 }
 
 impl Maps {
-    fn new(gemm: &MatmulReduce, config: &Config) -> Result<Self, Error> {
-        let (rank, world) = (gemm.rank(), gemm.world());
+    fn new(gemm: &Launch<'_>, config: &Config) -> Result<Self, Error> {
+        let (rank, world, operands) = (gemm.rank, gemm.world, gemm.operands);
         let problem = &gemm.problem;
-        let at = |address, matrix| -> Result<Matrix, Error> {
-            let operands = GemmOperands::new(gemm.a, gemm.b, address).with_bias(gemm.bias);
-            operands.check(problem, |_| ADDRESS_ALIGNMENT)?;
-            Ok(Matrix { address, ..matrix })
-        };
+        let at = |address, matrix| Matrix { address, ..matrix };
         let refused = |operand| refused(problem, operand);
         let encode = |operand, matrix, box_rows, address| {
-            TensorMap::encode(at(address, matrix)?, box_rows).map_err(refused(operand))
+            TensorMap::encode(at(address, matrix), box_rows).map_err(refused(operand))
         };
         let (a, [(b, rows_b), (c, rows_c)]) = boxes(problem, config);
         let rows_a = rows_of_box(config, gemm.most_rows());
@@ -247,8 +280,8 @@ impl Maps {
             ..c
         };
         let mut maps = Self {
-            a: encode("A", a, rows_a, gemm.a)?,
-            b: encode("B", b, rows_b, gemm.b)?,
+            a: encode("A", a, rows_a, operands.a)?,
+            b: encode("B", b, rows_b, operands.b)?,
             c: TensorMap::UNUSED,
             outgoing: [TensorMap::UNUSED; RANKS],
             incoming: TensorMap::UNUSED,
@@ -265,7 +298,7 @@ impl Maps {
             }
         }
         if !own.is_empty() && world > 1 {
-            let parts = at(gemm.pulled, shard(own))?;
+            let parts = at(operands.pulled, shard(own));
             let stack = (world - 1, gemm.most_rows() * problem.ldc);
             let boxes = (PART_ROWS, parts_of_stage(config).min(world as u32 - 1));
             maps.incoming = TensorMap::encode_stack(parts, stack, boxes)

@@ -31,7 +31,7 @@ pub(super) fn check_reduction(gemm: &MatmulReduce) -> Result<(), Error> {
         return unsupported(problem, Provider::Sm90, why);
     }
     check_problem(problem)?;
-    let world = gemm.world();
+    let world = gemm.world;
     if world > RANKS {
         let why = format!("there must be {RANKS} ranks at most, not {world}");
         return unsupported(problem, Provider::Sm90, why);
@@ -42,7 +42,7 @@ pub(super) fn check_reduction(gemm: &MatmulReduce) -> Result<(), Error> {
         return unsupported(problem, Provider::Sm90, why);
     }
     let rows = gemm.group_rows;
-    let is_grouped = !matches!(gemm.c, ReduceOutput::Each(_));
+    let is_grouped = gemm.c != ReduceOutput::Each;
     if is_grouped && !rows.is_multiple_of(128) {
         let why = format!("groups of {rows} rows must be of a multiple of 128, whole tiles");
         return unsupported(problem, Provider::Sm90, why);

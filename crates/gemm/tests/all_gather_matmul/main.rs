@@ -11,7 +11,7 @@ mod rank;
 use std::time::{Duration, Instant};
 
 use rank::{Case, Place, on_ranks};
-use warpweave_gemm::{AllGatherGemmBackend, Error};
+use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, Error};
 use warpweave_symm_mem::{DType, DevicePtr, Host};
 
 fn calls<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) {
@@ -52,8 +52,7 @@ fn silence<B: AllGatherGemmBackend>(world: usize, place: &Place<B>, case: Case) 
     let patience = Duration::from_millis(500);
     on_ranks(world, place, case, |mut rank| {
         rank.pad.set_timeout(patience);
-        rank.gemm.pad = rank.pad.view();
-        rank.prepared = rank.backend.prepare_all_gather(&rank.gemm).unwrap();
+        rank.operands.pad = rank.pad.view();
         rank.exchange.barrier("patience").unwrap();
         rank.calls(Duration::ZERO);
         rank.exchange.barrier("before the fault").unwrap();
@@ -126,17 +125,29 @@ fn contradictions_are_refused_before_the_launch() {
     on_ranks(2, &host, Case::new(8, 8, 8, DType::F16, 2), |rank| {
         let mut gemm = rank.gemm.clone();
         gemm.shards[1].end = 7;
-        let error = rank.backend.prepare_all_gather(&gemm).unwrap_err();
+        let prepare = |gemm: &AllGatherMatmul| rank.backend.prepare_all_gather(&rank.handle, gemm);
+        let error = prepare(&gemm).unwrap_err();
+        assert!(matches!(error, Error::InvalidProblem { .. }), "{error}");
+        // SAFETY: each launch is refused before anything is enqueued.
+        let launch = |prepared, operands: &AllGatherOperands| unsafe {
+            rank.backend
+                .all_gather_matmul(&rank.stream, prepared, operands)
+        };
+        let mut operands = rank.operands;
+        operands.a = [rank.operands.a[0], DevicePtr(1)].into_iter().collect();
+        let error = launch(&rank.prepared, &operands).unwrap_err();
+        assert!(matches!(error, Error::Operand { .. }), "{error}");
+        operands = rank.operands;
+        operands.pad.rank = 1 - operands.pad.rank;
+        let error = launch(&rank.prepared, &operands).unwrap_err();
         assert!(matches!(error, Error::InvalidProblem { .. }), "{error}");
         gemm = rank.gemm.clone();
-        gemm.a[1] = DevicePtr(1);
-        let error = rank.backend.prepare_all_gather(&gemm).unwrap_err();
-        assert!(matches!(error, Error::Operand { .. }), "{error}");
-        gemm = rank.gemm.clone();
         gemm.problem.bias = true;
+        let biased = prepare(&gemm).unwrap();
         for nowhere in [DevicePtr::NULL, DevicePtr(1)] {
-            gemm.bias = nowhere;
-            let error = rank.backend.prepare_all_gather(&gemm).unwrap_err();
+            operands = rank.operands;
+            operands.bias = nowhere;
+            let error = launch(&biased, &operands).unwrap_err();
             let named = matches!(error, Error::Operand { operand, .. } if operand == "bias");
             assert!(named, "{error}");
         }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use warpweave_gemm::sm90::Tiling;
-use warpweave_gemm::{AllGatherGemmBackend, AllGatherMatmul, GemmProblem, Layout, Protocol};
+use warpweave_gemm::{
+    AllGatherGemmBackend, AllGatherMatmul, AllGatherOperands, GemmProblem, Layout, Protocol,
+};
 use warpweave_symm_mem::{
     DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -93,6 +95,8 @@ pub struct Rank<B: AllGatherGemmBackend> {
     staging: SymmetricBuffer<B>,
     case: Case,
     pub gemm: AllGatherMatmul,
+    pub operands: AllGatherOperands,
+    pub handle: B::GemmHandle,
     pub prepared: B::PreparedAllGather,
     /// The shard of each input, then B, the bias, C, and C of each call.
     memory: B::Memory,
@@ -176,8 +180,10 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         let parts = INPUTS * shard + part(b_rows * ldb) + part(n) + results;
         let memory = backend.allocate(parts).unwrap();
         let a = SymmetricBuffer::new(&backend, &exchange, "a", shard).unwrap();
+        // The second of two stagings does not follow the rows of the first.
+        let staging_stride = part(m * lda) + 512;
         let staging =
-            SymmetricBuffer::new(&backend, &exchange, "staging", part(2 * m * lda)).unwrap();
+            SymmetricBuffer::new(&backend, &exchange, "staging", 2 * staging_stride).unwrap();
         let b = memory.address().add(INPUTS * shard);
         let bias = b.add(part(b_rows * ldb));
         let c = bias.add(part(n));
@@ -190,20 +196,26 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             problem: case.problem,
             shards,
             chunk_rows: case.chunk_rows,
-            a: a.addresses(),
-            staging: staging.addresses(),
-            b,
-            c,
-            bias,
-            pad: pad.view(),
+            rank,
+            world,
             ready: 1,
             done: 0,
             protocol: case.protocol,
             tiling: case.tiling,
             max_blocks,
         };
+        let operands = AllGatherOperands {
+            a: a.addresses().into(),
+            staging: staging.addresses().into(),
+            staging_stride,
+            b,
+            c,
+            bias,
+            pad: pad.view(),
+        };
         let stream = backend.stream(Default::default()).unwrap();
-        let prepared = backend.prepare_all_gather(&gemm).unwrap();
+        let handle = backend.gemm_handle().unwrap();
+        let prepared = backend.prepare_all_gather(&handle, &gemm).unwrap();
 
         // SAFETY: all ranges lie in the memory made here, which nothing else uses yet.
         unsafe {
@@ -224,7 +236,7 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             let elements = stored(dtype, 0..1, (n, n), |_, column| bias_of(rank, column));
             backend.upload(&stream, bias, &elements).unwrap();
             // Rows that are read before they have arrived spoil C.
-            let bytes = 4 * m * lda;
+            let bytes = 2 * staging_stride;
             backend.fill(&stream, staging.local(), 0xff, bytes).unwrap();
         }
         let rank = Rank {
@@ -237,6 +249,8 @@ impl<B: AllGatherGemmBackend> Rank<B> {
             staging,
             case,
             gemm,
+            operands,
+            handle,
             prepared,
             memory,
         };
@@ -306,11 +320,12 @@ impl<B: AllGatherGemmBackend> Rank<B> {
         self.push()?;
         // SAFETY: all ranges lie in this rank's memory; the ranks launch the same GEMM equally often.
         unsafe {
-            self.backend.fill(&self.stream, self.gemm.c, 0xff, bytes)?;
+            let c = self.operands.c;
+            self.backend.fill(&self.stream, c, 0xff, bytes)?;
             self.backend
-                .all_gather_matmul(&self.stream, &self.prepared)
+                .all_gather_matmul(&self.stream, &self.prepared, &self.operands)
                 .unwrap();
-            self.backend.copy(&self.stream, to, self.gemm.c, bytes)
+            self.backend.copy(&self.stream, to, c, bytes)
         }
     }
 

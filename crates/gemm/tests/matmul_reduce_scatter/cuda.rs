@@ -157,7 +157,7 @@ fn same_bits(to: To) {
         on_ranks(2, gpu(2), |backend, exchange| {
             let mut job = Job::new::<bf16>(backend, exchange, &case, PATIENCE);
             job.gemm.max_blocks = Some(blocks[job.exchange.rank()]);
-            job.prepared = job.backend.prepare_reduce(&job.gemm).unwrap();
+            job.prepared = job.backend.prepare_reduce(&job.handle, &job.gemm).unwrap();
             let real = |i: usize| {
                 ((i * 7919 + 13).wrapping_mul(2_654_435_761) >> 9) as f32 % 1000.0 / 777.0
             };

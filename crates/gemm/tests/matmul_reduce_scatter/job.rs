@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use warpweave_gemm::host::{Element, multiply_with_bias};
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
-use warpweave_gemm::{GemmProblem, GemmReduceBackend, Layout, MatmulReduce};
+use warpweave_gemm::{GemmProblem, GemmReduceBackend, Layout, MatmulReduce, ReduceOperands};
 use warpweave_symm_mem::{
     Backend, Cuda, DType, DevicePtr, Exchange, Memory, SignalPad, SymmetricBuffer, ThreadExchange,
 };
@@ -103,6 +103,8 @@ pub struct Job<B: GemmReduceBackend> {
     pub pad: SignalPad<B>,
     pub prepared: B::PreparedReduce,
     pub gemm: MatmulReduce,
+    pub operands: ReduceOperands,
+    pub handle: B::GemmHandle,
     /// Where C, or this rank's rows of it, lies.
     pub c: DevicePtr,
     pub c_bytes: usize,
@@ -143,12 +145,12 @@ impl<B: GemmReduceBackend> Job<B> {
         let part = |bytes: usize| bytes.next_multiple_of(256).max(256);
         let (a_bytes, b_bytes) = (2 * m * depth.len(), 2 * n * depth.len());
         let c_bytes = 2 * n * case.rows(rank, world).len();
-        let staging_bytes = 2
-            * n
-            * match case.to {
-                To::Each => 2 * world * m,
-                _ => most * (world - 1),
-            };
+        // The second of two stagings does not follow the partials of the first.
+        let staging_stride = part(2 * n * world * m) + 512;
+        let staging_bytes = match case.to {
+            To::Each => staging_stride + 2 * n * world * m,
+            _ => 2 * n * most * (world - 1),
+        };
         let guarded = staging_bytes + GUARD;
         let all = (1 + INPUTS) * part(a_bytes)
             + part(b_bytes)
@@ -177,23 +179,32 @@ impl<B: GemmReduceBackend> Job<B> {
         let gemm = MatmulReduce {
             problem,
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
-            a,
-            b: b_at,
-            bias,
             c: match case.to {
-                To::Owner => ReduceOutput::Owner(c),
-                To::Everyone => ReduceOutput::Everyone(copies.addresses()),
-                To::Each => ReduceOutput::Each(c),
+                To::Owner => ReduceOutput::Owner,
+                To::Everyone => ReduceOutput::Everyone,
+                To::Each => ReduceOutput::Each,
             },
-            staging: staging.addresses(),
-            pulled,
-            pad: pad.view(),
+            rank,
+            world,
             ready: FIRST + if case.to == To::Everyone { groups } else { 0 },
             summed: FIRST,
             done: FIRST + slots,
             group_rows: case.group_rows,
             tiling: None,
             max_blocks: max_blocks(&backend, world),
+        };
+        let operands = ReduceOperands {
+            a,
+            b: b_at,
+            bias,
+            c: match case.to {
+                To::Owner | To::Each => c.into(),
+                To::Everyone => copies.addresses().into(),
+            },
+            staging: staging.addresses().into(),
+            staging_stride,
+            pulled,
+            pad: pad.view(),
         };
         let stream = backend.stream(Default::default()).unwrap();
         let weight = match b {
@@ -222,7 +233,8 @@ impl<B: GemmReduceBackend> Job<B> {
             }
         }
         backend.synchronize(&stream).unwrap();
-        let prepared = backend.prepare_reduce(&gemm).unwrap();
+        let handle = backend.gemm_handle().unwrap();
+        let prepared = backend.prepare_reduce(&handle, &gemm).unwrap();
         let job = Job {
             c: match case.to {
                 To::Everyone => copies.local(),
@@ -233,6 +245,8 @@ impl<B: GemmReduceBackend> Job<B> {
             pad,
             prepared,
             gemm,
+            operands,
+            handle,
             c_bytes,
             a_bytes,
             memory,
@@ -261,13 +275,13 @@ impl<B: GemmReduceBackend> Job<B> {
         // on the stream of the launches.
         unsafe {
             self.backend
-                .copy(&self.stream, self.gemm.a, from, self.a_bytes)?;
+                .copy(&self.stream, self.operands.a, from, self.a_bytes)?;
             if self.c_bytes > 0 {
                 self.backend
                     .fill(&self.stream, self.c, 0xff, self.c_bytes)?;
             }
             self.backend
-                .matmul_reduce(&self.stream, &self.prepared)
+                .matmul_reduce(&self.stream, &self.prepared, &self.operands)
                 .unwrap();
         }
         Ok(())

@@ -195,9 +195,14 @@ fn a_bias_that_lies_nowhere_is_refused() {
             let job = Job::new::<bf16>(backend, exchange, &small(To::Everyone, 128), PATIENCE);
             let mut gemm = job.gemm.clone();
             gemm.problem.bias = true;
+            let prepared = job.backend.prepare_reduce(&job.handle, &gemm).unwrap();
             for nowhere in [DevicePtr::NULL, DevicePtr(1)] {
-                gemm.bias = nowhere;
-                let error = job.backend.prepare_reduce(&gemm).unwrap_err();
+                let mut operands = job.operands;
+                operands.bias = nowhere;
+                // SAFETY: the launch is refused before anything is enqueued.
+                let refused =
+                    unsafe { job.backend.matmul_reduce(&job.stream, &prepared, &operands) };
+                let error = refused.unwrap_err();
                 let named = matches!(error, warpweave_gemm::Error::Operand { operand, .. } if operand == "bias");
                 assert!(named, "{error}");
             }

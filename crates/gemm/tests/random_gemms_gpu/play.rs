@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use warpweave_gemm::matmul_reduce::ReduceOutput;
-use warpweave_gemm::{AllGatherMatmul, Error, MatmulReduce, Protocol};
+use warpweave_gemm::{
+    AllGatherMatmul, AllGatherOperands, Error, GemmProblem, MatmulReduce, Protocol, ReduceOperands,
+};
 use warpweave_symm_mem::{DType, DevicePtr, Memory};
 
 use crate::problem::{Operation, Problem};
@@ -23,8 +25,8 @@ use crate::values::POISON;
 pub const ROUND: usize = 16;
 
 enum Prepared<B: Kernels> {
-    Gathers(B::PreparedAllGather),
-    Sums(B::PreparedReduce),
+    Gathers(B::PreparedAllGather, AllGatherOperands),
+    Sums(B::PreparedReduce, ReduceOperands),
 }
 
 /// What a rank runs of a problem.
@@ -163,12 +165,8 @@ impl<B: Kernels> Rank<B> {
                         problem: problem.gemms[me],
                         shards: problem.shards.clone(),
                         chunk_rows: problem.chunk_rows,
-                        a: on_all(at.shared),
-                        staging: on_all(staging),
-                        b,
-                        c,
-                        bias,
-                        pad: self.pad.view(),
+                        rank: me,
+                        world: self.limits.world,
                         ready: match problem.protocol {
                             Protocol::Rendezvous { .. } => READY,
                             Protocol::Eager => EAGER,
@@ -178,9 +176,17 @@ impl<B: Kernels> Rank<B> {
                         tiling: problem.tilings[me],
                         max_blocks,
                     };
-                    self.backend
-                        .prepare_all_gather(&gemm)
-                        .map(Prepared::Gathers)
+                    let operands = AllGatherOperands {
+                        a: on_all(at.shared).into(),
+                        staging: on_all(staging).into(),
+                        staging_stride: 2 * gemm.problem.m * gemm.problem.lda,
+                        b,
+                        c,
+                        bias,
+                        pad: self.pad.view(),
+                    };
+                    let prepared = self.backend.prepare_all_gather(&self.handle, &gemm);
+                    prepared.map(|prepared| Prepared::Gathers(prepared, operands))
                 }
                 _ => {
                     let groups = match problem.operation {
@@ -190,17 +196,13 @@ impl<B: Kernels> Rank<B> {
                     let gemm = MatmulReduce {
                         problem: problem.gemms[me],
                         shards: problem.shards.clone(),
-                        a,
-                        b,
-                        bias,
                         c: match problem.operation {
-                            Operation::MatmulAllReduce => ReduceOutput::Everyone(on_all(copy)),
-                            Operation::OneShotAllReduce => ReduceOutput::Each(c),
-                            _ => ReduceOutput::Owner(c),
+                            Operation::MatmulAllReduce => ReduceOutput::Everyone,
+                            Operation::OneShotAllReduce => ReduceOutput::Each,
+                            _ => ReduceOutput::Owner,
                         },
-                        staging: on_all(at.shared),
-                        pulled: work.add(a_bytes),
-                        pad: self.pad.view(),
+                        rank: me,
+                        world: self.limits.world,
                         ready: placed.slot,
                         summed: placed.slot + groups,
                         done: placed.slot + 2 * groups,
@@ -208,7 +210,22 @@ impl<B: Kernels> Rank<B> {
                         tiling: problem.tilings[me],
                         max_blocks,
                     };
-                    self.backend.prepare_reduce(&gemm).map(Prepared::Sums)
+                    let GemmProblem { m, ldc, .. } = gemm.problem;
+                    let operands = ReduceOperands {
+                        a,
+                        b,
+                        bias,
+                        c: match problem.operation {
+                            Operation::MatmulAllReduce => on_all(copy).into(),
+                            _ => c.into(),
+                        },
+                        staging: on_all(at.shared).into(),
+                        staging_stride: 2 * gemm.world * m * ldc,
+                        pulled: work.add(a_bytes),
+                        pad: self.pad.view(),
+                    };
+                    let prepared = self.backend.prepare_reduce(&self.handle, &gemm);
+                    prepared.map(|prepared| Prepared::Sums(prepared, operands))
                 }
             }
         };
@@ -264,10 +281,13 @@ impl<B: Kernels> Rank<B> {
             self.backend
                 .fill(&self.stream, job.c, POISON, job.c_bytes)?;
             match &job.prepared[run] {
-                Prepared::Gathers(prepared) => {
-                    self.backend.all_gather_matmul(&self.stream, prepared)
+                Prepared::Gathers(prepared, operands) => {
+                    self.backend
+                        .all_gather_matmul(&self.stream, prepared, operands)
                 }
-                Prepared::Sums(prepared) => self.backend.matmul_reduce(&self.stream, prepared),
+                Prepared::Sums(prepared, operands) => {
+                    self.backend.matmul_reduce(&self.stream, prepared, operands)
+                }
             }
         };
         launched.map_err(|error| warpweave_symm_mem::Error::Stream {

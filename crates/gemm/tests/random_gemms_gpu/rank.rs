@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_gemm::matmul_reduce::Units;
-use warpweave_gemm::{AllGatherGemmBackend, GemmReduceBackend};
+use warpweave_gemm::{AllGatherGemmBackend, Error, GemmReduceBackend};
 use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad, SymmetricBuffer};
 
 use crate::problem::{Limits, MOST_CHUNKS, Operation, Problem};
@@ -163,6 +163,7 @@ pub struct Rank<B: Kernels> {
     pub limits: Limits,
     pub stream: B::Stream,
     pub pad: SignalPad<B>,
+    pub handle: B::GemmHandle,
     pub given: B::Memory,
     pub work: B::Memory,
     pub kept: B::Memory,
@@ -184,7 +185,7 @@ impl<B: Kernels> Rank<B> {
         exchange: Arc<dyn Exchange>,
         limits: Limits,
         timeout: Duration,
-    ) -> warpweave_symm_mem::Result<Self> {
+    ) -> Result<Self, Error> {
         let Rooms {
             given,
             work,
@@ -200,6 +201,7 @@ impl<B: Kernels> Rank<B> {
             kept: backend.allocate(kept)?,
             shared: SymmetricBuffer::new(&backend, &exchange, "shared", shared)?,
             pad,
+            handle: backend.gemm_handle()?,
             backend,
             exchange,
             limits,

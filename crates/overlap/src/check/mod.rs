@@ -30,6 +30,8 @@
 
 mod access;
 mod agreement;
+mod checked;
+mod closed;
 mod coverage;
 mod deadlock;
 mod order;
@@ -38,19 +40,22 @@ mod races;
 mod report;
 mod run;
 mod sequences;
+mod starvation;
 mod steps;
 mod structure;
 
 pub use access::AccessKind;
+pub use checked::Checked;
 pub use program::Site;
 pub use report::{Awaited, Blockage, Flag, Report, Schedule, Sequence, Step, Touch, Violation};
 pub use structure::{Fault, FaultKind};
 
+pub(crate) use checked::Proof;
 pub(crate) use structure::faults_of;
 
 use crate::plan::{Effect, OpKind, Plan};
 use order::HappensBefore;
-use program::{Program, steps_of};
+use program::{Boundary, Program, steps_of};
 
 /// Calls that are unrolled by default.
 pub const DEFAULT_CALLS: usize = 3;
@@ -66,6 +71,15 @@ pub const MOST_STEPS: usize = 1 << 17;
 /// A plan that is wrong by itself, or plans that do not belong together, are reported as such and not
 /// unrolled. So are plans of more than [`MOST_STEPS`] steps, as [`Violation::TooManySteps`].
 pub fn check(plans: &[Plan], calls: usize) -> Report {
+    examine(plans, calls, Boundary::Operands)
+}
+
+/// As [`check`], and proves in addition that each call is [closed](Checked::is_closed).
+pub fn check_closed(plans: &[Plan], calls: usize) -> Report {
+    examine(plans, calls, Boundary::Everything)
+}
+
+fn examine(plans: &[Plan], calls: usize, boundary: Boundary) -> Report {
     let mut report = Report {
         name: plans.first().map_or_else(String::new, |p| p.name.clone()),
         world: plans.len(),
@@ -96,7 +110,7 @@ pub fn check(plans: &[Plan], calls: usize) -> Report {
         .violations
         .extend(agreement::mismatched_collectives(&by_rank));
 
-    let program = Program::unroll(by_rank, report.calls);
+    let program = Program::between(by_rank, report.calls, boundary);
     report.steps = program.nodes.len();
     let run = run::run(&program);
     let order = HappensBefore::of(&run);
@@ -107,6 +121,12 @@ pub fn check(plans: &[Plan], calls: usize) -> Report {
     report
         .violations
         .extend(sequences::loose_streams(&program, &order));
+    report
+        .violations
+        .extend(starvation::unordered_waiters(&program, &order));
+    if boundary == Boundary::Everything {
+        report.violations.extend(closed::unheard(&program, &order));
+    }
     let (races, conflicts) = races::races(&program, &order);
     report.conflicts = conflicts;
     report.violations.extend(races);

@@ -65,8 +65,28 @@ pub(crate) struct Entry<'a> {
     pub(crate) ranks: &'a [usize],
 }
 
+/// What a rank writes of its own memory between calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Boundary {
+    /// The caller's operands.
+    Operands,
+    /// Whatever it has, save what alternates: other calls have the same staging memory.
+    Everything,
+}
+
+impl Boundary {
+    fn writes(self, buffer: &Buffer) -> bool {
+        match (buffer.role, self) {
+            (Role::Input | Role::Output, _) => true,
+            (Role::Staging, Boundary::Everything) => !buffer.alternating,
+            (Role::Staging | Role::Weight, _) => false,
+        }
+    }
+}
+
 /// All steps of all ranks.
 pub(crate) struct Program<'a> {
+    pub(super) boundary: Boundary,
     /// Indexed by rank.
     pub(crate) plans: Vec<&'a Plan>,
     pub(crate) nodes: Vec<Node<'a>>,
@@ -97,7 +117,13 @@ pub(crate) fn steps_of(plans: &[Plan], calls: usize) -> usize {
 impl<'a> Program<'a> {
     /// `plans` is indexed by rank and has no faults.
     pub(crate) fn unroll(plans: Vec<&'a Plan>, calls: usize) -> Self {
+        Self::between(plans, calls, Boundary::Operands)
+    }
+
+    /// The same, with what a rank may do between calls.
+    pub(super) fn between(plans: Vec<&'a Plan>, calls: usize, boundary: Boundary) -> Self {
         let mut program = Program {
+            boundary,
             nodes: Vec::new(),
             accesses: Vec::new(),
             collectives: vec![Vec::new(); plans.len()],
@@ -172,14 +198,15 @@ impl<'a> Program<'a> {
         streams: &mut [Option<NodeId>],
     ) -> NodeId {
         // Its outputs are the caller's own between calls.
-        let (roles, kind): (&[Role], _) = match site {
-            Site::CallerWrites => (&[Role::Input, Role::Output], AccessKind::Write),
-            _ => (&[Role::Output], AccessKind::Read),
+        let boundary = self.boundary;
+        let (touches, kind): (&dyn Fn(&Buffer) -> bool, _) = match site {
+            Site::CallerWrites => (&|b| boundary.writes(b), AccessKind::Write),
+            _ => (&|b| b.role == Role::Output, AccessKind::Read),
         };
         let node = self.node(plan, call, site, streams[0].into_iter().collect());
         streams[0] = Some(node);
         for (id, buffer) in plan.buffers.iter().enumerate() {
-            if roles.contains(&buffer.role) {
+            if touches(buffer) {
                 let whole = Region {
                     rank: plan.rank,
                     buffer: crate::plan::BufferId(id),

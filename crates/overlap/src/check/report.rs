@@ -205,6 +205,22 @@ pub enum Violation {
         /// Its last operation.
         last: Step,
     },
+    /// Two launches of a rank that wait for peers on the device, and that nothing orders within a call.
+    Starvation {
+        /// One.
+        first: Step,
+        /// The other.
+        second: Step,
+    },
+    /// A rank that may leave a call before a peer has entered it, although a buffer alternates.
+    Unheard {
+        /// Who may leave.
+        rank: usize,
+        /// Who may not have entered.
+        peer: usize,
+        /// The buffer.
+        buffer: String,
+    },
     /// A read of elements that the call has not written: the first call reads rubbish, a later one what its
     /// predecessor left.
     Unwritten {
@@ -354,6 +370,16 @@ impl fmt::Display for Violation {
             Violation::UnjoinedStream { rank, stream, last } => write!(
                 f,
                 "stream {stream} of rank {rank} is not joined to stream 0\n  {last}"
+            ),
+            Violation::Starvation { first, second } => write!(
+                f,
+                "two launches that wait for peers in no fixed order: each may hold the SMs that the other \
+                 needs, on one rank this and on another that\n  {first}\n  {second}"
+            ),
+            Violation::Unheard { rank, peer, buffer } => write!(
+                f,
+                "`{buffer}` alternates, and rank {rank} may leave a call that rank {peer} has not entered: two \
+                 calls later it may write what rank {peer} still reads"
             ),
             Violation::Unwritten { read, missing } => write!(
                 f,

@@ -1,7 +1,7 @@
 //! Steps and accesses as text.
 
 use super::access::Access;
-use super::program::{NodeId, Program, Site};
+use super::program::{Boundary, NodeId, Program, Site};
 use super::report::{Flag, Step, Touch};
 use super::run::FlagKey;
 use crate::plan::OpKind;
@@ -13,7 +13,13 @@ impl Program<'_> {
         let plan = self.plans[node.rank];
         let line = |op: usize| show::op_line(plan, &plan.ops[op].kind);
         let text = match node.site {
-            Site::CallerWrites => "the caller overwrites its inputs and outputs".to_owned(),
+            Site::CallerWrites => match self.boundary {
+                Boundary::Operands => "the caller overwrites its inputs and outputs".to_owned(),
+                Boundary::Everything => {
+                    "the call begins: its inputs, outputs and staging may be overwritten before"
+                        .to_owned()
+                }
+            },
             Site::CallerReads => "the caller reads its outputs".to_owned(),
             Site::Op(op) => format!("%{op} {}", line(op)),
             Site::Begin(op) => format!("%{op} begins: {}", line(op)),

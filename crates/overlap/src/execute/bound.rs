@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpweave_symm_mem::sync::Mutex;
-use warpweave_symm_mem::{DevicePtr, Exchange, SignalPad};
+use warpweave_symm_mem::{DevicePtr, Exchange, Memory, SignalPad};
 
+use super::addresses::Location;
 use super::buffers::Buffers;
-use super::collective::ProcessGroup;
 use super::error::{ExecuteError, Result};
-use super::step::{Action, Gemm, Resources, Step};
+use super::program::Program;
+use super::step::Resources;
 use super::{ExecuteBackend, Executor};
 use crate::plan::{Buffer, BufferId, Plan};
 
@@ -26,16 +27,28 @@ pub struct Bound<B: ExecuteBackend> {
     /// Locked for each call: steps of two calls must not mix on the streams, and one graph is launched by one
     /// thread at a time.
     pub(super) captured: Mutex<Option<Captured<B>>>,
-    pub(super) steps: Vec<Step<B>>,
+    pub(super) program: Program<B>,
     pub(super) pad: Option<SignalPad<B>>,
-    pub(super) groups: Vec<Arc<ProcessGroup<B>>>,
-    pub(super) buffers: Buffers<B>,
-    pub(super) streams: Vec<B::Stream>,
-    pub(super) events: Vec<B::Event>,
+    /// Where the buffers lie.
+    pub(super) locations: Vec<Location>,
+    /// Scratch memory of GEMMs.
+    pub(super) scratch: Option<B::Memory>,
+    pub(super) _buffers: Buffers<B>,
+    pub(super) stream: B::Stream,
     pub(super) backend: B,
     /// The ranks of the node.
     pub(super) node: Arc<dyn Exchange>,
-    pub(super) plan: Plan,
+}
+
+/// Scratch memory for the GEMMs of a plan.
+pub(super) fn scratch<B: ExecuteBackend>(
+    backend: &B,
+    program: &Program<B>,
+) -> Result<Option<B::Memory>> {
+    match program.scratch_bytes() {
+        0 => Ok(None),
+        bytes => Ok(Some(backend.allocate(bytes)?)),
+    }
 }
 
 /// A captured call, and the generations of the plan's groups that it was captured for.
@@ -47,12 +60,12 @@ pub(super) struct Captured<B: ExecuteBackend> {
 impl<B: ExecuteBackend> Bound<B> {
     /// The plan.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.program.plan
     }
 
     /// The caller's stream, given when the plan was bound. Inputs are written and outputs read in its order.
     pub fn stream(&self) -> &B::Stream {
-        &self.streams[0]
+        &self.stream
     }
 
     /// Enqueues one call. Allocates nothing and waits for nothing.
@@ -66,13 +79,9 @@ impl<B: ExecuteBackend> Bound<B> {
 
     /// One call, whole.
     fn enqueue(&self) -> Result<()> {
-        let resources = self.resources();
-        for step in &self.steps {
-            // SAFETY: the steps were made by `Executor::bind` for these buffers from regions inside them; the
-            // buffers' drop waits for the work; the ranks agreed on what they share.
-            unsafe { step.enqueue(&resources)? };
-        }
-        Ok(())
+        // SAFETY: the steps were made by `Executor::bind` from regions inside these buffers, whose drop waits
+        // for the work; the ranks agreed on what they share.
+        unsafe { self.program.enqueue(&self.resources()) }
     }
 
     /// Captures one call for [`Bound::replay`]. Nothing runs, and no epoch moves.
@@ -82,7 +91,7 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn capture(&mut self) -> Result<()> {
         *self.captured.lock() = None;
         let mut failed = None;
-        let captured = self.backend.capture(&self.streams[0], || {
+        let captured = self.backend.capture(&self.stream, || {
             self.enqueue().map_err(|error| {
                 let cause = error.to_string();
                 failed = Some(error);
@@ -113,7 +122,7 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn replay(&self) -> Result<()> {
         if self.backend.is_stopped() {
             return Err(ExecuteError::Stopped {
-                plan: self.plan.name.clone(),
+                plan: self.plan().name.clone(),
             });
         }
         let current = |captured: &&Captured<B>| {
@@ -123,11 +132,11 @@ impl<B: ExecuteBackend> Bound<B> {
         let captured = self.captured.lock();
         let captured = captured.as_ref().filter(current);
         let captured = captured.ok_or_else(|| ExecuteError::NotCaptured {
-            plan: self.plan.name.clone(),
+            plan: self.plan().name.clone(),
         })?;
         // SAFETY: one call, which is sound at any time (see `run`); its buffers, pad and collectives are this
         // plan's, the latter of the generation that was captured, and their drop waits for the work.
-        let launched = unsafe { self.backend.launch_graph(&captured.graph, &self.streams[0]) };
+        let launched = unsafe { self.backend.launch_graph(&captured.graph, &self.stream) };
         Ok(launched?)
     }
 
@@ -140,46 +149,21 @@ impl<B: ExecuteBackend> Bound<B> {
     /// What the provider reports.
     pub fn tune(&mut self, executor: &Executor<B>) -> Result<()> {
         *self.captured.lock() = None;
-        self.backend.synchronize(&self.streams[0])?;
-        for step in &mut self.steps {
-            let Action::Gemm(gemm) = &mut step.action else {
-                continue;
-            };
-            let Gemm {
-                problem,
-                provider,
-                operands,
-                ..
-            } = *gemm;
-            let mut tuned = executor.tuned();
-            gemm.plan = if tuned.contains(&(problem, provider)) {
-                executor.gemm.prepare(&problem, provider)?
-            } else {
-                // SAFETY: the operands are those of the step, whose regions lie inside the buffers; the
-                // stream is idle.
-                unsafe {
-                    executor
-                        .gemm
-                        .tune(&self.streams[0], &problem, provider, operands)?
-                }
-            };
-            tuned.insert((problem, provider));
-        }
+        self.backend.synchronize(&self.stream)?;
+        // SAFETY: the operands are those of the steps, whose regions lie inside the buffers; the stream is
+        // idle.
+        unsafe {
+            self.program
+                .tune(executor, &self.stream, &self.resources().at)?
+        };
+        self.program.prepare_again(executor)?;
+        self.scratch = scratch(&self.backend, &self.program)?;
         Ok(())
     }
 
     /// The algorithms of the plan's GEMMs, in order, for tables and logs.
     pub fn algorithms(&self) -> Vec<String> {
-        let gemms = self.steps.iter().filter_map(|step| match &step.action {
-            Action::Gemm(gemm) => Some(format!(
-                "{}: {}",
-                gemm.provider,
-                B::gemm_algorithm(&gemm.plan)
-            )),
-            Action::Kernel { launch, .. } => launch.algorithm(),
-            _ => None,
-        });
-        gemms.collect()
+        self.program.algorithms()
     }
 
     /// Waits until everything enqueued so far has ended, and reports what went wrong in it.
@@ -188,14 +172,15 @@ impl<B: ExecuteBackend> Bound<B> {
     /// [`SignalFault`](warpweave_symm_mem::SignalFault) naming the peer whose signal did not come in time;
     /// [`ExecuteError::CollectiveTimeout`]; what the stream and the collectives report.
     pub fn synchronize(&self) -> Result<()> {
-        let stream = &self.streams[0];
+        let stream = &self.stream;
         let drained = self
+            .program
             .groups
             .iter()
             .try_for_each(|group| group.drain(stream))
             .and_then(|()| Ok(self.backend.synchronize(stream)?));
         if drained.is_err() {
-            self.groups.iter().for_each(|group| group.abandon());
+            self.program.groups.iter().for_each(|group| group.abandon());
         }
         let checked = self.check();
         drained?;
@@ -207,13 +192,16 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// As [`Bound::synchronize`].
     pub fn check(&self) -> Result<()> {
-        let stream = &self.streams[0];
+        let stream = &self.stream;
         if let Some(pad) = &self.pad {
-            let ranks: Vec<usize> = self.plan.node_of(self.plan.rank).collect();
+            let ranks: Vec<usize> = self.plan().node_of(self.plan().rank).collect();
             let checked = pad.check(stream).map_err(ExecuteError::from);
             checked.map_err(|error| error.with_ranks(&ranks))?;
         }
-        self.groups.iter().try_for_each(|group| group.check(stream))
+        self.program
+            .groups
+            .iter()
+            .try_for_each(|group| group.check(stream))
     }
 
     /// Makes the plan usable again after a fault. Collective: all ranks of the world call it, with none of
@@ -224,18 +212,18 @@ impl<B: ExecuteBackend> Bound<B> {
     /// What the pad and the exchange report; collectives that cannot be made whole again.
     pub fn recover(&mut self) -> Result<()> {
         // A failure of the past is what is recovered from.
-        let _ = self.backend.synchronize(&self.streams[0]);
+        let _ = self.backend.synchronize(&self.stream);
         if let Some(pad) = &self.pad {
-            pad.recover(&self.streams[0], self.node.as_ref())?;
+            pad.recover(&self.stream, self.node.as_ref())?;
         }
-        for group in &self.groups {
-            group.recover(&self.streams[0])?;
+        for group in &self.program.groups {
+            group.recover(&self.stream)?;
         }
         Ok(())
     }
 
     fn generations(&self) -> impl Iterator<Item = u64> {
-        self.groups.iter().map(|group| group.generation())
+        self.program.groups.iter().map(|group| group.generation())
     }
 
     /// The plan's buffer of this name and the address of this rank's copy of it, of the first where it
@@ -244,11 +232,11 @@ impl<B: ExecuteBackend> Bound<B> {
     /// # Errors
     /// [`ExecuteError::Buffer`] if there is none.
     pub fn buffer(&self, name: &str) -> Result<(&Buffer, DevicePtr)> {
-        let found = self.plan.buffers.iter().position(|b| b.name == name);
+        let found = self.plan().buffers.iter().position(|b| b.name == name);
         let index =
             found.ok_or_else(|| self.buffer_error(name, "the plan has no such buffer".into()))?;
-        let address = self.buffers.copy_of(BufferId(index), self.plan.rank);
-        Ok((&self.plan.buffers[index], address))
+        let address = self.resources().at.own(BufferId(index));
+        Ok((&self.plan().buffers[index], address))
     }
 
     /// Copies `bytes` to the start of this rank's copy of a buffer, the first where it alternates, after all
@@ -260,7 +248,7 @@ impl<B: ExecuteBackend> Bound<B> {
         let address = self.sized(name, bytes.len())?;
         // SAFETY: the range lies in the buffer. Where *check* passes the plans, work of this rank is on
         // streams that are joined to this one, and no peer touches an input between calls.
-        unsafe { self.backend.upload(&self.streams[0], address, bytes)? };
+        unsafe { self.backend.upload(&self.stream, address, bytes)? };
         Ok(())
     }
 
@@ -272,7 +260,7 @@ impl<B: ExecuteBackend> Bound<B> {
     pub fn read(&self, name: &str, bytes: &mut [u8]) -> Result<()> {
         let address = self.sized(name, bytes.len())?;
         // SAFETY: as in `write`.
-        unsafe { self.backend.download(&self.streams[0], address, bytes)? };
+        unsafe { self.backend.download(&self.stream, address, bytes)? };
         Ok(())
     }
 
@@ -292,19 +280,20 @@ impl<B: ExecuteBackend> Bound<B> {
 
     fn buffer_error(&self, name: &str, why: String) -> ExecuteError {
         ExecuteError::Buffer {
-            plan: self.plan.name.clone(),
+            plan: self.plan().name.clone(),
             buffer: name.into(),
             why,
         }
     }
 
     pub(super) fn resources(&self) -> Resources<'_, B> {
-        Resources {
-            backend: &self.backend,
-            streams: &self.streams,
-            events: &self.events,
-            pad: self.pad.as_ref(),
-        }
+        let pad = self.pad.as_ref();
+        let scratch = self
+            .scratch
+            .as_ref()
+            .map_or(DevicePtr::NULL, Memory::address);
+        self.program
+            .resources(&self.backend, &self.stream, pad, &self.locations, scratch)
     }
 }
 
@@ -313,7 +302,9 @@ impl<B: ExecuteBackend> std::fmt::Debug for Bound<B> {
         write!(
             f,
             "Bound({}, rank {} of {})",
-            self.plan.name, self.plan.rank, self.plan.world
+            self.plan().name,
+            self.plan().rank,
+            self.plan().world
         )
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use warpweave_symm_mem::multicast::MulticastBuffer;
-use warpweave_symm_mem::{Backend, DevicePtr, Exchange, Memory, SymmetricBuffer};
+use warpweave_symm_mem::{Backend, Exchange, Memory, SymmetricBuffer};
 
+use super::addresses::Location;
 use super::error::Result;
-use crate::plan::{BufferId, Placement, Plan};
+use crate::plan::{Buffer, Placement, Plan};
 
 #[derive(Debug)]
 enum Storage<B: Backend> {
@@ -18,9 +19,7 @@ enum Storage<B: Backend> {
 
 /// One piece of memory for each buffer of a plan.
 #[derive(Debug)]
-pub(crate) struct Buffers<B: Backend> {
-    /// The first rank of the node, whose ranks reach each other's copies.
-    first: usize,
+pub(super) struct Buffers<B: Backend> {
     storage: Vec<Storage<B>>,
 }
 
@@ -64,38 +63,26 @@ impl<B: Backend> Buffers<B> {
                 _ => Storage::Symmetric(shared),
             });
         }
-        let first = plan.node_of(plan.rank).start;
-        Ok(Self { first, storage })
+        Ok(Self { storage })
     }
 
-    fn symmetric(&self, id: BufferId) -> Option<&SymmetricBuffer<B>> {
-        match &self.storage[id.0] {
-            Storage::Local(_) => None,
-            Storage::Symmetric(buffer) | Storage::Multicast(_, buffer) => Some(buffer),
-        }
-    }
-
-    /// First address of the copy of `rank`, which is one of the node; this rank's own if the buffer is local.
-    pub fn copy_of(&self, id: BufferId, rank: usize) -> DevicePtr {
-        match &self.storage[id.0] {
-            Storage::Local(memory) => memory.address(),
-            Storage::Symmetric(buffer) | Storage::Multicast(_, buffer) => {
-                buffer.peer(rank - self.first)
+    /// Where the buffers of the plan lie.
+    pub fn locations(&self, plan: &Plan) -> Vec<Location> {
+        let location = |(storage, buffer): (&Storage<B>, &Buffer)| {
+            let location = match storage {
+                Storage::Local(memory) => Location::local(memory.address()),
+                Storage::Symmetric(shared) => Location::symmetric(shared),
+                Storage::Multicast(object, shared) => Location {
+                    multicast: object.address(),
+                    ..Location::symmetric(shared)
+                },
+            };
+            Location {
+                alternate: buffer.bytes(),
+                ..location
             }
-        }
-    }
-
-    /// Device address of the table of the addresses of all copies of the node; null for a local buffer.
-    pub fn table(&self, id: BufferId) -> DevicePtr {
-        self.symmetric(id)
-            .map_or(DevicePtr::NULL, SymmetricBuffer::peer_table)
-    }
-
-    /// The multicast address; null on the host backend, and for buffers without one.
-    pub fn multicast(&self, id: BufferId) -> DevicePtr {
-        match &self.storage[id.0] {
-            Storage::Multicast(object, _) => object.address(),
-            _ => DevicePtr::NULL,
-        }
+        };
+        let of = self.storage.iter().zip(&plan.buffers);
+        of.map(location).collect()
     }
 }

@@ -53,14 +53,27 @@ pub enum ExecuteError {
         /// Name of the plan.
         plan: String,
     },
-    /// A wait of this device has failed, so that a captured call, whose copies to peers cannot be left out,
-    /// was not launched.
+    /// A wait of this device has failed, so that a call was not enqueued: its copies to peers could not be
+    /// left out.
     #[error(
-        "plan `{plan}` was not replayed: a wait of this device has failed; `synchronize` says which, then `recover`"
+        "`{plan}` was not run: a wait of this device has failed; `synchronize` says which, then `recover`"
     )]
     Stopped {
         /// Name of the plan.
         plan: String,
+    },
+    /// A schedule that does not exist, or not for this M.
+    #[error(transparent)]
+    Schedule(#[from] crate::schedule::ScheduleError),
+    /// An operand of a call that the schedule cannot take.
+    #[error("`{schedule}`, operand `{operand}`: {why}")]
+    Operand {
+        /// Name of the schedule's configuration.
+        schedule: String,
+        /// Name of the operand.
+        operand: String,
+        /// What is wrong.
+        why: String,
     },
     /// A bound plan has no buffer of this name, or not of this size.
     #[error("plan `{plan}`, buffer `{buffer}`: {why}")]

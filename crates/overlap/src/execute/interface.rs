@@ -68,7 +68,8 @@ impl SharedCollective {
 }
 
 impl Interface {
-    fn of(plan: &Plan) -> Self {
+    /// What `plan` shares.
+    pub fn of(plan: &Plan) -> Self {
         let mut lines = vec![format!(
             "plan {} of {} ranks, {} a node",
             plan.name, plan.world, plan.node_size

@@ -58,41 +58,54 @@
 //! }
 //! ```
 
+mod addresses;
+mod arena;
 mod bind;
 mod bound;
 mod buffers;
 mod collective;
 mod error;
 mod interface;
+mod operands;
 mod pool;
+mod prepared;
+mod program;
 mod recorded;
 mod step;
 mod timed;
 mod validate;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use warpweave_gemm::{
     AllGatherGemmBackend, ChunkedGemmBackend, Gemm, GemmBackend, GemmProblem, GemmReduceBackend,
     Provider,
 };
 use warpweave_kernels::KernelBackend;
-use warpweave_symm_mem::{Cuda, Exchange, Host, SignalPad, agree};
+use warpweave_symm_mem::sync::Mutex;
+use warpweave_symm_mem::{BackendKind, Cuda, Exchange, Host, SignalPad, agree};
 
 use crate::kernels::Kernel;
 use crate::plan::{Placement, Plan};
+use arena::Arenas;
 use bind::{Binder, Gemms};
 use buffers::{Buffers, LocalMemory};
 use collective::{ProcessGroup, Round};
 use interface::same_interface;
+use prepared::Pads;
+use program::Program;
 
+pub use addresses::Addresses;
+pub use arena::ArenaSize;
 pub(crate) use bind::without_peers;
 pub use bind::{Binding, BoxedLaunch, Launch};
 pub use bound::Bound;
 pub use collective::{CollectiveBackend, NcclCall, NcclGroup};
 pub use error::{ExecuteError, Result};
+pub use operands::{DeviceSlice, Operands};
 pub use pool::StreamPool;
+pub use prepared::Prepared;
 
 /// A backend that has all that a plan may ask for.
 pub trait ExecuteBackend:
@@ -127,13 +140,21 @@ impl ExecuteBackend for Cuda {
 /// Plans share its streams and what does their collectives. So the calls of all its plans are ordered: they
 /// follow each other on one caller's stream, or on several that wait for each other, and on all ranks in the
 /// same order. Callers that are to run at the same time have an executor each.
-pub struct Executor<B: ExecuteBackend> {
+#[derive(Clone)]
+pub struct Executor<B: ExecuteBackend>(Arc<Shared<B>>);
+
+/// What clones of an executor, and what it prepares, have in common.
+struct Shared<B: ExecuteBackend> {
     backend: B,
     exchange: Arc<dyn Exchange>,
     gemm: Gemm<B>,
     pool: StreamPool<B>,
     groups: Mutex<HashMap<Round, Arc<ProcessGroup<B>>>>,
     tuned: Mutex<HashSet<(GemmProblem, Provider)>>,
+    arenas: Mutex<Arenas<B>>,
+    /// Held while a call is enqueued: calls do not mix on streams and events.
+    calls: Mutex<()>,
+    pads: Mutex<Pads<B>>,
 }
 
 impl<B: ExecuteBackend> Executor<B> {
@@ -143,34 +164,37 @@ impl<B: ExecuteBackend> Executor<B> {
     /// # Errors
     /// What the preparation of GEMMs reports.
     pub fn new(backend: &B, exchange: &Arc<dyn Exchange>) -> Result<Self> {
-        Ok(Self {
+        Ok(Self(Arc::new(Shared {
             backend: backend.clone(),
             exchange: exchange.clone(),
             gemm: Gemm::new(backend)?,
             pool: StreamPool::new(backend),
-            groups: Mutex::default(),
-            tuned: Mutex::default(),
-        })
+            groups: Mutex::new(Default::default()),
+            tuned: Mutex::new(Default::default()),
+            arenas: Mutex::new(Default::default()),
+            calls: Mutex::new(Default::default()),
+            pads: Mutex::new(Default::default()),
+        })))
     }
 
     /// The device.
     pub fn backend(&self) -> &B {
-        &self.backend
+        &self.0.backend
     }
 
     /// The peers.
     pub fn exchange(&self) -> &Arc<dyn Exchange> {
-        &self.exchange
+        &self.0.exchange
     }
 
     /// The device's GEMMs, whose tuning all plans of this executor share.
     pub fn gemm(&self) -> &Gemm<B> {
-        &self.gemm
+        &self.0.gemm
     }
 
     /// The streams of the plans other than their callers'.
     pub fn pool(&self) -> &StreamPool<B> {
-        &self.pool
+        &self.0.pool
     }
 
     /// Binds this rank's `plan`, with `stream` as its stream 0. Collective: all ranks bind plans of one
@@ -187,13 +211,13 @@ impl<B: ExecuteBackend> Executor<B> {
     pub fn bind(&self, plan: Plan, stream: &B::Stream) -> Result<Bound<B>> {
         let span = tracing::info_span!("plan.bind", plan = plan.name, world = plan.world);
         let _entered = span.enter();
-        let exchange = self.exchange.as_ref();
+        let exchange = self.0.exchange.as_ref();
 
         let valid = validate::validate(&plan, exchange.rank(), exchange.world());
         agree(exchange, "plan validation", valid)?;
         let interfaces = same_interface(exchange, &plan)?;
 
-        let own = self.own_part(&plan, stream);
+        let own = self.own_part(&plan);
         let own = agree(exchange, "preparation of a plan", own)?;
         let OwnPart {
             gemms,
@@ -203,62 +227,54 @@ impl<B: ExecuteBackend> Executor<B> {
         } = own;
 
         let node: Vec<usize> = plan.node_of(plan.rank).collect();
-        let node = bind::part_of(&self.exchange, &node)?;
-        let buffers = Buffers::new(&self.backend, &node, &plan, local)?;
+        let node = bind::part_of(&self.0.exchange, &node)?;
+        let buffers = Buffers::new(&self.0.backend, &node, &plan, local)?;
         let pad = match plan.slots.len() {
             0 => None,
-            slots => Some(SignalPad::new(&self.backend, &node, &plan.name, slots)?),
+            slots => Some(SignalPad::new(&self.0.backend, &node, &plan.name, slots)?),
         };
         let groups = self.groups(&plan, &interfaces)?;
         let binder = Binder {
             executor: self,
             plan: &plan,
-            buffers: &buffers,
-            pad: pad.as_ref(),
+            pad: pad.as_ref().map(SignalPad::view),
             groups: &groups,
             interfaces: &interfaces,
+            probe: B::KIND == BackendKind::Cuda,
         };
         let steps = binder.steps(gemms);
-        let steps = agree(exchange, "binding of a plan", steps)?;
+        let groups = groups.into_iter().map(|(_, group)| group).collect();
+        let program = steps.and_then(|steps| {
+            let program = Program::new(plan, steps, streams, events, groups);
+            Ok((bound::scratch(&self.0.backend, &program)?, program))
+        });
+        let (scratch, program) = agree(exchange, "binding of a plan", program)?;
         Ok(Bound {
             captured: Default::default(),
-            steps,
+            locations: buffers.locations(&program.plan),
+            program,
+            scratch,
             pad,
-            groups: groups.into_iter().map(|(_, group)| group).collect(),
-            buffers,
-            streams,
-            events,
-            backend: self.backend.clone(),
+            _buffers: buffers,
+            stream: stream.clone(),
+            backend: self.0.backend.clone(),
             node,
-            plan,
         })
     }
 
-    /// The GEMMs whose algorithms have been chosen by trying. A thread that panicked with it has left it
-    /// whole.
-    fn tuned(&self) -> MutexGuard<'_, HashSet<(GemmProblem, Provider)>> {
-        self.tuned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What does collectives. A thread that panicked with it has left it whole.
-    fn known_groups(&self) -> MutexGuard<'_, HashMap<Round, Arc<ProcessGroup<B>>>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn own_part(&self, plan: &Plan, stream: &B::Stream) -> Result<OwnPart<B>> {
+    fn own_part(&self, plan: &Plan) -> Result<OwnPart<B>> {
         if plan
             .buffers
             .iter()
             .any(|b| b.placement == Placement::Multicast)
         {
-            self.backend.device().multicast.require("multicast")?;
+            self.0.backend.device().multicast.require("multicast")?;
         }
         let gemms = bind::gemms(self, plan)?;
-        let local = buffers::allocate_local(&self.backend, plan)?;
-        let mut streams = vec![stream.clone()];
-        streams.extend(self.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?);
+        let local = buffers::allocate_local(&self.0.backend, plan)?;
+        let streams = self.0.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
         let events = (0..plan.events)
-            .map(|_| self.backend.event())
+            .map(|_| self.0.backend.event())
             .collect::<Result<_, _>>()?;
         Ok(OwnPart {
             gemms,

@@ -21,7 +21,7 @@ impl Bound<Host> {
         let call = self.captured.lock();
         let resources = self.resources();
         let mut records = Vec::new();
-        for step in &self.steps {
+        for step in &self.program.steps {
             let recorder = Recorder::default();
             // SAFETY: as in `Bound::run`.
             recorder.during(|| unsafe { step.enqueue(&resources) })?;
@@ -29,7 +29,7 @@ impl Bound<Host> {
         }
         drop(call);
         self.synchronize()?;
-        let mut ops = vec![Vec::new(); self.plan.ops.len()];
+        let mut ops = vec![Vec::new(); self.plan().ops.len()];
         for (op, recorder) in records {
             let accesses = recorder.take();
             for effect in accesses.iter().flat_map(|access| self.effects(access)) {
@@ -62,19 +62,19 @@ impl Bound<Host> {
     }
 
     fn first_of_node(&self) -> usize {
-        self.plan.node_of(self.plan.rank).start
+        self.plan().node_of(self.plan().rank).start
     }
 
     /// What lies at an address of this rank's, which is in one buffer at most: rows, or a part of one.
     fn regions_at(&self, address: u64, bytes: usize) -> Vec<Region> {
-        for (id, buffer) in self.plan.buffers.iter().enumerate() {
+        for (id, buffer) in self.plan().buffers.iter().enumerate() {
             let ranks = match buffer.placement {
-                Placement::Local => self.plan.rank..self.plan.rank + 1,
-                _ => self.plan.node_of(self.plan.rank),
+                Placement::Local => self.plan().rank..self.plan().rank + 1,
+                _ => self.plan().node_of(self.plan().rank),
             };
             for rank in ranks {
                 let id = BufferId(id);
-                let base = self.buffers.copy_of(id, rank).0;
+                let base = self.resources().at.copy_of(id, rank).0;
                 let all = (buffer.copies() * buffer.bytes()) as u64;
                 if bytes == 0 || address < base || address >= base + all {
                     continue;

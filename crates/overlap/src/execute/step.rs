@@ -1,12 +1,13 @@
-//! Operations with their addresses, ready to be enqueued.
+//! Operations with the places of their operands, ready to be enqueued at the addresses of a call.
 
 use std::sync::Arc;
 
 use warpweave_gemm::{GemmOperands, GemmProblem, Provider};
-use warpweave_kernels::LocalReduce;
-use warpweave_symm_mem::{DevicePtr, SignalPad};
+use warpweave_kernels::{LocalReduce, Strided};
+use warpweave_symm_mem::{DType, DevicePtr, SignalPad};
 
 use super::ExecuteBackend;
+use super::addresses::{Addresses, Place};
 use super::bind::BoxedLaunch;
 use super::collective::{GroupCall, ProcessGroup};
 use super::error::Result;
@@ -14,8 +15,8 @@ use super::error::Result;
 /// A contiguous run of bytes to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    pub dst: DevicePtr,
-    pub src: DevicePtr,
+    pub dst: Place,
+    pub src: Place,
     pub bytes: usize,
     /// Whether it writes memory of a peer.
     pub pushes: bool,
@@ -27,7 +28,47 @@ pub(super) struct Gemm<B: ExecuteBackend> {
     pub problem: GemmProblem,
     pub provider: Provider,
     pub plan: B::PreparedGemm,
-    pub operands: GemmOperands,
+    pub a: Place,
+    pub b: Place,
+    pub c: Place,
+    pub bias: Option<Place>,
+}
+
+impl<B: ExecuteBackend> Gemm<B> {
+    /// Where its operands lie.
+    pub fn operands(&self, at: &Addresses<'_>) -> GemmOperands {
+        let bias = self.bias.map_or(DevicePtr::NULL, |bias| at.place(bias));
+        GemmOperands::new(at.place(self.a), at.place(self.b), at.place(self.c)).with_bias(bias)
+    }
+}
+
+/// A reduction of boxes of `rows` × `cols` elements: where they begin, and elements from a row to the next.
+#[derive(Debug)]
+pub(super) struct Reduction {
+    pub partials: Vec<(Place, usize)>,
+    pub dst: (Place, usize),
+    pub shape: (usize, usize),
+    pub dtype: DType,
+    pub rank: usize,
+}
+
+impl Reduction {
+    /// Its launch at the addresses of a call.
+    pub fn launch(&self, at: &Addresses<'_>) -> Result<LocalReduce> {
+        let strided = |(place, row_stride): (Place, usize)| Strided {
+            address: at.place(place),
+            row_stride,
+        };
+        let mut partials = [Strided::NONE; warpweave_kernels::MAX_PARTIALS];
+        for (partial, place) in partials.iter_mut().zip(&self.partials) {
+            *partial = strided(*place);
+        }
+        let partials = &partials[..self.partials.len().min(partials.len())];
+        let dst = strided(self.dst);
+        Ok(LocalReduce::new(
+            self.rank, partials, dst, self.shape, self.dtype,
+        )?)
+    }
 }
 
 /// What one operation of a plan enqueues.
@@ -35,7 +76,7 @@ pub(super) struct Gemm<B: ExecuteBackend> {
 pub(super) enum Action<B: ExecuteBackend> {
     Copy(Vec<Run>),
     /// Zeros to contiguous bytes.
-    Zero(Vec<(DevicePtr, usize)>),
+    Zero(Vec<(Place, usize)>),
     Signal {
         slot: usize,
         to: Vec<usize>,
@@ -52,7 +93,7 @@ pub(super) enum Action<B: ExecuteBackend> {
         call: GroupCall,
     },
     Gemm(Gemm<B>),
-    Reduce(LocalReduce),
+    Reduce(Reduction),
     Kernel {
         name: &'static str,
         launch: BoxedLaunch<B>,
@@ -68,12 +109,29 @@ pub(super) struct Step<B: ExecuteBackend> {
     pub action: Action<B>,
 }
 
-/// What the steps of a plan share.
+/// What the steps of a call share.
 pub(super) struct Resources<'a, B: ExecuteBackend> {
     pub backend: &'a B,
-    pub streams: &'a [B::Stream],
+    /// The caller's stream.
+    pub main: &'a B::Stream,
+    /// The plan's other streams.
+    pub others: &'a [B::Stream],
     pub events: &'a [B::Event],
     pub pad: Option<&'a SignalPad<B>>,
+    pub at: Addresses<'a>,
+    /// Scratch memory of GEMMs, and where in it each stream has its own.
+    pub scratch: DevicePtr,
+    pub scratch_of: &'a [usize],
+}
+
+impl<B: ExecuteBackend> Resources<'_, B> {
+    /// The stream of this number.
+    pub fn stream(&self, number: usize) -> &B::Stream {
+        match number.checked_sub(1) {
+            None => self.main,
+            Some(other) => &self.others[other],
+        }
+    }
 }
 
 impl<B: ExecuteBackend> Action<B> {
@@ -94,32 +152,35 @@ impl<B: ExecuteBackend> Action<B> {
 }
 
 impl<B: ExecuteBackend> Step<B> {
+    /// The GEMM, if it is one.
+    pub fn gemm(&self) -> Option<&Gemm<B>> {
+        match &self.action {
+            Action::Gemm(gemm) => Some(gemm),
+            _ => None,
+        }
+    }
+
     /// Enqueues the step.
     ///
     /// # Safety
-    /// The addresses were made for `with`'s buffers, inside their bounds, and outlive the enqueued work; all
-    /// ranks enqueue the steps of plans that belong together, in the order of the plans.
+    /// The memory at `with`'s addresses has the plan's buffers, and outlives the enqueued work; all ranks
+    /// enqueue the steps of plans that belong together, in the order of the plans.
     pub unsafe fn enqueue(&self, with: &Resources<'_, B>) -> Result<()> {
         let span = tracing::debug_span!("plan.op", kind = self.action.kind(), stream = self.stream);
         let _entered = span.enter();
-        let (backend, stream) = (with.backend, &with.streams[self.stream]);
+        let (backend, stream, at) = (with.backend, with.stream(self.stream), &with.at);
         match &self.action {
             Action::Copy(runs) => {
-                for &Run {
-                    dst,
-                    src,
-                    bytes,
-                    pushes,
-                } in runs
-                {
+                for run in runs {
+                    let (dst, src) = (at.place(run.dst), at.place(run.src));
                     // SAFETY: the caller's obligation.
                     unsafe {
                         // What a peer has is its own until it gives it for this call, and a wait for that may
                         // have failed. What is pulled nobody else sees: whether it may be used, the checks of
                         // the pads say.
-                        match pushes {
-                            true => backend.copy_unless_stopped(stream, dst, src, bytes)?,
-                            false => backend.copy(stream, dst, src, bytes)?,
+                        match run.pushes {
+                            true => backend.copy_unless_stopped(stream, dst, src, run.bytes)?,
+                            false => backend.copy(stream, dst, src, run.bytes)?,
                         }
                     }
                 }
@@ -127,7 +188,7 @@ impl<B: ExecuteBackend> Step<B> {
             Action::Zero(spans) => {
                 for &(dst, bytes) in spans {
                     // SAFETY: the caller's obligation.
-                    unsafe { backend.fill(stream, dst, 0, bytes)? };
+                    unsafe { backend.fill(stream, at.place(dst), 0, bytes)? };
                 }
             }
             Action::Signal { slot, to } => {
@@ -146,19 +207,21 @@ impl<B: ExecuteBackend> Step<B> {
             Action::WaitEvent(event) => backend.wait_event(stream, &with.events[*event])?,
             Action::Collective { group, call } => {
                 // SAFETY: the caller's obligation; *check* found the collectives of a rank ordered.
-                unsafe { group.enqueue(stream, call)? };
+                unsafe { group.enqueue(stream, call, at)? };
             }
             Action::Gemm(gemm) => {
+                // GEMMs of one stream, which has its own scratch memory, follow each other.
+                let scratch = with.scratch.add(with.scratch_of[self.stream]);
                 // SAFETY: the caller's obligation; the problem's extents are those of the regions.
-                unsafe { backend.gemm(stream, &gemm.plan, gemm.operands)? };
+                unsafe { backend.gemm(stream, &gemm.plan, gemm.operands(at), scratch)? };
             }
-            Action::Reduce(launch) => {
+            Action::Reduce(reduction) => {
                 // SAFETY: the caller's obligation; the boxes are regions, which *check* found apart or equal.
-                unsafe { backend.local_reduce(stream, launch)? };
+                unsafe { backend.local_reduce(stream, &reduction.launch(at)?)? };
             }
             Action::Kernel { launch, .. } => {
                 // SAFETY: the caller's obligation; the executor found the kernels of all ranks equal.
-                unsafe { launch.enqueue(backend, stream)? };
+                unsafe { launch.enqueue(backend, stream, at)? };
             }
         }
         Ok(())

@@ -36,8 +36,8 @@ impl<B: ExecuteBackend> Executor<B> {
     /// As [`Bound::synchronize`] on this rank; another rank's failure is one on all.
     pub fn timeline(&self, bound: &Bound<B>) -> Result<Timeline> {
         let plan = bound.plan();
-        let exchange = self.exchange.as_ref();
-        let pad = SignalPad::new(&self.backend, &bound.node, "timeline", 1)?;
+        let exchange = self.0.exchange.as_ref();
+        let pad = SignalPad::new(&self.0.backend, &bound.node, "timeline", 1)?;
         exchange.barrier("timeline")?;
         let marks = agree(exchange, "a timed call", self.timed_call(bound, &pad))?;
         let marks = serde_json::to_vec(&marks).unwrap_or_default();
@@ -60,7 +60,7 @@ impl<B: ExecuteBackend> Executor<B> {
         }
         Ok(Timeline {
             plan: plan.name.clone(),
-            machine: self.backend.device().name.clone(),
+            machine: self.0.backend.device().name.clone(),
             origin: Origin::Measured,
             world: plan.world,
             spans,
@@ -69,9 +69,9 @@ impl<B: ExecuteBackend> Executor<B> {
 
     /// One call of this rank, from a barrier of all.
     fn timed_call(&self, bound: &Bound<B>, pad: &SignalPad<B>) -> Result<Vec<Mark>> {
-        let (backend, plan) = (&self.backend, bound.plan());
-        let mut events = Vec::with_capacity(bound.steps.len());
-        for _ in &bound.steps {
+        let (backend, plan) = (&self.0.backend, bound.plan());
+        let mut events = Vec::with_capacity(bound.program.steps.len());
+        for _ in &bound.program.steps {
             events.push((backend.event()?, backend.event()?));
         }
         let start = backend.event()?;
@@ -80,12 +80,12 @@ impl<B: ExecuteBackend> Executor<B> {
         pad.wait(bound.stream(), 0, &everybody, 0)?;
         backend.record(&start, bound.stream())?;
         // An idle stream would come to its first event before the others have met.
-        for stream in &bound.streams[1..] {
+        for stream in &bound.program.streams {
             backend.wait_event(stream, &start)?;
         }
         let resources = bound.resources();
-        for (step, (before, after)) in bound.steps.iter().zip(&events) {
-            let stream = &bound.streams[step.stream];
+        for (step, (before, after)) in bound.program.steps.iter().zip(&events) {
+            let stream = resources.stream(step.stream);
             backend.record(before, stream)?;
             // SAFETY: as in `Bound::run`: the plan's steps in the plan's order.
             unsafe { step.enqueue(&resources)? };
@@ -93,14 +93,14 @@ impl<B: ExecuteBackend> Executor<B> {
         }
         bound.synchronize()?;
         // The last event of a stream stands after its join.
-        for stream in &bound.streams[1..] {
+        for stream in &bound.program.streams {
             backend.synchronize(stream)?;
         }
         pad.check(bound.stream())?;
         let micros = |event: &B::Event| -> Result<f64> {
             Ok(backend.elapsed(&start, event)?.as_secs_f64() * 1e6)
         };
-        let marks = bound.steps.iter().zip(&events);
+        let marks = bound.program.steps.iter().zip(&events);
         let marks = marks.map(|(step, (before, after))| {
             Ok(Mark {
                 op: step.op,

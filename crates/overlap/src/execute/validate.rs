@@ -21,11 +21,7 @@ pub(super) fn validate(plan: &Plan, rank: usize, world: usize) -> Result<()> {
         })
     };
     if (plan.rank, plan.world) != (rank, world) {
-        let why = format!(
-            "it is for rank {} of {}, this is rank {rank} of {world}",
-            plan.rank, plan.world
-        );
-        return at("ranks".into(), why);
+        return Err(wrong_ranks(plan, rank, world));
     }
     if let Some(fault) = check::faults_of(plan).into_iter().next() {
         let place = fault
@@ -39,6 +35,19 @@ pub(super) fn validate(plan: &Plan, rank: usize, world: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// That a plan is for another rank or world.
+pub(super) fn wrong_ranks(plan: &Plan, rank: usize, world: usize) -> ExecuteError {
+    ExecuteError::InvalidPlan {
+        plan: plan.name.clone(),
+        rank: plan.rank,
+        place: "ranks".into(),
+        why: format!(
+            "it is for rank {} of {}, this is rank {rank} of {world}",
+            plan.rank, plan.world
+        ),
+    }
 }
 
 type Check<T = ()> = Result<T, String>;

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
+use warpweave_gemm::all_gather_matmul::AllGatherOperands;
 use warpweave_gemm::{GemmProblem, Layout, Protocol};
 use warpweave_symm_mem::DevicePtr;
 
 use super::owner_lane::OwnerLane;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
+use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs, Resource, micros};
 
@@ -437,36 +438,48 @@ impl AllGatherMatmul {
             },
             shards: (0..world).map(|rank| shard(m, rank, world)).collect(),
             chunk_rows: self.chunk_rows,
-            a: with.copies(self.a),
-            staging: with.copies(self.staging),
-            b: with.own(self.b),
-            c: with.own(self.c),
-            bias: self.bias.map_or(DevicePtr::NULL, |bias| with.own(bias)),
-            pad: with.pad()?,
+            rank: with.rank(),
+            world,
             ready: self.ready.0,
             done,
             protocol,
             tiling: None,
             max_blocks: None,
         };
-        Ok(Box::new(Planned::<B>(
-            with.backend().prepare_all_gather(&descriptor)?,
-        )))
+        Ok(Box::new(Prepared::<B> {
+            kernel: *self,
+            gemm: with
+                .backend()
+                .prepare_all_gather(with.gemm(), &descriptor)?,
+        }))
     }
 }
 
 #[derive(Debug)]
-struct Planned<B: ExecuteBackend>(B::PreparedAllGather);
+struct Prepared<B: ExecuteBackend> {
+    kernel: AllGatherMatmul,
+    gemm: B::PreparedAllGather,
+}
 
-impl<B: ExecuteBackend> Launch<B> for Planned<B> {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
+impl<B: ExecuteBackend> Launch<B> for Prepared<B> {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let kernel = &self.kernel;
+        let operands = AllGatherOperands {
+            a: at.copies(kernel.a).collect(),
+            staging: at.copies(kernel.staging).collect(),
+            staging_stride: at.alternate(kernel.staging),
+            b: at.own(kernel.b),
+            c: at.own(kernel.c),
+            bias: kernel.bias.map_or(DevicePtr::NULL, |bias| at.own(bias)),
+            pad: at.pad()?,
+        };
         // SAFETY: the caller's obligation; all ranks enqueue plans with this kernel, whose interfaces the
         // executor found equal.
-        unsafe { backend.all_gather_matmul(stream, &self.0)? };
+        unsafe { backend.all_gather_matmul(stream, &self.gemm, &operands)? };
         Ok(())
     }
 
     fn algorithm(&self) -> Option<String> {
-        Some(B::all_gather_algorithm(&self.0))
+        Some(B::all_gather_algorithm(&self.gemm))
     }
 }

@@ -6,11 +6,11 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
 use warpweave_gemm::GemmProblem;
-use warpweave_gemm::chunked_matmul::Arrival;
+use warpweave_gemm::chunked_matmul::{Arrival, ChunkedOperands};
 
 use super::owner_lane::OwnerLane;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
+use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, chunks, shard};
 use crate::simulate::{Cost, Costs};
 
@@ -171,27 +171,35 @@ impl ChunkedMatmul {
             arrivals: arrivals
                 .map(|(from, rows)| Arrival { rows, from })
                 .collect(),
-            a: with.own(self.a),
-            staging: with.own(self.staging),
-            b: with.own(self.b),
-            c: with.own(self.c),
-            pad: with.pad()?,
+            rank,
+            world,
             ready: self.ready.0,
         };
-        Ok(Box::new(Planned::<B>(
-            with.backend().prepare_chunked(&descriptor)?,
-        )))
+        Ok(Box::new(Prepared::<B> {
+            kernel: *self,
+            gemm: with.backend().prepare_chunked(with.gemm(), &descriptor)?,
+        }))
     }
 }
 
 #[derive(Debug)]
-struct Planned<B: ExecuteBackend>(B::PreparedChunked);
+struct Prepared<B: ExecuteBackend> {
+    kernel: ChunkedMatmul,
+    gemm: B::PreparedChunked,
+}
 
-impl<B: ExecuteBackend> Launch<B> for Planned<B> {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
+impl<B: ExecuteBackend> Launch<B> for Prepared<B> {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let operands = ChunkedOperands {
+            a: at.own(self.kernel.a),
+            staging: at.own(self.kernel.staging),
+            b: at.own(self.kernel.b),
+            c: at.own(self.kernel.c),
+            pad: at.pad()?,
+        };
         // SAFETY: the caller's obligation; the peers' plans signal as often as this rank's kernel declares to
         // wait.
-        unsafe { backend.chunked_matmul(stream, &self.0)? };
+        unsafe { backend.chunked_matmul(stream, &self.gemm, &operands)? };
         Ok(())
     }
 }

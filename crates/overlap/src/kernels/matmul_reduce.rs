@@ -6,11 +6,11 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
 use warpweave_gemm::matmul_reduce::{Group, ReduceOutput, order};
-use warpweave_gemm::{GemmProblem, Layout};
+use warpweave_gemm::{GemmProblem, Layout, ReduceOperands};
 use warpweave_symm_mem::DevicePtr;
 
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
+use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs, Resource};
 
@@ -231,51 +231,67 @@ impl MatmulReduce {
     fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let (rank, world) = (with.rank(), with.world());
         let KernelShape { m, n, dtype, .. } = self.shape;
-        launch(
-            with,
-            &gemm::MatmulReduce {
-                problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
-                    .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
-                shards: self.shards(world),
-                a: with.own(self.a),
-                b: with.own(self.b),
-                bias: DevicePtr::NULL,
-                c: match self.everyone() {
-                    false => ReduceOutput::Owner(with.own(self.c)),
-                    true => ReduceOutput::Everyone(with.copies(self.c)),
-                },
-                staging: with.copies(self.staging),
-                pulled: with.own(self.pulled),
-                pad: with.pad()?,
-                ready: self.ready.0,
-                // Where only owners get the result, the slot is not used.
-                summed: self.reduced.unwrap_or(self.ready).0,
-                done: self.done.0,
-                group_rows: self.rows,
-                tiling: None,
-                max_blocks: None,
+        let descriptor = gemm::MatmulReduce {
+            problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
+                .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
+            shards: self.shards(world),
+            c: match self.everyone() {
+                false => ReduceOutput::Owner,
+                true => ReduceOutput::Everyone,
             },
-        )
+            rank,
+            world,
+            ready: self.ready.0,
+            // Where only owners get the result, the slot is not used.
+            summed: self.reduced.unwrap_or(self.ready).0,
+            done: self.done.0,
+            group_rows: self.rows,
+            tiling: None,
+            max_blocks: None,
+        };
+        Ok(Box::new(Prepared::<B, _> {
+            kernel: *self,
+            gemm: with.backend().prepare_reduce(with.gemm(), &descriptor)?,
+        }))
     }
 }
 
-/// The launch of a GEMM + reduction, by owners or in one shot.
-pub(super) fn launch<B: ExecuteBackend>(
-    with: &Binding<'_, B>,
-    descriptor: &gemm::MatmulReduce,
-) -> Result<BoxedLaunch<B>> {
-    let planned = with.backend().prepare_reduce(descriptor)?;
-    Ok(Box::new(Planned::<B>(planned)))
+/// A GEMM + reduction, by owners or in one shot, ready to be launched.
+#[derive(Debug)]
+pub(super) struct Prepared<B: ExecuteBackend, K> {
+    pub kernel: K,
+    pub gemm: B::PreparedReduce,
 }
 
-#[derive(Debug)]
-struct Planned<B: ExecuteBackend>(B::PreparedReduce);
+/// What tells where a launch has its operands.
+pub(super) trait ReduceLaunch: std::fmt::Debug + Send + Sync {
+    fn operands(&self, at: &Addresses<'_>) -> Result<ReduceOperands>;
+}
 
-impl<B: ExecuteBackend> Launch<B> for Planned<B> {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
+impl ReduceLaunch for MatmulReduce {
+    fn operands(&self, at: &Addresses<'_>) -> Result<ReduceOperands> {
+        Ok(ReduceOperands {
+            a: at.own(self.a),
+            b: at.own(self.b),
+            bias: DevicePtr::NULL,
+            c: match self.everyone() {
+                false => [at.own(self.c)].into_iter().collect(),
+                true => at.copies(self.c).collect(),
+            },
+            staging: at.copies(self.staging).collect(),
+            staging_stride: 0,
+            pulled: at.own(self.pulled),
+            pad: at.pad()?,
+        })
+    }
+}
+
+impl<B: ExecuteBackend, K: ReduceLaunch> Launch<B> for Prepared<B, K> {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let operands = self.kernel.operands(at)?;
         // SAFETY: the caller's obligation; every rank's kernel has the same shards and groups, in slots of
         // its own.
-        unsafe { backend.matmul_reduce(stream, &self.0)? };
+        unsafe { backend.matmul_reduce(stream, &self.gemm, &operands)? };
         Ok(())
     }
 }

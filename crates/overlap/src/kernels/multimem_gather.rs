@@ -2,10 +2,9 @@
 //! asked for.
 
 use serde::{Deserialize, Serialize};
-use warpweave_kernels::GatherMode;
 
 use super::owner_lane::OwnerLane;
-use super::threadload_gather::{descriptor, scalar_gemm};
+use super::threadload_gather::{Gather, Mode, scalar_gemm};
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends};
 use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Result};
 use crate::plan::{BufferId, Effect, Placement, SlotId, Transport, shard};
@@ -104,10 +103,18 @@ impl Kernel for MultimemGatherMatmul {
 }
 
 impl MultimemGatherMatmul {
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
-        let mode = by_multicast(with, (self.staging, self.free), true);
-        let buffers = (self.a, self.staging, Some((self.b, self.c)));
-        descriptor(with, self.shape, mode, buffers, self.ready)
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(Gather {
+            shape: self.shape,
+            mode: Mode::Multimem {
+                free: self.free,
+                signal_free: true,
+            },
+            a: self.a,
+            staging: self.staging,
+            gemm: Some((self.b, self.c)),
+            ready: self.ready,
+        }))
     }
 }
 
@@ -147,22 +154,17 @@ impl Kernel for MultimemGather {
 }
 
 impl MultimemGather {
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
-        let mode = by_multicast(with, (self.staging, self.free), false);
-        let buffers = (self.a, self.staging, None);
-        descriptor(with, self.shape, mode, buffers, self.ready)
-    }
-}
-
-fn by_multicast<B: ExecuteBackend>(
-    with: &Binding<'_, B>,
-    (staging, free): (BufferId, SlotId),
-    signal_free: bool,
-) -> GatherMode {
-    GatherMode::Multimem {
-        address: with.multicast(staging),
-        staging_peers: with.table(staging),
-        free: free.0,
-        signal_free,
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(Gather {
+            shape: self.shape,
+            mode: Mode::Multimem {
+                free: self.free,
+                signal_free: false,
+            },
+            a: self.a,
+            staging: self.staging,
+            gemm: None,
+            ready: self.ready,
+        }))
     }
 }

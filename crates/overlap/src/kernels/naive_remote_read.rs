@@ -5,7 +5,9 @@ use warpweave_kernels::NaiveRemoteRead as Descriptor;
 
 use super::owner_lane::OwnerLane;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result, without_peers};
+use crate::execute::{
+    Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result, without_peers,
+};
 use crate::plan::{BufferId, Effect, Placement, SlotId, Transport};
 use crate::simulate::{Cost, Costs};
 
@@ -89,36 +91,40 @@ impl Kernel for NaiveRemoteRead {
 }
 
 impl NaiveRemoteRead {
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(*self))
+    }
+
+    fn at(&self, at: &Addresses<'_>) -> Result<Descriptor> {
         let KernelShape { m, n, k, dtype } = self.shape;
-        Ok(Box::new(Descriptor {
-            a_peers: with.table(self.a),
-            b: with.own(self.b),
-            c: with.own(self.c),
+        Ok(Descriptor {
+            a_peers: at.table(self.a)?,
+            b: at.own(self.b),
+            c: at.own(self.c),
             m,
             n,
             k,
             dtype,
-            pad: with.pad()?,
+            pad: at.pad()?,
             ready: self.ready.0,
             done: self.done.0,
             max_blocks: None,
-        }))
+        })
     }
 }
 
-impl<B: ExecuteBackend> Launch<B> for Descriptor {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
+impl<B: ExecuteBackend> Launch<B> for NaiveRemoteRead {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
         // SAFETY: the caller's obligation; sizes were checked against the buffers.
-        unsafe { backend.naive_remote_read(stream, self)? };
+        unsafe { backend.naive_remote_read(stream, &self.at(at)?)? };
         Ok(())
     }
 
-    fn probe(&self, backend: &B, stream: &B::Stream) -> Result<()> {
+    fn probe(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
         let empty = Descriptor {
             m: 0,
-            pad: without_peers(self.pad),
-            ..*self
+            pad: without_peers(at.pad()?),
+            ..self.at(at)?
         };
         // SAFETY: the launch reads and writes no row and signals no peer.
         unsafe { backend.naive_remote_read(stream, &empty)? };

@@ -6,11 +6,12 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use warpweave_gemm as gemm;
 use warpweave_gemm::matmul_reduce::{ReduceOutput, Units};
-use warpweave_gemm::{GemmProblem, Layout};
+use warpweave_gemm::{GemmProblem, Layout, ReduceOperands};
 use warpweave_symm_mem::DevicePtr;
 
-use super::{Kernel, KernelBuffer, KernelShape, matmul_reduce, on_both_backends, slots_from};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Result};
+use super::matmul_reduce::{Prepared, ReduceLaunch};
+use super::{Kernel, KernelBuffer, KernelShape, on_both_backends, slots_from};
+use crate::execute::{Addresses, Binding, BoxedLaunch, ExecuteBackend, Result};
 use crate::plan::{BufferId, Effect, Placement, Region, SlotId, Transport, layout_of, shard};
 use crate::simulate::{Cost, Costs};
 
@@ -203,27 +204,39 @@ impl OneShotMatmul {
     fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
         let (rank, world) = (with.rank(), with.world());
         let KernelShape { m, n, dtype, .. } = self.shape;
-        matmul_reduce::launch(
-            with,
-            &gemm::MatmulReduce {
-                problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
-                    .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
-                a: with.own(self.a),
-                b: with.own(self.b),
-                bias: DevicePtr::NULL,
-                c: ReduceOutput::Each(with.own(self.c)),
-                staging: with.copies(self.staging),
-                pad: with.pad()?,
-                ready: self.ready.0,
-                done: self.calls.0,
-                tiling: None,
-                max_blocks: None,
-                // What only owners of rows have.
-                shards: Vec::new(),
-                pulled: DevicePtr::NULL,
-                summed: self.calls.0,
-                group_rows: 0,
-            },
-        )
+        let descriptor = gemm::MatmulReduce {
+            problem: GemmProblem::new(m, n, self.depth(rank, world), dtype)
+                .with_layouts(Layout::RowMajor, layout_of(self.b_transposed)),
+            c: ReduceOutput::Each,
+            rank,
+            world,
+            ready: self.ready.0,
+            done: self.calls.0,
+            tiling: None,
+            max_blocks: None,
+            // What only owners of rows have.
+            shards: Vec::new(),
+            summed: self.calls.0,
+            group_rows: 0,
+        };
+        Ok(Box::new(Prepared::<B, _> {
+            kernel: *self,
+            gemm: with.backend().prepare_reduce(with.gemm(), &descriptor)?,
+        }))
+    }
+}
+
+impl ReduceLaunch for OneShotMatmul {
+    fn operands(&self, at: &Addresses<'_>) -> Result<ReduceOperands> {
+        Ok(ReduceOperands {
+            a: at.own(self.a),
+            b: at.own(self.b),
+            bias: DevicePtr::NULL,
+            c: [at.own(self.c)].into_iter().collect(),
+            staging: at.copies(self.staging).collect(),
+            staging_stride: at.alternate(self.staging),
+            pulled: DevicePtr::NULL,
+            pad: at.pad()?,
+        })
     }
 }

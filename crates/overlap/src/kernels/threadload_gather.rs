@@ -6,7 +6,9 @@ use warpweave_symm_mem::DevicePtr;
 
 use super::owner_lane::OwnerLane;
 use super::{Kernel, KernelBuffer, KernelShape, on_both_backends};
-use crate::execute::{Binding, BoxedLaunch, ExecuteBackend, Launch, Result, without_peers};
+use crate::execute::{
+    Addresses, Binding, BoxedLaunch, ExecuteBackend, Launch, Result, without_peers,
+};
 use crate::plan::{BufferId, Effect, Placement, SlotId, Transport};
 use crate::simulate::{Cost, Costs};
 
@@ -101,10 +103,15 @@ impl Kernel for ThreadloadGatherMatmul {
 }
 
 impl ThreadloadGatherMatmul {
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
-        let mode = by_loads(with, self.a, self.done);
-        let buffers = (self.a, self.staging, Some((self.b, self.c)));
-        descriptor(with, self.shape, mode, buffers, self.ready)
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(Gather {
+            shape: self.shape,
+            mode: Mode::ThreadLoad { done: self.done },
+            a: self.a,
+            staging: self.staging,
+            gemm: Some((self.b, self.c)),
+            ready: self.ready,
+        }))
     }
 }
 
@@ -148,47 +155,92 @@ impl Kernel for ThreadloadGather {
 }
 
 impl ThreadloadGather {
-    fn launch<B: ExecuteBackend>(&self, with: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
-        let mode = by_loads(with, self.a, self.done);
-        let buffers = (self.a, self.staging, None);
-        descriptor(with, self.shape, mode, buffers, self.ready)
+    fn launch<B: ExecuteBackend>(&self, _: &Binding<'_, B>) -> Result<BoxedLaunch<B>> {
+        Ok(Box::new(Gather {
+            shape: self.shape,
+            mode: Mode::ThreadLoad { done: self.done },
+            a: self.a,
+            staging: self.staging,
+            gemm: None,
+            ready: self.ready,
+        }))
     }
 }
 
-fn by_loads<B: ExecuteBackend>(with: &Binding<'_, B>, a: BufferId, done: SlotId) -> GatherMode {
-    GatherMode::ThreadLoad {
-        a_peers: with.table(a),
-        done: done.0,
+/// A gather in either mode, ready to be launched.
+#[derive(Debug)]
+pub(super) struct Gather {
+    pub shape: KernelShape,
+    pub mode: Mode,
+    pub a: BufferId,
+    pub staging: BufferId,
+    /// B and C, where it also multiplies.
+    pub gemm: Option<(BufferId, BufferId)>,
+    pub ready: SlotId,
+}
+
+/// How a gather gets its rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mode {
+    /// It loads them from their owners' A.
+    ThreadLoad { done: SlotId },
+    /// Their owners store them by the multicast address.
+    Multimem { free: SlotId, signal_free: bool },
+}
+
+impl Gather {
+    fn at(&self, at: &Addresses<'_>) -> Result<GatherMatmul> {
+        let KernelShape { m, n, k, dtype } = self.shape;
+        let mode = match self.mode {
+            Mode::ThreadLoad { done } => GatherMode::ThreadLoad {
+                a_peers: at.table(self.a)?,
+                done: done.0,
+            },
+            Mode::Multimem { free, signal_free } => GatherMode::Multimem {
+                address: at.multicast(self.staging),
+                staging_peers: at.table(self.staging)?,
+                free: free.0,
+                signal_free,
+            },
+        };
+        let (b, c) = match self.gemm {
+            Some((b, c)) => (at.own(b), at.own(c)),
+            None => (DevicePtr::NULL, DevicePtr::NULL),
+        };
+        Ok(GatherMatmul {
+            mode,
+            a: at.own(self.a),
+            staging: at.own(self.staging),
+            b,
+            c,
+            m,
+            n,
+            k,
+            dtype,
+            pad: at.pad()?,
+            ready: self.ready.0,
+            max_blocks: None,
+        })
     }
 }
 
-/// The launch of a gather in either mode, with B and C where it also multiplies.
-pub(super) fn descriptor<B: ExecuteBackend>(
-    with: &Binding<'_, B>,
-    shape: KernelShape,
-    mode: GatherMode,
-    (a, staging, gemm): (BufferId, BufferId, Option<(BufferId, BufferId)>),
-    ready: SlotId,
-) -> Result<BoxedLaunch<B>> {
-    let KernelShape { m, n, k, dtype } = shape;
-    let (b, c) = match gemm {
-        Some((b, c)) => (with.own(b), with.own(c)),
-        None => (DevicePtr::NULL, DevicePtr::NULL),
-    };
-    Ok(Box::new(GatherMatmul {
-        mode,
-        a: with.own(a),
-        staging: with.own(staging),
-        b,
-        c,
-        m,
-        n,
-        k,
-        dtype,
-        pad: with.pad()?,
-        ready: ready.0,
-        max_blocks: None,
-    }))
+impl<B: ExecuteBackend> Launch<B> for Gather {
+    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        // SAFETY: the caller's obligation; sizes were checked against the buffers.
+        unsafe { backend.gather_matmul(stream, &self.at(at)?)? };
+        Ok(())
+    }
+
+    fn probe(&self, backend: &B, stream: &B::Stream, at: &Addresses<'_>) -> Result<()> {
+        let empty = GatherMatmul {
+            m: 0,
+            pad: without_peers(at.pad()?),
+            ..self.at(at)?
+        };
+        // SAFETY: the launch reads and writes no row and signals no peer.
+        unsafe { backend.gather_matmul(stream, &empty)? };
+        Ok(())
+    }
 }
 
 /// What the GEMM of a gather costs: that of rows of C.
@@ -206,24 +258,5 @@ pub(super) fn scalar_gemm(
             Some(costs.scalar_gemm(region, k, tile))
         }
         _ => None,
-    }
-}
-
-impl<B: ExecuteBackend> Launch<B> for GatherMatmul {
-    unsafe fn enqueue(&self, backend: &B, stream: &B::Stream) -> Result<()> {
-        // SAFETY: the caller's obligation; sizes were checked against the buffers.
-        unsafe { backend.gather_matmul(stream, self)? };
-        Ok(())
-    }
-
-    fn probe(&self, backend: &B, stream: &B::Stream) -> Result<()> {
-        let empty = GatherMatmul {
-            m: 0,
-            pad: without_peers(self.pad),
-            ..*self
-        };
-        // SAFETY: the launch reads and writes no row and signals no peer.
-        unsafe { backend.gather_matmul(stream, &empty)? };
-        Ok(())
     }
 }

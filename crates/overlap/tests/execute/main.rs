@@ -11,6 +11,7 @@ mod late;
 mod local_reduce;
 mod nodes;
 mod pool;
+mod prepared;
 mod reductions;
 mod timed;
 mod twins;

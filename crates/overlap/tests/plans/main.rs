@@ -1,6 +1,7 @@
 //! Plans, what *show* prints of them and what *check* proves about them.
 
 mod algorithms;
+
 mod candidates;
 mod column_parallel;
 mod deletions;
@@ -17,7 +18,9 @@ mod parameters;
 mod pipelines;
 mod printed;
 mod reductions;
+mod schedule;
 mod sequences;
 mod sketch;
+mod starvation;
 mod values;
 mod violations;

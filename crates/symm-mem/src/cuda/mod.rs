@@ -316,6 +316,10 @@ impl Backend for Cuda {
         graph::capture(self, stream, enqueue)
     }
 
+    fn is_capturing(&self, stream: &CudaStream) -> Result<bool> {
+        stream::is_capturing(self, stream)
+    }
+
     unsafe fn launch_graph(&self, graph: &CudaGraph, stream: &CudaStream) -> Result<()> {
         // SAFETY: the caller's obligation.
         unsafe { graph.launch(stream) }

@@ -354,6 +354,10 @@ impl Backend for Host {
         graph::capture(&self.0.streams, stream, enqueue)
     }
 
+    fn is_capturing(&self, _: &HostStream) -> Result<bool> {
+        Ok(self.0.streams.thread_is_capturing())
+    }
+
     unsafe fn launch_graph(&self, graph: &HostGraph, stream: &HostStream) -> Result<()> {
         // SAFETY: the caller's obligation.
         unsafe { graph.launch(&self.0.streams, stream) }

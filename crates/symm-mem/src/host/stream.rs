@@ -271,6 +271,14 @@ impl Registry {
         Ok(())
     }
 
+    /// True if this thread is capturing.
+    pub(super) fn thread_is_capturing(&self) -> bool {
+        let capture = self.capture.lock();
+        capture
+            .as_ref()
+            .is_some_and(|c| c.thread == thread::current().id())
+    }
+
     /// True if this thread is capturing and has recorded work of `stream`.
     pub(super) fn is_capturing(&self, stream: &HostStream) -> bool {
         let capture = self.capture.lock();

@@ -270,6 +270,9 @@ impl Backend for Faulty {
     ) -> Result<Self::Graph> {
         self.host.capture(stream, enqueue)
     }
+    fn is_capturing(&self, stream: &Self::Stream) -> Result<bool> {
+        self.host.is_capturing(stream)
+    }
     unsafe fn launch_graph(&self, graph: &Self::Graph, stream: &Self::Stream) -> Result<()> {
         // SAFETY: as in `copy`.
         unsafe { self.host.launch_graph(graph, stream) }

@@ -6,7 +6,8 @@ use std::ops::Range;
 use warpweave_symm_mem::{DType, DevicePtr};
 
 use super::*;
-use crate::{GemmProblem, Protocol};
+use crate::all_gather_matmul::{AllGatherOperands, Launch};
+use crate::{GemmProblem, Peers, Protocol};
 
 /// Rows of a cluster's tile, and of the tile of each of its two blocks.
 const HEIGHT: usize = 32;
@@ -20,18 +21,31 @@ fn gemm(m: usize, (rank, world): (usize, usize), chunk_rows: usize) -> AllGather
             .map(|rank| start(rank)..start(rank + 1))
             .collect(),
         chunk_rows,
-        a: vec![DevicePtr(16); world],
-        staging: vec![DevicePtr(16); world],
-        b: DevicePtr(16),
-        c: DevicePtr(16),
-        bias: DevicePtr::NULL,
-        pad: crate::pad_nowhere((rank, world), 2000),
+        rank,
+        world,
         ready: 1,
         done: 0,
         protocol: Protocol::PULL,
         tiling: None,
         max_blocks: None,
     }
+}
+
+fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
+    let on_all: Peers = std::iter::repeat_n(DevicePtr(16), gemm.world).collect();
+    AllGatherOperands {
+        a: on_all,
+        staging: on_all,
+        staging_stride: gemm.problem.m * gemm.row_bytes(),
+        b: DevicePtr(16),
+        c: DevicePtr(16),
+        bias: DevicePtr::NULL,
+        pad: crate::pad_nowhere((gemm.rank, gemm.world), 2000),
+    }
+}
+
+fn check(gemm: &AllGatherMatmul, operands: &AllGatherOperands) -> Result<(), Error> {
+    Launch { gemm, operands }.check(|_| 16)
 }
 
 /// Shard, row and column of the clusters' tiles in the order in which the device goes them, by its own
@@ -54,7 +68,7 @@ fn schedule(groups: &[SwizzleGroup], columns: u32) -> Vec<(usize, usize, usize)>
 /// The chunks of its shard that a tile needs, by the device's arithmetic.
 fn needed(gemm: &AllGatherMatmul, shard: usize, row: usize) -> Range<usize> {
     let rows = gemm.shards[shard].len();
-    if shard == gemm.rank() || row >= rows {
+    if shard == gemm.rank || row >= rows {
         return 0..0;
     }
     let end = (row + TILE).min(rows);
@@ -99,7 +113,7 @@ fn every_tile_of_every_shard_is_visited_once() {
 #[test]
 fn own_rows_come_first_and_then_chunks_as_they_arrive() {
     every_case(|gemm, groups| {
-        let (rank, world) = (gemm.rank(), gemm.world());
+        let (rank, world) = (gemm.rank, gemm.world);
         let arrivals_needed = schedule(groups, 3).into_iter().map(|(shard, row, _)| {
             let last = ((row + 1) * HEIGHT).min(gemm.shards[shard].len()) - 1;
             // The ranks before this one in turn, of each what is pushed or eager, then a chunk.
@@ -127,7 +141,7 @@ fn a_tile_needs_the_chunks_of_its_rows() {
                 let chunks = needed(gemm, shard, row);
                 let touched = (0..gemm.chunks()).filter(|&chunk| {
                     let chunk = gemm.chunk(shard, chunk);
-                    shard != gemm.rank() && chunk.start < rows.end && rows.start < chunk.end
+                    shard != gemm.rank && chunk.start < rows.end && rows.start < chunk.end
                 });
                 assert!(touched.eq(chunks), "row {row} of {shard} in {gemm:?}");
             }
@@ -172,17 +186,28 @@ fn descriptors_that_contradict_themselves_are_refused() {
     let refused = |change: &dyn Fn(&mut AllGatherMatmul), needle: &str| {
         let mut bad = good.clone();
         change(&mut bad);
-        let text = bad.validate().unwrap_err().to_string();
+        let valid = bad.validate().and_then(|()| check(&bad, &operands(&bad)));
+        let text = valid.unwrap_err().to_string();
         assert!(text.contains(needle), "{text}");
     };
+    let misplaced = |change: &dyn Fn(&mut AllGatherOperands), needle: &str| {
+        let mut bad = operands(&good);
+        change(&mut bad);
+        let text = check(&good, &bad).unwrap_err().to_string();
+        assert!(text.contains(needle), "{text}");
+    };
+    check(&good, &operands(&good)).unwrap();
     refused(&|p| p.done = 2000, "2000 of a pad with 2000 slots");
-    refused(&|p| p.done = 1, "slots 1 and 1");
+    refused(&|p| p.done = 1, "one slot, 1,");
     refused(&|p| p.chunk_rows = 0, "chunk_rows = 0");
-    refused(
-        &|p| p.a.truncate(1),
-        "2 shards at 1 addresses with 2 stagings in a world of 2",
+    let one = Peers::from(DevicePtr(16));
+    misplaced(
+        &|o| o.a = one,
+        "1 addresses with 2 stagings in a world of 2",
     );
-    refused(&|p| p.staging.truncate(1), "2 addresses with 1 stagings");
+    misplaced(&|o| o.staging = one, "2 addresses with 1 stagings");
+    refused(&|p| p.shards.truncate(1), "1 shards in a world of 2");
+    refused(&|p| p.rank = 2, "2 shards in a world of 2");
     let eager = |p: &mut AllGatherMatmul| (p.ready, p.protocol) = (1997, Protocol::Eager);
     refused(&eager, "4 slots from 1997 on of a pad with 2000 slots");
     refused(

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::GemmProblem;
+use crate::chunked_matmul::{ChunkedOperands, Launch};
 use std::collections::HashSet;
 use warpweave_symm_mem::{DType, DevicePtr};
 
@@ -35,11 +36,8 @@ fn gemm(m: usize, n: usize, (rank, world): (usize, usize), chunks: usize) -> Chu
         problem: GemmProblem::new(m, n, 8, DType::Bf16),
         own: part(m, rank, world),
         arrivals,
-        a: DevicePtr::NULL,
-        staging: DevicePtr::NULL,
-        b: DevicePtr::NULL,
-        c: DevicePtr::NULL,
-        pad: crate::pad_nowhere((rank, world), 1),
+        rank,
+        world,
         ready: 0,
     }
 }
@@ -106,7 +104,7 @@ fn tiles_are_visited_in_the_order_in_which_their_rows_are_complete() {
 fn a_tile_waits_for_the_words_of_all_its_rows_and_for_no_other() {
     every_case(|gemm, table| {
         // The place of each arrival among those of its source.
-        let mut counts = vec![0; gemm.pad.world as usize];
+        let mut counts = vec![0; gemm.world];
         let mut of_row = vec![None; gemm.problem.m];
         for arrival in &gemm.arrivals {
             counts[arrival.from] += 1;
@@ -185,7 +183,27 @@ fn descriptors_that_contradict_themselves_are_refused() {
         let text = bad.validate().unwrap_err().to_string();
         assert!(text.contains(needle), "{text}");
     };
-    refused(&|p| p.ready = 1, "slot 1");
+    let misplaced = |change: &dyn Fn(&mut ChunkedOperands), needle: &str| {
+        let at = DevicePtr(16);
+        let mut operands = ChunkedOperands {
+            a: at,
+            staging: at,
+            b: at,
+            c: at,
+            pad: crate::pad_nowhere((good.rank, good.world), 1),
+        };
+        change(&mut operands);
+        let launch = Launch {
+            gemm: &good,
+            operands: &operands,
+        };
+        let text = launch.check(|_| 16).unwrap_err().to_string();
+        assert!(text.contains(needle), "{text}");
+    };
+    misplaced(&|o| o.pad.slots = 0, "slot 0 of a pad with 0");
+    misplaced(&|o| o.pad.rank = 9, "the pad is of rank 9");
+    misplaced(&|o| o.staging = DevicePtr(8), "address 0x8");
+    misplaced(&|o| o.a = DevicePtr::NULL, "address 0x0");
     refused(&|p| p.arrivals[0].from = 2, "rank 2 in a world of 2");
     refused(
         &|p| p.arrivals[0].rows = 33..48,

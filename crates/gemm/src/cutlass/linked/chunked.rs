@@ -5,10 +5,10 @@ use std::ptr::from_ref;
 use std::sync::OnceLock;
 
 use super::{
-    ADDRESS_ALIGNMENT, Arrivals, Config, Prepared, Raster, RawConfig, RawPlan, RawProblem, Tiling,
-    check, read_configs,
+    ADDRESS_ALIGNMENT, Arrivals, Config, Plan, Prepared, Raster, RawConfig, RawPlan, RawProblem,
+    Tiling, check, read_configs,
 };
-use crate::{Error, GemmProblem};
+use crate::{Error, GemmOperands, GemmProblem};
 
 #[repr(C)]
 struct RawArrivals {
@@ -43,36 +43,52 @@ pub fn chunked_configs() -> Result<&'static [Config], Error> {
 }
 
 impl Prepared {
-    /// As [`Prepared::new`], for the kernel `config` of [`chunked_configs`]. Its A is staging.
+    /// As [`Prepared::new`], for the kernel `config` of [`chunked_configs`].
     pub(crate) fn waiting(
         config: usize,
         problem: &GemmProblem,
         device: i32,
         sms: u32,
-        arrivals: &Arrivals,
     ) -> Result<Self, Error> {
-        if !arrivals.own.is_multiple_of(ADDRESS_ALIGNMENT) {
-            return Err(Error::Operand {
-                operand: "A",
-                problem: Box::new(*problem),
-                reason: format!("own rows must lie at a multiple of {ADDRESS_ALIGNMENT}"),
-            });
-        }
         // The order of the tiles is that of their rows' arrival.
         let tiling = Tiling {
             config,
             raster: Raster::AlongN,
             swizzle: 1,
         };
-        let configs = chunked_configs()?;
-        let place = (device, sms);
-        let prepared = Self::create(
-            configs,
+        Self::create(
+            chunked_configs()?,
             ww_cutlass_waiting_plan_create,
             tiling,
             problem,
-            place,
-        )?;
+            (device, sms),
+        )
+    }
+
+    /// Enqueues a GEMM that waits, whose A is staging. Otherwise as [`launch`](Prepared::launch).
+    ///
+    /// # Safety
+    /// As for [`launch`](Prepared::launch), and the pad and the tables of `arrivals` are there until the GEMM
+    /// has ended.
+    pub(crate) unsafe fn launch_waiting(
+        &self,
+        operands: GemmOperands,
+        arrivals: &Arrivals,
+        stream: *mut c_void,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's obligation; the kernel needs no workspace.
+        unsafe { self.launch_plan(operands, 0, Some(arrivals), stream) }
+    }
+
+    /// Says what a plan that no launch has been bound to waits for.
+    pub(super) fn wait_for(&self, plan: &Plan, arrivals: &Arrivals) -> Result<(), Error> {
+        if !arrivals.own.is_multiple_of(ADDRESS_ALIGNMENT) {
+            return Err(Error::Operand {
+                operand: "A",
+                problem: Box::new(self.problem),
+                reason: format!("own rows must lie at a multiple of {ADDRESS_ALIGNMENT}"),
+            });
+        }
         let raw = RawArrivals {
             pad: from_ref(&arrivals.pad).cast(),
             own: arrivals.own,
@@ -81,9 +97,8 @@ impl Prepared {
             slot: arrivals.slot as u32,
         };
         // SAFETY: the plan lives and no other thread knows it; the pad is readable, and copied.
-        let status = unsafe { ww_cutlass_plan_await(prepared.state.lock().raw.as_ptr(), &raw) };
-        check(prepared.config, "setting what it waits for", status)?;
-        Ok(prepared)
+        let status = unsafe { ww_cutlass_plan_await(plan.0.as_ptr(), &raw) };
+        check(self.config, "setting what it waits for", status)
     }
 }
 

@@ -5,43 +5,61 @@ mod parameters;
 mod tests;
 
 use warpweave_symm_mem::cuda::{CudaStream, Function, LaunchConfig};
-use warpweave_symm_mem::{Backend, Cuda, Memory};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr};
 
 use self::parameters::{Eager, Gathering, Maps, TileSchedule, slices};
 use super::config::{self, CONFIGS, Family, PULLING_BYTES};
 use super::prepared::{check_compiled, launch_with, resident};
 use super::{RANKS, check_device, check_problem, select};
-use crate::Tiling;
-use crate::all_gather_matmul::{AllGatherMatmul, Protocol, groups};
+use crate::all_gather_matmul::{AllGatherMatmul, AllGatherOperands, Launch, Protocol, groups};
+use crate::cuda::{CudaGemm, Relaxed, Table};
 use crate::cutlass::{ADDRESS_ALIGNMENT, unsupported};
-use crate::{Error, GemmOperands, Provider};
+use crate::launches::Launches;
+use crate::{Error, Peers, Provider, Tiling};
 
 /// The parameter of the kernel of each protocol.
 #[derive(Debug)]
-enum Parameters {
+enum Parameter {
     Rendezvous(Box<Gathering>),
     Eager(Box<Eager>),
+}
+
+/// What a parameter is made of, but for the pad.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Addresses {
+    a: Peers,
+    staging: Peers,
+    staging_stride: usize,
+    matrices: [DevicePtr; 3],
 }
 
 /// A GEMM that gathers, ready to be launched.
 #[derive(Debug)]
 pub struct PreparedAllGather {
-    parameters: Parameters,
+    gemm: AllGatherMatmul,
+    launches: Launches<Addresses, Parameter>,
     function: Function,
     launch: LaunchConfig,
     tiling: Tiling,
-    /// What the parameters point to.
-    _tables: Vec<<Cuda as Backend>::Memory>,
+    /// How many tiles there are, of how many columns.
+    tiles: [u32; 2],
+    /// The order of the tiles.
+    groups: Table,
+    /// Counters of what has arrived, unless owners push.
+    arrived: Option<Table>,
 }
 
 impl PreparedAllGather {
-    /// Prepares a valid `gemm` on the device of `cuda`: encodes its tensor maps and uploads the order of its
-    /// tiles.
+    /// Prepares a valid `gemm` on the device of `cuda`: chooses a kernel and uploads the order of its tiles.
     ///
     /// # Errors
     /// Those of
     /// [`AllGatherGemmBackend::prepare_all_gather`](crate::AllGatherGemmBackend::prepare_all_gather).
-    pub(crate) fn new(cuda: &Cuda, gemm: &AllGatherMatmul) -> Result<Self, Error> {
+    pub(crate) fn new(
+        cuda: &Cuda,
+        handle: &CudaGemm,
+        gemm: &AllGatherMatmul,
+    ) -> Result<Self, Error> {
         let problem = &gemm.problem;
         check(gemm)?;
         let family = match gemm.protocol {
@@ -50,6 +68,7 @@ impl PreparedAllGather {
         };
         check_compiled(family.image())?;
         check_device(cuda.device())?;
+        let _relaxed = Relaxed::begin()?;
 
         let sms = match gemm.pushed_chunks() {
             0 => cuda.device().sms,
@@ -70,27 +89,25 @@ impl PreparedAllGather {
         let columns = problem.n.div_ceil(width);
         let groups = groups(gemm, (height, columns), tiling.swizzle as usize)?;
         let words = groups.iter().flat_map(|b| [b.end, b.row, b.rows, b.shard]);
-        let mut tables = vec![upload(cuda, words)?];
-        let schedule = TileSchedule {
-            groups: tables[0].address().0,
-            tiles: groups.last().map_or(0, |swizzle| swizzle.end),
-            columns: columns as u32,
-        };
-        let maps = Maps::encode(gemm, config)?;
-        let parameters = match gemm.protocol {
+        let arrived = match gemm.protocol {
             Protocol::Rendezvous { .. } => {
-                tables.push(upload(cuda, std::iter::repeat_n(0, counters(gemm)))?);
-                let gathering = Gathering::new(gemm, &maps, schedule, tables[1].address());
-                Parameters::Rendezvous(Box::new(gathering))
+                let zeros = std::iter::repeat_n(0, counters(gemm));
+                Some(handle.tables().upload(zeros)?)
             }
-            Protocol::Eager => Parameters::Eager(Box::new(Eager::new(gemm, &maps, schedule))),
+            Protocol::Eager => None,
         };
         Ok(Self {
-            parameters,
+            gemm: gemm.clone(),
+            launches: Launches::default(),
             function,
             launch,
             tiling,
-            _tables: tables,
+            tiles: [
+                groups.last().map_or(0, |swizzle| swizzle.end),
+                columns as u32,
+            ],
+            groups: handle.tables().upload(words)?,
+            arrived,
         })
     }
 
@@ -109,23 +126,66 @@ impl PreparedAllGather {
     /// # Safety
     /// As [`AllGatherGemmBackend::all_gather_matmul`](crate::AllGatherGemmBackend::all_gather_matmul). `cuda`
     /// is the device of [`PreparedAllGather::new`].
-    pub(crate) unsafe fn launch(&self, cuda: &Cuda, stream: &CudaStream) -> Result<(), Error> {
+    pub(crate) unsafe fn launch(
+        &self,
+        cuda: &Cuda,
+        stream: &CudaStream,
+        operands: &AllGatherOperands,
+    ) -> Result<(), Error> {
+        let gemm = Launch {
+            gemm: &self.gemm,
+            operands,
+        };
+        gemm.check(|_| ADDRESS_ALIGNMENT)?;
+        let addresses = Addresses {
+            a: operands.a,
+            staging: operands.staging,
+            staging_stride: operands.staging_stride,
+            matrices: [operands.b, operands.c, operands.bias],
+        };
         let (function, launch) = (&self.function, self.launch);
-        // SAFETY: the structures are the kernels' parameters, whose tables live with the plan; the caller
-        // vouches for the matrices and the pad.
-        unsafe {
-            match &self.parameters {
-                Parameters::Rendezvous(of) => launch_with(cuda, stream, function, launch, &**of),
-                Parameters::Eager(of) => launch_with(cuda, stream, function, launch, &**of),
+        let encode = || self.encode(&gemm);
+        self.launches.with(&addresses, encode, |parameter| {
+            // SAFETY: the structures are the kernels' parameters, whose tables live as long as this; the
+            // caller vouches for the matrices and the pad.
+            unsafe {
+                match parameter {
+                    Parameter::Rendezvous(of) => {
+                        of.pad = operands.pad;
+                        launch_with(cuda, stream, function, launch, &**of)
+                    }
+                    Parameter::Eager(of) => {
+                        of.pad = operands.pad;
+                        launch_with(cuda, stream, function, launch, &**of)
+                    }
+                }
             }
-        }
+        })
+    }
+
+    fn encode(&self, gemm: &Launch<'_>) -> Result<Parameter, Error> {
+        let config = CONFIGS.get(self.tiling.config).ok_or(Error::NoCandidate)?;
+        let maps = Maps::encode(gemm, config)?;
+        let [tiles, columns] = self.tiles;
+        let schedule = TileSchedule {
+            groups: self.groups.address().0,
+            tiles,
+            columns,
+        };
+        Ok(match &self.arrived {
+            Some(arrived) => {
+                let gathering = Gathering::new(gemm, &maps, schedule, arrived.address());
+                Parameter::Rendezvous(Box::new(gathering))
+            }
+            None => Parameter::Eager(Box::new(Eager::new(gemm, &maps, schedule))),
+        })
     }
 }
 
 /// The default choice. A GEMM ends one tile after the last rows arrive.
 fn favourite(gemm: &AllGatherMatmul, blocks: u32) -> Option<Tiling> {
     let problem = &gemm.problem;
-    let own = gemm.shards[gemm.rank()].len();
+    let own = gemm.shards[gemm.rank].len();
     match gemm.protocol {
         Protocol::Rendezvous { .. } => {
             let bytes = (problem.m - own) * gemm.row_bytes();
@@ -147,7 +207,7 @@ const MOST_COUNTERS: usize = 1 << 24;
 /// Counters of what was pulled: one for each slice of a chunk of each rank, and one more.
 fn counters(gemm: &AllGatherMatmul) -> usize {
     match gemm.protocol {
-        Protocol::Rendezvous { .. } => gemm.chunks() * slices(gemm) * gemm.world() + 1,
+        Protocol::Rendezvous { .. } => gemm.chunks() * slices(gemm) * gemm.world + 1,
         Protocol::Eager => 0,
     }
 }
@@ -176,24 +236,5 @@ fn check(gemm: &AllGatherMatmul) -> Result<(), Error> {
         );
         return unsupported(problem, Provider::Sm90, why);
     }
-    let staging = gemm.own_stagings().iter().filter(|_| world > 1);
-    for &a in gemm.a.iter().chain(staging) {
-        GemmOperands::new(a, gemm.b, gemm.c)
-            .with_bias(gemm.bias)
-            .check(problem, |_| ADDRESS_ALIGNMENT)?;
-    }
     Ok(())
-}
-
-/// A table of a launch, in memory of its own.
-pub(super) fn upload(
-    cuda: &Cuda,
-    words: impl Iterator<Item = u32>,
-) -> Result<<Cuda as Backend>::Memory, Error> {
-    let image: Vec<u8> = words.flat_map(u32::to_ne_bytes).collect();
-    let memory = cuda.allocate(image.len())?;
-    let stream = cuda.setup_stream()?;
-    // SAFETY: the memory has the image's size and is the plan's alone.
-    unsafe { cuda.upload(&stream, memory.address(), &image)? };
-    Ok(memory)
 }

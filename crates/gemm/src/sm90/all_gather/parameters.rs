@@ -6,7 +6,7 @@ use super::super::RANKS;
 use super::super::config::STEP;
 use super::super::prepared::{Bias, boxes, maps_of_a, refused};
 use super::super::tensor_map::{Matrix, TensorMap};
-use crate::all_gather_matmul::AllGatherMatmul;
+use crate::all_gather_matmul::{AllGatherMatmul, Launch};
 use crate::cutlass::Config;
 use crate::{Error, GemmProblem};
 
@@ -47,7 +47,7 @@ pub(super) struct Maps {
 impl Maps {
     /// # Errors
     /// [`Error::Operand`] with the driver's answer.
-    pub fn encode(gemm: &AllGatherMatmul, config: &Config) -> Result<Self, Error> {
+    pub fn encode(gemm: &Launch<'_>, config: &Config) -> Result<Self, Error> {
         let problem = &gemm.problem;
         let (a, [b, c]) = boxes(problem, config);
         let refused = |operand| refused(problem, operand);
@@ -59,7 +59,7 @@ impl Maps {
         let map = |operand, (matrix, box_rows): (Matrix, u32), rows, address| {
             TensorMap::encode(at(matrix, rows, address), box_rows).map_err(refused(operand))
         };
-        let b = map("B", b, b.0.rows, gemm.b)?;
+        let b = map("B", b, b.0.rows, gemm.operands.b)?;
         // Tensor maps of no rows do not exist: where a shard has none, nothing reads its map.
         let mut maps = Maps {
             a: [[TensorMap::UNUSED; RANKS]; 2],
@@ -105,7 +105,7 @@ pub(super) struct Gathering {
     last_a: [TensorMap; RANKS],
     c: [TensorMap; RANKS],
     b: TensorMap,
-    pad: PadView,
+    pub pad: PadView,
     from: [u64; RANKS],
     to: [u64; RANKS],
     schedule: TileSchedule,
@@ -128,22 +128,17 @@ const _: () =
 
 impl Gathering {
     /// `arrived` is the place of the counters.
-    pub fn new(
-        gemm: &AllGatherMatmul,
-        maps: &Maps,
-        schedule: TileSchedule,
-        arrived: DevicePtr,
-    ) -> Self {
-        let AllGatherMatmul { problem, .. } = gemm;
-        let own = gemm.rank();
+    pub fn new(gemm: &Launch<'_>, maps: &Maps, schedule: TileSchedule, arrived: DevicePtr) -> Self {
+        let (problem, operands) = (&gemm.problem, gemm.operands);
+        let own = gemm.rank;
         let starts = gemm.shards.iter().map(|shard| shard.start);
         Self {
             a: maps.a[0],
             last_a: maps.last_a[0],
             c: maps.c,
             b: maps.b,
-            pad: gemm.pad,
-            from: of_ranks(gemm.a.iter().map(|a| a.0)),
+            pad: operands.pad,
+            from: of_ranks(operands.a.iter().map(|a| a.0)),
             to: of_ranks(starts.map(|row| gemm.staged(own, row, 0).0)),
             schedule,
             arrived: arrived.0,
@@ -158,7 +153,7 @@ impl Gathering {
             ready: gemm.ready as u32,
             done: gemm.done as u32,
             pushed: gemm.pushed_chunks() as u32,
-            bias: Bias::new(problem, gemm.bias),
+            bias: Bias::new(problem, operands.bias),
         }
     }
 }
@@ -171,7 +166,7 @@ pub(super) struct Eager {
     last_a: [[TensorMap; RANKS]; 2],
     c: [TensorMap; RANKS],
     b: TensorMap,
-    pad: PadView,
+    pub pad: PadView,
     from: u64,
     to: [u64; RANKS],
     stagings: u64,
@@ -187,19 +182,19 @@ pub(super) struct Eager {
 const _: () = assert!(size_of::<Eager>() == 5504 && std::mem::offset_of!(Eager, bias) == 5480);
 
 impl Eager {
-    pub fn new(gemm: &AllGatherMatmul, maps: &Maps, schedule: TileSchedule) -> Self {
-        let AllGatherMatmul { problem, .. } = gemm;
-        let (own, world) = (gemm.rank(), gemm.world());
+    pub fn new(gemm: &Launch<'_>, maps: &Maps, schedule: TileSchedule) -> Self {
+        let (problem, operands) = (&gemm.problem, gemm.operands);
+        let (own, world) = (gemm.rank, gemm.world);
         let start = gemm.shards[own].start;
         Self {
             a: maps.a,
             last_a: maps.last_a,
             c: maps.c,
             b: maps.b,
-            pad: gemm.pad,
-            from: gemm.a[own].0,
+            pad: operands.pad,
+            from: operands.a[own].0,
             to: of_ranks((0..world).map(|peer| gemm.staged(peer, start, 0).0)),
-            stagings: gemm.staging_bytes() as u64,
+            stagings: operands.staging_stride as u64,
             schedule,
             rows: rows_of(gemm),
             steps: problem.k.div_ceil(STEP) as u32,
@@ -207,7 +202,7 @@ impl Eager {
             row_bytes: gathered_bytes(problem) as u32,
             chunk_rows: gemm.chunk_rows as u32,
             slot: gemm.ready as u32,
-            bias: Bias::new(problem, gemm.bias),
+            bias: Bias::new(problem, operands.bias),
         }
     }
 }

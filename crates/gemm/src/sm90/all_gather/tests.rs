@@ -23,17 +23,26 @@ fn gemm(
         problem: GemmProblem::new(m, n, k, DType::Bf16),
         shards: (0..world).map(|i| start(i)..start(i + 1)).collect(),
         chunk_rows,
-        a: vec![DevicePtr(16); world],
-        staging: vec![DevicePtr(16); world],
-        b: DevicePtr(16),
-        c: DevicePtr(16),
-        bias: DevicePtr::NULL,
-        pad: crate::pad_nowhere((rank, world), 4096),
+        rank,
+        world,
         ready: 1,
         done: 0,
         protocol,
         tiling: None,
         max_blocks: None,
+    }
+}
+
+fn operands(gemm: &AllGatherMatmul) -> AllGatherOperands {
+    let on_all: Peers = std::iter::repeat_n(DevicePtr(16), gemm.world).collect();
+    AllGatherOperands {
+        a: on_all,
+        staging: on_all,
+        staging_stride: (gemm.problem.m * gemm.row_bytes()).next_multiple_of(16),
+        b: DevicePtr(16),
+        c: DevicePtr(16),
+        bias: DevicePtr::NULL,
+        pad: crate::pad_nowhere((gemm.rank, gemm.world), 4096),
     }
 }
 
@@ -60,6 +69,40 @@ fn stagings_that_no_address_reaches_are_refused() {
     assert!(refusal(&eager).contains("address space"));
 }
 
+#[test]
+fn operands_that_do_not_fit_the_gemm_are_refused() {
+    let eager = gemm([64, 8, 8], (0, 2), 8, Protocol::Eager);
+    let refused = |change: &dyn Fn(&mut AllGatherOperands), needle: &str| {
+        let mut bad = operands(&eager);
+        change(&mut bad);
+        let launch = Launch {
+            gemm: &eager,
+            operands: &bad,
+        };
+        let error = launch.check(|_| ADDRESS_ALIGNMENT).unwrap_err().to_string();
+        assert!(error.contains(needle), "{error}");
+    };
+    refused(&|o| o.pad.rank = 1, "the pad is of rank 1 of 2");
+    refused(&|o| o.pad.world = 3, "the pad is of rank 0 of 3");
+    refused(&|o| o.pad.slots = 4, "4 slots from 1 on of a pad with 4");
+    refused(
+        &|o| o.a = DevicePtr(16).into(),
+        "1 addresses with 2 stagings",
+    );
+    // 64 rows of 16 bytes.
+    refused(&|o| o.staging_stride = 1008, "staging_stride = 1008");
+    refused(&|o| o.staging_stride = 1032, "a multiple of 16");
+    refused(&|o| o.staging_stride = usize::MAX - 15, "staging_stride = ");
+    let mut good = operands(&eager);
+    good.staging_stride = 4096;
+    let launch = Launch {
+        gemm: &eager,
+        operands: &good,
+    };
+    launch.check(|_| ADDRESS_ALIGNMENT).unwrap();
+    assert_eq!(launch.staged(1, 2, 1), DevicePtr(16 + 32 + 4096));
+}
+
 proptest! {
     #[test]
     fn no_value_of_any_parameter_panics(
@@ -83,7 +126,10 @@ proptest! {
                 let columns = problem_columns(&gemm, width);
                 let _ = groups(&gemm, (height, columns), swizzle as usize);
             }
-            let first = gemm.staged(world - 1, m - 1, gemm.protocol.stagings() - 1);
+            let operands = operands(&gemm);
+            let launch = Launch { gemm: &gemm, operands: &operands };
+            let _ = launch.check(|_| ADDRESS_ALIGNMENT);
+            let first = launch.staged(world - 1, m - 1, gemm.protocol.stagings() - 1);
             prop_assert!(first.0 > 0);
         }
     }

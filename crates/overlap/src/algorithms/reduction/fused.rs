@@ -55,6 +55,8 @@ pub(in crate::algorithms) fn fused(
             what: format!("{groups} groups of {rows} rows: at most {MOST_GROUPS} have a slot each"),
         });
     }
+    // The kernel counts its calls in this slot, which has the same number whatever M is.
+    let done = plan.builder.slot("done");
     let mut slots = |what: &str| {
         let all: Vec<_> = (0..groups)
             .map(|group| plan.builder.slot(format!("{what} {group}")))
@@ -63,7 +65,6 @@ pub(in crate::algorithms) fn fused(
     };
     let ready = slots("ready");
     let summed = everyone.then(|| slots("reduced"));
-    let done = plan.builder.slot("done");
     let Problem { m, n, k, dtype, .. } = *problem;
     let kernel = MatmulReduce {
         shape: KernelShape { m, n, k, dtype },

@@ -44,8 +44,7 @@ pub(in crate::algorithms) fn is_redundant(options: &Options) -> bool {
 /// about four million elements.
 ///
 /// `arrived`: "my partial of the unit is in your staging", a slot for each unit of C. `calls` carries no
-/// signal. `arrived`: "my part of the unit is in your staging", a slot for each unit of C. Nothing is said in
-/// `calls`.
+/// signal.
 fn one_shot(
     name: &str,
     (rank, world): (usize, usize),
@@ -65,11 +64,12 @@ fn one_shot(
     let Problem { m, n, k, dtype, .. } = *problem;
     let shape = KernelShape { m, n, k, dtype };
     let units = OneShotMatmul::units(shape);
+    // First, so that its place does not depend on the number of units, and so not on M.
+    let calls = plan.builder.slot("calls");
     let ready = plan.builder.slot("arrived");
     for _ in 1..units {
         plan.builder.slot("arrived");
     }
-    let calls = plan.builder.slot("calls");
     let kernel = OneShotMatmul {
         shape,
         a: plan.a,

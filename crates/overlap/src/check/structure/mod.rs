@@ -52,6 +52,8 @@ pub enum FaultKind {
     WrongTurn,
     /// A slot that a kernel must have alone, named by another operation.
     SharedSlot,
+    /// A kernel whose lanes in the plan are not its own.
+    Undeclared,
     /// More streams, events, outstanding signals or effects of a kernel than any schedule needs.
     Excess,
 }

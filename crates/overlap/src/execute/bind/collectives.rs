@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use warpweave_comm::Operand;
+use warpweave_comm::collective::Operation;
 use warpweave_comm::collective::launch::MAX_WORLD;
-use warpweave_comm::collective::{Call, Operation};
-use warpweave_symm_mem::{DevicePtr, Exchange, SubExchange, agree};
+use warpweave_symm_mem::{Exchange, SubExchange, agree};
 
 use super::Binder;
-use crate::execute::collective::{GroupCall, NcclCall, ProcessGroup, Round, rounds};
+use crate::execute::addresses::{Nowhere, Place};
+use crate::execute::collective::{
+    GroupCall, NcclCall, Places, ProcessGroup, Round, SymmetricCall, rounds,
+};
 use crate::execute::error::Result;
 use crate::execute::interface::{Interface, SharedCollective};
 use crate::execute::step::Action;
@@ -56,18 +58,18 @@ impl<B: ExecuteBackend> Executor<B> {
     /// This rank's process group that can do `bytes`: that of an earlier plan, if it is large enough.
     /// Collective.
     fn group(&self, round: &Round, bytes: usize) -> Result<Arc<ProcessGroup<B>>> {
-        if let Some(group) = self.known_groups().get(round)
+        if let Some(group) = self.0.groups.lock().get(round)
             && group.capacity() >= bytes
         {
             return Ok(group.clone());
         }
-        let exchange = &self.exchange;
+        let exchange = &self.0.exchange;
         let ranks = round.group_of(exchange.rank());
         let made = part_of(exchange, ranks).and_then(|part| {
-            ProcessGroup::new(&self.backend, &part, ranks, round.transport, bytes)
+            ProcessGroup::new(&self.0.backend, &part, ranks, round.transport, bytes)
         });
         let group = Arc::new(agree(exchange.as_ref(), "collectives", made)?);
-        self.known_groups().insert(round.clone(), group.clone());
+        self.0.groups.lock().insert(round.clone(), group.clone());
         Ok(group)
     }
 }
@@ -133,13 +135,12 @@ impl<B: ExecuteBackend> Binder<'_, B> {
             .map(|index| shard(rows, index, ranks.len()).len() * cols)
             .collect();
         if *transport != Transport::SymmetricMemory {
-            return Ok(GroupCall::Nccl(NcclCall {
+            let call = NcclCall {
                 collective: *collective,
                 counts,
                 dtype,
-                src: self.address(src),
-                dst: self.address(dst),
-            }));
+            };
+            return Ok(GroupCall::Nccl(call, self.place(src), self.place(dst)));
         }
         let boxes: Vec<&SharedCollective> = ranks
             .iter()
@@ -149,20 +150,20 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                     .nth(number)
             })
             .collect();
-        let input = self.operand(src, ranks, &boxes, |peer| &peer.src, 0)?;
-        let output = |start| self.operand(dst, ranks, &boxes, |peer| &peer.dst, start);
+        let input = self.places(src, ranks, &boxes, |peer| &peer.src, 0);
+        let output = |start| self.places(dst, ranks, &boxes, |peer| &peer.dst, start);
         let even = counts.iter().all(|count| *count == counts[0]);
-        let call = |operation, count, root, output| Call {
+        let call = |operation, count, root, output| SymmetricCall {
             operation,
             dtype,
             count,
             root,
-            input,
+            input: input.clone(),
             output,
         };
         let calls = match collective {
             Collective::AllReduce => {
-                vec![call(Operation::AllReduce, rows * cols, 0, output(0)?)]
+                vec![call(Operation::AllReduce, rows * cols, 0, output(0))]
             }
             Collective::ReduceScatter if !even => {
                 return Err(warpweave_symm_mem::Error::Unavailable {
@@ -175,10 +176,10 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 .into());
             }
             Collective::ReduceScatter => {
-                vec![call(Operation::ReduceScatter, counts[0], 0, output(0)?)]
+                vec![call(Operation::ReduceScatter, counts[0], 0, output(0))]
             }
             Collective::AllGather if even => {
-                vec![call(Operation::AllGather, counts[0], 0, output(0)?)]
+                vec![call(Operation::AllGather, counts[0], 0, output(0))]
             }
             Collective::AllGather => {
                 let mut calls = Vec::new();
@@ -188,39 +189,48 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                         Operation::Broadcast,
                         count,
                         root,
-                        output(start * dtype.size())?,
+                        output(start * dtype.size()),
                     ));
                     start += count;
                 }
                 calls
             }
         };
-        group.select(calls)
+        let nowhere = Nowhere::of(self.plan, self.pad);
+        group.select(calls, &nowhere.addresses(self.plan))
     }
 
     /// Memory of a collective over symmetric memory, `start` bytes into the box of each rank.
-    fn operand(
+    fn places(
         &self,
         own: &Region,
         ranks: &[usize],
         boxes: &[&SharedCollective],
         of: impl Fn(&SharedCollective) -> &Region,
         start: usize,
-    ) -> Result<Operand> {
+    ) -> Places {
+        let place = |region: &Region| {
+            let place = self.place(region);
+            Place {
+                offset: place.offset + start,
+                ..place
+            }
+        };
         if self.plan.buffers[own.buffer.0].placement == Placement::Local {
-            return Ok(Operand::local(self.address(own).add(start)));
+            return Places::Own(place(own));
         }
         // The same buffer, whose number may be another there.
         let there = |(&rank, shared): (&usize, &&SharedCollective)| {
-            let region = Region {
+            place(&Region {
                 rank,
                 buffer: own.buffer,
                 ..of(shared).clone()
-            };
-            self.address(&region).add(start)
+            })
         };
-        let addresses: Vec<DevicePtr> = ranks.iter().zip(boxes).map(there).collect();
-        let place = ranks.iter().position(|&rank| rank == self.plan.rank);
-        Ok(Operand::shared(&addresses, place.unwrap_or(ranks.len()))?)
+        let me = ranks.iter().position(|&rank| rank == self.plan.rank);
+        Places::OfAll {
+            places: ranks.iter().zip(boxes).map(there).collect(),
+            me: me.unwrap_or(ranks.len()),
+        }
     }
 }

@@ -21,7 +21,9 @@ pub(in crate::execute) fn gemms<B: ExecuteBackend>(
         let Some((problem, provider)) = problem_of::<B>(plan, kind) else {
             return Ok(None);
         };
-        let planned = executor.gemm().prepare(&problem, provider)?;
+        let gemm = executor.gemm();
+        let backend = gemm.backend();
+        let planned = backend.prepare_gemm(gemm.handle(), &problem, provider)?;
         Ok(Some((problem, provider, planned)))
     };
     plan.ops.iter().map(|op| gemm(&op.kind)).collect()

@@ -5,10 +5,9 @@ mod gemms;
 mod kernels;
 mod runs;
 
-use warpweave_gemm::GemmOperands;
-use warpweave_symm_mem::{DevicePtr, SignalPad};
+use warpweave_symm_mem::PadView;
 
-use super::buffers::Buffers;
+use super::addresses::Place;
 use super::error::Result;
 use super::interface::Interface;
 use super::step::{Action, Gemm, Step};
@@ -24,21 +23,22 @@ pub use kernels::{Binding, BoxedLaunch, Launch};
 pub(super) struct Binder<'a, B: ExecuteBackend> {
     pub executor: &'a Executor<B>,
     pub plan: &'a Plan,
-    pub buffers: &'a Buffers<B>,
-    pub pad: Option<&'a SignalPad<B>>,
+    pub pad: Option<PadView>,
     pub groups: &'a ProcessGroups<B>,
     /// What each rank shares.
     pub interfaces: &'a [Interface],
+    /// Whether to launch each kernel once on nothing, so that what the device or the build lacks is found now.
+    pub probe: bool,
 }
 
 impl<B: ExecuteBackend> Binder<'_, B> {
     /// The steps of the plan. Nothing here is collective.
     pub fn steps(&self, gemms: Gemms<B>) -> Result<Vec<Step<B>>> {
         let launches = |op: &Op| matches!(op.kind, OpKind::Kernel { .. } | OpKind::Reduce { .. });
-        if self.plan.ops.iter().any(launches) {
+        if self.probe && self.plan.ops.iter().any(launches) {
             // All ranks meet in a barrier after this, before any of them launches: ranks that share a context
             // could not load kernels while one waits for another.
-            self.executor.backend.preload()?;
+            self.executor.0.backend.preload()?;
         }
         let mut steps = Vec::with_capacity(self.plan.ops.len());
         let collectives = self.collectives()?;
@@ -58,7 +58,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                 },
                 OpKind::Record { event } => Action::Record(event.0),
                 OpKind::WaitEvent { event } => Action::WaitEvent(event.0),
-                OpKind::Reduce { srcs, dst } => self.sum(srcs, dst)?,
+                OpKind::Reduce { srcs, dst } => self.reduction(srcs, dst)?,
                 OpKind::Collective { .. } => match collective {
                     Some(collective) => collective,
                     None => continue,
@@ -75,12 +75,10 @@ impl<B: ExecuteBackend> Binder<'_, B> {
                         problem,
                         provider,
                         plan,
-                        operands: GemmOperands {
-                            a: self.address(a),
-                            b: self.address(b),
-                            c: self.address(c),
-                            bias: bias.as_ref().map_or(DevicePtr::NULL, |b| self.address(b)),
-                        },
+                        a: self.place(a),
+                        b: self.place(b),
+                        c: self.place(c),
+                        bias: bias.as_ref().map(|bias| self.place(bias)),
                     }),
                     // A GEMM of no terms, where a rank holds no column of A.
                     None => {
@@ -104,15 +102,7 @@ impl<B: ExecuteBackend> Binder<'_, B> {
         ranks.iter().map(|rank| rank - first).collect()
     }
 
-    /// Bytes from the start of a copy of a buffer to an element.
-    fn offset(&self, region: &Region, row: usize) -> usize {
-        let buffer = &self.plan.buffers[region.buffer.0];
-        ((region.rows.start + row) * buffer.cols + region.cols.start) * buffer.dtype.size()
-    }
-
-    fn address(&self, region: &Region) -> DevicePtr {
-        self.buffers
-            .copy_of(region.buffer, region.rank)
-            .add(self.offset(region, 0))
+    fn place(&self, region: &Region) -> Place {
+        Place::of(self.plan, region)
     }
 }

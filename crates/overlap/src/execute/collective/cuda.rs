@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use warpweave_comm::nccl::{Element, Launch, ReduceOp};
 use warpweave_comm::{NcclComm, NcclLibrary, NcclOptions};
-use warpweave_symm_mem::{Backend, Cuda, Exchange, agree};
+use warpweave_symm_mem::{Backend, Cuda, DevicePtr, Exchange, agree};
 
 use super::{CollectiveBackend, NcclCall};
 use crate::execute::error::{ExecuteError, Result};
@@ -87,10 +87,11 @@ impl CollectiveBackend for Cuda {
         stream: &<Cuda as Backend>::Stream,
         group: &NcclGroup,
         call: &NcclCall,
+        (src, dst): (DevicePtr, DevicePtr),
     ) -> Result<()> {
         self.bind()?;
         let comm = group.comm();
-        let (src, dst, stream) = (call.src.0, call.dst.0, stream.raw());
+        let (src, dst, stream) = (src.0, dst.0, stream.raw());
         let (counts, element) = (&call.counts, Element::try_from(call.dtype)?);
         // SAFETY: the caller vouches for both ranges, the stream and the order of calls.
         unsafe {

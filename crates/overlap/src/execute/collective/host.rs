@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warpweave_comm::host::HostCollectives;
-use warpweave_symm_mem::{Backend, Exchange, Host};
+use warpweave_symm_mem::{Backend, DevicePtr, Exchange, Host};
 
 use super::{CollectiveBackend, NcclCall};
 use crate::execute::error::Result;
@@ -25,8 +25,9 @@ impl CollectiveBackend for Host {
         stream: &<Host as Backend>::Stream,
         group: &HostCollectives,
         call: &NcclCall,
+        operands: (DevicePtr, DevicePtr),
     ) -> Result<()> {
-        let (operands, dtype) = ((call.src, call.dst), call.dtype);
+        let dtype = call.dtype;
         // SAFETY: the obligations are the caller's, in the same flags.
         unsafe {
             match call.collective {

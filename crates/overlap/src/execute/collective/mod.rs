@@ -18,7 +18,7 @@ use super::error::Result;
 use crate::plan::Collective;
 
 pub use cuda::NcclGroup;
-pub(super) use process_group::{GroupCall, ProcessGroup};
+pub(super) use process_group::{GroupCall, Places, ProcessGroup, SymmetricCall};
 pub(super) use rounds::{Round, rounds};
 
 /// A collective by NCCL.
@@ -30,11 +30,6 @@ pub struct NcclCall {
     pub counts: Vec<usize>,
     /// Element type.
     pub dtype: DType,
-    /// Read: this rank's shard (all-gather), or as many elements as all shards have.
-    pub src: DevicePtr,
-    /// Written: this rank's shard (reduce-scatter), or as many elements as all shards have. In place it is
-    /// `src`, or that part of the larger one of the two which is this rank's.
-    pub dst: DevicePtr,
 }
 
 /// A backend with collectives: over symmetric memory by its [`CollectiveKernels`], and by NCCL or what stands
@@ -53,7 +48,11 @@ pub trait CollectiveBackend: CollectiveKernels {
     /// What NCCL needs and is not there, on all ranks; what the communicator reports.
     fn group(&self, exchange: &Arc<dyn Exchange>, bytes: usize) -> Result<Self::Group>;
 
-    /// Enqueues one collective. Waits for nothing and may be captured in a graph.
+    /// Enqueues one collective from one operand, `src`, to the other, `dst`. Waits for nothing and may be captured in a graph.
+    ///
+    /// - `src`, which is read, has this rank's shard (all-gather), or as many elements as all shards have.
+    /// - `dst`, which is written, has this rank's shard (reduce-scatter), or as many elements as all shards
+    ///   have. In place it is `src`, or that part of the larger one of the two which is this rank's.
     ///
     /// # Errors
     /// What the communicator reports.
@@ -68,6 +67,7 @@ pub trait CollectiveBackend: CollectiveKernels {
         stream: &Self::Stream,
         group: &Self::Group,
         call: &NcclCall,
+        operands: (DevicePtr, DevicePtr),
     ) -> Result<()>;
 
     /// After a synchronisation of `stream`: what went wrong in the collectives of a group, if anything did.

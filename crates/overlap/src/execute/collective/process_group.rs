@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use warpweave_comm::Collectives;
-use warpweave_comm::collective::{Call, CollectiveOptions, Variant};
-use warpweave_symm_mem::Exchange;
+use warpweave_comm::collective::launch::MAX_WORLD;
+use warpweave_comm::collective::{Call, CollectiveOptions, Operation, Variant};
+use warpweave_comm::{Collectives, Operand};
+use warpweave_symm_mem::{DType, DevicePtr, Exchange};
 
 use super::{CollectiveBackend, NcclCall};
+use crate::execute::addresses::{Addresses, Place};
 use crate::execute::error::Result;
 use crate::plan::Transport;
 
@@ -46,12 +48,62 @@ enum Engine<B: CollectiveBackend> {
     Symmetric(Box<Collectives<B>>),
 }
 
-/// A collective of a group with its addresses.
+/// A collective of a group with the places of its operands.
 #[derive(Clone, Debug)]
 pub(in crate::execute) enum GroupCall {
-    Nccl(NcclCall),
+    Nccl(NcclCall, Place, Place),
     /// One call, or a broadcast of each shard.
-    Symmetric(Vec<(Call, Variant)>),
+    Symmetric(Vec<(SymmetricCall, Variant)>),
+}
+
+/// A collective over symmetric memory: a [`Call`] with places for addresses.
+#[derive(Clone, Debug)]
+pub(in crate::execute) struct SymmetricCall {
+    pub operation: Operation,
+    pub dtype: DType,
+    pub count: usize,
+    pub root: usize,
+    pub input: Places,
+    pub output: Places,
+}
+
+/// Memory of a collective over symmetric memory: this rank's alone, or that of every rank of the group, in
+/// which this rank is number `me`.
+#[derive(Clone, Debug)]
+pub(in crate::execute) enum Places {
+    Own(Place),
+    OfAll { places: Vec<Place>, me: usize },
+}
+
+impl Places {
+    fn operand(&self, at: &Addresses<'_>) -> Result<Operand> {
+        match self {
+            Places::Own(place) => Ok(Operand::local(at.place(*place))),
+            Places::OfAll { places, me } => {
+                let mut addresses = [DevicePtr::NULL; MAX_WORLD];
+                for (address, place) in addresses.iter_mut().zip(places) {
+                    *address = at.place(*place);
+                }
+                Ok(Operand::shared(
+                    &addresses[..places.len().min(MAX_WORLD)],
+                    *me,
+                )?)
+            }
+        }
+    }
+}
+
+impl SymmetricCall {
+    fn call(&self, at: &Addresses<'_>) -> Result<Call> {
+        Ok(Call {
+            operation: self.operation,
+            dtype: self.dtype,
+            count: self.count,
+            root: self.root,
+            input: self.input.operand(at)?,
+            output: self.output.operand(at)?,
+        })
+    }
 }
 
 impl<B: CollectiveBackend> std::fmt::Debug for ProcessGroup<B> {
@@ -105,14 +157,15 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
         self.recoveries.load(Ordering::Relaxed)
     }
 
-    /// Chooses variants for calls over symmetric memory.
-    pub fn select(&self, calls: Vec<Call>) -> Result<GroupCall> {
+    /// Chooses variants for calls over symmetric memory, at addresses that are like those of all calls.
+    pub fn select(&self, calls: Vec<SymmetricCall>, at: &Addresses<'_>) -> Result<GroupCall> {
         let Engine::Symmetric(collectives) = &self.engine else {
             return Ok(GroupCall::Symmetric(Vec::new()));
         };
-        let chosen = calls
-            .into_iter()
-            .map(|call| Ok((call, collectives.select(&call)?)));
+        let chosen = calls.into_iter().map(|call| {
+            let variant = collectives.select(&call.call(at)?)?;
+            Ok((call, variant))
+        });
         Ok(GroupCall::Symmetric(chosen.collect::<Result<_>>()?))
     }
 
@@ -120,16 +173,22 @@ impl<B: CollectiveBackend> ProcessGroup<B> {
     ///
     /// # Safety
     /// As for [`CollectiveBackend::collective`] and [`Collectives::enqueue`].
-    pub unsafe fn enqueue(&self, stream: &B::Stream, call: &GroupCall) -> Result<()> {
+    pub unsafe fn enqueue(
+        &self,
+        stream: &B::Stream,
+        call: &GroupCall,
+        at: &Addresses<'_>,
+    ) -> Result<()> {
         // SAFETY: the caller's obligations.
         unsafe {
             match (&self.engine, call) {
-                (Engine::Nccl(group), GroupCall::Nccl(call)) => {
-                    self.backend.collective(stream, group, call)?;
+                (Engine::Nccl(group), GroupCall::Nccl(call, src, dst)) => {
+                    let operands = (at.place(*src), at.place(*dst));
+                    self.backend.collective(stream, group, call, operands)?;
                 }
                 (Engine::Symmetric(collectives), GroupCall::Symmetric(calls)) => {
                     for (call, variant) in calls {
-                        collectives.enqueue(stream, call, *variant)?;
+                        collectives.enqueue(stream, &call.call(at)?, *variant)?;
                     }
                 }
                 _ => {}

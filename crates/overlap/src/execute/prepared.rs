@@ -1,0 +1,642 @@
+//! A schedule on a device: calls with the caller's operands, at any M.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use warpweave_symm_mem::sync::Mutex;
+use warpweave_symm_mem::{BackendKind, DevicePtr, Exchange, SignalPad, SymmetricBuffer, agree};
+
+use super::addresses::{Addresses, Location};
+use super::arena::{ArenaSize, Spot, layout};
+use super::bind::{Binder, ProcessGroups, gemms, part_of};
+use super::error::{ExecuteError, Result};
+use super::interface::Interface;
+use super::operands::{DeviceSlice, Operands};
+use super::program::Program;
+use super::{ExecuteBackend, Executor, validate};
+use crate::check::Checked;
+use crate::plan::{Placement, Plan, Role};
+use crate::schedule::Schedule;
+
+/// The most values of M of which a schedule keeps the steps.
+const MOST_PROGRAMS: usize = 1024;
+
+/// A schedule on a device, by [`Executor::prepare`]: takes operands and M with each call.
+///
+/// It owns signal flags and, for kernels whose calls take two stagings in turn, those; the rest of its memory
+/// is the executor's arena. It holds no operands. Calls of everything that an executor has prepared may follow
+/// each other with no synchronisation between the ranks, in any order that is the same on all of them.
+///
+/// The first call at an M builds and proves the plans of that M and resolves them into steps: host work
+/// ([`Prepared::warm`] does it ahead). Later ones at this M look the steps up.
+pub struct Prepared<B: ExecuteBackend> {
+    executor: Executor<B>,
+    schedule: Schedule,
+    /// The first of the ranks of the node.
+    first_rank: usize,
+    node_size: usize,
+    pad: Option<Arc<SignalPad<B>>>,
+    groups: ProcessGroups<B>,
+    /// Two halves for buffers that alternate.
+    alternating: Option<SymmetricBuffer<B>>,
+    state: Mutex<State<B>>,
+}
+
+/// What calls change.
+struct State<B: ExecuteBackend> {
+    /// By M, with the number of the latest call.
+    programs: HashMap<usize, (u64, Arc<Bound<B>>)>,
+    calls: u64,
+    /// Those of captured calls, which graphs may run at any time.
+    captured: HashMap<usize, Arc<Bound<B>>>,
+    /// Those that were forgotten, until the event of their last call.
+    leaving: Vec<(B::Event, Arc<Bound<B>>)>,
+    /// Kept between calls, so that none allocates.
+    locations: Vec<Location>,
+}
+
+/// The steps of one M, and where its buffers lie.
+struct Bound<B: ExecuteBackend> {
+    program: Program<B>,
+    spots: Vec<Spot>,
+    /// For each buffer, if it is an operand: the fewest bytes, and whether peers reach it.
+    operands: Vec<Option<(usize, bool)>>,
+    /// What it needs of an arena, whose local part ends with the scratch memory of GEMMs.
+    size: ArenaSize,
+    /// Where that begins.
+    scratch: usize,
+}
+
+/// Pads of what an executor has prepared, in the order in which all ranks did.
+pub(super) struct Pads<B: ExecuteBackend>(Vec<Weak<SignalPad<B>>>);
+
+impl<B: ExecuteBackend> Default for Pads<B> {
+    fn default() -> Self {
+        Pads(Vec::new())
+    }
+}
+
+impl<B: ExecuteBackend> Executor<B> {
+    /// Prepares `schedule`: makes the arena large enough, and flags and groups for its collectives.
+    /// Collective: all ranks prepare the same schedules in the same order. An error on one rank is one on all.
+    ///
+    /// # Errors
+    /// - [`ExecuteError::Schedule`] for a schedule without proof at its largest M.
+    /// - Else as [`Executor::bind`].
+    pub fn prepare(&self, schedule: &Schedule) -> Result<Prepared<B>> {
+        let name = schedule.configuration().name();
+        let span = tracing::info_span!("schedule.prepare", name, world = schedule.world());
+        let _entered = span.enter();
+        let exchange = self.0.exchange.clone();
+        let (rank, world) = (exchange.rank(), exchange.world());
+
+        let largest = self.largest(schedule);
+        let largest = agree(exchange.as_ref(), "proof of a schedule", largest)?;
+        same(exchange.as_ref(), schedule)?;
+        let plan = largest[0].1.plan(rank).clone();
+        if world != plan.world {
+            return Err(validate::wrong_ranks(&plan, rank, world));
+        }
+        let node = part_of(&exchange, &plan.node_of(rank).collect::<Vec<_>>())?;
+
+        let (mut half, mut slots) = (0, 0);
+        let mut groups = ProcessGroups::new();
+        for (_, checked) in &largest {
+            let (_, _, of_a_half) = layout(checked.plan(rank));
+            half = half.max(of_a_half);
+            slots = slots.max(checked.plan(rank).slots.len());
+            let interfaces = interfaces(checked);
+            for (round, group) in self.groups(checked.plan(rank), &interfaces)? {
+                match groups.iter_mut().find(|(known, _)| *known == round) {
+                    Some((_, known)) => *known = group,
+                    None => groups.push((round, group)),
+                }
+            }
+        }
+        if plan
+            .buffers
+            .iter()
+            .any(|b| b.placement == Placement::Multicast)
+        {
+            let multicast = self.0.backend.device().multicast.require("multicast");
+            agree(exchange.as_ref(), "multicast", multicast)?;
+        }
+        let pad = match slots {
+            0 => None,
+            slots => Some(Arc::new(SignalPad::new(
+                &self.0.backend,
+                &node,
+                &name,
+                slots,
+            )?)),
+        };
+        if let Some(pad) = &pad {
+            self.0.pads.lock().0.push(Arc::downgrade(pad));
+        }
+        let alternating = match half {
+            0 => None,
+            half => {
+                let name = format!("{name}.alternating");
+                Some(SymmetricBuffer::new(
+                    &self.0.backend,
+                    &node,
+                    &name,
+                    2 * half,
+                )?)
+            }
+        };
+        let prepared = Prepared {
+            executor: self.clone(),
+            schedule: schedule.clone(),
+            first_rank: plan.node_of(rank).start,
+            node_size: plan.node_size,
+            pad,
+            groups,
+            alternating,
+            state: Mutex::new(State {
+                programs: HashMap::new(),
+                calls: 0,
+                captured: HashMap::new(),
+                leaving: Vec::new(),
+                locations: Vec::new(),
+            }),
+        };
+        // Finds what the device or the build lacks before any rank waits for another.
+        let bounds = largest.iter().enumerate().map(|(index, (m, _))| {
+            match prepared.bound(*m, index == 0) {
+                Ok(bound) => Ok(Some((*m, Arc::new(bound)))),
+                // Other values of M may do: calls with this one will say so.
+                Err(error) if index > 0 && error.is_unavailable() => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        let bounds = bounds.filter_map(Result::transpose);
+        let bounds = bounds.collect::<Result<Vec<_>>>();
+        let bounds = agree(exchange.as_ref(), "preparation of a schedule", bounds)?;
+        let size = bounds.iter().map(|(_, bound)| bound.size);
+        let size = size.fold(ArenaSize::default(), ArenaSize::or);
+        let mut arenas = self.0.arenas.lock();
+        arenas.reserve(&self.0.backend, &node, plan.node_size, size)?;
+        drop(arenas);
+        let programs = bounds.into_iter().map(|(m, bound)| (m, (0, bound)));
+        prepared.state.lock().programs.extend(programs);
+        Ok(prepared)
+    }
+
+    /// The plans of the largest M, and of those just below: with fewer rows a rank may have more groups to
+    /// talk to, or a buffer more padding.
+    fn largest(&self, schedule: &Schedule) -> Result<Vec<(usize, Arc<Checked>)>> {
+        let m = schedule.problem().m;
+        let mut some: Vec<usize> = (m.saturating_sub(schedule.world()).max(1)..=m)
+            .rev()
+            .collect();
+        some.extend(
+            (0..usize::BITS)
+                .map(|power| 1 << power)
+                .take_while(|&power| power < m),
+        );
+        let checked = some.into_iter().map(|m| Ok((m, schedule.checked(m)?)));
+        checked.collect()
+    }
+
+    /// Whether a wait of this device has failed since the last recovery: no call is enqueued then. Costs one
+    /// load.
+    pub fn is_stopped(&self) -> bool {
+        self.0.backend.is_stopped()
+    }
+
+    /// Makes everything that was prepared usable again after a fault. Collective: all ranks call it, with
+    /// none of their work under way. Captured graphs stay good, but for those with collectives of NCCL.
+    ///
+    /// `stream` is any stream of this rank's.
+    ///
+    /// # Errors
+    /// What the pads and the exchange report; collectives that cannot be made whole again.
+    pub fn recover(&self, stream: &B::Stream) -> Result<()> {
+        let exchange = self.0.exchange.as_ref();
+        // A failure of the past is what is recovered from.
+        let _ = self.0.backend.synchronize(stream);
+        let pads: Vec<_> = self.0.pads.lock().0.iter().map(Weak::upgrade).collect();
+        // Only pads that every rank still has are of use.
+        let alive: Vec<u8> = pads.iter().map(|pad| u8::from(pad.is_some())).collect();
+        let alive = exchange.all_gather("pads", &alive)?;
+        for (index, pad) in pads.iter().enumerate() {
+            let everywhere = alive.iter().all(|rank| rank.get(index) == Some(&1));
+            if let (true, Some(pad)) = (everywhere, pad) {
+                pad.recover(stream, exchange)?;
+            }
+        }
+        let mut groups: Vec<_> = self
+            .0
+            .groups
+            .lock()
+            .iter()
+            .map(|(r, g)| (r.clone(), g.clone()))
+            .collect();
+        // Groups recover together, so in the same order on all ranks.
+        groups.sort_by_key(|(round, _)| format!("{round:?}"));
+        for (_, group) in groups {
+            group.recover(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes on this rank of the arena, and of former arenas that captured graphs may still use.
+    pub fn arena_bytes(&self) -> (usize, usize) {
+        self.0.arenas.lock().bytes()
+    }
+}
+
+/// Makes sure that all ranks prepare the same.
+fn same(exchange: &dyn Exchange, schedule: &Schedule) -> Result<()> {
+    let mine = format!("{schedule:?}");
+    let all = exchange.all_gather("schedule", mine.as_bytes())?;
+    match all.iter().position(|theirs| theirs != mine.as_bytes()) {
+        None => Ok(()),
+        Some(peer) => Err(ExecuteError::Disagreement {
+            rank: exchange.rank(),
+            theirs: String::from_utf8_lossy(&all[peer]).into_owned(),
+            mine,
+            peer,
+        }),
+    }
+}
+
+/// That the plan of some M needs more than those that `prepare` looked at.
+fn unforeseen(plan: &Plan, needs: String, has: String) -> ExecuteError {
+    ExecuteError::InvalidPlan {
+        plan: plan.name.clone(),
+        rank: plan.rank,
+        place: "memory".into(),
+        why: format!("it needs {needs}, and the schedule was prepared with {has}"),
+    }
+}
+
+/// What all ranks share.
+fn interfaces(checked: &Checked) -> Vec<Interface> {
+    checked.plans().iter().map(Interface::of).collect()
+}
+
+impl<B: ExecuteBackend> Prepared<B> {
+    /// The schedule.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// What prepared it.
+    pub fn executor(&self) -> &Executor<B> {
+        &self.executor
+    }
+
+    /// Bytes on this rank of memory that no other schedule uses, without flags.
+    pub fn own_bytes(&self) -> usize {
+        self.alternating.as_ref().map_or(0, SymmetricBuffer::bytes)
+    }
+
+    /// Enqueues one call at M = `m` on `stream`: waits for nothing, exchanges nothing, and allocates no device
+    /// memory. It may be captured in a graph of the caller's, which then uses these operands at every launch;
+    /// launching the graph is a call like any other.
+    ///
+    /// All ranks make the same calls of all that the executor has prepared, in the same order, with the same
+    /// M. Calls follow each other on one stream, or on several that wait for each other.
+    ///
+    /// # Errors
+    /// - [`ExecuteError::Schedule`] for an M out of range.
+    /// - [`ExecuteError::Operand`] for an operand that is missing, too small, not symmetric where the schedule
+    ///   says so, or overlaps the result.
+    /// - [`ExecuteError::Stopped`] after a wait of this device has failed: [`Executor::recover`] makes all good.
+    /// - What the backend reports while enqueuing; what goes wrong later [`Prepared::check`] finds.
+    pub fn run(&self, stream: &B::Stream, operands: &Operands<'_>, m: usize) -> Result<()> {
+        let backend = &self.executor.0.backend;
+        if backend.is_stopped() {
+            return Err(ExecuteError::Stopped {
+                plan: self.schedule.configuration().name(),
+            });
+        }
+        let _call = self.executor.0.calls.lock();
+        let mut state = self.state.lock();
+        let bound = self.at(&mut state, stream, m)?;
+        let captures = backend.is_capturing(stream)?;
+        if captures {
+            state.captured.entry(m).or_insert_with(|| bound.clone());
+        }
+        let mut locations = std::mem::take(&mut state.locations);
+        let located = self.locate(&bound, operands, captures, &mut locations);
+        let enqueued = located.and_then(|located| {
+            let pad = self.pad.as_deref();
+            let (locations, scratch) = (&locations, located);
+            let resources = bound
+                .program
+                .resources(backend, stream, pad, locations, scratch);
+            // SAFETY: the steps were made from regions of the plan's buffers; operands are as large as the
+            // plan says and live as `DeviceSlice` promises; the arena and what is of this schedule alone wait
+            // for the work when they are dropped. The calls of the executor are enqueued one by one.
+            unsafe { bound.program.enqueue(&resources) }
+        });
+        state.locations = locations;
+        enqueued
+    }
+
+    /// Does the host work of first calls at these M.
+    ///
+    /// # Errors
+    /// As [`Prepared::run`] finds them.
+    pub fn warm(&self, stream: &B::Stream, ms: impl IntoIterator<Item = usize>) -> Result<()> {
+        let mut state = self.state.lock();
+        ms.into_iter()
+            .try_for_each(|m| self.at(&mut state, stream, m).map(|_| ()))
+    }
+
+    /// Chooses the fastest algorithm of each GEMM at M = `m` by trying them, with these operands. Overwrites
+    /// their outputs, waits for the stream, and is not collective. What [`Schedule`] and M other calls
+    /// have in common takes over the choice, where they are bound later.
+    ///
+    /// # Errors
+    /// As [`Prepared::run`]; what the provider reports.
+    pub fn tune(&self, stream: &B::Stream, operands: &Operands<'_>, m: usize) -> Result<()> {
+        let shared = &self.executor.0;
+        let _call = shared.calls.lock();
+        let mut state = self.state.lock();
+        let bound = self.at(&mut state, stream, m)?;
+        let mut locations = Vec::new();
+        self.locate(&bound, operands, false, &mut locations)?;
+        shared.backend.synchronize(stream)?;
+        let at = Addresses {
+            plan: &bound.program.plan,
+            first_rank: self.first_rank,
+            locations: &locations,
+            pad: None,
+        };
+        // SAFETY: the operands are those of a call; the stream is idle.
+        unsafe { bound.program.tune(&self.executor, stream, &at)? };
+        shared.backend.synchronize(stream)?;
+        state.programs.remove(&m);
+        self.at(&mut state, stream, m).map(|_| ())
+    }
+
+    /// The algorithms of the GEMMs at M = `m`, in order, for tables and logs.
+    ///
+    /// # Errors
+    /// As [`Prepared::run`] finds them.
+    pub fn algorithms(&self, stream: &B::Stream, m: usize) -> Result<Vec<String>> {
+        let bound = self.at(&mut self.state.lock(), stream, m)?;
+        Ok(bound.program.algorithms())
+    }
+
+    /// The plan of this rank at M = `m`.
+    ///
+    /// # Errors
+    /// As [`Schedule::checked`].
+    pub fn plan(&self, m: usize) -> Result<Plan> {
+        let rank = self.executor.0.exchange.rank();
+        Ok(self.schedule.checked(m)?.plan(rank).clone())
+    }
+
+    /// Waits until everything on `stream` has ended, and reports what went wrong in it.
+    ///
+    /// # Errors
+    /// As [`super::Bound::synchronize`].
+    pub fn synchronize(&self, stream: &B::Stream) -> Result<()> {
+        let groups = || self.groups.iter().map(|(_, group)| group);
+        let drained = groups()
+            .try_for_each(|group| group.drain(stream))
+            .and_then(|()| Ok(self.executor.0.backend.synchronize(stream)?));
+        if drained.is_err() {
+            groups().for_each(|group| group.abandon());
+        }
+        let checked = self.check(stream);
+        drained?;
+        checked
+    }
+
+    /// Reports what went wrong in the calls so far, after `stream` was synchronised.
+    ///
+    /// # Errors
+    /// As [`super::Bound::synchronize`].
+    pub fn check(&self, stream: &B::Stream) -> Result<()> {
+        if let Some(pad) = &self.pad {
+            let ranks: Vec<usize> = (0..pad.flags().world())
+                .map(|r| self.first_rank + r)
+                .collect();
+            let checked = pad.check(stream).map_err(ExecuteError::from);
+            checked.map_err(|error| error.with_ranks(&ranks))?;
+        }
+        self.groups
+            .iter()
+            .try_for_each(|(_, group)| group.check(stream))
+    }
+
+    /// The steps at M = `m`, of an earlier call or made now.
+    fn at(&self, state: &mut State<B>, stream: &B::Stream, m: usize) -> Result<Arc<Bound<B>>> {
+        state.calls += 1;
+        let now = state.calls;
+        if let Some((latest, bound)) = state.programs.get_mut(&m) {
+            *latest = now;
+            return Ok(bound.clone());
+        }
+        let bound = match state.captured.get(&m) {
+            Some(bound) => bound.clone(),
+            None => Arc::new(self.bound(m, false)?),
+        };
+        let has = self.executor.0.arenas.lock().size(self.node_size);
+        if !has.holds(bound.size) {
+            let needs = format!("an arena of {:?}", bound.size);
+            return Err(unforeseen(
+                &bound.program.plan,
+                needs,
+                format!("one of {has:?}"),
+            ));
+        }
+        if state.programs.len() == MOST_PROGRAMS {
+            self.forget_one(state, stream)?;
+        }
+        state.programs.insert(m, (now, bound.clone()));
+        Ok(bound)
+    }
+
+    /// Forgets the steps that were used longest ago; what they own stays until their calls have ended.
+    fn forget_one(&self, state: &mut State<B>, stream: &B::Stream) -> Result<()> {
+        let backend = &self.executor.0.backend;
+        // An event that was not reached has no time.
+        state
+            .leaving
+            .retain(|(event, _)| backend.elapsed(event, event).is_err());
+        let oldest = state.programs.iter().min_by_key(|(_, (latest, _))| *latest);
+        if let Some((&m, _)) = oldest
+            && let Some((_, bound)) = state.programs.remove(&m)
+            && !state.captured.contains_key(&m)
+        {
+            let event = backend.event()?;
+            backend.record(&event, stream)?;
+            state.leaving.push((event, bound));
+        }
+        Ok(())
+    }
+
+    /// Resolves this rank's plan into steps. Not collective.
+    fn bound(&self, m: usize, probe: bool) -> Result<Bound<B>> {
+        let checked = self.schedule.checked(m)?;
+        let executor = &self.executor;
+        let shared = &executor.0;
+        let plan = checked.plan(shared.exchange.rank()).clone();
+        validate::validate(&plan, shared.exchange.rank(), shared.exchange.world())?;
+        let (spots, size, half) = layout(&plan);
+        let slots = self.pad.as_ref().map_or(0, |pad| pad.slots());
+        let own = self.own_bytes() / 2;
+        if plan.slots.len() > slots || half > own {
+            let what = format!("{} slots and {half} bytes that alternate", plan.slots.len());
+            return Err(unforeseen(&plan, what, format!("{slots} and {own}")));
+        }
+        let interfaces = interfaces(&checked);
+        let binder = Binder {
+            executor,
+            plan: &plan,
+            pad: self.pad.as_ref().map(|pad| pad.view()),
+            groups: &self.groups,
+            interfaces: &interfaces,
+            probe: probe && B::KIND == BackendKind::Cuda,
+        };
+        let steps = binder.steps(gemms(executor, &plan)?)?;
+        let streams = shared.pool.streams(plan.streams.get(1..).unwrap_or(&[]))?;
+        let events = (0..plan.events).map(|_| shared.backend.event());
+        let events = events.collect::<Result<_, _>>()?;
+        let given = self.schedule.operands(plan.rank, m)?;
+        let operands = plan.buffers.iter().map(|buffer| {
+            let operand = given.iter().find(|operand| operand.buffer == buffer.name)?;
+            let (rows, cols) = operand.stored();
+            // Shards may differ by a row, and peers see memory of the largest.
+            Some(match buffer.placement {
+                Placement::Local => (rows * cols * buffer.dtype.size(), false),
+                _ => (buffer.bytes(), true),
+            })
+        });
+        let (operands, groups) = (
+            operands.collect(),
+            self.groups.iter().map(|(_, g)| g.clone()),
+        );
+        let groups = groups.collect();
+        let program = Program::new(plan, steps, streams, events, groups);
+        Ok(Bound {
+            operands,
+            spots,
+            scratch: size.local,
+            size: ArenaSize {
+                local: size.local + program.scratch_bytes(),
+                ..size
+            },
+            program,
+        })
+    }
+
+    /// Where the buffers of a call lie, and the scratch memory of its GEMMs.
+    fn locate(
+        &self,
+        bound: &Bound<B>,
+        operands: &Operands<'_>,
+        captures: bool,
+        locations: &mut Vec<Location>,
+    ) -> Result<DevicePtr> {
+        locations.clear();
+        let arenas = self.executor.0.arenas.lock();
+        let arena = arenas.current(self.node_size);
+        if captures && let Some(arena) = arena {
+            arena.captured.store(true, Ordering::Relaxed);
+        }
+        let buffers = bound.program.plan.buffers.iter();
+        for ((buffer, spot), needs) in buffers.zip(&bound.spots).zip(&bound.operands) {
+            let location = match (spot, needs) {
+                (Spot::Operand, Some((bytes, symmetric))) => {
+                    let named = operands.named(&buffer.name);
+                    Some(self.operand(&buffer.name, named, *bytes, *symmetric)?)
+                }
+                (Spot::Alternating(offset), _) => {
+                    self.alternating.as_ref().map(|memory| Location {
+                        alternate: memory.bytes() / 2,
+                        ..Location::symmetric(memory).at(*offset)
+                    })
+                }
+                _ => arena.and_then(|arena| arena.location(*spot)),
+            };
+            // What a plan needs and is not there `bound` has refused.
+            locations.push(location.unwrap_or(Location::local(DevicePtr::NULL)));
+        }
+        let scratch = arena.and_then(|arena| arena.location(Spot::Local(bound.scratch)));
+        drop(arenas);
+        self.apart(bound, operands)?;
+        Ok(scratch.map_or(DevicePtr::NULL, |location| location.first))
+    }
+
+    fn operand(
+        &self,
+        name: &str,
+        given: Option<DeviceSlice<'_>>,
+        bytes: usize,
+        symmetric: bool,
+    ) -> Result<Location> {
+        let wrong = |why: String| ExecuteError::Operand {
+            schedule: self.schedule.configuration().name(),
+            operand: name.into(),
+            why,
+        };
+        let given = given.ok_or_else(|| wrong("it is missing".into()))?;
+        if given.bytes < bytes {
+            return Err(wrong(format!(
+                "{} bytes, and {bytes} are needed",
+                given.bytes
+            )));
+        }
+        if symmetric && !given.is_symmetric() {
+            return Err(wrong("the schedule has it in symmetric memory".into()));
+        }
+        // Of symmetric memory that peers do not reach, this rank's is local.
+        Ok(match symmetric {
+            true => given.location,
+            false => {
+                let rank = self.executor.0.exchange.rank() - self.first_rank;
+                Location::local(given.address(rank))
+            }
+        })
+    }
+
+    /// Refuses results that overlap what is read.
+    fn apart(&self, bound: &Bound<B>, operands: &Operands<'_>) -> Result<()> {
+        let rank = self.executor.0.exchange.rank() - self.first_rank;
+        let plan = &bound.program.plan;
+        let range = |index: usize| {
+            let (bytes, _) = bound.operands[index]?;
+            let start = operands.named(&plan.buffers[index].name)?.address(rank).0;
+            Some(start..start + bytes as u64)
+        };
+        for (index, result) in plan.buffers.iter().enumerate() {
+            let Some(written) = range(index).filter(|_| result.role == Role::Output) else {
+                continue;
+            };
+            for (other, buffer) in plan.buffers.iter().enumerate() {
+                let Some(range) = range(other).filter(|_| other != index) else {
+                    continue;
+                };
+                if range.start < written.end && written.start < range.end {
+                    return Err(ExecuteError::Operand {
+                        schedule: self.schedule.configuration().name(),
+                        operand: result.name.clone(),
+                        why: format!("it overlaps `{}`", buffer.name),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<B: ExecuteBackend> std::fmt::Debug for Prepared<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let problem = self.schedule.problem();
+        write!(
+            f,
+            "Prepared({} up to M = {})",
+            self.schedule.configuration(),
+            problem.m
+        )
+    }
+}
